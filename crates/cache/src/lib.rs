@@ -1,0 +1,13 @@
+//! The data path as a state machine: requests and completions in, copies, I/O operations and replies out.
+//!
+//! Owns RAM frames and what is in them. Never sees a socket, a file or a clock; starts no thread.
+//! Invariants: a block is served from RAM only if the disk holds the same bytes, or held them when the request came
+//! and no write of them has been acknowledged since; every request is answered exactly once.
+#![forbid(unsafe_code)]
+
+pub mod limits;
+pub mod types;
+
+pub use types::{
+    DiskId, DiskOptions, DiskStats, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, OpId, ReqId, Request,
+};

@@ -1,0 +1,273 @@
+//! What goes into the core and what comes out of it: requests, I/O operations, their results.
+//!
+//! Owns the vocabulary shared by core, front ends and back ends. Never owns behaviour.
+//! Units: offsets and lengths in bytes, times in nanoseconds of a monotonic clock.
+
+use std::fmt;
+use undercroft_engine::PolicyKind;
+use undercroft_host::IoBuf;
+
+/// A disk of one core; dense, from 0, reused after the disk is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DiskId(pub u32);
+
+/// A front end's name for a request under way; the core only hands it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReqId {
+    /// Which front-end port (a vhost-user device, an NBD connection) the request came from.
+    pub port: u32,
+    /// The port's own number for it.
+    pub tag: u32,
+}
+
+/// The core's name for an I/O operation under way; unique while it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u64);
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Read `len` bytes at `offset`.
+    Read,
+    /// Write `len` bytes at `offset`; with `fua`, durable before the reply.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Everything acknowledged before is durable at the reply.
+    Flush,
+    /// The range is no longer needed; what it reads afterwards is up to the disk (but the same until written).
+    Discard,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes {
+        /// Whether the disk may free the space.
+        unmap: bool,
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Which parts of the range are allocated (NBD block status); answered by [`Effects::extents`], then the reply.
+    Status,
+}
+
+/// A request from a front end. Range and alignment have been checked against the disk's size by the front end; the
+/// core checks again and answers [`IoError::Invalid`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Handed back with every effect.
+    pub id: ReqId,
+    /// The disk.
+    pub disk: DiskId,
+    /// What to do.
+    pub op: Op,
+    /// First byte; any alignment.
+    pub offset: u64,
+    /// Bytes; up to `REQUEST_BYTES_MAX` for reads and writes, up to the size of the disk otherwise; 0 for a flush.
+    pub len: u64,
+}
+
+/// An operation for a back end. It owns its buffer until it comes back in an [`IoDone`].
+#[derive(Debug)]
+pub struct Io {
+    /// Handed back.
+    pub op: OpId,
+    /// The disk.
+    pub disk: DiskId,
+    /// What to do.
+    pub kind: IoKind,
+    /// First byte; a multiple of the disk's `align` for reads and writes.
+    pub offset: u64,
+    /// Bytes; for reads and writes equal to `buf.len` and a multiple of the disk's `align`. May reach past the end of
+    /// the last, partial block of the disk never: it is cut there.
+    pub len: u64,
+    /// The memory to read into or write from; empty for the other kinds.
+    pub buf: IoBuf,
+}
+
+/// What an [`Io`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoKind {
+    /// Fill `buf` from the disk.
+    Read,
+    /// Write `buf`; with `fua`, durable before completion.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Make every write completed before durable.
+    Flush,
+    /// Free the range.
+    Discard,
+    /// Zero the range.
+    WriteZeroes {
+        /// Whether the space may be freed.
+        unmap: bool,
+        /// Durable before completion.
+        fua: bool,
+    },
+    /// Report the allocation of the range.
+    Status,
+}
+
+/// The completion of an [`Io`], with its buffer.
+#[derive(Debug)]
+pub struct IoDone {
+    /// Which operation.
+    pub op: OpId,
+    /// The disk.
+    pub disk: DiskId,
+    /// The operation's buffer, back again; filled if it was a read that succeeded.
+    pub buf: IoBuf,
+    /// Whether all of it was done. After an error nothing is known about the range.
+    pub result: Result<(), IoError>,
+    /// For [`IoKind::Status`]: consecutive extents from the operation's offset on; at least one, they may end early.
+    pub extents: Vec<Extent>,
+}
+
+/// A part of a disk with one allocation state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is allocated there (NBD_STATE_HOLE).
+    pub hole: bool,
+    /// It reads as zeroes (NBD_STATE_ZERO).
+    pub zero: bool,
+}
+
+/// Why a request or an operation failed. Small and `Copy`: details are logged where they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IoError {
+    /// The disk failed.
+    Io,
+    /// The disk is full.
+    NoSpace,
+    /// The range or the request makes no sense.
+    Invalid,
+    /// The disk is read-only.
+    ReadOnly,
+    /// The disk cannot do this.
+    Unsupported,
+    /// The disk is being detached, or the daemon stops.
+    Shutdown,
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoError::Io => "input/output error",
+            IoError::NoSpace => "no space left on the disk",
+            IoError::Invalid => "invalid request",
+            IoError::ReadOnly => "the disk is read-only",
+            IoError::Unsupported => "not supported by the disk",
+            IoError::Shutdown => "the disk is shutting down",
+        })
+    }
+}
+
+impl std::error::Error for IoError {}
+
+/// Something that happened, for the core to deal with.
+#[derive(Debug)]
+pub enum Event {
+    /// A front end passes a request on.
+    Request(Request),
+    /// A back end has finished an operation.
+    IoDone(IoDone),
+    /// Time has passed; sent a few times a second at most while anything is open.
+    Tick,
+}
+
+/// What the core wants done; carried out at once, inside the call.
+///
+/// An implementor may be a live worker or a simulation. It must not call the core back.
+pub trait Effects {
+    /// `bytes` are bytes `at..` of the read request's data: copy them to the requester now.
+    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]);
+    /// Fills `bytes` with bytes `at..` of the write request's data. Called exactly once per byte of an accepted write.
+    fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]);
+    /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].
+    fn submit(&mut self, io: Io);
+    /// The answer to a [`Op::Status`] request; comes before its reply.
+    fn extents(&mut self, req: ReqId, extents: &[Extent]);
+    /// The request is finished; exactly once for each request.
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>);
+}
+
+/// How a disk is set up in a core.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// Size in bytes; any value, the last block may be partial.
+    pub size_bytes: u64,
+    /// Alignment of offset and length that the back end needs, in bytes: a power of two from 1 to 4096. If the size is
+    /// not a multiple of it, the rest cannot be reached and front ends must not offer it.
+    pub align: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether the back end can discard; if not, a discard succeeds and does nothing (it is a hint).
+    pub can_discard: bool,
+    /// Whether the back end can write zeroes itself; if not, the core writes them.
+    pub can_write_zeroes: bool,
+    /// The replacement policy.
+    pub policy: PolicyKind,
+    /// Blocks of 4 KiB that the disk may keep.
+    pub capacity_blocks: u32,
+    /// Read-ahead for proven sequential streams: bytes ahead at most; 0 turns it off.
+    pub readahead_bytes: u32,
+    /// Whether a written block that was not cached becomes cached.
+    pub write_allocate: bool,
+}
+
+/// Counters of one disk since it was added. Every one only grows, but for the gauges at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Read requests finished.
+    pub reads: u64,
+    /// Write requests finished.
+    pub writes: u64,
+    /// Flush requests finished.
+    pub flushes: u64,
+    /// Discard requests finished.
+    pub discards: u64,
+    /// Write-zeroes requests finished.
+    pub write_zeroes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Bytes that read requests asked for.
+    pub read_bytes: u64,
+    /// Bytes that write requests brought.
+    pub write_bytes: u64,
+    /// Blocks of read requests found in RAM.
+    pub hit_blocks: u64,
+    /// Blocks of read requests that had to be read from the disk.
+    pub miss_blocks: u64,
+    /// Blocks of read requests that joined a read already under way (counted neither as hit nor as miss).
+    pub joined_blocks: u64,
+    /// Blocks of read requests found among those read ahead (counted as hits too).
+    pub readahead_hit_blocks: u64,
+    /// Blocks read ahead that were dropped unused.
+    pub readahead_wasted_blocks: u64,
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Blocks that the policy or a full cache refused.
+    pub bypassed_blocks: u64,
+    /// Read operations sent to the back end.
+    pub backend_reads: u64,
+    /// Write operations sent to the back end.
+    pub backend_writes: u64,
+    /// Bytes read from the back end, read-ahead included.
+    pub backend_read_bytes: u64,
+    /// Bytes written to the back end.
+    pub backend_write_bytes: u64,
+    /// Operations that the back end failed.
+    pub backend_errors: u64,
+    /// Fills that were not published because the block was written or dropped meanwhile.
+    pub stale_fills: u64,
+    /// Gauge: blocks cached now.
+    pub cached_blocks: u64,
+    /// Gauge: blocks the disk may keep.
+    pub capacity_blocks: u64,
+    /// Gauge: requests under way.
+    pub inflight_requests: u64,
+    /// Gauge: operations under way.
+    pub inflight_ops: u64,
+}

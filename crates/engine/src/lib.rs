@@ -1,0 +1,11 @@
+//! Every decision of the cache: which block is kept, which one goes. The simulator and the daemon both ask here.
+//!
+//! Owns policies and the index over them. Never sees a byte of data, does no I/O, reads no clock, starts no thread.
+//! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
+#![forbid(unsafe_code)]
+
+pub mod index;
+pub mod policy;
+
+pub use index::{Access, Index, Outcome};
+pub use policy::PolicyKind;

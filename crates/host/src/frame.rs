@@ -1,0 +1,319 @@
+//! Frames: 4 KiB pages of memory that belong to the cache alone, handed out as unique handles.
+//!
+//! Owns the address range they come from. Never hands the same page out twice, and never unmaps a range: a handle
+//! stays valid for the life of the process. Invariant: `issued + free <= reserved`, and a page is either behind
+//! exactly one `Frame` or on its arena's free list.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+
+/// Bytes in one frame, and in one cache block.
+pub const FRAME_BYTES: usize = 4096;
+
+/// The only handle to one page of an [`Arena`]; 8 bytes, so that `Option<Frame>` is too.
+///
+/// A frame must go back to the arena it came from with [`Arena::put`]; one that is dropped instead is lost, and
+/// a debug build says so by panicking.
+pub struct Frame(NonNull<[u8; FRAME_BYTES]>);
+
+// SAFETY: a `Frame` is the only handle to its page, like a `Box`, and the page is never unmapped.
+unsafe impl Send for Frame {}
+// SAFETY: a shared `Frame` gives shared access only.
+unsafe impl Sync for Frame {}
+
+impl Frame {
+    /// The page's bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8; FRAME_BYTES] {
+        // SAFETY: the page is mapped for the life of the process, initialised (zeroed by the kernel), and this
+        // handle is the only one to it, so `&self` bounds every shared reference.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The page's bytes, to write to.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8; FRAME_BYTES] {
+        // SAFETY: as in `bytes`; `&mut self` excludes every other reference.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// Address of the page, for the kernel. Valid as long as the handle lives.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr().cast()
+    }
+
+    /// Asks the processor to fetch the first lines of the page into its cache.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: prefetching is a hint and the address is mapped.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let p = self.0.as_ptr().cast::<i8>();
+            _mm_prefetch::<_MM_HINT_T0>(p);
+            _mm_prefetch::<_MM_HINT_T0>(p.add(64));
+        }
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({:p})", self.0)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        debug_assert!(std::thread::panicking(), "a frame was dropped instead of returned to its arena");
+    }
+}
+
+/// A reserved range of address space that frames are taken from and returned to, by one owner.
+///
+/// Memory is committed by first use and given back to the kernel by [`Arena::trim`].
+pub struct Arena {
+    base: NonNull<u8>,
+    reserved: usize,
+    /// Pages `fresh..reserved` have never been handed out.
+    fresh: usize,
+    /// Returned pages whose memory is still committed, last in, first out.
+    warm: Vec<NonNull<[u8; FRAME_BYTES]>>,
+    /// Returned pages whose memory was given back to the kernel.
+    cold: Vec<NonNull<[u8; FRAME_BYTES]>>,
+}
+
+// SAFETY: the pointers name pages that only this arena and the frames it issued may touch.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    /// Reserves address space for `frames` frames; commits none of it.
+    ///
+    /// # Errors
+    /// What `mmap` says, for instance that the address space or the over-commit limit does not allow it.
+    pub fn new(frames: usize) -> io::Result<Self> {
+        let reserved = frames.max(1);
+        let bytes = reserved
+            .checked_mul(FRAME_BYTES)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "arena larger than the address space"))?;
+        let base = reserve(bytes)?;
+        Ok(Self { base, reserved, fresh: 0, warm: Vec::with_capacity(reserved), cold: Vec::new() })
+    }
+
+    /// Frames that could still be taken.
+    pub fn available(&self) -> usize {
+        self.reserved - self.fresh + self.warm.len() + self.cold.len()
+    }
+
+    /// Frames reserved in all.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// Takes a frame; its content is whatever was there before. `None` when all are out.
+    #[inline]
+    pub fn take(&mut self) -> Option<Frame> {
+        if let Some(p) = self.warm.pop() {
+            return Some(Frame(p));
+        }
+        if self.fresh < self.reserved {
+            let n = self.fresh;
+            self.fresh += 1;
+            // SAFETY: n < reserved, so the page is inside the mapping, and its address is not null.
+            return Some(Frame(unsafe { self.base.add(n * FRAME_BYTES) }.cast()));
+        }
+        self.cold.pop().map(Frame)
+    }
+
+    /// Returns a frame.
+    ///
+    /// # Panics
+    /// If the frame is not one of this arena's: a bug in the caller.
+    #[inline]
+    pub fn put(&mut self, frame: Frame) {
+        let p = frame.0;
+        let at = p.as_ptr() as usize;
+        let base = self.base.as_ptr() as usize;
+        assert!(at >= base && at < base + self.reserved * FRAME_BYTES, "a frame came back to another arena");
+        std::mem::forget(frame);
+        self.warm.push(p);
+    }
+
+    /// Gives the memory of all but `keep` of the returned frames back to the kernel. Returns how many bytes.
+    pub fn trim(&mut self, keep: usize) -> usize {
+        let mut bytes = 0;
+        while self.warm.len() > keep {
+            let Some(p) = self.warm.pop() else { break };
+            release(p);
+            self.cold.push(p);
+            bytes += FRAME_BYTES;
+        }
+        bytes
+    }
+
+    /// Bytes of memory committed to frames, in use or ready for use.
+    pub fn committed_bytes(&self) -> usize {
+        (self.fresh - self.cold.len()) * FRAME_BYTES
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("reserved", &self.reserved).field("available", &self.available()).finish()
+    }
+}
+
+#[cfg(not(miri))]
+fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the range was just mapped; the advice changes neither content nor protection. Its failure is harmless.
+    unsafe { libc::madvise(p, bytes, libc::MADV_DONTDUMP) };
+    NonNull::new(p.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))
+}
+
+#[cfg(miri)]
+fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(bytes, FRAME_BYTES).map_err(io::Error::other)?;
+    // SAFETY: the layout is not empty, since an arena has at least one frame.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(|| io::Error::other("out of memory"))
+}
+
+fn release(page: NonNull<[u8; FRAME_BYTES]>) {
+    #[cfg(not(miri))]
+    // SAFETY: the page is on no `Frame` (the caller took it from the free list), so nobody reads it; the kernel
+    // replaces it by zeroes.
+    unsafe {
+        libc::madvise(page.as_ptr().cast(), FRAME_BYTES, libc::MADV_DONTNEED);
+    }
+    #[cfg(miri)]
+    let _ = page;
+}
+
+/// The memory of one I/O operation: bytes `head .. head + len` of its frames laid end to end.
+///
+/// The operation owns it from submission until it comes back as a completion. `Default` has no frames (a flush).
+#[derive(Debug, Default)]
+pub struct IoBuf {
+    /// Frames in order; each but the first and the last is used whole.
+    pub frames: Vec<Frame>,
+    /// Offset of the first byte within the first frame; below [`FRAME_BYTES`].
+    pub head: u32,
+    /// Bytes in all; `head + len <= frames.len() * FRAME_BYTES`.
+    pub len: u32,
+}
+
+impl IoBuf {
+    /// The pieces of the buffer, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let (head, end) = (self.head as usize, self.head as usize + self.len as usize);
+        self.frames.iter().enumerate().filter_map(move |(i, f)| {
+            let (lo, hi) = span(i, head, end)?;
+            Some(&f.bytes()[lo..hi])
+        })
+    }
+
+    /// The pieces of the buffer, in order, to write to.
+    pub fn pieces_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let (head, end) = (self.head as usize, self.head as usize + self.len as usize);
+        self.frames.iter_mut().enumerate().filter_map(move |(i, f)| {
+            let (lo, hi) = span(i, head, end)?;
+            Some(&mut f.bytes_mut()[lo..hi])
+        })
+    }
+
+    /// Copies the buffer out to `to`, which must be `len` bytes long.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        let mut at = 0;
+        for p in self.pieces() {
+            to[at..at + p.len()].copy_from_slice(p);
+            at += p.len();
+        }
+        assert_eq!(at, to.len(), "copy of another length than the buffer");
+    }
+
+    /// Fills the buffer from `from`, which must be `len` bytes long.
+    pub fn copy_from(&mut self, from: &[u8]) {
+        let mut at = 0;
+        for p in self.pieces_mut() {
+            let n = p.len();
+            p.copy_from_slice(&from[at..at + n]);
+            at += n;
+        }
+        assert_eq!(at, from.len(), "copy of another length than the buffer");
+    }
+}
+
+/// The part of frame `i` that lies in bytes `head..end` of all frames.
+fn span(i: usize, head: usize, end: usize) -> Option<(usize, usize)> {
+    let start = i * FRAME_BYTES;
+    let lo = head.max(start);
+    let hi = end.min(start + FRAME_BYTES);
+    (lo < hi).then(|| (lo - start, hi - start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_frame_is_handed_out_once() {
+        let mut a = Arena::new(3).unwrap();
+        let mut f: Vec<Frame> = (0..3).map(|_| a.take().unwrap()).collect();
+        assert!(a.take().is_none());
+        for (i, f) in f.iter_mut().enumerate() {
+            f.bytes_mut().fill(i as u8 + 1);
+        }
+        for (i, f) in f.iter().enumerate() {
+            assert!(f.bytes().iter().all(|&b| b == i as u8 + 1));
+        }
+        f.drain(..).for_each(|f| a.put(f));
+        assert_eq!(a.available(), 3);
+    }
+
+    #[test]
+    fn trim_gives_memory_back_and_frames_stay_usable() {
+        let mut a = Arena::new(4).unwrap();
+        let f: Vec<Frame> = (0..4).map(|_| a.take().unwrap()).collect();
+        f.into_iter().for_each(|f| a.put(f));
+        assert_eq!(a.trim(1), 3 * FRAME_BYTES);
+        assert_eq!(a.committed_bytes(), FRAME_BYTES);
+        let f: Vec<Frame> = (0..4).map(|_| a.take().unwrap()).collect();
+        assert!(a.take().is_none());
+        f.into_iter().for_each(|f| a.put(f));
+    }
+
+    #[test]
+    #[should_panic(expected = "another arena")]
+    fn a_frame_of_another_arena_is_refused() {
+        let (mut a, mut b) = (Arena::new(1).unwrap(), Arena::new(1).unwrap());
+        let f = a.take().unwrap();
+        b.put(f);
+    }
+
+    #[test]
+    fn pieces_cover_head_to_end() {
+        let mut a = Arena::new(3).unwrap();
+        let mut b = IoBuf { frames: (0..3).map(|_| a.take().unwrap()).collect(), head: 4000, len: 5000 };
+        let data: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+        b.copy_from(&data);
+        assert_eq!(b.pieces().map(<[u8]>::len).collect::<Vec<_>>(), [96, 4096, 808]);
+        let mut back = vec![0; 5000];
+        b.copy_to(&mut back);
+        assert_eq!(back, data);
+        b.frames.drain(..).for_each(|f| a.put(f));
+    }
+}

@@ -1,0 +1,9 @@
+//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files.
+//!
+//! Owns every `unsafe` block of the workspace. Never knows what a cache, a policy or a guest is.
+//! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+pub mod frame;
+
+pub use frame::{Arena, FRAME_BYTES, Frame, IoBuf};

@@ -1,0 +1,65 @@
+//! Front ends: what guests and clients talk to. One folder per protocol.
+//!
+//! Owns sockets, rings and request tags. Never knows about caching or images.
+//! Invariant: nothing a guest or client sends causes a panic, a hang of another disk, or memory past a fixed bound.
+
+use std::os::fd::BorrowedFd;
+use undercroft_cache::{Extent, IoError, Request};
+
+/// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
+/// the worker thread that owns the disk and driven by it; everything that blocks (accepting, handshakes, vhost-user
+/// messages) happens on other threads, which reach the port by sending closures to the worker.
+pub trait Port: Send {
+    /// Appends at most `budget` checked requests to `out` (their `id.tag` chosen here, their `id.port` and `disk` as
+    /// given by `attach`). Malformed requests are answered inside. Returns whether there may be more at once.
+    fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool;
+
+    /// Copies reply data of request `tag`; see `Effects::copy_out`.
+    fn copy_out(&mut self, tag: u32, at: usize, bytes: &[u8]);
+
+    /// Copies write data of request `tag`; see `Effects::copy_in`.
+    fn copy_in(&mut self, tag: u32, at: usize, bytes: &mut [u8]);
+
+    /// Block-status answer of request `tag`.
+    fn extents(&mut self, tag: u32, extents: &[Extent]);
+
+    /// Request `tag` is finished; the tag is free again.
+    fn reply(&mut self, tag: u32, result: Result<(), IoError>);
+
+    /// Sends what the replies of this turn need: one notification, or what the socket takes.
+    fn flush(&mut self);
+
+    /// Prepares for sleep: turns notifications on. Returns true if requests came meanwhile (then do not sleep).
+    fn arm(&mut self) -> bool;
+
+    /// Ends the need for notifications while the worker polls.
+    fn disarm(&mut self);
+
+    /// The descriptors that wake the worker for this port, each with a token of the port's own. They are registered
+    /// edge-triggered, for reading and (sockets) writing. Called again after `fds_changed` returned true.
+    fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)>;
+
+    /// Whether `fds` would now return something else than at the last call of `fds`.
+    fn fds_changed(&mut self) -> bool;
+
+    /// Requests taken and not yet replied.
+    fn inflight(&self) -> usize;
+
+    /// Whether the port is finished (peer gone, protocol violated) and can be dropped once `inflight` is 0.
+    fn is_closed(&self) -> bool;
+
+    /// Stops taking requests; those under way will still be replied. Called when the disk detaches or the daemon stops.
+    fn shut(&mut self);
+
+    /// For a downcast by the front end that created the port.
+    fn as_any(&mut self) -> &mut dyn std::any::Any;
+}
+
+/// What a descriptor of a port is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortInterest {
+    /// Readable: an eventfd (never read, edge-triggered).
+    Read,
+    /// Readable and writable: a socket.
+    ReadWrite,
+}

@@ -1,0 +1,9 @@
+//! The daemon and the command line around the cache: front ends, back ends, workers, control.
+//!
+//! Owns sockets, files and threads. Never decides what is cached. Invariant: an async runtime runs in `control` (and
+//! inside back ends whose library needs one) only; the data path has none.
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod frontend;
+pub mod worker;
