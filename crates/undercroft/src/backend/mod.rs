@@ -45,3 +45,26 @@ pub trait Backend: Send {
     /// Operations submitted and not yet returned by `poll`.
     fn inflight(&self) -> usize;
 }
+
+/// Which image to open, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSpec {
+    /// A path, or the URI of an NBD server: `nbd://host[:port]/export`, `nbd+unix:///export?socket=path`.
+    pub location: String,
+    /// The format; found out from the location and the first bytes if `None` (raw is only guessed for files without a
+    /// known magic number, and said in the log).
+    pub format: Option<ImageFormat>,
+    /// Whether to open without the right to write.
+    pub read_only: bool,
+}
+
+/// Formats of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// Bytes as they are: a file or a block device.
+    Raw,
+    /// QEMU's copy-on-write format, with its backing chain.
+    Qcow2,
+    /// Served by an NBD server.
+    Nbd,
+}

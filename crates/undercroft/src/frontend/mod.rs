@@ -3,8 +3,9 @@
 //! Owns sockets, rings and request tags. Never knows about caching or images.
 //! Invariant: nothing a guest or client sends causes a panic, a hang of another disk, or memory past a fixed bound.
 
+use crate::backend::Geometry;
 use std::os::fd::BorrowedFd;
-use undercroft_cache::{Extent, IoError, Request};
+use undercroft_cache::{DiskId, Extent, IoError, Request};
 
 /// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
 /// the worker thread that owns the disk and driven by it; everything that blocks (accepting, handshakes, vhost-user
@@ -62,4 +63,30 @@ pub enum PortInterest {
     Read,
     /// Readable and writable: a socket.
     ReadWrite,
+}
+
+/// What a front end tells its peers about a disk.
+#[derive(Clone, Debug)]
+pub struct DiskInfo {
+    /// The disk's name in the configuration: its NBD export name.
+    pub name: String,
+    /// Its id in the worker's core; goes into every request.
+    pub disk: DiskId,
+    /// What the back end is like.
+    pub geometry: Geometry,
+    /// Serial number that guests see, at most 20 bytes of printable ASCII.
+    pub serial: String,
+}
+
+/// The way from a front end's own threads to the worker that owns one disk; one instance per disk.
+pub trait PortHost: Send + Sync {
+    /// Lets `make` build a port, given its id, and moves it to the worker. Returns the id.
+    fn attach(&self, make: Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>) -> u32;
+
+    /// Runs `f` on the worker thread with the port, between two turns, and returns when it has run; false if the port
+    /// is gone. After `f`, the worker looks at the port's descriptors and requests afresh.
+    fn with(&self, port: u32, f: Box<dyn FnOnce(&mut dyn Port) + Send>) -> bool;
+
+    /// Shuts the port, waits until its requests under way are finished, drops it, returns.
+    fn detach(&self, port: u32);
 }
