@@ -45,6 +45,8 @@ pub struct DaemonPlan {
     pub disk_access: SocketAccess,
     /// Worker threads; at least 1.
     pub workers: usize,
+    /// Bound of polling for disks that have none of their own.
+    pub poll: Duration,
     /// Logging.
     pub log: LogPlan,
     /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.
@@ -149,4 +151,12 @@ pub struct DiskPlan {
     pub queue_size: u16,
     /// How long a worker polls for the next request at most before it sleeps; zero is off.
     pub poll: Duration,
+}
+
+impl ServePlan {
+    /// The disk of that full name; or the only one whose name within its VM it is.
+    pub fn find(&self, name: &str) -> Option<&DiskPlan> {
+        let mut short = self.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));
+        self.disks.iter().find(|d| d.name == name).or_else(|| short.next().filter(|_| short.next().is_none()))
+    }
 }
