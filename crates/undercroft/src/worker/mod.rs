@@ -20,7 +20,8 @@ use handle::Mailbox;
 use polling::Polling;
 use ports::PortSlot;
 use std::sync::mpsc::Sender;
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, Request, limits};
+use crate::frontend::Peer;
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, MemoryUse, Request, limits};
 use undercroft_host::{Epoll, Interest, Trigger};
 
 /// How a worker is set up.
@@ -44,6 +45,12 @@ pub(crate) struct Disk {
     dirty: bool,
     /// Whether the disk stands on the worker's list of disks with operations under way.
     listed: bool,
+    /// When an operation last finished, or the first one was started, in nanoseconds.
+    progress_ns: u64,
+    /// Whether the log says that the image does not answer.
+    stalled: bool,
+    /// For the log.
+    name: String,
     /// Who waits for the disk to be idle so that it can go; it gets the back end, to close it on its own time.
     leaving: Option<Sender<Box<dyn Backend>>>,
 }
@@ -72,6 +79,28 @@ pub struct Worker {
     done: Vec<IoDone>,
 }
 
+/// What a worker says about one of its disks.
+#[derive(Clone, Debug)]
+pub struct DiskReport {
+    /// The core's counters.
+    pub stats: DiskStats,
+    /// Memory that the core holds for it.
+    pub memory: MemoryUse,
+    /// Latencies of its requests.
+    pub latencies: Latencies,
+    /// What serves it.
+    pub backend: String,
+    /// Operations under way of an image that has not answered for [`STALL_NS`].
+    pub stalled_ops: u64,
+    /// Who is connected.
+    pub peers: Vec<Peer>,
+    /// Whether it is being detached.
+    pub leaving: bool,
+}
+
+/// An image that finishes nothing for this long, while operations are under way, is said to be stalled; nanoseconds.
+pub const STALL_NS: u64 = 5_000_000_000;
+
 /// Why a disk could not be added to a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum AddDiskError {
@@ -93,6 +122,7 @@ impl Worker {
     /// If the core has no room, or the kernel refuses to watch the descriptor; the back end is dropped then.
     pub fn add_disk(
         &mut self,
+        name: String,
         backend: Box<dyn Backend>,
         options: DiskOptions,
         poll_ns_max: u64,
@@ -113,6 +143,9 @@ impl Worker {
             poll_ns_max,
             dirty: false,
             listed: false,
+            progress_ns: 0,
+            stalled: false,
+            name,
             leaving: None,
         };
         if place == self.disks.len() {
@@ -144,15 +177,18 @@ impl Worker {
         &mut self.core
     }
 
-    /// Counters and latencies of a disk; `None` if there is none of that id.
-    pub fn disk_report(&self, id: DiskId) -> Option<(DiskStats, Latencies, String, usize)> {
+    /// What there is to say about a disk; `None` if there is none of that id.
+    pub fn report(&self, id: DiskId) -> Option<DiskReport> {
         let d = self.disks.get(id.0 as usize)?.as_ref()?;
-        Some((self.core.stats(id), (*d.latencies).clone(), d.backend.describe(), d.backend.inflight()))
-    }
-
-    /// Number of ports (guests, connections) attached to a disk.
-    pub fn ports_of(&self, id: DiskId) -> usize {
-        self.ports.iter().flatten().filter(|s| s.disk == id).count()
+        Some(DiskReport {
+            stats: self.core.stats(id),
+            memory: self.core.disk_memory(id),
+            latencies: (*d.latencies).clone(),
+            backend: d.backend.describe(),
+            stalled_ops: if d.stalled { d.backend.inflight() as u64 } else { 0 },
+            peers: self.ports.iter().flatten().filter(|s| s.disk == id).map(|s| s.port.peer()).collect(),
+            leaving: d.leaving.is_some(),
+        })
     }
 
     /// Changes the polling bound that a disk asks for, in nanoseconds.

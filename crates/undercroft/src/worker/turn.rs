@@ -3,7 +3,7 @@
 //! Owns the loop. Never looks inside a request. Invariant: a turn takes a bounded number of requests and completions
 //! from each source, so that no disk starves another; a port that may have work is either active or armed.
 
-use super::Worker;
+use super::{STALL_NS, Worker};
 use super::effects::Live;
 use super::ports::PortSlot;
 use crate::frontend::{Port, PortInterest};
@@ -47,6 +47,7 @@ impl Worker {
                 self.tick_ns = self.now_ns + TICK_NS;
                 self.apply(Event::Tick);
                 self.finish_turn();
+                self.look_for_stalls();
             }
             if busy {
                 if let (Some(since), true) = (idle_since_ns, slept) {
@@ -97,6 +98,7 @@ impl Worker {
             }
             if !self.done.is_empty() {
                 busy = true;
+                disk.progress_ns = self.now_ns;
                 let mut done = std::mem::take(&mut self.done);
                 for d in done.drain(..) {
                     self.apply(Event::IoDone(d));
@@ -199,6 +201,7 @@ impl Worker {
                 d.backend.kick();
                 if !d.listed {
                     d.listed = true;
+                    d.progress_ns = self.now_ns;
                     self.busy_disks.push(id);
                 }
             }
@@ -208,6 +211,25 @@ impl Worker {
                 s.dirty = false;
                 s.port.flush();
                 self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
+            }
+        }
+    }
+
+    /// Says once when an image stops answering, and once when it answers again.
+    fn look_for_stalls(&mut self) {
+        for disk in self.disks.iter_mut().flatten() {
+            let waits = disk.listed && self.now_ns.saturating_sub(disk.progress_ns) > STALL_NS;
+            if waits != disk.stalled {
+                disk.stalled = waits;
+                if waits {
+                    tracing::warn!(
+                        disk = disk.name,
+                        operations = disk.backend.inflight(),
+                        "the image has not answered for 5s; its requests wait, other disks go on. Look at the storage below it"
+                    );
+                } else {
+                    tracing::info!(disk = disk.name, "the image answers again");
+                }
             }
         }
     }
