@@ -122,6 +122,7 @@ pub struct ControlArgs {
 
 /// `undercroft serve`.
 #[derive(Debug, Args)]
+#[command(override_usage = "undercroft serve [OPTIONS] CONFIG\n       undercroft serve [OPTIONS] --image IMAGE ...")]
 #[command(after_long_help = "\
 Examples:
   One image; its vhost-user socket is made beside it, as disk.qcow2.sock:

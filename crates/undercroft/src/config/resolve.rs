@@ -542,8 +542,11 @@ impl<'m> Resolver<'m> {
             Some(path) => self.path(line, place, "socket", path),
             None => daemon.runtime_dir.join(format!("{}.sock", name.replace(':', "-"))),
         };
-        let line = line.or(spec.lines.get("name").copied());
-        self.socket(place, line, place, &path, spec.socket.is_some());
+        let name_line = spec.lines.get("name").copied();
+        // A disk that has another's name has its default socket too, which need not be said again.
+        if spec.socket.is_some() || self.names.get(name) == Some(&name_line) {
+            self.socket(place, line.or(name_line), place, &path, spec.socket.is_some());
+        }
         Some(path)
     }
 
