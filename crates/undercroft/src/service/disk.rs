@@ -5,14 +5,14 @@
 
 use super::ServiceError;
 use crate::backend::{self, Backend, Geometry, OpenOptions};
-use crate::config::DiskPlan;
+use crate::config::{DiskPlan, SocketAccess};
 use crate::frontend::DiskInfo;
 use crate::frontend::vhost::{VhostOptions, VhostServer};
 use crate::worker::{DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use undercroft_cache::{DiskId, DiskOptions, Io, IoKind, OpId};
 use undercroft_host::IoBuf;
@@ -24,8 +24,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(30);
 
 /// A disk that is being served.
 pub struct ServedDisk {
-    plan: RwLock<DiskPlan>,
     info: DiskInfo,
+    nbd: bool,
     host: Arc<DiskHost>,
     worker_number: usize,
     vhost: Mutex<Option<VhostServer>>,
@@ -80,8 +80,8 @@ impl ServedDisk {
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
         let host = Arc::new(DiskHost { worker, disk: id });
         Ok(Self {
-            plan: RwLock::new(plan),
             info,
+            nbd: plan.nbd,
             host,
             worker_number,
             vhost: Mutex::new(None),
@@ -90,32 +90,23 @@ impl ServedDisk {
     }
 
     /// Opens the vhost-user socket, if the plan has one.
-    pub(super) fn listen(&self, mode: u32, gid: Option<u32>) -> Result<(), ServiceError> {
-        let plan = self.plan();
+    pub(super) fn listen(&self, plan: &DiskPlan, access: SocketAccess) -> Result<(), ServiceError> {
         let Some(socket) = &plan.socket else { return Ok(()) };
         let options = VhostOptions {
             queues: plan.queues,
             queue_size: plan.queue_size,
-            socket_mode: mode,
-            socket_gid: gid,
+            access: socket_access(access),
             ..VhostOptions::default()
         };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
-        if let Ok(mut v) = self.vhost.lock() {
-            *v = Some(server);
-        }
+        *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
     }
 
-    /// Its plan, as it is now.
-    pub fn plan(&self) -> DiskPlan {
-        self.plan.read().map(|p| p.clone()).unwrap_or_else(|p| p.into_inner().clone())
-    }
-
-    /// Changes the plan.
-    pub(super) fn update_plan(&self, f: impl FnOnce(&mut DiskPlan)) {
-        f(&mut self.plan.write().unwrap_or_else(|p| p.into_inner()));
+    /// Whether NBD clients see it.
+    pub fn is_exported(&self) -> bool {
+        self.nbd && !self.is_detaching()
     }
 
     /// What front ends tell their peers.

@@ -21,6 +21,6 @@ pub(super) fn listen_of(listen: &NbdListen) -> Listen {
 impl ServedExports {
     fn disks(&self) -> Vec<Arc<ServedDisk>> {
         let disks = self.0.upgrade().map(|s| s.disks()).unwrap_or_default();
-        disks.into_iter().filter(|d| d.plan().nbd && !d.is_detaching()).collect()
+        disks.into_iter().filter(|d| d.is_exported()).collect()
     }
 }
