@@ -5,8 +5,10 @@
 
 use super::ServiceError;
 use crate::backend::{self, Backend, Geometry, OpenOptions};
-use crate::config::{DiskPlan, SocketAccess};
+use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
+use crate::frontend::socket::SocketAccess;
+use crate::units::human_size;
 use crate::frontend::vhost::{VhostOptions, VhostServer};
 use crate::worker::{DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
@@ -25,6 +27,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(30);
 /// A disk that is being served.
 pub struct ServedDisk {
     info: DiskInfo,
+    description: String,
     nbd: bool,
     host: Arc<DiskHost>,
     worker_number: usize,
@@ -71,6 +74,10 @@ impl ServedDisk {
     ) -> Result<Self, ServiceError> {
         let Opened { plan, backend } = opened;
         let geometry = backend.geometry().clone();
+        let description = match &plan.vm {
+            Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
+            None => human_size(geometry.size_bytes),
+        };
         let (options, name, poll_ns) =
             (options(&plan, &geometry, capacity_blocks), plan.name.clone(), plan.poll.as_nanos() as u64);
         let id = worker
@@ -81,6 +88,7 @@ impl ServedDisk {
         let host = Arc::new(DiskHost { worker, disk: id });
         Ok(Self {
             info,
+            description,
             nbd: plan.nbd,
             host,
             worker_number,
@@ -90,7 +98,7 @@ impl ServedDisk {
     }
 
     /// Opens the vhost-user socket, if the plan has one.
-    pub(super) fn listen(&self, plan: &DiskPlan, access: SocketAccess) -> Result<(), ServiceError> {
+    pub(super) fn listen(&self, plan: &DiskPlan, access: config::SocketAccess) -> Result<(), ServiceError> {
         let Some(socket) = &plan.socket else { return Ok(()) };
         let options = VhostOptions {
             queues: plan.queues,
@@ -102,6 +110,11 @@ impl ServedDisk {
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
+    }
+
+    /// What NBD clients read about it.
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
     /// Whether NBD clients see it.
@@ -177,6 +190,11 @@ impl ServedDisk {
         }
         done
     }
+}
+
+/// The access to a disk's sockets, in the front ends' words.
+pub(super) fn socket_access(access: config::SocketAccess) -> SocketAccess {
+    SocketAccess { mode: access.mode(), gid: access.gid }
 }
 
 /// Makes what was written durable, then closes the image.

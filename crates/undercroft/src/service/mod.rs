@@ -105,6 +105,7 @@ impl Service {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
                 core: CoreOptions { memory_bytes: plan.store.memory_bytes, ..CoreOptions::default() },
+                poll_ns_max: 0,
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
@@ -142,10 +143,9 @@ impl Service {
     }
 
     fn listen_nbd(self: &Arc<Self>, listen: &crate::config::NbdListen) -> Result<NbdServer, ServiceError> {
-        let access = read(&self.plan).daemon.disk_access;
-        let options = NbdOptions { socket_mode: access.mode(), socket_gid: access.gid, ..NbdOptions::default() };
+        let access = disk::socket_access(self.plan().daemon.disk_access);
         let exports = Arc::new(exports::ServedExports(Arc::downgrade(self)));
-        NbdServer::start(exports::listen_of(listen), exports, options)
+        NbdServer::start(exports::listen_of(listen, access), exports, NbdOptions::default())
             .map_err(|source| ServiceError::Nbd { listen: listen.to_string(), source })
     }
 
