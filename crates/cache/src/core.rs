@@ -13,6 +13,7 @@ use crate::memory::{ARENA_BYTES_PER_FRAME, Allowance, BLOCK_BYTES, arena_frames,
 use crate::plant::{Plant, Sound};
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use undercroft_engine::PolicyKind;
 use undercroft_host::{Arena, FRAME_BYTES, IoBuf};
@@ -27,15 +28,18 @@ pub struct CoreOptions {
     pub io_frames_per_disk: u32,
     /// Requests of one disk under way at most. At least 1.
     pub requests_per_disk: u32,
+    /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
+    pub hash_seed: u64,
 }
 
 impl CoreOptions {
-    /// The usual limits under a ceiling of `memory_bytes`.
+    /// The usual limits under a ceiling of `memory_bytes`, and a random seed.
     pub fn new(memory_bytes: u64) -> Self {
         Self {
             memory_bytes,
             io_frames_per_disk: IO_FRAMES_PER_DISK as u32,
             requests_per_disk: REQUESTS_PER_DISK_MAX as u32,
+            hash_seed: RandomState::new().hash_one(0u64),
         }
     }
 }
@@ -163,7 +167,7 @@ impl<P: Plant> Core<P> {
         if self.disks.len() <= i {
             self.disks.resize_with(i + 1, || None);
         }
-        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, self.plant)));
+        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, self.options.hash_seed, self.plant)));
         Ok(())
     }
 

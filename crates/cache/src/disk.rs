@@ -21,9 +21,9 @@ use crate::plant::{Bug, Plant};
 use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, Hasher};
 use std::mem::size_of;
-use undercroft_engine::{Index, Outcome};
+use undercroft_engine::{HashKey, Index, Outcome};
 use undercroft_host::{Arena, FRAME_BYTES, Frame, IoBuf};
 
 /// Bytes of a block.
@@ -157,24 +157,45 @@ pub(crate) enum Near {
     Ahead(u64),
 }
 
-/// One multiplication: block numbers are no attacker's free choice of 64 bits, and the table is bounded and small.
-#[derive(Default)]
-pub(crate) struct BlockHasher(u64);
+/// Hashes block numbers by one multiplication with a secret factor: guests choose block numbers, and should not be able
+/// to choose ones that collide.
+#[derive(Clone, Copy)]
+pub(crate) struct NearHash {
+    factor: u64,
+}
+
+impl NearHash {
+    fn new(seed: u64) -> Self {
+        Self { factor: (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1 }
+    }
+}
+
+impl BuildHasher for NearHash {
+    type Hasher = BlockHasher;
+    fn build_hasher(&self) -> BlockHasher {
+        BlockHasher { factor: self.factor, hash: 0 }
+    }
+}
+
+pub(crate) struct BlockHasher {
+    factor: u64,
+    hash: u64,
+}
 
 impl Hasher for BlockHasher {
     fn finish(&self) -> u64 {
-        self.0
+        self.hash
     }
     fn write(&mut self, _bytes: &[u8]) {
         unreachable!("block numbers are hashed as u64");
     }
     fn write_u64(&mut self, n: u64) {
-        let h = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = h ^ (h >> 32);
+        let h = n.wrapping_mul(self.factor);
+        self.hash = h ^ (h >> 32);
     }
 }
 
-pub(crate) type NearTable = HashMap<u64, Near, BuildHasherDefault<BlockHasher>>;
+pub(crate) type NearTable = HashMap<u64, Near, NearHash>;
 
 pub(crate) struct Disk<P> {
     pub id: DiskId,
@@ -187,6 +208,7 @@ pub(crate) struct Disk<P> {
     pub plant: P,
 
     pub index: Index,
+    pub hash_seed: u64,
     /// The frame of each slot, if its block is here.
     pub frames: Vec<Option<Frame>>,
     pub resident: u32,
@@ -222,7 +244,7 @@ pub(crate) struct Disk<P> {
 }
 
 impl<P: Plant> Disk<P> {
-    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, plant: P) -> Self {
+    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, hash_seed: u64, plant: P) -> Self {
         let capacity = options.capacity_blocks;
         let mut frames = Vec::new();
         frames.reserve_exact(capacity as usize);
@@ -234,14 +256,15 @@ impl<P: Plant> Disk<P> {
             align,
             can_write_zeroes: options.can_write_zeroes,
             plant,
-            index: Index::new(options.policy, capacity),
+            index: Index::with_hash_key(options.policy, capacity, HashKey::from_seed(hash_seed)),
+            hash_seed,
             frames,
             resident: 0,
             target: capacity,
             recs: Slab::new(allowance.requests),
             ops: Slab::new(allowance.ops_of_any_kind()),
             waiters: Slab::new(allowance.waiters),
-            near: NearTable::with_capacity_and_hasher(2 * allowance.near_blocks(), Default::default()),
+            near: NearTable::with_capacity_and_hasher(2 * allowance.near_blocks(), NearHash::new(hash_seed)),
             changes: Changes::default(),
             streams: Streams::new(options.readahead_bytes, allowance.ahead),
             ring: AheadRing::new(allowance.ahead),
@@ -652,38 +675,40 @@ impl<P: Plant> Disk<P> {
             self.vacate(slot, arena);
         }
         let (kind, capacity) = (self.index.kind(), self.index.capacity());
+        // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
-        self.index = Index::new(kind, capacity);
+        self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
         self.streams.clear();
     }
 
-    /// Moves towards the capacity asked for, by at most `step` blocks.
+    /// Moves towards the capacity asked for: to a larger one at once, to a smaller one by evicting at most `step`
+    /// blocks. The index rebuilds its tables once, when few enough are left.
     pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
         let have = self.index.capacity();
         if have == self.target {
             return;
         }
-        let next = if self.target < have { self.target.max(have.saturating_sub(step)) } else { self.target };
-        if next > have {
-            self.frames.reserve_exact((next - have) as usize);
-            self.frames.resize_with(next as usize, || None);
+        for _ in 0..step {
+            if self.index.len() <= self.target {
+                break;
+            }
+            let Some((_, slot)) = self.index.evict(|_| true) else { break };
+            self.stats.evicted_blocks += 1;
+            self.vacate(slot, arena);
         }
-        let Self { index, frames, resident, stats, plant, .. } = self;
-        let plant = *plant;
-        // Two callbacks share the frames; a cell is the plain way to let them take turns.
-        let frames = std::cell::RefCell::new(frames);
+        if self.index.len() > self.target {
+            return;
+        }
+        if self.target > have {
+            self.frames.reserve_exact((self.target - have) as usize);
+            self.frames.resize_with(self.target as usize, || None);
+        }
+        let Self { index, frames, plant, .. } = self;
         let reached = index.resize(
-            next,
+            self.target,
             |_| true,
-            |_, slot| {
-                stats.evicted_blocks += 1;
-                if let Some(f) = frames.borrow_mut()[slot as usize].take() {
-                    *resident -= 1;
-                    arena.put(f);
-                }
-            },
+            |_, _| unreachable!("all that had to go went before"),
             |from, to| {
-                let frames = &mut *frames.borrow_mut();
                 assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
                 frames[to as usize] = frames[from as usize].take();
                 if plant.has(Bug::MoveLosesFrame) {
@@ -691,10 +716,9 @@ impl<P: Plant> Disk<P> {
                 }
             },
         );
+        assert!(reached == self.target, "an index without locked slots did not reach its capacity");
         assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
         self.frames.truncate(reached as usize);
-        if reached == self.target {
-            self.frames.shrink_to_fit();
-        }
+        self.frames.shrink_to_fit();
     }
 }
