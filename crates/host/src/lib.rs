@@ -1,9 +1,11 @@
-//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files.
+//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files, epoll.
 //!
 //! Owns every `unsafe` block of the workspace. Never knows what a cache, a policy or a guest is.
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod frame;
+pub mod wait;
 
 pub use frame::{Arena, FRAME_BYTES, Frame, IoBuf};
+pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};
