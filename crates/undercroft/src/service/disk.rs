@@ -43,7 +43,7 @@ pub(super) struct Opened {
 
 /// Opens the image of a disk.
 pub(super) fn open(plan: DiskPlan) -> Result<Opened, ServiceError> {
-    let backend = backend::open(&plan.image, &OpenOptions { name: plan.name.clone(), ..OpenOptions::default() })
+    let backend = backend::open(&plan.image, &OpenOptions::default())
         .map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?;
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
     Ok(Opened { plan, backend })
