@@ -4,7 +4,7 @@
 //! ready before every socket listens; the first SIGTERM or SIGINT drains and stops, the second ends at once.
 
 use crate::config::ServePlan;
-use crate::control::{ControlListeners, ControlServer, Daemon, ListenError, prepare_runtime_dir};
+use crate::control::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 use crate::service::{Service, ServiceError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

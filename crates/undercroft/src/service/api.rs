@@ -5,7 +5,7 @@
 
 use super::{ServedDisk, Service, ServiceError, lock, write};
 use crate::backend::ImageFormat;
-use crate::config::{self, DiskPlan, DiskSpec, Machine, ServePlan};
+use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
     FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
@@ -209,9 +209,6 @@ impl Daemon for Service {
                 Ok(_) => report.added.push(disk.name),
                 Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
-        }
-        if let Some(level) = change.log_level {
-            crate::logging::set_level(level);
         }
         Ok(report)
     }

@@ -375,7 +375,7 @@ impl Worker {
                 unwatch(&self.epoll, &*slot.port);
                 if let Some(slot) = self.ports[n].take() {
                     self.active.retain(|&a| a != n as u32);
-                    slot.leaving.into_iter().for_each(|to| drop(to.send(())));
+                    slot.leaving.into_iter().for_each(|to| _ = to.send(()));
                 }
             }
         }
@@ -410,7 +410,7 @@ impl Worker {
                 slot.wake(id, &mut self.active, self.now_ns);
                 self.leaving = true;
             }
-            None => drop(to.send(())),
+            None => _ = to.send(()),
         }
     }
 }
