@@ -9,5 +9,7 @@ pub mod config;
 pub mod control;
 pub mod frontend;
 pub mod latency;
+pub mod serve;
+pub mod service;
 pub mod units;
 pub mod worker;

@@ -15,6 +15,8 @@ use undercroft_engine::PolicyKind;
 pub struct ServePlan {
     /// The configuration file, absolute; `None` for `serve --image`, which cannot reload.
     pub config_file: Option<PathBuf>,
+    /// What the command line said instead of the file; holds over a reload too.
+    pub overrides: Overrides,
     /// The RAM that caches.
     pub store: StorePlan,
     /// The process around it.
@@ -23,6 +25,17 @@ pub struct ServePlan {
     pub nbd: Vec<NbdListen>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+}
+
+/// What the command line says instead of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The control socket.
+    pub control_socket: Option<PathBuf>,
+    /// The level of logging.
+    pub log_level: Option<LogLevel>,
+    /// The format of logs.
+    pub log_format: Option<LogFormat>,
 }
 
 /// The RAM that caches.
@@ -45,6 +58,8 @@ pub struct DaemonPlan {
     pub disk_access: SocketAccess,
     /// Worker threads; at least 1.
     pub workers: usize,
+    /// Bound of polling for disks that have none of their own.
+    pub poll: Duration,
     /// Logging.
     pub log: LogPlan,
     /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.
@@ -149,4 +164,12 @@ pub struct DiskPlan {
     pub queue_size: u16,
     /// How long a worker polls for the next request at most before it sleeps; zero is off.
     pub poll: Duration,
+}
+
+impl ServePlan {
+    /// The disk of that full name; or the only one whose name within its VM it is.
+    pub fn find(&self, name: &str) -> Option<&DiskPlan> {
+        let mut short = self.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));
+        self.disks.iter().find(|d| d.name == name).or_else(|| short.next().filter(|_| short.next().is_none()))
+    }
 }

@@ -5,6 +5,7 @@
 
 pub mod nbd;
 pub mod socket;
+pub mod vhost;
 
 use crate::backend::Geometry;
 use std::os::fd::BorrowedFd;
