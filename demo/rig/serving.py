@@ -203,7 +203,9 @@ class Undercroft(Serving):
         """Starts the daemon; also again, after it was killed."""
         log = self.logs / "undercroft.log"
         self._launch([self.binary, "serve", self.config], log)
-        process.wait_for_sockets([self.control, *map(self.socket, range(len(self.disks)))], self.process, log)
+        # A killed daemon leaves its socket files behind, so that they are there proves nothing.
+        process.wait_for_answer(self.control, self.process, log)
+        process.wait_for_sockets(map(self.socket, range(len(self.disks))), self.process, log)
 
     def disk_args(self, index):
         return vhost_user(0, self.socket(index), self.reconnect)
