@@ -5,5 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod config;
+pub mod control;
 pub mod frontend;
+pub mod latency;
+pub mod serve;
+pub mod service;
+pub mod units;
 pub mod worker;
