@@ -49,7 +49,7 @@ demo-quick: ## The same comparison without QEMU guests: the benchmark's driver i
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
-	$(PYTHON) bench/run.py $(BENCH_ARGS)
+	$(PYTHON) bench/compare.py $(BENCH_ARGS)
 
 sim: ## Simulate the data path until stopped, or SEEDS=FIRST..LAST; a failure prints its seed and replays
 	@scripts/setup.sh build
