@@ -4,7 +4,7 @@
 //! ready before every socket listens; the first SIGTERM or SIGINT drains and stops, the second ends at once.
 
 use crate::config::ServePlan;
-use crate::control::{ControlServer, Daemon};
+use crate::control::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 use crate::service::{Service, ServiceError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,17 +17,9 @@ pub enum ServeError {
     /// Something cannot be served; one error for each.
     #[error("{}", lines(.0))]
     Start(Vec<ServiceError>),
-    /// The control socket or the metrics listener cannot be had.
+    /// The control socket, the metrics listener or the directory for sockets cannot be had.
     #[error(transparent)]
-    Control(#[from] crate::control::ControlServerError),
-    /// The directory for sockets cannot be made.
-    #[error("cannot create the runtime directory {path}: {source}; choose another with `runtime_dir`")]
-    RuntimeDir {
-        /// Which.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Control(#[from] ListenError),
     /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(std::io::Error),
@@ -44,13 +36,20 @@ fn lines(errors: &[ServiceError]) -> String {
 pub fn run(plan: ServePlan, ready: impl FnOnce(&Arc<Service>)) -> Result<(), ServeError> {
     // Before any thread starts, so that each inherits the handlers' flags and none dies of a signal.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
-    make_runtime_dir(&plan)?;
-    let control = (plan.daemon.control_socket.clone(), plan.daemon.control_access, plan.daemon.metrics);
-    // The control socket first: it is the lock that keeps a second daemon of the same configuration away.
-    let control = ControlServer::bind(&control.0, control.1, control.2)?;
+    // The control socket first: it keeps a second daemon of the same configuration away.
+    let listeners = ControlListeners::bind(&plan.daemon)?;
+    if plan.disks.iter().filter_map(|d| d.socket.as_ref()).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
+        prepare_runtime_dir(&plan.daemon.runtime_dir)?;
+    }
     let service = Service::start(plan).map_err(ServeError::Start)?;
     let daemon: Arc<dyn Daemon> = service.clone();
-    let control = control.start(daemon)?;
+    let control = match ControlServer::start(listeners, daemon) {
+        Ok(c) => c,
+        Err(e) => {
+            service.shut_down();
+            return Err(e.into());
+        }
+    };
     let handle = signals.handle();
     let on_signal = {
         let service = service.clone();
@@ -97,20 +96,4 @@ fn reload(service: &Arc<Service>) {
         ),
         Err(e) => tracing::error!("the configuration was not reloaded: {e}"),
     }
-}
-
-/// Makes the directory for sockets, for its owner alone, if it is missing and something goes there.
-fn make_runtime_dir(plan: &ServePlan) -> Result<(), ServeError> {
-    use std::os::unix::fs::DirBuilderExt;
-    let dir = &plan.daemon.runtime_dir;
-    let sockets = plan.disks.iter().filter_map(|d| d.socket.as_ref()).chain([&plan.daemon.control_socket]);
-    if dir.is_dir() || !sockets.into_iter().any(|s| s.starts_with(dir)) {
-        return Ok(());
-    }
-    let mode = if plan.daemon.disk_access.gid.is_some() || plan.daemon.control_access.gid.is_some() { 0o755 } else { 0o700 };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(dir)
-        .map_err(|source| ServeError::RuntimeDir { path: dir.clone(), source })
 }

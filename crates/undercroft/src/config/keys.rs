@@ -10,8 +10,8 @@ use std::time::Duration;
 pub const MEMORY_BYTES_MIN: u64 = 16 * MIB;
 /// Memory of a store if none is given: a quarter of the machine's, but not more than this.
 pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1024 * MIB;
-/// Least share of a disk, in bytes.
-pub const SHARE_BYTES_MIN: u64 = MIB;
+/// Least share of a disk, in bytes: its I/O under way alone may own half of it.
+pub const SHARE_BYTES_MIN: u64 = 16 * MIB;
 /// Weight of a disk without one.
 pub const WEIGHT_DEFAULT: u32 = 100;
 /// Largest weight.
@@ -40,8 +40,8 @@ pub const WORKERS_MAX: usize = 256;
 pub const WORKERS_DEFAULT_MAX: usize = 16;
 /// Longest serial number that virtio-blk can carry, in bytes.
 pub const SERIAL_BYTES_MAX: usize = 20;
-/// Longest path of a unix socket, in bytes: `sun_path` less its final NUL.
-pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Longest path of a unix socket, in bytes.
+pub const SOCKET_PATH_BYTES_MAX: usize = crate::frontend::socket::PATH_BYTES_MAX;
 /// Longest name of a disk or VM, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Largest configuration file, in bytes.
@@ -255,7 +255,7 @@ pub const DISK: Section = Section {
             "size",
             "size",
             "a part by `weight` of what the disks with a `size` leave",
-            "`1MiB` to `store.memory`",
+            "`16MiB` to `store.memory`",
             "Share of the store for this disk, metadata included. Can change live."
         ),
         key!(

@@ -19,7 +19,9 @@ pub mod spec;
 
 pub use change::PlanChange;
 pub use machine::Machine;
-pub use plan::{DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ServePlan, SocketAccess, StorePlan};
+pub use plan::{
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, Overrides, ServePlan, SocketAccess, StorePlan,
+};
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};
 pub use spec::{DiskSpec, ServeSpec};
@@ -63,11 +65,46 @@ pub fn read_file(file: &Path) -> Result<(ServeSpec, Vec<Problem>), Problems> {
     Ok(reader::read(&text, file))
 }
 
-/// Reads a configuration file and makes a plan of it.
+/// Reads a configuration file and makes a plan of it; `overrides` count more than the file.
 ///
 /// # Errors
 /// A single problem if the file cannot be read at all; everything else is in the resolution.
-pub fn load(file: &Path, machine: &Machine) -> Result<Resolution, Problems> {
-    let (spec, problems) = read_file(file)?;
+pub fn load(file: &Path, machine: &Machine, overrides: &Overrides) -> Result<Resolution, Problems> {
+    let (mut spec, problems) = read_file(file)?;
+    spec.overrides = overrides.clone();
     Ok(resolve(&spec, machine, problems))
+}
+
+impl ServePlan {
+    /// The disk that `spec` asks for beside those of this plan, its share worked out.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, by itself or beside the others.
+    pub fn plan_disk(&self, spec: DiskSpec) -> Result<DiskPlan, Problems> {
+        let mut plan = self.with_disk(&spec, &Machine::here())?;
+        plan.disks.pop().ok_or_else(|| Problems { file: None, problems: Vec::new() })
+    }
+
+    /// Reads the configuration file again: the plan that can be reached without a restart, and the way there.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file; or that there is none.
+    pub fn reread(&self) -> Result<(ServePlan, PlanChange), Problems> {
+        let Some(file) = &self.config_file else {
+            let problem = Problem {
+                severity: Severity::Error,
+                line: None,
+                place: String::new(),
+                error: "there is no configuration file to read again".to_string(),
+                remedy:
+                    "this daemon was started with --image: change disks with `undercroft set`, or serve from a file"
+                        .to_string(),
+            };
+            return Err(Problems { file: None, problems: vec![problem] });
+        };
+        let (wanted, _warnings) = load(file, &Machine::here(), &self.overrides)?.accept()?;
+        let change = self.difference(&wanted);
+        let result = change.result.clone().unwrap_or_else(|| self.clone());
+        Ok((result, change))
+    }
 }

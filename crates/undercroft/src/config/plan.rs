@@ -15,6 +15,8 @@ use undercroft_engine::PolicyKind;
 pub struct ServePlan {
     /// The configuration file, absolute; `None` for `serve --image`, which cannot reload.
     pub config_file: Option<PathBuf>,
+    /// What the command line said instead of the file; holds over a reload too.
+    pub overrides: Overrides,
     /// The RAM that caches.
     pub store: StorePlan,
     /// The process around it.
@@ -23,6 +25,17 @@ pub struct ServePlan {
     pub nbd: Vec<NbdListen>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+}
+
+/// What the command line says instead of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The control socket.
+    pub control_socket: Option<PathBuf>,
+    /// The level of logging.
+    pub log_level: Option<LogLevel>,
+    /// The format of logs.
+    pub log_format: Option<LogFormat>,
 }
 
 /// The RAM that caches.

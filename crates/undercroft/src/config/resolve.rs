@@ -155,11 +155,13 @@ impl<'m> Resolver<'m> {
             Some(path) => self.path(at("runtime_dir"), "daemon", "runtime_dir", path),
             None => self.machine.runtime_dir.clone(),
         };
-        let control_socket = match &d.control {
-            Some(path) => self.path(at("control"), "daemon", "control", path),
-            None => runtime_dir.join("control.sock"),
+        let over = &spec.overrides;
+        let (control_socket, explicit) = match (&over.control_socket, &d.control) {
+            (Some(path), _) => (self.machine.current_dir.join(path), true),
+            (None, Some(path)) => (self.path(at("control"), "daemon", "control", path), true),
+            (None, None) => (runtime_dir.join("control.sock"), false),
         };
-        self.socket("daemon", at("control"), "the control socket", Some(&control_socket), d.control.is_some());
+        self.socket("daemon", at("control"), "the control socket", Some(&control_socket), explicit);
         let mut nbd = Vec::new();
         if let Some(path) = &spec.nbd_unix {
             let line = spec.lines.get("unix").copied();
@@ -172,6 +174,8 @@ impl<'m> Resolver<'m> {
             nbd.extend(self.address(line, "nbd", "tcp", text, "127.0.0.1:10809").map(NbdListen::Tcp));
         }
         let workers = self.bounded(at("workers"), "daemon", "workers", d.workers, 1, keys::WORKERS_MAX as u64);
+        let level = self.choice(at("log_level"), "log_level", &d.log_level);
+        let format = self.choice(at("log_format"), "log_format", &d.log_format);
         let daemon = DaemonPlan {
             control_socket,
             control_access: self.group(d, "control_group", &d.control_group),
@@ -180,8 +184,8 @@ impl<'m> Resolver<'m> {
             workers: workers.map_or(self.machine.cpus.clamp(1, keys::WORKERS_DEFAULT_MAX), |n| n as usize),
             poll: self.poll(at("poll"), "daemon", d.poll).unwrap_or(keys::POLL_DEFAULT),
             log: LogPlan {
-                level: self.choice(at("log_level"), "log_level", &d.log_level).unwrap_or(LogLevel::Info),
-                format: self.choice(at("log_format"), "log_format", &d.log_format).unwrap_or(LogFormat::Text),
+                level: over.log_level.or(level).unwrap_or(LogLevel::Info),
+                format: over.log_format.or(format).unwrap_or(LogFormat::Text),
             },
             metrics: d
                 .metrics
@@ -189,7 +193,8 @@ impl<'m> Resolver<'m> {
                 .and_then(|text| self.address(at("metrics"), "daemon", "metrics", text, "127.0.0.1:9464")),
         };
         let config_file = spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p));
-        ServePlan { config_file, store: StorePlan { memory_bytes }, daemon, nbd, disks: Vec::new() }
+        let overrides = over.clone();
+        ServePlan { config_file, overrides, store: StorePlan { memory_bytes }, daemon, nbd, disks: Vec::new() }
     }
 
     fn memory(&mut self, spec: &ServeSpec) -> u64 {

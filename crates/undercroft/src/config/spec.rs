@@ -3,6 +3,7 @@
 //! Owns the low form of a configuration, which TOML, command line and API produce alike. Never checks anything across
 //! keys; `resolve` does.
 
+use super::plan::Overrides;
 use crate::units::{Size, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ pub type Lines = BTreeMap<&'static str, usize>;
 pub struct ServeSpec {
     /// The configuration file, if there is one.
     pub config_file: Option<PathBuf>,
+    /// What the command line says instead.
+    pub overrides: Overrides,
     /// `[store] memory`.
     pub memory: Option<Size>,
     /// `[daemon]`.

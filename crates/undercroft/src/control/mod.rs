@@ -4,8 +4,14 @@
 //! of its own. Never touches the data path: it asks the daemon, which asks its workers. Invariant: no request from the
 //! control socket blocks a disk, and none is unbounded.
 
+pub mod api;
+pub mod body;
+pub mod client;
+pub mod metrics;
+pub mod server;
 pub mod status;
 
+pub use server::{ControlListeners, ControlServer, ListenError};
 pub use status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, LatencyBucket,
     LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,

@@ -5,7 +5,7 @@
 
 use super::{ServedDisk, Service, ServiceError, lock, write};
 use crate::backend::ImageFormat;
-use crate::config::{self, DiskPlan, DiskSpec, Machine, ServePlan};
+use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
     FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
@@ -13,6 +13,7 @@ use crate::control::{
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
 use std::sync::Arc;
+use undercroft_host::FRAME_BYTES;
 
 impl From<ServiceError> for ControlError {
     fn from(e: ServiceError) -> Self {
@@ -108,11 +109,16 @@ impl Daemon for Service {
         let mut disks = Vec::new();
         for disk in self.disks() {
             let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
-            store.data_bytes += report.memory.data_bytes;
-            store.metadata_bytes += report.memory.metadata_bytes;
-            store.io_bytes += report.memory.io_bytes;
+            store.data_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
             disks.push(disk_status(&disk, p, &report));
         }
+        for worker in &self.workers {
+            let Ok(memory) = worker.call(|w| w.core().memory()) else { continue };
+            store.metadata_bytes += memory.metadata_bytes;
+            store.io_bytes += memory.frames_bytes;
+        }
+        // What frames hold besides cached blocks is under way, or kept ready for that.
+        store.io_bytes = store.io_bytes.saturating_sub(store.data_bytes);
         Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
@@ -178,17 +184,8 @@ impl Daemon for Service {
     fn reload(&self) -> Result<ReloadReport, ControlError> {
         let _change = lock(&self.change);
         let now = self.plan();
-        let file = now.config_file.clone().ok_or_else(|| {
-            ControlError::new(
-                ControlErrorKind::Invalid,
-                "this daemon was started with --image, without a configuration file",
-                "start it with `undercroft serve CONFIG`, or use `undercroft set`",
-            )
-        })?;
-        let (wanted, _) = config::load(&file, &Machine::here())?.accept()?;
-        let change = now.difference(&wanted);
+        let (result, change) = now.reread()?;
         let mut report = ReloadReport { needs_restart: change.needs_restart, ..ReloadReport::default() };
-        let Some(result) = change.result else { return Ok(report) };
         for name in change.removed {
             let disk = self.find(&name)?;
             let without = self.plan().without_disk(&name)?;
@@ -212,9 +209,6 @@ impl Daemon for Service {
                 Ok(_) => report.added.push(disk.name),
                 Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
-        }
-        if let Some(level) = change.log_level {
-            crate::logging::set_level(level);
         }
         Ok(report)
     }

@@ -43,7 +43,7 @@ pub(super) struct Opened {
 
 /// Opens the image of a disk.
 pub(super) fn open(plan: DiskPlan) -> Result<Opened, ServiceError> {
-    let backend = backend::open(&plan.image, &OpenOptions { name: plan.name.clone(), ..OpenOptions::default() })
+    let backend = backend::open(&plan.image, &OpenOptions::default())
         .map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?;
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
     Ok(Opened { plan, backend })
@@ -102,9 +102,7 @@ impl ServedDisk {
         let Some(socket) = &plan.socket else { return Ok(()) };
         let options = VhostOptions {
             queues: plan.queues,
-            queue_size: plan.queue_size,
-            access: socket_access(access),
-            ..VhostOptions::default()
+            socket_mode: access.mode(),
         };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;

@@ -17,7 +17,7 @@ use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
-use undercroft_cache::{Core, CoreOptions};
+use undercroft_cache::{CoreOptions, blocks_per_disk_max};
 
 /// Why the daemon cannot serve something.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl Service {
         for n in 0..plan.daemon.workers.max(1) {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
-                core: CoreOptions { memory_bytes: plan.store.memory_bytes, ..CoreOptions::default() },
+                core: CoreOptions::new(plan.store.memory_bytes),
                 poll_ns_max: 0,
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
@@ -157,7 +157,7 @@ impl Service {
     /// Puts an opened disk on the worker with the fewest disks.
     fn put_on_worker(&self, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         let plan = &opened.plan;
-        let blocks = Core::capacity_blocks_max(plan.share_bytes, 1);
+        let blocks = capacity_blocks(plan);
         if blocks == 0 {
             return Err(ServiceError::TooSmall { disk: plan.name.clone(), share: human_size(plan.share_bytes) });
         }
@@ -215,7 +215,7 @@ impl Service {
             disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?))).collect();
         wanted.sort_by_key(|(_, p)| p.share_bytes > share_now(&p.name));
         for (disk, p) in wanted {
-            let (id, blocks) = (disk.id(), Core::capacity_blocks_max(p.share_bytes, 1));
+            let (id, blocks) = (disk.id(), capacity_blocks(p));
             let (policy, poll_ns) = (p.policy, p.poll.as_nanos() as u64);
             let result = disk.host().worker.call(move |w| {
                 w.set_poll(id, poll_ns);
@@ -269,6 +269,11 @@ impl Service {
             tracing::error!("some images do not answer; stopping without them. Writes that were not acknowledged may be lost");
         }
     }
+}
+
+/// Blocks that a disk's share holds, besides their metadata and its operations under way.
+fn capacity_blocks(plan: &DiskPlan) -> u32 {
+    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, plan.readahead_bytes)
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
