@@ -5,9 +5,22 @@
 //! and no write of them has been acknowledged since; every request is answered exactly once.
 #![forbid(unsafe_code)]
 
+mod ahead;
+mod conflict;
+mod core;
+mod disk;
+mod fill;
 pub mod limits;
+mod memory;
+pub mod plant;
+mod range;
+mod slab;
 pub mod types;
+mod write;
 
+pub use crate::core::{AddDiskError, Core, CoreOptions, MemoryUse};
+pub use memory::{blocks_per_disk_max, disk_bytes};
+pub use plant::Sound;
 pub use types::{
     DiskId, DiskOptions, DiskStats, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, OpId, ReqId, Request,
 };

@@ -25,3 +25,38 @@ pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 
 /// Disks of one daemon at most.
 pub const DISKS_MAX: usize = 4096;
+
+/// Operations with frames of one disk that are under way at most, read-ahead not counted; a request that needs one
+/// more waits in the core.
+pub const OPS_PER_DISK_MAX: usize = 512;
+
+/// Operations and joined reads that one request waits for at a time; the rest of a long request follows as they end,
+/// so that it cannot take all frames of its disk.
+pub const REQUEST_OPS_MAX: u32 = 32;
+
+/// Frames for I/O that even the smallest disk gets (1 MiB), unless its core is given less.
+pub const IO_FRAMES_PER_DISK_MIN: usize = 256;
+
+/// Sequential streams that are watched per disk.
+pub const STREAMS_PER_DISK: usize = 16;
+
+/// Requests in a row that prove a stream sequential.
+pub const STREAM_PROOF: u32 = 3;
+
+/// Blocks that a new stream is read ahead, and what waste can shrink the window to (64 KiB).
+pub const READAHEAD_BLOCKS_MIN: u32 = 16;
+
+/// How long a block read ahead may wait unused before a tick drops it.
+pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
+
+/// Blocks that a shrinking disk gives up in one event, so that no request waits long behind a change of capacity.
+pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;
+
+/// The same for a tick.
+pub const SHRINK_BLOCKS_PER_TICK: u32 = 16_384;
+
+/// Unused frames whose memory one tick gives back to the kernel (16 MiB).
+pub const TRIM_FRAMES_PER_TICK: usize = 4096;
+
+/// Empty frame lists kept for the next operations.
+pub const SPARE_LISTS_MAX: usize = 256;

@@ -1,10 +1,12 @@
 //! The index of one disk: which block sits in which slot, and the one call through which anybody reaches a policy.
 //!
 //! Owns the map from block to slot and the policy. Never knows where a slot's bytes are.
-//! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot.
+//! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot; the policy's
+//! queues hold exactly the occupied slots.
 
-use crate::policy::PolicyKind;
-use std::collections::HashMap;
+use crate::policy::{Arc, Car, Clock, Fifo, Lru, Policy, PolicyKind, S3Fifo, Seen, Sieve, WTinyLfu};
+use crate::slots::Slots;
+use crate::table::{Fill, HashKey};
 
 /// A place in the cache of one disk, `0..capacity`. Dense, so that per-slot state can live in flat arrays.
 pub type Slot = u32;
@@ -34,112 +36,192 @@ pub enum Outcome {
     Bypass,
 }
 
-/// PLACEHOLDER until the engine lands: an unordered map with FIFO eviction. Same public interface.
+/// The seed of [`Index::new`]: a fixed one, so that simulations repeat.
+const SIMULATION_SEED: u64 = 0;
+
+/// See the head of the file. After construction only [`Index::resize`] and [`Index::switch`] allocate.
 pub struct Index {
-    kind: PolicyKind,
-    capacity: u32,
-    map: HashMap<u64, Slot>,
-    keys: Vec<u64>,
-    free: Vec<Slot>,
-    order: std::collections::VecDeque<u64>,
+    slots: Slots,
+    policy: AnyPolicy,
+}
+
+/// The policy of an index. An enum rather than a trait object: each policy's code is compiled into `access` as a whole.
+enum AnyPolicy {
+    Fifo(Fifo),
+    Lru(Lru),
+    Clock(Clock),
+    Arc(Arc),
+    Car(Car),
+    S3Fifo(S3Fifo),
+    Sieve(Sieve),
+    WTinyLfu(WTinyLfu),
+}
+
+/// `with_policy!(&mut self.policy, p => expression)`: the expression with `p` bound to the policy in use.
+macro_rules! with_policy {
+    ($policy:expr, $p:ident => $do:expr) => {
+        match $policy {
+            AnyPolicy::Fifo($p) => $do,
+            AnyPolicy::Lru($p) => $do,
+            AnyPolicy::Clock($p) => $do,
+            AnyPolicy::Arc($p) => $do,
+            AnyPolicy::Car($p) => $do,
+            AnyPolicy::S3Fifo($p) => $do,
+            AnyPolicy::Sieve($p) => $do,
+            AnyPolicy::WTinyLfu($p) => $do,
+        }
+    };
+}
+
+impl AnyPolicy {
+    fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+        match kind {
+            PolicyKind::Fifo => Self::Fifo(Fifo::new(capacity, key)),
+            PolicyKind::Lru => Self::Lru(Lru::new(capacity, key)),
+            PolicyKind::Clock => Self::Clock(Clock::new(capacity, key)),
+            PolicyKind::Arc => Self::Arc(Arc::new(capacity, key)),
+            PolicyKind::Car => Self::Car(Car::new(capacity, key)),
+            PolicyKind::S3Fifo => Self::S3Fifo(S3Fifo::new(capacity, key)),
+            PolicyKind::Sieve => Self::Sieve(Sieve::new(capacity, key)),
+            PolicyKind::WTinyLfu => Self::WTinyLfu(WTinyLfu::new(capacity, key)),
+        }
+    }
+}
+
+#[inline]
+fn access_with(
+    slots: &mut Slots,
+    policy: &mut impl Policy,
+    block: u64,
+    hash: u64,
+    may_evict: impl Fn(Slot) -> bool,
+) -> Outcome {
+    if let Some(slot) = slots.find(block, hash) {
+        policy.touch(slot, block);
+        return Outcome::Hit(slot);
+    }
+    miss_with(slots, policy, block, hash, may_evict)
+}
+
+fn miss_with(
+    slots: &mut Slots,
+    policy: &mut impl Policy,
+    block: u64,
+    hash: u64,
+    may_evict: impl Fn(Slot) -> bool,
+) -> Outcome {
+    if slots.capacity() == 0 {
+        return Outcome::Bypass;
+    }
+    let seen = policy.miss(block);
+    let (slot, evicted) = if slots.is_full() {
+        let Some(slot) = policy.victim(slots.keys(), may_evict, seen) else { return Outcome::Bypass };
+        (slot, Some((slots.replace(slot, block, hash), slot)))
+    } else {
+        (slots.insert(block, hash), None)
+    };
+    policy.insert(slot, block, seen);
+    Outcome::Fill { slot, evicted }
 }
 
 impl Index {
-    /// An empty index of `capacity` slots (may be 0: every access is then a bypass).
+    /// An empty index of `capacity` slots (may be 0: every access is then a bypass), with a hash key that is the same
+    /// every time.
     pub fn new(kind: PolicyKind, capacity: u32) -> Self {
-        Self {
-            kind,
-            capacity,
-            map: HashMap::new(),
-            keys: vec![0; capacity as usize],
-            free: (0..capacity).rev().collect(),
-            order: Default::default(),
-        }
+        Self::with_hash_key(kind, capacity, HashKey::from_seed(SIMULATION_SEED))
+    }
+
+    /// The same with a hash key of the caller's: a daemon passes [`HashKey::random`], so that a guest cannot choose
+    /// blocks that collide. Only W-TinyLFU's decisions depend on the key, and hardly.
+    pub fn with_hash_key(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+        // the largest number means "no slot" within
+        assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
+        Self { slots: Slots::new(capacity, Fill::Half, key), policy: AnyPolicy::new(kind, capacity, key) }
     }
 
     /// The policy in use.
     pub fn kind(&self) -> PolicyKind {
-        self.kind
+        match self.policy {
+            AnyPolicy::Fifo(_) => PolicyKind::Fifo,
+            AnyPolicy::Lru(_) => PolicyKind::Lru,
+            AnyPolicy::Clock(_) => PolicyKind::Clock,
+            AnyPolicy::Arc(_) => PolicyKind::Arc,
+            AnyPolicy::Car(_) => PolicyKind::Car,
+            AnyPolicy::S3Fifo(_) => PolicyKind::S3Fifo,
+            AnyPolicy::Sieve(_) => PolicyKind::Sieve,
+            AnyPolicy::WTinyLfu(_) => PolicyKind::WTinyLfu,
+        }
     }
 
     /// Slots in all.
     pub fn capacity(&self) -> u32 {
-        self.capacity
+        self.slots.capacity()
     }
 
     /// Slots occupied.
     pub fn len(&self) -> u32 {
-        self.map.len() as u32
+        self.slots.len()
     }
 
     /// Whether no slot is occupied.
     pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.slots.len() == 0
     }
 
     /// The one way to a policy: looks `block` up, tells the policy, and on a miss makes room for it.
     ///
-    /// A slot for which `may_evict` is false is never evicted (its I/O is under way).
+    /// A slot for which `may_evict` is false is never evicted (its I/O is under way). The policies do not yet treat
+    /// reads and writes differently.
+    #[inline]
     pub fn access(&mut self, block: u64, _access: Access, may_evict: impl Fn(Slot) -> bool) -> Outcome {
-        if let Some(&s) = self.map.get(&block) {
-            return Outcome::Hit(s);
-        }
-        let mut evicted = None;
-        if self.free.is_empty() {
-            let Some(i) = self.order.iter().take(64).position(|b| may_evict(self.map[b])) else {
-                return Outcome::Bypass;
-            };
-            let Some(old) = self.order.remove(i) else { return Outcome::Bypass };
-            if let Some(s) = self.map.remove(&old) {
-                evicted = Some((old, s));
-                self.free.push(s);
-            }
-        }
-        let Some(slot) = self.free.pop() else { return Outcome::Bypass };
-        self.map.insert(block, slot);
-        self.keys[slot as usize] = block;
-        self.order.push_back(block);
-        Outcome::Fill { slot, evicted }
+        let hash = self.slots.hash(block);
+        with_policy!(&mut self.policy, p => access_with(&mut self.slots, p, block, hash, may_evict))
     }
 
     /// Where `block` is, without telling the policy.
     #[inline]
     pub fn peek(&self, block: u64) -> Option<Slot> {
-        self.map.get(&block).copied()
+        self.slots.find(block, self.slots.hash(block))
     }
 
     /// The block in an occupied slot.
     pub fn block_of(&self, slot: Slot) -> Option<u64> {
-        let b = *self.keys.get(slot as usize)?;
-        (self.map.get(&b) == Some(&slot)).then_some(b)
+        self.slots.block_of(slot)
     }
 
     /// Forgets `block` (and any ghost of it); returns the slot it had.
     pub fn remove(&mut self, block: u64) -> Option<Slot> {
-        let s = self.map.remove(&block)?;
-        self.order.retain(|&b| b != block);
-        self.free.push(s);
-        Some(s)
+        match self.peek(block) {
+            Some(slot) => {
+                with_policy!(&mut self.policy, p => p.remove(slot));
+                self.slots.free(slot);
+                Some(slot)
+            }
+            None => {
+                with_policy!(&mut self.policy, p => p.forget(block));
+                None
+            }
+        }
     }
 
     /// Every occupied slot with its block, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Slot)> + '_ {
-        self.map.iter().map(|(&b, &s)| (b, s))
+        self.slots.iter()
     }
 
-    /// Evicts one block, for a cache that gives memory back. `None` if nothing may go.
+    /// Evicts one block, for a cache that gives memory back. `None` if nothing may go, or nothing that the policy's
+    /// bounded search came across: try again when I/O has completed.
     pub fn evict(&mut self, may_evict: impl Fn(Slot) -> bool) -> Option<(u64, Slot)> {
-        let i = self.order.iter().position(|b| may_evict(self.map[b]))?;
-        let b = self.order.remove(i)?;
-        let s = self.map.remove(&b)?;
-        self.free.push(s);
-        Some((b, s))
+        let slot = with_policy!(&mut self.policy, p => p.victim(self.slots.keys(), may_evict, Seen::Never))?;
+        Some((self.slots.free(slot), slot))
     }
 
     /// Changes the capacity. Growing keeps every slot number. Shrinking first evicts down to the new capacity
     /// (calling `evicted`), then moves blocks out of slots past the end: `moved(from, to)` for each.
     /// Slots for which `may_evict` is false are neither evicted nor moved; where they stand in the way the index
     /// shrinks as far as it can and returns the capacity reached: call again later.
+    ///
+    /// Allocates, and takes time in proportion to the capacity (the tables are rebuilt).
     pub fn resize(
         &mut self,
         capacity: u32,
@@ -147,33 +229,61 @@ impl Index {
         mut evicted: impl FnMut(u64, Slot),
         mut moved: impl FnMut(Slot, Slot),
     ) -> u32 {
-        let _ = &mut moved;
+        assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
         while self.len() > capacity {
             match self.evict(&may_evict) {
-                Some((b, s)) => evicted(b, s),
-                None => return self.capacity,
+                Some((block, slot)) => evicted(block, slot),
+                None => break,
             }
         }
-        if capacity > self.capacity {
-            self.keys.resize(capacity as usize, 0);
-            self.free.extend(self.capacity..capacity);
-            self.capacity = capacity;
-        }
-        self.capacity
+        let reached = if capacity > self.capacity() {
+            self.slots.grow(capacity);
+            capacity
+        } else {
+            let policy = &mut self.policy;
+            self.slots.shrink(capacity.max(self.slots.len()), may_evict, |from, to| {
+                with_policy!(&mut *policy, p => p.moved(from, to));
+                moved(from, to);
+            })
+        };
+        with_policy!(&mut self.policy, p => p.resize(reached, self.slots.keys()));
+        reached
     }
 
-    /// Changes the policy and keeps every block in its slot, coldest first as far as the old policy can tell.
+    /// Changes the policy and keeps every block in its slot, coldest first as far as the old policy can tell. Ghosts
+    /// and counts of the old policy are lost. Allocates, and takes time in proportion to the capacity.
     pub fn switch(&mut self, kind: PolicyKind) {
-        self.kind = kind;
+        let mut order = Vec::with_capacity(self.slots.len() as usize);
+        with_policy!(&self.policy, p => p.coldest_first(&mut |slot| order.push(slot)));
+        // the old policy's memory goes before the new one's comes
+        self.policy = AnyPolicy::new(PolicyKind::Fifo, 0, self.slots.hash_key());
+        self.policy = AnyPolicy::new(kind, self.capacity(), self.slots.hash_key());
+        with_policy!(&mut self.policy, p => {
+            for slot in order {
+                let block = self.slots.keys()[slot as usize];
+                let seen = p.miss(block);
+                p.insert(slot, block, seen);
+            }
+        });
     }
 
     /// Bytes of memory that the index and its policy (ghosts included) hold.
     pub fn memory_bytes(&self) -> usize {
-        self.capacity as usize * 32
+        size_of::<Self>() + self.slots.memory_bytes() + with_policy!(&self.policy, p => p.memory_bytes())
     }
 
-    /// Checks the invariants of index and policy; for tests. Panics with what is broken.
+    /// Checks the invariants of index and policy; for tests. Panics with what is broken. Takes time in proportion to
+    /// the capacity.
     pub fn check(&self) {
-        assert!(self.map.len() <= self.capacity as usize);
+        self.slots.check();
+        with_policy!(&self.policy, p => {
+            p.check(self.slots.len());
+            let mut ordered = 0;
+            p.coldest_first(&mut |slot| {
+                assert!(self.slots.block_of(slot).is_some(), "the policy queues slot {slot}, which is free");
+                ordered += 1;
+            });
+            assert_eq!(ordered, self.slots.len(), "slots that the policy can name");
+        });
     }
 }

@@ -4,8 +4,15 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+mod ghosts;
 pub mod index;
+pub mod limits;
+mod list;
 pub mod policy;
+mod sketch;
+mod slots;
+mod table;
 
-pub use index::{Access, Index, Outcome};
+pub use index::{Access, Index, Outcome, Slot};
 pub use policy::PolicyKind;
+pub use table::HashKey;

@@ -78,10 +78,10 @@ pub struct Arena {
     reserved: usize,
     /// Pages `fresh..reserved` have never been handed out.
     fresh: usize,
-    /// Returned pages whose memory is still committed, last in, first out.
-    warm: Vec<NonNull<[u8; FRAME_BYTES]>>,
-    /// Returned pages whose memory was given back to the kernel.
-    cold: Vec<NonNull<[u8; FRAME_BYTES]>>,
+    /// Numbers of the returned pages, oldest first: 4 bytes a page, and there is room for all from the start.
+    free: Vec<u32>,
+    /// The first so many of them are cold: their memory was given back to the kernel. Invariant: `cold <= free.len()`.
+    cold: usize,
 }
 
 // SAFETY: the pointers name pages that only this arena and the frames it issued may touch.
@@ -97,13 +97,16 @@ impl Arena {
         let bytes = reserved
             .checked_mul(FRAME_BYTES)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "arena larger than the address space"))?;
+        if u32::try_from(reserved).is_err() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an arena holds less than 16TiB"));
+        }
         let base = reserve(bytes)?;
-        Ok(Self { base, reserved, fresh: 0, warm: Vec::with_capacity(reserved), cold: Vec::new() })
+        Ok(Self { base, reserved, fresh: 0, free: Vec::with_capacity(reserved), cold: 0 })
     }
 
     /// Frames that could still be taken.
     pub fn available(&self) -> usize {
-        self.reserved - self.fresh + self.warm.len() + self.cold.len()
+        self.reserved - self.fresh + self.free.len()
     }
 
     /// Frames reserved in all.
@@ -114,16 +117,20 @@ impl Arena {
     /// Takes a frame; its content is whatever was there before. `None` when all are out.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
-        if let Some(p) = self.warm.pop() {
-            return Some(Frame(p));
-        }
-        if self.fresh < self.reserved {
-            let n = self.fresh;
+        if self.free.len() == self.cold && self.fresh < self.reserved {
             self.fresh += 1;
-            // SAFETY: n < reserved, so the page is inside the mapping, and its address is not null.
-            return Some(Frame(unsafe { self.base.add(n * FRAME_BYTES) }.cast()));
+            return Some(Frame(self.page(self.fresh as u32 - 1)));
         }
-        self.cold.pop().map(Frame)
+        let n = self.free.pop()?;
+        self.cold = self.cold.min(self.free.len());
+        Some(Frame(self.page(n)))
+    }
+
+    #[inline]
+    fn page(&self, n: u32) -> NonNull<[u8; FRAME_BYTES]> {
+        debug_assert!((n as usize) < self.reserved);
+        // SAFETY: only numbers below `reserved` are handed in, so the page is inside the mapping.
+        unsafe { self.base.add(n as usize * FRAME_BYTES) }.cast()
     }
 
     /// Returns a frame.
@@ -132,29 +139,32 @@ impl Arena {
     /// If the frame is not one of this arena's: a bug in the caller.
     #[inline]
     pub fn put(&mut self, frame: Frame) {
-        let p = frame.0;
-        let at = p.as_ptr() as usize;
+        let at = frame.0.as_ptr() as usize;
         let base = self.base.as_ptr() as usize;
         assert!(at >= base && at < base + self.reserved * FRAME_BYTES, "a frame came back to another arena");
         std::mem::forget(frame);
-        self.warm.push(p);
+        self.free.push(((at - base) / FRAME_BYTES) as u32);
     }
 
     /// Gives the memory of all but `keep` of the returned frames back to the kernel. Returns how many bytes.
     pub fn trim(&mut self, keep: usize) -> usize {
-        let mut bytes = 0;
-        while self.warm.len() > keep {
-            let Some(p) = self.warm.pop() else { break };
-            release(p);
-            self.cold.push(p);
-            bytes += FRAME_BYTES;
+        let cold = self.free.len().saturating_sub(keep).max(self.cold);
+        for i in self.cold..cold {
+            release(self.page(self.free[i]));
         }
+        let bytes = (cold - self.cold) * FRAME_BYTES;
+        self.cold = cold;
         bytes
+    }
+
+    /// Returned frames whose memory is still committed: what [`Arena::trim`] could give back.
+    pub fn warm(&self) -> usize {
+        self.free.len() - self.cold
     }
 
     /// Bytes of memory committed to frames, in use or ready for use.
     pub fn committed_bytes(&self) -> usize {
-        (self.fresh - self.cold.len()) * FRAME_BYTES
+        (self.fresh - self.cold) * FRAME_BYTES
     }
 }
 

@@ -4,8 +4,15 @@
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod engine;
+pub mod file;
 pub mod frame;
+pub mod pool;
+pub mod ring;
 pub mod wait;
 
+pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
+pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, IoBuf};
+pub use ring::probe_io_uring;
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

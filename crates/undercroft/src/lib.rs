@@ -11,6 +11,8 @@ pub mod control;
 pub mod frontend;
 pub mod latency;
 pub mod logging;
+pub mod serve;
+pub mod service;
 pub mod systemd;
 pub mod units;
 pub mod worker;

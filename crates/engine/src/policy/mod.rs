@@ -1,7 +1,106 @@
 //! The replacement policies: the list of them by name, and what an index asks of one.
+//!
+//! Owns the names and the contract. Each policy owns its queues, marks and ghosts in flat arrays indexed by slot; it
+//! never knows where a block is (the index does) nor what is in it.
+//! Invariant: the slots in a policy's queues are exactly the occupied slots of its index.
 
+mod arc;
+mod car;
+mod clock;
+mod fifo;
+mod lru;
+mod s3fifo;
+mod sieve;
+mod wtinylfu;
+
+use crate::index::Slot;
+use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
+use crate::table::HashKey;
 use std::fmt;
 use std::str::FromStr;
+
+pub(crate) use {
+    arc::Arc, car::Car, clock::Clock, fifo::Fifo, lru::Lru, s3fifo::S3Fifo, sieve::Sieve, wtinylfu::WTinyLfu,
+};
+
+/// What a policy still knows of a block that is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing.
+    Never,
+    /// It was evicted from among those accessed once of late.
+    Once,
+    /// It was evicted from among those accessed more than once.
+    Often,
+}
+
+/// What an index asks of its policy. A slot is named by its number; the index passes the block where the policy may
+/// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
+/// finds none the miss ends there.
+pub(crate) trait Policy {
+    /// An empty policy for slots `0..capacity`; all memory it will ever use.
+    fn new(capacity: u32, key: HashKey) -> Self;
+
+    /// A hit on an occupied slot.
+    fn touch(&mut self, slot: Slot, block: u64);
+
+    /// A miss: consults (and adapts to) the ghosts.
+    fn miss(&mut self, block: u64) -> Seen;
+
+    /// Chooses an occupied slot to free and takes it out of the queues; `None` if the search came to its limit.
+    /// `keys` are the blocks by slot; `seen` is what `miss` said, `Never` if the eviction is not for a miss.
+    ///
+    /// Slots that `may_evict` refuses keep their place. While it refuses none, the choice is the textbook's.
+    fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot>;
+
+    /// A slot (free before) now holds `block`, which was absent.
+    fn insert(&mut self, slot: Slot, block: u64, seen: Seen);
+
+    /// An occupied slot is freed by somebody else's wish; nothing is remembered of its block.
+    fn remove(&mut self, slot: Slot);
+
+    /// Forgets the ghost of an absent block.
+    fn forget(&mut self, block: u64);
+
+    /// The block in `from` is in `to` (free before) now.
+    fn moved(&mut self, from: Slot, to: Slot);
+
+    /// There are `capacity` slots now; those past the end are free.
+    fn resize(&mut self, capacity: u32, keys: &[u64]);
+
+    /// Calls `visit` with every occupied slot, in the order in which they would be evicted if nothing were accessed
+    /// any more, as far as the policy can tell.
+    fn coldest_first(&self, visit: &mut dyn FnMut(Slot));
+
+    /// Bytes of memory held.
+    fn memory_bytes(&self) -> usize;
+
+    /// Panics if an invariant is broken; `occupied` is the number of occupied slots.
+    fn check(&self, occupied: u32);
+}
+
+/// Keeps count during one victim search.
+#[derive(Default)]
+pub(crate) struct Search {
+    refused: u32,
+    chances: u32,
+}
+
+impl Search {
+    /// Counts a slot that may not go; whether the search is over.
+    #[inline]
+    pub fn refused(&mut self) -> bool {
+        self.refused += 1;
+        self.refused >= REFUSALS_MAX
+    }
+
+    /// Counts a marked slot; whether it is spared.
+    #[inline]
+    pub fn spared(&mut self) -> bool {
+        self.chances += 1;
+        self.chances <= SECOND_CHANCES_MAX
+    }
+}
 
 /// The replacement policies a disk can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

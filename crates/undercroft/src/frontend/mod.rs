@@ -3,7 +3,9 @@
 //! Owns sockets, rings and request tags. Never knows about caching or images.
 //! Invariant: nothing a guest or client sends causes a panic, a hang of another disk, or memory past a fixed bound.
 
+pub mod nbd;
 pub mod socket;
+pub mod vhost;
 
 use crate::backend::Geometry;
 use std::os::fd::BorrowedFd;

@@ -3,17 +3,17 @@
 //! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
 //! it was, or says in its error what it could not take back.
 
-use super::{ServedDisk, Service, ServiceError, capacity_blocks, lock, read, shares, write};
+use super::{ServedDisk, Service, ServiceError, lock, write};
 use crate::backend::ImageFormat;
-use crate::config::{DiskPlan, DiskSpec};
+use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
     FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
-use crate::units::human_size;
 use crate::worker::DiskReport;
 use std::sync::Arc;
+use undercroft_host::FRAME_BYTES;
 
 impl From<ServiceError> for ControlError {
     fn from(e: ServiceError) -> Self {
@@ -36,8 +36,8 @@ impl From<Peer> for FrontendStatus {
     }
 }
 
-fn disk_status(disk: &ServedDisk, report: &DiskReport) -> DiskStatus {
-    let (plan, info) = (disk.plan(), disk.info());
+fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskStatus {
+    let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
         (false, 0) => DiskState::Serving,
@@ -89,74 +89,36 @@ impl Service {
     }
 
     fn status_of(&self, disk: &ServedDisk) -> Result<DiskStatus, ControlError> {
-        let report = disk.report().ok_or_else(|| {
+        let (report, plan) = (disk.report(), self.plan());
+        let both = report.as_ref().zip(plan.find(&disk.info().name));
+        let (report, plan) = both.ok_or_else(|| {
             ControlError::new(
                 ControlErrorKind::NotFound,
                 format!("disk \"{}\" has just been detached", disk.info().name),
                 "`undercroft status` lists the disks",
             )
         })?;
-        Ok(disk_status(disk, &report))
-    }
-
-    /// Applies what can change on a disk while it serves.
-    fn apply_change(&self, disk: &Arc<ServedDisk>, change: &DiskChange) -> Result<(), ControlError> {
-        let before = disk.plan();
-        if let Some(share) = change.share_bytes {
-            let asked = DiskPlan { share_bytes: share, share_fixed: true, ..before.clone() };
-            capacity_blocks(&asked)?;
-            let plans: Vec<DiskPlan> = self
-                .disks()
-                .iter()
-                .map(|d| if Arc::ptr_eq(d, disk) { asked.clone() } else { d.plan() })
-                .collect();
-            let memory = read(&self.plan).store.memory_bytes;
-            let fixed: u64 = plans.iter().filter(|p| p.share_fixed).map(|p| p.share_bytes).sum();
-            if fixed > memory {
-                return Err(ControlError::new(
-                    ControlErrorKind::Invalid,
-                    format!(
-                        "{} for disk \"{}\" makes {} with the other disks, but the store has {}",
-                        human_size(share),
-                        before.name,
-                        human_size(fixed),
-                        human_size(memory)
-                    ),
-                    "shrink another disk first, or give the store more `memory`",
-                ));
-            }
-            let shares = shares::divide(memory, &plans);
-            for (p, s) in plans.iter().zip(&shares) {
-                capacity_blocks(&DiskPlan { share_bytes: *s, ..p.clone() })?;
-            }
-            disk.update_plan(|p| p.share_fixed = true);
-            self.give_shares(&shares);
-        }
-        let id = disk.id();
-        if let Some(policy) = change.policy.filter(|p| *p != before.policy) {
-            let _ = disk.host().worker.call(move |w| w.core().set_policy(id, policy));
-            disk.update_plan(|p| p.policy = policy);
-        }
-        if let Some(poll) = change.poll {
-            let _ = disk.host().worker.call(move |w| w.set_poll(id, poll.as_nanos() as u64));
-            disk.update_plan(|p| p.poll = poll);
-        }
-        Ok(())
+        Ok(disk_status(disk, plan, report))
     }
 }
 
 impl Daemon for Service {
     fn status(&self) -> Status {
-        let plan = read(&self.plan).clone();
+        let plan = self.plan();
         let mut store = StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() };
         let mut disks = Vec::new();
         for disk in self.disks() {
-            let Some(report) = disk.report() else { continue };
-            store.data_bytes += report.memory.data_bytes;
-            store.metadata_bytes += report.memory.metadata_bytes;
-            store.io_bytes += report.memory.io_bytes;
-            disks.push(disk_status(&disk, &report));
+            let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
+            store.data_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
+            disks.push(disk_status(&disk, p, &report));
         }
+        for worker in &self.workers {
+            let Ok(memory) = worker.call(|w| w.core().memory()) else { continue };
+            store.metadata_bytes += memory.metadata_bytes;
+            store.io_bytes += memory.frames_bytes;
+        }
+        // What frames hold besides cached blocks is under way, or kept ready for that.
+        store.io_bytes = store.io_bytes.saturating_sub(store.data_bytes);
         Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
@@ -176,30 +138,32 @@ impl Daemon for Service {
     fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError> {
         let _change = lock(&self.change);
         let disk = self.find(name)?;
-        self.apply_change(&disk, &change)?;
+        let plan = self.plan().with_change(name, &change)?;
+        self.apply(&plan);
+        *write(&self.plan) = plan;
         self.status_of(&disk)
     }
 
     fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
         let _change = lock(&self.change);
-        let mut plan = read(&self.plan).clone();
-        plan.disks = self.disks().iter().map(|d| d.plan()).collect();
-        let disk = plan.plan_disk(spec)?;
-        if plan.disks.iter().any(|d| d.name == disk.name) {
-            return Err(ControlError::new(
+        let now = self.plan();
+        let plan = now.with_disk(&spec, &Machine::here())?;
+        let added = plan.disks.iter().find(|d| now.find(&d.name).is_none());
+        let disk = added.ok_or_else(|| {
+            ControlError::new(
                 ControlErrorKind::Conflict,
-                format!("there is a disk \"{}\" already", disk.name),
+                "there is a disk of that name already",
                 "detach it first, or give this one another name",
-            ));
-        }
-        let served = self.attach(disk)?;
+            )
+        })?;
+        let served = self.attach(&plan, disk)?;
         self.status_of(&served)
     }
 
     fn remove_disk(&self, name: &str) -> Result<(), ControlError> {
         let _change = lock(&self.change);
         let disk = self.find(name)?;
-        if self.detach(&disk) {
+        if self.detach(&self.plan().without_disk(name)?, &disk) {
             return Ok(());
         }
         Err(ControlError::new(
@@ -219,33 +183,33 @@ impl Daemon for Service {
 
     fn reload(&self) -> Result<ReloadReport, ControlError> {
         let _change = lock(&self.change);
-        let mut running = read(&self.plan).clone();
-        running.disks = self.disks().iter().map(|d| d.plan()).collect();
-        let (wanted, difference) = running.reread()?;
-        let mut report = ReloadReport { needs_restart: difference.needs_restart, ..ReloadReport::default() };
-        for name in difference.removed {
-            if let Ok(disk) = self.find(&name) {
-                if self.detach(&disk) {
-                    report.removed.push(name);
-                } else {
-                    report.failed.push(format!("{name}: its image does not answer; it goes when it does"));
-                }
+        let now = self.plan();
+        let (result, change) = now.reread()?;
+        let mut report = ReloadReport { needs_restart: change.needs_restart, ..ReloadReport::default() };
+        for name in change.removed {
+            let disk = self.find(&name)?;
+            let without = self.plan().without_disk(&name)?;
+            if !self.detach(&without, &disk) {
+                report.failed.push(format!("{name}: its image does not answer; it goes when it does"));
+            }
+            report.removed.push(name);
+        }
+        // Those that stay take their new shares; room for those that come is made now.
+        let stay = ServePlan {
+            disks: result.disks.iter().filter(|d| now.find(&d.name).is_some()).cloned().collect(),
+            ..result.clone()
+        };
+        self.apply(&stay);
+        *write(&self.plan) = stay;
+        report.changed = change.changed.into_iter().map(|(name, _)| name).collect();
+        for disk in change.added {
+            let mut plan = self.plan();
+            plan.disks.push(disk.clone());
+            match self.attach(&plan, &disk) {
+                Ok(_) => report.added.push(disk.name),
+                Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
         }
-        for (name, change) in difference.changed {
-            match self.find(&name).and_then(|d| self.apply_change(&d, &change)) {
-                Ok(()) => report.changed.push(name),
-                Err(e) => report.failed.push(format!("{name}: {e}")),
-            }
-        }
-        for plan in difference.added {
-            let name = plan.name.clone();
-            match self.attach(plan) {
-                Ok(_) => report.added.push(name),
-                Err(e) => report.failed.push(format!("{name}: {e}")),
-            }
-        }
-        write(&self.plan).disks = wanted.disks;
         Ok(report)
     }
 

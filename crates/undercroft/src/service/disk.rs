@@ -5,14 +5,16 @@
 
 use super::ServiceError;
 use crate::backend::{self, Backend, Geometry, OpenOptions};
-use crate::config::DiskPlan;
+use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
+use crate::frontend::socket::SocketAccess;
+use crate::units::human_size;
 use crate::frontend::vhost::{VhostOptions, VhostServer};
 use crate::worker::{DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use undercroft_cache::{DiskId, DiskOptions, Io, IoKind, OpId};
 use undercroft_host::IoBuf;
@@ -24,8 +26,9 @@ const CLOSE_WAIT: Duration = Duration::from_secs(30);
 
 /// A disk that is being served.
 pub struct ServedDisk {
-    plan: RwLock<DiskPlan>,
     info: DiskInfo,
+    description: String,
+    nbd: bool,
     host: Arc<DiskHost>,
     worker_number: usize,
     vhost: Mutex<Option<VhostServer>>,
@@ -40,7 +43,7 @@ pub(super) struct Opened {
 
 /// Opens the image of a disk.
 pub(super) fn open(plan: DiskPlan) -> Result<Opened, ServiceError> {
-    let backend = backend::open(&plan.image, &OpenOptions { name: plan.name.clone(), ..OpenOptions::default() })
+    let backend = backend::open(&plan.image, &OpenOptions::default())
         .map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?;
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
     Ok(Opened { plan, backend })
@@ -71,6 +74,10 @@ impl ServedDisk {
     ) -> Result<Self, ServiceError> {
         let Opened { plan, backend } = opened;
         let geometry = backend.geometry().clone();
+        let description = match &plan.vm {
+            Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
+            None => human_size(geometry.size_bytes),
+        };
         let (options, name, poll_ns) =
             (options(&plan, &geometry, capacity_blocks), plan.name.clone(), plan.poll.as_nanos() as u64);
         let id = worker
@@ -80,8 +87,9 @@ impl ServedDisk {
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
         let host = Arc::new(DiskHost { worker, disk: id });
         Ok(Self {
-            plan: RwLock::new(plan),
             info,
+            description,
+            nbd: plan.nbd,
             host,
             worker_number,
             vhost: Mutex::new(None),
@@ -90,32 +98,26 @@ impl ServedDisk {
     }
 
     /// Opens the vhost-user socket, if the plan has one.
-    pub(super) fn listen(&self, mode: u32, gid: Option<u32>) -> Result<(), ServiceError> {
-        let plan = self.plan();
+    pub(super) fn listen(&self, plan: &DiskPlan, access: config::SocketAccess) -> Result<(), ServiceError> {
         let Some(socket) = &plan.socket else { return Ok(()) };
         let options = VhostOptions {
             queues: plan.queues,
-            queue_size: plan.queue_size,
-            socket_mode: mode,
-            socket_gid: gid,
-            ..VhostOptions::default()
+            socket_mode: access.mode(),
         };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
-        if let Ok(mut v) = self.vhost.lock() {
-            *v = Some(server);
-        }
+        *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
     }
 
-    /// Its plan, as it is now.
-    pub fn plan(&self) -> DiskPlan {
-        self.plan.read().map(|p| p.clone()).unwrap_or_else(|p| p.into_inner().clone())
+    /// What NBD clients read about it.
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
-    /// Changes the plan.
-    pub(super) fn update_plan(&self, f: impl FnOnce(&mut DiskPlan)) {
-        f(&mut self.plan.write().unwrap_or_else(|p| p.into_inner()));
+    /// Whether NBD clients see it.
+    pub fn is_exported(&self) -> bool {
+        self.nbd && !self.is_detaching()
     }
 
     /// What front ends tell their peers.
@@ -186,6 +188,11 @@ impl ServedDisk {
         }
         done
     }
+}
+
+/// The access to a disk's sockets, in the front ends' words.
+pub(super) fn socket_access(access: config::SocketAccess) -> SocketAccess {
+    SocketAccess { mode: access.mode(), gid: access.gid }
 }
 
 /// Makes what was written durable, then closes the image.

@@ -1,24 +1,23 @@
 //! The running daemon: workers, disks and listeners joined, from a plan to an orderly stop.
 //!
-//! Owns who serves what. Never touches a request. Invariants: the shares of all disks fit into the store at any time (a
-//! change shrinks before it grows); one change at a time; what failed half-way is taken back.
+//! Owns who serves what. Never touches a request. Invariants: `plan` says what is served now; the shares of all disks fit
+//! into the store at any time (a change shrinks before it grows); one change at a time; what failed half-way is taken back.
 
 mod api;
 mod disk;
 mod exports;
-mod shares;
 
 pub use disk::ServedDisk;
-pub use shares::divide;
 
 use crate::backend::OpenError;
 use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
+use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
-use undercroft_cache::{Core, CoreOptions};
+use undercroft_cache::{CoreOptions, blocks_per_disk_max};
 
 /// Why the daemon cannot serve something.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +55,12 @@ pub enum ServiceError {
         source: NbdError,
     },
     /// The share is too small to cache anything.
-    #[error("disk \"{disk}\": its share of {share} holds no cache at all (its I/O alone needs {need}); give it a larger `size`, or the store more `memory`")]
+    #[error("disk \"{disk}\": its share of {share} holds no cache at all; give it a larger `size`, or the store more `memory`")]
     TooSmall {
         /// Which disk.
         disk: String,
         /// Its share.
         share: String,
-        /// What it needs at least.
-        need: String,
     },
     /// A worker thread cannot be started.
     #[error("cannot start a worker: {0}; the store's memory may be larger than this process may map (see `ulimit -v`)")]
@@ -107,12 +104,12 @@ impl Service {
         for n in 0..plan.daemon.workers.max(1) {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
-                core: CoreOptions { memory_bytes: plan.store.memory_bytes, ..CoreOptions::default() },
+                core: CoreOptions::new(plan.store.memory_bytes),
+                poll_ns_max: 0,
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
-        let shares = divide(plan.store.memory_bytes, &plan.disks);
-        let (nbd, daemon) = (plan.nbd.clone(), plan.daemon.clone());
+        let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
         let service = Arc::new(Self {
             plan: RwLock::new(plan),
             workers,
@@ -122,15 +119,15 @@ impl Service {
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
         });
-        for (mut o, share) in opened.into_iter().zip(shares) {
-            o.plan.share_bytes = share;
+        for o in opened {
             match service.put_on_worker(o) {
                 Ok(disk) => write(&service.disks).push(disk),
                 Err(e) => errors.push(e),
             }
         }
         for disk in service.disks() {
-            errors.extend(disk.listen(daemon.disk_access.mode(), daemon.disk_access.gid).err());
+            let listening = plan_disks.iter().find(|p| p.name == disk.info().name).map(|p| disk.listen(p, daemon.disk_access));
+            errors.extend(listening.and_then(Result::err));
         }
         for listen in &nbd {
             match service.listen_nbd(listen) {
@@ -146,10 +143,9 @@ impl Service {
     }
 
     fn listen_nbd(self: &Arc<Self>, listen: &crate::config::NbdListen) -> Result<NbdServer, ServiceError> {
-        let access = read(&self.plan).daemon.disk_access;
-        let options = NbdOptions { socket_mode: access.mode(), socket_gid: access.gid, ..NbdOptions::default() };
+        let access = disk::socket_access(self.plan().daemon.disk_access);
         let exports = Arc::new(exports::ServedExports(Arc::downgrade(self)));
-        NbdServer::start(exports::listen_of(listen), exports, options)
+        NbdServer::start(exports::listen_of(listen, access), exports, NbdOptions::default())
             .map_err(|source| ServiceError::Nbd { listen: listen.to_string(), source })
     }
 
@@ -160,73 +156,83 @@ impl Service {
 
     /// Puts an opened disk on the worker with the fewest disks.
     fn put_on_worker(&self, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
-        let blocks = capacity_blocks(&opened.plan)?;
+        let plan = &opened.plan;
+        let blocks = capacity_blocks(plan);
+        if blocks == 0 {
+            return Err(ServiceError::TooSmall { disk: plan.name.clone(), share: human_size(plan.share_bytes) });
+        }
         let mut load = vec![0usize; self.workers.len()];
         self.disks().iter().for_each(|d| load[d.worker_number()] += 1);
         let n = (0..load.len()).min_by_key(|&n| load[n]).unwrap_or(0);
         Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks)?))
     }
 
-    /// Attaches one more disk while others are served.
-    fn attach(&self, plan: DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
-        let opened = disk::open(plan.clone())?;
-        let mut plans: Vec<DiskPlan> = self.disks().iter().map(|d| d.plan()).collect();
-        plans.push(plan);
-        let shares = divide(read(&self.plan).store.memory_bytes, &plans);
-        // The others shrink before this one comes.
-        self.give_shares(&shares[..shares.len() - 1]);
-        let opened = disk::Opened { plan: DiskPlan { share_bytes: shares[shares.len() - 1], ..opened.plan }, ..opened };
-        let access = read(&self.plan).daemon.disk_access;
-        let result = self.put_on_worker(opened).and_then(|d| match d.listen(access.mode(), access.gid) {
+    /// Attaches a disk of `plan`, which is what is served now and this disk.
+    fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
+        let opened = disk::open(disk.clone())?;
+        // The others make room before this one comes.
+        self.apply(plan);
+        let access = plan.daemon.disk_access;
+        let served = self.put_on_worker(opened).and_then(|d| match d.listen(disk, access) {
             Ok(()) => Ok(d),
             Err(e) => {
                 d.detach();
                 Err(e)
             }
         });
-        match result {
-            Ok(disk) => {
-                write(&self.disks).push(disk.clone());
-                Ok(disk)
+        match served {
+            Ok(served) => {
+                write(&self.disks).push(served.clone());
+                *write(&self.plan) = plan.clone();
+                Ok(served)
             }
             Err(e) => {
-                self.share_out();
+                let before = self.plan();
+                self.apply(&before);
                 Err(e)
             }
         }
     }
 
-    /// Detaches a disk and gives its space to the others. False if it is finished in the background.
-    fn detach(&self, disk: &Arc<ServedDisk>) -> bool {
+    /// Detaches a disk; `plan` is what is served without it. False if it is finished in the background.
+    fn detach(&self, plan: &ServePlan, disk: &Arc<ServedDisk>) -> bool {
         let done = disk.detach();
         write(&self.disks).retain(|d| !Arc::ptr_eq(d, disk));
         if done {
-            self.share_out();
+            self.apply(plan);
         }
+        *write(&self.plan) = plan.clone();
         done
     }
 
-    /// Works the shares out afresh and applies them.
-    fn share_out(&self) {
-        let plans: Vec<DiskPlan> = self.disks().iter().map(|d| d.plan()).collect();
-        self.give_shares(&divide(read(&self.plan).store.memory_bytes, &plans));
-    }
-
-    /// Applies new shares, to disks in order: those that shrink first, so that the sum never passes the store.
-    fn give_shares(&self, shares: &[u64]) {
+    /// Makes the disks that are served now have the shares, policies and polling of `plan`: those that shrink first, so
+    /// that the sum never passes the store.
+    fn apply(&self, plan: &ServePlan) {
+        let now = self.plan();
         let disks = self.disks();
-        let mut changes: Vec<(&Arc<ServedDisk>, u64)> =
-            disks.iter().zip(shares.iter().copied()).filter(|(d, s)| d.plan().share_bytes != *s).collect();
-        changes.sort_by_key(|(d, s)| *s > d.plan().share_bytes);
-        for (disk, share) in changes {
-            disk.update_plan(|p| p.share_bytes = share);
-            let blocks = capacity_blocks(&disk.plan()).unwrap_or(0);
-            let id = disk.id();
-            let result = disk.host().worker.call(move |w| w.core().set_capacity(id, blocks));
+        let share_now = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
+        let mut wanted: Vec<(&Arc<ServedDisk>, &DiskPlan)> =
+            disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?))).collect();
+        wanted.sort_by_key(|(_, p)| p.share_bytes > share_now(&p.name));
+        for (disk, p) in wanted {
+            let (id, blocks) = (disk.id(), capacity_blocks(p));
+            let (policy, poll_ns) = (p.policy, p.poll.as_nanos() as u64);
+            let result = disk.host().worker.call(move |w| {
+                w.set_poll(id, poll_ns);
+                if w.core().policy(id) != Some(policy) {
+                    w.core().set_policy(id, policy);
+                }
+                w.core().set_capacity(id, blocks)
+            });
             if let Ok(Err(e)) = result {
-                tracing::error!(disk = disk.info().name, "cannot change its share: {e}");
+                tracing::error!(disk = p.name, "cannot change its share: {e}");
             }
         }
+    }
+
+    /// What is served now, and how.
+    fn plan(&self) -> ServePlan {
+        read(&self.plan).clone()
     }
 
     /// Begins an orderly stop; `wait` returns.
@@ -265,17 +271,9 @@ impl Service {
     }
 }
 
-/// Blocks that a disk's share holds, besides its metadata and its I/O under way.
-fn capacity_blocks(plan: &DiskPlan) -> Result<u32, ServiceError> {
-    let blocks = Core::capacity_blocks_max(plan.share_bytes, 1);
-    if blocks == 0 {
-        return Err(ServiceError::TooSmall {
-            disk: plan.name.clone(),
-            share: crate::units::human_size(plan.share_bytes),
-            need: crate::units::human_size(Core::share_bytes_min()),
-        });
-    }
-    Ok(blocks)
+/// Blocks that a disk's share holds, besides their metadata and its operations under way.
+fn capacity_blocks(plan: &DiskPlan) -> u32 {
+    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, plan.readahead_bytes)
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -67,6 +67,7 @@ impl WorkerHandle {
             active: Vec::new(),
             busy_disks: Vec::new(),
             dirty: Dirty::default(),
+            starved: false,
             leaving: false,
             epoll,
             mailbox: Mailbox { bell: bell.clone(), commands: rx },

@@ -21,7 +21,7 @@ use polling::Polling;
 use ports::PortSlot;
 use std::sync::mpsc::Sender;
 use crate::frontend::Peer;
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, MemoryUse, Request, limits};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, Request, limits};
 use undercroft_host::{Epoll, Interest, Trigger};
 
 /// How a worker is set up.
@@ -65,6 +65,8 @@ pub struct Worker {
     /// Disks with operations under way.
     busy_disks: Vec<u32>,
     dirty: Dirty,
+    /// Whether a port waits for its disk to have room.
+    starved: bool,
     /// Whether a port or a disk may wait to be removed.
     leaving: bool,
     epoll: Epoll,
@@ -84,8 +86,6 @@ pub struct Worker {
 pub struct DiskReport {
     /// The core's counters.
     pub stats: DiskStats,
-    /// Memory that the core holds for it.
-    pub memory: MemoryUse,
     /// Latencies of its requests.
     pub latencies: Latencies,
     /// What serves it.
@@ -182,7 +182,6 @@ impl Worker {
         let d = self.disks.get(id.0 as usize)?.as_ref()?;
         Some(DiskReport {
             stats: self.core.stats(id),
-            memory: self.core.disk_memory(id),
             latencies: (*d.latencies).clone(),
             backend: d.backend.describe(),
             stalled_ops: if d.stalled { d.backend.inflight() as u64 } else { 0 },

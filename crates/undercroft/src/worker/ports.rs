@@ -23,6 +23,8 @@ pub(super) struct PortSlot {
     pub(super) dirty: bool,
     /// Whether the port is looked at in every turn.
     pub(super) active: bool,
+    /// Whether it waits, off the active list, until its disk has room for requests.
+    pub(super) starved: bool,
     /// When it last had a request, in nanoseconds.
     pub(super) worked_ns: u64,
     /// Who waits for the port to be gone.
@@ -38,6 +40,7 @@ impl PortSlot {
             disk,
             dirty: false,
             active: false,
+            starved: false,
             worked_ns: 0,
             leaving: Vec::new(),
             starts: Vec::with_capacity(256),

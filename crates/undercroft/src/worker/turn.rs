@@ -106,7 +106,24 @@ impl Worker {
                 self.done = done;
             }
         }
+        if busy && self.starved {
+            self.feed_starved();
+        }
         busy
+    }
+
+    /// Brings ports back whose disks have room for requests again.
+    fn feed_starved(&mut self) {
+        self.starved = false;
+        for (id, slot) in self.ports.iter_mut().enumerate() {
+            let Some(slot) = slot.as_mut().filter(|s| s.starved) else { continue };
+            if self.core.room(slot.disk) == 0 {
+                self.starved = true;
+                continue;
+            }
+            slot.starved = false;
+            slot.wake(id as u32, &mut self.active, self.now_ns);
+        }
     }
 
     /// Takes requests from the active ports and puts them to the core; arms ports that have been idle long enough.
@@ -119,7 +136,16 @@ impl Worker {
                 self.active.swap_remove(i);
                 continue;
             };
-            let more = slot.port.take(limits::BATCH, &mut self.requests);
+            // What the disk has no room for stays with the guest; completions bring the port back.
+            let room = self.core.room(slot.disk).min(limits::BATCH);
+            if room == 0 {
+                slot.active = false;
+                slot.starved = true;
+                self.starved = true;
+                self.active.swap_remove(i);
+                continue;
+            }
+            let more = slot.port.take(room, &mut self.requests);
             if self.requests.is_empty() && !more {
                 let idle_ns = self.now_ns.saturating_sub(slot.worked_ns);
                 if slot.port.is_closed() {
@@ -349,7 +375,7 @@ impl Worker {
                 unwatch(&self.epoll, &*slot.port);
                 if let Some(slot) = self.ports[n].take() {
                     self.active.retain(|&a| a != n as u32);
-                    slot.leaving.into_iter().for_each(|to| drop(to.send(())));
+                    slot.leaving.into_iter().for_each(|to| _ = to.send(()));
                 }
             }
         }
@@ -384,7 +410,7 @@ impl Worker {
                 slot.wake(id, &mut self.active, self.now_ns);
                 self.leaving = true;
             }
-            None => drop(to.send(())),
+            None => _ = to.send(()),
         }
     }
 }

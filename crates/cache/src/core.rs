@@ -1,0 +1,465 @@
+//! The core of one worker: its disks, the memory they share, and the one way in.
+//!
+//! Owns the arena and the ceiling. Never reads a clock, never does I/O, never blocks.
+//! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
+//! finds the memory gone, and no disk can take another's.
+
+use crate::disk::{B, Cx, Disk};
+use crate::limits::{
+    DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
+    SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
+};
+use crate::memory::{ARENA_BYTES_PER_FRAME, Allowance, BLOCK_BYTES, arena_frames, disk_bytes, usable_bytes};
+use crate::plant::{Plant, Sound};
+use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use undercroft_engine::PolicyKind;
+use undercroft_host::{Arena, FRAME_BYTES, IoBuf};
+
+/// How a core is set up.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// Hard ceiling in bytes for everything the core holds: cached data, metadata, and what operations under way need.
+    pub memory_bytes: u64,
+    /// Frames that one disk's operations may hold besides its cached blocks, at most; small disks get fewer. At
+    /// least 1.
+    pub io_frames_per_disk: u32,
+    /// Requests of one disk under way at most. At least 1.
+    pub requests_per_disk: u32,
+    /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
+    pub hash_seed: u64,
+}
+
+impl CoreOptions {
+    /// The usual limits under a ceiling of `memory_bytes`, and a random seed.
+    pub fn new(memory_bytes: u64) -> Self {
+        Self {
+            memory_bytes,
+            io_frames_per_disk: IO_FRAMES_PER_DISK as u32,
+            requests_per_disk: REQUESTS_PER_DISK_MAX as u32,
+            hash_seed: RandomState::new().hash_one(0u64),
+        }
+    }
+}
+
+/// Where a core's memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes committed to frames: cached blocks, operations under way, and frames kept ready.
+    pub frames_bytes: u64,
+    /// Bytes of index, policies, ghosts and tables.
+    pub metadata_bytes: u64,
+    /// Bytes promised to disks: what the two can come to.
+    pub promised_bytes: u64,
+    /// The ceiling.
+    pub ceiling_bytes: u64,
+}
+
+/// Why a disk, or more capacity for it, was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddDiskError {
+    /// The ceiling does not allow it.
+    NoMemory {
+        /// Bytes that would be needed.
+        needed_bytes: u64,
+        /// Bytes of the ceiling that are not promised to disks.
+        left_bytes: u64,
+    },
+    /// There is such a disk already.
+    Exists(DiskId),
+    /// There is no such disk.
+    Unknown(DiskId),
+    /// The options make no sense.
+    Options(&'static str),
+}
+
+impl fmt::Display for AddDiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AddDiskError::NoMemory { needed_bytes, left_bytes } => write!(
+                f,
+                "the disk needs {} of memory for blocks, their metadata and operations under way, but only {} of the \
+                 ceiling is left; give it fewer blocks, or raise the memory limit",
+                Size(*needed_bytes),
+                Size(*left_bytes)
+            ),
+            AddDiskError::Exists(d) => write!(f, "disk number {} is in use", d.0),
+            AddDiskError::Unknown(d) => write!(f, "there is no disk number {}", d.0),
+            AddDiskError::Options(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for AddDiskError {}
+
+/// Bytes as people write them: `512MiB`, `1.5GiB`.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.0 {
+            0..1024 => return write!(f, "{}B", self.0),
+            1024..0x10_0000 => (1 << 10, "KiB"),
+            0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
+            _ => (1u64 << 30, "GiB"),
+        };
+        if self.0.is_multiple_of(unit) {
+            write!(f, "{}{name}", self.0 / unit)
+        } else {
+            write!(f, "{:.1}{name}", self.0 as f64 / unit as f64)
+        }
+    }
+}
+
+/// The data path of one worker. `P` is [`Sound`] but in tests of the simulation.
+pub struct Core<P: Plant = Sound> {
+    options: CoreOptions,
+    arena: Arena,
+    disks: Vec<Option<Box<Disk<P>>>>,
+    plant: P,
+}
+
+impl Core {
+    /// A core without disks. Reserves address space for the ceiling and commits next to nothing of it.
+    ///
+    /// # Errors
+    /// If the address space cannot be reserved.
+    pub fn new(options: CoreOptions) -> io::Result<Self> {
+        Core::with_plant(options, Sound)
+    }
+}
+
+impl<P: Plant> Core<P> {
+    /// A core with a planted bug, for tests of the simulation.
+    ///
+    /// # Errors
+    /// If the address space cannot be reserved.
+    pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
+        let arena = Arena::new(arena_frames(options.memory_bytes))?;
+        Ok(Self { options, arena, disks: Vec::new(), plant })
+    }
+
+    /// Adds a disk.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it, the number is in use, or the options make no sense. Nothing has changed then.
+    pub fn add_disk(&mut self, id: DiskId, options: DiskOptions) -> Result<(), AddDiskError> {
+        let i = id.0 as usize;
+        if i >= DISKS_MAX {
+            return Err(AddDiskError::Options("the disk's number is past the most disks a daemon serves"));
+        }
+        if self.disks.get(i).is_some_and(Option::is_some) {
+            return Err(AddDiskError::Exists(id));
+        }
+        if !options.align.is_power_of_two() || options.align as usize > FRAME_BYTES {
+            return Err(AddDiskError::Options("the alignment must be a power of two from 1 to 4096 bytes"));
+        }
+        if options.size_bytes > i64::MAX as u64 {
+            return Err(AddDiskError::Options("the disk is larger than 8EiB"));
+        }
+        let needed = disk_bytes(&self.options, options.capacity_blocks, options.readahead_bytes);
+        self.promise(needed, 0)?;
+        let allowance = Allowance::new(&self.options, options.capacity_blocks, options.readahead_bytes);
+        let frames = u64::from(options.capacity_blocks) + (allowance.demand + allowance.ahead) as u64;
+        self.make_room(needed - frames * B);
+        if self.disks.len() <= i {
+            self.disks.resize_with(i + 1, || None);
+        }
+        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, self.options.hash_seed, self.plant)));
+        Ok(())
+    }
+
+    /// Bytes promised to disks.
+    fn promised_bytes(&self) -> u64 {
+        self.disks.iter().flatten().map(|d| d.promised_bytes()).sum()
+    }
+
+    /// Checks that `needed` bytes can be promised in place of `instead_of`.
+    fn promise(&self, needed: u64, instead_of: u64) -> Result<(), AddDiskError> {
+        let left_bytes = (usable_bytes(self.options.memory_bytes) + instead_of).saturating_sub(self.promised_bytes());
+        if needed > left_bytes {
+            return Err(AddDiskError::NoMemory { needed_bytes: needed, left_bytes });
+        }
+        Ok(())
+    }
+
+    /// Gives memory of unused frames back, where `more` bytes of metadata could otherwise break the ceiling.
+    fn make_room(&mut self, more: u64) {
+        let in_use = self.arena.reserved() - self.arena.available();
+        let places = (self.arena.reserved() * ARENA_BYTES_PER_FRAME) as u64;
+        let promised: u64 = self.disks.iter().flatten().map(|d| d.promised_bytes() - d.frames_max() * B).sum();
+        let frames = self.options.memory_bytes.saturating_sub(promised + places + more) / B;
+        self.arena.trim((frames as usize).saturating_sub(in_use));
+    }
+
+    /// Removes a disk and frees all it held.
+    ///
+    /// # Panics
+    /// If anything of it is under way: see [`Core::is_idle`].
+    pub fn remove_disk(&mut self, id: DiskId) {
+        let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        assert!(disk.is_idle(), "a disk was removed with requests under way");
+        disk.release(&mut self.arena);
+    }
+
+    /// From now on new requests of the disk are answered with [`IoError::Shutdown`]; those under way go on.
+    pub fn begin_shutdown(&mut self, id: DiskId) {
+        if let Some(d) = self.disk_mut(id) {
+            d.closing = true;
+        }
+    }
+
+    /// Whether nothing of the disk is under way, neither requests nor operations.
+    pub fn is_idle(&self, id: DiskId) -> bool {
+        self.disk(id).is_none_or(Disk::is_idle)
+    }
+
+    /// How many more requests of the disk may be under way. A request too many is answered with [`IoError::Io`], so
+    /// workers take no more than this from front ends.
+    pub fn room(&self, id: DiskId) -> usize {
+        self.disk(id).map_or(0, |d| d.allowance.requests - d.recs.len())
+    }
+
+    /// Something has happened: deals with it, and has done through `fx` what is to be done. `now_ns` is the time of a
+    /// monotonic clock.
+    ///
+    /// # Panics
+    /// If a back end reports an operation that is not under way.
+    #[inline]
+    pub fn apply<E: Effects>(&mut self, event: Event, now_ns: u64, fx: &mut E) {
+        match event {
+            Event::Request(req) => {
+                let Some(disk) = self.disks.get_mut(req.disk.0 as usize).and_then(Option::as_mut) else {
+                    return fx.reply(req.id, Err(IoError::Shutdown));
+                };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                disk.request(req, cx);
+                disk.go_on(cx);
+            }
+            Event::IoDone(done) => {
+                let disk = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut);
+                let disk = disk.expect("a back end reported an operation of a disk that is gone");
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                disk.done(done, cx);
+                disk.go_on(cx);
+            }
+            Event::Tick => {
+                for disk in self.disks.iter_mut().flatten() {
+                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns };
+                    disk.expire_ahead(READAHEAD_KEEP_NS, cx);
+                    disk.resize_step(SHRINK_BLOCKS_PER_TICK, cx.arena);
+                    disk.go_on(cx);
+                }
+                // Frames set free by a smaller capacity go back to the kernel, a bounded number at a time; those that
+                // operations need again and again stay.
+                let keep: usize = self.disks.iter().flatten().map(|d| d.allowance.demand + d.allowance.ahead).sum();
+                let warm = self.arena.warm();
+                if warm > keep {
+                    self.arena.trim(keep.max(warm.saturating_sub(TRIM_FRAMES_PER_TICK)));
+                }
+            }
+        }
+    }
+
+    /// A hint that `req` will come soon: brings what it needs first into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, req: &Request) {
+        if req.op == Op::Read
+            && let Some(disk) = self.disk(req.disk)
+            && let Some(frame) = disk.cached(req.offset / B)
+        {
+            frame.prefetch();
+        }
+    }
+
+    /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
+    /// events, a bounded number of blocks each.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
+    /// when it has shrunk: [`DiskStats::cached_blocks`].
+    pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
+        let now = disk.promised_bytes();
+        let more = u64::from(blocks.saturating_sub(disk.index.capacity())) * BLOCK_BYTES;
+        let fewer = u64::from(disk.target.saturating_sub(disk.index.capacity())) * BLOCK_BYTES;
+        self.promise(now + more - fewer, now)?;
+        self.make_room(more);
+        if let Some(d) = self.disks[id.0 as usize].as_mut() {
+            d.target = blocks;
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+        Ok(())
+    }
+
+    /// Gives the disk another policy, while it runs; cached blocks stay.
+    pub fn set_policy(&mut self, id: DiskId, kind: PolicyKind) {
+        if let Some(d) = self.disk_mut(id) {
+            d.index.switch(kind);
+        }
+    }
+
+    /// Drops everything cached of the disk, because its content may be another now (a back end opened again). Results
+    /// of operations submitted before will not be cached.
+    pub fn invalidate(&mut self, id: DiskId) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.invalidate(&mut self.arena);
+        }
+    }
+
+    /// The counters of a disk; zeroes if there is none.
+    pub fn stats(&self, id: DiskId) -> DiskStats {
+        self.disk(id).map(|d| d.stats()).unwrap_or_default()
+    }
+
+    /// The policy of a disk.
+    pub fn policy(&self, id: DiskId) -> Option<PolicyKind> {
+        self.disk(id).map(|d| d.index.kind())
+    }
+
+    /// Where the memory is.
+    pub fn memory(&self) -> MemoryUse {
+        let disks: usize = self.disks.iter().flatten().map(|d| d.metadata_bytes()).sum();
+        MemoryUse {
+            frames_bytes: self.arena.committed_bytes() as u64,
+            metadata_bytes: (disks + self.arena.reserved() * ARENA_BYTES_PER_FRAME) as u64,
+            promised_bytes: self.promised_bytes(),
+            ceiling_bytes: self.options.memory_bytes,
+        }
+    }
+
+    /// Takes back the memory of an operation that will never complete, because its back end was torn down. The
+    /// request that waits for it stays unanswered: only for a core that is about to be dropped.
+    pub fn reclaim(&mut self, mut buf: IoBuf) {
+        for f in buf.frames.drain(..) {
+            self.arena.put(f);
+        }
+    }
+
+    /// Calls `see` with every block of the disk that is in RAM, cached or read ahead, and its bytes.
+    pub fn for_each_cached(&self, id: DiskId, mut see: impl FnMut(u64, &[u8])) {
+        if let Some(d) = self.disk(id) {
+            d.for_each_cached(&mut see);
+        }
+    }
+
+    /// Checks every invariant that can be checked from inside; for tests.
+    ///
+    /// # Panics
+    /// With what is broken.
+    pub fn check(&self) {
+        let mut held = 0;
+        for d in self.disks.iter().flatten() {
+            held += d.check();
+        }
+        assert!(self.arena.reserved() - self.arena.available() == held, "frames are lost or counted twice");
+        let m = self.memory();
+        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
+    }
+
+    #[inline]
+    fn disk(&self, id: DiskId) -> Option<&Disk<P>> {
+        self.disks.get(id.0 as usize)?.as_deref()
+    }
+
+    fn disk_mut(&mut self, id: DiskId) -> Option<&mut Disk<P>> {
+        self.disks.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+}
+
+impl<P: Plant> Drop for Core<P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whatever broke, it should not break again here.
+            return;
+        }
+        for d in self.disks.iter_mut().flatten() {
+            d.release(&mut self.arena);
+        }
+        self.arena.trim(0);
+    }
+}
+
+impl<P: Plant> Disk<P> {
+    /// Checks a request and starts it.
+    #[inline]
+    fn request<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+        if let Err(e) = self.admit(&req) {
+            return self.answer(req, Err(e), cx);
+        }
+        match req.op {
+            Op::Flush => self.pass_on(req, cx),
+            _ if req.len == 0 => self.answer(req, Ok(()), cx),
+            Op::Read => self.read(req, cx),
+            Op::Write { .. } | Op::WriteZeroes { .. } => self.change(req, cx),
+            Op::Discard if self.options.can_discard => self.change(req, cx),
+            Op::Discard => self.answer(req, Ok(()), cx),
+            Op::Status => self.pass_on(req, cx),
+        }
+    }
+
+    #[inline]
+    fn admit(&self, req: &Request) -> Result<(), IoError> {
+        if self.closing {
+            return Err(IoError::Shutdown);
+        }
+        let (reads, writes) = match req.op {
+            Op::Flush => return Ok(()),
+            Op::Read => (true, false),
+            Op::Write { .. } => (true, true),
+            Op::Discard | Op::WriteZeroes { .. } => (false, true),
+            Op::Status => (false, false),
+        };
+        if writes && self.options.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        if !self.contains(req.offset, req.len) || (reads && req.len > u64::from(REQUEST_BYTES_MAX)) {
+            return Err(IoError::Invalid);
+        }
+        Ok(())
+    }
+
+    /// What follows an event: whoever can go on does, and a shrinking disk shrinks a step.
+    #[inline]
+    fn go_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        if !self.ready.is_empty() || !self.starved.is_empty() {
+            self.settle(cx);
+        }
+        if self.target != self.index.capacity() {
+            self.resize_step(SHRINK_BLOCKS_PER_EVENT, cx.arena);
+        }
+    }
+
+    fn for_each_cached(&self, see: &mut impl FnMut(u64, &[u8])) {
+        for (block, slot) in self.index.iter() {
+            if let Some(f) = &self.frames[slot as usize] {
+                see(block, &f.bytes()[..self.block_bytes(block) as usize]);
+            }
+        }
+        for (block, f) in self.ring.iter() {
+            see(block, &f.bytes()[..self.block_bytes(block) as usize]);
+        }
+    }
+
+    /// Checks the disk's invariants; returns how many frames it holds, operations included.
+    fn check(&self) -> usize {
+        self.index.check();
+        let resident = self.frames.iter().flatten().count();
+        assert!(resident == self.resident as usize, "resident blocks are miscounted");
+        let named = self.index.iter().filter(|&(_, s)| self.frames[s as usize].is_some()).count();
+        assert!(named == resident, "a frame sits in a slot without a block");
+        assert!(self.demand_used <= self.allowance.demand, "more frames under way than allowed");
+        assert!(self.ahead_used <= self.allowance.ahead, "more frames read ahead than allowed");
+        let ahead = self.near.values().filter(|n| matches!(n, crate::disk::Near::Ahead(_))).count();
+        assert!(ahead == self.ring.held(), "the ring of blocks read ahead and its table disagree");
+        if self.is_idle() {
+            assert!(self.demand_used == 0 && self.ops_used == 0, "an idle disk has frames under way");
+            assert!(self.ahead_used == ahead && self.near.len() == ahead, "an idle disk is reading");
+            assert!(self.waiters.len() == 0 && self.changes.is_empty(), "an idle disk has somebody waiting");
+            assert!(self.blocked.is_empty() && self.starved.is_empty() && self.ready.is_empty());
+        }
+        resident + self.demand_used + self.ahead_used
+    }
+}

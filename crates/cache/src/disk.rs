@@ -1,0 +1,726 @@
+//! One disk of a core: what is cached, what is under way, and who waits for what.
+//!
+//! Owns all state of the disk and the rules that fill.rs (reads), write.rs and range.rs build on. Never looks at
+//! another disk; takes frames from the core's arena only within its own allowance.
+//!
+//! Invariants, beside those of the parts:
+//! 1. A frame sits in a slot only if its bytes are what the disk holds, or held when a change of the block began that
+//!    is still active.
+//! 2. A block is read from the disk only while no active change covers it. A read that was under way when a change
+//!    began is stale: those who waited for it get it, nobody else does.
+//! 3. Nothing waits while it holds frames. An operation has all its frames when it is submitted, and gives them back
+//!    when it completes; so whoever waits for frames gets them.
+//! 4. `pending` of a request is the number of operations it owns plus the reads it has joined; it is answered when
+//!    that is 0 and its cursor is at its end, once.
+
+use crate::ahead::{AheadRing, Streams};
+use crate::conflict::Changes;
+use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
+use crate::memory::{Allowance, BLOCK_BYTES, hash_buckets};
+use crate::plant::{Bug, Plant};
+use crate::slab::Slab;
+use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+use std::mem::size_of;
+use undercroft_engine::{HashKey, Index, Outcome};
+use undercroft_host::{Arena, FRAME_BYTES, Frame, IoBuf};
+
+/// Bytes of a block.
+pub(crate) const B: u64 = FRAME_BYTES as u64;
+
+/// Bytes of a disk's own record.
+pub(crate) const DISK_BYTES: usize = 2048;
+
+/// Bytes of a bucket of the table of blocks near at hand.
+pub(crate) const NEAR_ENTRY_BYTES: usize = size_of::<(u64, Near)>() + 1;
+
+/// Marks the end of a list of waiters.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What a disk's methods need of the core while they run.
+pub(crate) struct Cx<'a, E> {
+    pub fx: &'a mut E,
+    pub arena: &'a mut Arena,
+    pub now_ns: u64,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rec {
+    pub req: Request,
+    /// The next byte of the disk to deal with; everything before is done or under way.
+    pub cursor: u64,
+    /// Reads: blocks below this have been through the index.
+    pub touched: u64,
+    /// Operations owned and reads joined.
+    pub pending: u32,
+    pub parked: Parked,
+    pub error: Option<IoError>,
+    /// A read that was joined failed, perhaps for a block this request never asked for: read again, alone.
+    pub retry: bool,
+    /// Joins nobody's reads.
+    pub alone: bool,
+    /// A planted bug has answered it already.
+    pub answered: bool,
+}
+
+/// What a request waits for, besides its own operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parked {
+    /// Nothing.
+    No,
+    /// Its turn in the queue of those that can go on.
+    Ready,
+    /// For one of its operations to end, because it has `REQUEST_OPS_MAX`, or goes step by step.
+    Window,
+    /// For frames, or a place in a table.
+    Starved,
+    /// A read: for the change that is active at its cursor.
+    Blocked,
+    /// A change: for earlier ones that it overlaps.
+    Turn,
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpRec {
+    /// Unique among all operations of the disk's life; the upper half of its `OpId`.
+    pub seq: u32,
+    pub what: What,
+}
+
+/// What to do when an operation completes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// Whole blocks are read, for waiters, slots, or the ring of blocks read ahead.
+    Read(ReadOp),
+    /// A segment of a write or of zeroes.
+    Write(WriteOp),
+    /// The block under a partial write is read; the write follows in the same frame.
+    Merge {
+        rec: u32,
+        block: u64,
+        /// The part of the block to write.
+        lo: u32,
+        hi: u32,
+        epoch: u32,
+    },
+    /// Discard or zeroes of blocks that overlap bytes `from..to`.
+    Range { rec: u32, from: u64, to: u64 },
+    /// Flush or status.
+    Plain { rec: u32 },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadOp {
+    pub first: u64,
+    pub count: u32,
+    /// Bit per block: it is in the table of blocks near at hand, so it can be joined and will be published.
+    pub fresh: u64,
+    /// Bit per block: somebody waits for it.
+    pub wanted: u64,
+    /// Whether its frames come from the allowance for read-ahead.
+    pub ahead: bool,
+    pub head: u32,
+    pub tail: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteOp {
+    pub rec: u32,
+    pub first: u64,
+    pub count: u32,
+    /// Whether the first and the last frame hold all of their blocks.
+    pub head_whole: bool,
+    pub tail_whole: bool,
+    pub epoch: u32,
+}
+
+/// A request that waits for blocks `first..first+count` of a read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub rec: u32,
+    pub first: u16,
+    pub count: u16,
+    /// Whether the read was started for this request.
+    pub own: bool,
+    pub next: u32,
+}
+
+/// A block that is not in a slot but close.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Near {
+    /// Being read: block `at` of operation `op`.
+    Reading { op: u32, at: u32 },
+    /// Read ahead and unused, under this number in the ring.
+    Ahead(u64),
+}
+
+/// Hashes block numbers by one multiplication with a secret factor: guests choose block numbers, and should not be able
+/// to choose ones that collide.
+#[derive(Clone, Copy)]
+pub(crate) struct NearHash {
+    factor: u64,
+}
+
+impl NearHash {
+    fn new(seed: u64) -> Self {
+        Self { factor: (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1 }
+    }
+}
+
+impl BuildHasher for NearHash {
+    type Hasher = BlockHasher;
+    fn build_hasher(&self) -> BlockHasher {
+        BlockHasher { factor: self.factor, hash: 0 }
+    }
+}
+
+pub(crate) struct BlockHasher {
+    factor: u64,
+    hash: u64,
+}
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+    fn write(&mut self, _bytes: &[u8]) {
+        unreachable!("block numbers are hashed as u64");
+    }
+    fn write_u64(&mut self, n: u64) {
+        let h = n.wrapping_mul(self.factor);
+        self.hash = h ^ (h >> 32);
+    }
+}
+
+pub(crate) type NearTable = HashMap<u64, Near, NearHash>;
+
+pub(crate) struct Disk<P> {
+    pub id: DiskId,
+    /// Bytes that can be reached: the size, cut to the alignment.
+    pub size: u64,
+    pub align: u64,
+    pub options: DiskOptions,
+    pub can_write_zeroes: bool,
+    pub allowance: Allowance,
+    pub plant: P,
+
+    pub index: Index,
+    pub hash_seed: u64,
+    /// The frame of each slot, if its block is here.
+    pub frames: Vec<Option<Frame>>,
+    pub resident: u32,
+    /// The capacity asked for; the index follows step by step when it shrinks.
+    pub target: u32,
+
+    pub recs: Slab<Rec>,
+    pub ops: Slab<OpRec>,
+    pub waiters: Slab<Waiter>,
+    pub near: NearTable,
+    pub changes: Changes,
+    pub streams: Streams,
+    pub ring: AheadRing,
+
+    /// Requests to go on with before the event is over.
+    pub ready: VecDeque<u32>,
+    /// Requests that wait for frames, in order of arrival.
+    pub starved: VecDeque<u32>,
+    /// The one of them that is being served: it alone may pass the others.
+    pub served: Option<u32>,
+    /// Reads that wait for a change to end.
+    pub blocked: Vec<u32>,
+    pub spare_lists: Vec<Vec<Frame>>,
+
+    pub demand_used: usize,
+    pub ahead_used: usize,
+    pub ops_used: usize,
+    pub seq: u32,
+    /// Counts invalidations: what was submitted before one is not published after it.
+    pub epoch: u32,
+    pub closing: bool,
+    pub stats: DiskStats,
+}
+
+impl<P: Plant> Disk<P> {
+    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, hash_seed: u64, plant: P) -> Self {
+        let capacity = options.capacity_blocks;
+        let mut frames = Vec::new();
+        frames.reserve_exact(capacity as usize);
+        frames.resize_with(capacity as usize, || None);
+        let align = u64::from(options.align);
+        Self {
+            id,
+            size: options.size_bytes / align * align,
+            align,
+            can_write_zeroes: options.can_write_zeroes,
+            plant,
+            index: Index::with_hash_key(options.policy, capacity, HashKey::from_seed(hash_seed)),
+            hash_seed,
+            frames,
+            resident: 0,
+            target: capacity,
+            recs: Slab::new(allowance.requests),
+            ops: Slab::new(allowance.ops_of_any_kind()),
+            waiters: Slab::new(allowance.waiters),
+            near: NearTable::with_capacity_and_hasher(2 * allowance.near_blocks(), NearHash::new(hash_seed)),
+            changes: Changes::default(),
+            streams: Streams::new(options.readahead_bytes, allowance.ahead),
+            ring: AheadRing::new(allowance.ahead),
+            ready: VecDeque::new(),
+            starved: VecDeque::new(),
+            served: None,
+            blocked: Vec::new(),
+            spare_lists: Vec::new(),
+            demand_used: 0,
+            ahead_used: 0,
+            ops_used: 0,
+            seq: 0,
+            epoch: 0,
+            closing: false,
+            stats: DiskStats::default(),
+            allowance,
+            options,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.recs.len() == 0 && self.ops.len() == 0
+    }
+
+    /// Bytes of metadata held now.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        let queues = self.ready.capacity() + self.starved.capacity() + self.blocked.capacity();
+        let lists = self.spare_lists.len() + self.ops_used + self.allowance.ahead.min(self.ahead_used);
+        size_of::<Self>()
+            + self.index.memory_bytes()
+            + self.frames.capacity() * size_of::<Option<Frame>>()
+            + self.recs.memory_bytes()
+            + self.ops.memory_bytes()
+            + self.waiters.memory_bytes()
+            + self.changes.memory_bytes()
+            + self.ring.memory_bytes()
+            + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
+            + queues * size_of::<u32>()
+            + lists * IO_BLOCKS_MAX * size_of::<Frame>()
+    }
+
+    /// The counters, with the gauges of this moment.
+    pub(crate) fn stats(&self) -> DiskStats {
+        DiskStats {
+            cached_blocks: u64::from(self.resident),
+            capacity_blocks: u64::from(self.target),
+            inflight_requests: self.recs.len() as u64,
+            inflight_ops: self.ops.len() as u64,
+            ..self.stats
+        }
+    }
+
+    /// Bytes of `block` that exist: the last one may be partial.
+    #[inline]
+    pub(crate) fn block_bytes(&self, block: u64) -> u64 {
+        B.min(self.size - block * B)
+    }
+
+    // ---- slots ----
+
+    /// Deals with what the index had to evict.
+    #[inline]
+    pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Arena) {
+        if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
+            self.stats.evicted_blocks += 1;
+            self.vacate(slot, arena);
+        }
+    }
+
+    /// Frees the frame of a slot, if it has one.
+    #[inline]
+    pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Arena) {
+        if let Some(f) = self.frames[slot as usize].take() {
+            self.resident -= 1;
+            arena.put(f);
+        }
+    }
+
+    /// Forgets a block: the index does, and its frame is freed.
+    pub(crate) fn drop_block(&mut self, block: u64, arena: &mut Arena) {
+        if let Some(slot) = self.index.remove(block) {
+            self.vacate(slot, arena);
+        }
+    }
+
+    /// Forgets every cached block that overlaps bytes `from..to`. Costs no more than the blocks cached.
+    pub(crate) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Arena) {
+        let (first, end) = (from / B, to.div_ceil(B));
+        if end - first <= u64::from(self.index.len()) {
+            for b in first..end {
+                self.drop_block(b, arena);
+            }
+        } else {
+            // Rare and large: one list of the blocks concerned, since the index cannot be walked and changed at once.
+            let hit: Vec<u64> = self.index.iter().map(|(b, _)| b).filter(|b| (first..end).contains(b)).collect();
+            for b in hit {
+                self.drop_block(b, arena);
+            }
+        }
+    }
+
+    /// The frame of `block`, if it is cached.
+    #[inline]
+    pub(crate) fn cached(&self, block: u64) -> Option<&Frame> {
+        self.frames[self.index.peek(block)? as usize].as_ref()
+    }
+
+    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot.
+    pub(crate) fn install(&mut self, block: u64, frame: Frame, arena: &mut Arena) {
+        match self.index.peek(block) {
+            Some(slot) => match self.frames[slot as usize].replace(frame) {
+                Some(old) => arena.put(old),
+                None => self.resident += 1,
+            },
+            None => arena.put(frame),
+        }
+    }
+
+    // ---- frames ----
+
+    /// Frames that request `rec` may take now for one operation: 0 if none are left, or others wait in front of it.
+    pub(crate) fn room(&self, rec: u32) -> u64 {
+        let in_turn = self.starved.is_empty() || self.served == Some(rec);
+        if !in_turn || self.ops_used >= self.allowance.ops || self.waiters.is_full() {
+            return 0;
+        }
+        (self.allowance.demand - self.demand_used) as u64
+    }
+
+    /// An empty list for the frames of an operation.
+    pub(crate) fn list(&mut self) -> Vec<Frame> {
+        self.spare_lists.pop().unwrap_or_else(|| Vec::with_capacity(IO_BLOCKS_MAX))
+    }
+
+    /// Takes `n` frames for an operation; the caller has seen to the allowance.
+    pub(crate) fn take_frames(&mut self, n: u64, arena: &mut Arena) -> Vec<Frame> {
+        let mut list = self.list();
+        list.extend((0..n).map(|_| arena.take().expect("the ceiling covers every disk's allowance")));
+        list
+    }
+
+    /// Gives an operation's list back for the next one.
+    pub(crate) fn spare(&mut self, list: Vec<Frame>) {
+        debug_assert!(list.is_empty());
+        if self.spare_lists.len() < SPARE_LISTS_MAX && list.capacity() == IO_BLOCKS_MAX {
+            self.spare_lists.push(list);
+        }
+    }
+
+    /// Frees all frames of a buffer.
+    pub(crate) fn free(&mut self, mut buf: IoBuf, arena: &mut Arena) {
+        for f in buf.frames.drain(..) {
+            arena.put(f);
+        }
+        self.spare(buf.frames);
+    }
+
+    // ---- operations ----
+
+    /// Submits an operation.
+    pub(crate) fn submit<E: Effects>(
+        &mut self,
+        what: What,
+        kind: IoKind,
+        offset: u64,
+        len: u64,
+        buf: IoBuf,
+        cx: &mut Cx<'_, E>,
+    ) -> u32 {
+        match kind {
+            IoKind::Read => {
+                self.stats.backend_reads += 1;
+                self.stats.backend_read_bytes += len;
+            }
+            IoKind::Write { .. } => {
+                self.stats.backend_writes += 1;
+                self.stats.backend_write_bytes += len;
+            }
+            _ => {}
+        }
+        self.seq = self.seq.wrapping_add(1);
+        let seq = self.seq;
+        let op = self.ops.insert(OpRec { seq, what });
+        let id = OpId(u64::from(seq) << 32 | u64::from(op));
+        cx.fx.submit(Io { op: id, disk: self.id, kind, offset, len, buf });
+        op
+    }
+
+    /// An operation has completed.
+    ///
+    /// # Panics
+    /// If there is no such operation: a back end reported it twice, or invented it.
+    pub(crate) fn done<E: Effects>(&mut self, done: IoDone, cx: &mut Cx<'_, E>) {
+        let i = done.op.0 as u32;
+        let known = self.ops.get(i).is_some_and(|o| o.seq == (done.op.0 >> 32) as u32);
+        assert!(known, "a back end reported an operation that is not under way");
+        let op = self.ops.remove(i);
+        if done.result.is_err() {
+            self.stats.backend_errors += 1;
+        }
+        match op.what {
+            What::Read(read) => self.read_done(read, done, cx),
+            What::Write(write) => self.write_done(write, done, cx),
+            What::Merge { rec, block, lo, hi, epoch } => self.merge_done(rec, block, lo, hi, epoch, done, cx),
+            What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
+            What::Plain { rec } => self.plain_done(rec, done, cx),
+        }
+    }
+
+    // ---- requests ----
+
+    /// One of the operations that request `rec` waits for has ended.
+    pub(crate) fn settle_one(&mut self, rec: u32, error: Option<IoError>) {
+        let r = &mut self.recs[rec];
+        r.pending -= 1;
+        r.error = r.error.or(error);
+        // One that waits for frames or for a change is driven when its turn comes, and sees then how it stands.
+        if r.parked == Parked::Window || (r.parked == Parked::No && r.pending == 0) {
+            r.parked = Parked::Ready;
+            self.ready.push_back(rec);
+        }
+    }
+
+    /// Puts a request to wait for frames: behind the others, or in front again if it was being served.
+    pub(crate) fn starve(&mut self, rec: u32) {
+        self.recs[rec].parked = Parked::Starved;
+        if self.served == Some(rec) {
+            self.starved.push_front(rec);
+        } else {
+            self.starved.push_back(rec);
+        }
+    }
+
+    /// Answers a request and forgets it.
+    pub(crate) fn finish<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let r = self.recs.remove(rec);
+        assert!(r.pending == 0, "a request was answered with operations under way");
+        if !r.answered {
+            self.answer(r.req, r.error.map_or(Ok(()), Err), cx);
+        }
+    }
+
+    /// Counts and answers a request.
+    #[inline]
+    pub(crate) fn answer<E: Effects>(&mut self, req: Request, result: Result<(), IoError>, cx: &mut Cx<'_, E>) {
+        let s = &mut self.stats;
+        // The length of a request that was refused may be anything.
+        let bytes = if result.is_ok() { req.len } else { 0 };
+        match req.op {
+            Op::Read => {
+                s.reads += 1;
+                s.read_bytes += bytes;
+            }
+            Op::Write { .. } => {
+                s.writes += 1;
+                s.write_bytes += bytes;
+            }
+            Op::Flush => s.flushes += 1,
+            Op::Discard => s.discards += 1,
+            Op::WriteZeroes { .. } => s.write_zeroes += 1,
+            Op::Status => {}
+        }
+        s.errors += u64::from(result.is_err());
+        cx.fx.reply(req.id, result);
+    }
+
+    /// Goes on with a request.
+    pub(crate) fn drive<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let r = &mut self.recs[rec];
+        let was = std::mem::replace(&mut r.parked, Parked::No);
+        match r.req.op {
+            Op::Read => self.drive_read(rec, cx),
+            Op::Write { .. } | Op::WriteZeroes { .. } => {
+                if was == Parked::Turn {
+                    self.activate(rec, cx.arena);
+                }
+                self.drive_write(rec, cx);
+            }
+            Op::Discard => {
+                if was == Parked::Turn {
+                    self.activate(rec, cx.arena);
+                }
+                self.drive_discard(rec, cx);
+            }
+            Op::Flush | Op::Status => self.finish(rec, cx),
+        }
+    }
+
+    /// Goes on with everything that an event has set free.
+    pub(crate) fn settle<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        loop {
+            while let Some(rec) = self.ready.pop_front() {
+                self.drive(rec, cx);
+            }
+            let Some(rec) = self.starved.pop_front() else { break };
+            self.served = Some(rec);
+            let moved = self.room(rec) > 0;
+            if moved {
+                self.drive(rec, cx);
+            } else {
+                self.starve(rec);
+            }
+            self.served = None;
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    // ---- changes ----
+
+    /// A change begins: reads of its blocks under way become stale, and blocks read ahead are dropped.
+    pub(crate) fn activate(&mut self, rec: u32, arena: &mut Arena) {
+        let (first, end) = self.changes.activate(rec);
+        self.make_stale(first, end, arena);
+    }
+
+    /// Takes blocks `first..end` out of the table of blocks near at hand.
+    pub(crate) fn make_stale(&mut self, first: u64, end: u64, arena: &mut Arena) {
+        if self.near.is_empty() {
+            return;
+        }
+        if end - first <= self.near.len() as u64 {
+            for b in first..end {
+                if let Some(&near) = self.near.get(&b) {
+                    self.make_one_stale(b, near, arena);
+                }
+            }
+        } else {
+            let hit: Vec<(u64, Near)> =
+                self.near.iter().filter(|(b, _)| (first..end).contains(b)).map(|(&b, &n)| (b, n)).collect();
+            for (b, near) in hit {
+                self.make_one_stale(b, near, arena);
+            }
+        }
+    }
+
+    fn make_one_stale(&mut self, block: u64, near: Near, arena: &mut Arena) {
+        match near {
+            Near::Reading { op, at } => {
+                if self.plant.has(Bug::StaleFill) {
+                    return;
+                }
+                let What::Read(read) = &mut self.ops[op].what else { unreachable!("only reads are near at hand") };
+                assert!(read.first + u64::from(at) == block, "the table of blocks near at hand is wrong");
+                read.fresh &= !(1 << at);
+                self.stats.stale_fills += 1;
+            }
+            Near::Ahead(n) => {
+                if self.plant.has(Bug::AheadNotInvalidated) {
+                    return;
+                }
+                let frame = self.ring.take(n);
+                self.ahead_used -= 1;
+                arena.put(frame);
+                self.stats.readahead_wasted_blocks += 1;
+            }
+        }
+        self.near.remove(&block);
+    }
+
+    /// A change is over: reads that waited for it go first, then the changes that it held up; so neither starves.
+    pub(crate) fn finish_change<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let (first, end) = self.changes.leave(rec);
+        self.finish(rec, cx);
+        let Self { recs, blocked, ready, .. } = self;
+        blocked.retain(|&r| {
+            let wakes = (first..end).contains(&(recs[r].cursor / B));
+            if wakes {
+                recs[r].parked = Parked::Ready;
+                ready.push_back(r);
+            }
+            !wakes
+        });
+        self.changes.unblock(first, end, &mut self.ready);
+    }
+
+    // ---- the whole disk ----
+
+    /// Blocks that the disk may keep now; while it shrinks, those it had.
+    fn blocks_max(&self) -> u64 {
+        u64::from(self.target.max(self.index.capacity()))
+    }
+
+    /// Frames that the disk may hold, operations included.
+    pub(crate) fn frames_max(&self) -> u64 {
+        self.blocks_max() + (self.allowance.demand + self.allowance.ahead) as u64
+    }
+
+    /// Bytes of the core's ceiling that are this disk's.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.allowance.bytes() + self.blocks_max() * BLOCK_BYTES
+    }
+
+    /// Frees all frames that are not with an operation: the disk goes.
+    pub(crate) fn release(&mut self, arena: &mut Arena) {
+        for slot in 0..self.frames.len() as u32 {
+            self.vacate(slot, arena);
+        }
+        while let Some((_, frame)) = self.ring.pop() {
+            arena.put(frame);
+        }
+    }
+
+    /// Forgets everything cached; nothing submitted before will be published.
+    pub(crate) fn invalidate(&mut self, arena: &mut Arena) {
+        self.make_stale(0, u64::MAX, arena);
+        self.epoch = self.epoch.wrapping_add(1);
+        for slot in 0..self.frames.len() as u32 {
+            self.vacate(slot, arena);
+        }
+        let (kind, capacity) = (self.index.kind(), self.index.capacity());
+        // The old index's memory goes before the new one's comes.
+        self.index = Index::new(kind, 0);
+        self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
+        self.streams.clear();
+    }
+
+    /// Moves towards the capacity asked for: to a larger one at once, to a smaller one by evicting at most `step`
+    /// blocks. The index rebuilds its tables once, when few enough are left.
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
+        let have = self.index.capacity();
+        if have == self.target {
+            return;
+        }
+        for _ in 0..step {
+            if self.index.len() <= self.target {
+                break;
+            }
+            let Some((_, slot)) = self.index.evict(|_| true) else { break };
+            self.stats.evicted_blocks += 1;
+            self.vacate(slot, arena);
+        }
+        if self.index.len() > self.target {
+            return;
+        }
+        if self.target > have {
+            self.frames.reserve_exact((self.target - have) as usize);
+            self.frames.resize_with(self.target as usize, || None);
+        }
+        let Self { index, frames, plant, .. } = self;
+        let reached = index.resize(
+            self.target,
+            |_| true,
+            |_, _| unreachable!("all that had to go went before"),
+            |from, to| {
+                assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
+                frames[to as usize] = frames[from as usize].take();
+                if plant.has(Bug::MoveLosesFrame) {
+                    frames.swap(0, to as usize);
+                }
+            },
+        );
+        assert!(reached == self.target, "an index without locked slots did not reach its capacity");
+        assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
+        self.frames.truncate(reached as usize);
+        self.frames.shrink_to_fit();
+    }
+}

@@ -1,0 +1,384 @@
+//! Reads: hits at once, misses as one operation for all who wait, published if no change came between.
+//!
+//! Owns the life of a read. Never caches a block against the index's decision.
+//! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.
+
+use crate::disk::{B, Cx, Disk, NONE, Near, Parked, ReadOp, Rec, Waiter, What};
+use crate::limits::{IO_BLOCKS_MAX, REQUEST_OPS_MAX};
+use crate::plant::{Bug, Plant};
+use crate::types::{Effects, IoDone, IoError, IoKind, Request};
+use undercroft_engine::{Access, Outcome};
+use undercroft_host::IoBuf;
+
+impl<P: Plant> Disk<P> {
+    /// Serves a read. If all of it is in RAM it is answered here, with nothing stored and nothing allocated.
+    #[inline]
+    pub(crate) fn read<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+        let end = req.offset + req.len;
+        let mut at = req.offset;
+        while at < end {
+            let block = at / B;
+            let outcome = self.index.access(block, Access::Read, |_| true);
+            if let Outcome::Hit(slot) = outcome
+                && let Some(frame) = &self.frames[slot as usize]
+            {
+                let lo = (at - block * B) as usize;
+                let hi = (end - block * B).min(B) as usize;
+                cx.fx.copy_out(req.id, (at - req.offset) as usize, &frame.bytes()[lo..hi]);
+                at = block * B + hi as u64;
+                continue;
+            }
+            self.stats.hit_blocks += block - req.offset / B;
+            return self.read_slowly(req, at, outcome, cx);
+        }
+        self.stats.hit_blocks += (end - 1) / B - req.offset / B + 1;
+        self.answer(req, Ok(()), cx);
+        if self.streams.is_on() {
+            self.note_stream(req.offset, end, false, cx);
+        }
+    }
+
+    /// Goes on with a read that cannot be answered from slots alone; `outcome` is the index's word on the block at
+    /// `at`.
+    #[cold]
+    fn read_slowly<E: Effects>(&mut self, req: Request, at: u64, outcome: Outcome, cx: &mut Cx<'_, E>) {
+        if self.recs.is_full() {
+            self.make_room(outcome, cx.arena);
+            return self.answer(req, Err(IoError::Io), cx);
+        }
+        let misses = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
+        let block = at / B;
+        self.judge(block, outcome, cx);
+        let rec = self.recs.insert(Rec { cursor: at, touched: block + 1, ..Rec::new(req) });
+        self.drive_read(rec, cx);
+        if self.streams.is_on() {
+            let now = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
+            self.note_stream(req.offset, req.offset + req.len, now > misses, cx);
+        }
+    }
+
+    /// Counts what the index said about a block that is read, and frees what it evicted.
+    fn judge<E: Effects>(&mut self, block: u64, outcome: Outcome, cx: &mut Cx<'_, E>) {
+        self.make_room(outcome, cx.arena);
+        if outcome == Outcome::Bypass {
+            self.stats.bypassed_blocks += 1;
+        }
+        if let Outcome::Hit(slot) = outcome
+            && self.frames[slot as usize].is_some()
+        {
+            self.stats.hit_blocks += 1;
+            return;
+        }
+        match self.near.get(&block) {
+            Some(Near::Ahead(_)) => {
+                self.stats.hit_blocks += 1;
+                self.stats.readahead_hit_blocks += 1;
+                self.streams.used();
+            }
+            Some(Near::Reading { .. }) => self.stats.joined_blocks += 1,
+            None => self.stats.miss_blocks += 1,
+        }
+    }
+
+    /// Asks the index about `block` on behalf of a read under way, unless that has been done.
+    fn touch<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) {
+        if block >= self.recs[rec].touched {
+            self.recs[rec].touched = block + 1;
+            let outcome = self.index.access(block, Access::Read, |_| true);
+            self.judge(block, outcome, cx);
+        }
+    }
+
+    /// Goes on with a read from its cursor, as far as it can.
+    pub(crate) fn drive_read<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        loop {
+            let r = self.recs[rec];
+            let end = r.req.offset + r.req.len;
+            if r.cursor >= end || r.error.is_some() {
+                if r.pending > 0 {
+                    // All of it is under way, or no more of it will be.
+                    self.recs[rec].cursor = end;
+                    return;
+                }
+                if r.retry && r.error.is_none() {
+                    let r = &mut self.recs[rec];
+                    (r.retry, r.alone, r.cursor) = (false, true, r.req.offset);
+                    continue;
+                }
+                return self.finish(rec, cx);
+            }
+            if r.pending >= REQUEST_OPS_MAX {
+                self.recs[rec].parked = Parked::Window;
+                return;
+            }
+            let block = r.cursor / B;
+            let next = end.min((block + 1) * B);
+            self.touch(rec, block, cx);
+            if self.copy_at_hand(rec, block, cx) {
+                self.recs[rec].cursor = next;
+                continue;
+            }
+            if let Some(&Near::Reading { op, at }) = self.near.get(&block)
+                && !r.alone
+            {
+                if self.waiters.is_full() {
+                    return self.starve(rec);
+                }
+                self.join(rec, op, at);
+                self.recs[rec].cursor = next;
+                continue;
+            }
+            if self.is_changing(block) {
+                self.recs[rec].parked = Parked::Blocked;
+                self.blocked.push(rec);
+                return;
+            }
+            let room = self.room(rec).min(IO_BLOCKS_MAX as u64);
+            if room == 0 {
+                return self.starve(rec);
+            }
+            let last = (end - 1) / B;
+            let mut count = 1;
+            while count < room && block + count <= last {
+                let b = block + count;
+                self.touch(rec, b, cx);
+                if self.cached(b).is_some() || self.near.contains_key(&b) || self.is_changing(b) {
+                    break;
+                }
+                count += 1;
+            }
+            self.start_read(block, count, Some(rec), cx);
+            self.recs[rec].cursor = end.min((block + count) * B);
+        }
+    }
+
+    fn is_changing(&self, block: u64) -> bool {
+        self.changes.active_in(block, block + 1) && !self.plant.has(Bug::ReadDuringWrite)
+    }
+
+    /// Copies the request's part of `block` out, if the block is in a slot or read ahead. A block read ahead moves to
+    /// its slot now, if the index gave it one.
+    fn copy_at_hand<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
+        let req = self.recs[rec].req;
+        if let Some(frame) = self.cached(block) {
+            copy_part(cx.fx, &req, block, frame.bytes());
+            return true;
+        }
+        let Some(&Near::Ahead(n)) = self.near.get(&block) else { return false };
+        let frame = self.ring.take(n);
+        self.near.remove(&block);
+        self.ahead_used -= 1;
+        copy_part(cx.fx, &req, block, frame.bytes());
+        self.install(block, frame, cx.arena);
+        true
+    }
+
+    /// Makes a request wait for block `at` of a read under way.
+    fn join(&mut self, rec: u32, op: u32, at: u32) {
+        if self.plant.has(Bug::LostJoin) {
+            self.recs[rec].pending += 1;
+            return;
+        }
+        let What::Read(read) = &mut self.ops[op].what else { unreachable!("only reads are near at hand") };
+        read.wanted |= 1 << at;
+        if read.tail != NONE {
+            let w = &mut self.waiters[read.tail];
+            if w.rec == rec && u32::from(w.first + w.count) == at {
+                w.count += 1;
+                return;
+            }
+        }
+        self.recs[rec].pending += 1;
+        let w = self.waiters.insert(Waiter { rec, first: at as u16, count: 1, own: false, next: NONE });
+        match read.tail {
+            NONE => read.head = w,
+            tail => self.waiters[tail].next = w,
+        }
+        read.tail = w;
+    }
+
+    /// Reads blocks `first..first+count` for a request, or ahead of one. The caller has seen to the allowance.
+    pub(crate) fn start_read<E: Effects>(&mut self, first: u64, count: u64, rec: Option<u32>, cx: &mut Cx<'_, E>) {
+        let ahead = rec.is_none();
+        if ahead {
+            self.ahead_used += count as usize;
+        } else {
+            self.demand_used += count as usize;
+            self.ops_used += 1;
+        }
+        let frames = self.take_frames(count, cx.arena);
+        let left = if self.plant.has(Bug::ReadPastEnd) { u64::MAX } else { self.size - first * B };
+        let len = (count * B).min(left);
+        let all = u64::MAX >> (64 - count);
+        let (mut head, mut wanted) = (NONE, 0);
+        if let Some(rec) = rec {
+            self.recs[rec].pending += 1;
+            head = self.waiters.insert(Waiter { rec, first: 0, count: count as u16, own: true, next: NONE });
+            wanted = all;
+        }
+        let read = ReadOp { first, count: count as u32, fresh: 0, wanted, ahead, head, tail: head };
+        let buf = IoBuf { frames, head: 0, len: len as u32 };
+        let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
+        let mut fresh = all;
+        for at in 0..count as u32 {
+            // A request that reads alone may find others reading the same block: theirs is the one that counts.
+            match self.near.entry(first + u64::from(at)) {
+                std::collections::hash_map::Entry::Vacant(e) => {
+                    e.insert(Near::Reading { op, at });
+                }
+                std::collections::hash_map::Entry::Occupied(_) => fresh &= !(1 << at),
+            }
+        }
+        let What::Read(read) = &mut self.ops[op].what else { unreachable!("just submitted") };
+        read.fresh = fresh;
+    }
+
+    /// A read has completed: those who wait get their data, then fresh blocks go to their slots.
+    pub(crate) fn read_done<E: Effects>(&mut self, read: ReadOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
+        let frames = &done.buf.frames;
+        assert!(frames.len() == read.count as usize, "a read came back without its frames");
+        let error = done.result.err();
+        let mut w = read.head;
+        while w != NONE {
+            let Waiter { rec, first, count, own, next } = self.waiters.remove(w);
+            w = next;
+            match error {
+                None => {
+                    let req = self.recs[rec].req;
+                    for i in first..first + count {
+                        copy_part(cx.fx, &req, read.first + u64::from(i), frames[i as usize].bytes());
+                    }
+                    self.settle_one(rec, None);
+                }
+                Some(_) if !own => {
+                    self.recs[rec].retry = true;
+                    self.settle_one(rec, None);
+                }
+                Some(e) => self.settle_one(rec, Some(e)),
+            }
+        }
+        if !read.ahead {
+            self.ops_used -= 1;
+        }
+        for (i, frame) in done.buf.frames.drain(..).enumerate() {
+            let block = read.first + i as u64;
+            if read.ahead {
+                self.ahead_used -= 1;
+            } else {
+                self.demand_used -= 1;
+            }
+            if read.fresh & 1 << i == 0 {
+                cx.arena.put(frame);
+                continue;
+            }
+            self.near.remove(&block);
+            if error.is_some() {
+                cx.arena.put(frame);
+                // A slot without a block in it is of no use to anybody.
+                if self.cached(block).is_none() {
+                    self.drop_block(block, cx.arena);
+                }
+            } else if read.ahead && read.wanted & 1 << i == 0 && self.index.peek(block).is_none() {
+                self.keep_ahead(block, frame, cx);
+            } else {
+                self.install(block, frame, cx.arena);
+            }
+        }
+        self.spare(done.buf.frames);
+    }
+
+    // ---- read-ahead ----
+
+    /// Tells the streams about a read and reads ahead if one of them is proven.
+    fn note_stream<E: Effects>(&mut self, from: u64, to: u64, missed: bool, cx: &mut Cx<'_, E>) {
+        if let Some((first, end)) = self.streams.note(from, to, missed) {
+            self.read_ahead(first, end, cx);
+        }
+    }
+
+    #[cold]
+    fn read_ahead<E: Effects>(&mut self, first: u64, end: u64, cx: &mut Cx<'_, E>) {
+        let stop = end.min(self.size.div_ceil(B));
+        let mut b = first;
+        while b < stop {
+            let mut count = 0;
+            while b + count < stop && count < IO_BLOCKS_MAX as u64 && self.may_read_ahead(b + count) {
+                count += 1;
+            }
+            if count == 0 {
+                b += 1;
+                continue;
+            }
+            self.shed_for(count as usize, cx);
+            let room = (self.allowance.ahead - self.ahead_used) as u64;
+            let fits = count.min(room);
+            if fits > 0 {
+                self.start_read(b, fits, None, cx);
+            }
+            if fits < count {
+                return self.streams.cut(end, b + fits);
+            }
+            b += count;
+        }
+    }
+
+    fn may_read_ahead(&self, block: u64) -> bool {
+        self.index.peek(block).is_none() && !self.near.contains_key(&block) && !self.is_changing(block)
+    }
+
+    /// Drops old blocks read ahead that no stream is about to use, until `count` more fit or none such is left.
+    fn shed_for<E: Effects>(&mut self, count: usize, cx: &mut Cx<'_, E>) {
+        let mut wasted = 0;
+        while self.allowance.ahead - self.ahead_used < count
+            && self.ring.oldest().is_some_and(|(block, _)| !self.streams.wants(block))
+        {
+            self.drop_oldest_ahead(cx);
+            wasted += 1;
+        }
+        self.count_waste(wasted);
+    }
+
+    /// Drops blocks read ahead that have waited too long.
+    pub(crate) fn expire_ahead<E: Effects>(&mut self, keep_ns: u64, cx: &mut Cx<'_, E>) {
+        let mut wasted = 0;
+        while self.ring.oldest().is_some_and(|(_, since)| cx.now_ns.saturating_sub(since) >= keep_ns) {
+            self.drop_oldest_ahead(cx);
+            wasted += 1;
+        }
+        self.count_waste(wasted);
+    }
+
+    fn drop_oldest_ahead<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        if let Some((block, frame)) = self.ring.pop() {
+            self.near.remove(&block);
+            self.ahead_used -= 1;
+            cx.arena.put(frame);
+        }
+    }
+
+    fn count_waste(&mut self, blocks: u64) {
+        if blocks > 0 {
+            self.stats.readahead_wasted_blocks += blocks;
+            self.streams.wasted();
+        }
+    }
+
+    /// Keeps a block that was read ahead until a guest reads it.
+    fn keep_ahead<E: Effects>(&mut self, block: u64, frame: undercroft_host::Frame, cx: &mut Cx<'_, E>) {
+        if self.ring.is_full() {
+            self.drop_oldest_ahead(cx);
+            self.count_waste(1);
+        }
+        let n = self.ring.push(block, frame, cx.now_ns);
+        self.near.insert(block, Near::Ahead(n));
+        self.ahead_used += 1;
+    }
+}
+
+/// Copies out the part of `block` that the request asks for.
+fn copy_part<E: Effects>(fx: &mut E, req: &Request, block: u64, bytes: &[u8]) {
+    let start = block * B;
+    let lo = req.offset.max(start);
+    let hi = (req.offset + req.len).min(start + B);
+    fx.copy_out(req.id, (lo - req.offset) as usize, &bytes[(lo - start) as usize..(hi - start) as usize]);
+}

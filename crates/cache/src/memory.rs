@@ -1,0 +1,159 @@
+//! What a disk costs in memory, data and metadata, before it is added.
+//!
+//! Owns the arithmetic of the ceiling. Never allocates. Invariant: the sum of what is promised to the disks stays
+//! under the ceiling, and each disk stays under what it was promised, at the most it can ever have under way.
+
+use crate::ahead::AheadRing;
+use crate::conflict::Changes;
+use crate::core::CoreOptions;
+use crate::disk::{DISK_BYTES, NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
+use crate::limits::{
+    IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, SPARE_LISTS_MAX,
+};
+use crate::slab::Slab;
+use undercroft_host::{FRAME_BYTES, Frame};
+
+/// Bytes of metadata that an arena keeps per frame it reserves.
+pub(crate) const ARENA_BYTES_PER_FRAME: usize = 4;
+
+/// Bytes that each block of capacity takes from a ceiling.
+pub(crate) const BLOCK_BYTES: u64 = (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX) as u64;
+
+/// What an index holds whatever its capacity: the least size of its tables.
+const INDEX_FIXED_BYTES: usize = 16 * 1024;
+
+/// What operations of one disk may have under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    /// Frames for reads and writes that requests wait for.
+    pub demand: usize,
+    /// Frames for blocks read ahead, under way and unused: apart, so that read-ahead never keeps a request waiting.
+    pub ahead: usize,
+    /// Operations with frames, read-ahead not counted.
+    pub ops: usize,
+    /// Requests.
+    pub requests: usize,
+    /// Reads joined and waited for.
+    pub waiters: usize,
+}
+
+impl Allowance {
+    /// The allowance of a disk of `capacity_blocks` that reads ahead `readahead_bytes` at most.
+    pub(crate) fn new(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> Self {
+        let most = options.io_frames_per_disk.max(1) as usize;
+        let frames = (capacity_blocks as usize / 4).max(IO_FRAMES_PER_DISK_MIN).min(most);
+        let ahead = (frames / 4).min(readahead_bytes as usize / FRAME_BYTES * 2);
+        let demand = frames - ahead;
+        Self {
+            demand,
+            ahead,
+            ops: demand.min(OPS_PER_DISK_MAX),
+            requests: options.requests_per_disk.max(1) as usize,
+            waiters: 2 * frames + 64,
+        }
+    }
+
+    /// Operations of any kind that may be under way at a time: with frames, and one without per request.
+    pub(crate) fn ops_of_any_kind(&self) -> usize {
+        self.ops + self.ahead + self.requests
+    }
+
+    /// Blocks that the table of blocks near at hand must hold.
+    pub(crate) fn near_blocks(&self) -> usize {
+        self.demand + self.ahead
+    }
+
+    /// Bytes that a disk with this allowance takes from a ceiling, besides its blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        let frames = (self.demand + self.ahead) * (FRAME_BYTES + ARENA_BYTES_PER_FRAME);
+        (frames + self.fixed_bytes()) as u64
+    }
+
+    /// Bytes of metadata that a disk with this allowance holds at most, those per block not counted.
+    fn fixed_bytes(&self) -> usize {
+        let lists = (self.ops + self.ahead + SPARE_LISTS_MAX) * IO_BLOCKS_MAX * size_of::<Frame>();
+        DISK_BYTES
+            + INDEX_FIXED_BYTES
+            + Slab::<Rec>::bytes_max(self.requests)
+            + Slab::<OpRec>::bytes_max(self.ops_of_any_kind())
+            + Slab::<Waiter>::bytes_max(self.waiters)
+            + Changes::bytes_max(self.requests)
+            + AheadRing::bytes_max(self.ahead)
+            + hash_buckets(2 * self.near_blocks()) * NEAR_ENTRY_BYTES
+            + 3 * 2 * self.requests * size_of::<u32>()
+            + lists
+    }
+}
+
+/// Buckets of a hash table made for `n` entries, at most. Tables are made for twice what they hold, so that traces of
+/// removed entries never make them grow.
+pub(crate) fn hash_buckets(n: usize) -> usize {
+    (n * 8 / 7 + 8).next_power_of_two()
+}
+
+/// Bytes that a disk of `capacity_blocks` takes from a core's ceiling: its blocks, their metadata, and what its
+/// operations under way may hold.
+pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
+    let allowance = Allowance::new(options, capacity_blocks, readahead_bytes);
+    u64::from(capacity_blocks) * BLOCK_BYTES + allowance.bytes()
+}
+
+/// The most blocks that each of `disks` equal disks can keep under the ceiling of `options`; 0 if not even disks
+/// without a cache fit.
+pub fn blocks_per_disk_max(options: &CoreOptions, disks: u32, readahead_bytes: u32) -> u32 {
+    let share = usable_bytes(options.memory_bytes) / u64::from(disks.max(1));
+    // `disk_bytes` grows with the capacity, so the answer can be searched for by halves.
+    let (mut fits, mut over) = (0u32, u32::MAX);
+    while over - fits > 1 {
+        let mid = fits + (over - fits) / 2;
+        if disk_bytes(options, mid, readahead_bytes) <= share { fits = mid } else { over = mid }
+    }
+    fits
+}
+
+/// Frames that an arena under a ceiling of `memory_bytes` reserves.
+pub(crate) fn arena_frames(memory_bytes: u64) -> usize {
+    let frames = memory_bytes / (FRAME_BYTES + ARENA_BYTES_PER_FRAME) as u64;
+    usize::try_from(frames).unwrap_or(usize::MAX / (2 * FRAME_BYTES)).max(1)
+}
+
+/// What is left of a ceiling for disks: `disk_bytes` charges each frame for its place in the arena, but the arena
+/// keeps a place for every frame that could be.
+pub(crate) fn usable_bytes(memory_bytes: u64) -> u64 {
+    let blocks_at_most = memory_bytes / (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX) as u64;
+    let idle_places = (arena_frames(memory_bytes) as u64).saturating_sub(blocks_at_most);
+    memory_bytes.saturating_sub(idle_places * ARENA_BYTES_PER_FRAME as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_blocks_fit_and_one_more_does_not() {
+        for (mib, disks) in [(64u64, 1u32), (64, 4), (1024, 1), (1024, 7), (1 << 20, 1)] {
+            let o = CoreOptions::new(mib << 20);
+            let n = blocks_per_disk_max(&o, disks, 1 << 20);
+            let share = usable_bytes(o.memory_bytes) / u64::from(disks);
+            assert!(disk_bytes(&o, n, 1 << 20) <= share && disk_bytes(&o, n + 1, 1 << 20) > share);
+            assert!(n > 0, "{mib} MiB for {disks} disks");
+        }
+        assert_eq!(blocks_per_disk_max(&CoreOptions::new(1 << 16), 1, 0), 0);
+    }
+
+    #[test]
+    fn a_large_store_spends_little_but_on_blocks() {
+        let o = CoreOptions::new(1 << 30);
+        let n = blocks_per_disk_max(&o, 1, 1 << 20) as u64;
+        assert!(n * 4096 > (1 << 30) * 97 / 100, "{n} blocks of 1GiB");
+    }
+
+    #[test]
+    fn a_small_disk_gets_a_small_allowance() {
+        let o = CoreOptions::new(1 << 30);
+        let small = Allowance::new(&o, 16, 1 << 20);
+        assert_eq!(small.demand + small.ahead, IO_FRAMES_PER_DISK_MIN);
+        let none = Allowance::new(&o, 1 << 20, 0);
+        assert_eq!((none.demand, none.ahead), (crate::limits::IO_FRAMES_PER_DISK, 0));
+    }
+}

@@ -1,0 +1,88 @@
+//! Bugs planted on purpose, to test that the simulation finds them.
+//!
+//! Owns their names. Never in force in a daemon: [`Core`](crate::Core) stands for `Core<Sound>`, for which every
+//! question is `false` at compile time. Invariant: each bug is a mistake that somebody could really make here.
+
+/// Whether a planted bug is in force. The daemon's core answers no, at no cost.
+pub trait Plant: Copy {
+    /// Whether `bug` is in force.
+    fn has(&self, bug: Bug) -> bool;
+}
+
+/// No bug planted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sound;
+
+impl Plant for Sound {
+    #[inline(always)]
+    fn has(&self, _bug: Bug) -> bool {
+        false
+    }
+}
+
+/// One bug planted.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted(pub Bug);
+
+impl Plant for Planted {
+    #[inline]
+    fn has(&self, bug: Bug) -> bool {
+        self.0 == bug
+    }
+}
+
+/// The bugs that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A write leaves reads of its blocks that are under way free to be published.
+    StaleFill,
+    /// A read that misses does not wait for a write of its block that is under way.
+    ReadDuringWrite,
+    /// A discard leaves cached blocks as they were.
+    DiscardKeepsCache,
+    /// A write of zeroes leaves cached blocks as they were.
+    ZeroesKeepCache,
+    /// A flush is acknowledged without reaching the disk.
+    FlushNotSent,
+    /// A write's demand for durability is not passed on.
+    FuaNotSent,
+    /// A partial write over a cached block loses the byte after it.
+    PartialOffByOne,
+    /// A write is acknowledged when it is sent, not when it is done.
+    ReplyEarly,
+    /// A failed write's data goes into the cache.
+    PublishFailedWrite,
+    /// A failed write leaves the old data in the cache.
+    FailedWriteKeepsOld,
+    /// A read that joins another is not woken.
+    LostJoin,
+    /// A read of the last block is not cut at the end of the disk.
+    ReadPastEnd,
+    /// A write leaves blocks read ahead as they were.
+    AheadNotInvalidated,
+    /// Overlapping writes run at the same time.
+    NotSerialized,
+    /// A change of capacity loses track of which frame belongs to a moved block.
+    MoveLosesFrame,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 15] = [
+        Bug::StaleFill,
+        Bug::ReadDuringWrite,
+        Bug::DiscardKeepsCache,
+        Bug::ZeroesKeepCache,
+        Bug::FlushNotSent,
+        Bug::FuaNotSent,
+        Bug::PartialOffByOne,
+        Bug::ReplyEarly,
+        Bug::PublishFailedWrite,
+        Bug::FailedWriteKeepsOld,
+        Bug::LostJoin,
+        Bug::ReadPastEnd,
+        Bug::AheadNotInvalidated,
+        Bug::NotSerialized,
+        Bug::MoveLosesFrame,
+    ];
+}

@@ -1,0 +1,165 @@
+//! Doubly linked lists of slots over one flat array of links: the queues of every policy.
+//!
+//! Owns the order of slots in queues. Never knows what is in a slot.
+//! Invariant: a slot is in at most one list at a time; the lists that share one `Links` never share a slot.
+
+/// No slot: the end of a list.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// The neighbours of one slot in whichever list it is.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    /// Towards the head: put in or moved up later.
+    newer: u32,
+    /// Towards the tail.
+    older: u32,
+}
+
+/// The links of all slots.
+#[derive(Debug)]
+pub(crate) struct Links(Vec<Node>);
+
+impl Links {
+    pub fn new(slots: usize) -> Self {
+        Self(vec![Node { newer: NIL, older: NIL }; slots])
+    }
+
+    /// The neighbour of `slot` towards the head, or `NIL`.
+    #[inline]
+    pub fn newer(&self, slot: u32) -> u32 {
+        self.0[slot as usize].newer
+    }
+
+    /// Grows or shrinks to `slots`; slots past the end must be in no list.
+    pub fn resize(&mut self, slots: usize) {
+        resize_exact(&mut self.0, slots, Node { newer: NIL, older: NIL });
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Node>()
+    }
+}
+
+/// Sets a vector's length and gives back (or asks for) exactly the memory that takes.
+pub(crate) fn resize_exact<T: Clone>(v: &mut Vec<T>, len: usize, fill: T) {
+    v.reserve_exact(len.saturating_sub(v.len()));
+    v.resize(len, fill);
+    v.shrink_to_fit();
+}
+
+/// A queue: new slots enter at the head, the oldest is the tail.
+#[derive(Debug)]
+pub(crate) struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl List {
+    pub const fn new() -> Self {
+        Self { head: NIL, tail: NIL, len: 0 }
+    }
+
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The oldest slot, or `NIL`.
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Puts `slot`, which is in no list, at the head.
+    #[inline]
+    pub fn push(&mut self, links: &mut Links, slot: u32) {
+        links.0[slot as usize] = Node { newer: NIL, older: self.head };
+        match self.head {
+            NIL => self.tail = slot,
+            head => links.0[head as usize].newer = slot,
+        }
+        self.head = slot;
+        self.len += 1;
+    }
+
+    /// Takes `slot` out of this list.
+    #[inline]
+    pub fn remove(&mut self, links: &mut Links, slot: u32) {
+        let Node { newer, older } = links.0[slot as usize];
+        match newer {
+            NIL => self.head = older,
+            n => links.0[n as usize].older = older,
+        }
+        match older {
+            NIL => self.tail = newer,
+            o => links.0[o as usize].newer = newer,
+        }
+        self.len -= 1;
+    }
+
+    /// Moves `slot`, which is in this list, to the head.
+    #[inline]
+    pub fn renew(&mut self, links: &mut Links, slot: u32) {
+        if self.head != slot {
+            self.remove(links, slot);
+            self.push(links, slot);
+        }
+    }
+
+    /// Puts `to`, which is in no list, in the place that `from` has, and takes `from` out.
+    pub fn replace(&mut self, links: &mut Links, from: u32, to: u32) {
+        let node = links.0[from as usize];
+        links.0[to as usize] = node;
+        match node.newer {
+            NIL => self.head = to,
+            n => links.0[n as usize].older = to,
+        }
+        match node.older {
+            NIL => self.tail = to,
+            o => links.0[o as usize].newer = to,
+        }
+    }
+
+    /// The slots from the oldest to the newest.
+    pub fn iter<'a>(&self, links: &'a Links) -> impl Iterator<Item = u32> + 'a {
+        let mut at = self.tail;
+        std::iter::from_fn(move || {
+            let slot = (at != NIL).then_some(at)?;
+            at = links.newer(slot);
+            Some(slot)
+        })
+    }
+
+    /// Panics unless both directions agree and the length is right.
+    pub fn check(&self, links: &Links) {
+        let (mut older, mut len) = (NIL, 0);
+        for slot in self.iter(links) {
+            assert_eq!(links.0[slot as usize].older, older, "slot {slot} points back elsewhere");
+            (older, len) = (slot, len + 1);
+            assert!(len <= self.len, "the list is longer than it says, or a ring");
+        }
+        assert_eq!((older, len), (self.head, self.len), "head and length of the list");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_kept_by_every_operation() {
+        let mut links = Links::new(5);
+        let mut list = List::new();
+        (0..4).for_each(|s| list.push(&mut links, s));
+        list.renew(&mut links, 0);
+        list.remove(&mut links, 2);
+        list.replace(&mut links, 1, 4);
+        list.check(&links);
+        assert_eq!(list.iter(&links).collect::<Vec<_>>(), [4, 3, 0]);
+        assert_eq!((list.len(), list.tail()), (3, 4));
+        [0, 3, 4].into_iter().for_each(|s| list.remove(&mut links, s));
+        list.check(&links);
+        assert_eq!(list.tail(), NIL);
+    }
+}
