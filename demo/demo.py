@@ -183,11 +183,13 @@ def give_back(*folders):
                     os.chown(path, uid, gid, follow_symlinks=False)
 
 
+def interrupt(*_):
+    """Makes any signal that ends a program end this one in order."""
+    raise KeyboardInterrupt
+
+
 def main():
     a = arguments()
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)

@@ -102,7 +102,8 @@ impl ServedDisk {
         let Some(socket) = &plan.socket else { return Ok(()) };
         let options = VhostOptions {
             queues: plan.queues,
-            socket_mode: access.mode(),
+            queue_size: plan.queue_size,
+            access: socket_access(access),
         };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
