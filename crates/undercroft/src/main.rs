@@ -2,7 +2,5 @@
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {
-    undercroft::cli::run(std::env::args_os(), &|_plan, _ready| {
-        anyhow::bail!("this build has no data path: build it from a complete tree")
-    })
+    undercroft::cli::run(std::env::args_os(), &|plan, ready| Ok(undercroft::serve::run(plan, ready)?))
 }
