@@ -95,6 +95,11 @@ impl GuestMap {
         self.regions.is_empty()
     }
 
+    /// The regions, sorted by guest address.
+    pub(super) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
     /// Index of the region that holds guest address `guest`; `hint` is tried first, and becomes the answer.
     #[inline]
     fn find(&self, guest: u64, hint: &mut u32) -> Option<usize> {
