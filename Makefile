@@ -43,13 +43,13 @@ demo: ## Two real guests on Undercroft, on cache=none and on the host page cache
 
 demo-quick: ## The same comparison without QEMU guests: the benchmark's driver in their place (seconds)
 	@scripts/setup.sh build demo
-	$(CARGO) build --release -p undercroft -p undercroft-driver
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) demo/quick.py $(DEMO_ARGS)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench
-	$(CARGO) build --release -p undercroft -p undercroft-driver
-	$(PYTHON) bench/run.py $(BENCH_ARGS)
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) bench/compare.py $(BENCH_ARGS)
 
 sim: ## Simulate the data path until stopped, or SEEDS=FIRST..LAST; a failure prints its seed and replays
 	@scripts/setup.sh build
