@@ -71,7 +71,8 @@ pub fn run(words: impl IntoIterator<Item = OsString>, serve: Serve<'_>) -> ExitC
         }
         Err(e) => {
             let _ = out.flush();
-            output::complain(&format!("undercroft: {e}"));
+            // Several things can be wrong at once, each on its line.
+            e.to_string().lines().for_each(|line| output::complain(&format!("undercroft: {line}")));
             ExitCode::FAILURE
         }
     }
