@@ -511,14 +511,16 @@ impl<P: Plant> Disk<P> {
     #[inline]
     pub(crate) fn answer<E: Effects>(&mut self, req: Request, result: Result<(), IoError>, cx: &mut Cx<'_, E>) {
         let s = &mut self.stats;
+        // The length of a request that was refused may be anything.
+        let bytes = if result.is_ok() { req.len } else { 0 };
         match req.op {
             Op::Read => {
                 s.reads += 1;
-                s.read_bytes += req.len;
+                s.read_bytes += bytes;
             }
             Op::Write { .. } => {
                 s.writes += 1;
-                s.write_bytes += req.len;
+                s.write_bytes += bytes;
             }
             Op::Flush => s.flushes += 1,
             Op::Discard => s.discards += 1,

@@ -175,3 +175,125 @@ impl Rules {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{command as c, command_flag as f, errno as e};
+    use super::*;
+
+    const SIZE: u64 = 100 << 20;
+
+    fn geometry() -> Geometry {
+        Geometry { size_bytes: SIZE, align: 512, read_only: false, can_discard: true, can_write_zeroes: true }
+    }
+
+    fn header(flags: u16, command: u16, offset: u64, len: u32) -> Header {
+        Header { flags, command, cookie: 1, offset, len }
+    }
+
+    #[test]
+    fn headers_are_read_in_network_order() {
+        let bytes: [u8; REQUEST_HEADER] =
+            [0x25, 0x60, 0x95, 0x13, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 2, 1];
+        let want = Header { flags: 1, command: 6, cookie: 0x0102_0304_0506_0708, offset: 4096, len: 513 };
+        assert_eq!(Header::parse(&bytes), Some(want));
+        let mut wrong = bytes;
+        wrong[3] ^= 1;
+        assert_eq!(Header::parse(&wrong), None);
+    }
+
+    #[test]
+    fn the_table_of_verdicts() {
+        let max = REQUEST_BYTES_MAX;
+        let refuse = Verdict::Refuse;
+        let all = Rules::new(&geometry(), true, true);
+        let table = [
+            (header(0, c::READ, 0, 1), Verdict::Read),
+            (header(0, c::READ, SIZE - 1, 1), Verdict::Read),
+            (header(f::FUA | f::DF, c::READ, 0, max), Verdict::Read),
+            (header(0, c::READ, SIZE, 0), Verdict::Done),
+            (header(0, c::READ, SIZE, 1), refuse(e::EINVAL)),
+            (header(0, c::READ, SIZE + 1, 0), refuse(e::EINVAL)),
+            (header(0, c::READ, u64::MAX, 1), refuse(e::EINVAL)),
+            (header(0, c::READ, u64::MAX, u32::MAX), refuse(e::EINVAL)),
+            (header(0, c::READ, 0, max + 1), refuse(e::EOVERFLOW)),
+            (header(f::NO_HOLE, c::READ, 0, 1), refuse(e::EINVAL)),
+            (header(0x8000, c::READ, 0, 1), refuse(e::EINVAL)),
+            (header(0, c::WRITE, 7, 9), Verdict::Write { fua: false }),
+            (header(f::FUA, c::WRITE, 0, max), Verdict::Write { fua: true }),
+            (header(0, c::WRITE, 0, 0), Verdict::Done),
+            (header(0, c::WRITE, 0, max + 1), refuse(e::EINVAL)),
+            (header(0, c::WRITE, 0, u32::MAX), refuse(e::EINVAL)),
+            (header(0, c::WRITE, SIZE - 1, 2), refuse(e::ENOSPC)),
+            (header(0, c::WRITE, u64::MAX, 2), refuse(e::ENOSPC)),
+            (header(f::DF, c::WRITE, 0, 1), refuse(e::EINVAL)),
+            (header(0, c::DISC, 0, 0), Verdict::Disconnect),
+            (header(0xffff, c::DISC, 9, 9), Verdict::Disconnect),
+            (header(f::FUA, c::FLUSH, 0, 0), Verdict::Flush),
+            (header(0, c::FLUSH, 1, 0), refuse(e::EINVAL)),
+            (header(0, c::FLUSH, 0, 1), refuse(e::EINVAL)),
+            (header(0, c::TRIM, 1, 50 << 20), Verdict::Trim { fua: false }),
+            (header(f::FUA, c::TRIM, 0, 1), Verdict::Trim { fua: true }),
+            (header(0, c::TRIM, 0, 0), Verdict::Done),
+            (header(0, c::TRIM, SIZE, 1), refuse(e::EINVAL)),
+            (header(0, c::CACHE, 0, 50 << 20), Verdict::Cache),
+            (header(f::DF, c::CACHE, 0, 1), refuse(e::EINVAL)),
+            (header(0, c::CACHE, SIZE, 1), refuse(e::EINVAL)),
+            (header(0, c::CACHE, 0, 0), Verdict::Done),
+            (header(0, c::WRITE_ZEROES, 0, 50 << 20), Verdict::Zeroes { unmap: true, fua: false }),
+            (header(f::FUA | f::NO_HOLE, c::WRITE_ZEROES, 0, 1), Verdict::Zeroes { unmap: false, fua: true }),
+            (header(f::FAST_ZERO, c::WRITE_ZEROES, 0, 1), Verdict::Zeroes { unmap: true, fua: false }),
+            (header(0, c::WRITE_ZEROES, SIZE, 1), refuse(e::ENOSPC)),
+            (header(0, c::WRITE_ZEROES, 0, 0), Verdict::Done),
+            (header(f::DF, c::WRITE_ZEROES, 0, 1), refuse(e::EINVAL)),
+            (header(0, c::BLOCK_STATUS, 0, 50 << 20), Verdict::Status { one: false }),
+            (header(f::REQ_ONE, c::BLOCK_STATUS, 0, 1), Verdict::Status { one: true }),
+            (header(0, c::BLOCK_STATUS, 0, 0), refuse(e::EINVAL)),
+            (header(0, c::BLOCK_STATUS, SIZE, 1), refuse(e::EINVAL)),
+            (header(0, 8, 0, 0), refuse(e::EINVAL)),
+            (header(0, u16::MAX, 0, 0), refuse(e::EINVAL)),
+        ];
+        for (h, want) in table {
+            assert_eq!(all.judge(&h), want, "{h:?}");
+        }
+        let plain = Rules::new(&geometry(), false, false);
+        assert_eq!(plain.judge(&header(0, c::READ, 0, max + 1)), refuse(e::EINVAL));
+        assert_eq!(plain.judge(&header(f::DF, c::READ, 0, 1)), refuse(e::EINVAL));
+        assert_eq!(plain.judge(&header(0, c::BLOCK_STATUS, 0, 1)), refuse(e::EINVAL));
+    }
+
+    #[test]
+    fn a_disk_that_can_less_offers_less_and_refuses_the_rest() {
+        use export_flag as x;
+        let all = Rules::new(&geometry(), true, true).export_flags();
+        let can = x::SEND_TRIM | x::SEND_WRITE_ZEROES | x::SEND_FAST_ZERO | x::SEND_FLUSH | x::SEND_FUA;
+        assert_eq!(all & (can | x::READ_ONLY), can);
+        assert_eq!(
+            all & (x::HAS_FLAGS | x::SEND_DF | x::CAN_MULTI_CONN),
+            x::HAS_FLAGS | x::SEND_DF | x::CAN_MULTI_CONN
+        );
+        assert_eq!(Rules::new(&geometry(), false, false).export_flags() & x::SEND_DF, 0);
+
+        let ro = Rules::new(&Geometry { read_only: true, ..geometry() }, true, true);
+        assert_eq!(ro.export_flags() & (can | x::READ_ONLY), x::READ_ONLY | x::SEND_FLUSH | x::SEND_FUA);
+        for command in [c::WRITE, c::TRIM, c::WRITE_ZEROES] {
+            assert_eq!(ro.judge(&header(0, command, SIZE, 1)), Verdict::Refuse(e::EPERM));
+        }
+        assert_eq!(ro.judge(&header(0, c::READ, 0, 1)), Verdict::Read);
+        assert_eq!(ro.judge(&header(0, c::FLUSH, 0, 0)), Verdict::Flush);
+
+        let poor = Rules::new(&Geometry { can_discard: false, can_write_zeroes: false, ..geometry() }, true, true);
+        assert_eq!(poor.export_flags() & x::SEND_TRIM, 0);
+        assert_eq!(poor.judge(&header(0, c::TRIM, 0, 1)), Verdict::Refuse(e::EINVAL));
+        // Zeroes are offered, since the core writes them if the disk cannot, but not as fast ones.
+        assert_eq!(poor.judge(&header(0, c::WRITE_ZEROES, 0, 1)), Verdict::Zeroes { unmap: true, fua: false });
+        assert_eq!(poor.judge(&header(f::FAST_ZERO, c::WRITE_ZEROES, 0, 1)), Verdict::Refuse(e::ENOTSUP));
+    }
+
+    #[test]
+    fn what_is_past_the_last_sector_is_not_offered() {
+        let rules = Rules::new(&Geometry { size_bytes: 10_000, align: 4096, ..geometry() }, false, false);
+        assert_eq!(rules.size_bytes, 8192);
+        assert_eq!(rules.judge(&header(0, c::READ, 8192, 1)), Verdict::Refuse(e::EINVAL));
+    }
+}

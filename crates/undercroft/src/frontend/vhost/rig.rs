@@ -193,7 +193,7 @@ impl Rig {
         let bytes = (0..geometry.size_bytes).map(|i| (i / 512) as u8 ^ i as u8).collect();
         let profile = Profile::new(&info(geometry));
         let features = profile.features() & !without;
-        let port = VhostPort::new(9, profile, queues);
+        let port = VhostPort::new(9, profile, queues, eventfd());
         let mut rig = Rig {
             guest: Guest::new(queues, size),
             port,
