@@ -183,16 +183,26 @@ def give_back(*folders):
                     os.chown(path, uid, gid, follow_symlinks=False)
 
 
-def interrupt(*_):
-    """Makes any signal that ends a program end this one in order."""
-    raise KeyboardInterrupt
+def end_in_order():
+    """Makes any signal that ends a program end this one in order, with nothing left behind."""
+
+    def interrupt(*_):
+        # Once is enough: a second one would cut the clearing up short.
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, interrupt)
 
 
 def main():
     a = arguments()
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_in_order()
     became_guest = guests.ROOT / "build" / "guest"
     screen = Screen()
     try:
