@@ -203,10 +203,11 @@ def main():
         accel = guests.accelerator()
         images = Images(a.out / "images", a.guests, a.file * MIB)
         images.prepare(accel, screen.say)
-        screen.say(
+        heading = (
             f"{a.guests} guests of {a.guest_ram} MiB ({accel}), each with a working set of {a.file} MiB; "
             f"host memory for serving their disks: {a.memory} MiB"
         )
+        screen.say(heading)
         options = f'policy = "{a.policy}"\n' if a.policy else ""
         ways = {}
         for kind in a.ways:
@@ -217,6 +218,7 @@ def main():
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "host": serving.host() | {"accelerator": accel},
             "parameters": {k: v for k, v in vars(a).items() if k not in ("ways", "out")},
+            "heading": heading,
             "workloads": {name: text for name, text, _ in workloads(a)},
             "ways": ways,
         }

@@ -123,7 +123,8 @@ def main():
             "zipf": (f"Zipf {a.theta}, 4 KiB, {a.file} MiB a disk", random, random),
             "seq": (f"sequential, 64 KiB, {a.file} MiB a disk, again", scan, scan),
         }
-        screen.say(f"2 drivers at depth 4 on disks of {a.file} MiB; host memory for serving them: {a.memory} MiB")
+        heading = f"2 drivers at depth 4 on disks of {a.file} MiB; host memory for serving them: {a.memory} MiB"
+        screen.say(heading)
         ways = {}
         for kind in WAYS:
             screen.say(f"{kind.title}: {kind.explains}")
@@ -131,7 +132,8 @@ def main():
         results = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "host": serving.host(),
-            "parameters": {k: v for k, v in vars(a).items() if k != "out"} | {"guests": 2, "guest_ram": 0},
+            "parameters": {k: v for k, v in vars(a).items() if k != "out"},
+            "heading": heading,
             "workloads": {name: text for name, (text, _, _) in workloads.items()},
             "ways": ways,
         }

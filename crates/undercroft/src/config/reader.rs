@@ -85,11 +85,15 @@ impl Reader {
                 continue;
             }
             let shown: String = name.chars().take(60).collect();
-            let within = if section.header.is_empty() { "the file".to_string() } else { section.header.to_string() };
+            let within = match section.header {
+                "" => "the file",
+                header if header == keys::DISK.header => "a disk",
+                header => header,
+            };
             let remedy = match keys::nearest(name, section.keys.iter().map(|k| k.name)) {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => match keys::SECTIONS.iter().find(|s| s.keys.iter().any(|k| k.name == name)) {
-                    Some(other) if !other.header.is_empty() => format!("\"{shown}\" belongs into {}", other.header),
+                    Some(other) if !other.header.is_empty() => format!("it belongs into {}", other.header),
                     _ => {
                         let known: Vec<_> = section.keys.iter().map(|k| k.name).collect();
                         format!("known keys are {}", known.join(", "))

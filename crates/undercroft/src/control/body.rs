@@ -88,6 +88,11 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result<T, Control
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(invalid("the request has no body".into(), "send a JSON object; GET /openapi.json describes it"));
     }
+    // serde would take a list of the fields' values for the object, without their names.
+    if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        let remedy = "send a JSON object; GET /openapi.json describes it";
+        return Err(invalid("the body is not what is expected here: it is no object".into(), remedy));
+    }
     serde_json::from_slice(bytes).map_err(|e| {
         let text: String = e.to_string().chars().take(300).collect();
         let unknown = text.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
@@ -117,11 +122,8 @@ mod tests {
     #[test]
     fn changes_are_read() {
         let all = parse_change(br#"{"size": "1GiB", "policy": "ARC", "poll": "50us"}"#).unwrap();
-        let expected = DiskChange {
-            share_bytes: Some(GIB),
-            policy: Some(PolicyKind::Arc),
-            poll: Some(Duration::from_micros(50)),
-        };
+        let expected =
+            DiskChange { share_bytes: Some(GIB), policy: Some(PolicyKind::Arc), poll: Some(Duration::from_micros(50)) };
         assert_eq!(all, expected);
         assert_eq!(parse_change(br#"{"poll": 0}"#).unwrap().poll, Some(Duration::ZERO));
     }

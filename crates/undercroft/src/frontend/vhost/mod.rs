@@ -43,11 +43,7 @@ pub struct VhostOptions {
 
 impl Default for VhostOptions {
     fn default() -> Self {
-        VhostOptions {
-            queues: limits::QUEUES_MAX,
-            queue_size: limits::QUEUE_SIZE_MAX,
-            access: SocketAccess::default(),
-        }
+        VhostOptions { queues: limits::QUEUES_MAX, queue_size: limits::QUEUE_SIZE_MAX, access: SocketAccess::default() }
     }
 }
 
