@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from demo import become_root, give_back, interrupt  # noqa: E402
+from demo import become_root, end_in_order, give_back  # noqa: E402
 from rig import cgroup, process, report, serving  # noqa: E402
 from rig.guest import ROOT  # noqa: E402
 from rig.images import drop_cached  # noqa: E402
@@ -110,8 +109,7 @@ def run_way(way, a, pairs, workloads, screen):
 
 def main():
     a = arguments()
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_in_order()
     screen = Screen()
     began = time.monotonic()
     try:
@@ -123,7 +121,8 @@ def main():
             "zipf": (f"Zipf {a.theta}, 4 KiB, {a.file} MiB a disk", random, random),
             "seq": (f"sequential, 64 KiB, {a.file} MiB a disk, again", scan, scan),
         }
-        screen.say(f"2 drivers at depth 4 on disks of {a.file} MiB; host memory for serving them: {a.memory} MiB")
+        heading = f"2 drivers at depth 4 on disks of {a.file} MiB; host memory for serving them: {a.memory} MiB"
+        screen.say(heading)
         ways = {}
         for kind in WAYS:
             screen.say(f"{kind.title}: {kind.explains}")
@@ -131,7 +130,8 @@ def main():
         results = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "host": serving.host(),
-            "parameters": {k: v for k, v in vars(a).items() if k != "out"} | {"guests": 2, "guest_ram": 0},
+            "parameters": {k: v for k, v in vars(a).items() if k != "out"},
+            "heading": heading,
             "workloads": {name: text for name, (text, _, _) in workloads.items()},
             "ways": ways,
         }

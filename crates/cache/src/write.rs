@@ -6,7 +6,7 @@
 //! Invariant: the data of a request is copied from its front end once, each byte.
 
 use crate::disk::{B, Cx, Disk, Parked, Rec, What, WriteOp};
-use crate::limits::{IO_BLOCKS_MAX, REQUEST_OPS_MAX};
+use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
@@ -54,7 +54,7 @@ impl<P: Plant> Disk<P> {
                 }
                 return;
             }
-            if r.pending >= REQUEST_OPS_MAX {
+            if r.pending >= self.allowance.window {
                 self.recs[rec].parked = Parked::Window;
                 return;
             }

@@ -12,6 +12,8 @@ mod chain;
 mod config;
 mod inflight;
 pub mod limits;
+#[cfg(test)]
+mod live;
 mod memory;
 mod port;
 mod request;
@@ -43,11 +45,7 @@ pub struct VhostOptions {
 
 impl Default for VhostOptions {
     fn default() -> Self {
-        VhostOptions {
-            queues: limits::QUEUES_MAX,
-            queue_size: limits::QUEUE_SIZE_MAX,
-            access: SocketAccess::default(),
-        }
+        VhostOptions { queues: limits::QUEUES_MAX, queue_size: limits::QUEUE_SIZE_MAX, access: SocketAccess::default() }
     }
 }
 

@@ -4,9 +4,9 @@
 //! thread, and has happened when the message is answered. Invariant: what blocks (waiting for requests under way when
 //! a ring stops) blocks this session's thread only.
 
+use super::VhostOptions;
 use super::config::Profile;
 use super::inflight::InflightArea;
-use super::VhostOptions;
 use super::limits::REGIONS_MAX;
 use super::memory::{GuestMap, Region};
 use super::port::{Refusal, VhostPort};
