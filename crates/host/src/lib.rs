@@ -1,9 +1,20 @@
-//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files.
+//! What touches the kernel and raw memory, behind safe interfaces: the frame arena, io_uring, files, epoll.
 //!
 //! Owns every `unsafe` block of the workspace. Never knows what a cache, a policy or a guest is.
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod crew;
+pub mod engine;
+pub mod file;
 pub mod frame;
+pub mod pool;
+pub mod ring;
+pub mod wait;
 
+pub use crew::{Crew, Work};
+pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
+pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, IoBuf};
+pub use ring::probe_io_uring;
+pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

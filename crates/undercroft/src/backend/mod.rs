@@ -3,8 +3,21 @@
 //! Owns the image. Never knows about caching. Invariant: every operation submitted comes back from `poll` exactly
 //! once, with its buffer, whatever happens to the disk.
 
+mod detect;
+mod error;
+mod failures;
+pub mod qcow2;
+mod raw;
+mod registry;
+
+pub use error::OpenError;
+pub use undercroft_host::EngineChoice;
+
+use detect::Magic;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use undercroft_cache::{Io, IoDone};
+use undercroft_host::{Direct, DiskFile};
 
 /// What a disk is like; fixed while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,4 +80,55 @@ pub enum ImageFormat {
     Qcow2,
     /// Served by an NBD server.
     Nbd,
+}
+
+/// How to open an image, besides what the image says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// io_uring or threads.
+    pub engine: EngineChoice,
+}
+
+/// Opens an image.
+///
+/// # Errors
+/// See [`OpenError`]; each message names the image and the remedy.
+pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>, OpenError> {
+    if spec.format == Some(ImageFormat::Nbd) || is_nbd(&spec.location) {
+        return Err(OpenError::Location { location: spec.location.clone(), what: "not yet".into() });
+    }
+    let opening = |e| OpenError::opening(&spec.location, spec.read_only, e);
+    let (file, not_direct) =
+        DiskFile::open(Path::new(&spec.location), spec.read_only, Direct::Prefer).map_err(opening)?;
+    let first_bytes = |file: &DiskFile| {
+        let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
+        detect::read(file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)
+    };
+    let format = match spec.format {
+        Some(f) => f,
+        None => match detect::magic(&first_bytes(&file)?) {
+            Magic::Qcow2 => ImageFormat::Qcow2,
+            Magic::Other(format) => return Err(OpenError::Format { image: spec.location.clone(), format }),
+            Magic::None => ImageFormat::Raw,
+        },
+    };
+    match format {
+        ImageFormat::Qcow2 => Ok(Box::new(qcow2::Qcow2::open(spec, file, not_direct)?)),
+        _ => {
+            let guessed = spec.format.is_none();
+            if guessed {
+                tracing::info!(
+                    image = spec.location,
+                    "no format given and none recognised: it is served as raw, and writes that would make its first \
+                     sector look like another format are refused; give the format to lift that"
+                );
+            }
+            Ok(Box::new(raw::Raw::open(spec, file, not_direct, guessed, options)?))
+        }
+    }
+}
+
+/// Whether a location names an NBD server.
+fn is_nbd(location: &str) -> bool {
+    location.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }

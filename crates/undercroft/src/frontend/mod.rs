@@ -3,6 +3,10 @@
 //! Owns sockets, rings and request tags. Never knows about caching or images.
 //! Invariant: nothing a guest or client sends causes a panic, a hang of another disk, or memory past a fixed bound.
 
+pub mod nbd;
+pub mod socket;
+pub mod vhost;
+
 use crate::backend::Geometry;
 use std::os::fd::BorrowedFd;
 use undercroft_cache::{DiskId, Extent, IoError, Request};
@@ -52,8 +56,29 @@ pub trait Port: Send {
     /// Stops taking requests; those under way will still be replied. Called when the disk detaches or the daemon stops.
     fn shut(&mut self);
 
+    /// Who is at the other end, for `status`.
+    fn peer(&self) -> Peer;
+
     /// For a downcast by the front end that created the port.
     fn as_any(&mut self) -> &mut dyn std::any::Any;
+}
+
+/// Who is at the other end of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Which protocol it speaks.
+    pub protocol: Protocol,
+    /// What is known of it: `4 queues, 128MiB of memory`, `127.0.0.1:51342`.
+    pub name: String,
+}
+
+/// Protocols of front ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// vhost-user-blk.
+    VhostUser,
+    /// Network block device.
+    Nbd,
 }
 
 /// What a descriptor of a port is watched for.

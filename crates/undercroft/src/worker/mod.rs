@@ -1,3 +1,212 @@
-//! Worker threads: each owns some disks, with their core, back ends and ports.
+//! Worker threads: each owns some disks, with their core, back ends and ports, and turns the crank.
 //!
-//! Owns the order in which things happen. Never blocks on a disk or a peer; holds no lock. To come.
+//! Owns the order in which things happen in the data path. Never blocks on a disk or a peer, and holds no lock: other
+//! threads reach a worker by sending it closures. Invariant: everything that a turn submitted is kicked, and every
+//! reply of a turn is flushed, before the worker sleeps.
+
+mod effects;
+mod handle;
+mod latencies;
+mod polling;
+mod ports;
+mod turn;
+
+pub use handle::{DiskHost, Gone, WorkerHandle};
+pub use latencies::Latencies;
+
+use crate::backend::Backend;
+use crate::frontend::Peer;
+use effects::Dirty;
+use handle::Mailbox;
+use polling::Polling;
+use ports::PortSlot;
+use std::sync::mpsc::Sender;
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, Request, limits};
+use undercroft_host::{Epoll, Interest, Trigger};
+
+/// How a worker is set up.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// Thread name, at most 15 bytes.
+    pub name: String,
+    /// The core's memory and limits.
+    pub core: CoreOptions,
+    /// Longest time that an idle worker looks for new requests before it sleeps, in nanoseconds; 0 sleeps at once.
+    pub poll_ns_max: u64,
+}
+
+/// A disk on its worker.
+pub(crate) struct Disk {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) latencies: Box<Latencies>,
+    /// Bound for polling that this disk asks for, in nanoseconds.
+    pub(crate) poll_ns_max: u64,
+    /// Whether operations were submitted since the last kick.
+    dirty: bool,
+    /// Whether the disk stands on the worker's list of disks with operations under way.
+    listed: bool,
+    /// When an operation last finished, or the first one was started, in nanoseconds.
+    progress_ns: u64,
+    /// Whether the log says that the image does not answer.
+    stalled: bool,
+    /// For the log.
+    name: String,
+    /// Who waits for the disk to be idle so that it can go; it gets the back end, to close it on its own time.
+    leaving: Option<Sender<Box<dyn Backend>>>,
+}
+
+/// One worker: see the module.
+pub struct Worker {
+    core: Core,
+    disks: Vec<Option<Disk>>,
+    ports: Vec<Option<PortSlot>>,
+    /// Ports looked at in every turn, because they had work lately.
+    active: Vec<u32>,
+    /// Disks with operations under way.
+    busy_disks: Vec<u32>,
+    dirty: Dirty,
+    /// Whether a port waits for its disk to have room.
+    starved: bool,
+    /// Whether a port or a disk may wait to be removed.
+    leaving: bool,
+    epoll: Epoll,
+    mailbox: Mailbox,
+    polling: Polling,
+    /// Set by `stop`: the worker ends when everything is gone.
+    stopping: bool,
+    now_ns: u64,
+    tick_ns: u64,
+    // Scratch space of a turn, kept so that no turn allocates.
+    requests: Vec<Request>,
+    done: Vec<IoDone>,
+}
+
+/// What a worker says about one of its disks.
+#[derive(Clone, Debug)]
+pub struct DiskReport {
+    /// The core's counters.
+    pub stats: DiskStats,
+    /// Latencies of its requests.
+    pub latencies: Latencies,
+    /// What serves it.
+    pub backend: String,
+    /// Operations under way of an image that has not answered for [`STALL_NS`].
+    pub stalled_ops: u64,
+    /// Who is connected.
+    pub peers: Vec<Peer>,
+    /// Whether it is being detached.
+    pub leaving: bool,
+}
+
+/// An image that finishes nothing for this long, while operations are under way, is said to be stalled; nanoseconds.
+pub const STALL_NS: u64 = 5_000_000_000;
+
+/// Why a disk could not be added to a worker.
+#[derive(Debug, thiserror::Error)]
+pub enum AddDiskError {
+    /// The core refused it.
+    #[error(transparent)]
+    Core(#[from] undercroft_cache::AddDiskError),
+    /// The kernel refused to watch the back end's descriptor.
+    #[error("cannot watch the back end for completions: {0}")]
+    Watch(std::io::Error),
+    /// No free place.
+    #[error("this daemon already serves {} disks, its limit; start a second daemon for more", limits::DISKS_MAX)]
+    TooMany,
+}
+
+impl Worker {
+    /// Adds a disk with its back end; returns its id.
+    ///
+    /// # Errors
+    /// If the core has no room, or the kernel refuses to watch the descriptor; the back end is dropped then.
+    pub fn add_disk(
+        &mut self,
+        name: String,
+        backend: Box<dyn Backend>,
+        options: DiskOptions,
+        poll_ns_max: u64,
+    ) -> Result<DiskId, AddDiskError> {
+        let place = self.disks.iter().position(Option::is_none).unwrap_or(self.disks.len());
+        if place >= limits::DISKS_MAX {
+            return Err(AddDiskError::TooMany);
+        }
+        let id = DiskId(place as u32);
+        self.core.add_disk(id, options)?;
+        if let Err(e) =
+            self.epoll.add(backend.wake_fd(), turn::token(turn::BACKEND, id.0, 0), Interest::Read, Trigger::Level)
+        {
+            self.core.remove_disk(id);
+            return Err(AddDiskError::Watch(e));
+        }
+        let disk = Disk {
+            backend,
+            latencies: Box::default(),
+            poll_ns_max,
+            dirty: false,
+            listed: false,
+            progress_ns: 0,
+            stalled: false,
+            name,
+            leaving: None,
+        };
+        if place == self.disks.len() {
+            self.disks.push(Some(disk));
+        } else {
+            self.disks[place] = Some(disk);
+        }
+        self.update_polling();
+        Ok(id)
+    }
+
+    /// Refuses new requests of the disk, shuts its ports, and when it is idle takes it out and sends its back end to
+    /// `to`. An unknown disk drops `to`.
+    pub fn remove_disk(&mut self, id: DiskId, to: Sender<Box<dyn Backend>>) {
+        let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        disk.leaving = Some(to);
+        self.core.begin_shutdown(id);
+        for (n, slot) in self.ports.iter_mut().enumerate() {
+            if let Some(slot) = slot.as_mut().filter(|s| s.disk == id) {
+                slot.port.shut();
+                slot.wake(n as u32, &mut self.active, self.now_ns);
+            }
+        }
+        self.leaving = true;
+    }
+
+    /// The core, for commands that change or read it.
+    pub fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    /// What there is to say about a disk; `None` if there is none of that id.
+    pub fn report(&self, id: DiskId) -> Option<DiskReport> {
+        let d = self.disks.get(id.0 as usize)?.as_ref()?;
+        Some(DiskReport {
+            stats: self.core.stats(id),
+            latencies: (*d.latencies).clone(),
+            backend: d.backend.describe(),
+            stalled_ops: if d.stalled { d.backend.inflight() as u64 } else { 0 },
+            peers: self.ports.iter().flatten().filter(|s| s.disk == id).map(|s| s.port.peer()).collect(),
+            leaving: d.leaving.is_some(),
+        })
+    }
+
+    /// Changes the polling bound that a disk asks for, in nanoseconds.
+    pub fn set_poll(&mut self, id: DiskId, poll_ns_max: u64) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.poll_ns_max = poll_ns_max;
+        }
+        self.update_polling();
+    }
+
+    fn update_polling(&mut self) {
+        let bound = self.disks.iter().flatten().map(|d| d.poll_ns_max).max().unwrap_or(0);
+        self.polling.set_bound(bound);
+    }
+
+    /// Asks the worker to end when its last disk has gone.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+}

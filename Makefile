@@ -1,0 +1,80 @@
+# Every target that a person needs, with its line of help. `make` alone prints them.
+#
+# make demo, make test and make bench each install what they need first (scripts/setup.sh; UNDERCROFT_NO_SETUP=1 leaves
+# that to you). Nothing here is clever: each target is one command that can be run by hand.
+
+SHELL := /bin/bash
+CARGO := scripts/cargo
+# Debian's own Python: the one that has Debian's python3-pytest and python3-matplotlib.
+PYTHON ?= /usr/bin/python3
+PREFIX ?= /usr/local
+DESTDIR ?=
+FUZZ_SECONDS ?= 600
+SIM_ARGS ?=
+export PYTHON
+
+UNDERCROFT := target/release/undercroft
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build test test-long demo demo-quick bench sim fuzz fmt lint install deb clean policy-table
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install everything that any target needs (apt packages, Rust), saying what and why
+	@scripts/setup.sh build test demo bench
+
+build: ## Build the daemon: target/release/undercroft
+	@scripts/setup.sh build
+	$(CARGO) build --release -p undercroft
+
+test: ## Prove it right: layout, lints, unit and property tests, simulation, 30 s of fuzzing a target, real programs, a guest
+	@scripts/setup.sh build test
+	@scripts/test.sh
+
+test-long: ## The same for hours: more seeds, long golden runs, more kill -9, longer fuzzing, guests
+	@scripts/setup.sh build test
+	@scripts/test.sh --long
+
+demo: ## Two real guests on Undercroft, on cache=none and on the host page cache, at equal host memory (under 5 min)
+	@scripts/setup.sh build demo
+	$(CARGO) build --release -p undercroft
+	$(PYTHON) demo/demo.py $(DEMO_ARGS)
+
+demo-quick: ## The same comparison without QEMU guests: the benchmark's driver in their place (seconds)
+	@scripts/setup.sh build demo
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) demo/quick.py $(DEMO_ARGS)
+
+bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) bench/compare.py $(BENCH_ARGS)
+
+sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure prints its seed and replays
+	@scripts/setup.sh build
+	$(CARGO) run --release -p undercroft-testkit --bin sim -- $(SIM_ARGS)
+
+fuzz: ## Fuzz every target for FUZZ_SECONDS (600) each
+	@scripts/setup.sh build test
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+fmt: ## Lay out the code
+	$(CARGO) fmt --all
+
+lint: ## Check the layout and every lint, as make test does
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+policy-table: ## Measure every policy on the block traces: the table behind the default policy
+	@scripts/setup.sh build
+	$(CARGO) run --release -p undercroft-lab --example policy_table
+
+install: build ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
+	@scripts/install.sh "$(DESTDIR)" "$(PREFIX)"
+
+deb: build ## Build a Debian package under build/
+	@scripts/deb.sh
+
+clean: ## Remove everything that was built or fetched
+	rm -rf target build fuzz/target fuzz/corpus fuzz/artifacts

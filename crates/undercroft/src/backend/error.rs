@@ -1,0 +1,163 @@
+//! Why an image cannot be opened: one message per reason, each naming the image and the remedy.
+//!
+//! Owns the wording. Never decides. Invariant: no message needs another line of the log to be understood.
+
+use std::io;
+use thiserror::Error;
+
+/// Why an image cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Nothing at that path.
+    #[error("{image}: there is no such image; check the path (a relative one starts at {from})")]
+    NotFound {
+        /// The image.
+        image: String,
+        /// The working directory.
+        from: String,
+    },
+    /// The file may not be opened.
+    #[error("{image}: this process may not open it for {access}; {remedy}")]
+    Permission {
+        /// The image.
+        image: String,
+        /// `reading` or `reading and writing`.
+        access: &'static str,
+        /// What can be done.
+        remedy: &'static str,
+    },
+    /// A directory, a character device, a pipe.
+    #[error("{image}: {what}; name an image file or a block device")]
+    NotADisk {
+        /// The image.
+        image: String,
+        /// What it is.
+        what: String,
+    },
+    /// No bytes.
+    #[error("{image}: the image is empty; give it a size, for instance `truncate -s 10G {image}`")]
+    Empty {
+        /// The image.
+        image: String,
+    },
+    /// A size that cannot be served.
+    #[error(
+        "{image}: its size of {size} bytes is not a multiple of {unit}, so its last sector could not be reached; \
+         round it up: `truncate -s {rounded} {image}`"
+    )]
+    OddSize {
+        /// The image.
+        image: String,
+        /// Its size in bytes.
+        size: u64,
+        /// What it has to be a multiple of.
+        unit: u32,
+        /// The next size that will do.
+        rounded: u64,
+    },
+    /// Open already by another disk of this daemon.
+    #[error("{image}: disk image in use by another disk of this daemon ({other}); {remedy}")]
+    InUseHere {
+        /// The image.
+        image: String,
+        /// The location under which the other disk opened it.
+        other: String,
+        /// What can be done.
+        remedy: &'static str,
+    },
+    /// Locked by another program.
+    #[error(
+        "{image}: the image is locked by another program{by}; stop that program first, or open the image read-only there and here"
+    )]
+    InUse {
+        /// The image.
+        image: String,
+        /// ` (qemu-system-x86, pid 12)`, or nothing.
+        by: String,
+    },
+    /// A format that is known but not served.
+    #[error(
+        "{image}: {format} images are not served directly; let qemu-nbd open it (`qemu-nbd --socket=/run/disk.sock --persistent {image}`) and name the disk `nbd+unix:///?socket=/run/disk.sock`"
+    )]
+    Format {
+        /// The image.
+        image: String,
+        /// The format's name.
+        format: &'static str,
+    },
+    /// An image that is broken.
+    #[error("{image}: the image is damaged: {what}; try `qemu-img check -r all` on a copy of it")]
+    Damaged {
+        /// The image.
+        image: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// An image that uses something not served.
+    #[error("{image}: {feature} is not supported; {remedy}")]
+    Unsupported {
+        /// The image.
+        image: String,
+        /// The feature.
+        feature: String,
+        /// What can be done.
+        remedy: String,
+    },
+    /// A file that the image refers to.
+    #[error("{image}: its backing image cannot be opened: {source}")]
+    Backing {
+        /// The image that names the other.
+        image: String,
+        /// What is wrong with the other.
+        source: Box<OpenError>,
+    },
+    /// An NBD location that is not one.
+    #[error("{location}: {what}; write `nbd://host[:port]/export` or `nbd+unix:///export?socket=/path`")]
+    Location {
+        /// As given.
+        location: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// An NBD server that cannot be used.
+    #[error("{location}: {what}")]
+    Nbd {
+        /// As given.
+        location: String,
+        /// What happened and what can be done.
+        what: String,
+    },
+    /// Anything else the system says.
+    #[error("{image}: {doing}: {source}")]
+    Io {
+        /// The image.
+        image: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// The error for a failed `open` of the file at `image`.
+    pub(super) fn opening(image: &str, read_only: bool, e: io::Error) -> Self {
+        let image = image.to_owned();
+        match e.kind() {
+            io::ErrorKind::NotFound => {
+                let from = std::env::current_dir().map_or_else(|_| ".".to_owned(), |d| d.display().to_string());
+                Self::NotFound { image, from }
+            }
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                let (access, remedy) = if read_only {
+                    ("reading", "give its user the right to read the image")
+                } else {
+                    ("reading and writing", "give its user the right to write to the image, or open it read-only")
+                };
+                Self::Permission { image, access, remedy }
+            }
+            io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => Self::NotADisk { image, what: e.to_string() },
+            _ => Self::Io { image, doing: "opening the image", source: e },
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Which images this process has open, so that no image is written by two disks, or written under a reader.
+//!
+//! Owns a table of claims for the whole process. Never opens anything. Invariant: an image in the table has either one
+//! writer or any number of readers.
+
+use super::OpenError;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use undercroft_host::FileId;
+
+static OPEN: Mutex<BTreeMap<FileId, Entry>> = Mutex::new(BTreeMap::new());
+
+struct Entry {
+    /// Location of the disk that came first.
+    by: String,
+    writer: bool,
+    claims: usize,
+}
+
+fn table() -> MutexGuard<'static, BTreeMap<FileId, Entry>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to use one image in one way; ends when dropped.
+#[derive(Debug)]
+pub(super) struct InUse(FileId);
+
+impl InUse {
+    /// Claims the image `id` for the disk at `location`.
+    pub(super) fn claim(id: FileId, image: &str, location: &str, writer: bool) -> Result<Self, OpenError> {
+        let mut table = table();
+        match table.get_mut(&id) {
+            None => {
+                table.insert(id, Entry { by: location.to_owned(), writer, claims: 1 });
+            }
+            Some(e) if !writer && !e.writer => e.claims += 1,
+            Some(e) => {
+                let remedy = if writer && !e.writer {
+                    "it is read there (perhaps as the backing image of a clone): writing to it would change that disk; make a clone: `qemu-img create -f qcow2 -b IMAGE -F FORMAT CLONE`"
+                } else if writer {
+                    "two disks that write to one image destroy it; remove one, or make a clone for it: `qemu-img create -f qcow2 -b IMAGE -F FORMAT CLONE`"
+                } else {
+                    "it is written there, so what is read here could be stale; open it read-only there too"
+                };
+                return Err(OpenError::InUseHere { image: image.to_owned(), other: e.by.clone(), remedy });
+            }
+        }
+        Ok(Self(id))
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut table = table();
+        if let Some(e) = table.get_mut(&self.0) {
+            e.claims -= 1;
+            if e.claims == 0 {
+                table.remove(&self.0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_writer_or_many_readers() {
+        let id = FileId::File { device: u64::MAX, inode: 1 };
+        let claim = |writer| InUse::claim(id, "a.img", "disk one", writer);
+        let readers = (claim(false).unwrap(), claim(false).unwrap());
+        let e = claim(true).unwrap_err().to_string();
+        assert!(e.contains("a.img") && e.contains("disk one"), "{e}");
+        drop(readers.0);
+        assert!(claim(true).is_err());
+        drop(readers.1);
+        let writer = claim(true).unwrap();
+        assert!(claim(true).is_err());
+        assert!(claim(false).is_err());
+        drop(writer);
+        claim(false).unwrap();
+    }
+}

@@ -1,0 +1,204 @@
+//! Plans that change while they run: what differs, and what of it can be done live.
+//!
+//! Owns the arithmetic of reload and resize, so that the daemon only carries out. Never does anything itself.
+//! Invariant: applying `difference(old, new)` to `old` keeps the shares within the memory at the end.
+
+use super::keys::SHARE_BYTES_MIN;
+use super::plan::{DiskPlan, LogLevel, ServePlan};
+use super::shares;
+use crate::control::{ControlError, ControlErrorKind, DiskChange};
+use crate::units::Size;
+
+/// What leads from one plan to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanChange {
+    /// Disks to detach, first of all.
+    pub removed: Vec<String>,
+    /// Disks to change live. Shrink before you grow: the shares fit into the memory only after all of them.
+    pub changed: Vec<(String, DiskChange)>,
+    /// Disks to attach, last.
+    pub added: Vec<DiskPlan>,
+    /// The new level of logging.
+    pub log_level: Option<LogLevel>,
+    /// What cannot be done live, in words: `daemon.workers: 2 -> 4`.
+    pub needs_restart: Vec<String>,
+    /// The plan that holds once all of it is done.
+    pub result: Option<ServePlan>,
+}
+
+impl ServePlan {
+    /// What must be done for this plan, which runs, to become `new`. Disks are matched by name; what cannot change live
+    /// is reported and stays as it is.
+    pub fn difference(&self, new: &ServePlan) -> PlanChange {
+        let mut change = PlanChange::default();
+        let mut result = self.clone();
+        self.fixed_parts(new, &mut change.needs_restart);
+        if self.daemon.log.level != new.daemon.log.level {
+            change.log_level = Some(new.daemon.log.level);
+            result.daemon.log.level = new.daemon.log.level;
+        }
+        result.daemon.poll = new.daemon.poll;
+        result.disks.clear();
+        for disk in &new.disks {
+            let Some(old) = self.disks.iter().find(|d| d.name == disk.name) else {
+                if disk.nbd && self.nbd.is_empty() {
+                    change.needs_restart.push(format!("disk \"{}\": NBD export needs a listener", disk.name));
+                    continue;
+                }
+                result.disks.push(disk.clone());
+                continue;
+            };
+            let mut merged = old.clone();
+            merged.share_bytes = disk.share_bytes;
+            merged.share_fixed = disk.share_fixed;
+            merged.weight = disk.weight;
+            merged.policy = disk.policy;
+            merged.poll = disk.poll;
+            for key in stubborn(&merged, disk) {
+                let what = format!("disk \"{}\": {key} (or detach and attach it)", disk.name);
+                change.needs_restart.push(what);
+            }
+            result.disks.push(merged);
+        }
+        // The new file's shares were worked out for its own memory; what runs keeps the old.
+        if let Err(misfit) = shares::divide(result.store.memory_bytes, &mut result.disks) {
+            change.needs_restart.push(format!("everything: {}", misfit.error));
+            return PlanChange { needs_restart: change.needs_restart, ..PlanChange::default() };
+        }
+        change.removed = self.disks.iter().map(|d| &d.name).filter(|n| !has(&result, n)).cloned().collect();
+        change.added = result.disks.iter().filter(|d| !has(self, &d.name)).cloned().collect();
+        for old in &self.disks {
+            let Some(new) = result.disks.iter().find(|d| d.name == old.name) else { continue };
+            let differs = DiskChange {
+                share_bytes: (old.share_bytes != new.share_bytes).then_some(new.share_bytes),
+                policy: (old.policy != new.policy).then_some(new.policy),
+                poll: (old.poll != new.poll).then_some(new.poll),
+            };
+            if differs != DiskChange::default() {
+                change.changed.push((old.name.clone(), differs));
+            }
+        }
+        // Shrinking ones first, so that carrying the list out in order never needs more than the memory.
+        let grows = |name: &str, c: &DiskChange| {
+            let old = self.disks.iter().find(|d| d.name == name).map_or(0, |d| d.share_bytes);
+            c.share_bytes.is_some_and(|s| s > old)
+        };
+        change.changed.sort_by_key(|(name, c)| grows(name, c));
+        change.result = Some(result);
+        change
+    }
+
+    /// What differs outside the disks and needs a restart.
+    fn fixed_parts(&self, new: &ServePlan, needs_restart: &mut Vec<String>) {
+        let mut tell = |key: &str, old: String, new: String| {
+            if old != new {
+                needs_restart.push(format!("{key}: {old} -> {new}"));
+            }
+        };
+        let (a, b) = (&self.daemon, &new.daemon);
+        tell("store.memory", Size(self.store.memory_bytes).to_string(), Size(new.store.memory_bytes).to_string());
+        tell("daemon.control", a.control_socket.display().to_string(), b.control_socket.display().to_string());
+        tell("daemon.control_group", group(a.control_access.gid), group(b.control_access.gid));
+        tell("daemon.disk_group", group(a.disk_access.gid), group(b.disk_access.gid));
+        tell("daemon.runtime_dir", a.runtime_dir.display().to_string(), b.runtime_dir.display().to_string());
+        tell("daemon.workers", a.workers.to_string(), b.workers.to_string());
+        let metrics = |m: Option<std::net::SocketAddr>| m.map_or("off".to_string(), |m| m.to_string());
+        tell("daemon.metrics", metrics(a.metrics), metrics(b.metrics));
+        tell("daemon.log_format", format!("{:?}", a.log.format), format!("{:?}", b.log.format));
+        let listeners = |p: &ServePlan| {
+            let all: Vec<_> = p.nbd.iter().map(ToString::to_string).collect();
+            if all.is_empty() { "off".to_string() } else { all.join(", ") }
+        };
+        tell("nbd", listeners(self), listeners(new));
+    }
+
+    /// This plan with a disk changed and all shares worked out afresh: what `Daemon::change_disk` should bring about.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Invalid` if the share is too small or does not fit beside the others.
+    pub fn with_change(&self, name: &str, change: &DiskChange) -> Result<ServePlan, ControlError> {
+        let mut plan = self.clone();
+        let Some(disk) = plan.disks.iter_mut().find(|d| d.name == name) else {
+            return Err(ControlError::no_disk(name, self.disks.iter().map(|d| d.name.as_str())));
+        };
+        if let Some(bytes) = change.share_bytes {
+            if bytes < SHARE_BYTES_MIN {
+                let error = format!("disk \"{name}\": size {} is too little to cache in", Size(bytes));
+                let remedy = format!("give at least {}", Size(SHARE_BYTES_MIN));
+                return Err(ControlError::new(ControlErrorKind::Invalid, error, remedy));
+            }
+            disk.share_bytes = bytes;
+            disk.share_fixed = true;
+        }
+        disk.policy = change.policy.unwrap_or(disk.policy);
+        disk.poll = change.poll.unwrap_or(disk.poll);
+        if change.share_bytes.is_some() {
+            shares::divide(plan.store.memory_bytes, &mut plan.disks).map_err(|m| {
+                ControlError::new(ControlErrorKind::Invalid, format!("disk \"{name}\": {}", m.error), m.remedy)
+            })?;
+        }
+        Ok(plan)
+    }
+
+    /// This plan without a disk, its share given to those without a fixed one.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn without_disk(&self, name: &str) -> Result<ServePlan, ControlError> {
+        if !has(self, name) {
+            return Err(ControlError::no_disk(name, self.disks.iter().map(|d| d.name.as_str())));
+        }
+        let mut plan = self.clone();
+        plan.disks.retain(|d| d.name != name);
+        shares::divide(plan.store.memory_bytes, &mut plan.disks)
+            .map_err(|m| ControlError::new(ControlErrorKind::Failed, m.error, m.remedy))?;
+        Ok(plan)
+    }
+}
+
+fn has(plan: &ServePlan, name: &str) -> bool {
+    plan.disks.iter().any(|d| d.name == name)
+}
+
+fn group(gid: Option<u32>) -> String {
+    gid.map_or("none".to_string(), |g| g.to_string())
+}
+
+/// Keys in which two plans for a disk differ although they cannot change live.
+fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
+    // Without `..`, so that a new key does not compile until it is decided here whether it can change live.
+    let DiskPlan {
+        name: _,
+        vm: _,
+        image,
+        socket,
+        nbd,
+        policy: _,
+        share_bytes: _,
+        share_fixed: _,
+        weight: _,
+        readahead_bytes,
+        write_allocate,
+        serial,
+        queues,
+        queue_size,
+        poll: _,
+    } = running;
+    let mut keys = Vec::new();
+    let mut check = |key, same: bool| {
+        if !same {
+            keys.push(key);
+        }
+    };
+    check("image", image.location == wanted.image.location);
+    check("format", image.format == wanted.image.format);
+    check("read_only", image.read_only == wanted.image.read_only);
+    check("socket", *socket == wanted.socket);
+    check("nbd", *nbd == wanted.nbd);
+    check("readahead", *readahead_bytes == wanted.readahead_bytes);
+    check("write_allocate", *write_allocate == wanted.write_allocate);
+    check("serial", *serial == wanted.serial);
+    check("queues", *queues == wanted.queues);
+    check("queue_size", *queue_size == wanted.queue_size);
+    keys
+}

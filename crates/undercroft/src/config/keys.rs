@@ -1,0 +1,381 @@
+//! Every key of the configuration: name, kind, default, meaning. One source for reading, messages, manual and docs.
+//!
+//! Owns words and limits. Never reads a file. Invariant: a key that is not here is refused, and one that is here is
+//! read (a test of `reader` holds both).
+
+use crate::units::{KIB, MIB, Size};
+use std::time::Duration;
+
+/// Least memory of a store, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 16 * MIB;
+/// Memory of a store if none is given: a quarter of the machine's, but not more than this.
+pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1024 * MIB;
+/// Least share of a disk, in bytes: its I/O under way alone may own half of it.
+pub const SHARE_BYTES_MIN: u64 = 16 * MIB;
+/// Weight of a disk without one.
+pub const WEIGHT_DEFAULT: u32 = 100;
+/// Largest weight.
+pub const WEIGHT_MAX: u32 = 10_000;
+/// Read-ahead of a disk without one, in bytes.
+pub const READAHEAD_BYTES_DEFAULT: u32 = 512 * KIB as u32;
+/// Largest read-ahead, in bytes.
+pub const READAHEAD_BYTES_MAX: u32 = 4 * MIB as u32;
+/// Queues of a vhost-user device.
+pub const QUEUES_DEFAULT: u16 = 4;
+/// Most queues of a vhost-user device.
+pub const QUEUES_MAX: u16 = 64;
+/// Entries of a queue.
+pub const QUEUE_SIZE_DEFAULT: u16 = 256;
+/// Fewest entries of a queue.
+pub const QUEUE_SIZE_MIN: u16 = 2;
+/// Most entries of a queue: what QEMU allows.
+pub const QUEUE_SIZE_MAX: u16 = 1024;
+/// Bound of polling.
+pub const POLL_DEFAULT: Duration = Duration::from_micros(50);
+/// Largest bound of polling: past it a worker would only burn a processor.
+pub const POLL_MAX: Duration = Duration::from_millis(10);
+/// Most worker threads.
+pub const WORKERS_MAX: usize = 256;
+/// Workers at most if no number is given.
+pub const WORKERS_DEFAULT_MAX: usize = 16;
+/// Longest serial number that virtio-blk can carry, in bytes.
+pub const SERIAL_BYTES_MAX: usize = 20;
+/// Longest path of a unix socket, in bytes.
+pub const SOCKET_PATH_BYTES_MAX: usize = crate::frontend::socket::PATH_BYTES_MAX;
+/// Longest name of a disk or VM, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Largest configuration file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 4 * MIB;
+
+/// A table of the configuration.
+#[derive(Debug)]
+pub struct Section {
+    /// As it is written: `[store]`, `[[vm.disk]]`.
+    pub header: &'static str,
+    /// What it is for.
+    pub doc: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
+
+/// A key.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value is like.
+    pub kind: &'static str,
+    /// What holds without it; in words where it is not a constant.
+    pub default: &'static str,
+    /// What is allowed.
+    pub range: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+}
+
+macro_rules! key {
+    ($name:literal, $kind:literal, $default:literal, $range:literal, $doc:literal) => {
+        Key { name: $name, kind: $kind, default: $default, range: $range, doc: $doc }
+    };
+}
+
+/// The whole file.
+pub const ROOT: Section = Section {
+    header: "",
+    doc: "The file consists of these tables. Relative paths are taken from the directory of the file.",
+    keys: &[
+        key!("store", "table", "all defaults", "", "The RAM that caches."),
+        key!("daemon", "table", "all defaults", "", "The process: sockets, threads, logs."),
+        key!("nbd", "table", "no listener", "", "Where NBD clients connect."),
+        key!("vm", "tables", "none", "", "Virtual machines, each with its disks."),
+        key!("disk", "tables", "none", "", "Disks that belong to no VM."),
+    ],
+};
+
+/// `[store]`.
+pub const STORE: Section = Section {
+    header: "[store]",
+    doc: "The RAM that caches, for all disks together.",
+    keys: &[key!(
+        "memory",
+        "size",
+        "a quarter of the machine's memory, at most `1GiB`",
+        "`16MiB` to the machine's memory",
+        "Hard ceiling for cached data and its metadata together. It is allocated at the start and never exceeded."
+    )],
+};
+
+/// `[daemon]`.
+pub const DAEMON: Section = Section {
+    header: "[daemon]",
+    doc: "The process around the cache.",
+    keys: &[
+        key!(
+            "control",
+            "path",
+            "`control.sock` in `runtime_dir`",
+            "at most 107 bytes",
+            "The control socket, which `undercroft status` and the other commands talk to."
+        ),
+        key!(
+            "control_group",
+            "group",
+            "none: mode 0600",
+            "name or number",
+            "Group that may use the control socket (mode 0660). Whoever may use it can stop the daemon and attach disks."
+        ),
+        key!(
+            "runtime_dir",
+            "path",
+            "`/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
+            "",
+            "Where sockets go that have no path of their own. Made with mode 0755 if it is missing."
+        ),
+        key!(
+            "disk_group",
+            "group",
+            "none: mode 0600",
+            "name or number",
+            "Group that may use the sockets of the disks (mode 0660): the one QEMU runs in, often `kvm` or `libvirt-qemu`."
+        ),
+        key!(
+            "workers",
+            "number",
+            "one per processor, at most 16",
+            "1 to 256",
+            "Threads that serve disks. Each disk belongs to one of them."
+        ),
+        key!(
+            "poll",
+            "time",
+            "`50us`",
+            "`0` (off) to `10ms`",
+            "How long a worker looks for the next request at most before it sleeps. It polls only while that pays. Disks can differ."
+        ),
+        key!(
+            "metrics",
+            "address",
+            "off",
+            "IP address and port: `127.0.0.1:9464`",
+            "Serves `/metrics` for Prometheus over TCP too. Without it, `/metrics` is on the control socket only. No encryption, no authentication."
+        ),
+        key!(
+            "log_level",
+            "text",
+            "`info`",
+            "`error`, `warn`, `info`, `debug`, `trace`",
+            "The least important lines to log. Reload changes it live."
+        ),
+        key!(
+            "log_format",
+            "text",
+            "`text`",
+            "`text`, `json`",
+            "How log lines look: for people, or one JSON object a line."
+        ),
+    ],
+};
+
+/// `[nbd]`.
+pub const NBD: Section = Section {
+    header: "[nbd]",
+    doc: "Where NBD clients connect. Each disk with `nbd = true` is exported under its full name (`VM:DISK`).",
+    keys: &[
+        key!("unix", "path", "off", "at most 107 bytes", "A unix socket. Its group is `daemon.disk_group`."),
+        key!(
+            "tcp",
+            "address",
+            "off",
+            "IP address and port: `127.0.0.1:10809`",
+            "A TCP address. No encryption, no authentication: whoever reaches it can read and write the disks."
+        ),
+    ],
+};
+
+/// `[[vm]]`.
+pub const VM: Section = Section {
+    header: "[[vm]]",
+    doc: "A virtual machine.",
+    keys: &[
+        key!("name", "text", "required", "letters, digits, `-`, `_`, `.`; at most 64", "Its name, unique."),
+        key!("disk", "tables", "none", "", "Its disks, as `[[vm.disk]]` after it."),
+    ],
+};
+
+/// `[[disk]]` and `[[vm.disk]]`.
+pub const DISK: Section = Section {
+    header: "[[vm.disk]] and [[disk]]",
+    doc: "A disk: of the VM above it (`[[vm.disk]]`), or of none (`[[disk]]`).",
+    keys: &[
+        key!(
+            "name",
+            "text",
+            "required",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "Its name, unique within its VM."
+        ),
+        key!(
+            "image",
+            "path or URI",
+            "required",
+            "",
+            "A file or block device, or an NBD server: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`."
+        ),
+        key!(
+            "format",
+            "text",
+            "found out from the image",
+            "`raw`, `qcow2`, `nbd`",
+            "Format of the image. Give it for raw images of guests you don't trust: a guest can write what looks like a qcow2 header."
+        ),
+        key!("read_only", "boolean", "`false`", "", "Refuses writes, and opens the image without the right to write."),
+        key!(
+            "socket",
+            "path",
+            "`VM-DISK.sock` or `DISK.sock` in `runtime_dir`",
+            "at most 107 bytes",
+            "The vhost-user socket that QEMU connects to."
+        ),
+        key!(
+            "vhost_user",
+            "boolean",
+            "`true`",
+            "",
+            "Whether there is a vhost-user socket; false for disks served over NBD only."
+        ),
+        key!("nbd", "boolean", "`false`", "", "Exports the disk on the listeners of `[nbd]`."),
+        key!(
+            "policy",
+            "text",
+            "`s3-fifo`",
+            "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
+            "Replacement policy: which blocks stay when room is short. Can change live."
+        ),
+        key!(
+            "size",
+            "size",
+            "a part by `weight` of what the disks with a `size` leave",
+            "`16MiB` to `store.memory`",
+            "Share of the store for this disk, metadata included. Can change live."
+        ),
+        key!(
+            "weight",
+            "number",
+            "`100`",
+            "1 to 10000",
+            "Part of what is left, relative to the other disks without a `size`."
+        ),
+        key!(
+            "readahead",
+            "size",
+            "`512KiB`",
+            "`0` (off) to `4MiB`",
+            "How far to read ahead of a proven sequential stream at most."
+        ),
+        key!(
+            "write_allocate",
+            "boolean",
+            "`true`",
+            "",
+            "Whether a block becomes cached when it is written. Writes go to the image before they are acknowledged either way."
+        ),
+        key!(
+            "serial",
+            "text",
+            "made from the name",
+            "at most 20 printable ASCII characters",
+            "Serial number that the guest sees (`/dev/disk/by-id/virtio-SERIAL`)."
+        ),
+        key!("queues", "number", "`4`", "1 to 64", "Queues of the vhost-user device; QEMU may use fewer, not more."),
+        key!("queue_size", "number", "`256`", "power of two, 2 to 1024", "Entries of each queue."),
+        key!(
+            "poll",
+            "time",
+            "`daemon.poll`",
+            "`0` (off) to `10ms`",
+            "Bound of polling for this disk. Can change live."
+        ),
+    ],
+};
+
+/// All sections, in the order in which docs list them.
+pub const SECTIONS: [&Section; 6] = [&ROOT, &STORE, &DAEMON, &NBD, &VM, &DISK];
+
+/// The policy of a disk without one; the reason is in the decision records of the engine.
+pub const POLICY_DEFAULT: undercroft_engine::PolicyKind = undercroft_engine::PolicyKind::S3Fifo;
+
+/// The candidate that `text` was probably meant to be, if one is close: by letters changed, swapped, added or lost.
+pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if text.len() > 4 * NAME_BYTES_MAX {
+        return None;
+    }
+    let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_', ' '], "");
+    let wanted = plain(text);
+    let distance = |c: &str| {
+        let c = plain(c);
+        let letters = c.chars().count().max(wanted.chars().count());
+        let edits = strsim::osa_distance(&c, &wanted);
+        let close = edits <= 1 + letters / 4 && edits * 2 < letters;
+        (close || strsim::jaro_winkler(&c, &wanted) > 0.9).then_some(edits)
+    };
+    candidates.into_iter().filter_map(|c| Some((distance(c)?, c))).min_by_key(|(edits, _)| *edits).map(|(_, c)| c)
+}
+
+/// Memory of a store if none is given, for a machine with `machine_bytes`.
+pub fn memory_default(machine_bytes: u64) -> Size {
+    let quarter = machine_bytes / 4 / MIB * MIB;
+    Size(quarter.clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_DEFAULT_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Time;
+
+    fn key(section: &Section, name: &str) -> &'static Key {
+        let keys: &'static [Key] = section.keys;
+        keys.iter().find(|k| k.name == name).expect(name)
+    }
+
+    #[test]
+    fn the_words_agree_with_the_numbers() {
+        let size = |b: u64| format!("`{}`", Size(b));
+        assert_eq!(key(&DISK, "readahead").default, size(READAHEAD_BYTES_DEFAULT.into()));
+        assert!(key(&DISK, "readahead").range.ends_with(&size(READAHEAD_BYTES_MAX.into())));
+        assert!(key(&DISK, "size").range.starts_with(&size(SHARE_BYTES_MIN)));
+        assert!(key(&STORE, "memory").range.starts_with(&size(MEMORY_BYTES_MIN)));
+        assert!(key(&STORE, "memory").default.ends_with(&size(MEMORY_BYTES_DEFAULT_MAX)));
+        assert_eq!(key(&DAEMON, "poll").default, format!("`{}`", Time::from(POLL_DEFAULT)));
+        assert!(key(&DISK, "poll").range.ends_with(&format!("`{}`", Time::from(POLL_MAX))));
+        assert_eq!(key(&DISK, "weight").default, format!("`{WEIGHT_DEFAULT}`"));
+        assert!(key(&DISK, "weight").range.ends_with(&WEIGHT_MAX.to_string()));
+        assert_eq!(key(&DISK, "queues").default, format!("`{QUEUES_DEFAULT}`"));
+        assert!(key(&DISK, "queues").range.ends_with(&QUEUES_MAX.to_string()));
+        assert_eq!(key(&DISK, "queue_size").default, format!("`{QUEUE_SIZE_DEFAULT}`"));
+        assert!(key(&DISK, "queue_size").range.ends_with(&format!("{QUEUE_SIZE_MIN} to {QUEUE_SIZE_MAX}")));
+        assert!(key(&DAEMON, "workers").range.ends_with(&WORKERS_MAX.to_string()));
+        assert!(key(&DAEMON, "workers").default.ends_with(&WORKERS_DEFAULT_MAX.to_string()));
+        assert_eq!(key(&DISK, "policy").default, format!("`{POLICY_DEFAULT}`"));
+        let policies: Vec<_> = undercroft_engine::PolicyKind::ALL.iter().map(|k| format!("`{k}`")).collect();
+        assert_eq!(key(&DISK, "policy").range, policies.join(", "));
+    }
+
+    #[test]
+    fn the_nearest_key_is_found_only_if_near() {
+        let keys = || DISK.keys.iter().map(|k| k.name);
+        assert_eq!(nearest("sise", keys()), Some("size"));
+        assert_eq!(nearest("readonly", keys()), Some("read_only"));
+        assert_eq!(nearest("queue-size", keys()), Some("queue_size"));
+        assert_eq!(nearest("lur", ["fifo", "lru", "arc"]), Some("lru"));
+        assert_eq!(nearest("xyz", ["fifo", "lru", "arc"]), None);
+        assert_eq!(nearest("quantum", keys()), None);
+        assert_eq!(nearest("", keys()), None);
+    }
+
+    #[test]
+    fn default_memory_is_a_quarter_within_bounds() {
+        assert_eq!(memory_default(64 << 30), Size(MEMORY_BYTES_DEFAULT_MAX));
+        assert_eq!(memory_default(2 << 30), Size(512 * MIB));
+        assert_eq!(memory_default(1 << 20), Size(MEMORY_BYTES_MIN));
+    }
+}

@@ -1,0 +1,105 @@
+//! What a configuration is measured against: the machine's memory, processors, user and groups.
+//!
+//! Owns a snapshot, taken once, so that the checks are a function of it. Never changes the machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Facts about the machine and the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Bytes of RAM that this process may use: the machine's, or its control group's limit if that is less.
+    pub memory_bytes: u64,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// Where sockets go by default.
+    pub runtime_dir: PathBuf,
+    /// Where relative paths start if there is no configuration file.
+    pub current_dir: PathBuf,
+    /// Names and numbers of groups.
+    pub groups: Vec<(String, u32)>,
+}
+
+impl Machine {
+    /// This machine, as this process sees it.
+    pub fn here() -> Machine {
+        Machine {
+            memory_bytes: memory_bytes(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            runtime_dir: runtime_dir(),
+            current_dir: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            groups: fs::read_to_string("/etc/group").map(|t| groups(&t)).unwrap_or_default(),
+        }
+    }
+
+    /// The number of a group given by name or number.
+    pub fn gid(&self, group: &str) -> Option<u32> {
+        self.groups.iter().find(|(name, _)| name == group).map(|(_, gid)| *gid).or_else(|| group.parse().ok())
+    }
+}
+
+/// `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`.
+pub fn runtime_dir() -> PathBuf {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from("/run/undercroft");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() => Path::new(&dir).join("undercroft"),
+        _ => PathBuf::from(format!("/tmp/undercroft-{}", uid.as_raw())),
+    }
+}
+
+fn memory_bytes() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = total_of(&meminfo).unwrap_or(u64::MAX);
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or("").to_string();
+    let mut limit = total;
+    let mut dir = Path::new("/sys/fs/cgroup").join(group);
+    while dir.starts_with("/sys/fs/cgroup") {
+        let max = fs::read_to_string(dir.join("memory.max")).ok().and_then(|t| t.trim().parse().ok());
+        limit = limit.min(max.unwrap_or(u64::MAX));
+        if !dir.pop() {
+            break;
+        }
+    }
+    limit
+}
+
+fn total_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn groups(text: &str) -> Vec<(String, u32)> {
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            let gid = fields.nth(1)?.parse().ok()?;
+            Some((name.to_string(), gid))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_files_are_read() {
+        assert_eq!(total_of("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
+        assert_eq!(total_of("MemFree: 1 kB\n"), None);
+        let g = groups("root:x:0:\nkvm:x:104:alice,bob\nbroken\n:::\n");
+        assert_eq!(g, vec![("root".to_string(), 0), ("kvm".to_string(), 104)]);
+        let m = Machine { groups: g, ..Machine::here() };
+        assert_eq!((m.gid("kvm"), m.gid("42"), m.gid("nobody-here")), (Some(104), Some(42), None));
+    }
+
+    #[test]
+    fn this_machine_has_memory_and_processors() {
+        let m = Machine::here();
+        assert!(m.memory_bytes > 1 << 20 && m.cpus > 0 && m.runtime_dir.is_absolute());
+    }
+}

@@ -1,0 +1,175 @@
+//! What to serve and how, with every default filled in: the only form of configuration that the daemon sees.
+//!
+//! Owns plain data. Never an `Option` that means "default". Invariants, once resolved: disk names are unique, so are
+//! socket paths; the shares of all disks together fit into the memory of the store.
+
+use crate::backend::ImageSpec;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use undercroft_engine::PolicyKind;
+
+/// Everything `serve` needs, however it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServePlan {
+    /// The configuration file, absolute; `None` for `serve --image`, which cannot reload.
+    pub config_file: Option<PathBuf>,
+    /// What the command line said instead of the file; holds over a reload too.
+    pub overrides: Overrides,
+    /// The RAM that caches.
+    pub store: StorePlan,
+    /// The process around it.
+    pub daemon: DaemonPlan,
+    /// Where NBD clients connect; none unless asked for.
+    pub nbd: Vec<NbdListen>,
+    /// The disks, in the order of the configuration.
+    pub disks: Vec<DiskPlan>,
+}
+
+/// What the command line says instead of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The control socket.
+    pub control_socket: Option<PathBuf>,
+    /// The level of logging.
+    pub log_level: Option<LogLevel>,
+    /// The format of logs.
+    pub log_format: Option<LogFormat>,
+}
+
+/// The RAM that caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorePlan {
+    /// Hard ceiling in bytes, for data and metadata of all disks together.
+    pub memory_bytes: u64,
+}
+
+/// The process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonPlan {
+    /// The control socket.
+    pub control_socket: PathBuf,
+    /// Who may use the control socket.
+    pub control_access: SocketAccess,
+    /// Where sockets go that have no path of their own; to be created if missing.
+    pub runtime_dir: PathBuf,
+    /// Who may use the sockets of disks (vhost-user, and NBD over unix).
+    pub disk_access: SocketAccess,
+    /// Worker threads; at least 1.
+    pub workers: usize,
+    /// Bound of polling for disks that have none of their own.
+    pub poll: Duration,
+    /// Logging.
+    pub log: LogPlan,
+    /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Owner and mode of a socket file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Group to give it to; the mode is 0660 then and 0600 otherwise.
+    pub gid: Option<u32>,
+}
+
+impl SocketAccess {
+    /// The mode of the socket file.
+    pub fn mode(self) -> u32 {
+        if self.gid.is_some() { 0o660 } else { 0o600 }
+    }
+}
+
+/// Logging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPlan {
+    /// The least important level to log.
+    pub level: LogLevel,
+    /// How lines look.
+    pub format: LogFormat,
+}
+
+/// Importance of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// What will hurt.
+    Warn,
+    /// What starts, stops and changes.
+    Info,
+    /// What helps to find a fault.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people; without times and levels where the journal adds its own.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where NBD clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NbdListen {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP address. No encryption, no authentication.
+    Tcp(SocketAddr),
+}
+
+impl fmt::Display for NbdListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NbdListen::Unix(path) => write!(f, "unix:{}", path.display()),
+            NbdListen::Tcp(addr) => write!(f, "tcp:{addr}"),
+        }
+    }
+}
+
+/// One disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskPlan {
+    /// Its name everywhere: `VM:DISK`, or the bare name of a disk without a VM. Also its NBD export name.
+    pub name: String,
+    /// The VM it belongs to.
+    pub vm: Option<String>,
+    /// The image. A location that is a path is absolute.
+    pub image: ImageSpec,
+    /// The vhost-user socket; none if the disk is served over NBD only.
+    pub socket: Option<PathBuf>,
+    /// Whether the NBD listeners export it.
+    pub nbd: bool,
+    /// The replacement policy.
+    pub policy: PolicyKind,
+    /// Bytes of the store that it may use, its metadata included.
+    pub share_bytes: u64,
+    /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and go.
+    pub share_fixed: bool,
+    /// Its part of what the disks with a fixed share leave.
+    pub weight: u32,
+    /// Read-ahead at most, in bytes; 0 is off.
+    pub readahead_bytes: u32,
+    /// Whether a written block that was not cached becomes cached.
+    pub write_allocate: bool,
+    /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
+    pub serial: String,
+    /// Queues of the vhost-user device, 1 to 64.
+    pub queues: u16,
+    /// Entries of each queue: a power of two, 2 to 1024.
+    pub queue_size: u16,
+    /// How long a worker polls for the next request at most before it sleeps; zero is off.
+    pub poll: Duration,
+}
+
+impl ServePlan {
+    /// The disk of that full name; or the only one whose name within its VM it is.
+    pub fn find(&self, name: &str) -> Option<&DiskPlan> {
+        let mut short = self.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));
+        self.disks.iter().find(|d| d.name == name).or_else(|| short.next().filter(|_| short.next().is_none()))
+    }
+}

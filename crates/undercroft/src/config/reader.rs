@@ -1,0 +1,378 @@
+//! From TOML to what was asked for: values of the right kind, with their lines; everything odd becomes a problem.
+//!
+//! Owns the walk over the parsed file. Never checks anything across keys, never looks at the machine. Invariant: it goes
+//! on after a problem, so that one run names them all.
+
+use super::keys::{self, Section};
+use super::problem::{Problem, Severity};
+use super::spec::{DaemonSpec, DiskSpec, Lines, ServeSpec};
+use crate::units::{Size, Time, UnitError};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Reads the text of a configuration file. `file` is only for the record.
+pub fn read(text: &str, file: &Path) -> (ServeSpec, Vec<Problem>) {
+    let starts = std::iter::once(0).chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1));
+    let mut reader = Reader { starts: starts.collect(), problems: Vec::new() };
+    let (root, errors) = DeTable::parse_recoverable(text);
+    for e in &errors {
+        let line = e.span().map(|s| reader.line(s.start));
+        reader.problem(line, "", format!("this is not TOML: {}", e.message().trim()), syntax_remedy(text, line));
+    }
+    let syntax_lines: Vec<_> = reader.problems.iter().filter_map(|p| p.line).collect();
+    let mut spec = reader.root(root.get_ref());
+    spec.config_file = Some(file.to_path_buf());
+    // The parser recovers by guessing: what it made of a broken line is no second problem.
+    let mut seen = 0;
+    reader.problems.retain(|p| {
+        seen += 1;
+        seen <= errors.len() || !p.line.is_some_and(|l| syntax_lines.contains(&l))
+    });
+    (spec, reader.problems)
+}
+
+fn syntax_remedy(text: &str, line: Option<usize>) -> String {
+    let line = line.and_then(|n| text.lines().nth(n - 1)).unwrap_or("");
+    let value = line.split_once('=').map_or("", |(_, v)| v).trim();
+    let unquoted = value.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/' || c == '.')
+        && value.chars().all(|c| c.is_ascii_graphic());
+    if unquoted && value != "true" && value != "false" && value.len() <= 100 {
+        let key = line.split('=').next().unwrap_or("").trim();
+        format!("texts, sizes and times stand in quotes: {key} = \"{value}\"")
+    } else {
+        "correct the line; `man undercroft.toml` shows a whole file".to_string()
+    }
+}
+
+struct Reader {
+    /// Offset of the first byte of each line.
+    starts: Vec<usize>,
+    problems: Vec<Problem>,
+}
+
+/// One table being read.
+struct Table<'r, 'a, 'i> {
+    reader: &'r mut Reader,
+    table: &'a DeTable<'i>,
+    section: &'static Section,
+    place: String,
+    lines: Lines,
+}
+
+impl Reader {
+    fn line(&self, offset: usize) -> usize {
+        self.starts.partition_point(|s| *s <= offset).max(1)
+    }
+
+    fn problem(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
+        let (place, remedy) = (place.to_string(), remedy.into());
+        self.problems.push(Problem { severity: Severity::Error, line, place, error, remedy });
+    }
+
+    /// Opens a table for reading; unknown keys become problems here.
+    fn open<'r, 'a, 'i>(
+        &'r mut self,
+        table: &'a DeTable<'i>,
+        section: &'static Section,
+        place: &str,
+    ) -> Table<'r, 'a, 'i> {
+        for key in table.keys() {
+            let name: &str = key.get_ref();
+            if section.keys.iter().any(|k| k.name == name) {
+                continue;
+            }
+            let shown: String = name.chars().take(60).collect();
+            let within = match section.header {
+                "" => "the file",
+                header if header == keys::DISK.header => "a disk",
+                header => header,
+            };
+            let remedy = match keys::nearest(name, section.keys.iter().map(|k| k.name)) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => match keys::SECTIONS.iter().find(|s| s.keys.iter().any(|k| k.name == name)) {
+                    Some(other) if !other.header.is_empty() => format!("it belongs into {}", other.header),
+                    _ => {
+                        let known: Vec<_> = section.keys.iter().map(|k| k.name).collect();
+                        format!("known keys are {}", known.join(", "))
+                    }
+                },
+            };
+            let line = self.line(key.span().start);
+            self.problem(Some(line), place, format!("unknown key \"{shown}\" in {within}"), remedy);
+        }
+        Table { reader: self, table, section, place: place.to_string(), lines: BTreeMap::new() }
+    }
+
+    fn root(&mut self, root: &DeTable<'_>) -> ServeSpec {
+        let mut spec = ServeSpec::default();
+        let mut top = self.open(root, &keys::ROOT, "");
+        let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
+        let (vms, disks) = (top.tables("vm"), top.tables("disk"));
+        if let Some((_, table)) = store {
+            let mut t = self.open(table, &keys::STORE, "store");
+            spec.memory = t.size("memory");
+            spec.lines.append(&mut t.lines);
+        }
+        if let Some((_, table)) = daemon {
+            spec.daemon = self.daemon(table);
+        }
+        if let Some((_, table)) = nbd {
+            let mut t = self.open(table, &keys::NBD, "nbd");
+            spec.nbd_unix = t.path("unix");
+            spec.nbd_tcp = t.text("tcp");
+            spec.lines.append(&mut t.lines);
+        }
+        let mut vm_lines: BTreeMap<String, usize> = BTreeMap::new();
+        for (i, (line, table)) in vms.into_iter().enumerate() {
+            let mut t = self.open(table, &keys::VM, &format!("vm {}", i + 1));
+            let name = t.text("name");
+            let vm_disks = t.tables("disk");
+            let line = t.lines.get("name").copied().unwrap_or(line);
+            let Some(name) = name else {
+                if !table.contains_key("name") {
+                    let place = format!("vm {}", i + 1);
+                    self.problem(Some(line), &place, "it has no name".into(), "add name = \"...\" below [[vm]]");
+                }
+                continue;
+            };
+            if let Some(first) = vm_lines.get(&name) {
+                let error = format!("there is a VM of that name on line {first} already");
+                self.problem(Some(line), &format!("vm \"{name}\""), error, "give one of them another name");
+            } else {
+                vm_lines.insert(name.clone(), line);
+            }
+            for (line, table) in vm_disks {
+                spec.disks.extend(self.disk(line, table, Some(&name)));
+            }
+        }
+        for (line, table) in disks {
+            spec.disks.extend(self.disk(line, table, None));
+        }
+        spec
+    }
+
+    fn daemon(&mut self, table: &DeTable<'_>) -> DaemonSpec {
+        let mut t = self.open(table, &keys::DAEMON, "daemon");
+        let mut spec = DaemonSpec {
+            control: t.path("control"),
+            control_group: t.group("control_group"),
+            runtime_dir: t.path("runtime_dir"),
+            disk_group: t.group("disk_group"),
+            workers: t.number("workers"),
+            poll: t.time("poll"),
+            metrics: t.text("metrics"),
+            log_level: t.text("log_level"),
+            log_format: t.text("log_format"),
+            lines: Lines::new(),
+        };
+        spec.lines = t.lines;
+        spec
+    }
+
+    fn disk(&mut self, line: usize, table: &DeTable<'_>, vm: Option<&str>) -> Option<DiskSpec> {
+        let known_name = match table.get("name").map(|v| v.get_ref()) {
+            Some(DeValue::String(s)) => s.to_string(),
+            _ => String::new(),
+        };
+        let place = place_of(vm, &known_name);
+        let mut t = self.open(table, &keys::DISK, &place);
+        let name = t.required("name", line);
+        let image = t.required("image", line);
+        let mut spec = DiskSpec {
+            name: name.clone().unwrap_or_default(),
+            vm: vm.map(str::to_string),
+            image: image.clone().unwrap_or_default(),
+            format: t.text("format"),
+            read_only: t.boolean("read_only"),
+            socket: t.path("socket"),
+            vhost_user: t.boolean("vhost_user"),
+            nbd: t.boolean("nbd"),
+            policy: t.text("policy"),
+            size: t.size("size"),
+            weight: t.number("weight"),
+            readahead: t.size("readahead"),
+            write_allocate: t.boolean("write_allocate"),
+            serial: t.text("serial"),
+            queues: t.number("queues"),
+            queue_size: t.number("queue_size"),
+            poll: t.time("poll"),
+            lines: Lines::new(),
+        };
+        spec.lines = t.lines;
+        spec.lines.entry("name").or_insert(line);
+        (name.is_some() && image.is_some()).then_some(spec)
+    }
+}
+
+/// How messages call a disk.
+pub fn place_of(vm: Option<&str>, name: &str) -> String {
+    let name: String = name.chars().take(80).collect();
+    match vm {
+        Some(vm) => format!("disk \"{}:{name}\"", vm.chars().take(80).collect::<String>()),
+        None => format!("disk \"{name}\""),
+    }
+}
+
+fn kind_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+impl<'a, 'i> Table<'_, 'a, 'i> {
+    /// The value of a key, its line noted.
+    fn get(&mut self, key: &'static str) -> Option<(usize, &'a DeValue<'i>)> {
+        assert!(self.section.keys.iter().any(|k| k.name == key), "\"{key}\" is missing in keys.rs");
+        let value: &'a Spanned<DeValue<'i>> = self.table.get(key)?;
+        let line = self.reader.line(value.span().start);
+        self.lines.insert(key, line);
+        Some((line, value.get_ref()))
+    }
+
+    fn wrong(&mut self, line: usize, key: &str, value: &DeValue<'_>, expected: &str, example: &str) {
+        let error = format!("\"{key}\" must be {expected}, not {}", kind_of(value));
+        self.reader.problem(Some(line), &self.place, error, format!("write it like {example}"));
+    }
+
+    fn text(&mut self, key: &'static str) -> Option<String> {
+        match self.get(key)? {
+            (_, DeValue::String(s)) => Some(s.to_string()),
+            (line, other) => {
+                self.wrong(line, key, other, "a text", &format!("{key} = \"...\""));
+                None
+            }
+        }
+    }
+
+    fn required(&mut self, key: &'static str, line: usize) -> Option<String> {
+        if !self.table.contains_key(key) {
+            let header = if self.place.contains(':') { "[[vm.disk]]" } else { "[[disk]]" };
+            let remedy = format!("add {key} = \"...\" below {header}");
+            self.reader.problem(Some(line), &self.place, format!("it has no {key}"), remedy);
+        }
+        self.text(key)
+    }
+
+    fn path(&mut self, key: &'static str) -> Option<PathBuf> {
+        self.text(key).map(PathBuf::from)
+    }
+
+    fn group(&mut self, key: &'static str) -> Option<String> {
+        match self.get(key)? {
+            (_, DeValue::String(s)) => Some(s.to_string()),
+            (_, DeValue::Integer(n)) if n.radix() == 10 => Some(n.as_str().to_string()),
+            (line, other) => {
+                self.wrong(line, key, other, "the name or number of a group", &format!("{key} = \"kvm\""));
+                None
+            }
+        }
+    }
+
+    fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        match self.get(key)? {
+            (_, DeValue::Boolean(b)) => Some(*b),
+            (line, other) => {
+                self.wrong(line, key, other, "true or false", &format!("{key} = true"));
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, key: &'static str) -> Option<u64> {
+        match self.get(key)? {
+            (line, DeValue::Integer(n)) => match u64::from_str_radix(n.as_str(), n.radix()) {
+                Ok(n) => Some(n),
+                Err(_) => {
+                    let error = format!("\"{key}\" must not be {n}");
+                    let range = self.range(key);
+                    self.reader.problem(Some(line), &self.place, error, format!("allowed is {range}"));
+                    None
+                }
+            },
+            (line, other) => {
+                self.wrong(line, key, other, "a whole number", &format!("{key} = 4"));
+                None
+            }
+        }
+    }
+
+    fn range(&self, key: &str) -> &'static str {
+        let keys: &'static [keys::Key] = self.section.keys;
+        keys.iter().find(|k| k.name == key).map_or("", |k| k.range)
+    }
+
+    fn size(&mut self, key: &'static str) -> Option<Size> {
+        self.unit(key, "a size", "\"512MiB\"", Size::from_str)
+    }
+
+    fn time(&mut self, key: &'static str) -> Option<Time> {
+        self.unit(key, "a time", "\"50us\"", Time::from_str)
+    }
+
+    fn unit<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        example: &str,
+        parse: impl Fn(&str) -> Result<T, UnitError>,
+    ) -> Option<T> {
+        let (line, value) = self.get(key)?;
+        let text = match value {
+            DeValue::String(s) => s.to_string(),
+            DeValue::Integer(n) if n.radix() == 10 => n.as_str().to_string(),
+            other => {
+                self.wrong(line, key, other, expected, &format!("{key} = {example}"));
+                return None;
+            }
+        };
+        parse(&text)
+            .map_err(|e| self.reader.problem(Some(line), &self.place, format!("{key}: {}", e.problem), e.remedy))
+            .ok()
+    }
+
+    fn table(&mut self, key: &'static str) -> Option<(usize, &'a DeTable<'i>)> {
+        match self.get(key)? {
+            (line, DeValue::Table(t)) => Some((line, t)),
+            (line, other) => {
+                self.wrong(line, key, other, "a table", &format!("[{key}]"));
+                None
+            }
+        }
+    }
+
+    fn tables(&mut self, key: &'static str) -> Vec<(usize, &'a DeTable<'i>)> {
+        let header = if self.section.header == "[[vm]]" { format!("[[vm.{key}]]") } else { format!("[[{key}]]") };
+        match self.get(key) {
+            None => Vec::new(),
+            Some((_, DeValue::Array(list))) => {
+                let mut tables = Vec::new();
+                for value in list.iter() {
+                    let line = self.reader.line(value.span().start);
+                    match value.get_ref() {
+                        DeValue::Table(t) => tables.push((line, t)),
+                        other => self.wrong(line, key, other, "a list of tables", &header),
+                    }
+                }
+                tables
+            }
+            Some((line, DeValue::Table(t))) => {
+                let error = format!("\"{key}\" is one table, but there can be several");
+                self.reader.problem(Some(line), &self.place, error, format!("write {header} in double brackets"));
+                vec![(line, t)]
+            }
+            Some((line, other)) => {
+                self.wrong(line, key, other, "a list of tables", &header);
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What was asked for, as it was written: every value optional, lines remembered.
+//!
+//! Owns the low form of a configuration, which TOML, command line and API produce alike. Never checks anything across
+//! keys; `resolve` does.
+
+use super::plan::Overrides;
+use crate::units::{Size, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Which line each key of a table was on, for messages; empty for command line and API.
+pub type Lines = BTreeMap<&'static str, usize>;
+
+/// What `serve` was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServeSpec {
+    /// The configuration file, if there is one.
+    pub config_file: Option<PathBuf>,
+    /// What the command line says instead.
+    pub overrides: Overrides,
+    /// `[store] memory`.
+    pub memory: Option<Size>,
+    /// `[daemon]`.
+    pub daemon: DaemonSpec,
+    /// `[nbd] unix`.
+    pub nbd_unix: Option<PathBuf>,
+    /// `[nbd] tcp`.
+    pub nbd_tcp: Option<String>,
+    /// Every disk, `vm` filled in.
+    pub disks: Vec<DiskSpec>,
+    /// Lines of the keys of `[store]` and `[nbd]`.
+    pub lines: Lines,
+}
+
+/// `[daemon]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DaemonSpec {
+    /// `control`.
+    pub control: Option<PathBuf>,
+    /// `control_group`: a name or a number.
+    pub control_group: Option<String>,
+    /// `runtime_dir`.
+    pub runtime_dir: Option<PathBuf>,
+    /// `disk_group`: a name or a number.
+    pub disk_group: Option<String>,
+    /// `workers`.
+    pub workers: Option<u64>,
+    /// `poll`.
+    pub poll: Option<Time>,
+    /// `metrics`.
+    pub metrics: Option<String>,
+    /// `log_level`.
+    pub log_level: Option<String>,
+    /// `log_format`.
+    pub log_format: Option<String>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// A disk as it was asked for: `[[disk]]`, `[[vm.disk]]`, `--image`, or the body of `POST /v1/disks`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// Name, unique within its VM: letters, digits, `-`, `_`, `.`.
+    pub name: String,
+    /// The VM it belongs to; its full name is then `VM:NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// Path of the image, or the URI of an NBD server.
+    pub image: String,
+    /// `raw`, `qcow2` or `nbd`; found out from the image if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// Refuse writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+    /// Path of the vhost-user socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub socket: Option<PathBuf>,
+    /// Whether there is a vhost-user socket at all; true if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost_user: Option<bool>,
+    /// Export it on the NBD listeners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<bool>,
+    /// Replacement policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Share of the store: a number of bytes or a text like `512MiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "512MiB")]
+    pub size: Option<Size>,
+    /// Part of what the disks with a `size` leave, relative to the other disks without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
+    /// Read-ahead at most: a number of bytes or a text like `1MiB`; 0 is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1MiB")]
+    pub readahead: Option<Size>,
+    /// Whether a written block that was not cached becomes cached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_allocate: Option<bool>,
+    /// Serial number that the guest sees, at most 20 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Queues of the vhost-user device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u64>,
+    /// Entries of each queue, a power of two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_size: Option<u64>,
+    /// Polling at most before a worker sleeps: a text like `50us`; 0 is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "50us")]
+    pub poll: Option<Time>,
+    /// Line of the table and of its keys.
+    #[serde(skip)]
+    pub lines: Lines,
+}

@@ -1,0 +1,330 @@
+//! The routes of the API and their description.
+//!
+//! Owns paths, methods and HTTP status codes. Never blocks its thread: calls of the daemon run on threads for that.
+//! Invariant: every answer but metrics is JSON, and every error is `{error, remedy}`.
+
+use super::body::{self, BODY_BYTES_MAX, DiskChangeBody};
+use super::status::{
+    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, LatencyBucket,
+    LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
+};
+use super::{ControlError, ControlErrorKind, Daemon, metrics};
+use crate::config::DiskSpec;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use utoipa::{OpenApi, ToSchema};
+
+/// Version of the API: of its paths, and of `info.version` in its description.
+pub const API_VERSION: &str = "1";
+
+/// How long a call may take before its client is told to look elsewhere; the call itself goes on.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The body of every error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What is wrong; names the thing.
+    pub error: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// The answer of `POST /v1/disks/{name}/drop-cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Dropped {
+    /// Bytes of cached data that were dropped.
+    pub dropped_bytes: u64,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Undercroft control API",
+        version = "1",
+        description = "Served over the control socket of `undercroft serve`: `curl --unix-socket /run/undercroft/control.sock http://localhost/v1/status`.",
+        license(name = "Apache-2.0"),
+    ),
+    paths(
+        get_status,
+        get_disks,
+        post_disk,
+        get_disk,
+        patch_disk,
+        delete_disk,
+        drop_cache,
+        reload,
+        stop,
+        version,
+        get_metrics,
+        openapi_json
+    ),
+    components(schemas(
+        Status,
+        StoreStatus,
+        DiskStatus,
+        DiskState,
+        FrontendStatus,
+        FrontendKind,
+        CacheStatus,
+        DiskCounters,
+        DiskLatency,
+        LatencySnapshot,
+        LatencyBucket,
+        ReloadReport,
+        VersionInfo,
+        DiskChangeBody,
+        DiskSpec,
+        ErrorBody,
+        Dropped
+    ))
+)]
+struct Description;
+
+/// The description of the API, as it is committed in docs/openapi.json.
+pub fn openapi() -> String {
+    // Serialising what the macro made cannot fail; were it to, the drift test would show it.
+    let mut text = Description::openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+type Shared = Arc<dyn Daemon>;
+type Answer<T> = Result<Json<T>, ControlError>;
+
+/// Every route, over a daemon.
+pub fn router(daemon: Arc<dyn Daemon>) -> Router {
+    Router::new()
+        .route("/v1/status", get(get_status))
+        .route("/v1/disks", get(get_disks).post(post_disk))
+        .route("/v1/disks/{name}", get(get_disk).patch(patch_disk).delete(delete_disk))
+        .route("/v1/disks/{name}/drop-cache", post(drop_cache))
+        .route("/v1/reload", post(reload))
+        .route("/v1/stop", post(stop))
+        .route("/v1/version", get(version))
+        .route("/metrics", get(get_metrics))
+        .route("/openapi.json", get(openapi_json))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(daemon)
+}
+
+/// Metrics alone, for the TCP listener.
+pub fn metrics_router(daemon: Arc<dyn Daemon>) -> Router {
+    Router::new()
+        .route("/metrics", get(get_metrics))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(0))
+        .with_state(daemon)
+}
+
+impl IntoResponse for ControlError {
+    fn into_response(self) -> Response {
+        let status = match self.kind {
+            ControlErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ControlErrorKind::Invalid => StatusCode::BAD_REQUEST,
+            ControlErrorKind::Conflict => StatusCode::CONFLICT,
+            ControlErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            ControlErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        (status, Json(ErrorBody { error: self.error, remedy: self.remedy })).into_response()
+    }
+}
+
+/// Runs a call of the daemon on a thread where it may block.
+async fn call<T: Send + 'static>(
+    daemon: Shared,
+    f: impl FnOnce(&dyn Daemon) -> Result<T, ControlError> + Send + 'static,
+) -> Result<T, ControlError> {
+    let task = tokio::task::spawn_blocking(move || f(&*daemon));
+    match tokio::time::timeout(CALL_TIMEOUT, task).await {
+        Ok(Ok(result)) => result,
+        // A panic in the daemon's code: reported by its own message, and the connection lives.
+        Ok(Err(_)) => Err(ControlError::new(
+            ControlErrorKind::Failed,
+            "the call failed inside the daemon",
+            "look into its log and report it",
+        )),
+        Err(_) => Err(ControlError::new(
+            ControlErrorKind::Unavailable,
+            format!("the daemon has not answered for {} s", CALL_TIMEOUT.as_secs()),
+            "an image may be stalled: see stalled_ops in the status; the call itself goes on",
+        )),
+    }
+}
+
+fn name_of(path: Result<Path<String>, PathRejection>) -> Result<String, ControlError> {
+    path.map(|Path(name)| name).map_err(|_| {
+        ControlError::new(
+            ControlErrorKind::Invalid,
+            "the name of the disk in the path is no text",
+            "write it as UTF-8, with %XX for special characters",
+        )
+    })
+}
+
+fn bytes_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ControlError> {
+    body.map_err(|_| {
+        ControlError::new(
+            ControlErrorKind::Invalid,
+            format!("the body cannot be read, or is longer than {BODY_BYTES_MAX} bytes"),
+            "send a small JSON object; GET /openapi.json describes it",
+        )
+    })
+}
+
+/// Everything about the daemon and its disks.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
+async fn get_status(State(d): State<Shared>) -> Answer<Status> {
+    call(d, |d| Ok(d.status())).await.map(Json)
+}
+
+/// All disks.
+#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskStatus>)))]
+async fn get_disks(State(d): State<Shared>) -> Answer<Vec<DiskStatus>> {
+    call(d, |d| Ok(d.status().disks)).await.map(Json)
+}
+
+/// Attaches a disk while the others go on.
+#[utoipa::path(post, path = "/v1/disks", request_body = DiskSpec, responses(
+    (status = 201, body = DiskStatus),
+    (status = 400, body = ErrorBody, description = "Every problem of the disk, one a line"),
+    (status = 409, body = ErrorBody, description = "The name is taken"),
+    (status = 500, body = ErrorBody, description = "The image does not open")))]
+async fn post_disk(
+    State(d): State<Shared>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<DiskStatus>), ControlError> {
+    let spec = body::parse_disk(&bytes_of(body)?)?;
+    let disk = call(d, move |d| d.add_disk(spec)).await?;
+    Ok((StatusCode::CREATED, Json(disk)))
+}
+
+/// One disk.
+#[utoipa::path(get, path = "/v1/disks/{name}",
+    params(("name" = String, Path, description = "Full name of the disk: `VM:DISK`, or the bare name")),
+    responses((status = 200, body = DiskStatus), (status = 404, body = ErrorBody)))]
+async fn get_disk(State(d): State<Shared>, name: Result<Path<String>, PathRejection>) -> Answer<DiskStatus> {
+    let name = name_of(name)?;
+    call(d, move |d| d.disk(&name)).await.map(Json)
+}
+
+/// Changes a disk while it serves: all of it or nothing.
+#[utoipa::path(patch, path = "/v1/disks/{name}", request_body = DiskChangeBody,
+    params(("name" = String, Path, description = "Full name of the disk")),
+    responses((status = 200, body = DiskStatus), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+async fn patch_disk(
+    State(d): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<DiskStatus> {
+    let name = name_of(name)?;
+    let change = body::parse_change(&bytes_of(body)?)?;
+    call(d, move |d| d.change_disk(&name, change)).await.map(Json)
+}
+
+/// Detaches a disk: requests under way are finished first.
+#[utoipa::path(delete, path = "/v1/disks/{name}",
+    params(("name" = String, Path, description = "Full name of the disk")),
+    responses((status = 204), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
+async fn delete_disk(
+    State(d): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, ControlError> {
+    let name = name_of(name)?;
+    call(d, move |d| d.remove_disk(&name)).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Drops what is cached of a disk. Loses nothing: everything is on the image.
+#[utoipa::path(post, path = "/v1/disks/{name}/drop-cache",
+    params(("name" = String, Path, description = "Full name of the disk")),
+    responses((status = 200, body = Dropped), (status = 404, body = ErrorBody)))]
+async fn drop_cache(State(d): State<Shared>, name: Result<Path<String>, PathRejection>) -> Answer<Dropped> {
+    let name = name_of(name)?;
+    call(d, move |d| d.drop_cache(&name)).await.map(|dropped_bytes| Json(Dropped { dropped_bytes }))
+}
+
+/// Reads the configuration file again and does what can be done live, as SIGHUP does.
+#[utoipa::path(post, path = "/v1/reload", responses(
+    (status = 200, body = ReloadReport),
+    (status = 400, body = ErrorBody, description = "The file is bad, and nothing was changed; or there is none")))]
+async fn reload(State(d): State<Shared>) -> Answer<ReloadReport> {
+    call(d, |d| d.reload()).await.map(Json)
+}
+
+/// Begins an orderly stop, as SIGTERM does.
+#[utoipa::path(post, path = "/v1/stop", responses((status = 202, description = "It is stopping")))]
+async fn stop(State(d): State<Shared>) -> Result<StatusCode, ControlError> {
+    call(d, |d| {
+        d.stop();
+        Ok(StatusCode::ACCEPTED)
+    })
+    .await
+}
+
+/// Versions of the program and of this API.
+#[utoipa::path(get, path = "/v1/version", responses((status = 200, body = VersionInfo)))]
+async fn version() -> Json<VersionInfo> {
+    Json(VersionInfo { version: env!("CARGO_PKG_VERSION").to_string(), api: API_VERSION.to_string() })
+}
+
+/// Metrics in the text format of Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn get_metrics(State(d): State<Shared>) -> Result<Response, ControlError> {
+    let status = call(d, |d| Ok(d.status())).await?;
+    let text = metrics::encode(&status);
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], Body::from(text)).into_response())
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, content_type = "application/json")))]
+async fn openapi_json() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi()).into_response()
+}
+
+async fn not_found(uri: Uri) -> ControlError {
+    let path: String = uri.path().chars().take(100).collect();
+    ControlError::new(
+        ControlErrorKind::NotFound,
+        format!("there is nothing at {path}"),
+        "GET /openapi.json lists what there is",
+    )
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let path: String = uri.path().chars().take(100).collect();
+    let body = ErrorBody {
+        error: format!("{path} does not take {method}"),
+        remedy: "GET /openapi.json lists what there is".to_string(),
+    };
+    (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_description_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == openapi(),
+            "docs/openapi.json is out of date: run `undercroft openapi > docs/openapi.json`"
+        );
+    }
+
+    #[test]
+    fn the_description_has_the_version_of_the_api() {
+        assert_eq!(Description::openapi().info.version, API_VERSION);
+    }
+}

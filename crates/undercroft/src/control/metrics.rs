@@ -1,0 +1,172 @@
+//! Metrics for Prometheus, made from the status.
+//!
+//! Owns names, units and help texts. A metric never changes its meaning: a new one gets a new name. Base units: seconds
+//! and bytes; counters end in `_total`. Invariant: buckets are cumulative counts at exact powers of two of nanoseconds.
+
+use super::status::{DiskState, DiskStatus, LatencySnapshot, Status};
+use prometheus::core::Collector;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Encoder, TextEncoder};
+
+/// What `/metrics` says it is.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Buckets of latency reach from 2^10 ns (1 us) to 2^34 ns (17 s).
+const LATENCY_POWERS: std::ops::RangeInclusive<u32> = 10..=34;
+
+type Labels<'a> = [(&'a str, &'a str)];
+
+/// All metrics as text.
+pub fn encode(status: &Status) -> String {
+    let mut families = Families::default();
+    daemon(&mut families, status);
+    for disk in &status.disks {
+        disk_metrics(&mut families, disk);
+    }
+    let mut all = families.list;
+    all.extend(prometheus::process_collector::ProcessCollector::for_self().collect());
+    all.retain(|f| !f.get_metric().is_empty());
+    let mut text = Vec::new();
+    // Writing to memory cannot fail; a family that cannot be encoded would show as missing in the tests.
+    let _ = TextEncoder::new().encode(&all, &mut text);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Families in the order in which they came up, each with all its metrics together.
+#[derive(Default)]
+struct Families {
+    list: Vec<MetricFamily>,
+}
+
+impl Families {
+    fn add(&mut self, name: &str, help: &str, kind: MetricType, mut metric: Metric, labels: &Labels<'_>) {
+        let labels = labels.iter().map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_string());
+            pair.set_value((*value).to_string());
+            pair
+        });
+        metric.set_label(labels.collect());
+        if let Some(family) = self.list.iter_mut().find(|f| f.name() == name) {
+            family.mut_metric().push(metric);
+            return;
+        }
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_string());
+        family.set_help(help.to_string());
+        family.set_field_type(kind);
+        family.set_metric(vec![metric]);
+        self.list.push(family);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &Labels<'_>, value: f64) {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        self.add(name, help, MetricType::GAUGE, Metric::from_gauge(gauge), labels);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, labels: &Labels<'_>, value: u64) {
+        let mut counter = Counter::default();
+        counter.set_value(value as f64);
+        let mut metric = Metric::default();
+        metric.set_counter(counter);
+        self.add(name, help, MetricType::COUNTER, metric, labels);
+    }
+
+    fn latency(&mut self, name: &str, help: &str, labels: &Labels<'_>, latency: &LatencySnapshot) {
+        let mut histogram = Histogram::default();
+        histogram.set_sample_count(latency.count);
+        histogram.set_sample_sum(latency.sum_us / 1e6);
+        let buckets = LATENCY_POWERS.map(|power| {
+            let end_ns = 1u64 << power;
+            let below = latency.buckets.iter().filter(|b| b.le_ns.is_some_and(|le| le < end_ns));
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(end_ns as f64 / 1e9);
+            bucket.set_cumulative_count(below.map(|b| b.count).sum());
+            bucket
+        });
+        histogram.set_bucket(buckets.collect());
+        let mut metric = Metric::default();
+        metric.set_histogram(histogram);
+        self.add(name, help, MetricType::HISTOGRAM, metric, labels);
+    }
+}
+
+fn daemon(f: &mut Families, s: &Status) {
+    f.gauge("undercroft_build_info", "Version of the running program; always 1.", &[("version", &s.version)], 1.0);
+    f.gauge("undercroft_uptime_seconds", "Seconds since the daemon started.", &[], s.uptime_seconds);
+    f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
+    f.gauge("undercroft_disks", "Disks attached.", &[], s.disks.len() as f64);
+    let memory = s.store.memory_bytes as f64;
+    f.gauge("undercroft_store_limit_bytes", "Hard ceiling for data and metadata of the RAM store.", &[], memory);
+    for (kind, bytes) in [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
+    {
+        f.gauge("undercroft_store_bytes", "Memory of the RAM store in use, by kind.", &[("kind", kind)], bytes as f64);
+    }
+}
+
+fn disk_metrics(f: &mut Families, d: &DiskStatus) {
+    let short = match &d.vm {
+        Some(vm) => d.name.strip_prefix(vm.as_str()).and_then(|n| n.strip_prefix(':')).unwrap_or(&d.name),
+        None => &d.name,
+    };
+    let own = [("disk", short), ("vm", d.vm.as_deref().unwrap_or(""))];
+    let with = |name: &'static str, value: &'static str| [own[0], own[1], (name, value)];
+    let info = [own[0], own[1], ("policy", &d.cache.policy), ("format", &d.format), ("backend", &d.backend)];
+    f.gauge("undercroft_disk_info", "What a disk is; always 1.", &info, 1.0);
+    for (state, name) in [
+        (DiskState::Serving, "serving"),
+        (DiskState::Stalled, "stalled"),
+        (DiskState::Failed, "failed"),
+        (DiskState::Detaching, "detaching"),
+    ] {
+        let is = f64::from(u8::from(d.state == state));
+        f.gauge("undercroft_disk_state", "1 for the state that a disk is in.", &with("state", name), is);
+    }
+    f.gauge("undercroft_disk_size_bytes", "Size of a disk as guests see it.", &own, d.size_bytes as f64);
+    f.gauge("undercroft_disk_clients", "Front ends connected to a disk.", &own, d.frontends.len() as f64);
+    let inflight = d.inflight_requests as f64;
+    f.gauge("undercroft_disk_inflight_requests", "Requests of guests under way.", &own, inflight);
+    f.gauge("undercroft_backend_inflight_operations", "Operations of an image under way.", &own, d.inflight_ops as f64);
+    let stalled = "Operations that an image has not answered for more than five seconds.";
+    f.gauge("undercroft_backend_stalled_operations", stalled, &own, d.stalled_ops as f64);
+    let c = &d.counters;
+    for (name, help, value) in [
+        ("undercroft_disk_read_requests_total", "Read requests finished.", c.reads),
+        ("undercroft_disk_write_requests_total", "Write requests finished.", c.writes),
+        ("undercroft_disk_flush_requests_total", "Flush requests finished.", c.flushes),
+        ("undercroft_disk_discard_requests_total", "Discard requests finished.", c.discards),
+        ("undercroft_disk_write_zeroes_requests_total", "Write-zeroes requests finished.", c.write_zeroes),
+        ("undercroft_disk_request_errors_total", "Requests answered with an error.", c.errors),
+        ("undercroft_disk_read_bytes_total", "Bytes that read requests asked for.", c.read_bytes),
+        ("undercroft_disk_written_bytes_total", "Bytes that write requests brought.", c.write_bytes),
+        ("undercroft_cache_hits_total", "Blocks of 4096 bytes of read requests found in RAM.", c.hit_blocks),
+        ("undercroft_cache_misses_total", "Blocks of read requests read from the image.", c.miss_blocks),
+        ("undercroft_cache_joins_total", "Blocks of read requests that joined a read under way.", c.joined_blocks),
+        ("undercroft_cache_readahead_hits_total", "Blocks read ahead and then read.", c.readahead_hit_blocks),
+        ("undercroft_cache_readahead_wasted_total", "Blocks read ahead and dropped.", c.readahead_wasted_blocks),
+        ("undercroft_cache_evictions_total", "Blocks evicted.", c.evicted_blocks),
+        ("undercroft_cache_bypasses_total", "Blocks that were not let in.", c.bypassed_blocks),
+        ("undercroft_cache_stale_fills_total", "Blocks not let in because they were written meanwhile.", c.stale_fills),
+        ("undercroft_backend_reads_total", "Reads sent to the image.", c.backend_reads),
+        ("undercroft_backend_writes_total", "Writes sent to the image.", c.backend_writes),
+        ("undercroft_backend_read_bytes_total", "Bytes read from the image.", c.backend_read_bytes),
+        ("undercroft_backend_written_bytes_total", "Bytes written to the image.", c.backend_write_bytes),
+        ("undercroft_backend_errors_total", "Operations that the image failed.", c.backend_errors),
+    ] {
+        f.counter(name, help, &own, value);
+    }
+    f.gauge("undercroft_cache_bytes", "Data of a disk that is cached.", &own, d.cache.cached_bytes as f64);
+    f.gauge(
+        "undercroft_cache_capacity_bytes",
+        "Data of a disk that may be cached.",
+        &own,
+        d.cache.capacity_bytes as f64,
+    );
+    f.gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", &own, d.cache.share_bytes as f64);
+    let l = &d.latency;
+    for (kind, latency) in [("read_hit", &l.read_hit), ("read_miss", &l.read_miss), ("write", &l.write)] {
+        let help = "Time from when the daemon saw a request to its reply: reads from RAM alone, other reads, writes.";
+        f.latency("undercroft_disk_request_duration_seconds", help, &with("kind", kind), latency);
+    }
+}

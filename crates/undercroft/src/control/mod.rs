@@ -1,0 +1,136 @@
+//! Control: what operators see and change while the daemon runs, and the API over which they do.
+//!
+//! Owns the contract between the API and the daemon (`Daemon`), and the only async runtime of the project, on one thread
+//! of its own. Never touches the data path: it asks the daemon, which asks its workers. Invariant: no request from the
+//! control socket blocks a disk, and none is unbounded.
+
+pub mod api;
+pub mod body;
+pub mod client;
+pub mod metrics;
+pub mod server;
+pub mod status;
+
+pub use server::{ControlListeners, ControlServer, ListenError};
+pub use status::{
+    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, LatencyBucket,
+    LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
+};
+
+use crate::config::keys::nearest;
+use crate::config::{DiskSpec, Problems};
+use std::time::Duration;
+use undercroft_engine::PolicyKind;
+
+/// The running daemon, as control sees it. Calls may block for a turn of a worker; control makes them on threads where
+/// that is fine, several at a time.
+pub trait Daemon: Send + Sync + 'static {
+    /// Everything, for `status` and metrics. Consistent per disk, not across disks.
+    fn status(&self) -> Status;
+
+    /// One disk by its full name (`VM:DISK`).
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn disk(&self, name: &str) -> Result<DiskStatus, ControlError>;
+
+    /// Changes a disk while it serves. All or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the share does not fit into the store.
+    fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError>;
+
+    /// Attaches a disk. See `ServePlan::plan_disk` for the checks against the disks there are.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem of the spec; `Conflict` if the name is taken; `Failed` if the image does not open.
+    fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError>;
+
+    /// Detaches a disk: requests under way are finished, then its front ends are closed.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn remove_disk(&self, name: &str) -> Result<(), ControlError>;
+
+    /// Drops every cached block of a disk (for measurements); returns how many bytes that were.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn drop_cache(&self, name: &str) -> Result<u64, ControlError>;
+
+    /// Reads the configuration file again and does what can be done live. See `ServePlan::difference`.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem of the file, or if there is no file; nothing has been changed then.
+    fn reload(&self) -> Result<ReloadReport, ControlError>;
+
+    /// Begins an orderly stop, as SIGTERM does; returns at once.
+    fn stop(&self);
+}
+
+/// What can change on a disk while it serves; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskChange {
+    /// New share of the store in bytes, metadata included; becomes fixed.
+    pub share_bytes: Option<u64>,
+    /// New replacement policy; cached blocks stay where the policy can take them over.
+    pub policy: Option<PolicyKind>,
+    /// New bound of polling; zero is off.
+    pub poll: Option<Duration>,
+}
+
+/// Why a control call failed: what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}; {remedy}")]
+pub struct ControlError {
+    /// Which kind; becomes the HTTP status.
+    pub kind: ControlErrorKind,
+    /// What is wrong; names the thing.
+    pub error: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// Kinds of control errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlErrorKind {
+    /// There is no such thing (404).
+    NotFound,
+    /// The request makes no sense (400).
+    Invalid,
+    /// It contradicts what there is (409).
+    Conflict,
+    /// It was tried and failed (500).
+    Failed,
+    /// The daemon is stopping, or a disk does not answer (503).
+    Unavailable,
+}
+
+impl ControlError {
+    /// An error of any kind.
+    pub fn new(kind: ControlErrorKind, error: impl Into<String>, remedy: impl Into<String>) -> Self {
+        ControlError { kind, error: error.into(), remedy: remedy.into() }
+    }
+
+    /// There is no disk of that name among `known`; names the nearest one.
+    pub fn no_disk<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.into_iter().collect();
+        let remedy = match nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None if known.is_empty() => "no disks are served; add one with POST /v1/disks".to_string(),
+            None => "`undercroft status` lists the disks".to_string(),
+        };
+        let shown: String = name.chars().take(100).collect();
+        Self::new(ControlErrorKind::NotFound, format!("there is no disk \"{shown}\""), remedy)
+    }
+}
+
+impl From<Problems> for ControlError {
+    fn from(problems: Problems) -> Self {
+        Self::new(
+            ControlErrorKind::Invalid,
+            problems.to_string(),
+            "correct the values named; `undercroft check` looks at a file without serving it",
+        )
+    }
+}

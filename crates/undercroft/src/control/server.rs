@@ -1,0 +1,255 @@
+//! The control thread: accepts on the control socket and, if asked for, serves metrics over TCP.
+//!
+//! Owns the only async runtime of the daemon. Never trusts a client to be quick, short or well-behaved: connections,
+//! heads, bodies and calls are all bounded. Invariant: the socket's file is gone when the server is.
+
+use super::{Daemon, api};
+use crate::config::DaemonPlan;
+use crate::frontend::socket::{BoundSocket, SocketAccess, SocketError, SocketGuard, bind_unix};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, watch};
+
+/// Connections to the control socket at a time; further ones wait in the kernel.
+const CONNECTIONS_MAX: usize = 64;
+/// Connections to the metrics listener at a time.
+const METRICS_CONNECTIONS_MAX: usize = 16;
+/// How long a client may take to send the head of a request, and how long a connection may idle.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may take for everything together.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
+/// Bytes of a connection's read buffer at most; the head of a request must fit.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// How long answers under way may take once the server stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after a failed accept (out of descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why control cannot listen: names the thing and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The control socket.
+    #[error("control: {0}")]
+    Socket(#[from] SocketError),
+    /// The runtime directory.
+    #[error("the runtime directory {dir} cannot be used: {reason}; set daemon.runtime_dir, or give --control PATH")]
+    RuntimeDir {
+        /// Which.
+        dir: String,
+        /// Why.
+        reason: String,
+    },
+    /// The metrics listener.
+    #[error("metrics cannot be served on {addr}: {source}; choose another address for daemon.metrics")]
+    Metrics {
+        /// Where.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The thread.
+    #[error("the control thread cannot start: {0}")]
+    Thread(io::Error),
+}
+
+/// Sockets that control listens on; bound before anything is opened, so that a second daemon fails early.
+#[derive(Debug)]
+pub struct ControlListeners {
+    control: BoundSocket,
+    metrics: Option<TcpListener>,
+}
+
+impl ControlListeners {
+    /// Binds what the plan names. Makes the runtime directory if a socket goes there.
+    ///
+    /// # Errors
+    /// See [`ListenError`]; nothing is left behind but the directory.
+    pub fn bind(plan: &DaemonPlan) -> Result<Self, ListenError> {
+        if plan.control_socket.starts_with(&plan.runtime_dir) {
+            prepare_runtime_dir(&plan.runtime_dir)?;
+        }
+        let access = SocketAccess { mode: plan.control_access.mode(), gid: plan.control_access.gid };
+        let control = bind_unix(&plan.control_socket, access)?;
+        let metrics =
+            plan.metrics.map(|addr| TcpListener::bind(addr).map_err(|source| ListenError::Metrics { addr, source }));
+        Ok(ControlListeners { control, metrics: metrics.transpose()? })
+    }
+
+    /// Where metrics are served over TCP: the real port, if 0 was asked for.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|l| l.local_addr().ok())
+    }
+}
+
+/// Makes the runtime directory if it is missing, and checks that nobody else could put sockets there.
+///
+/// # Errors
+/// It cannot be made, is no directory, or belongs to another user.
+pub fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
+    let fail = |reason: String| ListenError::RuntimeDir { dir: dir.display().to_string(), reason };
+    // Sockets have modes of their own; others may search the directory so that a group can reach those it is given.
+    match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir) {
+        Ok(()) => {}
+        Err(e) => return Err(fail(e.to_string())),
+    }
+    let meta = std::fs::symlink_metadata(dir).map_err(|e| fail(e.to_string()))?;
+    let me = rustix::process::geteuid().as_raw();
+    if meta.file_type().is_symlink() && dir.starts_with("/tmp") {
+        return Err(fail("it is a symbolic link that somebody else may have made".into()));
+    }
+    if dir.starts_with("/tmp") && meta.uid() != me {
+        return Err(fail(format!("it belongs to user {}, not to user {me}", meta.uid())));
+    }
+    Ok(())
+}
+
+/// The running control thread.
+#[derive(Debug)]
+pub struct ControlServer {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    _guard: SocketGuard,
+}
+
+impl ControlServer {
+    /// Serves the API on a thread of its own until stopped or dropped.
+    ///
+    /// # Errors
+    /// The thread or its runtime cannot start.
+    pub fn start(listeners: ControlListeners, daemon: Arc<dyn Daemon>) -> Result<Self, ListenError> {
+        let ControlListeners { control: BoundSocket { listener, guard }, metrics } = listeners;
+        listener.set_nonblocking(true).map_err(ListenError::Thread)?;
+        if let Some(metrics) = &metrics {
+            metrics.set_nonblocking(true).map_err(ListenError::Thread)?;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .thread_name("undercroft-call")
+            .max_blocking_threads(CONNECTIONS_MAX + METRICS_CONNECTIONS_MAX)
+            .build()
+            .map_err(ListenError::Thread)?;
+        let (stop, stopped) = watch::channel(false);
+        let thread = std::thread::Builder::new()
+            .name("undercroft-ctl".to_string())
+            .spawn(move || {
+                runtime.block_on(serve(listener, metrics, daemon, stopped));
+                // Calls that hang on a stalled image must not hold up the end.
+                runtime.shutdown_timeout(Duration::from_millis(100));
+            })
+            .map_err(ListenError::Thread)?;
+        Ok(ControlServer { stop, thread: Some(thread), _guard: guard })
+    }
+
+    /// Stops accepting, lets answers under way out, ends the thread and removes the socket.
+    pub fn stop(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+async fn serve(
+    control: std::os::unix::net::UnixListener,
+    metrics: Option<TcpListener>,
+    daemon: Arc<dyn Daemon>,
+    stopped: watch::Receiver<bool>,
+) {
+    let control = match tokio::net::UnixListener::from_std(control) {
+        Ok(listener) => listener,
+        Err(e) => {
+            tracing::error!("the control socket cannot be served: {e}");
+            return;
+        }
+    };
+    let metrics = metrics.and_then(|l| {
+        tokio::net::TcpListener::from_std(l).inspect_err(|e| tracing::error!("metrics cannot be served: {e}")).ok()
+    });
+    let metrics_daemon = daemon.clone();
+    let on_control = accept(
+        || async { control.accept().await.map(|(io, _)| io) },
+        api::router(daemon),
+        CONNECTIONS_MAX,
+        stopped.clone(),
+    );
+    let on_metrics = async {
+        let Some(listener) = metrics else { return };
+        let accept_tcp = || async { listener.accept().await.map(|(io, _)| io) };
+        accept(accept_tcp, api::metrics_router(metrics_daemon), METRICS_CONNECTIONS_MAX, stopped.clone()).await;
+    };
+    tokio::join!(on_control, on_metrics);
+}
+
+/// Accepts until stopped, then waits for the answers under way, a little.
+async fn accept<Io, F>(next: impl Fn() -> F, router: Router, connections_max: usize, mut stopped: watch::Receiver<bool>)
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = io::Result<Io>>,
+{
+    let places = Arc::new(Semaphore::new(connections_max));
+    loop {
+        let accepted = async {
+            let place = places.clone().acquire_owned().await.ok()?;
+            Some((next().await, place))
+        };
+        let (io, place) = tokio::select! {
+            _ = stopped.wait_for(|s| *s) => break,
+            accepted = accepted => match accepted {
+                Some((Ok(io), place)) => (io, place),
+                Some((Err(e), _)) => {
+                    tracing::warn!("control: a connection could not be accepted: {e}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+                None => break,
+            },
+        };
+        let (router, stopped) = (router.clone(), stopped.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection(io, router, stopped)).await;
+        });
+    }
+    let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(STOP_TIMEOUT, places.acquire_many(all)).await;
+}
+
+/// Serves one connection to its end; once the server stops, to the end of the request under way.
+async fn connection<Io>(io: Io, router: Router, mut stopped: watch::Receiver<bool>)
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = TowerToHyperService::new(router);
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(io), service);
+    tokio::pin!(serving);
+    tokio::select! {
+        _ = serving.as_mut() => return,
+        _ = stopped.wait_for(|s| *s) => serving.as_mut().graceful_shutdown(),
+    }
+    let _ = serving.await;
+}

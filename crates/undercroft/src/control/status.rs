@@ -1,0 +1,339 @@
+//! What the daemon says about itself: the JSON of `status`, which metrics are made from too.
+//!
+//! Owns the words and units of the public API: a field never changes its meaning within `/v1`. Sizes in bytes, times in
+//! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
+
+use crate::latency::Histogram;
+use serde::{Deserialize, Serialize};
+use undercroft_cache::DiskStats;
+use utoipa::ToSchema;
+
+/// Everything about the running daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since the daemon started.
+    pub uptime_seconds: f64,
+    /// The configuration file; absent for `serve --image`.
+    pub config_file: Option<String>,
+    /// Worker threads.
+    pub workers: u32,
+    /// Where NBD clients connect: `unix:PATH` or `tcp:ADDRESS`.
+    pub nbd: Vec<String>,
+    /// The RAM store.
+    pub store: StoreStatus,
+    /// The disks, in the order of the configuration.
+    pub disks: Vec<DiskStatus>,
+}
+
+/// The RAM store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoreStatus {
+    /// Hard ceiling for data and metadata.
+    pub memory_bytes: u64,
+    /// Bytes of cached data.
+    pub data_bytes: u64,
+    /// Bytes of metadata: indexes, policies, ghosts.
+    pub metadata_bytes: u64,
+    /// Bytes that I/O operations under way own.
+    pub io_bytes: u64,
+}
+
+/// One disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiskStatus {
+    /// Full name: `VM:DISK`, or the bare name.
+    pub name: String,
+    /// The VM it belongs to.
+    pub vm: Option<String>,
+    /// How it is.
+    pub state: DiskState,
+    /// Why it is not serving, if it is not.
+    pub reason: Option<String>,
+    /// Path or URI of the image.
+    pub image: String,
+    /// `raw`, `qcow2` or `nbd`.
+    pub format: String,
+    /// What serves it: `raw (io_uring, O_DIRECT)`.
+    pub backend: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Size of the disk in bytes.
+    pub size_bytes: u64,
+    /// The vhost-user socket.
+    pub socket: Option<String>,
+    /// Whether NBD clients see it, under its full name.
+    pub nbd: bool,
+    /// Who is connected.
+    pub frontends: Vec<FrontendStatus>,
+    /// Its part of the store.
+    pub cache: CacheStatus,
+    /// What it has done since it was attached.
+    pub counters: DiskCounters,
+    /// How long requests took.
+    pub latency: DiskLatency,
+    /// Operations that the image has not answered for more than five seconds.
+    pub stalled_ops: u64,
+    /// Requests under way.
+    pub inflight_requests: u64,
+    /// Operations under way.
+    pub inflight_ops: u64,
+    /// Bound of polling before a worker sleeps; 0 is off.
+    pub poll_us: f64,
+    /// The worker that owns it.
+    pub worker: u32,
+    /// Queues of the vhost-user device.
+    pub queues: u16,
+    /// Entries of each of its queues.
+    pub queue_size: u16,
+}
+
+/// How a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskState {
+    /// It serves.
+    Serving,
+    /// Its image does not answer; requests wait.
+    Stalled,
+    /// Its image is gone or broken; requests fail.
+    Failed,
+    /// It finishes what is under way and goes.
+    Detaching,
+}
+
+/// A connected front end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FrontendStatus {
+    /// The protocol.
+    pub kind: FrontendKind,
+    /// Who, as far as it is known: `vhost-user, 4 queues`, `127.0.0.1:51342`.
+    pub peer: String,
+}
+
+/// Protocols of front ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrontendKind {
+    /// vhost-user-blk.
+    VhostUser,
+    /// Network block device.
+    Nbd,
+}
+
+/// A disk's part of the store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CacheStatus {
+    /// The replacement policy.
+    pub policy: String,
+    /// Its share of the store, metadata included.
+    pub share_bytes: u64,
+    /// Data it may keep, in bytes.
+    pub capacity_bytes: u64,
+    /// Data it keeps now, in bytes.
+    pub cached_bytes: u64,
+    /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither. Absent before the first read.
+    pub hit_ratio: Option<f64>,
+}
+
+/// What a disk has done since it was attached. Every one only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskCounters {
+    /// Read requests finished.
+    pub reads: u64,
+    /// Write requests finished.
+    pub writes: u64,
+    /// Flush requests finished.
+    pub flushes: u64,
+    /// Discard requests finished.
+    pub discards: u64,
+    /// Write-zeroes requests finished.
+    pub write_zeroes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Bytes that read requests asked for.
+    pub read_bytes: u64,
+    /// Bytes that write requests brought.
+    pub write_bytes: u64,
+    /// Blocks (4 KiB) of read requests found in RAM.
+    pub hit_blocks: u64,
+    /// Blocks of read requests read from the image.
+    pub miss_blocks: u64,
+    /// Blocks of read requests that joined a read under way.
+    pub joined_blocks: u64,
+    /// Blocks of read requests found among those read ahead; hits too.
+    pub readahead_hit_blocks: u64,
+    /// Blocks read ahead and dropped unused.
+    pub readahead_wasted_blocks: u64,
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Blocks that the policy or a full cache refused.
+    pub bypassed_blocks: u64,
+    /// Reads sent to the image.
+    pub backend_reads: u64,
+    /// Writes sent to the image.
+    pub backend_writes: u64,
+    /// Bytes read from the image, read-ahead included.
+    pub backend_read_bytes: u64,
+    /// Bytes written to the image.
+    pub backend_write_bytes: u64,
+    /// Operations that the image failed.
+    pub backend_errors: u64,
+    /// Fills dropped because the block was written meanwhile.
+    pub stale_fills: u64,
+}
+
+impl From<&DiskStats> for DiskCounters {
+    fn from(s: &DiskStats) -> Self {
+        // Without `..`, so that a new counter of the core does not compile until it is shown or left out here.
+        let DiskStats {
+            reads,
+            writes,
+            flushes,
+            discards,
+            write_zeroes,
+            errors,
+            read_bytes,
+            write_bytes,
+            hit_blocks,
+            miss_blocks,
+            joined_blocks,
+            readahead_hit_blocks,
+            readahead_wasted_blocks,
+            evicted_blocks,
+            bypassed_blocks,
+            backend_reads,
+            backend_writes,
+            backend_read_bytes,
+            backend_write_bytes,
+            backend_errors,
+            stale_fills,
+            cached_blocks: _,
+            capacity_blocks: _,
+            inflight_requests: _,
+            inflight_ops: _,
+        } = *s;
+        DiskCounters {
+            reads,
+            writes,
+            flushes,
+            discards,
+            write_zeroes,
+            errors,
+            read_bytes,
+            write_bytes,
+            hit_blocks,
+            miss_blocks,
+            joined_blocks,
+            readahead_hit_blocks,
+            readahead_wasted_blocks,
+            evicted_blocks,
+            bypassed_blocks,
+            backend_reads,
+            backend_writes,
+            backend_read_bytes,
+            backend_write_bytes,
+            backend_errors,
+            stale_fills,
+        }
+    }
+}
+
+impl CacheStatus {
+    /// From the core's numbers and the share that was planned.
+    pub fn new(policy: undercroft_engine::PolicyKind, share_bytes: u64, s: &DiskStats) -> Self {
+        let block = 4096u64;
+        let looked_up = s.hit_blocks + s.miss_blocks;
+        CacheStatus {
+            policy: policy.name().to_string(),
+            share_bytes,
+            capacity_bytes: s.capacity_blocks.saturating_mul(block),
+            cached_bytes: s.cached_blocks.saturating_mul(block),
+            hit_ratio: (looked_up > 0).then(|| s.hit_blocks as f64 / looked_up as f64),
+        }
+    }
+}
+
+/// How long requests of a disk took, from when the daemon saw them to their reply.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiskLatency {
+    /// Reads served from RAM alone.
+    pub read_hit: LatencySnapshot,
+    /// Reads that waited for the image.
+    pub read_miss: LatencySnapshot,
+    /// Writes.
+    pub write: LatencySnapshot,
+}
+
+/// A histogram of latencies with the usual numbers worked out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LatencySnapshot {
+    /// How many.
+    pub count: u64,
+    /// Sum of all.
+    pub sum_us: f64,
+    /// Half stay at or below; at most 12.5 % too high, as all quantiles here.
+    pub p50_us: f64,
+    /// 99 % stay at or below.
+    pub p99_us: f64,
+    /// 99.9 % stay at or below.
+    pub p999_us: f64,
+    /// The longest, exactly.
+    pub max_us: f64,
+    /// The buckets that are not empty, eight to a power of two.
+    pub buckets: Vec<LatencyBucket>,
+}
+
+/// A bucket of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LatencyBucket {
+    /// Upper end in nanoseconds, inclusive; absent for the last bucket of all, which has none (from 68.7 s on).
+    pub le_ns: Option<u64>,
+    /// How many fell into it.
+    pub count: u64,
+}
+
+impl From<&Histogram> for LatencySnapshot {
+    fn from(h: &Histogram) -> Self {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        LatencySnapshot {
+            count: h.count(),
+            sum_us: us(h.sum_ns()),
+            p50_us: us(h.quantile_ns(0.5)),
+            p99_us: us(h.quantile_ns(0.99)),
+            p999_us: us(h.quantile_ns(0.999)),
+            max_us: us(h.max_ns()),
+            buckets: h
+                .filled()
+                .map(|(le, count)| LatencyBucket { le_ns: (le != u64::MAX).then_some(le), count })
+                .collect(),
+        }
+    }
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReloadReport {
+    /// Disks attached.
+    pub added: Vec<String>,
+    /// Disks detached.
+    pub removed: Vec<String>,
+    /// Disks changed live.
+    pub changed: Vec<String>,
+    /// What differs from the running daemon but needs a restart: `daemon.workers: 2 -> 4`.
+    pub needs_restart: Vec<String>,
+    /// What was tried and failed, by disk.
+    pub failed: Vec<String>,
+}
+
+/// The program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VersionInfo {
+    /// Version of the program.
+    pub version: String,
+    /// Version of the API.
+    pub api: String,
+}

@@ -1,0 +1,373 @@
+//! The thread of an NBD server: accepting, handshakes, and the last bytes of connections that end.
+//!
+//! Owns sockets that are not on a worker. Never blocks on one client.
+//! Invariants: every client here has a deadline; what is kept for each is bounded.
+
+use super::handshake::{Handshake, Menu, Step};
+use super::server::{Leaver, Shared};
+use crate::frontend::socket::BoundSocket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes received from a client in its handshake at a time.
+const PIECE: usize = 16 * 1024;
+/// How long a connection at its end may take to fetch its last replies and to close.
+const LEAVE_TIME: Duration = Duration::from_secs(2);
+/// A handshake this old makes room for a newcomer when there are too many.
+const GRACE: Duration = Duration::from_secs(1);
+/// Pause after the kernel refused to accept a connection (no descriptors left, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections closing at a time at most; more are closed at once.
+const LEAVERS_MAX: usize = 256;
+/// Bytes of send buffer asked for on unix sockets, so that one reply of 256 KiB and more leaves in one piece. The
+/// kernel gives less if its limit (net.core.wmem_max) is lower.
+const UNIX_SEND_BUFFER: usize = 1024 * 1024;
+
+/// What is listened on.
+pub(super) enum Listener {
+    /// A unix socket; its file goes when this is dropped.
+    Unix(BoundSocket),
+    /// A TCP port.
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(b) => b.listener.as_fd(),
+            Listener::Tcp(l) => l.as_fd(),
+        }
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Listener::Unix(b) => b.listener.set_nonblocking(true),
+            Listener::Tcp(l) => l.set_nonblocking(true),
+        }
+    }
+
+    /// Accepts a client; its socket, nonblocking, and who it is.
+    fn accept(&self) -> io::Result<(OwnedFd, String)> {
+        match self {
+            Listener::Unix(b) => {
+                let (stream, _) = b.listener.accept()?;
+                stream.set_nonblocking(true)?;
+                let _ = sockopt::set_socket_send_buffer_size(&stream, UNIX_SEND_BUFFER);
+                let peer = match sockopt::socket_peercred(&stream) {
+                    Ok(c) => format!("process {} of user {}", c.pid.as_raw_nonzero(), c.uid.as_raw()),
+                    Err(_) => "unknown".to_owned(),
+                };
+                Ok((stream.into(), peer))
+            }
+            Listener::Tcp(l) => {
+                let (stream, address) = l.accept()?;
+                stream.set_nonblocking(true)?;
+                let _ = stream.set_nodelay(true);
+                // A client's host that dies says nothing; this finds out after about two minutes.
+                let _ = sockopt::set_socket_keepalive(&stream, true);
+                let _ = sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60));
+                let _ = sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(15));
+                let _ = sockopt::set_tcp_keepcnt(&stream, 4);
+                Ok((stream.into(), address.to_string()))
+            }
+        }
+    }
+}
+
+/// What comes after the bytes that wait to be sent to a client.
+enum Then {
+    Handshake(Handshake),
+    /// The replies of a finished handshake, then the worker.
+    Serve(Box<super::handshake::Agreed>),
+    /// The end: sent, shut down, and waiting for the client to close, too.
+    Close {
+        shut: bool,
+    },
+}
+
+struct Guest {
+    socket: OwnedFd,
+    peer: String,
+    since: Instant,
+    deadline: Instant,
+    out: Vec<u8>,
+    sent: usize,
+    then: Then,
+}
+
+/// What became of a guest.
+enum Fate {
+    Stays,
+    Gone,
+    /// To its worker.
+    Served(Box<super::handshake::Agreed>),
+}
+
+impl Guest {
+    fn wants(&self) -> PollFlags {
+        if self.sent < self.out.len() { PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    fn is_handshaking(&self) -> bool {
+        matches!(self.then, Then::Handshake(_) | Then::Serve(_))
+    }
+
+    /// Does all that can be done without waiting.
+    fn go_on(&mut self, shared: &Shared) -> Fate {
+        loop {
+            while self.sent < self.out.len() {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                match rustix::net::send(&self.socket, &self.out[self.sent..], flags) {
+                    Ok(n) => self.sent += n,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => return Fate::Stays,
+                    Err(_) => return Fate::Gone,
+                }
+            }
+            self.out.clear();
+            self.sent = 0;
+            match &mut self.then {
+                Then::Handshake(_) => {
+                    // Options may wait that were held back while replies were: look at them before receiving.
+                    if let Some(fate) = self.shake(&[], shared) {
+                        return fate;
+                    }
+                    if !self.out.is_empty() || !self.is_handshaking() {
+                        continue;
+                    }
+                    let mut piece = [0; PIECE];
+                    let n = match rustix::net::recv(&self.socket, &mut piece[..], RecvFlags::DONTWAIT) {
+                        Ok((0, _)) => return Fate::Gone,
+                        Ok((n, _)) => n,
+                        Err(Errno::INTR) => continue,
+                        Err(Errno::AGAIN) => return Fate::Stays,
+                        Err(_) => return Fate::Gone,
+                    };
+                    if let Some(fate) = self.shake(&piece[..n], shared) {
+                        return fate;
+                    }
+                }
+                Then::Serve(_) => {
+                    let Then::Serve(agreed) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
+                        return Fate::Gone;
+                    };
+                    return Fate::Served(agreed);
+                }
+                Then::Close { shut } => {
+                    if !*shut {
+                        *shut = true;
+                        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+                    }
+                    // Closing with bytes unread would make TCP throw away what the client has not read yet.
+                    let mut piece = [0; PIECE];
+                    match rustix::net::recv(&self.socket, &mut piece[..], RecvFlags::DONTWAIT) {
+                        Ok((n, _)) if n > 0 => return Fate::Stays,
+                        Err(Errno::INTR | Errno::AGAIN) => return Fate::Stays,
+                        _ => return Fate::Gone,
+                    }
+                }
+            }
+        }
+    }
+
+    fn shake(&mut self, bytes: &[u8], shared: &Shared) -> Option<Fate> {
+        let Then::Handshake(handshake) = &mut self.then else { return None };
+        let menu = Menu {
+            exports: &*shared.exports,
+            default: shared.options.default_export.as_deref(),
+            room: shared.has_room(),
+        };
+        match handshake.push(bytes, menu, &mut self.out) {
+            Step::More => {}
+            Step::Close(why) => {
+                tracing::debug!(peer = %self.peer, "NBD handshake ended: {why}");
+                if self.out.is_empty() {
+                    return Some(Fate::Gone);
+                }
+                self.then = Then::Close { shut: false };
+                self.deadline = self.deadline.min(Instant::now() + LEAVE_TIME);
+            }
+            Step::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
+        }
+        None
+    }
+}
+
+/// The state of the server's thread.
+pub(super) struct Reception {
+    listener: Option<Listener>,
+    shared: Arc<Shared>,
+    guests: VecDeque<Guest>,
+    accept_after: Instant,
+    /// Refusals not logged since the last that was.
+    quiet: bool,
+}
+
+impl Reception {
+    pub(super) fn new(listener: Listener, shared: Arc<Shared>) -> io::Result<Self> {
+        listener.set_nonblocking()?;
+        Ok(Self {
+            listener: Some(listener),
+            shared,
+            guests: VecDeque::new(),
+            accept_after: Instant::now(),
+            quiet: false,
+        })
+    }
+
+    /// Serves until the server stops.
+    pub(super) fn run(mut self) {
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            self.turn();
+        }
+        // First the socket's file, so that a successor can come; then those who have not begun; then the connections.
+        self.listener = None;
+        self.guests.retain(|g| !g.is_handshaking());
+        self.shared.detach_all();
+        self.welcome_leavers();
+        while !self.guests.is_empty() {
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = Instant::now();
+        let accepting = self.may_accept(now);
+        self.wait(now, accepting);
+        self.welcome_leavers();
+        if accepting {
+            self.accept();
+        }
+        let now = Instant::now();
+        for _ in 0..self.guests.len() {
+            let Some(mut guest) = self.guests.pop_front() else { break };
+            match guest.go_on(&self.shared) {
+                Fate::Gone => {}
+                Fate::Stays if now >= guest.deadline => {
+                    if guest.is_handshaking() {
+                        tracing::debug!(peer = %guest.peer, "NBD handshake took too long; connection closed");
+                    }
+                }
+                Fate::Stays => self.guests.push_back(guest),
+                Fate::Served(agreed) => {
+                    if let Err(e) = self.shared.serve(guest.socket, *agreed, guest.peer) {
+                        tracing::error!("cannot serve an NBD client: {e}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether there is room for one more handshake, or room can be made.
+    fn may_accept(&mut self, now: Instant) -> bool {
+        if self.listener.is_none() || now < self.accept_after {
+            return false;
+        }
+        let handshakes = self.guests.iter().filter(|g| g.is_handshaking()).count();
+        handshakes < self.shared.options.handshakes_max
+            || self.guests.iter().any(|g| g.is_handshaking() && now.duration_since(g.since) >= GRACE)
+    }
+
+    /// Sleeps until something is to do.
+    fn wait(&mut self, now: Instant, accepting: bool) {
+        let mut until = self.guests.iter().map(|g| g.deadline).min();
+        if self.listener.is_some() && !accepting {
+            let retry = match self.guests.iter().filter(|g| g.is_handshaking()).map(|g| g.since + GRACE).min() {
+                Some(t) if now >= self.accept_after => t,
+                _ => self.accept_after,
+            };
+            until = Some(until.map_or(retry, |u| u.min(retry)));
+        }
+        let timeout = until.map(|u| {
+            // Rounded up: waking a little early would only make us wait again.
+            let left = u.saturating_duration_since(now) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        let bell = self.shared.bell.as_fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+        if let (true, Some(l)) = (accepting, &self.listener) {
+            fds.push(PollFd::from_borrowed_fd(l.fd(), PollFlags::IN));
+        }
+        fds.extend(self.guests.iter().map(|g| PollFd::new(&g.socket, g.wants())));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => {
+                tracing::error!("poll failed in the NBD server: {e}");
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+        self.shared.bell.drain();
+    }
+
+    fn welcome_leavers(&mut self) {
+        for Leaver { socket, bytes } in self.shared.leavers() {
+            if self.guests.len() >= LEAVERS_MAX + self.shared.options.handshakes_max {
+                continue;
+            }
+            let now = Instant::now();
+            self.guests.push_back(Guest {
+                socket,
+                peer: String::new(),
+                since: now,
+                deadline: now + LEAVE_TIME,
+                out: bytes,
+                sent: 0,
+                then: Then::Close { shut: false },
+            });
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let now = Instant::now();
+            if !self.may_accept(now) {
+                return;
+            }
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
+                Ok((socket, peer)) => {
+                    self.quiet = false;
+                    self.make_room();
+                    let mut out = Vec::new();
+                    let then = Then::Handshake(Handshake::new(&mut out));
+                    let deadline = now + self.shared.options.handshake_timeout;
+                    self.guests.push_back(Guest { socket, peer, since: now, deadline, out, sent: 0, then });
+                }
+                Err(e) => {
+                    match e.kind() {
+                        io::ErrorKind::WouldBlock => {}
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
+                        _ => {
+                            if !std::mem::replace(&mut self.quiet, true) {
+                                tracing::warn!("cannot accept an NBD client, and will try again: {e}");
+                            }
+                            self.accept_after = now + ACCEPT_PAUSE;
+                        }
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Cuts off the oldest handshake if there are too many.
+    fn make_room(&mut self) {
+        let handshakes = self.guests.iter().filter(|g| g.is_handshaking()).count();
+        if handshakes < self.shared.options.handshakes_max {
+            return;
+        }
+        let oldest = self.guests.iter().enumerate().filter(|(_, g)| g.is_handshaking()).min_by_key(|(_, g)| g.since);
+        if let Some((n, _)) = oldest {
+            tracing::debug!("an NBD client that was slow in its handshake made room for another");
+            self.guests.remove(n);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Unix sockets to listen on: made, checked and removed in one place for every front end.
+//!
+//! Owns the file in the file system. Never accepts a connection.
+//! Invariants: nobody can connect before permissions and group are set; a socket that somebody listens on is never
+//! replaced; a file that we did not make is never removed, unless it is a socket that nobody listens on.
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Bytes of a socket's path at most: `sun_path` without the final zero byte.
+pub const PATH_BYTES_MAX: usize = 107;
+
+/// Connections that the kernel holds ready for us to accept.
+const BACKLOG: i32 = 128;
+
+/// How often, and after what pause, we ask for the directory's lock before we go on without it.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The kernel has no room for the path.
+    #[error(
+        "the socket path {path} is {len} bytes long, at most {PATH_BYTES_MAX} are possible: choose a shorter directory"
+    )]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The directory is missing.
+    #[error("the directory of the socket {0} does not exist: create it first")]
+    NoDirectory(PathBuf),
+    /// Somebody listens there.
+    #[error("the socket {0} is in use by another process: stop that process, or choose another path")]
+    InUse(PathBuf),
+    /// Something else has that name.
+    #[error("{0} exists and is not a socket: move it away, or choose another path")]
+    NotASocket(PathBuf),
+    /// No such group on this host.
+    #[error("there is no group '{0}' in /etc/group: create it, or give its number")]
+    NoGroup(String),
+    /// The kernel refused.
+    #[error("cannot {what} the socket {path}: {source}")]
+    Os {
+        /// The path.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Who may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Permission bits of the file; writing is what connecting needs. The umask has no say in it.
+    pub mode: u32,
+    /// The group that owns the file; that of the process if `None`.
+    pub gid: Option<u32>,
+}
+
+impl Default for SocketAccess {
+    /// Only our own user.
+    fn default() -> Self {
+        Self { mode: 0o600, gid: None }
+    }
+}
+
+/// A listening socket, and the guard that removes its file.
+#[derive(Debug)]
+pub struct BoundSocket {
+    /// Blocking; close-on-exec.
+    pub listener: UnixListener,
+    /// Keep it as long as the listener.
+    pub guard: SocketGuard,
+}
+
+/// Removes the file of a socket when dropped, if it still is the one that was made.
+#[derive(Debug)]
+pub struct SocketGuard {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketGuard {
+    /// The path, as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketGuard {
+    fn drop(&mut self) {
+        if let Ok(m) = fs::symlink_metadata(&self.path)
+            && (m.dev(), m.ino()) == (self.device, self.inode)
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes a unix stream socket at `path` and listens on it. A socket file that nobody listens on is replaced.
+///
+/// # Errors
+/// See [`SocketError`]. Nothing is left behind.
+pub fn bind_unix(path: &Path, access: SocketAccess) -> Result<BoundSocket, SocketError> {
+    let os = |what| move |e: Errno| SocketError::Os { path: path.to_owned(), what, source: e.into() };
+    let len = path.as_os_str().len();
+    if len > PATH_BYTES_MAX {
+        return Err(SocketError::TooLong { path: path.to_owned(), len });
+    }
+    let address = SocketAddrUnix::new(path).map_err(os("name"))?;
+    // Two daemons that both find the same stale file must not both replace it: one would remove the other's live
+    // socket. The lock covers looking, removing, binding and listening; the kernel lifts it when we close it.
+    let _lock = lock_directory(path);
+    let fd = stream_socket(SocketFlags::CLOEXEC).map_err(os("create"))?;
+    // The file gets the mode of the socket's own inode (less the umask), so that it is never wider than it should be.
+    let _ = rustix::fs::fchmod(&fd, Mode::from_raw_mode(access.mode & 0o600));
+    match rustix::net::bind(&fd, &address) {
+        Ok(()) => {}
+        Err(Errno::ADDRINUSE) => {
+            remove_stale(path, &address)?;
+            rustix::net::bind(&fd, &address).map_err(|e| match e {
+                Errno::ADDRINUSE => SocketError::InUse(path.to_owned()),
+                e => os("bind")(e),
+            })?;
+        }
+        Err(Errno::NOENT) => return Err(SocketError::NoDirectory(path.to_owned())),
+        Err(e) => return Err(os("bind")(e)),
+    }
+    let guard = permit(path, access).map_err(os("set the permissions of"))?;
+    rustix::net::listen(&fd, BACKLOG).map_err(os("listen on"))?;
+    Ok(BoundSocket { listener: UnixListener::from(fd), guard })
+}
+
+/// The number of a group: `name` itself if it is a number, else what /etc/group says.
+///
+/// # Errors
+/// [`SocketError::NoGroup`].
+pub fn group_id(name: &str) -> Result<u32, SocketError> {
+    if let Ok(gid) = name.parse() {
+        return Ok(gid);
+    }
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let gid = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    gid.ok_or_else(|| SocketError::NoGroup(name.to_owned()))
+}
+
+fn stream_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Takes the advisory lock of the socket's directory; `None` if the directory cannot be opened or somebody sits on it.
+fn lock_directory(path: &Path) -> Option<OwnedFd> {
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let fd = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(fd),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Removes the file at `path` if it is a socket that nobody listens on.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError> {
+    let os = |what| move |e: io::Error| SocketError::Os { path: path.to_owned(), what, source: e };
+    match fs::symlink_metadata(path) {
+        Ok(m) if m.file_type().is_socket() => {}
+        Ok(_) => return Err(SocketError::NotASocket(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(os("look at")(e)),
+    }
+    let probe = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map_err(|e| os("probe")(e.into()))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(os("replace the stale")(e)),
+            _ => Ok(()),
+        },
+        Err(Errno::NOENT) => Ok(()),
+        // A full backlog (EAGAIN) or another type of socket (EPROTOTYPE) has an owner, too.
+        Ok(()) | Err(Errno::WOULDBLOCK | Errno::INPROGRESS | Errno::PROTOTYPE) => {
+            Err(SocketError::InUse(path.to_owned()))
+        }
+        Err(e) => Err(os("probe")(e.into())),
+    }
+}
+
+/// Sets group and mode of the bound file, through a descriptor so that nobody can slip another file in.
+fn permit(path: &Path, access: SocketAccess) -> Result<SocketGuard, Errno> {
+    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    let guard = SocketGuard { path: path.to_owned(), device: stat.st_dev, inode: stat.st_ino };
+    if let Some(gid) = access.gid {
+        rustix::fs::chownat(&fd, "", None, Some(rustix::fs::Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
+    }
+    // fchmod refuses descriptors opened with O_PATH; their link in /proc does not.
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    fs::set_permissions(link, fs::Permissions::from_mode(access.mode & 0o777))
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    Ok(guard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn serves_with_the_mode_asked_for_and_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o600, 0o660, 0o666, 0o200] {
+            let path = dir.path().join("s");
+            let bound = bind_unix(&path, SocketAccess { mode, gid: None }).unwrap();
+            assert_eq!(mode_of(&path), mode);
+            let mut client = UnixStream::connect(&path).unwrap();
+            let (mut served, _) = bound.listener.accept().unwrap();
+            client.write_all(b"x").unwrap();
+            let mut b = [0];
+            served.read_exact(&mut b).unwrap();
+            assert_eq!(&b, b"x");
+            drop(bound);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn sets_the_group_or_says_why_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let own = fs::metadata(dir.path()).unwrap();
+        // Root may give it to any group; others only to their own.
+        let gid = if own.uid() == 0 { 65534 } else { own.gid() };
+        let bound = bind_unix(&path, SocketAccess { mode: 0o660, gid: Some(gid) }).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().gid(), gid);
+        assert_eq!(mode_of(&path), 0o660);
+        drop(bound);
+        assert_eq!(group_id("root").unwrap(), 0);
+        assert_eq!(group_id("1234").unwrap(), 1234);
+        assert!(group_id("no such group").unwrap_err().to_string().contains("'no such group'"));
+    }
+
+    #[test]
+    fn a_path_too_long_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = PATH_BYTES_MAX - dir.path().as_os_str().len() - 1;
+        let longest = dir.path().join("s".repeat(room));
+        drop(bind_unix(&longest, SocketAccess::default()).unwrap());
+        let path = dir.path().join("s".repeat(room + 1));
+        let e = bind_unix(&path, SocketAccess::default()).unwrap_err().to_string();
+        assert!(e.contains("108 bytes") && e.contains("107") && e.contains("shorter"), "{e}");
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let bound = bind_unix(&path, SocketAccess::default()).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_live_socket_is_left_alone_even_with_its_backlog_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let live = bind_unix(&path, SocketAccess::default()).unwrap();
+        let mut waiting = Vec::new();
+        for n in 0..BACKLOG + 8 {
+            let e = bind_unix(&path, SocketAccess::default()).unwrap_err();
+            assert!(matches!(e, SocketError::InUse(_)), "try {n}: {e}");
+            let fd = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
+            let full = rustix::net::connect(&fd, &SocketAddrUnix::new(&path).unwrap()) == Err(Errno::AGAIN);
+            waiting.push(fd);
+            if full {
+                break;
+            }
+        }
+        assert!(path.exists());
+        drop(live);
+        // A datagram socket has an owner as well.
+        let _gram = UnixDatagram::bind(&path).unwrap();
+        assert!(matches!(bind_unix(&path, SocketAccess::default()), Err(SocketError::InUse(_))));
+    }
+
+    #[test]
+    fn files_of_others_are_never_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(bind_unix(&path, SocketAccess::default()), Err(SocketError::NotASocket(_))));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        // Not even through the guard, when the file was replaced behind our back.
+        let bound = bind_unix(&path, SocketAccess::default()).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        drop(bound);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        // Nor does a link lead us astray.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+        assert!(matches!(bind_unix(&path, SocketAccess::default()), Err(SocketError::NotASocket(_))));
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let e = bind_unix(&dir.path().join("no/s"), SocketAccess::default()).unwrap_err();
+        assert!(matches!(e, SocketError::NoDirectory(_)), "{e}");
+    }
+
+    #[test]
+    fn of_many_at_once_exactly_one_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for _ in 0..20 {
+            drop(UnixListener::bind(&path).unwrap());
+            let results: Vec<_> = std::thread::scope(|s| {
+                let tries: Vec<_> = (0..8).map(|_| s.spawn(|| bind_unix(&path, SocketAccess::default()))).collect();
+                tries.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1);
+            UnixStream::connect(&path).unwrap();
+        }
+    }
+}

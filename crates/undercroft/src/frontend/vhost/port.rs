@@ -1,0 +1,731 @@
+//! The device on the worker's side: takes requests from the rings, copies data, answers.
+//!
+//! Owns the queues of one disk and the requests under way, for the whole life of the server: a session of a front end
+//! only changes its state, by closures that run on the worker between two turns. Never blocks and never trusts the
+//! guest. Invariants: each chain taken is given back exactly once, unless its session has ended; no memory of a guest is
+//! written for a request of an ended session, and no ring is served while such requests are under way, since their
+//! writes could land after those of the next session.
+
+use super::chain::walk;
+use super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES, Profile};
+use super::inflight::{InflightArea, InflightLog};
+use super::limits::{QUEUE_SIZE_MAX, RANGES_MAX};
+use super::memory::{GuestMap, Span};
+use super::request::{Action, Range, Status, decode};
+use super::ring::{Broken, Ring, RingAddresses};
+use super::slots::{Maps, Slots};
+use crate::frontend::{Peer, Port, PortInterest, Protocol};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use undercroft_cache::limits::REQUESTS_PER_DISK_MAX;
+use undercroft_cache::{Extent, IoError, Op, ReqId, Request};
+
+/// Why a message about a queue is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("the device has no queue of that number")]
+    NoSuchQueue,
+    #[error("a queue's size must be a power of two up to {QUEUE_SIZE_MAX}")]
+    QueueSize,
+    #[error("the queue is running")]
+    Running,
+    #[error("the parts of the ring are not wholly inside shared memory, or not aligned")]
+    RingPlace,
+    #[error("the record of requests under way has no place for the queue")]
+    NoInflightLog,
+}
+
+/// One virtqueue and what the front end has said about it.
+#[derive(Debug)]
+struct Queue {
+    size: u16,
+    addresses: Option<RingAddresses>,
+    base: u16,
+    kick: Option<File>,
+    call: Option<File>,
+    error: Option<File>,
+    enabled: bool,
+    /// Between the kick descriptor's arrival and the request for the base.
+    started: bool,
+    /// Found in guest memory; `None` while the memory it lies in is not there.
+    ring: Option<Ring>,
+    broken: Option<Broken>,
+    log: Option<InflightLog>,
+    /// Chains that a former daemon took and did not answer, the next one last.
+    again: Vec<u16>,
+    /// Chains taken and not given back.
+    under_way: u16,
+    /// Chains to give back as soon as the memory of the ring is there again, with the bytes written.
+    deferred: Vec<(u16, u32)>,
+    /// Is in the port's list of queues to publish.
+    dirty: bool,
+    /// Waits for the last chain; is sent the base.
+    stopping: Option<SyncSender<u16>>,
+}
+
+impl Queue {
+    fn new() -> Queue {
+        Queue {
+            size: QUEUE_SIZE_MAX,
+            addresses: None,
+            base: 0,
+            kick: None,
+            call: None,
+            error: None,
+            enabled: false,
+            started: false,
+            ring: None,
+            broken: None,
+            log: None,
+            again: Vec::new(),
+            under_way: 0,
+            deferred: Vec::new(),
+            dirty: false,
+            stopping: None,
+        }
+    }
+
+    fn runs(&self) -> bool {
+        self.started && self.enabled && self.broken.is_none() && self.ring.is_some()
+    }
+
+    /// Chains that could be taken now.
+    #[inline]
+    fn waiting(&mut self) -> Result<u16, Broken> {
+        let Some(ring) = &mut self.ring else { return Ok(0) };
+        let room = ring.size().saturating_sub(self.under_way);
+        if !self.again.is_empty() {
+            return Ok(room.min(self.again.len() as u16));
+        }
+        Ok(room.min(ring.available()?))
+    }
+
+    /// Gives a chain back; the driver sees it at the next publication. Returns whether the queue has to be put on the
+    /// list of those to publish.
+    #[inline]
+    fn give_back(&mut self, head: u16, written: u32) -> bool {
+        self.under_way -= 1;
+        match &mut self.ring {
+            Some(ring) => {
+                if let Some(log) = &mut self.log {
+                    log.used(head);
+                }
+                ring.push_used(head, written);
+            }
+            None => self.deferred.push((head, written)),
+        }
+        !std::mem::replace(&mut self.dirty, true)
+    }
+
+    /// Finds the ring in guest memory again after one of both has moved. Its positions stay.
+    fn remap(&mut self, map: &GuestMap, event_idx: bool) {
+        if !self.started && self.stopping.is_none() {
+            return;
+        }
+        let Some(at) = &self.addresses else { return };
+        self.ring = match &self.ring {
+            Some(ring) => {
+                self.base = ring.next_available();
+                ring.moved(map, at)
+            }
+            None => Ring::new(map, at, self.size, self.base, event_idx),
+        };
+        if self.ring.is_some() {
+            for (head, written) in std::mem::take(&mut self.deferred) {
+                self.under_way += 1;
+                self.give_back(head, written);
+            }
+            // Published here, so that it need not be on the port's list.
+            self.dirty = false;
+            self.publish();
+        }
+    }
+
+    /// Makes used entries visible, and notifies the driver if it wants that.
+    #[inline]
+    fn publish(&mut self) {
+        if let Some(ring) = &mut self.ring
+            && ring.unpublished() > 0
+        {
+            let notify = ring.publish();
+            if let Some(log) = &mut self.log {
+                log.published(ring.published());
+            }
+            if notify {
+                signal(self.call.as_ref());
+            }
+        }
+    }
+
+    /// Answers the front end that waits for the ring to stop, if it has.
+    fn settle(&mut self) {
+        if self.under_way == 0
+            && let Some(waiter) = self.stopping.take()
+        {
+            self.base = self.ring.as_ref().map_or(self.base, Ring::next_available);
+            self.ring = None;
+            self.call = None;
+            // The session may have gone meanwhile.
+            let _ = waiter.try_send(self.base);
+        }
+    }
+}
+
+/// Adds one to an eventfd. It is non-blocking, and full only if nobody reads it: then the peer is signalled already.
+#[inline]
+fn signal(eventfd: Option<&File>) {
+    if let Some(mut fd) = eventfd {
+        let _ = fd.write(&1u64.to_ne_bytes());
+    }
+}
+
+/// The device.
+#[derive(Debug)]
+pub(super) struct VhostPort {
+    id: u32,
+    disk: Profile,
+    queues: Vec<Queue>,
+    /// Queues that are served, and which of them comes first in the next turn.
+    running: Vec<u16>,
+    first: usize,
+    /// Queues with used entries to publish, or that may have come to rest.
+    dirty: Vec<u16>,
+    slots: Slots,
+    maps: Maps,
+    /// Speeds up the search for guest addresses.
+    hint: u32,
+    /// Pieces of the chain in hand.
+    spans: Vec<Span>,
+    /// Ranges of the chain in hand, if it discards or zeroes.
+    ranges: Vec<Range>,
+    /// Counts sessions; slots of former ones are orphans.
+    session: u32,
+    orphans: usize,
+    /// Requests handed to the core.
+    under_way: usize,
+    event_idx: bool,
+    /// Writes must be durable at once: the driver does not know how to flush.
+    fua: bool,
+    /// Wakes the worker when a reply makes room for requests that no kick will announce any more.
+    bell: File,
+    /// Such requests wait, or may wait.
+    held_up: bool,
+    fds_changed: bool,
+    shut: bool,
+}
+
+impl VhostPort {
+    /// A device with `queues` queues, none of them set up. `bell` is an eventfd of its own.
+    pub(super) fn new(id: u32, disk: Profile, queues: u16, bell: File) -> VhostPort {
+        VhostPort {
+            id,
+            disk,
+            queues: (0..queues).map(|_| Queue::new()).collect(),
+            running: Vec::with_capacity(usize::from(queues)),
+            first: 0,
+            dirty: Vec::with_capacity(usize::from(queues)),
+            slots: Slots::new(REQUESTS_PER_DISK_MAX),
+            maps: Maps::new(),
+            hint: 0,
+            spans: Vec::with_capacity(8),
+            ranges: Vec::with_capacity(RANGES_MAX),
+            session: 0,
+            orphans: 0,
+            under_way: 0,
+            event_idx: false,
+            fua: true,
+            bell,
+            held_up: false,
+            fds_changed: false,
+            shut: false,
+        }
+    }
+
+    fn queue(&mut self, index: u32) -> Result<&mut Queue, Refusal> {
+        self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)
+    }
+
+    /// Finds out anew which queues run.
+    fn refresh(&mut self) {
+        self.running.clear();
+        self.running.extend((0..self.queues.len() as u16).filter(|&i| self.queues[usize::from(i)].runs()));
+        self.first = 0;
+    }
+
+    /// Takes the driver's features over.
+    pub(super) fn set_features(&mut self, features: u64) {
+        self.event_idx = features & EVENT_IDX != 0;
+        self.fua = features & FLUSH == 0;
+        for queue in &mut self.queues {
+            if let Some(ring) = &mut queue.ring {
+                ring.set_event_idx(self.event_idx);
+            }
+            // Without the protocol's own way to enable rings they are enabled from the start.
+            queue.enabled |= features & PROTOCOL_FEATURES == 0;
+        }
+        self.refresh();
+    }
+
+    /// Replaces the memory table. Requests under way go on with the memory they were taken with.
+    pub(super) fn set_memory(&mut self, map: Arc<GuestMap>) {
+        self.flush();
+        self.maps.set(map);
+        self.hint = 0;
+        let map = self.maps.current();
+        self.queues.iter_mut().for_each(|queue| queue.remap(map, self.event_idx));
+        self.refresh();
+    }
+
+    /// Sets how many entries a queue has.
+    pub(super) fn set_size(&mut self, index: u32, size: u32) -> Result<(), Refusal> {
+        let queue = self.queue(index)?;
+        if queue.started {
+            return Err(Refusal::Running);
+        }
+        queue.size = u16::try_from(size)
+            .ok()
+            .filter(|n| n.is_power_of_two() && *n <= QUEUE_SIZE_MAX)
+            .ok_or(Refusal::QueueSize)?;
+        Ok(())
+    }
+
+    /// Sets where a ring lies.
+    pub(super) fn set_addresses(&mut self, index: u32, at: RingAddresses) -> Result<(), Refusal> {
+        self.flush();
+        let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
+        queue.addresses = Some(at);
+        queue.remap(self.maps.current(), self.event_idx);
+        self.refresh();
+        Ok(())
+    }
+
+    /// Sets the position from which available entries are taken.
+    pub(super) fn set_base(&mut self, index: u32, base: u32) -> Result<(), Refusal> {
+        let queue = self.queue(index)?;
+        if queue.started {
+            return Err(Refusal::Running);
+        }
+        queue.base = base as u16;
+        Ok(())
+    }
+
+    /// Hands over the record of requests under way; used from the next start of each queue on.
+    pub(super) fn set_inflight(&mut self, area: &InflightArea) {
+        for (i, queue) in self.queues.iter_mut().enumerate() {
+            if !queue.started {
+                queue.log = area.queue(i as u16);
+            }
+        }
+    }
+
+    /// Starts a queue, or replaces the kick descriptor of one that runs. `logged` says whether requests under way are
+    /// recorded in this session.
+    pub(super) fn start(&mut self, index: u32, kick: File, logged: bool) -> Result<(), Refusal> {
+        let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
+        if !queue.started {
+            let at = queue.addresses.ok_or(Refusal::RingPlace)?;
+            let mut ring = Ring::new(self.maps.current(), &at, queue.size, queue.base, self.event_idx)
+                .ok_or(Refusal::RingPlace)?;
+            queue.broken = None;
+            queue.again.clear();
+            if logged {
+                let log = queue.log.as_mut().ok_or(Refusal::NoInflightLog)?;
+                match log.recover(queue.size, ring.published()) {
+                    Ok(Some(left)) => {
+                        // What was taken was either used or is still under way, in whatever order.
+                        ring.set_next_available(ring.published().wrapping_add(left.len() as u16));
+                        queue.again = left;
+                        queue.again.reverse();
+                    }
+                    Ok(None) => {}
+                    Err(broken) => queue.broken = Some(broken),
+                }
+            } else {
+                queue.log = None;
+            }
+            if let Some(broken) = queue.broken {
+                report(&self.disk, index as u16, queue, broken);
+            }
+            queue.ring = Some(ring);
+            queue.started = true;
+        }
+        queue.kick = Some(kick);
+        self.fds_changed = true;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Sets where the driver is notified; `None` if it polls.
+    pub(super) fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), Refusal> {
+        let queue = self.queue(index)?;
+        // Entries may have been used before the driver could be told.
+        signal(call.as_ref());
+        queue.call = call;
+        Ok(())
+    }
+
+    /// Sets where the front end is told that a queue is broken.
+    pub(super) fn set_error(&mut self, index: u32, error: Option<File>) -> Result<(), Refusal> {
+        self.queue(index)?.error = error;
+        Ok(())
+    }
+
+    /// Enables or disables a queue; a disabled one is not served.
+    pub(super) fn enable(&mut self, index: u32, on: bool) -> Result<(), Refusal> {
+        self.queue(index)?.enabled = on;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Stops a queue. When its last chain has been given back and published, `done` is sent the position of the next
+    /// available entry.
+    pub(super) fn stop(&mut self, index: u32, done: SyncSender<u16>) -> Result<(), Refusal> {
+        self.flush();
+        let queue = self.queue(index)?;
+        queue.started = false;
+        queue.kick = None;
+        // What a former daemon left and this one did not get to stays in the record.
+        queue.again.clear();
+        queue.stopping = Some(done);
+        queue.settle();
+        self.fds_changed = true;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Forgets what the driver has set up, but not the memory table. All queues must have stopped.
+    pub(super) fn reset(&mut self) {
+        debug_assert!(self.queues.iter().all(|queue| queue.under_way == 0), "reset of a device that is not at rest");
+        self.dirty.clear();
+        self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
+        self.event_idx = false;
+        self.fua = true;
+        self.fds_changed = true;
+        self.refresh();
+    }
+
+    /// Ends the session: forgets all that the front end said. Requests under way go on, but their answers go nowhere.
+    pub(super) fn sever(&mut self) {
+        self.session = self.session.wrapping_add(1);
+        self.orphans = self.slots.used();
+        self.dirty.clear();
+        self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
+        self.maps.set(Arc::default());
+        self.hint = 0;
+        self.event_idx = false;
+        self.fua = true;
+        self.fds_changed = true;
+        self.refresh();
+    }
+
+    /// Takes one chain of queue `index`, of which there must be one. Returns false if it has to wait for room.
+    fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
+        let Self { queues, slots, maps, spans, ranges, hint, disk, .. } = self;
+        let queue = &mut queues[usize::from(index)];
+        let ring = queue.ring.as_mut().expect("a running queue has a ring");
+        let repeated = queue.again.pop();
+        let head = match repeated {
+            Some(head) => head,
+            None => ring.pop()?,
+        };
+        let map = maps.current();
+        let chain = walk(ring, map, head, hint, spans)?;
+        let action = decode(map, spans, &chain, disk, ranges);
+        if matches!(action, Action::Ranges) && ranges.len() > room {
+            match repeated {
+                Some(head) => queue.again.push(head),
+                None => ring.set_next_available(ring.next_available().wrapping_sub(1)),
+            }
+            return Ok(false);
+        }
+        if let (None, Some(log)) = (repeated, &mut queue.log) {
+            log.taken(head);
+        }
+        queue.under_way += 1;
+        let id = |tag| ReqId { port: self.id, tag };
+        let request = |tag, op, offset, len| Request { id: id(tag), disk: disk.disk, op, offset, len };
+        let answer = match action {
+            Action::Answer(status) => Some((status, 0)),
+            Action::Serial => {
+                let mut done = 0;
+                for span in &spans[chain.readable..] {
+                    let here = (disk.serial.len() - done).min(span.len as usize);
+                    map.slice(*span, 0, here).copy_from(&disk.serial[done..done + here]);
+                    done += here;
+                }
+                Some((Status::Ok, done as u32))
+            }
+            _ => None,
+        };
+        if let Some((status, written)) = answer {
+            map.slice(chain.status, 0, 1).copy_from(&[status.code()]);
+            if queue.give_back(head, written + 1) {
+                self.dirty.push(index);
+            }
+            return Ok(true);
+        }
+        let map = maps.hold();
+        let (tag, slot) = slots.take();
+        slot.head = head;
+        slot.queue = index;
+        slot.session = self.session;
+        slot.map = map;
+        slot.status = chain.status;
+        slot.written = 1;
+        match action {
+            Action::Read { offset, len } => {
+                slot.spans.extend_from_slice(&spans[chain.readable..]);
+                slot.written = len + 1;
+                debug_assert!(slot.holds(len));
+                out.push(request(tag, Op::Read, offset, u64::from(len)));
+                self.under_way += 1;
+            }
+            Action::Write { offset, len, first, skip } => {
+                slot.spans.extend_from_slice(&spans[first..chain.readable]);
+                if let Some(span) = slot.spans.first_mut() {
+                    span.offset += u64::from(skip);
+                    span.len -= skip;
+                }
+                debug_assert!(slot.holds(len));
+                out.push(request(tag, Op::Write { fua: self.fua }, offset, u64::from(len)));
+                self.under_way += 1;
+            }
+            Action::Flush => {
+                out.push(request(tag, Op::Flush, 0, 0));
+                self.under_way += 1;
+            }
+            Action::Ranges => {
+                slot.parts = ranges.len() as u16;
+                for range in ranges.iter() {
+                    let map = maps.hold();
+                    let (part, slot) = slots.take();
+                    slot.parent = Some(tag);
+                    slot.session = self.session;
+                    slot.map = map;
+                    let op = match range.op {
+                        Op::WriteZeroes { unmap, .. } => Op::WriteZeroes { unmap, fua: self.fua },
+                        op => op,
+                    };
+                    out.push(request(part, op, range.offset, range.len));
+                    self.under_way += 1;
+                }
+            }
+            Action::Answer(_) | Action::Serial => unreachable!("answered above"),
+        }
+        Ok(true)
+    }
+
+    /// Gives a slot back that nothing refers to any more.
+    fn release(&mut self, tag: u32) {
+        let slot = self.slots.get(tag);
+        let (map, orphan) = (slot.map, slot.session != self.session);
+        self.maps.release(map);
+        self.slots.put(tag);
+        self.orphans -= usize::from(orphan);
+        if self.held_up && self.orphans == 0 {
+            self.held_up = false;
+            signal(Some(&self.bell));
+        }
+    }
+
+    /// A request is finished, with all its parts.
+    fn finish(&mut self, tag: u32, result: Result<(), IoError>) {
+        let slot = self.slots.get(tag);
+        if slot.session == self.session {
+            let status = Status::from(result);
+            self.maps.get(slot.map).slice(slot.status, 0, 1).copy_from(&[status.code()]);
+            // Of a failed read nothing but the status is sure to be there.
+            let written = if status == Status::Ok { slot.written } else { 1 };
+            if self.queues[usize::from(slot.queue)].give_back(slot.head, written) {
+                self.dirty.push(slot.queue);
+            }
+        }
+        self.release(tag);
+    }
+
+    /// Takes a queue out of service until the driver sets it up again.
+    fn break_queue(&mut self, index: u16, broken: Broken) {
+        let queue = &mut self.queues[usize::from(index)];
+        queue.broken = Some(broken);
+        report(&self.disk, index, queue, broken);
+    }
+}
+
+/// Says once, in the log and to the front end, that a queue is out of service.
+fn report(disk: &Profile, index: u16, queue: &Queue, broken: Broken) {
+    tracing::error!(
+        disk = disk.name,
+        queue = index,
+        "queue taken out of service: {broken}; it works again after the guest resets the device"
+    );
+    signal(queue.error.as_ref());
+}
+
+impl Port for VhostPort {
+    fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
+        if self.shut || self.orphans > 0 {
+            return false;
+        }
+        debug_assert!(budget >= RANGES_MAX, "a request of many ranges could never be taken");
+        let (start, mut chains, mut more) = (out.len(), 0usize, false);
+        let mut failed = None;
+        let n = self.running.len();
+        'queues: for i in 0..n {
+            let at = (self.first + i) % n;
+            let index = self.running[at];
+            let before = chains;
+            loop {
+                let queue = &mut self.queues[usize::from(index)];
+                let room = budget.saturating_sub(out.len() - start);
+                match queue.waiting() {
+                    Ok(0) => break,
+                    Ok(_) if room == 0 || chains >= budget => {
+                        // The next turn starts with the first queue that got nothing in this one.
+                        self.first = if chains == before { at } else { (at + 1) % n };
+                        more = true;
+                        break 'queues;
+                    }
+                    // Replies make room, and the worker looks again after them.
+                    Ok(_) if self.slots.available() <= RANGES_MAX => break 'queues,
+                    Ok(_) => {}
+                    Err(broken) => {
+                        failed = Some((index, broken));
+                        break;
+                    }
+                }
+                match self.take_one(index, room, out) {
+                    Ok(true) => chains += 1,
+                    Ok(false) => {
+                        self.first = at;
+                        more = true;
+                        break 'queues;
+                    }
+                    Err(broken) => {
+                        failed = Some((index, broken));
+                        break;
+                    }
+                }
+            }
+            if let Some((index, broken)) = failed.take() {
+                self.break_queue(index, broken);
+            }
+        }
+        if self.running.iter().any(|&i| self.queues[usize::from(i)].broken.is_some()) {
+            self.refresh();
+        }
+        // No reply will follow for what was answered here.
+        self.flush();
+        more
+    }
+
+    #[inline]
+    fn copy_out(&mut self, tag: u32, at: usize, bytes: &[u8]) {
+        let slot = self.slots.get(tag);
+        if slot.session != self.session {
+            return;
+        }
+        let map = self.maps.get(slot.map);
+        slot.pieces(map, at, bytes.len(), |done, to| to.copy_from(&bytes[done..done + to.len()]));
+    }
+
+    #[inline]
+    fn copy_in(&mut self, tag: u32, at: usize, bytes: &mut [u8]) {
+        let slot = self.slots.get(tag);
+        let map = self.maps.get(slot.map);
+        slot.pieces(map, at, bytes.len(), |done, from| {
+            from.copy_to(&mut bytes[done..done + from.len()]);
+        });
+    }
+
+    fn extents(&mut self, _tag: u32, _extents: &[Extent]) {
+        debug_assert!(false, "virtio-blk asks for no extents");
+    }
+
+    #[inline]
+    fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
+        self.under_way -= 1;
+        let Some(parent) = self.slots.get(tag).parent else { return self.finish(tag, result) };
+        self.release(tag);
+        let whole = self.slots.get(parent);
+        whole.failed = whole.failed.or(result.err());
+        whole.parts -= 1;
+        if whole.parts == 0 {
+            let result = whole.failed.map_or(Ok(()), Err);
+            self.finish(parent, result);
+        }
+    }
+
+    fn flush(&mut self) {
+        for index in self.dirty.drain(..) {
+            let queue = &mut self.queues[usize::from(index)];
+            queue.dirty = false;
+            queue.publish();
+            queue.settle();
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        let mut more = false;
+        for &index in &self.running {
+            let queue = &mut self.queues[usize::from(index)];
+            match (queue.ring.as_mut().map_or(Ok(false), Ring::arm), queue.waiting()) {
+                // What the ring holds beyond the room for it was posted before it was armed: no kick will come.
+                (Ok(any), Ok(0)) => self.held_up |= any,
+                // An index that makes no sense is for `take` to deal with.
+                _ => more = true,
+            }
+        }
+        let full = self.slots.available() <= RANGES_MAX;
+        if more && (full || self.orphans > 0) {
+            self.held_up = true;
+            more = false;
+        }
+        more && !self.shut
+    }
+
+    fn disarm(&mut self) {
+        for &index in &self.running {
+            if let Some(ring) = &mut self.queues[usize::from(index)].ring {
+                ring.disarm();
+            }
+        }
+    }
+
+    fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)> {
+        // Those of disabled and broken queues as well: what is watched changes with messages only.
+        let kicks = self.queues.iter().filter_map(|queue| queue.kick.as_ref());
+        kicks.chain([&self.bell]).map(|fd| (fd.as_fd(), PortInterest::Read)).collect()
+    }
+
+    fn fds_changed(&mut self) -> bool {
+        std::mem::take(&mut self.fds_changed)
+    }
+
+    fn inflight(&self) -> usize {
+        self.under_way
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shut
+    }
+
+    fn shut(&mut self) {
+        self.shut = true;
+    }
+
+    fn peer(&self) -> Peer {
+        let name = match self.running.len() {
+            0 => "no guest".to_string(),
+            1 => "1 queue".to_string(),
+            n => format!("{n} queues"),
+        };
+        Peer { protocol: Protocol::VhostUser, name }
+    }
+
+    fn as_any(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}

@@ -1,0 +1,304 @@
+//! A guest made of bytes: memory with rings in it, a driver that posts chains, and a disk in a vector. For the tests of
+//! this module and for the fuzzer.
+//!
+//! Owns nothing that a running daemon uses. Invariant: it posts exactly what it is told to, however wrong.
+
+use super::config::Profile;
+use super::memory::{GuestMap, Region, Window};
+use super::port::VhostPort;
+use super::ring::RingAddresses;
+use crate::backend::Geometry;
+use crate::frontend::{DiskInfo, Port};
+use std::collections::HashSet;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use undercroft_cache::{DiskId, IoError, Op, Request};
+use vm_memory::{Bytes, FileOffset, MmapRegion};
+
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
+pub(super) const INDIRECT: u16 = 4;
+
+/// Guest addresses: rings, then a hole, then data in two regions that touch.
+pub(super) const DATA: u64 = 0x10_0000;
+pub(super) const DATA_SPLIT: u64 = 0x18_0000;
+pub(super) const DATA_END: u64 = 0x19_0000;
+const REGIONS: [(u64, u64); 3] = [(0, 0x4_0000), (DATA, DATA_SPLIT), (DATA_SPLIT, DATA_END)];
+const RING_STRIDE: u64 = 0x8000;
+const USER: u64 = 0x7f00_0000_0000;
+
+/// A guest's memory, and its driver's positions.
+pub(super) struct Guest {
+    pub map: Arc<GuestMap>,
+    pub size: u16,
+    available: Vec<u16>,
+    used: Vec<u16>,
+}
+
+impl Guest {
+    pub(super) fn new(queues: u16, size: u16) -> Guest {
+        let mut map = GuestMap::default();
+        for (guest, end) in REGIONS {
+            let len = end - guest;
+            let fd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+            rustix::fs::ftruncate(&fd, len).expect("memory");
+            let file = FileOffset::new(File::from(fd), 0);
+            let mapping = Arc::new(MmapRegion::from_file(file, len as usize).expect("memory"));
+            map = map.with(Region { guest, user: USER + guest, len, mapping }).expect("regions do not overlap");
+        }
+        let zero = vec![0; usize::from(queues)];
+        Guest { map: Arc::new(map), size, available: zero.clone(), used: zero }
+    }
+
+    /// Where the parts of a ring lie, as guest addresses.
+    pub(super) fn ring(queue: u16) -> [u64; 3] {
+        let base = u64::from(queue) * RING_STRIDE;
+        [base, base + 0x4000, base + 0x5000]
+    }
+
+    pub(super) fn addresses(queue: u16) -> RingAddresses {
+        let [descriptors, available, used] = Self::ring(queue).map(|at| USER + at);
+        RingAddresses { descriptors, available, used }
+    }
+
+    fn window(&self, at: u64, len: usize) -> Window {
+        self.map.window(USER + at, len, 1).expect("the test stays inside memory")
+    }
+
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) {
+        self.window(at, bytes.len()).slice().write_slice(bytes, 0).expect("inside");
+    }
+
+    pub(super) fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.window(at, len).slice().read_slice(&mut bytes, 0).expect("inside");
+        bytes
+    }
+
+    fn read_u16(&self, at: u64) -> u16 {
+        u16::from_le_bytes([self.read(at, 1)[0], self.read(at + 1, 1)[0]])
+    }
+
+    /// Writes descriptor `index` of the table at `table`.
+    pub(super) fn descriptor(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+        let mut bytes = addr.to_le_bytes().to_vec();
+        bytes.extend(len.to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
+        bytes.extend(next.to_le_bytes());
+        self.write(table + 16 * u64::from(index), &bytes);
+    }
+
+    /// Writes consecutive descriptors from `first` on that form one chain.
+    pub(super) fn chain(&self, table: u64, first: u16, buffers: &[(u64, u32, u16)]) {
+        for (i, &(addr, len, flags)) in (first..).zip(buffers) {
+            let more = usize::from(i - first) + 1 < buffers.len();
+            self.descriptor(table, i, addr, len, if more { flags | NEXT } else { flags }, i + 1);
+        }
+    }
+
+    /// Makes the chain at `head` available.
+    pub(super) fn offer(&mut self, queue: u16, head: u16) {
+        let [_, available, _] = Self::ring(queue);
+        let at = &mut self.available[usize::from(queue)];
+        self.map
+            .window(USER + available + 4 + 2 * u64::from(*at % self.size), 2, 1)
+            .expect("inside")
+            .slice()
+            .write_slice(&head.to_le_bytes(), 0)
+            .expect("inside");
+        *at = at.wrapping_add(1);
+        let at = *at;
+        self.set_available(queue, at);
+    }
+
+    /// Makes the chain at `head` available, and says whether the device wants to be kicked for it.
+    pub(super) fn offer_live(&mut self, queue: u16, head: u16) -> bool {
+        let old = self.available[usize::from(queue)];
+        fence(Ordering::SeqCst);
+        self.offer(queue, head);
+        fence(Ordering::SeqCst);
+        self.available_event(queue) == old
+    }
+
+    /// Chains made available so far.
+    pub(super) fn offered(&self, queue: u16) -> u16 {
+        self.available[usize::from(queue)]
+    }
+
+    /// Asks to be notified of the very next used entry.
+    pub(super) fn ask(&self, queue: u16) {
+        self.set_used_event(queue, self.used[usize::from(queue)]);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sets the available index.
+    pub(super) fn set_available(&self, queue: u16, index: u16) {
+        self.write(Self::ring(queue)[1] + 2, &index.to_le_bytes());
+    }
+
+    /// Used entries (head, bytes written) that came since the last look.
+    pub(super) fn used(&mut self, queue: u16) -> Vec<(u32, u32)> {
+        let used = Self::ring(queue)[2];
+        let index = self.read_u16(used + 2);
+        let mut entries = Vec::new();
+        while self.used[usize::from(queue)] != index {
+            let at = &mut self.used[usize::from(queue)];
+            let entry = used + 4 + 8 * u64::from(*at % self.size);
+            *at = at.wrapping_add(1);
+            let bytes = self.read(entry, 8);
+            let word = |i: usize| u32::from_le_bytes(std::array::from_fn(|j| bytes[i + j]));
+            entries.push((word(0), word(4)));
+        }
+        entries
+    }
+
+    /// The used event index that the driver wishes for.
+    pub(super) fn set_used_event(&self, queue: u16, index: u16) {
+        self.write(Self::ring(queue)[1] + 4 + 2 * u64::from(self.size), &index.to_le_bytes());
+    }
+
+    /// The available event index that the device wishes for.
+    pub(super) fn available_event(&self, queue: u16) -> u16 {
+        self.read_u16(Self::ring(queue)[2] + 4 + 8 * u64::from(self.size))
+    }
+
+    /// The device's flags.
+    pub(super) fn used_flags(&self, queue: u16) -> u16 {
+        self.read_u16(Self::ring(queue)[2])
+    }
+
+    /// Writes a request header at `at`.
+    pub(super) fn header(&self, at: u64, kind: u32, sector: u64) {
+        let mut bytes = kind.to_le_bytes().to_vec();
+        bytes.extend([0; 4]);
+        bytes.extend(sector.to_le_bytes());
+        self.write(at, &bytes);
+    }
+}
+
+/// A new eventfd.
+pub(super) fn eventfd() -> File {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("a descriptor is free").into()
+}
+
+/// How often an eventfd was signalled since the last look.
+pub(super) fn signals(fd: &File) -> u64 {
+    let mut bytes = [0; 8];
+    rustix::io::read(fd, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
+}
+
+/// A device with a guest and a disk.
+pub(super) struct Rig {
+    pub guest: Guest,
+    pub port: VhostPort,
+    pub disk: Vec<u8>,
+    pub calls: Vec<File>,
+    pub errors: Vec<File>,
+    /// What went to the core, in order.
+    pub taken: Vec<Request>,
+    /// What the core answers with from now on.
+    pub failure: Option<IoError>,
+    pub flushes: usize,
+    open: HashSet<u32>,
+}
+
+pub(super) fn geometry(size_bytes: u64) -> Geometry {
+    Geometry { size_bytes, align: 1, read_only: false, can_discard: true, can_write_zeroes: true }
+}
+
+pub(super) fn info(geometry: Geometry) -> DiskInfo {
+    DiskInfo { name: "rig".into(), disk: DiskId(3), geometry, serial: "rig-serial".into() }
+}
+
+impl Rig {
+    /// A device of `geometry` with `queues` started queues of `size` entries, and all features but those in `without`.
+    pub(super) fn new(geometry: Geometry, queues: u16, size: u16, without: u64) -> Rig {
+        let bytes = (0..geometry.size_bytes).map(|i| (i / 512) as u8 ^ i as u8).collect();
+        let profile = Profile::new(&info(geometry));
+        let features = profile.features() & !without;
+        let port = VhostPort::new(9, profile, queues, eventfd());
+        let mut rig = Rig {
+            guest: Guest::new(queues, size),
+            port,
+            disk: bytes,
+            calls: (0..queues).map(|_| eventfd()).collect(),
+            errors: (0..queues).map(|_| eventfd()).collect(),
+            taken: Vec::new(),
+            failure: None,
+            flushes: 0,
+            open: HashSet::new(),
+        };
+        rig.connect(features);
+        (0..queues).for_each(|queue| rig.start(queue, 0, false));
+        rig
+    }
+
+    /// What a front end says before it starts the queues.
+    pub(super) fn connect(&mut self, features: u64) {
+        self.port.set_features(features);
+        self.port.set_memory(Arc::clone(&self.guest.map));
+    }
+
+    /// What a front end says to start a queue.
+    pub(super) fn start(&mut self, queue: u16, base: u16, logged: bool) {
+        let (index, port) = (u32::from(queue), &mut self.port);
+        port.set_size(index, u32::from(self.guest.size)).expect("size");
+        port.set_base(index, u32::from(base)).expect("base");
+        port.set_addresses(index, Guest::addresses(queue)).expect("addresses");
+        port.start(index, eventfd(), logged).expect("start");
+        port.set_call(index, self.calls[usize::from(queue)].try_clone().ok()).expect("call");
+        port.set_error(index, self.errors[usize::from(queue)].try_clone().ok()).expect("error");
+        port.enable(index, true).expect("enable");
+        signals(&self.calls[usize::from(queue)]);
+    }
+
+    /// Takes requests without serving them.
+    pub(super) fn take(&mut self) -> Vec<Request> {
+        let mut out = Vec::new();
+        while self.port.take(64, &mut out) {}
+        for r in &out {
+            assert_eq!((r.id.port, r.disk), (9, DiskId(3)));
+            assert!(self.open.insert(r.id.tag), "tag {} is under way already", r.id.tag);
+            let end = r.offset.checked_add(r.len).expect("ranges do not wrap");
+            assert!(end <= self.disk.len() as u64, "request past the end of the disk: {r:?}");
+        }
+        self.taken.extend(&out);
+        out
+    }
+
+    /// Serves one request from the vector.
+    pub(super) fn serve(&mut self, r: Request) {
+        assert!(self.open.remove(&r.id.tag), "tag {} is not under way", r.id.tag);
+        let range = r.offset as usize..(r.offset + r.len) as usize;
+        if let Some(failure) = self.failure {
+            return self.port.reply(r.id.tag, Err(failure));
+        }
+        // In pieces that end at block boundaries, as the core copies.
+        let mut at = 0;
+        while at < r.len as usize && matches!(r.op, Op::Read | Op::Write { .. }) {
+            let here = (4096 - (range.start + at) % 4096).min(r.len as usize - at);
+            let bytes = &mut self.disk[range.start + at..range.start + at + here];
+            match r.op {
+                Op::Read => self.port.copy_out(r.id.tag, at, bytes),
+                _ => self.port.copy_in(r.id.tag, at, bytes),
+            }
+            at += here;
+        }
+        match r.op {
+            Op::Discard | Op::WriteZeroes { .. } => self.disk[range].fill(0),
+            Op::Flush => self.flushes += 1,
+            _ => {}
+        }
+        self.port.reply(r.id.tag, Ok(()));
+    }
+
+    /// Takes and serves all there is, then publishes.
+    pub(super) fn turn(&mut self) -> usize {
+        let requests = self.take();
+        let n = requests.len();
+        requests.into_iter().for_each(|r| self.serve(r));
+        self.port.flush();
+        n
+    }
+}

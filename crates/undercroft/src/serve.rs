@@ -1,0 +1,104 @@
+//! `undercroft serve`: from a plan to a process that serves, and to its end.
+//!
+//! Owns signals, readiness and the order of start and stop. Never serves itself. Invariants: nobody is told that we are
+//! ready before every socket listens; the first SIGTERM or SIGINT drains and stops, the second ends at once.
+
+use crate::config::ServePlan;
+use crate::control::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
+use crate::service::{Service, ServiceError};
+use crate::systemd;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why serving ended with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Something cannot be served; one error for each.
+    #[error("{}", lines(.0))]
+    Start(Vec<ServiceError>),
+    /// The control socket, the metrics listener or the directory for sockets cannot be had.
+    #[error(transparent)]
+    Control(#[from] ListenError),
+    /// Signals cannot be caught.
+    #[error("cannot catch signals: {0}")]
+    Signals(std::io::Error),
+}
+
+fn lines(errors: &[ServiceError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Serves `plan` until a signal or the API stops it. `ready` is called once, when everything listens.
+///
+/// # Errors
+/// Everything that keeps it from starting; nothing is left behind then.
+pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
+    // Before any thread starts, so that each inherits the handlers' flags and none dies of a signal.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    // The control socket first: it keeps a second daemon of the same configuration away.
+    let listeners = ControlListeners::bind(&plan.daemon)?;
+    if plan.disks.iter().filter_map(|d| d.socket.as_ref()).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
+        prepare_runtime_dir(&plan.daemon.runtime_dir)?;
+    }
+    let service = Service::start(plan).map_err(ServeError::Start)?;
+    let daemon: Arc<dyn Daemon> = service.clone();
+    let control = match ControlServer::start(listeners, daemon) {
+        Ok(c) => c,
+        Err(e) => {
+            service.shut_down();
+            return Err(e.into());
+        }
+    };
+    let handle = signals.handle();
+    let on_signal = {
+        let service = service.clone();
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut stopping = false;
+            for signal in signals.forever() {
+                match signal {
+                    SIGHUP => reload(&service),
+                    _ if stopping => {
+                        tracing::warn!("second signal: ending at once");
+                        std::process::exit(128 + signal);
+                    }
+                    _ => {
+                        stopping = true;
+                        tracing::info!("stopping: finishing what is under way");
+                        systemd::stopping();
+                        service.request_stop();
+                    }
+                }
+            }
+        })
+    };
+    let on_signal = match on_signal {
+        Ok(t) => t,
+        Err(e) => {
+            service.shut_down();
+            return Err(ServeError::Signals(e));
+        }
+    };
+    ready();
+    systemd::ready(&format!("serving {} disks", service.disks().len()));
+    while !service.wait(Duration::from_secs(3600)) {}
+    control.stop();
+    service.shut_down();
+    handle.close();
+    let _ = on_signal.join();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn reload(service: &Arc<Service>) {
+    systemd::reloading();
+    match service.reload() {
+        Ok(r) => tracing::info!(
+            added = ?r.added, removed = ?r.removed, changed = ?r.changed, needs_restart = ?r.needs_restart, failed = ?r.failed,
+            "configuration reloaded"
+        ),
+        Err(e) => tracing::error!("the configuration was not reloaded: {e}"),
+    }
+    systemd::ready(&format!("serving {} disks", service.disks().len()));
+}

@@ -1,0 +1,226 @@
+//! The service as the control API sees it: what it says about itself and how it is changed.
+//!
+//! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
+//! it was, or says in its error what it could not take back.
+
+use super::{ServedDisk, Service, ServiceError, lock, write};
+use crate::backend::ImageFormat;
+use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
+use crate::control::{
+    CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
+    FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
+};
+use crate::frontend::{Peer, Protocol};
+use crate::worker::DiskReport;
+use std::sync::Arc;
+use undercroft_host::FRAME_BYTES;
+
+impl From<ServiceError> for ControlError {
+    fn from(e: ServiceError) -> Self {
+        let (kind, remedy) = match &e {
+            ServiceError::Stopping => (ControlErrorKind::Unavailable, "wait until it runs again"),
+            ServiceError::TooSmall { .. } => (ControlErrorKind::Invalid, "name a larger `size`"),
+            _ => (ControlErrorKind::Failed, "correct that and try again; the disks served so far go on"),
+        };
+        ControlError::new(kind, e.to_string(), remedy)
+    }
+}
+
+impl From<Peer> for FrontendStatus {
+    fn from(p: Peer) -> Self {
+        let kind = match p.protocol {
+            Protocol::VhostUser => FrontendKind::VhostUser,
+            Protocol::Nbd => FrontendKind::Nbd,
+        };
+        FrontendStatus { kind, peer: p.name }
+    }
+}
+
+fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskStatus {
+    let info = disk.info();
+    let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
+        (true, _) => DiskState::Detaching,
+        (false, 0) => DiskState::Serving,
+        (false, _) => DiskState::Stalled,
+    };
+    let format = match plan.image.format {
+        Some(ImageFormat::Raw) => "raw",
+        Some(ImageFormat::Qcow2) => "qcow2",
+        Some(ImageFormat::Nbd) => "nbd",
+        // Found out when it was opened; the back end's description begins with it.
+        None => report.backend.split([' ', ',']).next().unwrap_or("raw"),
+    };
+    DiskStatus {
+        name: plan.name.clone(),
+        vm: plan.vm.clone(),
+        state,
+        reason: (state == DiskState::Stalled)
+            .then(|| format!("the image has not answered for {} operations", report.stalled_ops)),
+        image: plan.image.location.clone(),
+        format: format.to_string(),
+        backend: report.backend.clone(),
+        read_only: plan.image.read_only || info.geometry.read_only,
+        size_bytes: info.geometry.size_bytes,
+        socket: plan.socket.as_ref().map(|s| s.display().to_string()),
+        nbd: plan.nbd,
+        frontends: report.peers.iter().cloned().map(Into::into).collect(),
+        cache: CacheStatus::new(plan.policy, plan.share_bytes, &report.stats),
+        counters: DiskCounters::from(&report.stats),
+        latency: DiskLatency {
+            read_hit: LatencySnapshot::from(&report.latencies.read_hit),
+            read_miss: LatencySnapshot::from(&report.latencies.read_miss),
+            write: LatencySnapshot::from(&report.latencies.write),
+        },
+        stalled_ops: report.stalled_ops,
+        inflight_requests: report.stats.inflight_requests,
+        inflight_ops: report.stats.inflight_ops,
+        queues: plan.queues,
+        queue_size: plan.queue_size,
+        poll_us: plan.poll.as_secs_f64() * 1e6,
+        worker: disk.worker_number() as u32,
+        queues: plan.queues,
+        queue_size: plan.queue_size,
+    }
+}
+
+impl Service {
+    fn find(&self, name: &str) -> Result<Arc<ServedDisk>, ControlError> {
+        let disks = self.disks();
+        disks.iter().find(|d| d.info().name == name).cloned().ok_or_else(|| {
+            let names: Vec<String> = disks.iter().map(|d| d.info().name.clone()).collect();
+            ControlError::no_disk(name, names.iter().map(String::as_str))
+        })
+    }
+
+    fn status_of(&self, disk: &ServedDisk) -> Result<DiskStatus, ControlError> {
+        let (report, plan) = (disk.report(), self.plan());
+        let both = report.as_ref().zip(plan.find(&disk.info().name));
+        let (report, plan) = both.ok_or_else(|| {
+            ControlError::new(
+                ControlErrorKind::NotFound,
+                format!("disk \"{}\" has just been detached", disk.info().name),
+                "`undercroft status` lists the disks",
+            )
+        })?;
+        Ok(disk_status(disk, plan, report))
+    }
+}
+
+impl Daemon for Service {
+    fn status(&self) -> Status {
+        let plan = self.plan();
+        let mut store = StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() };
+        let mut disks = Vec::new();
+        for disk in self.disks() {
+            let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
+            store.data_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
+            disks.push(disk_status(&disk, p, &report));
+        }
+        for worker in &self.workers {
+            let Ok(memory) = worker.call(|w| w.core().memory()) else { continue };
+            store.metadata_bytes += memory.metadata_bytes;
+            store.io_bytes += memory.frames_bytes;
+        }
+        // What frames hold besides cached blocks is under way, or kept ready for that.
+        store.io_bytes = store.io_bytes.saturating_sub(store.data_bytes);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            config_file: plan.config_file.as_ref().map(|p| p.display().to_string()),
+            workers: self.workers.len() as u32,
+            nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
+            store,
+            disks,
+        }
+    }
+
+    fn disk(&self, name: &str) -> Result<DiskStatus, ControlError> {
+        self.status_of(&*self.find(name)?)
+    }
+
+    fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError> {
+        let _change = lock(&self.change);
+        let disk = self.find(name)?;
+        let plan = self.plan().with_change(name, &change)?;
+        self.apply(&plan);
+        *write(&self.plan) = plan;
+        self.status_of(&disk)
+    }
+
+    fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
+        let _change = lock(&self.change);
+        let now = self.plan();
+        let plan = now.with_disk(&spec, &Machine::here())?;
+        let added = plan.disks.iter().find(|d| now.find(&d.name).is_none());
+        let disk = added.ok_or_else(|| {
+            ControlError::new(
+                ControlErrorKind::Conflict,
+                "there is a disk of that name already",
+                "detach it first, or give this one another name",
+            )
+        })?;
+        let served = self.attach(&plan, disk)?;
+        self.status_of(&served)
+    }
+
+    fn remove_disk(&self, name: &str) -> Result<(), ControlError> {
+        let _change = lock(&self.change);
+        let disk = self.find(name)?;
+        if self.detach(&self.plan().without_disk(name)?, &disk) {
+            return Ok(());
+        }
+        Err(ControlError::new(
+            ControlErrorKind::Unavailable,
+            format!("the image of disk \"{name}\" does not answer; the disk refuses requests and goes when it does"),
+            "look at the storage below it",
+        ))
+    }
+
+    fn drop_cache(&self, name: &str) -> Result<u64, ControlError> {
+        let disk = self.find(name)?;
+        let before = self.status_of(&disk)?.cache.cached_bytes;
+        let id = disk.id();
+        let _ = disk.host().worker.call(move |w| w.core().invalidate(id));
+        Ok(before.saturating_sub(self.status_of(&disk)?.cache.cached_bytes))
+    }
+
+    fn reload(&self) -> Result<ReloadReport, ControlError> {
+        let _change = lock(&self.change);
+        let now = self.plan();
+        let (result, change) = now.reread()?;
+        let mut report = ReloadReport { needs_restart: change.needs_restart, ..ReloadReport::default() };
+        for name in change.removed {
+            let disk = self.find(&name)?;
+            let without = self.plan().without_disk(&name)?;
+            if !self.detach(&without, &disk) {
+                report.failed.push(format!("{name}: its image does not answer; it goes when it does"));
+            }
+            report.removed.push(name);
+        }
+        // Those that stay take their new shares; room for those that come is made now.
+        let stay = ServePlan {
+            disks: result.disks.iter().filter(|d| now.find(&d.name).is_some()).cloned().collect(),
+            ..result.clone()
+        };
+        self.apply(&stay);
+        *write(&self.plan) = stay;
+        report.changed = change.changed.into_iter().map(|(name, _)| name).collect();
+        for disk in change.added {
+            let mut plan = self.plan();
+            plan.disks.push(disk.clone());
+            match self.attach(&plan, &disk) {
+                Ok(_) => report.added.push(disk.name),
+                Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
+            }
+        }
+        if let Some(level) = change.log_level {
+            crate::logging::set_level(level);
+        }
+        Ok(report)
+    }
+
+    fn stop(&self) {
+        self.request_stop();
+    }
+}

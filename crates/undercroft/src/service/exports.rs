@@ -1,0 +1,42 @@
+//! What NBD clients see of the served disks.
+//!
+//! Owns a weak reference to the service. Invariant: a disk that is detaching is not found.
+
+use super::{ServedDisk, Service};
+use crate::config::NbdListen;
+use crate::frontend::PortHost;
+use crate::frontend::nbd::{Export, ExportInfo, Exports, Listen};
+use crate::frontend::socket::SocketAccess;
+use std::sync::{Arc, Weak};
+
+/// The served disks as NBD exports, under their full names.
+pub(super) struct ServedExports(pub(super) Weak<Service>);
+
+/// Where a listener of a plan listens.
+pub(super) fn listen_of(listen: &NbdListen, access: SocketAccess) -> Listen {
+    match listen {
+        NbdListen::Unix(path) => Listen::Unix(path.clone(), access),
+        NbdListen::Tcp(addr) => Listen::Tcp(*addr),
+    }
+}
+
+impl ServedExports {
+    fn disks(&self) -> Vec<Arc<ServedDisk>> {
+        let disks = self.0.upgrade().map(|s| s.disks()).unwrap_or_default();
+        disks.into_iter().filter(|d| d.is_exported()).collect()
+    }
+}
+
+impl Exports for ServedExports {
+    fn list(&self) -> Vec<ExportInfo> {
+        let info =
+            |d: Arc<ServedDisk>| ExportInfo { name: d.info().name.clone(), description: d.description().to_string() };
+        self.disks().into_iter().map(info).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        let disk = self.disks().into_iter().find(|d| d.info().name == name)?;
+        let host: Arc<dyn PortHost> = disk.host().clone();
+        Some(Export { info: disk.info().clone(), description: disk.description().to_string(), host })
+    }
+}

@@ -1,0 +1,294 @@
+//! The running daemon: workers, disks and listeners joined, from a plan to an orderly stop.
+//!
+//! Owns who serves what. Never touches a request. Invariants: `plan` says what is served now; the shares of all disks fit
+//! into the store at any time (a change shrinks before it grows); one change at a time; what failed half-way is taken back.
+
+mod api;
+mod disk;
+mod exports;
+
+pub use disk::ServedDisk;
+
+use crate::backend::OpenError;
+use crate::config::{DiskPlan, ServePlan};
+use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
+use crate::frontend::vhost::VhostError;
+use crate::units::human_size;
+use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::time::{Duration, Instant};
+use undercroft_cache::{CoreOptions, blocks_per_disk_max};
+
+/// Why the daemon cannot serve something.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// An image does not open.
+    #[error("disk \"{disk}\": {source}")]
+    Open {
+        /// Which disk.
+        disk: String,
+        /// Why.
+        source: OpenError,
+    },
+    /// A worker has no room.
+    #[error("disk \"{disk}\": {source}")]
+    Attach {
+        /// Which disk.
+        disk: String,
+        /// Why.
+        source: AddDiskError,
+    },
+    /// A vhost-user socket cannot be had.
+    #[error("disk \"{disk}\": {source}")]
+    Vhost {
+        /// Which disk.
+        disk: String,
+        /// Why.
+        source: VhostError,
+    },
+    /// An NBD listener cannot be had.
+    #[error("NBD listener {listen}: {source}")]
+    Nbd {
+        /// Which listener.
+        listen: String,
+        /// Why.
+        source: NbdError,
+    },
+    /// The share is too small to cache anything.
+    #[error(
+        "disk \"{disk}\": its share of {share} holds no cache at all; give it a larger `size`, or the store more `memory`"
+    )]
+    TooSmall {
+        /// Which disk.
+        disk: String,
+        /// Its share.
+        share: String,
+    },
+    /// A worker thread cannot be started.
+    #[error("cannot start a worker: {0}; the store's memory may be larger than this process may map (see `ulimit -v`)")]
+    Worker(std::io::Error),
+    /// The daemon is stopping.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+/// The running daemon.
+pub struct Service {
+    plan: RwLock<ServePlan>,
+    workers: Vec<Arc<WorkerHandle>>,
+    disks: RwLock<Vec<Arc<ServedDisk>>>,
+    nbd: Mutex<Vec<NbdServer>>,
+    /// Held while disks come, go or change.
+    change: Mutex<()>,
+    stop: (Mutex<bool>, Condvar),
+    started: Instant,
+}
+
+impl Service {
+    /// Opens every image, starts the workers, then the front ends. Nothing is left behind if it fails.
+    ///
+    /// # Errors
+    /// Everything that is wrong with any disk, not only the first.
+    pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
+        let mut errors = Vec::new();
+        let mut opened = Vec::new();
+        for disk in &plan.disks {
+            match disk::open(disk.clone()) {
+                Ok(o) => opened.push(o),
+                Err(e) => errors.push(e),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let one = |e: ServiceError| vec![e];
+        let mut workers = Vec::new();
+        for n in 0..plan.daemon.workers.max(1) {
+            let options = WorkerOptions {
+                name: format!("undercroft-w{n}"),
+                core: CoreOptions::new(plan.store.memory_bytes),
+                poll_ns_max: 0,
+            };
+            workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
+        }
+        let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
+        let service = Arc::new(Self {
+            plan: RwLock::new(plan),
+            workers,
+            disks: RwLock::default(),
+            nbd: Mutex::default(),
+            change: Mutex::default(),
+            stop: (Mutex::new(false), Condvar::new()),
+            started: Instant::now(),
+        });
+        for o in opened {
+            match service.put_on_worker(o) {
+                Ok(disk) => write(&service.disks).push(disk),
+                Err(e) => errors.push(e),
+            }
+        }
+        for disk in service.disks() {
+            let listening =
+                plan_disks.iter().find(|p| p.name == disk.info().name).map(|p| disk.listen(p, daemon.disk_access));
+            errors.extend(listening.and_then(Result::err));
+        }
+        for listen in &nbd {
+            match service.listen_nbd(listen) {
+                Ok(server) => lock(&service.nbd).push(server),
+                Err(e) => errors.push(e),
+            }
+        }
+        if errors.is_empty() {
+            return Ok(service);
+        }
+        service.shut_down();
+        Err(errors)
+    }
+
+    fn listen_nbd(self: &Arc<Self>, listen: &crate::config::NbdListen) -> Result<NbdServer, ServiceError> {
+        let access = disk::socket_access(self.plan().daemon.disk_access);
+        let exports = Arc::new(exports::ServedExports(Arc::downgrade(self)));
+        NbdServer::start(exports::listen_of(listen, access), exports, NbdOptions::default())
+            .map_err(|source| ServiceError::Nbd { listen: listen.to_string(), source })
+    }
+
+    /// The disks served now, in order.
+    pub fn disks(&self) -> Vec<Arc<ServedDisk>> {
+        read(&self.disks).clone()
+    }
+
+    /// Puts an opened disk on the worker with the fewest disks.
+    fn put_on_worker(&self, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
+        let plan = &opened.plan;
+        let blocks = capacity_blocks(plan);
+        if blocks == 0 {
+            return Err(ServiceError::TooSmall { disk: plan.name.clone(), share: human_size(plan.share_bytes) });
+        }
+        let mut load = vec![0usize; self.workers.len()];
+        self.disks().iter().for_each(|d| load[d.worker_number()] += 1);
+        let n = (0..load.len()).min_by_key(|&n| load[n]).unwrap_or(0);
+        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks)?))
+    }
+
+    /// Attaches a disk of `plan`, which is what is served now and this disk.
+    fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
+        let opened = disk::open(disk.clone())?;
+        // The others make room before this one comes.
+        self.apply(plan);
+        let access = plan.daemon.disk_access;
+        let served = self.put_on_worker(opened).and_then(|d| match d.listen(disk, access) {
+            Ok(()) => Ok(d),
+            Err(e) => {
+                d.detach();
+                Err(e)
+            }
+        });
+        match served {
+            Ok(served) => {
+                write(&self.disks).push(served.clone());
+                *write(&self.plan) = plan.clone();
+                Ok(served)
+            }
+            Err(e) => {
+                let before = self.plan();
+                self.apply(&before);
+                Err(e)
+            }
+        }
+    }
+
+    /// Detaches a disk; `plan` is what is served without it. False if it is finished in the background.
+    fn detach(&self, plan: &ServePlan, disk: &Arc<ServedDisk>) -> bool {
+        let done = disk.detach();
+        write(&self.disks).retain(|d| !Arc::ptr_eq(d, disk));
+        if done {
+            self.apply(plan);
+        }
+        *write(&self.plan) = plan.clone();
+        done
+    }
+
+    /// Makes the disks that are served now have the shares, policies and polling of `plan`: those that shrink first, so
+    /// that the sum never passes the store.
+    fn apply(&self, plan: &ServePlan) {
+        let now = self.plan();
+        let disks = self.disks();
+        let share_now = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
+        let mut wanted: Vec<(&Arc<ServedDisk>, &DiskPlan)> =
+            disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?))).collect();
+        wanted.sort_by_key(|(_, p)| p.share_bytes > share_now(&p.name));
+        for (disk, p) in wanted {
+            let (id, blocks) = (disk.id(), capacity_blocks(p));
+            let (policy, poll_ns) = (p.policy, p.poll.as_nanos() as u64);
+            let result = disk.host().worker.call(move |w| {
+                w.set_poll(id, poll_ns);
+                if w.core().policy(id) != Some(policy) {
+                    w.core().set_policy(id, policy);
+                }
+                w.core().set_capacity(id, blocks)
+            });
+            if let Ok(Err(e)) = result {
+                tracing::error!(disk = p.name, "cannot change its share: {e}");
+            }
+        }
+    }
+
+    /// What is served now, and how.
+    fn plan(&self) -> ServePlan {
+        read(&self.plan).clone()
+    }
+
+    /// Begins an orderly stop; `wait` returns.
+    pub fn request_stop(&self) {
+        *lock(&self.stop.0) = true;
+        self.stop.1.notify_all();
+    }
+
+    /// Waits until somebody requests a stop, at most `timeout`. Whether somebody did.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let stop = lock(&self.stop.0);
+        let (stop, _) = self.stop.1.wait_timeout_while(stop, timeout, |s| !*s).unwrap_or_else(|p| p.into_inner());
+        *stop
+    }
+
+    /// Stops listening, finishes what is under way, closes every image and ends the workers.
+    pub fn shut_down(&self) {
+        self.request_stop();
+        let _change = lock(&self.change);
+        for server in lock(&self.nbd).drain(..) {
+            server.stop();
+        }
+        let disks = std::mem::take(&mut *write(&self.disks));
+        let mut all = true;
+        std::thread::scope(|s| {
+            let threads: Vec<_> = disks.iter().map(|d| s.spawn(|| d.detach())).collect();
+            for t in threads {
+                all &= t.join().unwrap_or(false);
+            }
+        });
+        if all {
+            self.workers.iter().for_each(|w| w.stop());
+        } else {
+            tracing::error!(
+                "some images do not answer; stopping without them. Writes that were not acknowledged may be lost"
+            );
+        }
+    }
+}
+
+/// Blocks that a disk's share holds, besides their metadata and its operations under way.
+fn capacity_blocks(plan: &DiskPlan) -> u32 {
+    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, plan.readahead_bytes)
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|p| p.into_inner())
+}
+
+fn read<T>(l: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    l.read().unwrap_or_else(|p| p.into_inner())
+}
+
+fn write<T>(l: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    l.write().unwrap_or_else(|p| p.into_inner())
+}

@@ -1,0 +1,97 @@
+//! The live end of the core's effects: copies go to ports, operations to back ends, replies are timed.
+//!
+//! Owns no state but the lists of what a turn touched. Never calls the core.
+//! Invariant: whatever is submitted or replied here stands on a dirty list until the end of the turn.
+
+use super::Disk;
+use super::ports::{Kind, PortSlot};
+use undercroft_cache::{Effects, Extent, Io, IoError, ReqId};
+
+/// What a turn has to kick and flush before it ends.
+#[derive(Default)]
+pub(super) struct Dirty {
+    pub(super) ports: Vec<u32>,
+    pub(super) disks: Vec<u32>,
+}
+
+/// The effects of one call of the core.
+pub(super) struct Live<'a> {
+    pub(super) ports: &'a mut [Option<PortSlot>],
+    pub(super) disks: &'a mut [Option<Disk>],
+    pub(super) dirty: &'a mut Dirty,
+    /// The request being applied, if any: replied at once, it was served without a disk.
+    pub(super) current: Option<ReqId>,
+    /// Replies given at once; they are timed together at the end of the batch.
+    pub(super) at_once: &'a mut u32,
+    pub(super) now_ns: u64,
+}
+
+impl Live<'_> {
+    #[inline]
+    fn port(&mut self, req: ReqId) -> Option<&mut PortSlot> {
+        let slot = self.ports.get_mut(req.port as usize).and_then(Option::as_mut);
+        debug_assert!(slot.is_some(), "an effect for a port that is gone");
+        slot
+    }
+}
+
+impl Effects for Live<'_> {
+    #[inline]
+    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
+        if let Some(slot) = self.port(req) {
+            slot.port.copy_out(req.tag, at, bytes);
+        }
+    }
+
+    #[inline]
+    fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {
+        if let Some(slot) = self.port(req) {
+            slot.port.copy_in(req.tag, at, bytes);
+        }
+    }
+
+    fn submit(&mut self, io: Io) {
+        let id = io.disk.0;
+        let Some(disk) = self.disks.get_mut(id as usize).and_then(Option::as_mut) else {
+            panic!("the core submitted an operation for disk {id}, which is gone");
+        };
+        disk.backend.submit(io);
+        if !disk.dirty {
+            disk.dirty = true;
+            self.dirty.disks.push(id);
+        }
+    }
+
+    fn extents(&mut self, req: ReqId, extents: &[Extent]) {
+        if let Some(slot) = self.port(req) {
+            slot.port.extents(req.tag, extents);
+        }
+    }
+
+    #[inline]
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
+        let now_ns = self.now_ns;
+        let at_once = self.current == Some(req);
+        let Some(slot) = self.ports.get_mut(req.port as usize).and_then(Option::as_mut) else {
+            debug_assert!(false, "a reply to a port that is gone");
+            return;
+        };
+        slot.port.reply(req.tag, result);
+        if !slot.dirty {
+            slot.dirty = true;
+            self.dirty.ports.push(req.port);
+        }
+        let (start_ns, kind) = slot.started(req.tag);
+        if at_once && kind == Kind::Read {
+            *self.at_once += 1;
+        } else if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
+            let took_ns = now_ns.saturating_sub(start_ns);
+            match kind {
+                Kind::Read => disk.latencies.read_miss.record(took_ns),
+                Kind::Write => disk.latencies.write.record(took_ns),
+                Kind::Flush => disk.latencies.flush.record(took_ns),
+                Kind::Other => {}
+            }
+        }
+    }
+}

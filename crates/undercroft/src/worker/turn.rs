@@ -1,0 +1,423 @@
+//! One turn of a worker: completions, requests, kicks, replies; and going to sleep.
+//!
+//! Owns the loop. Never looks inside a request. Invariant: a turn takes a bounded number of requests and completions
+//! from each source, so that no disk starves another; a port that may have work is either active or armed.
+
+use super::effects::Live;
+use super::ports::PortSlot;
+use super::{STALL_NS, Worker};
+use crate::frontend::{Port, PortInterest};
+use undercroft_cache::{DiskId, Event, limits};
+use undercroft_host::{Interest, Trigger, now_ns};
+
+/// Kinds of epoll tokens.
+pub(super) const MAILBOX: u8 = 0;
+pub(super) const BACKEND: u8 = 1;
+pub(super) const PORT: u8 = 2;
+
+/// Nanoseconds between two ticks of the core.
+const TICK_NS: u64 = 250_000_000;
+/// Nanoseconds between two ticks of a worker that has nothing under way.
+const QUIET_NS: u64 = 1_000_000_000;
+/// A busy worker looks for news of sleeping ports, back ends and the mailbox this often, in nanoseconds.
+const NEWS_NS: u64 = 50_000;
+
+/// An epoll token: what it is, whose, and a number of the owner's.
+pub(super) fn token(kind: u8, id: u32, sub: u16) -> u64 {
+    u64::from(kind) << 56 | u64::from(sub) << 32 | u64::from(id)
+}
+
+impl Worker {
+    /// Runs until [`Worker::stop`] was called and the last disk is gone.
+    pub(super) fn run(mut self) {
+        let mut news_ns = 0;
+        let mut idle_since_ns = None;
+        let mut slept = false;
+        loop {
+            self.now_ns = now_ns();
+            let busy = self.reap() | self.serve();
+            self.finish_turn();
+            if self.leaving {
+                self.let_go();
+            }
+            if self.stopping && self.disks.iter().all(Option::is_none) && self.ports.iter().all(Option::is_none) {
+                return;
+            }
+            if self.now_ns >= self.tick_ns {
+                self.tick_ns = self.now_ns + TICK_NS;
+                self.apply(Event::Tick);
+                self.finish_turn();
+                self.look_for_stalls();
+            }
+            if busy {
+                if let (Some(since), true) = (idle_since_ns, slept) {
+                    self.polling.learn(self.now_ns.saturating_sub(since));
+                }
+                (idle_since_ns, slept) = (None, false);
+                if self.now_ns >= news_ns {
+                    self.sleep(0);
+                    news_ns = self.now_ns + NEWS_NS;
+                }
+                continue;
+            }
+            let since = *idle_since_ns.get_or_insert(self.now_ns);
+            if self.now_ns - since < self.polling.window_ns() {
+                if self.now_ns >= news_ns {
+                    self.sleep(0);
+                    news_ns = self.now_ns + NEWS_NS;
+                }
+                std::hint::spin_loop();
+                continue;
+            }
+            if !self.active.is_empty() {
+                // `serve` arms and retires the ports that had nothing to say; some still have.
+                continue;
+            }
+            let quiet = self.busy_disks.is_empty() && !self.leaving;
+            self.sleep(if quiet { QUIET_NS } else { self.tick_ns.saturating_sub(self.now_ns) });
+            slept = true;
+        }
+    }
+
+    /// Takes finished operations from the back ends.
+    fn reap(&mut self) -> bool {
+        let mut busy = false;
+        let mut i = 0;
+        while i < self.busy_disks.len() {
+            let id = self.busy_disks[i];
+            let Some(disk) = self.disks[id as usize].as_mut() else {
+                self.busy_disks.swap_remove(i);
+                continue;
+            };
+            disk.backend.poll(&mut self.done);
+            if disk.backend.inflight() == 0 {
+                disk.listed = false;
+                self.busy_disks.swap_remove(i);
+            } else {
+                i += 1;
+            }
+            if !self.done.is_empty() {
+                busy = true;
+                disk.progress_ns = self.now_ns;
+                let mut done = std::mem::take(&mut self.done);
+                for d in done.drain(..) {
+                    self.apply(Event::IoDone(d));
+                }
+                self.done = done;
+            }
+        }
+        if busy && self.starved {
+            self.feed_starved();
+        }
+        busy
+    }
+
+    /// Brings ports back whose disks have room for requests again.
+    fn feed_starved(&mut self) {
+        self.starved = false;
+        for (id, slot) in self.ports.iter_mut().enumerate() {
+            let Some(slot) = slot.as_mut().filter(|s| s.starved) else { continue };
+            if self.core.room(slot.disk) == 0 {
+                self.starved = true;
+                continue;
+            }
+            slot.starved = false;
+            slot.wake(id as u32, &mut self.active, self.now_ns);
+        }
+    }
+
+    /// Takes requests from the active ports and puts them to the core; arms ports that have been idle long enough.
+    fn serve(&mut self) -> bool {
+        let mut busy = false;
+        let mut i = 0;
+        while i < self.active.len() {
+            let id = self.active[i];
+            let Some(slot) = self.ports[id as usize].as_mut() else {
+                self.active.swap_remove(i);
+                continue;
+            };
+            // What the disk has no room for stays with the guest; completions bring the port back.
+            let room = self.core.room(slot.disk).min(limits::BATCH);
+            if room == 0 {
+                slot.active = false;
+                slot.starved = true;
+                self.starved = true;
+                self.active.swap_remove(i);
+                continue;
+            }
+            let more = slot.port.take(room, &mut self.requests);
+            if self.requests.is_empty() && !more {
+                let idle_ns = self.now_ns.saturating_sub(slot.worked_ns);
+                if slot.port.is_closed() {
+                    self.leaving = true;
+                }
+                if idle_ns >= self.polling.window_ns() {
+                    // The replies of this turn must be out before the port sleeps.
+                    slot.port.flush();
+                    if slot.port.arm() {
+                        slot.worked_ns = self.now_ns;
+                        busy = true;
+                    } else {
+                        slot.active = false;
+                        self.active.swap_remove(i);
+                        continue;
+                    }
+                }
+                i += 1;
+                continue;
+            }
+            busy = true;
+            slot.worked_ns = self.now_ns;
+            self.put_to_core(id);
+            i += 1;
+        }
+        busy
+    }
+
+    /// Puts the batch in `self.requests`, all of port `id`, to the core.
+    fn put_to_core(&mut self, id: u32) {
+        let requests = std::mem::take(&mut self.requests);
+        let mut at_once = 0;
+        for r in &requests {
+            self.core.prefetch(r);
+        }
+        for &r in &requests {
+            if let Some(slot) = self.ports[id as usize].as_mut() {
+                slot.start(&r, self.now_ns);
+            }
+            let mut fx = Live {
+                ports: &mut self.ports,
+                disks: &mut self.disks,
+                dirty: &mut self.dirty,
+                current: Some(r.id),
+                at_once: &mut at_once,
+                now_ns: self.now_ns,
+            };
+            self.core.apply(Event::Request(r), self.now_ns, &mut fx);
+        }
+        if at_once > 0 {
+            // One look at the clock for the batch; each hit waited for those before it, which this over-estimates.
+            let took_ns = now_ns().saturating_sub(self.now_ns);
+            let disk = self.ports[id as usize].as_ref().map(|s| s.disk);
+            if let Some(d) = disk.and_then(|d| self.disks[d.0 as usize].as_mut()) {
+                d.latencies.read_hit.record_n(took_ns, u64::from(at_once));
+            }
+        }
+        self.requests = requests;
+        self.requests.clear();
+    }
+
+    fn apply(&mut self, event: Event) {
+        let mut fx = Live {
+            ports: &mut self.ports,
+            disks: &mut self.disks,
+            dirty: &mut self.dirty,
+            current: None,
+            at_once: &mut 0,
+            now_ns: self.now_ns,
+        };
+        self.core.apply(event, self.now_ns, &mut fx);
+    }
+
+    /// Kicks the back ends and flushes the ports that this turn touched.
+    fn finish_turn(&mut self) {
+        while let Some(id) = self.dirty.disks.pop() {
+            if let Some(d) = self.disks[id as usize].as_mut() {
+                d.dirty = false;
+                d.backend.kick();
+                if !d.listed {
+                    d.listed = true;
+                    d.progress_ns = self.now_ns;
+                    self.busy_disks.push(id);
+                }
+            }
+        }
+        while let Some(id) = self.dirty.ports.pop() {
+            if let Some(s) = self.ports[id as usize].as_mut() {
+                s.dirty = false;
+                s.port.flush();
+                self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
+            }
+        }
+    }
+
+    /// Says once when an image stops answering, and once when it answers again.
+    fn look_for_stalls(&mut self) {
+        for disk in self.disks.iter_mut().flatten() {
+            let waits = disk.listed && self.now_ns.saturating_sub(disk.progress_ns) > STALL_NS;
+            if waits != disk.stalled {
+                disk.stalled = waits;
+                if waits {
+                    tracing::warn!(
+                        disk = disk.name,
+                        operations = disk.backend.inflight(),
+                        "the image has not answered for 5s; its requests wait, other disks go on. Look at the storage below it"
+                    );
+                } else {
+                    tracing::info!(disk = disk.name, "the image answers again");
+                }
+            }
+        }
+    }
+
+    /// Waits for events, at most `timeout_ns` nanoseconds, and notes which ports have work.
+    fn sleep(&mut self, timeout_ns: u64) {
+        let mut tokens = [0u64; limits::BATCH];
+        let mut n = 0;
+        match self.epoll.wait(Some(timeout_ns)) {
+            Ok(ready) => {
+                for (r, t) in ready.zip(&mut tokens) {
+                    *t = r.token;
+                    n += 1;
+                }
+            }
+            // Cannot happen to a descriptor of our own; going on would spin for ever.
+            Err(e) => panic!("epoll_wait failed: {e}"),
+        }
+        if timeout_ns > 0 {
+            self.now_ns = now_ns();
+        }
+        for &token in &tokens[..n] {
+            let id = token as u32;
+            match (token >> 56) as u8 {
+                MAILBOX => self.read_mail(),
+                PORT => {
+                    if let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) {
+                        slot.wake(id, &mut self.active, self.now_ns);
+                        // A socket that can be written to again may have replies waiting.
+                        if !slot.dirty {
+                            slot.dirty = true;
+                            self.dirty.ports.push(id);
+                        }
+                    }
+                }
+                BACKEND => {
+                    if let Some(d) = self.disks.get_mut(id as usize).and_then(Option::as_mut)
+                        && !d.listed
+                    {
+                        d.listed = true;
+                        self.busy_disks.push(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn read_mail(&mut self) {
+        self.mailbox.acknowledge();
+        // Bounded: a caller that floods the worker must not stop the disks.
+        for _ in 0..limits::BATCH {
+            match self.mailbox.try_next() {
+                Some(command) => command(self),
+                None => return,
+            }
+        }
+        self.mailbox.again();
+    }
+
+    /// Adds a port for a disk; `make` builds it, given its id.
+    pub(super) fn add_port(&mut self, disk: DiskId, make: Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>) -> u32 {
+        let place = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
+        let id = place as u32;
+        let mut slot = PortSlot::new(make(id), disk);
+        if self.disks.get(disk.0 as usize).is_none_or(|d| d.as_ref().is_none_or(|d| d.leaving.is_some())) {
+            slot.port.shut();
+            self.leaving = true;
+        }
+        if place == self.ports.len() {
+            self.ports.push(Some(slot));
+        } else {
+            self.ports[place] = Some(slot);
+        }
+        self.watch_port(id);
+        id
+    }
+
+    /// Registers the descriptors of a port afresh and looks at it in the next turn.
+    pub(super) fn watch_port(&mut self, id: u32) {
+        let Some(slot) = self.ports[id as usize].as_mut() else { return };
+        for (n, (fd, interest)) in slot.port.fds().into_iter().enumerate() {
+            let interest = match interest {
+                PortInterest::Read => Interest::Read,
+                PortInterest::ReadWrite => Interest::ReadWrite,
+            };
+            if let Err(e) = self.epoll.add(fd, token(PORT, id, n as u16), interest, Trigger::Edge) {
+                tracing::error!("cannot watch a descriptor of a guest's queue or client: {e}; it will not be served");
+            }
+        }
+        slot.port.fds_changed();
+        slot.wake(id, &mut self.active, self.now_ns);
+    }
+
+    /// Runs `f` on a port between two turns. False if there is none.
+    pub(super) fn with_port(&mut self, id: u32, f: Box<dyn FnOnce(&mut dyn Port) + Send>) -> bool {
+        let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return false };
+        // `f` may close descriptors of which the guest holds copies; those would stay registered for ever.
+        unwatch(&self.epoll, &*slot.port);
+        f(&mut *slot.port);
+        self.watch_port(id);
+        true
+    }
+
+    /// Lets ports and disks go that are shut and have nothing under way.
+    fn let_go(&mut self) {
+        self.leaving = false;
+        for n in 0..self.ports.len() {
+            let Some(slot) = self.ports[n].as_mut() else { continue };
+            let disk_leaves = self.disks[slot.disk.0 as usize].as_ref().is_none_or(|d| d.leaving.is_some());
+            if slot.port.is_closed() || !slot.leaving.is_empty() || disk_leaves {
+                if slot.port.inflight() > 0 {
+                    // Replies under way bring us back here.
+                    continue;
+                }
+                slot.port.flush();
+                unwatch(&self.epoll, &*slot.port);
+                if let Some(slot) = self.ports[n].take() {
+                    self.active.retain(|&a| a != n as u32);
+                    slot.leaving.into_iter().for_each(|to| _ = to.send(()));
+                }
+            }
+        }
+        for n in 0..self.disks.len() {
+            let id = DiskId(n as u32);
+            let Some(disk) = self.disks[n].as_ref().filter(|d| d.leaving.is_some()) else { continue };
+            let used = self.ports.iter().flatten().any(|s| s.disk == id);
+            if used || !self.core.is_idle(id) || disk.backend.inflight() > 0 {
+                self.leaving = true;
+                continue;
+            }
+            self.core.remove_disk(id);
+            if let Some(mut disk) = self.disks[n].take() {
+                let _ = self.epoll.remove(disk.backend.wake_fd());
+                self.busy_disks.retain(|&b| b != n as u32);
+                if let Some(to) = disk.leaving.take() {
+                    let _ = to.send(disk.backend);
+                }
+            }
+            self.update_polling();
+        }
+    }
+}
+
+impl Worker {
+    /// Shuts a port and answers on `to` when it is gone; at once if there is none.
+    pub(super) fn detach_port(&mut self, id: u32, to: std::sync::mpsc::Sender<()>) {
+        match self.ports.get_mut(id as usize).and_then(Option::as_mut) {
+            Some(slot) => {
+                slot.port.shut();
+                slot.leaving.push(to);
+                slot.wake(id, &mut self.active, self.now_ns);
+                self.leaving = true;
+            }
+            None => _ = to.send(()),
+        }
+    }
+}
+
+/// Takes the descriptors of a port out of the set. One that was closed already left by itself.
+fn unwatch(epoll: &undercroft_host::Epoll, port: &dyn Port) {
+    for (fd, _) in port.fds() {
+        let _ = epoll.remove(fd);
+    }
+}

@@ -1,0 +1,7 @@
+//! Every back end against a plain byte array, and against the real programs that share its images and protocols.
+//!
+//! One binary, so that there is one link. Needs qemu-utils and nbdkit for what concerns them.
+
+mod harness;
+mod qcow2;
+mod raw;

@@ -1,0 +1,346 @@
+// The load that a demo or test guest puts on its disk, and the proof that what it reads is what was written.
+//
+// Owns the pattern of a data file: every 4 KiB block says whose it is, which block and which generation (how often it
+// was written), and the rest of it follows from those three. So every read is checked, byte by byte, without a copy of
+// the data anywhere, and a wrong byte can be named: stale (an older generation), foreign (another block or file), or
+// damaged. The host makes the file with the same program (`fill`), so the pattern is defined here alone.
+//
+//   workload fill FILE --seed N --bytes N
+//   workload zipf FILE --seed N --bytes N --warm OPS --ops OPS --alpha A --write-percent P [--rng N]
+//   workload seq  FILE --seed N --bytes N --warm PASSES --ops PASSES
+//   workload check FILE --seed N --bytes N           reads everything once; generation 0 expected
+//     --device vda   add the block device's own counters to the results
+//     --wait         after the warm-up print "ready" and wait for a line on standard input
+//     --check-all    at the end drop the file's cached pages and check every block of it
+//
+// Prints one JSON object a line: progress, ready, done. Exit status 0, 1 (wrong data or a failed call), 2 (usage).
+//
+// A read is first tried with RWF_NOWAIT: what the guest's own page cache holds is counted and timed apart from what
+// had to come from the disk, which is what the host's cache can change. Times are CLOCK_MONOTONIC; Zipf ranks are laid
+// over the file by a random permutation (seeded), so that popular blocks are not neighbours.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BLOCK = 4096, WORDS = BLOCK / 8, CHUNK = 65536 };
+
+static void die(const char *what) {
+    printf("{\"event\":\"error\",\"message\":\"%s: %s\"}\n", what, strerror(errno));
+    fflush(stdout);
+    exit(1);
+}
+
+// --- Random numbers: splitmix64 (Steele, Lea, Flood 2014) ------------------------------------------------------------
+
+static uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+static uint64_t rng_state;
+static uint64_t rng(void) { return mix(rng_state++); }
+static double rng_unit(void) { return (rng() >> 11) * 0x1p-53; }
+
+// --- The pattern -----------------------------------------------------------------------------------------------------
+
+static uint64_t pattern_word(uint64_t seed, uint64_t block, uint64_t generation, int word) {
+    return mix(mix(seed ^ mix(block)) + generation) + word * 0x9e3779b97f4a7c15;
+}
+
+static void pattern_fill(uint64_t *to, uint64_t seed, uint64_t block, uint64_t generation) {
+    uint64_t first = pattern_word(seed, block, generation, 0);
+    for (int i = 0; i < WORDS; i++) to[i] = first + i * 0x9e3779b97f4a7c15;
+    to[0] = seed;
+    to[1] = block;
+    to[2] = generation;
+}
+
+static void pattern_check(const uint64_t *got, uint64_t seed, uint64_t block, uint64_t generation) {
+    uint64_t first = pattern_word(seed, block, generation, 0), wrong = 0;
+    wrong |= (got[0] ^ seed) | (got[1] ^ block) | (got[2] ^ generation);
+    for (int i = 3; i < WORDS; i++) wrong |= got[i] ^ (first + i * 0x9e3779b97f4a7c15);
+    if (!wrong) return;
+    const char *kind = "damaged";
+    if (got[0] != seed || got[1] != block) kind = "foreign";
+    else if (got[2] < generation) kind = "stale";
+    printf("{\"event\":\"error\",\"message\":\"block %" PRIu64 " is %s: wanted seed %" PRIu64 " generation %" PRIu64
+           ", got seed %" PRIu64 " block %" PRIu64 " generation %" PRIu64 "\"}\n",
+           block, kind, seed, generation, got[0], got[1], got[2]);
+    fflush(stdout);
+    exit(1);
+}
+
+// --- Time and latency: a histogram with 32 buckets per power of two (about 3 % wide) ---------------------------------
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+struct latency {
+    uint64_t count, sum_ns, buckets[64 * 32];
+};
+
+static void latency_add(struct latency *l, uint64_t ns) {
+    int shift = ns < 32 ? 0 : 63 - __builtin_clzll(ns) - 4;
+    l->buckets[shift ? shift * 32 + (ns >> (shift - 1)) - 32 : ns]++;
+    l->count++;
+    l->sum_ns += ns;
+}
+
+// The value in microseconds that FRACTION of the samples stay at or below.
+static double latency_us(const struct latency *l, double fraction) {
+    uint64_t want = ceil(l->count * fraction), seen = 0;
+    for (int i = 0; i < 64 * 32; i++) {
+        seen += l->buckets[i];
+        if (!l->count || seen < want) continue;
+        int shift = i / 32;
+        uint64_t top = shift ? (uint64_t)(i - shift * 32 + 33) << (shift - 1) : (uint64_t)i + 1;
+        return top / 1000.0;
+    }
+    return 0;
+}
+
+static void latency_print(const char *name, const struct latency *l) {
+    printf(",\"%s\":{\"count\":%" PRIu64 ",\"mean_us\":%.1f,\"p50_us\":%.1f,\"p99_us\":%.1f}", name, l->count,
+           l->count ? l->sum_ns / 1000.0 / l->count : 0.0, latency_us(l, 0.5), latency_us(l, 0.99));
+}
+
+// --- The block device's own counters (Documentation/block/stat.rst) --------------------------------------------------
+
+struct device {
+    uint64_t read_ios, read_bytes, read_ms, write_ios, write_bytes;
+};
+
+static struct device device_read(const char *name) {
+    struct device d = {0};
+    char path[128];
+    snprintf(path, sizeof path, "/sys/block/%s/stat", name);
+    FILE *f = fopen(path, "r");
+    if (!f) die(path);
+    uint64_t v[7] = {0};
+    for (int i = 0; i < 7; i++)
+        if (fscanf(f, "%" SCNu64, &v[i]) != 1) die(path);
+    fclose(f);
+    d.read_ios = v[0], d.read_bytes = v[2] * 512, d.read_ms = v[3], d.write_ios = v[4], d.write_bytes = v[6] * 512;
+    return d;
+}
+
+// --- One run ---------------------------------------------------------------------------------------------------------
+
+static struct {
+    const char *kind, *file, *device;
+    uint64_t seed, bytes, warm, ops, rng;
+    double alpha;
+    int write_percent, wait, check_all;
+} arg = {.alpha = 0.9};
+
+static int fd;
+static uint64_t blocks;
+static uint32_t *generations; // how often each block was written
+static uint64_t *buffer;
+
+static struct {
+    uint64_t reads, writes, read_bytes, cached_bytes;
+    struct latency cached, disk, all, write;
+} sum;
+
+// Reads and checks BYTES at OFFSET; both are multiples of BLOCK.
+static void read_checked(uint64_t offset, uint64_t bytes) {
+    uint64_t begin = now_ns();
+    struct iovec v = {buffer, bytes};
+    ssize_t had = preadv2(fd, &v, 1, offset, RWF_NOWAIT);
+    if (had < 0 && errno != EAGAIN && errno != EOPNOTSUPP) die("read");
+    uint64_t done = had > 0 ? had : 0;
+    while (done < bytes) {
+        ssize_t n = pread(fd, (char *)buffer + done, bytes - done, offset + done);
+        if (n <= 0) die("read");
+        done += n;
+    }
+    uint64_t ns = now_ns() - begin;
+    int cached = had == (ssize_t)bytes;
+    latency_add(cached ? &sum.cached : &sum.disk, ns);
+    latency_add(&sum.all, ns);
+    sum.reads++;
+    sum.read_bytes += bytes;
+    sum.cached_bytes += had > 0 ? had : 0;
+    for (uint64_t i = 0; i < bytes / BLOCK; i++) {
+        uint64_t block = offset / BLOCK + i;
+        pattern_check(buffer + i * WORDS, arg.seed, block, generations[block]);
+    }
+}
+
+static void write_block(uint64_t block) {
+    pattern_fill(buffer, arg.seed, block, ++generations[block]);
+    uint64_t begin = now_ns();
+    if (pwrite(fd, buffer, BLOCK, block * BLOCK) != BLOCK) die("write");
+    latency_add(&sum.write, now_ns() - begin);
+    sum.writes++;
+}
+
+static double *zipf_sums;
+static uint32_t *zipf_block;
+
+static void zipf_prepare(void) {
+    zipf_sums = malloc(blocks * sizeof *zipf_sums);
+    zipf_block = malloc(blocks * sizeof *zipf_block);
+    if (!zipf_sums || !zipf_block) die("memory");
+    double total = 0;
+    for (uint64_t i = 0; i < blocks; i++) zipf_sums[i] = total += 1 / pow(i + 1, arg.alpha);
+    for (uint64_t i = 0; i < blocks; i++) zipf_sums[i] /= total, zipf_block[i] = i;
+    for (uint64_t i = blocks - 1; i > 0; i--) {
+        uint64_t j = rng() % (i + 1);
+        uint32_t block = zipf_block[i];
+        zipf_block[i] = zipf_block[j], zipf_block[j] = block;
+    }
+}
+
+static uint64_t zipf_next(void) {
+    double u = rng_unit();
+    uint64_t low = 0, high = blocks - 1;
+    while (low < high) {
+        uint64_t middle = (low + high) / 2;
+        if (zipf_sums[middle] < u) low = middle + 1;
+        else high = middle;
+    }
+    return zipf_block[low];
+}
+
+static uint64_t phase_begin, progress_last;
+
+static void progress(const char *phase, uint64_t done, uint64_t of) {
+    uint64_t now = now_ns();
+    if (now - progress_last < 400000000) return;
+    progress_last = now;
+    double seconds = (now - phase_begin) / 1e9;
+    printf("{\"event\":\"progress\",\"phase\":\"%s\",\"done\":%" PRIu64 ",\"of\":%" PRIu64
+           ",\"mib_per_s\":%.1f,\"cached_share\":%.3f,\"disk_p50_us\":%.0f}\n",
+           phase, done, of, sum.read_bytes / seconds / 1048576, sum.read_bytes ? (double)sum.cached_bytes / sum.read_bytes : 0,
+           latency_us(&sum.disk, 0.5));
+    fflush(stdout);
+}
+
+static void phase(const char *name, uint64_t ops) {
+    memset(&sum, 0, sizeof sum);
+    phase_begin = progress_last = now_ns();
+    if (!strcmp(arg.kind, "zipf")) {
+        for (uint64_t i = 0; i < ops; i++) {
+            uint64_t block = zipf_next();
+            if ((int)(rng() % 100) < arg.write_percent) write_block(block);
+            else read_checked(block * BLOCK, BLOCK);
+            if (i % 64 == 0) progress(name, i, ops);
+        }
+        return;
+    }
+    uint64_t total = ops * blocks * BLOCK, done = 0;
+    for (uint64_t pass = 0; pass < ops; pass++)
+        for (uint64_t at = 0, n; at < blocks * BLOCK; at += n, done += n) {
+            n = blocks * BLOCK - at < CHUNK ? blocks * BLOCK - at : CHUNK;
+            read_checked(at, n);
+            progress(name, done, total);
+        }
+}
+
+static void run(void) {
+    rng_state = mix(arg.rng ? arg.rng : arg.seed);
+    if (!strcmp(arg.kind, "zipf")) {
+        zipf_prepare();
+        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    }
+    phase("warm-up", arg.warm);
+    if (arg.wait) {
+        printf("{\"event\":\"ready\"}\n");
+        fflush(stdout);
+        char line[64];
+        if (!fgets(line, sizeof line, stdin)) die("standard input");
+    }
+    struct device before = {0}, after = {0};
+    if (arg.device) before = device_read(arg.device);
+    uint64_t begin = now_ns();
+    phase("measuring", arg.ops);
+    double seconds = (now_ns() - begin) / 1e9;
+    if (arg.device) after = device_read(arg.device);
+    if (sum.writes && fsync(fd)) die("fsync");
+    printf("{\"event\":\"done\",\"workload\":\"%s\",\"seconds\":%.3f,\"reads\":%" PRIu64 ",\"writes\":%" PRIu64
+           ",\"read_bytes\":%" PRIu64 ",\"cached_bytes\":%" PRIu64,
+           arg.kind, seconds, sum.reads, sum.writes, sum.read_bytes, sum.cached_bytes);
+    latency_print("read_all", &sum.all);
+    latency_print("read_cached", &sum.cached);
+    latency_print("read_disk", &sum.disk);
+    latency_print("write", &sum.write);
+    if (arg.device)
+        printf(",\"device\":{\"read_ios\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"read_ms\":%" PRIu64
+               ",\"write_ios\":%" PRIu64 ",\"write_bytes\":%" PRIu64 "}",
+               after.read_ios - before.read_ios, after.read_bytes - before.read_bytes, after.read_ms - before.read_ms,
+               after.write_ios - before.write_ios, after.write_bytes - before.write_bytes);
+    printf("}\n");
+    fflush(stdout);
+}
+
+static void fill(void) {
+    for (uint64_t at = 0; at < blocks * BLOCK; at += CHUNK) {
+        uint64_t n = blocks * BLOCK - at < CHUNK ? blocks * BLOCK - at : CHUNK;
+        for (uint64_t i = 0; i < n / BLOCK; i++) pattern_fill(buffer + i * WORDS, arg.seed, at / BLOCK + i, 0);
+        if (pwrite(fd, buffer, n, at) != (ssize_t)n) die("write");
+    }
+    if (fsync(fd)) die("fsync");
+}
+
+static void check_all(void) {
+    if (fsync(fd)) die("fsync");
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    for (uint64_t at = 0; at < blocks * BLOCK; at += CHUNK)
+        read_checked(at, blocks * BLOCK - at < CHUNK ? blocks * BLOCK - at : CHUNK);
+    printf("{\"event\":\"checked\",\"blocks\":%" PRIu64 "}\n", blocks);
+}
+
+static int usage(const char *why) {
+    fprintf(stderr, "workload: %s; the head of workload.c says how it is used\n", why);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return usage("what, and on which file?");
+    arg.kind = argv[1], arg.file = argv[2];
+    for (int i = 3; i < argc; i++) {
+        const char *name = argv[i];
+        if (!strcmp(name, "--wait")) { arg.wait = 1; continue; }
+        if (!strcmp(name, "--check-all")) { arg.check_all = 1; continue; }
+        if (i + 1 == argc) return usage("an option lacks its value");
+        const char *value = argv[++i];
+        if (!strcmp(name, "--seed")) arg.seed = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--bytes")) arg.bytes = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--warm")) arg.warm = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--ops")) arg.ops = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--rng")) arg.rng = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--alpha")) arg.alpha = strtod(value, 0);
+        else if (!strcmp(name, "--write-percent")) arg.write_percent = atoi(value);
+        else if (!strcmp(name, "--device")) arg.device = value;
+        else return usage("unknown option");
+    }
+    int make = !strcmp(arg.kind, "fill"), check = !strcmp(arg.kind, "check");
+    if (!make && !check && strcmp(arg.kind, "zipf") && strcmp(arg.kind, "seq")) return usage("unknown workload");
+    blocks = arg.bytes / BLOCK;
+    if (!blocks) return usage("--bytes must be at least 4096");
+    fd = open(arg.file, make ? O_RDWR | O_CREAT : arg.write_percent ? O_RDWR : O_RDONLY, 0644);
+    if (fd < 0) die(arg.file);
+    generations = calloc(blocks, sizeof *generations);
+    if (!generations || posix_memalign((void **)&buffer, BLOCK, CHUNK)) die("memory");
+    if (make) fill();
+    else if (!check) run();
+    if (check || arg.check_all) check_all();
+    return 0;
+}

@@ -1,0 +1,145 @@
+"""Memory control groups: how much host memory one way of serving disks may use, and what it read from the disk.
+
+Owns one group per instance. Knows both versions: v2 (one tree, Debian's default) and v1 (a tree per controller, where
+`memory` and `blkio` are wanted). Needs root. Never leaves a group behind: it is removed at the end, and left-overs of a
+killed run by the next one.
+"""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+PREFIX = "undercroft-demo"
+
+
+class Unavailable(Exception):
+    """No memory control group can be made here; the message says why."""
+
+
+def _mounts():
+    with open("/proc/mounts") as f:
+        for line in f:
+            _, where, kind, options, *_ = line.split()
+            yield Path(where.replace("\\040", " ")), kind, options.split(",")
+
+
+def _read(path):
+    return path.read_text()
+
+
+def _table(path):
+    """A file of `name value` lines."""
+    return {name: int(value) for name, value in (line.split()[:2] for line in _read(path).splitlines())}
+
+
+class Group:
+    """A control group with an optional memory limit in bytes."""
+
+    def __init__(self, name, limit_bytes=None):
+        if os.geteuid() != 0:
+            raise Unavailable("memory control groups need root")
+        self.folders = []
+        self.v2 = None
+        v1 = {}
+        for where, kind, options in _mounts():
+            if kind == "cgroup2" and "memory" in _read(where / "cgroup.controllers").split():
+                self.v2 = where
+            for controller in ("memory", "blkio"):
+                if kind == "cgroup" and controller in options:
+                    v1[controller] = where
+        try:
+            if self.v2:
+                self._make_v2(name, limit_bytes)
+            elif "memory" in v1:
+                self._make_v1(v1, name, limit_bytes)
+            else:
+                raise Unavailable("no memory controller is mounted under /sys/fs/cgroup")
+        except OSError as e:
+            self.close()
+            raise Unavailable(f"the control group could not be made: {e}") from e
+
+    def _make(self, tree, name):
+        for old in tree.glob(f"{PREFIX}-*"):
+            if not Path(f"/proc/{old.name.rsplit('-', 1)[1]}").exists():
+                with contextlib.suppress(OSError):
+                    old.rmdir()
+        folder = tree / f"{PREFIX}-{name}-{os.getpid()}"
+        folder.mkdir(exist_ok=True)
+        self.folders.append(folder)
+        return folder
+
+    def _make_v2(self, name, limit):
+        for controller in ("+memory", "+io"):
+            with contextlib.suppress(OSError):
+                (self.v2 / "cgroup.subtree_control").write_text(controller)
+        self.memory = self.io = self._make(self.v2, name)
+        if limit is not None:
+            (self.memory / "memory.max").write_text(str(limit))
+            with contextlib.suppress(OSError):
+                (self.memory / "memory.swap.max").write_text("0")
+
+    def _make_v1(self, trees, name, limit):
+        self.memory = self._make(trees["memory"], name)
+        self.io = self._make(trees["blkio"], name) if "blkio" in trees else None
+        if limit is not None:
+            (self.memory / "memory.limit_in_bytes").write_text(str(limit))
+            with contextlib.suppress(OSError):
+                (self.memory / "memory.memsw.limit_in_bytes").write_text(str(limit))
+
+    def wrap(self, argv):
+        """The command that runs `argv` in the group from its first instruction on, so that all it allocates counts."""
+        enter = "".join(f'echo $$ >"{folder}/cgroup.procs" && ' for folder in self.folders)
+        return ["/bin/sh", "-c", enter + 'exec "$@"', "sh", *argv]
+
+    def memory_bytes(self):
+        """Memory charged to the group now, page cache included."""
+        return int(_read(self.memory / ("memory.current" if self.v2 else "memory.usage_in_bytes")))
+
+    def page_cache_bytes(self):
+        """Page cache charged to the group now, without shared memory (guests' RAM is shared memory)."""
+        stat = _table(self.memory / "memory.stat")
+        if self.v2:
+            return stat["file"] - stat["shmem"]
+        return stat["total_cache"] - stat.get("total_shmem", 0)
+
+    def disk_reads(self):
+        """(operations, bytes) that the group read from block devices, or None where the kernel does not count them."""
+        if self.v2:
+            with contextlib.suppress(OSError):
+                fields = [f.split("=") for line in _read(self.io / "io.stat").splitlines() for f in line.split()[1:]]
+                return (
+                    sum(int(v) for k, v in fields if k == "rios"),
+                    sum(int(v) for k, v in fields if k == "rbytes"),
+                )
+        elif self.io:
+            # Kernels that start throttling only when a limit is set count nothing before: all zeros.
+            with contextlib.suppress(OSError):
+                counts = self._v1_reads("io_serviced"), self._v1_reads("io_service_bytes")
+                return counts if any(counts) else None
+        return None
+
+    def _v1_reads(self, name):
+        lines = (line.split() for line in _read(self.io / f"blkio.throttle.{name}").splitlines())
+        return sum(int(fields[2]) for fields in lines if len(fields) == 3 and fields[1] == "Read")
+
+    def close(self):
+        """Removes the group; its processes must have ended."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                (folder / "memory.force_empty").write_text("0")
+            for _ in range(50):
+                try:
+                    folder.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.1)
+        self.folders = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

@@ -1,0 +1,86 @@
+#!/bin/bash
+# Everything that proves Undercroft right, in order of how fast it fails; closes with one line: N passed, N failed, N skipped.
+#
+# scripts/test.sh         what `make test` runs: under half an hour on two cores
+# scripts/test.sh --long  the same with more seeds, long golden runs, more crashes and longer fuzzing
+#
+# A step that fails does not stop the later ones, but layout and lints come first and do: they cost seconds to mend.
+# The count: one per Rust test, doc test, fuzz target and pytest; a step that breaks without a count is one failure.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+fuzz_seconds=30
+if [ "${1:-}" = --long ]; then
+    export UNDERCROFT_LONG=1
+    fuzz_seconds=600
+fi
+
+logs=build/test
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+broken=()
+
+step() { printf '\n== %s\n' "$*"; }
+
+# Adds up a step. Arguments: name, exit status, passed, failed, skipped.
+count() {
+    passed=$((passed + $3)) failed=$((failed + $4)) skipped=$((skipped + $5))
+    if [ "$2" -ne 0 ] && [ "$4" -eq 0 ]; then failed=$((failed + 1)); fi
+    if [ "$2" -ne 0 ]; then broken+=("$1"); fi
+}
+
+finish() {
+    printf '\n'
+    for name in "${broken[@]}"; do echo "failed: $name"; done
+    [ $((passed + failed)) -gt 0 ] || failed=1
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+    exit
+}
+
+# The number before WORD in every line of FILE that matches PATTERN, added up.
+total() { # file, pattern, word
+    grep -E "$2" "$1" | grep -oE "[0-9]+ $3" | awk '{ n += $1 } END { print n + 0 }'
+}
+
+step "layout"
+scripts/cargo fmt --all --check
+count "cargo fmt --check" $? 0 0 0
+
+step "lints"
+scripts/cargo clippy --workspace --all-targets --locked -- -D warnings
+count "cargo clippy" $? 0 0 0
+[ $failed -eq 0 ] || finish
+
+step "build"
+scripts/cargo build --release --locked --workspace
+count "cargo build" $? 0 0 0
+[ $failed -eq 0 ] || finish
+
+step "unit, property and simulation tests"
+scripts/cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$logs/cargo.log"
+status=${PIPESTATUS[0]}
+if [ -n "${UNDERCROFT_LONG:-}" ]; then
+    scripts/cargo test --workspace --locked --no-fail-fast --release -- --ignored 2>&1 | tee -a "$logs/cargo.log"
+    status=$((status + PIPESTATUS[0]))
+fi
+count "cargo test" "$status" \
+    "$(total "$logs/cargo.log" '^test result:' passed)" \
+    "$(total "$logs/cargo.log" '^test result:' failed)" \
+    "$(total "$logs/cargo.log" '^test result:' ignored)"
+
+step "fuzz targets, $fuzz_seconds s each"
+scripts/fuzz.sh "$fuzz_seconds" 2>&1 | tee "$logs/fuzz.log"
+count "fuzz" "${PIPESTATUS[0]}" "$(grep -c '^fuzz: .* ok' "$logs/fuzz.log")" "$(grep -c '^fuzz: .* FAILED' "$logs/fuzz.log")" 0
+
+step "real programs and a real guest"
+"${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider 2>&1 | tee "$logs/pytest.log"
+status=${PIPESTATUS[0]}
+# Its last line alone: `31 passed, 1 skipped in 208.51s`.
+grep -E '^[= ]*[0-9]+ [a-z]+.* in [0-9.]+s' "$logs/pytest.log" | tail -n 1 >"$logs/pytest.summary"
+count "pytest" "$status" \
+    "$(total "$logs/pytest.summary" . passed)" \
+    "$(($(total "$logs/pytest.summary" . failed) + $(total "$logs/pytest.summary" . error)))" \
+    "$(total "$logs/pytest.summary" . skipped)"
+
+finish
