@@ -53,12 +53,37 @@ pub struct Dropped {
         license(name = "Apache-2.0"),
     ),
     paths(
-        get_status, get_disks, post_disk, get_disk, patch_disk, delete_disk, drop_cache, reload, stop, version,
-        get_metrics, openapi_json
+        get_status,
+        get_disks,
+        post_disk,
+        get_disk,
+        patch_disk,
+        delete_disk,
+        drop_cache,
+        reload,
+        stop,
+        version,
+        get_metrics,
+        openapi_json
     ),
     components(schemas(
-        Status, StoreStatus, DiskStatus, DiskState, FrontendStatus, FrontendKind, CacheStatus, DiskCounters, DiskLatency,
-        LatencySnapshot, LatencyBucket, ReloadReport, VersionInfo, DiskChangeBody, DiskSpec, ErrorBody, Dropped
+        Status,
+        StoreStatus,
+        DiskStatus,
+        DiskState,
+        FrontendStatus,
+        FrontendKind,
+        CacheStatus,
+        DiskCounters,
+        DiskLatency,
+        LatencySnapshot,
+        LatencyBucket,
+        ReloadReport,
+        VersionInfo,
+        DiskChangeBody,
+        DiskSpec,
+        ErrorBody,
+        Dropped
     ))
 )]
 struct Description;

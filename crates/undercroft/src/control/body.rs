@@ -117,11 +117,8 @@ mod tests {
     #[test]
     fn changes_are_read() {
         let all = parse_change(br#"{"size": "1GiB", "policy": "ARC", "poll": "50us"}"#).unwrap();
-        let expected = DiskChange {
-            share_bytes: Some(GIB),
-            policy: Some(PolicyKind::Arc),
-            poll: Some(Duration::from_micros(50)),
-        };
+        let expected =
+            DiskChange { share_bytes: Some(GIB), policy: Some(PolicyKind::Arc), poll: Some(Duration::from_micros(50)) };
         assert_eq!(all, expected);
         assert_eq!(parse_change(br#"{"poll": 0}"#).unwrap().poll, Some(Duration::ZERO));
     }

@@ -49,8 +49,7 @@ pub enum ClientError {
 /// See [`ClientError`].
 pub fn request(socket: &Path, method: Method, path: &str, body: Option<String>) -> Result<String, ClientError> {
     let bad = |reason: String| ClientError::Bad { socket: socket.to_path_buf(), reason };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| bad(e.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| bad(e.to_string()))?;
     let work = async {
         let stream = tokio::net::UnixStream::connect(socket).await.map_err(|e| no_daemon(socket, &e))?;
         let exchanged = exchange(stream, method, path, body).await;

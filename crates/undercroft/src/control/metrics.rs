@@ -99,8 +99,7 @@ fn daemon(f: &mut Families, s: &Status) {
     f.gauge("undercroft_disks", "Disks attached.", &[], s.disks.len() as f64);
     let memory = s.store.memory_bytes as f64;
     f.gauge("undercroft_store_limit_bytes", "Hard ceiling for data and metadata of the RAM store.", &[], memory);
-    for (kind, bytes) in
-        [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
+    for (kind, bytes) in [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
     {
         f.gauge("undercroft_store_bytes", "Memory of the RAM store in use, by kind.", &[("kind", kind)], bytes as f64);
     }
@@ -158,7 +157,12 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         f.counter(name, help, &own, value);
     }
     f.gauge("undercroft_cache_bytes", "Data of a disk that is cached.", &own, d.cache.cached_bytes as f64);
-    f.gauge("undercroft_cache_capacity_bytes", "Data of a disk that may be cached.", &own, d.cache.capacity_bytes as f64);
+    f.gauge(
+        "undercroft_cache_capacity_bytes",
+        "Data of a disk that may be cached.",
+        &own,
+        d.cache.capacity_bytes as f64,
+    );
     f.gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", &own, d.cache.share_bytes as f64);
     let l = &d.latency;
     for (kind, latency) in [("read_hit", &l.read_hit), ("read_miss", &l.read_miss), ("write", &l.write)] {

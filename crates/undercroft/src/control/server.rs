@@ -81,9 +81,8 @@ impl ControlListeners {
         }
         let access = SocketAccess { mode: plan.control_access.mode(), gid: plan.control_access.gid };
         let control = bind_unix(&plan.control_socket, access)?;
-        let metrics = plan.metrics.map(|addr| {
-            TcpListener::bind(addr).map_err(|source| ListenError::Metrics { addr, source })
-        });
+        let metrics =
+            plan.metrics.map(|addr| TcpListener::bind(addr).map_err(|source| ListenError::Metrics { addr, source }));
         Ok(ControlListeners { control, metrics: metrics.transpose()? })
     }
 
@@ -203,12 +202,8 @@ async fn serve(
 }
 
 /// Accepts until stopped, then waits for the answers under way, a little.
-async fn accept<Io, F>(
-    next: impl Fn() -> F,
-    router: Router,
-    connections_max: usize,
-    mut stopped: watch::Receiver<bool>,
-) where
+async fn accept<Io, F>(next: impl Fn() -> F, router: Router, connections_max: usize, mut stopped: watch::Receiver<bool>)
+where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = io::Result<Io>>,
 {

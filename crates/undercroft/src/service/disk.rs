@@ -8,8 +8,8 @@ use crate::backend::{self, Backend, Geometry, OpenOptions};
 use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
 use crate::frontend::socket::SocketAccess;
-use crate::units::human_size;
 use crate::frontend::vhost::{VhostOptions, VhostServer};
+use crate::units::human_size;
 use crate::worker::{DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,10 +100,7 @@ impl ServedDisk {
     /// Opens the vhost-user socket, if the plan has one.
     pub(super) fn listen(&self, plan: &DiskPlan, access: config::SocketAccess) -> Result<(), ServiceError> {
         let Some(socket) = &plan.socket else { return Ok(()) };
-        let options = VhostOptions {
-            queues: plan.queues,
-            socket_mode: access.mode(),
-        };
+        let options = VhostOptions { queues: plan.queues, socket_mode: access.mode() };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);

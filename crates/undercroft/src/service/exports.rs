@@ -29,7 +29,8 @@ impl ServedExports {
 
 impl Exports for ServedExports {
     fn list(&self) -> Vec<ExportInfo> {
-        let info = |d: Arc<ServedDisk>| ExportInfo { name: d.info().name.clone(), description: d.description().to_string() };
+        let info =
+            |d: Arc<ServedDisk>| ExportInfo { name: d.info().name.clone(), description: d.description().to_string() };
         self.disks().into_iter().map(info).collect()
     }
 

@@ -55,7 +55,9 @@ pub enum ServiceError {
         source: NbdError,
     },
     /// The share is too small to cache anything.
-    #[error("disk \"{disk}\": its share of {share} holds no cache at all; give it a larger `size`, or the store more `memory`")]
+    #[error(
+        "disk \"{disk}\": its share of {share} holds no cache at all; give it a larger `size`, or the store more `memory`"
+    )]
     TooSmall {
         /// Which disk.
         disk: String,
@@ -126,7 +128,8 @@ impl Service {
             }
         }
         for disk in service.disks() {
-            let listening = plan_disks.iter().find(|p| p.name == disk.info().name).map(|p| disk.listen(p, daemon.disk_access));
+            let listening =
+                plan_disks.iter().find(|p| p.name == disk.info().name).map(|p| disk.listen(p, daemon.disk_access));
             errors.extend(listening.and_then(Result::err));
         }
         for listen in &nbd {
@@ -266,7 +269,9 @@ impl Service {
         if all {
             self.workers.iter().for_each(|w| w.stop());
         } else {
-            tracing::error!("some images do not answer; stopping without them. Writes that were not acknowledged may be lost");
+            tracing::error!(
+                "some images do not answer; stopping without them. Writes that were not acknowledged may be lost"
+            );
         }
     }
 }

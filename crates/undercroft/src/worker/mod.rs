@@ -15,12 +15,12 @@ pub use handle::{DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
 
 use crate::backend::Backend;
+use crate::frontend::Peer;
 use effects::Dirty;
 use handle::Mailbox;
 use polling::Polling;
 use ports::PortSlot;
 use std::sync::mpsc::Sender;
-use crate::frontend::Peer;
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, Request, limits};
 use undercroft_host::{Epoll, Interest, Trigger};
 
@@ -133,7 +133,9 @@ impl Worker {
         }
         let id = DiskId(place as u32);
         self.core.add_disk(id, options)?;
-        if let Err(e) = self.epoll.add(backend.wake_fd(), turn::token(turn::BACKEND, id.0, 0), Interest::Read, Trigger::Level) {
+        if let Err(e) =
+            self.epoll.add(backend.wake_fd(), turn::token(turn::BACKEND, id.0, 0), Interest::Read, Trigger::Level)
+        {
             self.core.remove_disk(id);
             return Err(AddDiskError::Watch(e));
         }

@@ -3,9 +3,9 @@
 //! Owns the loop. Never looks inside a request. Invariant: a turn takes a bounded number of requests and completions
 //! from each source, so that no disk starves another; a port that may have work is either active or armed.
 
-use super::{STALL_NS, Worker};
 use super::effects::Live;
 use super::ports::PortSlot;
+use super::{STALL_NS, Worker};
 use crate::frontend::{Port, PortInterest};
 use undercroft_cache::{DiskId, Event, limits};
 use undercroft_host::{Interest, Trigger, now_ns};
