@@ -93,7 +93,6 @@ fn any_mix_of_operations_on_any_server_reads_like_a_byte_array() {
         ("nbdkit", vec!["memory", "8M"]),
         ("nbdkit", vec!["file", &file_arg]),
         ("nbdkit", vec!["--no-sr", "memory", "8M"]),
-        ("nbdkit", vec!["--filter=fua", "memory", "8M", "fuamode=none"]),
         ("nbdkit", vec!["--filter=nozero", "--filter=noextents", "memory", "8M"]),
         (
             "nbdkit",
@@ -176,6 +175,27 @@ fn what_cannot_be_opened_is_explained() {
 }
 
 #[test]
+fn without_fua_a_durable_write_is_followed_by_a_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, log) = (image(dir.path()), dir.path().join("flushes"));
+    let pread = format!("pread=dd if={} skip=$4 count=$3 iflag=skip_bytes,count_bytes status=none", file.display());
+    let pwrite = format!("pwrite=dd of={} seek=$4 conv=notrunc oflag=seek_bytes status=none", file.display());
+    let flush = format!("flush=cmp -s -n 4096 {} /dev/zero || echo flush >> {}", file.display(), log.display());
+    let size = format!("get_size=echo {SIZE}");
+    let can = ["can_write=exit 0", "can_flush=exit 0", "can_fua=echo none"];
+    let server = Server::nbdkit(dir.path(), &[&["eval", &size, &pread, &pwrite, &flush][..], &can].concat());
+    let mut h = open(&server.uri(""));
+    let data = pattern(3, 4096);
+    let plain = h.start(IoKind::Write { fua: false }, 8192, 4096, Some(&data), 0);
+    assert_eq!(h.wait(plain).result, Ok(()));
+    assert!(!log.exists());
+    let durable = h.start(IoKind::Write { fua: true }, 0, 4096, Some(&data), 0);
+    assert_eq!(h.wait(durable).result, Ok(()));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "flush\n", "flushed once, with the data in place");
+    assert!(h.read(0, 4096) == data);
+}
+
+#[test]
 fn block_status_is_passed_on() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::nbdkit(dir.path(), &["memory", "8M"]);
@@ -225,6 +245,7 @@ fn a_storm_over_a_server_that_dies_again_and_again_loses_nothing() {
     let mut h = open(&location);
     let path = dir.path().to_owned();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (report, reported) = std::sync::mpsc::channel();
     let killer = std::thread::spawn(move || {
         let (mut server, mut rng) = (first, Rng::new(9));
         let mut kills = 0;
@@ -233,7 +254,10 @@ fn a_storm_over_a_server_that_dies_again_and_again_loses_nothing() {
             server = Server::nbdkit(&path, &["file", &file]);
             kills += 1;
         }
-        (server, kills)
+        report.send(kills).unwrap();
+        // The server ends with the thread that started it: wait until it is not needed any more.
+        let _ = stopped.recv();
+        drop(server);
     });
     let mut model = vec![0; SIZE as usize];
     let mut rng = Rng::new(5);
@@ -259,10 +283,11 @@ fn a_storm_over_a_server_that_dies_again_and_again_loses_nothing() {
         }
     }
     stop.send(()).unwrap();
-    let (server, kills) = killer.join().unwrap();
+    let kills: u32 = reported.recv().unwrap();
     assert!(kills > 3, "{kills} kills");
     assert!(h.read_all() == model, "after {kills} kills");
-    drop(server);
+    drop(stop);
+    killer.join().unwrap();
 }
 
 #[test]

@@ -142,7 +142,7 @@ impl Replies {
             }
             Expect::Error { slot, bytes, done } => {
                 let Some((number, _)) = b.split_first_chunk::<4>() else { return Ok(0) };
-                self.verdict(ops.get(slot), u32::from_be_bytes(*number).max(1));
+                self.verdict(ops.get(slot), u32::from_be_bytes(*number));
                 self.skip(slot, bytes - 4, done, answered);
                 Ok(4)
             }
