@@ -1,6 +1,6 @@
 //! The NBD client against real servers: nbdkit and qemu-nbd, well, failing, stalling, and killed.
 
-use crate::harness::{self, Harness, Rng, pattern, run, storm};
+use crate::harness::{self, Harness, Rng, assert_same, pattern, run, storm};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -106,20 +106,22 @@ fn any_mix_of_operations_on_any_server_reads_like_a_byte_array() {
                 "blocksize-error-policy=error",
             ],
         ),
-        ("qemu-nbd", vec!["--format=qcow2", "--discard=unmap", qcow2.to_str().unwrap()]),
+        // Not --discard=unmap: QEMU 7.2 itself loses writes that run beside zeroes with unmap in the same qcow2 cluster.
+        ("qemu-nbd", vec!["--format=qcow2", "--discard=ignore", qcow2.to_str().unwrap()]),
+        ("qemu-nbd", vec!["--format=raw", "--discard=unmap", file.to_str().unwrap()]),
     ] {
         let server = Server::start(program, dir.path(), &args);
         let mut h = open(&server.uri(""));
         let mut model = vec![0; SIZE as usize];
         for round in 0..2 {
             storm(&mut h, &mut model, 60 + round, 1000);
-            assert!(h.read_all() == model, "{program} {args:?}");
+            assert_same(&h.read_all(), &model, &format!("{program} {args:?}"));
         }
         h.flush();
         drop(h);
         // Another connection sees the same.
         let mut h = open(&server.uri(""));
-        assert!(h.read_all() == model, "{program} {args:?}");
+        assert_same(&h.read_all(), &model, &format!("{program} {args:?} afterwards"));
     }
 }
 
