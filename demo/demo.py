@@ -183,14 +183,26 @@ def give_back(*folders):
                     os.chown(path, uid, gid, follow_symlinks=False)
 
 
+def end_in_order():
+    """Makes any signal that ends a program end this one in order, with nothing left behind."""
+
+    def interrupt(*_):
+        # Once is enough: a second one would cut the clearing up short.
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
 def main():
     a = arguments()
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_in_order()
     became_guest = guests.ROOT / "build" / "guest"
     screen = Screen()
     try:
@@ -201,10 +213,11 @@ def main():
         accel = guests.accelerator()
         images = Images(a.out / "images", a.guests, a.file * MIB)
         images.prepare(accel, screen.say)
-        screen.say(
+        heading = (
             f"{a.guests} guests of {a.guest_ram} MiB ({accel}), each with a working set of {a.file} MiB; "
             f"host memory for serving their disks: {a.memory} MiB"
         )
+        screen.say(heading)
         options = f'policy = "{a.policy}"\n' if a.policy else ""
         ways = {}
         for kind in a.ways:
@@ -215,6 +228,7 @@ def main():
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "host": serving.host() | {"accelerator": accel},
             "parameters": {k: v for k, v in vars(a).items() if k not in ("ways", "out")},
+            "heading": heading,
             "workloads": {name: text for name, text, _ in workloads(a)},
             "ways": ways,
         }

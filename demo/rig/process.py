@@ -8,6 +8,7 @@ order.
 import ctypes
 import os
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -61,7 +62,7 @@ def tail(log, lines=3):
 
 
 def wait_for_sockets(paths, process, log, seconds=20):
-    """Waits until every unix socket in `paths` is there and bound, or says why not."""
+    """Waits until every unix socket in `paths` is there, or says why not."""
     deadline = time.monotonic() + seconds
     for path in paths:
         while not _is_socket(path):
@@ -70,6 +71,22 @@ def wait_for_sockets(paths, process, log, seconds=20):
             if time.monotonic() > deadline:
                 raise Stopped(f"{process.args[0]} did not serve {path} within {seconds} s: {tail(log)} (all of it: {log})")
             time.sleep(0.02)
+
+
+def wait_for_answer(path, process, log, seconds=20):
+    """Waits until somebody accepts connections on the unix socket `path`, or says why not."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                return client.connect(str(path))
+            except OSError as e:
+                error = e
+        if process.poll() is not None:
+            raise Stopped(f"{process.args[0]} stopped before it answered on {path}: {tail(log)} (all of it: {log})")
+        if time.monotonic() > deadline:
+            raise Stopped(f"{process.args[0]} does not answer on {path} after {seconds} s: {error} (its log: {log})")
+        time.sleep(0.02)
 
 
 def _is_socket(path):

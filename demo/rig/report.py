@@ -107,38 +107,47 @@ def plot(results, out):
     }  # fmt: skip
     colours = {"none": "#9aa0a6", "pagecache": "#e8a33d", "undercroft": "#2a6f97"}
     panels = [
-        ("Read from the disk, MiB", lambda s: s["disk_bytes"] / MIB, "less is better", "{:,.0f}"),
-        ("Host hit ratio, %", lambda s: 100 * s["hit_ratio"] if s["hit_ratio"] is not None else 0, "more is better", "{:.0f}"),
-        ("Guests' read rate, MiB/s", lambda s: s["bytes_per_s"] / MIB, "more is better", "{:,.0f}"),
-        ("Read latency, us (p50; line to p99)", lambda s: s["p50_us"] or 0, "less is better", "{:,.0f}"),
-    ]  # fmt: skip
+        ("Read from the disk, MiB", lambda s: s["disk_bytes"] / MIB, "less is better"),
+        ("Host hit ratio, %", lambda s: 100 * (s["hit_ratio"] or 0), "more is better"),
+        ("Read rate of all guests, MiB/s", lambda s: s["bytes_per_s"] / MIB, "more is better"),
+        ("Read latency, us: p50 and p99", None, "less is better"),
+    ]
     ways, names = results["ways"], list(results["workloads"])
     titles = {"zipf": "Zipf", "seq": "sequential"}
-    figure, axes = plt.subplots(1, len(panels), figsize=(12.5, 3.9), constrained_layout=True)
+    figure, axes = plt.subplots(1, len(panels), figsize=(12.5, 4.1), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0, 1, 0.9))
     width = 0.8 / len(ways)
-    for axis, (title, value, direction, form) in zip(axes, panels):
+    for axis, (title, value, direction) in zip(axes, panels):
         for k, (key, way) in enumerate(ways.items()):
             sums = [summary(way["workloads"][name]) for name in names]
             at = [i + (k - (len(ways) - 1) / 2) * width for i in range(len(names))]
-            bars = axis.bar(at, [value(s) for s in sums], width * 0.92, color=colours.get(key, "#666"), label=way["title"])
-            axis.bar_label(bars, labels=[form.format(value(s)) for s in sums], fontsize=7, padding=2)
-            if title.startswith("Read latency"):
-                for x, s in zip(at, sums):
-                    if s["p99_us"]:
-                        axis.vlines(x, s["p50_us"], s["p99_us"], color="#333", linewidth=1)
+            colour = colours.get(key, "#666")
+            if value:
+                bars = axis.bar(at, [value(s) for s in sums], width * 0.92, color=colour, label=way["title"])
+                axis.bar_label(bars, labels=[f"{value(s):,.0f}" for s in sums], fontsize=7, padding=2)
+                continue
+            for x, s in zip(at, sums):
+                if s["p50_us"] and s["p99_us"]:
+                    axis.vlines(x, s["p50_us"], s["p99_us"], color=colour, linewidth=3)
+                    axis.plot([x, x], [s["p50_us"], s["p99_us"]], "o", color=colour, markersize=6)
+                    for quantile, away in (("p50_us", -12), ("p99_us", 6)):
+                        axis.annotate(
+                            f"{s[quantile]:,.0f}", (x, s[quantile]), (0, away), textcoords="offset points",
+                            ha="center", fontsize=7,
+                        )  # fmt: skip
+            axis.set_yscale("log")
         axis.set_title(title)
         axis.set_xticks(range(len(names)), [titles.get(n, n) for n in names])
+        axis.set_xlim(-0.55, len(names) - 0.35)
         axis.set_xlabel(direction, fontsize=8, color="#555")
         axis.margins(y=0.12)
-        axis.axhline(0, color="#333", linewidth=0.8)
-    p = results["parameters"]
-    figure.suptitle(
-        f"{p['guests']} guests of {p['guest_ram']} MiB, working set {p['file']} MiB each, "
-        f"{p['memory']} MiB of host memory for serving their disks",
-        x=0.01, ha="left", fontsize=10,
-    )  # fmt: skip
+        if value:
+            axis.axhline(0, color="#333", linewidth=0.8)
+    figure.text(0.008, 0.95, results["heading"], ha="left", va="center", fontsize=10)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper right", ncols=len(ways), frameon=False, fontsize=9)
+    figure.legend(
+        handles, labels, loc="center right", bbox_to_anchor=(1, 0.95), ncols=len(ways), frameon=False, fontsize=9
+    )
     paths = [out / "demo.svg", out / "demo.png"]
     for path in paths:
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -31,9 +31,10 @@ class Serving:
     key = title = ""
     explains = ""
 
-    def __init__(self, memory_bytes, logs):
+    def __init__(self, memory_bytes, logs, image_format="qcow2"):
         self.memory_bytes = memory_bytes
         self.logs = Path(logs)
+        self.image_format = image_format
         self.group = None
         self.process = None
         self.run_dir = None
@@ -54,7 +55,7 @@ class Serving:
                 shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def start(self, disks):
-        """Serves `disks`, paths of qcow2 images, in order."""
+        """Serves `disks`, paths of images, in order."""
         raise NotImplementedError
 
     def disk_args(self, index):
@@ -131,7 +132,7 @@ class Direct(Serving):
         self.cached_at_boot = 0
 
     def disk_args(self, index):
-        return ["-drive", f"file={self.disks[index]},format=qcow2,if=virtio,cache=none,aio=io_uring"]
+        return ["-drive", f"file={self.disks[index]},format={self.image_format},if=virtio,cache=none,aio=io_uring"]
 
     def wrap_guest(self, argv):
         return self.group.wrap(argv)
@@ -153,20 +154,29 @@ class PageCache(Serving):
 
     key, title = "pagecache", "host page cache"
     explains = "qemu-storage-daemon, writeback, io_uring, in a memory control group"
+    direct = "off"
 
     def start(self, disks):
-        self._limited("pagecache")
+        self._limited(self.key)
         argv = ["qemu-storage-daemon"]
         for i, disk in enumerate(disks):
             argv += [
-                "--blockdev", f"driver=file,node-name=file{i},filename={disk},cache.direct=off,aio=io_uring",
-                "--blockdev", f"driver=qcow2,node-name=disk{i},file=file{i},cache.direct=off",
+                "--blockdev", f"driver=file,node-name=file{i},filename={disk},cache.direct={self.direct},aio=io_uring",
+                "--blockdev", f"driver={self.image_format},node-name=disk{i},file=file{i},cache.direct={self.direct}",
                 "--export", f"type=vhost-user-blk,id=export{i},node-name=disk{i},addr.type=unix,"
                             f"addr.path={self.socket(i)},writable=on,num-queues=1",
             ]  # fmt: skip
         log = self.logs / "qemu-storage-daemon.log"
         self._launch(argv, log)
         process.wait_for_sockets([self.socket(i) for i in range(len(disks))], self.process, log)
+
+
+class DirectDaemon(PageCache):
+    """qemu-storage-daemon with O_DIRECT: what cache=none does, where there is no QEMU to do it."""
+
+    key, title = "none", "cache=none"
+    explains = "qemu-storage-daemon with O_DIRECT and io_uring; the host caches nothing"
+    direct = "on"
 
 
 class Undercroft(Serving):
@@ -176,12 +186,12 @@ class Undercroft(Serving):
     explains = "undercroft serve: its own store in RAM, O_DIRECT below it, in a control group of the same size"
     binary = ROOT / "target" / "release" / "undercroft"
 
-    def __init__(self, memory_bytes, logs, limited=True, disk_options="", reconnect=False, image_format="qcow2"):
-        super().__init__(memory_bytes, logs)
+    def __init__(self, memory_bytes, logs, image_format="qcow2", limited=True, disk_options="", reconnect=False):
+        super().__init__(memory_bytes, logs, image_format)
         self.limited = limited
         self.disk_options = disk_options
         self.reconnect = reconnect
-        self.image_format = image_format
+        self.log = self.logs / "undercroft.log"
 
     def start(self, disks):
         if self.limited:
@@ -201,9 +211,11 @@ class Undercroft(Serving):
 
     def serve(self):
         """Starts the daemon; also again, after it was killed."""
-        log = self.logs / "undercroft.log"
+        log = self.log
         self._launch([self.binary, "serve", self.config], log)
-        process.wait_for_sockets([self.control, *map(self.socket, range(len(self.disks)))], self.process, log)
+        # A killed daemon leaves its socket files behind, so that they are there proves nothing.
+        process.wait_for_answer(self.control, self.process, log)
+        process.wait_for_sockets(map(self.socket, range(len(self.disks))), self.process, log)
 
     def disk_args(self, index):
         return vhost_user(0, self.socket(index), self.reconnect)

@@ -72,7 +72,7 @@ pub(crate) enum Parked {
     No,
     /// Its turn in the queue of those that can go on.
     Ready,
-    /// For one of its operations to end, because it has `REQUEST_OPS_MAX`, or goes step by step.
+    /// For one of its operations to end, because it has as many as it may, or goes step by step.
     Window,
     /// For frames, or a place in a table.
     Starved,
@@ -511,14 +511,16 @@ impl<P: Plant> Disk<P> {
     #[inline]
     pub(crate) fn answer<E: Effects>(&mut self, req: Request, result: Result<(), IoError>, cx: &mut Cx<'_, E>) {
         let s = &mut self.stats;
+        // The length of a request that was refused may be anything.
+        let bytes = if result.is_ok() { req.len } else { 0 };
         match req.op {
             Op::Read => {
                 s.reads += 1;
-                s.read_bytes += req.len;
+                s.read_bytes += bytes;
             }
             Op::Write { .. } => {
                 s.writes += 1;
-                s.write_bytes += req.len;
+                s.write_bytes += bytes;
             }
             Op::Flush => s.flushes += 1,
             Op::Discard => s.discards += 1,
@@ -722,3 +724,5 @@ impl<P: Plant> Disk<P> {
         self.frames.shrink_to_fit();
     }
 }
+
+const _: () = assert!(size_of::<Disk<crate::plant::Sound>>() <= DISK_BYTES, "the ceiling counts a disk as smaller");

@@ -64,8 +64,12 @@ impl<P: Plant> Disk<P> {
             return self.answer(req, Err(IoError::Io), cx);
         }
         let rec = self.recs.insert(Rec { pending: 1, ..Rec::new(req) });
-        let kind = if req.op == Op::Flush { IoKind::Flush } else { IoKind::Status };
-        self.submit(What::Plain { rec }, kind, req.offset, req.len, IoBuf::default(), cx);
+        let (kind, offset, len) = match req.op {
+            // A flush has no range, whatever the request says.
+            Op::Flush => (IoKind::Flush, 0, 0),
+            _ => (IoKind::Status, req.offset, req.len),
+        };
+        self.submit(What::Plain { rec }, kind, offset, len, IoBuf::default(), cx);
     }
 
     /// A flush or a status request has been answered by the disk.

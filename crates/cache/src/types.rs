@@ -232,9 +232,9 @@ pub struct DiskStats {
     pub write_zeroes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Bytes that read requests asked for.
+    /// Bytes that read requests were given.
     pub read_bytes: u64,
-    /// Bytes that write requests brought.
+    /// Bytes that write requests stored.
     pub write_bytes: u64,
     /// Blocks of read requests found in RAM.
     pub hit_blocks: u64,

@@ -37,7 +37,7 @@ pub enum Outcome {
 }
 
 /// The seed of [`Index::new`]: a fixed one, so that simulations repeat.
-const SIMULATION_SEED: u64 = 0;
+pub(crate) const SIMULATION_SEED: u64 = 0;
 
 /// See the head of the file. After construction only [`Index::resize`] and [`Index::switch`] allocate.
 pub struct Index {
@@ -265,6 +265,14 @@ impl Index {
                 p.insert(slot, block, seen);
             }
         });
+    }
+
+    /// The blocks in the order in which they would go if nothing were accessed any more, as far as the policy knows.
+    #[cfg(test)]
+    pub(crate) fn coldest_first(&self) -> Vec<u64> {
+        let mut order = vec![];
+        with_policy!(&self.policy, p => p.coldest_first(&mut |slot| order.push(self.slots.keys()[slot as usize])));
+        order
     }
 
     /// Bytes of memory that the index and its policy (ghosts included) hold.

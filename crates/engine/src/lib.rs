@@ -12,6 +12,8 @@ pub mod policy;
 mod sketch;
 mod slots;
 mod table;
+#[cfg(test)]
+mod twin;
 
 pub use index::{Access, Index, Outcome, Slot};
 pub use policy::PolicyKind;

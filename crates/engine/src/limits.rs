@@ -2,7 +2,8 @@
 //!
 //! Owns numbers only. Invariant: no call of the index that a request can cause takes more steps than stand here.
 
-/// Slots under I/O that a victim search passes over before it gives up; the access is then a bypass.
+/// Slots under I/O that a victim search passes over before it gives up; the access is then a bypass. Before that, it
+/// looks at one slot in each of the policy's queues that it has not come to.
 pub const REFUSALS_MAX: u32 = 64;
 
 /// Second chances that one victim search hands out (CLOCK, CAR, S3-FIFO, SIEVE); after that many it takes the next

@@ -2,3 +2,11 @@
 //!
 //! Owns nothing that ships. Invariant: a seed fixes every step of a run.
 #![forbid(unsafe_code)]
+
+pub mod model;
+pub mod rng;
+pub mod sim;
+pub mod sim_disk;
+pub mod world;
+
+pub use sim::{Outcome, Plan, finds, run};

@@ -5,11 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod frontend;
 pub mod latency;
+pub mod logging;
 pub mod serve;
 pub mod service;
+pub mod systemd;
 pub mod units;
 pub mod worker;

@@ -6,6 +6,7 @@
 use crate::config::ServePlan;
 use crate::control::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 use crate::service::{Service, ServiceError};
+use crate::systemd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn lines(errors: &[ServiceError]) -> String {
 ///
 /// # Errors
 /// Everything that keeps it from starting; nothing is left behind then.
-pub fn run(plan: ServePlan, ready: impl FnOnce(&Arc<Service>)) -> Result<(), ServeError> {
+pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     // Before any thread starts, so that each inherits the handlers' flags and none dies of a signal.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     // The control socket first: it keeps a second daemon of the same configuration away.
@@ -65,6 +66,7 @@ pub fn run(plan: ServePlan, ready: impl FnOnce(&Arc<Service>)) -> Result<(), Ser
                     _ => {
                         stopping = true;
                         tracing::info!("stopping: finishing what is under way");
+                        systemd::stopping();
                         service.request_stop();
                     }
                 }
@@ -78,7 +80,8 @@ pub fn run(plan: ServePlan, ready: impl FnOnce(&Arc<Service>)) -> Result<(), Ser
             return Err(ServeError::Signals(e));
         }
     };
-    ready(&service);
+    ready();
+    systemd::ready(&format!("serving {} disks", service.disks().len()));
     while !service.wait(Duration::from_secs(3600)) {}
     control.stop();
     service.shut_down();
@@ -89,6 +92,7 @@ pub fn run(plan: ServePlan, ready: impl FnOnce(&Arc<Service>)) -> Result<(), Ser
 }
 
 fn reload(service: &Arc<Service>) {
+    systemd::reloading();
     match service.reload() {
         Ok(r) => tracing::info!(
             added = ?r.added, removed = ?r.removed, changed = ?r.changed, needs_restart = ?r.needs_restart, failed = ?r.failed,
@@ -96,4 +100,5 @@ fn reload(service: &Arc<Service>) {
         ),
         Err(e) => tracing::error!("the configuration was not reloaded: {e}"),
     }
+    systemd::ready(&format!("serving {} disks", service.disks().len()));
 }

@@ -38,6 +38,7 @@ impl Policy for Sieve {
 
     fn victim(&mut self, _keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
         let mut search = Search::default();
+        let start = self.hand;
         if self.queue.len() == 0 {
             return None;
         }
@@ -49,6 +50,7 @@ impl Policy for Sieve {
             if !may_evict(at) {
                 self.hand = self.links.newer(at);
                 if search.refused() {
+                    self.hand = start;
                     return None;
                 }
             } else if self.visited[at as usize] && search.spared() {

@@ -1,4 +1,13 @@
-//! W-TinyLFU
+//! W-TinyLFU (Einziger, Friedman and Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM ToS 2017).
+//!
+//! Owns a small window (an LRU queue for newcomers), a main part (segmented LRU: probation and protected), and a
+//! sketch of how often blocks were asked for. What falls out of the window must be asked for more often than the main
+//! part's next victim, or it goes. Never searches: no ghosts.
+//! Invariant: each occupied slot is in the queue that its mark says.
+//!
+//! Parameters and rules are those of libCacheSim 0.3.5, oddities included, so that its miss counts come out;
+//! docs/decisions/0011 names them and what they cost.
+
 use super::fifo::oldest;
 use super::{Policy, Search, Seen};
 use crate::index::Slot;
@@ -6,86 +15,124 @@ use crate::list::{Links, List, resize_exact};
 use crate::sketch::Sketch;
 use crate::table::HashKey;
 
+/// The queues, as indices and as marks.
 const WINDOW: u8 = 0;
 const PROBATION: u8 = 1;
 const PROTECTED: u8 = 2;
 
+/// The sketch ages after this many hits in the main part per slot of it.
+const HITS_PER_AGE: u64 = 32;
+/// Blocks that one miss moves from the window to a main part with room. Only while a new cache first becomes full are
+/// there more to move (nearly all: until then everything is in the window).
+const MOVES_MAX: u32 = 64;
+
 #[derive(Debug)]
 pub(crate) struct WTinyLfu {
-    capacity: u32,
+    targets: Targets,
     links: Links,
-    window: List,
-    probation: List,
-    protected: List,
+    queues: [List; 3],
     /// Which queue an occupied slot is in.
     queue: Vec<u8>,
     sketch: Sketch,
+    /// Hits in the main part since the sketch last aged.
     hits: u64,
+    /// An eviction from probation that a hit called for; the next miss carries it out.
+    owed: bool,
 }
 
-fn window_target(capacity: u32) -> u32 {
-    (capacity / 100).max(1)
+/// How many slots each part may take.
+#[derive(Clone, Copy, Debug)]
+struct Targets {
+    /// A hundredth is left to the window.
+    main: u32,
+    /// A fifth of the main part.
+    probation: u32,
+    /// Four fifths of it.
+    protected: u32,
 }
-fn main_target(capacity: u32) -> u32 {
-    capacity - window_target(capacity)
-}
-fn probation_target(capacity: u32) -> u32 {
-    main_target(capacity) / 5
-}
-fn protected_target(capacity: u32) -> u32 {
-    main_target(capacity) - probation_target(capacity)
+
+impl Targets {
+    fn new(capacity: u32) -> Self {
+        let main = capacity - (capacity / 100).max(1).min(capacity);
+        // both rounded down: see `WTinyLfu::promote`
+        Self { main, probation: main / 5, protected: (u64::from(main) * 4 / 5) as u32 }
+    }
 }
 
 impl WTinyLfu {
-    fn into_main(&mut self, slot: Slot) {
-        if self.probation.len() < probation_target(self.capacity)
-            || self.protected.len() >= protected_target(self.capacity)
-        {
-            self.queue[slot as usize] = PROBATION;
-            self.probation.push(&mut self.links, slot);
-        } else {
-            self.queue[slot as usize] = PROTECTED;
-            self.protected.push(&mut self.links, slot);
+    fn len(&self, queue: u8) -> u32 {
+        self.queues[usize::from(queue)].len()
+    }
+
+    fn main_len(&self) -> u32 {
+        self.len(PROBATION) + self.len(PROTECTED)
+    }
+
+    /// Takes a slot out of the queue it is in, and puts it at the head of another one.
+    fn transfer(&mut self, slot: Slot, to: u8) {
+        self.remove(slot);
+        self.put(slot, to);
+    }
+
+    fn put(&mut self, slot: Slot, queue: u8) {
+        self.queue[slot as usize] = queue;
+        self.queues[usize::from(queue)].push(&mut self.links, slot);
+    }
+
+    /// Moves a slot from the window to the lowest segment of the main part that has room.
+    fn enter_main(&mut self, slot: Slot) {
+        let probation_full = self.len(PROBATION) >= self.targets.probation;
+        let to = if probation_full && self.len(PROTECTED) < self.targets.protected { PROTECTED } else { PROBATION };
+        self.transfer(slot, to);
+    }
+
+    /// A hit in probation: the block becomes protected, and the coldest protected one takes its place.
+    ///
+    /// Where rounding leaves the two segments one slot short of the main part, probation then holds one more than its
+    /// target, and the reference evicts from it at once. A hit never evicts here: the next miss does.
+    fn promote(&mut self, slot: Slot) {
+        self.transfer(slot, PROTECTED);
+        if self.len(PROTECTED) > self.targets.protected {
+            let coldest = self.queues[usize::from(PROTECTED)].tail();
+            self.transfer(coldest, PROBATION);
+            if self.len(PROBATION) > self.targets.probation && self.main_len() >= self.targets.main {
+                self.owed = true;
+            }
         }
+    }
+
+    fn oldest(&self, queue: u8, may_evict: &impl Fn(Slot) -> bool, search: &mut Search) -> Option<Slot> {
+        oldest(&self.queues[usize::from(queue)], &self.links, may_evict, search)
     }
 }
 
 impl Policy for WTinyLfu {
     fn new(capacity: u32, key: HashKey) -> Self {
+        let targets = Targets::new(capacity);
         Self {
-            capacity,
+            targets,
             links: Links::new(capacity as usize),
-            window: List::new(),
-            probation: List::new(),
-            protected: List::new(),
+            queues: [const { List::new() }; 3],
             queue: vec![0; capacity as usize],
-            sketch: Sketch::new(capacity, key),
+            sketch: Sketch::new(targets.main, key),
             hits: 0,
+            owed: false,
         }
     }
 
     #[inline]
     fn touch(&mut self, slot: Slot, block: u64) {
         match self.queue[slot as usize] {
-            WINDOW => return self.window.renew(&mut self.links, slot),
-            PROTECTED => self.protected.renew(&mut self.links, slot),
-            _ => {
-                self.probation.remove(&mut self.links, slot);
-                self.protected.push(&mut self.links, slot);
-                self.queue[slot as usize] = PROTECTED;
-                if self.protected.len() > protected_target(self.capacity) {
-                    let cool = self.protected.tail();
-                    self.protected.remove(&mut self.links, cool);
-                    self.probation.push(&mut self.links, cool);
-                    self.queue[cool as usize] = PROBATION;
-                }
-            }
+            PROBATION => self.promote(slot),
+            queue => self.queues[usize::from(queue)].renew(&mut self.links, slot),
         }
-        self.sketch.add(block);
-        self.hits += 1;
-        if self.hits >= 32 * u64::from(main_target(self.capacity)) {
-            self.hits = 0;
-            self.sketch.halve();
+        if self.queue[slot as usize] != WINDOW {
+            self.sketch.add(block);
+            self.hits += 1;
+            if self.hits >= HITS_PER_AGE * u64::from(self.targets.main) {
+                self.hits = 0;
+                self.sketch.age();
+            }
         }
     }
 
@@ -95,77 +142,99 @@ impl Policy for WTinyLfu {
 
     fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
         let mut search = Search::default();
-        while self.window.len() > 0 && self.probation.len() + self.protected.len() < main_target(self.capacity) {
-            let slot = self.window.tail();
-            self.window.remove(&mut self.links, slot);
-            self.into_main(slot);
+        if std::mem::take(&mut self.owed)
+            && let Some(slot) = self.oldest(PROBATION, &may_evict, &mut search)
+        {
+            self.remove(slot);
+            return Some(slot);
+        }
+        for _ in 0..MOVES_MAX {
+            if self.len(WINDOW) == 0 || self.main_len() >= self.targets.main {
+                break;
+            }
+            let slot = self.queues[usize::from(WINDOW)].tail();
+            self.enter_main(slot);
             self.sketch.add(keys[slot as usize]);
         }
-        let candidate = oldest(&self.window, &self.links, &may_evict, &mut search);
-        let main = oldest(&self.probation, &self.links, &may_evict, &mut search)
-            .or_else(|| oldest(&self.protected, &self.links, &may_evict, &mut search));
-        let slot = match (candidate, main) {
-            (Some(c), Some(m)) => {
-                let wins = self.sketch.estimate(keys[c as usize]) > self.sketch.estimate(keys[m as usize]);
-                self.sketch.add(keys[c as usize]);
+        let candidate = self.oldest(WINDOW, &may_evict, &mut search);
+        let resident =
+            self.oldest(PROBATION, &may_evict, &mut search).or_else(|| self.oldest(PROTECTED, &may_evict, &mut search));
+        let victim = match (candidate, resident) {
+            (Some(candidate), Some(resident)) => {
+                let block = keys[candidate as usize];
+                let wins = self.sketch.estimate(block) > self.sketch.estimate(keys[resident as usize]);
+                self.sketch.add(block);
                 if wins {
-                    self.remove(m);
-                    self.window.remove(&mut self.links, c);
-                    self.into_main(c);
-                    return Some(m);
+                    self.remove(resident);
+                    self.enter_main(candidate);
+                    return Some(resident);
                 }
-                c
+                candidate
             }
             (one, other) => one.or(other)?,
         };
-        self.remove(slot);
-        Some(slot)
+        self.remove(victim);
+        Some(victim)
     }
 
     fn insert(&mut self, slot: Slot, block: u64, _seen: Seen) {
-        self.window.push(&mut self.links, slot);
-        self.queue[slot as usize] = WINDOW;
+        self.put(slot, WINDOW);
         self.sketch.add(block);
     }
 
     fn remove(&mut self, slot: Slot) {
-        match self.queue[slot as usize] {
-            WINDOW => &mut self.window,
-            PROBATION => &mut self.probation,
-            _ => &mut self.protected,
-        }
-        .remove(&mut self.links, slot);
+        self.queues[usize::from(self.queue[slot as usize])].remove(&mut self.links, slot);
     }
 
+    /// The sketch cannot forget one block; others share its counters.
     fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, from: Slot, to: Slot) {
-        self.queue[to as usize] = self.queue[from as usize];
-        match self.queue[from as usize] {
-            WINDOW => &mut self.window,
-            PROBATION => &mut self.probation,
-            _ => &mut self.protected,
-        }
-        .replace(&mut self.links, from, to);
+        let queue = self.queue[from as usize];
+        self.queue[to as usize] = queue;
+        self.queues[usize::from(queue)].replace(&mut self.links, from, to);
     }
 
-    fn resize(&mut self, capacity: u32, _keys: &[u64]) {
-        self.capacity = capacity;
+    /// The sketch is made anew, with what it knew of the blocks in the cache.
+    fn resize(&mut self, capacity: u32, keys: &[u64]) {
+        let targets = Targets::new(capacity);
+        if targets.main != self.targets.main {
+            let mut sketch = self.sketch.resized(targets.main);
+            for queue in &self.queues {
+                for slot in queue.iter(&self.links) {
+                    let block = keys[slot as usize];
+                    sketch.raise(block, self.sketch.estimate(block));
+                }
+            }
+            self.sketch = sketch;
+        }
+        self.targets = targets;
         self.links.resize(capacity as usize);
         resize_exact(&mut self.queue, capacity as usize, 0);
+        // segments that are too long now shrink as their blocks are evicted, but protected is not a victim's place
+        while self.len(PROTECTED) > targets.protected {
+            let coldest = self.queues[usize::from(PROTECTED)].tail();
+            self.transfer(coldest, PROBATION);
+        }
     }
 
     fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {
-        self.probation
-            .iter(&self.links)
-            .chain(self.window.iter(&self.links))
-            .chain(self.protected.iter(&self.links))
-            .for_each(visit);
+        for queue in [PROBATION, WINDOW, PROTECTED] {
+            self.queues[usize::from(queue)].iter(&self.links).for_each(&mut *visit);
+        }
     }
 
     fn memory_bytes(&self) -> usize {
         self.links.memory_bytes() + self.queue.capacity() + self.sketch.memory_bytes()
     }
 
-    fn check(&self, _occupied: u32) {}
+    fn check(&self, occupied: u32) {
+        for queue in [WINDOW, PROBATION, PROTECTED] {
+            let list = &self.queues[usize::from(queue)];
+            list.check(&self.links);
+            assert!(list.iter(&self.links).all(|s| self.queue[s as usize] == queue), "a slot of {queue} is mismarked");
+        }
+        assert_eq!(self.len(WINDOW) + self.main_len(), occupied, "slots in the queues");
+        assert!(self.len(PROTECTED) <= self.targets.protected, "protected holds more than its target");
+    }
 }

@@ -26,7 +26,9 @@ impl Decode for ArcLis {
             let count = match fields.next() {
                 Some(count) => number(count, input, "count")?,
                 None => {
-                    return Err(input.damaged("it has one number; expected are \"start count ignored sequence\"".into()));
+                    return Err(
+                        input.damaged("it has one number; expected are \"start count ignored sequence\"".into())
+                    );
                 }
             };
             if count > BLOCKS_MAX || start.checked_add(count).is_none() {

@@ -92,10 +92,7 @@ impl Raw {
             tracing::warn!(image = spec.location, "using threads instead of io_uring, which is slower: {why}");
         }
         if let Some(why) = not_direct {
-            tracing::warn!(
-                image = spec.location,
-                "going through the host page cache, which costs memory twice: {why}; keep the image on ext4, XFS or a block device"
-            );
+            warn_not_direct(&spec.location, &why);
         }
         let (can_discard, can_write_zeroes) = if spec.read_only {
             (false, false)
@@ -267,6 +264,15 @@ impl Backend for Raw {
     fn inflight(&self) -> usize {
         self.engine.inflight()
     }
+}
+
+/// Says that an image goes through the page cache.
+pub(super) fn warn_not_direct(image: &str, why: &str) {
+    tracing::warn!(
+        image,
+        "going through the host page cache, which costs memory twice: {why}; keep the image on ext4, XFS or a block \
+         device"
+    );
 }
 
 /// Takes the locks that QEMU, too, takes on images.

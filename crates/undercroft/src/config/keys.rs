@@ -101,7 +101,7 @@ pub const STORE: Section = Section {
         "size",
         "a quarter of the machine's memory, at most `1GiB`",
         "`16MiB` to the machine's memory",
-        "Hard ceiling for cached data and its metadata together. It is allocated at the start and never exceeded."
+        "Hard ceiling for cached data and its metadata together. It is never exceeded."
     )],
 };
 
@@ -127,7 +127,7 @@ pub const DAEMON: Section = Section {
         key!(
             "runtime_dir",
             "path",
-            "`/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
+            "systemd's `RuntimeDirectory`, else `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
             "",
             "Where sockets go that have no path of their own. Made with mode 0755 if it is missing."
         ),
@@ -304,19 +304,21 @@ pub const SECTIONS: [&Section; 6] = [&ROOT, &STORE, &DAEMON, &NBD, &VM, &DISK];
 /// The policy of a disk without one; the reason is in the decision records of the engine.
 pub const POLICY_DEFAULT: undercroft_engine::PolicyKind = undercroft_engine::PolicyKind::S3Fifo;
 
-/// The candidate that `text` was probably meant to be, if one is close.
+/// The candidate that `text` was probably meant to be, if one is close: by letters changed, swapped, added or lost.
 pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if text.len() > 4 * NAME_BYTES_MAX {
         return None;
     }
     let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_', ' '], "");
     let wanted = plain(text);
-    candidates
-        .into_iter()
-        .map(|c| (strsim::jaro_winkler(&plain(c), &wanted), c))
-        .filter(|(score, _)| *score > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, c)| c)
+    let distance = |c: &str| {
+        let c = plain(c);
+        let letters = c.chars().count().max(wanted.chars().count());
+        let edits = strsim::osa_distance(&c, &wanted);
+        let close = edits <= 1 + letters / 4 && edits * 2 < letters;
+        (close || strsim::jaro_winkler(&c, &wanted) > 0.9).then_some(edits)
+    };
+    candidates.into_iter().filter_map(|c| Some((distance(c)?, c))).min_by_key(|(edits, _)| *edits).map(|(_, c)| c)
 }
 
 /// Memory of a store if none is given, for a machine with `machine_bytes`.
@@ -364,6 +366,8 @@ mod tests {
         assert_eq!(nearest("sise", keys()), Some("size"));
         assert_eq!(nearest("readonly", keys()), Some("read_only"));
         assert_eq!(nearest("queue-size", keys()), Some("queue_size"));
+        assert_eq!(nearest("lur", ["fifo", "lru", "arc"]), Some("lru"));
+        assert_eq!(nearest("xyz", ["fifo", "lru", "arc"]), None);
         assert_eq!(nearest("quantum", keys()), None);
         assert_eq!(nearest("", keys()), None);
     }

@@ -161,12 +161,12 @@ impl<'m> Resolver<'m> {
             (None, Some(path)) => (self.path(at("control"), "daemon", "control", path), true),
             (None, None) => (runtime_dir.join("control.sock"), false),
         };
-        self.socket("daemon", at("control"), "the control socket", Some(&control_socket), explicit);
+        self.socket("daemon", at("control"), "the control socket", &control_socket, explicit);
         let mut nbd = Vec::new();
         if let Some(path) = &spec.nbd_unix {
             let line = spec.lines.get("unix").copied();
             let path = self.path(line, "nbd", "unix", path);
-            self.socket("nbd", line, "the NBD listener", Some(&path), true);
+            self.socket("nbd", line, "the NBD listener", &path, true);
             nbd.push(NbdListen::Unix(path));
         }
         if let Some(text) = &spec.nbd_tcp {
@@ -319,8 +319,7 @@ impl<'m> Resolver<'m> {
     }
 
     /// Checks the path of a socket and books it. `explicit` tells whether somebody wrote that path.
-    fn socket(&mut self, place: &str, line: Option<usize>, whose: &str, path: Option<&Path>, explicit: bool) {
-        let Some(path) = path else { return };
+    fn socket(&mut self, place: &str, line: Option<usize>, whose: &str, path: &Path, explicit: bool) {
         let shown = path.display();
         let len = path.as_os_str().as_bytes().len();
         if len > keys::SOCKET_PATH_BYTES_MAX {
@@ -543,8 +542,11 @@ impl<'m> Resolver<'m> {
             Some(path) => self.path(line, place, "socket", path),
             None => daemon.runtime_dir.join(format!("{}.sock", name.replace(':', "-"))),
         };
-        let line = line.or(spec.lines.get("name").copied());
-        self.socket(place, line, place, Some(&path), spec.socket.is_some());
+        let name_line = spec.lines.get("name").copied();
+        // A disk that has another's name has its default socket too, which need not be said again.
+        if spec.socket.is_some() || self.names.get(name) == Some(&name_line) {
+            self.socket(place, line.or(name_line), place, &path, spec.socket.is_some());
+        }
         Some(path)
     }
 
@@ -583,8 +585,9 @@ impl<'m> Resolver<'m> {
     }
 
     fn share(&mut self, disks: &mut [DiskPlan], memory_bytes: u64, line: Option<usize>) {
-        // A single size past the memory has been named already: the sum would only say it again.
-        if disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
+        // A memory too small, or a single size past it, has been named already: the sum would only say it again.
+        let too_small = memory_bytes < keys::MEMORY_BYTES_MIN;
+        if too_small || disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
             return;
         }
         if let Err(misfit) = shares::divide(memory_bytes, disks) {

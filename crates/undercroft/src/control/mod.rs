@@ -17,6 +17,7 @@ pub use status::{
     LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
 };
 
+use crate::config::keys::nearest;
 use crate::config::{DiskSpec, Problems};
 use std::time::Duration;
 use undercroft_engine::PolicyKind;
@@ -114,12 +115,10 @@ impl ControlError {
     /// There is no disk of that name among `known`; names the nearest one.
     pub fn no_disk<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.into_iter().collect();
-        let nearest =
-            known.iter().max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
-        let remedy = match nearest {
-            Some(near) if strsim::jaro_winkler(near, name) > 0.7 => format!("did you mean \"{near}\"?"),
-            _ if known.is_empty() => "no disks are served; add one with POST /v1/disks".to_string(),
-            _ => "`undercroft status` lists the disks".to_string(),
+        let remedy = match nearest(name, known.iter().copied()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None if known.is_empty() => "no disks are served; add one with POST /v1/disks".to_string(),
+            None => "`undercroft status` lists the disks".to_string(),
         };
         let shown: String = name.chars().take(100).collect();
         Self::new(ControlErrorKind::NotFound, format!("there is no disk \"{shown}\""), remedy)
@@ -128,10 +127,13 @@ impl ControlError {
 
 impl From<Problems> for ControlError {
     fn from(problems: Problems) -> Self {
-        Self::new(
-            ControlErrorKind::Invalid,
-            problems.to_string(),
-            "correct the values named; `undercroft check` looks at a file without serving it",
-        )
+        let kind = ControlErrorKind::Invalid;
+        match problems.problems.as_slice() {
+            [one] if problems.file.is_none() => {
+                let place = if one.place.is_empty() { String::new() } else { format!("{}: ", one.place) };
+                Self::new(kind, format!("{place}{}", one.error), one.remedy.clone())
+            }
+            _ => Self::new(kind, problems.to_string(), "correct what is named; nothing has been changed"),
+        }
     }
 }

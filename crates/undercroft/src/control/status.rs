@@ -85,6 +85,10 @@ pub struct DiskStatus {
     pub poll_us: f64,
     /// The worker that owns it.
     pub worker: u32,
+    /// Queues of the vhost-user device.
+    pub queues: u16,
+    /// Entries of each of its queues.
+    pub queue_size: u16,
 }
 
 /// How a disk is.

@@ -74,8 +74,12 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         stalled_ops: report.stalled_ops,
         inflight_requests: report.stats.inflight_requests,
         inflight_ops: report.stats.inflight_ops,
+        queues: plan.queues,
+        queue_size: plan.queue_size,
         poll_us: plan.poll.as_secs_f64() * 1e6,
         worker: disk.worker_number() as u32,
+        queues: plan.queues,
+        queue_size: plan.queue_size,
     }
 }
 
@@ -209,6 +213,9 @@ impl Daemon for Service {
                 Ok(_) => report.added.push(disk.name),
                 Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
+        }
+        if let Some(level) = change.log_level {
+            crate::logging::set_level(level);
         }
         Ok(report)
     }

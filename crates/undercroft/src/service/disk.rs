@@ -100,7 +100,7 @@ impl ServedDisk {
     /// Opens the vhost-user socket, if the plan has one.
     pub(super) fn listen(&self, plan: &DiskPlan, access: config::SocketAccess) -> Result<(), ServiceError> {
         let Some(socket) = &plan.socket else { return Ok(()) };
-        let options = VhostOptions { queues: plan.queues, socket_mode: access.mode() };
+        let options = VhostOptions { queues: plan.queues, queue_size: plan.queue_size, access: socket_access(access) };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);

@@ -3,4 +3,5 @@
 //! One binary, so that there is one link. Needs qemu-utils and nbdkit for what concerns them.
 
 mod harness;
+mod qcow2;
 mod raw;

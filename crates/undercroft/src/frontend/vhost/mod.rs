@@ -12,6 +12,8 @@ mod chain;
 mod config;
 mod inflight;
 pub mod limits;
+#[cfg(test)]
+mod live;
 mod memory;
 mod port;
 mod request;
@@ -24,8 +26,8 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
+use super::socket::{SocketAccess, SocketError};
 use std::io;
-use std::path::PathBuf;
 
 pub use ring::Broken;
 pub use server::VhostServer;
@@ -35,13 +37,15 @@ pub use server::VhostServer;
 pub struct VhostOptions {
     /// Queues offered, 1 to [`limits::QUEUES_MAX`]. A front end may use fewer; QEMU refuses to start if it wants more.
     pub queues: u16,
-    /// Permissions of the socket file.
-    pub socket_mode: u32,
+    /// Entries of a queue at most: a power of two up to [`limits::QUEUE_SIZE_MAX`].
+    pub queue_size: u16,
+    /// Who may connect.
+    pub access: SocketAccess,
 }
 
 impl Default for VhostOptions {
     fn default() -> Self {
-        VhostOptions { queues: limits::QUEUES_MAX, socket_mode: 0o600 }
+        VhostOptions { queues: limits::QUEUES_MAX, queue_size: limits::QUEUE_SIZE_MAX, access: SocketAccess::default() }
     }
 }
 
@@ -51,12 +55,13 @@ pub enum VhostError {
     /// A number of queues out of range.
     #[error("a vhost-user device can have 1 to {max} queues, not {0}", max = limits::QUEUES_MAX)]
     Queues(u16),
+    /// A size of queues out of range.
+    #[error("the queues of a vhost-user device have a power of two of entries up to {max}, not {0}", max = limits::QUEUE_SIZE_MAX)]
+    QueueSize(u16),
     /// The socket cannot be made.
-    #[error("cannot serve on socket {}: {source}", path.display())]
-    Socket {
-        /// Where it should be.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The kernel refuses a descriptor or a thread.
+    #[error("the system has no room for another vhost-user device: {0}")]
+    Os(io::Error),
 }

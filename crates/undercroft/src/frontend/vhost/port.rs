@@ -11,10 +11,10 @@ use super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES, Profile};
 use super::inflight::{InflightArea, InflightLog};
 use super::limits::{QUEUE_SIZE_MAX, RANGES_MAX};
 use super::memory::{GuestMap, Span};
-use super::request::{Action, Status, decode};
+use super::request::{Action, Range, Status, decode};
 use super::ring::{Broken, Ring, RingAddresses};
 use super::slots::{Maps, Slots};
-use crate::frontend::{Port, PortInterest};
+use crate::frontend::{Peer, Port, PortInterest, Protocol};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -199,6 +199,8 @@ pub(super) struct VhostPort {
     hint: u32,
     /// Pieces of the chain in hand.
     spans: Vec<Span>,
+    /// Ranges of the chain in hand, if it discards or zeroes.
+    ranges: Vec<Range>,
     /// Counts sessions; slots of former ones are orphans.
     session: u32,
     orphans: usize,
@@ -207,12 +209,17 @@ pub(super) struct VhostPort {
     event_idx: bool,
     /// Writes must be durable at once: the driver does not know how to flush.
     fua: bool,
+    /// Wakes the worker when a reply makes room for requests that no kick will announce any more.
+    bell: File,
+    /// Such requests wait, or may wait.
+    held_up: bool,
     fds_changed: bool,
     shut: bool,
 }
 
 impl VhostPort {
-    pub(super) fn new(id: u32, disk: Profile, queues: u16) -> VhostPort {
+    /// A device with `queues` queues, none of them set up. `bell` is an eventfd of its own.
+    pub(super) fn new(id: u32, disk: Profile, queues: u16, bell: File) -> VhostPort {
         VhostPort {
             id,
             disk,
@@ -224,11 +231,14 @@ impl VhostPort {
             maps: Maps::new(),
             hint: 0,
             spans: Vec::with_capacity(8),
+            ranges: Vec::with_capacity(RANGES_MAX),
             session: 0,
             orphans: 0,
             under_way: 0,
             event_idx: false,
             fua: true,
+            bell,
+            held_up: false,
             fds_changed: false,
             shut: false,
         }
@@ -243,7 +253,6 @@ impl VhostPort {
         self.running.clear();
         self.running.extend((0..self.queues.len() as u16).filter(|&i| self.queues[usize::from(i)].runs()));
         self.first = 0;
-        self.fds_changed = true;
     }
 
     /// Takes the driver's features over.
@@ -344,6 +353,7 @@ impl VhostPort {
             queue.started = true;
         }
         queue.kick = Some(kick);
+        self.fds_changed = true;
         self.refresh();
         Ok(())
     }
@@ -381,6 +391,7 @@ impl VhostPort {
         queue.again.clear();
         queue.stopping = Some(done);
         queue.settle();
+        self.fds_changed = true;
         self.refresh();
         Ok(())
     }
@@ -392,6 +403,7 @@ impl VhostPort {
         self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
         self.event_idx = false;
         self.fua = true;
+        self.fds_changed = true;
         self.refresh();
     }
 
@@ -405,12 +417,13 @@ impl VhostPort {
         self.hint = 0;
         self.event_idx = false;
         self.fua = true;
+        self.fds_changed = true;
         self.refresh();
     }
 
     /// Takes one chain of queue `index`, of which there must be one. Returns false if it has to wait for room.
     fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
-        let Self { queues, slots, maps, spans, hint, disk, .. } = self;
+        let Self { queues, slots, maps, spans, ranges, hint, disk, .. } = self;
         let queue = &mut queues[usize::from(index)];
         let ring = queue.ring.as_mut().expect("a running queue has a ring");
         let repeated = queue.again.pop();
@@ -420,10 +433,8 @@ impl VhostPort {
         };
         let map = maps.current();
         let chain = walk(ring, map, head, hint, spans)?;
-        let action = decode(map, spans, &chain, disk);
-        if let Action::Ranges(ranges) = &action
-            && ranges.as_slice().len() > room
-        {
+        let action = decode(map, spans, &chain, disk, ranges);
+        if matches!(action, Action::Ranges) && ranges.len() > room {
             match repeated {
                 Some(head) => queue.again.push(head),
                 None => ring.set_next_available(ring.next_available().wrapping_sub(1)),
@@ -486,9 +497,9 @@ impl VhostPort {
                 out.push(request(tag, Op::Flush, 0, 0));
                 self.under_way += 1;
             }
-            Action::Ranges(ranges) => {
-                slot.parts = ranges.as_slice().len() as u16;
-                for range in ranges.as_slice() {
+            Action::Ranges => {
+                slot.parts = ranges.len() as u16;
+                for range in ranges.iter() {
                     let map = maps.hold();
                     let (part, slot) = slots.take();
                     slot.parent = Some(tag);
@@ -514,6 +525,10 @@ impl VhostPort {
         self.maps.release(map);
         self.slots.put(tag);
         self.orphans -= usize::from(orphan);
+        if self.held_up && self.orphans == 0 {
+            self.held_up = false;
+            signal(Some(&self.bell));
+        }
     }
 
     /// A request is finished, with all its parts.
@@ -550,17 +565,12 @@ fn report(disk: &Profile, index: u16, queue: &Queue, broken: Broken) {
 }
 
 impl Port for VhostPort {
-    fn peer(&self) -> crate::frontend::Peer {
-        let name = format!("{} queues", self.fds().len());
-        crate::frontend::Peer { protocol: crate::frontend::Protocol::VhostUser, name }
-    }
-
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
         if self.shut || self.orphans > 0 {
             return false;
         }
         debug_assert!(budget >= RANGES_MAX, "a request of many ranges could never be taken");
-        let (start, mut chains, mut more) = (out.len(), 0, false);
+        let (start, mut chains, mut more) = (out.len(), 0usize, false);
         let mut failed = None;
         let n = self.running.len();
         'queues: for i in 0..n {
@@ -606,6 +616,8 @@ impl Port for VhostPort {
         if self.running.iter().any(|&i| self.queues[usize::from(i)].broken.is_some()) {
             self.refresh();
         }
+        // No reply will follow for what was answered here.
+        self.flush();
         more
     }
 
@@ -656,21 +668,22 @@ impl Port for VhostPort {
     }
 
     fn arm(&mut self) -> bool {
-        if self.shut || self.orphans > 0 {
-            return false;
-        }
-        let full = self.slots.available() <= RANGES_MAX;
         let mut more = false;
         for &index in &self.running {
             let queue = &mut self.queues[usize::from(index)];
-            let Some(ring) = &mut queue.ring else { continue };
-            // An index that makes no sense is for `take` to deal with.
-            more |= match ring.arm() {
-                Ok(_) => !full && queue.waiting().is_ok_and(|n| n > 0),
-                Err(_) => true,
-            };
+            match (queue.ring.as_mut().map_or(Ok(false), Ring::arm), queue.waiting()) {
+                // What the ring holds beyond the room for it was posted before it was armed: no kick will come.
+                (Ok(any), Ok(0)) => self.held_up |= any,
+                // An index that makes no sense is for `take` to deal with.
+                _ => more = true,
+            }
         }
-        more
+        let full = self.slots.available() <= RANGES_MAX;
+        if more && (full || self.orphans > 0) {
+            self.held_up = true;
+            more = false;
+        }
+        more && !self.shut
     }
 
     fn disarm(&mut self) {
@@ -682,8 +695,9 @@ impl Port for VhostPort {
     }
 
     fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)> {
-        let kicks = self.running.iter().filter_map(|&i| self.queues[usize::from(i)].kick.as_ref());
-        kicks.map(|kick| (kick.as_fd(), PortInterest::Read)).collect()
+        // Those of disabled and broken queues as well: what is watched changes with messages only.
+        let kicks = self.queues.iter().filter_map(|queue| queue.kick.as_ref());
+        kicks.chain([&self.bell]).map(|fd| (fd.as_fd(), PortInterest::Read)).collect()
     }
 
     fn fds_changed(&mut self) -> bool {
@@ -700,6 +714,15 @@ impl Port for VhostPort {
 
     fn shut(&mut self) {
         self.shut = true;
+    }
+
+    fn peer(&self) -> Peer {
+        let name = match self.running.len() {
+            0 => "no guest".to_string(),
+            1 => "1 queue".to_string(),
+            n => format!("{n} queues"),
+        };
+        Peer { protocol: Protocol::VhostUser, name }
     }
 
     fn as_any(&mut self) -> &mut dyn std::any::Any {

@@ -5,12 +5,14 @@
 //! every request taken has been answered, the socket file is gone and the thread has ended.
 
 use super::config::Profile;
-use super::limits::QUEUES_MAX;
+use super::limits::{QUEUE_SIZE_MAX, QUEUES_MAX};
 use super::port::VhostPort;
 use super::session::{Session, on_port};
 use super::{VhostError, VhostOptions};
+use crate::frontend::socket::{BoundSocket, SocketGuard, bind_unix};
 use crate::frontend::{DiskInfo, PortHost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +36,7 @@ struct Shared {
 /// A vhost-user-blk device listening on a socket.
 pub struct VhostServer {
     path: PathBuf,
+    guard: Option<SocketGuard>,
     host: Arc<dyn PortHost>,
     port: u32,
     shared: Arc<Shared>,
@@ -54,10 +57,15 @@ impl VhostServer {
         if options.queues == 0 || options.queues > QUEUES_MAX {
             return Err(VhostError::Queues(options.queues));
         }
-        let socket = |source| VhostError::Socket { path: path.to_owned(), source };
-        let listener = bind(path, options.socket_mode).map_err(socket)?;
-        listener.set_nonblocking(true).map_err(socket)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| socket(e.into()))?;
+        let size = options.queue_size;
+        if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
+            return Err(VhostError::QueueSize(size));
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = eventfd(0, flags).map_err(|e| VhostError::Os(e.into()))?;
+        let bell = eventfd(0, flags).map_err(|e| VhostError::Os(e.into()))?;
+        let BoundSocket { listener, guard } = bind_unix(path, options.access)?;
+        listener.set_nonblocking(true).map_err(VhostError::Os)?;
         let shared = Arc::new(Shared {
             stopping: AtomicBool::new(false),
             connected: AtomicBool::new(false),
@@ -66,19 +74,19 @@ impl VhostServer {
         });
         let disk = Profile::new(&info);
         let profile = disk.clone();
-        let port = host.attach(Box::new(move |id| Box::new(VhostPort::new(id, profile, options.queues))));
-        let front = Front { host: Arc::clone(&host), port, disk, queues: options.queues, shared: Arc::clone(&shared) };
+        let queues = options.queues;
+        let port = host.attach(Box::new(move |id| Box::new(VhostPort::new(id, profile, queues, File::from(bell)))));
+        let front = Front { host: Arc::clone(&host), port, disk, options, shared: Arc::clone(&shared) };
         let name = format!("vhost-{}", info.name);
         let spawned = std::thread::Builder::new().name(name).spawn(move || front.run(&listener));
         let thread = match spawned {
             Ok(thread) => Some(thread),
             Err(source) => {
                 host.detach(port);
-                let _ = std::fs::remove_file(path);
-                return Err(socket(source));
+                return Err(VhostError::Os(source));
             }
         };
-        Ok(VhostServer { path: path.to_owned(), host, port, shared, thread })
+        Ok(VhostServer { path: path.to_owned(), guard: Some(guard), host, port, shared, thread })
     }
 
     /// Whether a front end is connected.
@@ -99,7 +107,7 @@ impl VhostServer {
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.shared.stopping.store(true, Ordering::Release);
-        let _ = std::fs::remove_file(&self.path);
+        drop(self.guard.take());
         // Answers still reach the guest, since the session stands until the port is gone.
         self.host.detach(self.port);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
@@ -122,20 +130,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a listening socket at `path` with permissions `mode`.
-fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    use std::os::unix::fs::PermissionsExt;
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    Ok(listener)
-}
-
 /// The session thread's own.
 struct Front {
     host: Arc<dyn PortHost>,
     port: u32,
     disk: Profile,
-    queues: u16,
+    options: VhostOptions,
     shared: Arc<Shared>,
 }
 
@@ -199,7 +199,7 @@ impl Front {
         *lock(&self.shared.connection) = Some(clone);
         self.shared.connected.store(true, Ordering::Release);
         tracing::info!(disk = self.disk.name, "vhost-user front end connected");
-        let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), self.queues);
+        let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options);
         let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(session)));
         let reason = loop {
             let ready = self.wait(listener, Some(fd.as_fd()), None);

@@ -4,6 +4,7 @@
 //! thread, and has happened when the message is answered. Invariant: what blocks (waiting for requests under way when
 //! a ring stops) blocks this session's thread only.
 
+use super::VhostOptions;
 use super::config::Profile;
 use super::inflight::InflightArea;
 use super::limits::REGIONS_MAX;
@@ -29,7 +30,7 @@ pub(super) struct Session {
     host: Arc<dyn PortHost>,
     port: u32,
     disk: Profile,
-    queues: u16,
+    options: VhostOptions,
     owned: bool,
     map: Arc<GuestMap>,
     /// Whether the front end has handed over a record of requests under way.
@@ -37,8 +38,9 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(host: Arc<dyn PortHost>, port: u32, disk: Profile, queues: u16) -> Session {
-        Session { host, port, disk, queues, owned: false, map: Arc::default(), logged: false }
+    pub(super) fn new(host: Arc<dyn PortHost>, port: u32, disk: Profile, options: &VhostOptions) -> Session {
+        let options = options.clone();
+        Session { host, port, disk, options, owned: false, map: Arc::default(), logged: false }
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -127,7 +129,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        for index in 0..u32::from(self.queues) {
+        for index in 0..u32::from(self.options.queues) {
             self.stop(index)?;
         }
         self.logged = false;
@@ -181,6 +183,10 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        if num > u32::from(self.options.queue_size) {
+            let max = self.options.queue_size;
+            return Err(refused(format!("a queue of {num} entries was asked for, at most {max} are offered")));
+        }
         self.ask(move |port| port.set_size(index, num))
     }
 
@@ -241,7 +247,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(u64::from(self.queues))
+        Ok(u64::from(self.options.queues))
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
@@ -249,7 +255,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        let space = self.disk.config_space(self.queues);
+        let space = self.disk.config_space(self.options.queues);
         let end = offset.checked_add(size).map(|end| end as usize);
         let bytes = end.and_then(|end| space.get(offset as usize..end));
         bytes.map(<[u8]>::to_vec).ok_or(Error::InvalidParam)

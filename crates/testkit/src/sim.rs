@@ -1,0 +1,530 @@
+//! One run of the deterministic simulation: a core, some disks, many clients, and everything that can go wrong.
+//!
+//! Owns the order of events, all of it drawn from the seed. Never uses time, threads or entropy.
+//! Invariant: the same seed, steps and bug give the same run; so a failure replays.
+//!
+//! A run draws a configuration (disks with their sizes, alignments, faults; policies, capacities, budgets; how busy
+//! the clients are), then steps: a request begins, an operation executes, a completion is delivered, or something
+//! rarer happens (see `rare`). Now and then everything is brought to rest, and all that must hold then is checked.
+
+use crate::rng::Rng;
+use crate::sim_disk::{SimDisk, SimGeometry};
+use crate::world::World;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
+use undercroft_cache::{
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, IoError, Op, ReqId, Request, disk_bytes,
+};
+use undercroft_engine::PolicyKind;
+use undercroft_host::FRAME_BYTES;
+
+const B: u64 = FRAME_BYTES as u64;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Fixes everything.
+    pub seed: u64,
+    /// Events.
+    pub steps: u64,
+    /// A bug to plant in the core.
+    pub bug: Option<Bug>,
+}
+
+/// What a run that found nothing wrong has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Requests answered.
+    pub answers: u64,
+    /// Crashes survived.
+    pub crashes: u64,
+    /// The counters of all disks of all lives, summed.
+    pub hits: u64,
+    /// Blocks read from the disk.
+    pub misses: u64,
+    /// Blocks that joined a read.
+    pub joined: u64,
+    /// Reads that could not be published.
+    pub stale: u64,
+    /// Read-ahead hits.
+    pub ahead: u64,
+    /// Blocks evicted.
+    pub evicted: u64,
+    /// Failed operations.
+    pub failures: u64,
+}
+
+impl Outcome {
+    /// Adds another run's counts.
+    pub fn add(&mut self, o: &Outcome) {
+        self.answers += o.answers;
+        self.crashes += o.crashes;
+        self.hits += o.hits;
+        self.misses += o.misses;
+        self.joined += o.joined;
+        self.stale += o.stale;
+        self.ahead += o.ahead;
+        self.evicted += o.evicted;
+        self.failures += o.failures;
+    }
+
+    /// That the runs came by every corner: a simulation that never joins a read tests no join.
+    ///
+    /// # Panics
+    /// With the counts, if one of them is 0.
+    pub fn assert_reached_everything(&self) {
+        let Outcome { answers, crashes, hits, misses, joined, stale, ahead, evicted, failures } = *self;
+        let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures];
+        assert!(all.iter().all(|&n| n > 0), "the runs missed something: {self:?}");
+    }
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// What went wrong, with the step and the last events before it.
+pub fn run(plan: Plan) -> Result<Outcome, String> {
+    once(plan, false).map_err(|what| {
+        // Once more, with notes: the same seed goes the same way.
+        let again =
+            once(plan, true).err().unwrap_or_else(|| "(the second run found nothing: not deterministic)".into());
+        format!("seed {}: {what}\n{again}", plan.seed)
+    })
+}
+
+/// Whether a plan finds anything wrong; quieter than [`run`].
+pub fn finds(plan: Plan) -> Option<String> {
+    once(plan, false).err()
+}
+
+fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
+    match plan.bug {
+        None => once_with(plan, Sound, with_log),
+        Some(bug) => once_with(plan, Planted(bug), with_log),
+    }
+}
+
+fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, String> {
+    let mut step = 0;
+    let mut log = Vec::new();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut sim = Sim::new(plan.seed, plant, with_log);
+        // Dropped also when an assertion fails, so the notes are passed out as they are made.
+        while step < plan.steps && sim.world.violation.is_none() {
+            step += 1;
+            sim.step();
+            if with_log && let Some(notes) = &mut sim.world.log {
+                log.append(notes);
+                let old = log.len().saturating_sub(200);
+                log.drain(..old);
+            }
+        }
+        if sim.world.violation.is_none() {
+            sim.rest();
+        }
+        if with_log && let Some(notes) = &mut sim.world.log {
+            log.append(notes);
+        }
+        sim.end()
+    }));
+    let what = match result {
+        Ok(Ok(outcome)) => return Ok(outcome),
+        Ok(Err(what)) => what,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            format!("assertion: {}", text.unwrap_or_default())
+        }
+    };
+    Err(format!("step {step}: {what}\n{}", log.join("\n")))
+}
+
+struct Sim<P: Plant> {
+    rng: Rng,
+    core: Option<Core<P>>,
+    plant: P,
+    core_options: CoreOptions,
+    disk_options: Vec<DiskOptions>,
+    world: World,
+    /// Requests under way at most.
+    busy: usize,
+    now_ns: u64,
+    /// Per disk: the step until which it stalls.
+    stalled: Vec<u64>,
+    /// Per disk: whether it is being removed.
+    leaving: Vec<bool>,
+    steps: u64,
+    outcome: Outcome,
+    /// Without power cuts, writes and writes are what matters; some runs have none.
+    crashes: bool,
+    multi_block: u64,
+}
+
+impl<P: Plant> Sim<P> {
+    fn new(seed: u64, plant: P, with_log: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let disks = rng.between(1, 3) as usize;
+        let mut sims = Vec::new();
+        let mut disk_options = Vec::new();
+        let io_frames = *rng.pick(&[1u32, 2, 3, 8, 16, 64, 64, 256]);
+        for _ in 0..disks {
+            let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
+            let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
+            let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
+            let size = blocks * B + partial;
+            let geometry = SimGeometry {
+                size,
+                align,
+                can_discard: !rng.one_in(4),
+                can_write_zeroes: !rng.one_in(3),
+                zeroes_lie: rng.one_in(5),
+                fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
+            };
+            disk_options.push(options_for(&geometry, &mut rng));
+            sims.push(SimDisk::new(geometry));
+        }
+        let mut core_options = CoreOptions {
+            memory_bytes: 0,
+            io_frames_per_disk: io_frames,
+            requests_per_disk: *rng.pick(&[4, 16, 64]),
+            hash_seed: rng.bits(),
+        };
+        let needed: u64 = disk_options
+            .iter()
+            .map(|o: &DiskOptions| disk_bytes(&core_options, o.capacity_blocks, o.readahead_bytes))
+            .sum();
+        // A little more than needed for the arena's own, and sometimes room to grow.
+        core_options.memory_bytes = needed + needed / 500 + 8192 + *rng.pick(&[0, 100 * B, 1000 * B]);
+        let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
+        let crashes = rng.one_in(2);
+        let multi_block = *rng.pick(&[2, 4, 10, 90]);
+        let mut sim = Self {
+            rng,
+            core: None,
+            plant,
+            core_options,
+            disk_options,
+            world: World::new(sims, with_log),
+            busy,
+            now_ns: 0,
+            stalled: vec![0; disks],
+            leaving: vec![false; disks],
+            steps: 0,
+            outcome: Outcome::default(),
+            crashes,
+            multi_block,
+        };
+        sim.boot();
+        sim
+    }
+
+    fn boot(&mut self) {
+        let mut core = Core::with_plant(self.core_options.clone(), self.plant).expect("address space for a small core");
+        for (i, o) in self.disk_options.iter().enumerate() {
+            if let Err(e) = core.add_disk(DiskId(i as u32), o.clone()) {
+                panic!("the ceiling was made for these disks: {e}");
+            }
+        }
+        self.core = Some(core);
+    }
+
+    fn core(&mut self) -> &mut Core<P> {
+        self.core.as_mut().expect("a core, but in the middle of a crash")
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = self.now_ns;
+        let Self { core, world, .. } = self;
+        core.as_mut().expect("a core").apply(event, now, world);
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        self.world.tick();
+        self.now_ns += self.rng.below(2_000_000);
+        // What cannot be done gives way to what comes after it.
+        let _ = match self.rng.below(1000) {
+            0..350 => self.request() || self.execute() || self.deliver(),
+            350..660 => self.execute() || self.deliver() || self.request(),
+            660..985 => self.deliver() || self.execute() || self.request(),
+            _ => self.rare(),
+        };
+        let m = self.core().memory();
+        if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
+            self.world.violate(format!("over the ceiling: {m:?}"));
+        }
+        if self.steps.is_multiple_of(256) {
+            self.core().check();
+        }
+    }
+
+    fn any_disk(&mut self) -> usize {
+        self.rng.below(self.world.sides.len() as u64) as usize
+    }
+
+    /// A client begins a request, if it may.
+    fn request(&mut self) -> bool {
+        let d = self.any_disk();
+        if self.world.requests.len() >= self.busy || self.core().room(DiskId(d as u32)) == 0 {
+            return false;
+        }
+        let geometry = self.world.sides[d].disk.geometry.clone();
+        let fua = self.rng.one_in(6);
+        let op = match self.rng.below(100) {
+            0..46 => Op::Read,
+            46..80 => Op::Write { fua },
+            80..87 => Op::Flush,
+            87..92 => Op::WriteZeroes { unmap: self.rng.one_in(2), fua },
+            92..97 => Op::Discard,
+            _ => Op::Status,
+        };
+        let (mut offset, mut len) = self.range(d, geometry.size);
+        if op == Op::Flush {
+            (offset, len) = (0, 0);
+        } else if op == Op::Read && self.rng.one_in(3) {
+            // The sequential client.
+            let side = &mut self.world.sides[d];
+            offset = side.sequential;
+            len = (if self.multi_block > 4 { 4 * B } else { B }).min(geometry.size - offset);
+            side.sequential = (offset + len) % geometry.size;
+        }
+        let mut must = None;
+        if self.rng.one_in(200) {
+            (offset, must) = (geometry.size.saturating_sub(self.rng.below(B)), Some(IoError::Invalid));
+            len = B + 1 + self.rng.below(u64::MAX / 2);
+            if op == Op::Flush {
+                must = None;
+            }
+        }
+        if self.disk_options[d].read_only && matches!(op, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Discard) {
+            must = Some(IoError::ReadOnly);
+        }
+        if self.leaving[d] {
+            must = Some(IoError::Shutdown);
+        }
+        let req = Request { id: ReqId { port: 0, tag: 0 }, disk: DiskId(d as u32), op, offset, len };
+        let Some(req) = self.world.start(req, must) else { return false };
+        self.apply(Event::Request(req));
+        true
+    }
+
+    /// A range of a disk: hot or anywhere, whole blocks, sectors or bytes, short or long.
+    fn range(&mut self, d: usize, size: u64) -> (u64, u64) {
+        let blocks = size.div_ceil(B);
+        let hot = if self.rng.one_in(2) { blocks.min(4) } else { blocks };
+        let unit = match self.rng.below(10) {
+            0..6 => B,
+            6..9 => 512,
+            _ => 1,
+        };
+        let most = if self.rng.one_in(3) { self.multi_block * B } else { B };
+        let offset = self.rng.below(hot * B) / unit * unit;
+        let len = self.rng.between(1, most).div_ceil(unit) * unit;
+        let offset = offset.min(size - 1) / unit * unit;
+        if self.rng.one_in(60) {
+            return (0, size);
+        }
+        let _ = d;
+        (offset, len.min(size - offset))
+    }
+
+    fn running_disk(&mut self) -> Option<usize> {
+        let d = self.any_disk();
+        (self.stalled[d] <= self.steps).then_some(d)
+    }
+
+    fn execute(&mut self) -> bool {
+        let Some(d) = self.running_disk() else { return false };
+        self.world.sides[d].disk.execute(&mut self.rng)
+    }
+
+    fn deliver(&mut self) -> bool {
+        let Some(d) = self.running_disk() else { return false };
+        let now = self.world.tick();
+        let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) else { return false };
+        self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+        self.apply(Event::IoDone(done));
+        self.leave(d);
+        true
+    }
+
+    /// What happens now and then.
+    fn rare(&mut self) -> bool {
+        let d = self.any_disk();
+        let id = DiskId(d as u32);
+        match self.rng.below(40) {
+            0..8 => {
+                if self.rng.one_in(4) {
+                    self.now_ns += 6_000_000_000;
+                }
+                self.apply(Event::Tick);
+            }
+            8..14 => {
+                let blocks = *self.rng.pick(&[0, 1, 5, 20, 64, 200]) as u32;
+                self.world.note(|| format!("capacity of disk {d}: {blocks}"));
+                match self.core().set_capacity(id, blocks) {
+                    Ok(()) => self.disk_options[d].capacity_blocks = blocks,
+                    Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {}
+                    Err(AddDiskError::Unknown(_)) => {}
+                    Err(e) => self.world.violate(format!("a change of capacity was refused: {e}")),
+                }
+            }
+            14..20 => {
+                let kind = *self.rng.pick(&PolicyKind::ALL);
+                self.world.note(|| format!("policy of disk {d}: {kind}"));
+                self.core().set_policy(id, kind);
+            }
+            20..23 => {
+                self.world.note(|| format!("invalidate disk {d}"));
+                self.core().invalidate(id);
+            }
+            23..28 => self.stalled[d] = self.steps + self.rng.below(400),
+            28..30 => {
+                let side = &mut self.world.sides[d];
+                side.disk.geometry.fails_one_in = *self.rng.pick(&[0, 0, 20, 200]);
+            }
+            30..32 => {
+                self.leaving[d] = true;
+                self.world.note(|| format!("disk {d} leaves"));
+                self.core().begin_shutdown(id);
+                self.leave(d);
+            }
+            32..34 if self.crashes => self.crash(),
+            34..36 => self.rest(),
+            36..38 => self.world.sides[d].sequential = 0,
+            _ => {}
+        }
+        true
+    }
+
+    /// Removes a disk that is to leave, if it can, and adds it again with other options.
+    fn leave(&mut self, d: usize) {
+        let id = DiskId(d as u32);
+        if !self.leaving[d] || !self.core().is_idle(id) {
+            return;
+        }
+        self.count(d);
+        self.core().remove_disk(id);
+        self.leaving[d] = false;
+        let room = self.disk_options[d].clone();
+        let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
+        options.readahead_bytes = room.readahead_bytes;
+        if self.core().add_disk(id, options.clone()).is_err() {
+            options.capacity_blocks = 0;
+            if let Err(e) = self.core().add_disk(id, options.clone()) {
+                return self.world.violate(format!("a disk does not fit where it was: {e}"));
+            }
+        }
+        self.disk_options[d] = options;
+    }
+
+    fn crash(&mut self) {
+        self.world.note(|| "CRASH".into());
+        let power_cut = self.rng.one_in(2);
+        for d in 0..self.world.sides.len() {
+            self.count(d);
+        }
+        let Some(mut core) = self.core.take() else { return };
+        self.world.requests.clear();
+        for d in 0..self.world.sides.len() {
+            let now = self.world.tick();
+            let side = &mut self.world.sides[d];
+            side.disk.crash(power_cut, &mut self.rng).into_iter().for_each(|buf| core.reclaim(buf));
+            if let Err(what) = side.model.restart(side.disk.medium(), now) {
+                self.world.violate(format!("disk {d}: {what}"));
+            }
+            self.stalled[d] = 0;
+            self.leaving[d] = false;
+        }
+        drop(core);
+        self.outcome.crashes += 1;
+        self.boot();
+    }
+
+    /// Lets everything under way end, then checks what must hold when nothing is.
+    fn rest(&mut self) {
+        self.world.note(|| "rest".into());
+        for d in 0..self.world.sides.len() {
+            self.stalled[d] = 0;
+            while self.world.sides[d].disk.under_way() > 0 && self.world.violation.is_none() {
+                self.world.sides[d].disk.execute(&mut self.rng);
+                let now = self.world.tick();
+                if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {
+                    self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+                    self.apply(Event::IoDone(done));
+                }
+            }
+        }
+        if self.world.violation.is_some() {
+            return;
+        }
+        if let Some(p) = self.world.requests.values().next() {
+            let what = format!("{:?} was never answered", p.req);
+            return self.world.violate(what);
+        }
+        self.core().check();
+        for d in 0..self.world.sides.len() {
+            let id = DiskId(d as u32);
+            let Self { core, world, .. } = self;
+            let Some(core) = core.as_ref() else { return };
+            let s = core.stats(id);
+            if !core.is_idle(id) || s.inflight_requests != 0 || s.inflight_ops != 0 {
+                world.violate(format!("disk {d} is not idle at rest: {s:?}"));
+            }
+            let medium = world.sides[d].disk.medium();
+            let mut bad = None;
+            core.for_each_cached(id, |block, bytes| {
+                let at = (block * B) as usize;
+                if medium.get(at..at + bytes.len()) != Some(bytes) {
+                    bad = Some(block);
+                }
+            });
+            if let Some(block) = bad {
+                world.violate(format!("at rest, block {block} of disk {d} is not cached as it is on the disk"));
+            }
+        }
+        for d in 0..self.world.sides.len() {
+            self.leave(d);
+        }
+    }
+
+    fn count(&mut self, d: usize) {
+        let s: DiskStats = self.core().stats(DiskId(d as u32));
+        let o = &mut self.outcome;
+        o.hits += s.hit_blocks;
+        o.misses += s.miss_blocks;
+        o.joined += s.joined_blocks;
+        o.stale += s.stale_fills;
+        o.ahead += s.readahead_hit_blocks;
+        o.evicted += s.evicted_blocks;
+        o.failures += s.backend_errors;
+    }
+
+    fn end(mut self) -> Result<Outcome, String> {
+        for d in 0..self.world.sides.len() {
+            self.count(d);
+            for buf in self.world.sides[d].disk.crash(false, &mut self.rng) {
+                self.core().reclaim(buf);
+            }
+        }
+        self.outcome.answers = self.world.answers;
+        match self.world.violation.take() {
+            Some(what) => Err(what),
+            None => Ok(self.outcome),
+        }
+    }
+}
+
+fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
+    DiskOptions {
+        size_bytes: g.size + rng.below(g.align),
+        align: g.align as u32,
+        read_only: rng.one_in(30),
+        can_discard: g.can_discard,
+        can_write_zeroes: g.can_write_zeroes,
+        policy: *rng.pick(&PolicyKind::ALL),
+        capacity_blocks: *rng.pick(&[0, 1, 2, 7, 20, 64, 128, 300]),
+        readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
+        write_allocate: !rng.one_in(3),
+    }
+}

@@ -1,0 +1,238 @@
+//! What surrounds the core in a simulation: disks, their models, and the clients with their requests.
+//!
+//! Owns what the core must not know, and checks everything the core does against it. Never calls the core.
+//! Invariant: a request is in `requests` from its start until its answer, and is answered once.
+
+use crate::model::{Change, Model};
+use crate::rng::fill_pattern;
+use crate::sim_disk::SimDisk;
+use std::collections::HashMap;
+use undercroft_cache::{Effects, Extent, Io, IoError, Op, ReqId, Request};
+
+/// A request under way, as its client sees it.
+pub struct Pending {
+    /// The request.
+    pub req: Request,
+    /// The data read, or room for marking which bytes were fetched.
+    pub data: Vec<u8>,
+    /// Per byte: how often it was copied.
+    pub copied: Vec<u8>,
+    /// The change in the model, if it makes one.
+    pub change: u64,
+    /// When it started.
+    pub start: u64,
+    /// Failures of the disk delivered until then.
+    pub failures: u64,
+    /// The answer that is right whatever the disk does.
+    pub must: Option<IoError>,
+}
+
+/// One disk as the outside knows it.
+pub struct SimSide {
+    /// The disk itself.
+    pub disk: SimDisk,
+    /// What it may contain.
+    pub model: Model,
+    /// Where the sequential client reads next.
+    pub sequential: u64,
+}
+
+/// See the head of the file.
+pub struct World {
+    /// The disks, by number.
+    pub sides: Vec<SimSide>,
+    /// Requests under way, by tag.
+    pub requests: HashMap<u32, Pending>,
+    /// Counts every event.
+    pub time: u64,
+    /// The first thing that went wrong.
+    pub violation: Option<String>,
+    /// The last events, if they are wanted.
+    pub log: Option<Vec<String>>,
+    /// Answers given.
+    pub answers: u64,
+    changes: u64,
+    tags: u32,
+}
+
+impl World {
+    /// A world with these disks.
+    pub fn new(disks: Vec<SimDisk>, with_log: bool) -> Self {
+        let sides =
+            disks.into_iter().map(|disk| SimSide { model: Model::new(disk.medium()), disk, sequential: 0 }).collect();
+        Self {
+            sides,
+            requests: HashMap::new(),
+            time: 1,
+            violation: None,
+            log: with_log.then(Vec::new),
+            answers: 0,
+            changes: 0,
+            tags: 0,
+        }
+    }
+
+    /// A later moment.
+    pub fn tick(&mut self) -> u64 {
+        self.time += 1;
+        self.time
+    }
+
+    /// Notes what went wrong, if nothing did before.
+    pub fn violate(&mut self, what: String) {
+        self.note(|| format!("VIOLATION: {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    /// Writes an event down.
+    pub fn note(&mut self, what: impl FnOnce() -> String) {
+        let time = self.time;
+        if let Some(log) = &mut self.log {
+            if log.len() >= 400 {
+                log.drain(..200);
+            }
+            log.push(format!("{time}: {}", what()));
+        }
+    }
+
+    /// Registers a request; `must` is the answer it must get, if that is known before. Returns it with its name, or
+    /// nothing if the model cannot follow it.
+    pub fn start(&mut self, mut req: Request, must: Option<IoError>) -> Option<Request> {
+        let side = &mut self.sides[req.disk.0 as usize];
+        let change = match req.op {
+            _ if must.is_some() || req.len == 0 => None,
+            Op::Write { .. } => Some(Change::Data(self.changes + 1)),
+            Op::WriteZeroes { .. } => Some(Change::Zeroes),
+            Op::Discard => Some(Change::Discard),
+            Op::Read | Op::Flush | Op::Status => None,
+        };
+        self.time += 1;
+        let mut number = 0;
+        if let Some(change) = change {
+            if !side.model.has_room(req.offset, req.len) {
+                return None;
+            }
+            self.changes += 1;
+            number = self.changes;
+            side.model.begin(number, change, req.offset, req.len, self.time);
+        }
+        self.tags += 1;
+        req.id = ReqId { port: req.disk.0, tag: self.tags };
+        let bytes = match req.op {
+            Op::Read | Op::Write { .. } if must.is_none() => req.len as usize,
+            _ => 0,
+        };
+        let pending = Pending {
+            req,
+            data: vec![0; bytes],
+            copied: vec![0; bytes],
+            change: number,
+            start: self.time,
+            failures: side.disk.failures,
+            must,
+        };
+        self.requests.insert(self.tags, pending);
+        self.note(|| format!("request {req:?}"));
+        Some(req)
+    }
+
+    fn judge(&mut self, p: Pending, result: Result<(), IoError>) -> Result<(), String> {
+        let Pending { req, .. } = p;
+        let side = &mut self.sides[req.disk.0 as usize];
+        if let Some(must) = p.must {
+            return match result {
+                Err(e) if e == must => Ok(()),
+                other => Err(format!("{req:?} was answered {other:?}, not {must:?}")),
+            };
+        }
+        if p.change != 0 {
+            let fua = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
+            side.model.end(p.change, result.is_ok(), fua, self.time);
+        }
+        if let Err(e) = result {
+            if side.disk.failures == p.failures {
+                return Err(format!("{req:?} failed ({e}) though the disk did not"));
+            }
+            return Ok(());
+        }
+        match req.op {
+            Op::Read if req.len > 0 => {
+                if p.copied.contains(&0) {
+                    return Err(format!("{req:?} was answered without all of its data"));
+                }
+                side.model.check_read(req.offset, &p.data, p.start, self.time)
+            }
+            Op::Write { .. } if p.copied.iter().any(|&n| n != 1) => {
+                Err(format!("{req:?} was answered, and its data not fetched exactly once"))
+            }
+            Op::Flush => {
+                let reads = self.requests.values().filter(|r| r.req.op == Op::Read);
+                side.model.flushed(p.start, reads.map(|r| r.start).min().unwrap_or(u64::MAX));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Effects for World {
+    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
+        let Some(p) = self.requests.get_mut(&req.tag) else {
+            return self.violate(format!("data for {req:?}, which is not under way"));
+        };
+        if p.req.op != Op::Read || at + bytes.len() > p.data.len() {
+            let what = format!("data past the end of {:?}", p.req);
+            return self.violate(what);
+        }
+        p.data[at..at + bytes.len()].copy_from_slice(bytes);
+        p.copied[at..at + bytes.len()].fill(1);
+    }
+
+    fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {
+        let Some(p) = self.requests.get_mut(&req.tag) else {
+            return self.violate(format!("fetching from {req:?}, which is not under way"));
+        };
+        if !matches!(p.req.op, Op::Write { .. }) || at + bytes.len() > p.copied.len() {
+            let what = format!("fetching past the end of {:?}", p.req);
+            return self.violate(what);
+        }
+        p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n += 1);
+        fill_pattern(p.change, p.req.offset + at as u64, bytes);
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.note(|| format!("  submit {:?} disk {} {:?} {}+{}", io.op, io.disk.0, io.kind, io.offset, io.len));
+        self.time += 1;
+        let now = self.time;
+        if let Err(why) = self.sides[io.disk.0 as usize].disk.submit(io, now) {
+            self.violate(why);
+        }
+    }
+
+    fn extents(&mut self, req: ReqId, extents: &[Extent]) {
+        let Some(p) = self.requests.get_mut(&req.tag) else {
+            return self.violate(format!("extents for {req:?}, which is not under way"));
+        };
+        let sum: u64 = extents.iter().map(|e| e.len).sum();
+        if p.req.op != Op::Status || sum == 0 || sum > p.req.len {
+            let what = format!("extents of {sum} bytes for {:?}", p.req);
+            return self.violate(what);
+        }
+        p.copied = vec![1];
+    }
+
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
+        self.note(|| format!("  reply {req:?} {result:?}"));
+        self.time += 1;
+        self.answers += 1;
+        let Some(p) = self.requests.remove(&req.tag) else {
+            return self.violate(format!("an answer for {req:?}, which is not under way"));
+        };
+        if p.req.op == Op::Status && p.must.is_none() && result.is_ok() && p.req.len > 0 && p.copied.is_empty() {
+            return self.violate(format!("{:?} was answered without extents", p.req));
+        }
+        if let Err(what) = self.judge(p, result) {
+            self.violate(what);
+        }
+    }
+}

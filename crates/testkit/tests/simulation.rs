@@ -1,0 +1,52 @@
+//! The deterministic simulation of the whole data path, over many seeds; see `undercroft_testkit::sim`.
+//!
+//! To replay a failure: `SEED=n cargo test -p undercroft-testkit --test simulation`, or with STEPS=k too.
+//! To run more of them: `SEEDS=n`, or `make sim` for no end.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use undercroft_testkit::{Outcome, Plan, run};
+
+/// A number from the environment.
+fn from_env(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not \"{text}\"")))
+}
+
+#[test]
+fn no_seed_finds_stale_lost_or_foreign_data() {
+    let steps = from_env("STEPS").unwrap_or(20_000);
+    let (first, seeds) = match from_env("SEED") {
+        Some(seed) => (seed, 1),
+        None => (1, from_env("SEEDS").unwrap_or(400)),
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicU64::new(first);
+    let (failure, total) = (Mutex::new(None), Mutex::new(Outcome::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + seeds || failure.lock().unwrap().is_some() {
+                        return;
+                    }
+                    match run(Plan { seed, steps, bug: None }) {
+                        Ok(o) => total.lock().unwrap().add(&o),
+                        Err(what) => *failure.lock().unwrap() = Some((seed, what)),
+                    }
+                }
+            });
+        }
+    });
+    if let Some((seed, what)) = failure.into_inner().unwrap() {
+        panic!(
+            "{what}\nreplay: SEED={seed} STEPS={steps} cargo test -p undercroft-testkit --test simulation -- --nocapture"
+        );
+    }
+    let total = total.into_inner().unwrap();
+    println!("{seeds} seeds of {steps} steps: {total:?}");
+    if seeds >= 100 {
+        total.assert_reached_everything();
+    }
+}

@@ -1,0 +1,406 @@
+//! The arguments of every command, with their help: the one source of `--help`, man pages and completions.
+//!
+//! Owns words. Never acts. Every command teaches by examples.
+
+use crate::config::{LogFormat, LogLevel};
+use crate::units::{Size, Time};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use undercroft_engine::PolicyKind;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done (a broken pipe counts as done)
+  1  failed; the reason is on standard error
+  2  used wrongly";
+
+const MAIN_EXAMPLES: &str = "\
+Examples:
+  Serve an image, with nothing configured; prints what QEMU needs:
+    undercroft serve --image disk.qcow2
+
+  Serve what a file says, after a look at it:
+    undercroft check /etc/undercroft/undercroft.toml
+    undercroft serve /etc/undercroft/undercroft.toml
+
+  See how it goes:
+    undercroft status --watch
+
+Environment:
+  UNDERCROFT_CONTROL  the control socket, as --control
+  UNDERCROFT_LOG      log filter: undercroft::worker=debug,info
+";
+
+/// Serves VM disks from a cache of its own.
+///
+/// Undercroft serves the disks of virtual machines over vhost-user-blk and NBD from a RAM cache that it alone manages:
+/// the host page cache is not involved. Writes go to the image before they are acknowledged.
+#[derive(Debug, Parser)]
+#[command(
+    name = "undercroft",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+#[command(after_long_help = const_format(&[MAIN_EXAMPLES, "\n", EXIT_CODES]))]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+fn const_format(parts: &[&str]) -> String {
+    parts.concat()
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve disks, from a configuration file or straight from images
+    Serve(Box<ServeArgs>),
+    /// Look for everything that is wrong with a configuration file
+    Check(CheckArgs),
+    /// Show what the running daemon does
+    Status(StatusArgs),
+    /// Print what QEMU and libvirt need to attach a disk
+    AttachArgs(AttachArgs),
+    /// Change a disk while it serves
+    Set(SetArgs),
+    /// Drop what is cached of a disk, for measurements
+    DropCache(DropCacheArgs),
+    /// Have the daemon read its configuration file again
+    Reload(ReloadArgs),
+    /// Stop the daemon in an orderly way
+    Stop(StopArgs),
+    /// Print completions for a shell
+    #[command(after_long_help = "\
+Examples:
+  undercroft completions bash > /usr/share/bash-completion/completions/undercroft
+  undercroft completions zsh > /usr/share/zsh/vendor-completions/_undercroft
+  undercroft completions fish > /usr/share/fish/vendor_completions.d/undercroft.fish
+")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, or write its pages
+    #[command(after_long_help = "\
+Examples:
+  undercroft man | man -l -
+  undercroft man --dir /usr/share/man
+")]
+    Man {
+        /// Write all pages into man1 and man5 below this directory
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+    /// Print the version
+    Version {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the description of the API, as committed in docs/openapi.json
+    #[command(hide = true)]
+    Openapi,
+    /// Print the reference of the configuration, as committed in docs/configuration.md
+    #[command(hide = true)]
+    Reference,
+}
+
+/// How to reach the daemon.
+#[derive(Clone, Debug, Args)]
+pub struct ControlArgs {
+    /// Control socket of the daemon [default: /run/undercroft/control.sock for root, else
+    /// $XDG_RUNTIME_DIR/undercroft/control.sock]
+    #[arg(long, value_name = "SOCKET", env = "UNDERCROFT_CONTROL", hide_env_values = true, value_hint = ValueHint::FilePath)]
+    pub control: Option<PathBuf>,
+}
+
+/// `undercroft serve`.
+#[derive(Debug, Args)]
+#[command(override_usage = "undercroft serve [OPTIONS] CONFIG\n       undercroft serve [OPTIONS] --image IMAGE ...")]
+#[command(after_long_help = "\
+Examples:
+  One image; its vhost-user socket is made beside it, as disk.qcow2.sock:
+    undercroft serve --image disk.qcow2
+
+  Two images, 2GiB of cache together, for NBD clients too:
+    undercroft serve -i a.qcow2 -i b.raw --memory 2GiB --nbd
+    nbdinfo --list 'nbd+unix:///?socket=a.qcow2.nbd.sock'
+
+  An image that another program opens:
+    qemu-nbd --socket /tmp/up.sock disk.vmdk &
+    undercroft serve --image 'nbd+unix:///?socket=/tmp/up.sock'
+
+  What a file says (see undercroft.toml(5)):
+    undercroft serve /etc/undercroft/undercroft.toml
+
+Signals:
+  SIGTERM, SIGINT  finish requests under way and stop
+  SIGHUP           read the configuration file again
+")]
+pub struct ServeArgs {
+    /// Configuration file
+    #[arg(value_name = "CONFIG", required_unless_present = "image", conflicts_with = "image", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    /// Image to serve: a file, a block device, or an NBD URI; may be repeated
+    #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    pub image: Vec<String>,
+
+    /// Memory of the cache, metadata included [default: a quarter of the machine's, at most 1GiB]
+    #[arg(short, long, value_name = "SIZE", conflicts_with = "config")]
+    pub memory: Option<Size>,
+
+    /// Replacement policy
+    #[arg(short, long, value_name = "POLICY", conflicts_with = "config", ignore_case = true,
+          value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name())))]
+    pub policy: Option<String>,
+
+    /// Path of the vhost-user socket, for a single image [default: IMAGE.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "config", value_hint = ValueHint::FilePath)]
+    pub socket: Option<PathBuf>,
+
+    /// Refuse writes, and open the image without the right to write
+    #[arg(short, long, conflicts_with = "config")]
+    pub read_only: bool,
+
+    /// Format of the images [default: found out from each]
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "config", value_parser = ["raw", "qcow2", "nbd"])]
+    pub format: Option<String>,
+
+    /// Longest polling before a worker sleeps; 0 turns it off [default: 50us]
+    #[arg(long, value_name = "TIME", conflicts_with = "config")]
+    pub poll: Option<Time>,
+
+    /// Longest read-ahead of sequential streams; 0 turns it off [default: 512KiB]
+    #[arg(long, value_name = "SIZE", conflicts_with = "config")]
+    pub readahead: Option<Size>,
+
+    /// Queues of the vhost-user devices, at most what QEMU may use [default: 4]
+    #[arg(long, value_name = "N", conflicts_with = "config")]
+    pub queues: Option<u64>,
+
+    /// Export the images over NBD too: on a unix socket (a path), a TCP address, or without a value on IMAGE.nbd.sock
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "config", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub nbd: Option<String>,
+
+    /// Leave the vhost-user sockets out: NBD only
+    #[arg(long, requires = "nbd")]
+    pub no_vhost_user: bool,
+
+    /// Group that may use the sockets of the disks; without it, only this user may
+    #[arg(long, value_name = "GROUP", conflicts_with = "config")]
+    pub group: Option<String>,
+
+    /// Worker threads [default: one per processor]
+    #[arg(long, value_name = "N", conflicts_with = "config")]
+    pub workers: Option<u64>,
+
+    /// Serve /metrics over TCP too, for Prometheus
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "config")]
+    pub metrics: Option<SocketAddr>,
+
+    /// Least important lines to log [default: info]
+    #[arg(long, value_name = "LEVEL", value_enum)]
+    pub log_level: Option<LogLevel>,
+
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft check`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Every problem is named, not only the first, with its line and what to do. Nothing is opened or changed.
+
+Examples:
+  undercroft check /etc/undercroft/undercroft.toml
+  undercroft check --json undercroft.toml | jq '.problems[].error'
+
+Exit codes:
+  0  good, perhaps with warnings
+  1  it cannot be served
+  2  used wrongly
+")]
+pub struct CheckArgs {
+    /// Configuration file
+    #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// For programs: {ok, problems, disks}
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `undercroft status`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  undercroft status                 a line for each disk
+  undercroft status web:root        everything about one disk
+  undercroft status --watch         again every two seconds, with rates
+  undercroft status --json | jq '.disks[] | {name, hits: .cache.hit_ratio}'
+
+Columns:
+  CACHED   data cached of data that may be cached
+  HITS     blocks of reads found in RAM, since the disk was attached
+  P50,P99  half, and 99 %, of the reads (from RAM, from the image) and writes took no longer
+")]
+pub struct StatusArgs {
+    /// Disk to show alone
+    #[arg(value_name = "DISK")]
+    pub disk: Option<String>,
+    /// For programs: the JSON of the API
+    #[arg(long)]
+    pub json: bool,
+    /// Show it again and again, every 2s or as given; with --json one object a line
+    #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    pub watch: Option<Time>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft attach-args`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Prints QEMU arguments and libvirt XML, for vhost-user and, where the disk is exported, for NBD. vhost-user needs the
+guest's memory to be shared: the memory backend printed with it.
+
+Examples:
+  Of a disk that the running daemon serves:
+    undercroft attach-args web:root
+
+  Of a disk in a file, whether it is served or not:
+    undercroft attach-args web:root --config /etc/undercroft/undercroft.toml
+
+  Straight into a command line:
+    qemu-system-x86_64 -M q35 -m 4G $(undercroft attach-args web:root --as qemu --memory 4GiB)
+")]
+pub struct AttachArgs {
+    /// The disk: VM:DISK, or the bare name if it is the only one
+    #[arg(value_name = "DISK")]
+    pub disk: String,
+    /// Take it from this configuration file instead of the running daemon
+    #[arg(long, value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Print one form alone
+    #[arg(long = "as", value_name = "FORM", value_enum)]
+    pub form: Option<AttachForm>,
+    /// Memory of the guest, for the shared memory backend
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    pub memory: Size,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// Forms of `attach-args`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum AttachForm {
+    /// QEMU arguments for vhost-user, on one line
+    Qemu,
+    /// QEMU arguments for NBD, on one line
+    QemuNbd,
+    /// libvirt XML for vhost-user
+    Libvirt,
+    /// libvirt XML for NBD
+    LibvirtNbd,
+    /// All of them as JSON
+    Json,
+}
+
+/// `undercroft set`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll"]))]
+#[command(after_long_help = "\
+Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
+
+Examples:
+  undercroft set web:root --size 1GiB
+  undercroft set web:root --policy arc --poll 0
+")]
+pub struct SetArgs {
+    /// The disk
+    #[arg(value_name = "DISK")]
+    pub disk: String,
+    /// Share of the store, metadata included
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Replacement policy
+    #[arg(long, value_name = "POLICY", ignore_case = true,
+          value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name())))]
+    pub policy: Option<String>,
+    /// Longest polling before a worker sleeps; 0 turns it off
+    #[arg(long, value_name = "TIME")]
+    pub poll: Option<Time>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft drop-cache`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Loses nothing: everything cached is on the image too.
+
+Examples:
+  undercroft drop-cache web:root
+")]
+pub struct DropCacheArgs {
+    /// The disk
+    #[arg(value_name = "DISK")]
+    pub disk: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft reload`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Attaches new disks, detaches those that are gone, and changes sizes, weights, policies and polling. What needs a
+restart is named and stays as it is. A bad file changes nothing.
+
+Examples:
+  undercroft reload
+  undercroft reload --json | jq .needs_restart
+")]
+pub struct ReloadArgs {
+    /// For programs: the JSON of the API
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft stop`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Requests under way are finished, images are flushed and closed. Waits until the daemon is gone.
+
+Examples:
+  undercroft stop
+  undercroft stop --no-wait
+")]
+pub struct StopArgs {
+    /// Return at once
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub timeout: Time,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}

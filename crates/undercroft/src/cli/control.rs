@@ -1,0 +1,138 @@
+//! The commands that ask the running daemon to do something: `set`, `drop-cache`, `reload`, `stop`.
+//!
+//! Owns what they say. Invariant: success is only said once the daemon has said it.
+
+use super::args::{DropCacheArgs, ReloadArgs, SetArgs, StopArgs};
+use super::output::Out;
+use super::{Failure, control_socket};
+use crate::control::api::Dropped;
+use crate::control::body::DiskChangeBody;
+use crate::control::client::{self, disk_path};
+use crate::control::{DiskStatus, ReloadReport, Status};
+use crate::units::{Size, human_size};
+use hyper::Method;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The full name of a disk that was named in full or in short; what is not found is left for the daemon to refuse.
+fn full_name(socket: &Path, name: &str) -> Result<String, Failure> {
+    if name.contains(':') {
+        return Ok(name.to_string());
+    }
+    let status: Status = client::request_json(socket, Method::GET, "/v1/status", None)?;
+    let names = || status.disks.iter().map(|d| &d.name);
+    let mut short = names().filter(|n| n.split_once(':').is_some_and(|(_, n)| n == name));
+    let only = short.next().filter(|_| short.next().is_none());
+    let exact = names().find(|n| *n == name);
+    Ok(exact.or(only).map_or(name, |n| n).to_string())
+}
+
+/// Runs `undercroft set`.
+///
+/// # Errors
+/// The daemon refused, or there is none.
+pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
+    let socket = control_socket(&args.control.control);
+    let name = full_name(&socket, &args.disk)?;
+    let change = DiskChangeBody { size: args.size, policy: args.policy.clone(), poll: args.poll };
+    let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
+    let disk: DiskStatus = client::request_json(&socket, Method::PATCH, &disk_path(&name), Some(body))?;
+    let poll = if disk.poll_us == 0.0 { "off".to_string() } else { format!("{}us", disk.poll_us) };
+    let share = Size(disk.cache.share_bytes);
+    out.line(&format!("disk \"{}\": size {share}, policy {}, poll {poll}", disk.name, disk.cache.policy))?;
+    Ok(())
+}
+
+/// Runs `undercroft drop-cache`.
+///
+/// # Errors
+/// The daemon refused, or there is none.
+pub fn drop_cache(args: &DropCacheArgs, out: &mut Out) -> Result<(), Failure> {
+    let socket = control_socket(&args.control.control);
+    let name = full_name(&socket, &args.disk)?;
+    let path = format!("{}/drop-cache", disk_path(&name));
+    let dropped: Dropped = client::request_json(&socket, Method::POST, &path, None)?;
+    out.line(&format!("disk \"{name}\": {} dropped", human_size(dropped.dropped_bytes)))?;
+    Ok(())
+}
+
+/// Runs `undercroft reload`.
+///
+/// # Errors
+/// The file is bad, a part of the change failed, or there is no daemon.
+pub fn reload(args: &ReloadArgs, out: &mut Out) -> Result<(), Failure> {
+    let socket = control_socket(&args.control.control);
+    let report: ReloadReport = client::request_json(&socket, Method::POST, "/v1/reload", None)?;
+    if args.json {
+        out.json(&report)?;
+    } else {
+        out.write(&describe(&report))?;
+    }
+    if report.failed.is_empty() {
+        Ok(())
+    } else {
+        out.flush()?;
+        Err(Failure::Silent)
+    }
+}
+
+fn describe(report: &ReloadReport) -> String {
+    let mut text = String::new();
+    for (what, list) in [
+        ("attached", &report.added),
+        ("detached", &report.removed),
+        ("changed", &report.changed),
+        ("needs a restart", &report.needs_restart),
+        ("failed", &report.failed),
+    ] {
+        for item in list {
+            text += &format!("{what}: {item}\n");
+        }
+    }
+    if text.is_empty() {
+        text += "nothing has changed\n";
+    }
+    text
+}
+
+/// Runs `undercroft stop`.
+///
+/// # Errors
+/// There is no daemon, or it has not gone in time.
+pub fn stop(args: &StopArgs, out: &mut Out) -> Result<(), Failure> {
+    let socket = control_socket(&args.control.control);
+    client::request(&socket, Method::POST, "/v1/stop", None)?;
+    if args.no_wait {
+        out.line("the daemon is stopping")?;
+        return Ok(());
+    }
+    let begun = Instant::now();
+    while UnixStream::connect(&socket).is_ok() {
+        if begun.elapsed() > args.timeout.duration() {
+            return Err(Failure::Said(format!(
+                "the daemon has not stopped within {}; an image may not answer: see its log, or wait longer with --timeout",
+                args.timeout
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    out.line("the daemon has stopped")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_is_told_line_by_line() {
+        assert_eq!(describe(&ReloadReport::default()), "nothing has changed\n");
+        let report = ReloadReport {
+            added: vec!["a".into()],
+            needs_restart: vec!["daemon.workers: 2 -> 4".into()],
+            ..ReloadReport::default()
+        };
+        assert_eq!(describe(&report), "attached: a\nneeds a restart: daemon.workers: 2 -> 4\n");
+    }
+}

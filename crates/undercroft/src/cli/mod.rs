@@ -1,0 +1,115 @@
+//! The command line: arguments in, exit code out.
+//!
+//! Owns what people type and read. Never serves: it makes a plan and hands it over. Invariants: help, man pages and
+//! completions come from `args`, and nowhere else; a broken pipe is no failure; exit codes are 0 (done), 1 (failed),
+//! 2 (used wrongly).
+
+pub mod args;
+pub mod attach;
+pub mod check;
+pub mod control;
+pub mod manual;
+pub mod output;
+pub mod serve;
+pub mod status;
+
+use crate::config::{Machine, Problems, ServePlan};
+use crate::control::client::ClientError;
+use args::{Cli, Command};
+use clap::{CommandFactory, FromArgMatches};
+use output::Out;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The control socket of the system's daemon.
+const SYSTEM_CONTROL: &str = "/run/undercroft/control.sock";
+
+/// What runs the daemon: serves the plan until it is told to stop, and calls `ready` once everything listens.
+pub type Serve<'a> = &'a dyn Fn(ServePlan, &mut dyn FnMut()) -> anyhow::Result<()>;
+
+/// Why a command did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The message is all there is to say.
+    #[error("{0}")]
+    Said(String),
+    /// The configuration is bad.
+    #[error("{0}")]
+    Problems(#[from] Problems),
+    /// No good answer from the daemon.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The daemon failed.
+    #[error("{0:#}")]
+    Serve(anyhow::Error),
+    /// The output is gone or full.
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] std::io::Error),
+    /// It has been said already; only the exit code is left.
+    #[error("")]
+    Silent,
+}
+
+/// Runs a command line, whose first word is the program's name.
+pub fn run(words: impl IntoIterator<Item = OsString>, serve: Serve<'_>) -> ExitCode {
+    let parsed = Cli::command().try_get_matches_from(words).and_then(|m| Cli::from_arg_matches(&m));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version come here too, with exit code 0; clap knows which stream is whose.
+            let _ = e.print();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    let mut out = Out::stdout();
+    match dispatch(cli, serve, &mut out).and_then(|()| Ok(out.flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Silent) => ExitCode::FAILURE,
+        Err(e @ Failure::Problems(_)) => {
+            let _ = out.flush();
+            output::complain(&e.to_string());
+            ExitCode::FAILURE
+        }
+        Err(e) => {
+            let _ = out.flush();
+            // Several things can be wrong at once, each on its line.
+            e.to_string().lines().for_each(|line| output::complain(&format!("undercroft: {line}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
+    match cli.command {
+        Command::Serve(args) => serve::run(*args, serve, out),
+        Command::Check(args) => check::run(&args, out),
+        Command::Status(args) => status::run(&args, out),
+        Command::AttachArgs(args) => attach::run(&args, out),
+        Command::Set(args) => control::set(&args, out),
+        Command::DropCache(args) => control::drop_cache(&args, out),
+        Command::Reload(args) => control::reload(&args, out),
+        Command::Stop(args) => control::stop(&args, out),
+        Command::Completions { shell } => manual::completions(shell, out),
+        Command::Man { dir } => manual::man(dir.as_deref(), out),
+        Command::Version { json } => manual::version(json, out),
+        Command::Openapi => Ok(out.write(&crate::control::api::openapi())?),
+        Command::Reference => Ok(out.write(&crate::config::reference::markdown())?),
+    }
+}
+
+/// The control socket that a command talks to: the one given, else the default of this user, else that of the system
+/// if this user has none.
+fn control_socket(given: &Option<PathBuf>) -> PathBuf {
+    if let Some(path) = given {
+        return path.clone();
+    }
+    let (own, system) = (crate::config::machine::runtime_dir().join("control.sock"), PathBuf::from(SYSTEM_CONTROL));
+    if !own.exists() && system.exists() { system } else { own }
+}
+
+/// This machine, for checks.
+fn machine() -> Machine {
+    Machine::here()
+}

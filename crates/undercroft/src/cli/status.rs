@@ -1,0 +1,232 @@
+//! `undercroft status`: tables for people, JSON for programs.
+//!
+//! Owns columns and rounding. Never computes what the daemon does not know, but for rates between two looks.
+
+use super::args::StatusArgs;
+use super::output::Out;
+use super::{Failure, control_socket};
+use crate::control::client::{self, disk_path};
+use crate::control::{DiskState, DiskStatus, LatencySnapshot, Status};
+use crate::units::{Time, human_size, human_time};
+use comfy_table::{CellAlignment, Table, presets};
+use hyper::Method;
+use std::time::Duration;
+
+/// Shortest pause between two looks.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Runs it.
+///
+/// # Errors
+/// There is no daemon, or no such disk.
+pub fn run(args: &StatusArgs, out: &mut Out) -> Result<(), Failure> {
+    let socket = control_socket(&args.control.control);
+    let mut before: Option<Status> = None;
+    loop {
+        let status: Status = client::request_json(&socket, Method::GET, "/v1/status", None)?;
+        let one = match &args.disk {
+            Some(name) => Some(find(&status, name, &socket)?),
+            None => None,
+        };
+        match (args.json, args.watch, &one) {
+            (true, None, Some(disk)) => out.json(disk)?,
+            (true, None, None) => out.json(&status)?,
+            (true, Some(_), Some(disk)) => out.line(&compact(disk)?)?,
+            (true, Some(_), None) => out.line(&compact(&status)?)?,
+            (false, watch, one) => {
+                if watch.is_some() && out.is_terminal() {
+                    out.write("\x1b[H\x1b[2J")?;
+                }
+                out.write(&one.as_ref().map_or_else(|| overview(&status, before.as_ref()), detail))?;
+            }
+        }
+        out.flush()?;
+        let Some(Time(pause)) = args.watch else { return Ok(()) };
+        before = Some(status);
+        std::thread::sleep(Duration::from_nanos(pause).max(PAUSE_MIN));
+    }
+}
+
+fn compact(value: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value).map_err(|e| Failure::Said(e.to_string()))
+}
+
+fn find(status: &Status, name: &str, socket: &std::path::Path) -> Result<DiskStatus, Failure> {
+    let exact = status.disks.iter().find(|d| d.name == name);
+    let mut short = status.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));
+    if let Some(disk) = exact.or_else(|| short.next().filter(|_| short.next().is_none())) {
+        return Ok(disk.clone());
+    }
+    // The daemon words the refusal, and knows a disk attached since.
+    Ok(client::request_json(socket, Method::GET, &disk_path(name), None)?)
+}
+
+fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or("-".to_string(), |r| format!("{:.1}%", r * 100.0))
+}
+
+fn us(value: f64) -> String {
+    if value <= 0.0 { "-".to_string() } else { human_time((value * 1000.0) as u64) }
+}
+
+fn p50_p99(l: &LatencySnapshot) -> String {
+    if l.count == 0 { "-".to_string() } else { format!("{}, {}", us(l.p50_us), us(l.p99_us)) }
+}
+
+fn duration(seconds: f64) -> String {
+    let s = seconds.max(0.0) as u64;
+    match (s / 86_400, s / 3600 % 24, s / 60 % 60, s % 60) {
+        (0, 0, 0, s) => format!("{s}s"),
+        (0, 0, m, s) => format!("{m}min {s}s"),
+        (0, h, m, _) => format!("{h}h {m}min"),
+        (d, h, _, _) => format!("{d}d {h}h"),
+    }
+}
+
+/// A line for each disk.
+fn overview(status: &Status, before: Option<&Status>) -> String {
+    let store = &status.store;
+    let used = store.data_bytes.saturating_add(store.metadata_bytes).saturating_add(store.io_bytes);
+    let mut text = format!(
+        "undercroft {}, pid {}, up {}; {} of {} used ({} metadata); {}\n",
+        status.version,
+        status.pid,
+        duration(status.uptime_seconds),
+        human_size(used),
+        human_size(store.memory_bytes),
+        human_size(store.metadata_bytes),
+        if status.workers == 1 { "1 worker".to_string() } else { format!("{} workers", status.workers) },
+    );
+    if status.disks.is_empty() {
+        return text + "no disks\n";
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let (reads, writes) = if before.is_some() { ("READS/s", "WRITES/s") } else { ("READS", "WRITES") };
+    let header = [
+        "DISK",
+        "STATE",
+        "POLICY",
+        "CACHED",
+        "HITS",
+        reads,
+        writes,
+        "HIT P50,P99",
+        "MISS P50,P99",
+        "WRITE P50,P99",
+        "CLIENTS",
+    ];
+    table.set_header(header);
+    for disk in &status.disks {
+        let old = before.and_then(|b| Some((b, b.disks.iter().find(|d| d.name == disk.name)?)));
+        let rate = |now: u64, then: fn(&DiskStatus) -> u64| match old {
+            Some((b, old)) => {
+                let seconds = (status.uptime_seconds - b.uptime_seconds).max(0.001);
+                format!("{:.0}", now.saturating_sub(then(old)) as f64 / seconds)
+            }
+            None => now.to_string(),
+        };
+        table.add_row([
+            disk.name.clone(),
+            state(disk).to_string(),
+            disk.cache.policy.clone(),
+            format!("{} of {}", human_size(disk.cache.cached_bytes), human_size(disk.cache.capacity_bytes)),
+            percent(disk.cache.hit_ratio),
+            rate(disk.counters.reads, |d| d.counters.reads),
+            rate(disk.counters.writes, |d| d.counters.writes),
+            p50_p99(&disk.latency.read_hit),
+            p50_p99(&disk.latency.read_miss),
+            p50_p99(&disk.latency.write),
+            disk.frontends.len().to_string(),
+        ]);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i >= 3 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    text += &table.lines().map(|l| l.trim_end().to_string() + "\n").collect::<String>();
+    for disk in status.disks.iter().filter(|d| d.reason.is_some()) {
+        text += &format!("{}: {}\n", disk.name, disk.reason.as_deref().unwrap_or(""));
+    }
+    text
+}
+
+fn state(disk: &DiskStatus) -> &'static str {
+    match disk.state {
+        DiskState::Serving => "serving",
+        DiskState::Stalled => "stalled",
+        DiskState::Failed => "failed",
+        DiskState::Detaching => "detaching",
+    }
+}
+
+/// Everything about one disk.
+fn detail(d: &DiskStatus) -> String {
+    let c = &d.counters;
+    let mut rows: Vec<(&str, String)> = vec![
+        ("disk", d.name.clone()),
+        ("state", format!("{}{}", state(d), d.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))),
+        ("image", format!("{}{}", d.image, if d.read_only { " (read-only)" } else { "" })),
+        ("back end", format!("{}, {}", d.backend, human_size(d.size_bytes))),
+        ("vhost-user socket", d.socket.clone().unwrap_or_else(|| "none".into())),
+        ("NBD export", if d.nbd { d.name.clone() } else { "no".into() }),
+    ];
+    for front_end in &d.frontends {
+        rows.push(("client", front_end.peer.clone()));
+    }
+    let share = format!(
+        "{} of {} ({} with metadata), {}",
+        human_size(d.cache.cached_bytes),
+        human_size(d.cache.capacity_bytes),
+        human_size(d.cache.share_bytes),
+        d.cache.policy
+    );
+    rows.push(("cached", share));
+    rows.push((
+        "hits",
+        format!(
+            "{} ({} hit, {} missed, {} joined)",
+            percent(d.cache.hit_ratio),
+            c.hit_blocks,
+            c.miss_blocks,
+            c.joined_blocks
+        ),
+    ));
+    rows.push(("read ahead", format!("{} blocks used, {} wasted", c.readahead_hit_blocks, c.readahead_wasted_blocks)));
+    rows.push(("evicted", format!("{} blocks; {} bypassed", c.evicted_blocks, c.bypassed_blocks)));
+    rows.push(("reads", format!("{} ({})", c.reads, human_size(c.read_bytes))));
+    rows.push(("writes", format!("{} ({})", c.writes, human_size(c.write_bytes))));
+    rows.push(("flushes", c.flushes.to_string()));
+    rows.push(("discards", format!("{}; {} write-zeroes", c.discards, c.write_zeroes)));
+    rows.push(("errors", format!("{} of requests, {} of the image", c.errors, c.backend_errors)));
+    rows.push(("image reads", format!("{} ({})", c.backend_reads, human_size(c.backend_read_bytes))));
+    rows.push(("image writes", format!("{} ({})", c.backend_writes, human_size(c.backend_write_bytes))));
+    rows.push((
+        "under way",
+        format!("{} requests, {} operations, {} stalled", d.inflight_requests, d.inflight_ops, d.stalled_ops),
+    ));
+    for (name, l) in [
+        ("read hit took", &d.latency.read_hit),
+        ("read miss took", &d.latency.read_miss),
+        ("write took", &d.latency.write),
+    ] {
+        let text = if l.count == 0 {
+            "-".to_string()
+        } else {
+            format!(
+                "{} (p50), {} (p99), {} (p99.9), {} (max) of {}",
+                us(l.p50_us),
+                us(l.p99_us),
+                us(l.p999_us),
+                us(l.max_us),
+                l.count
+            )
+        };
+        rows.push((name, text));
+    }
+    let poll = if d.poll_us == 0.0 { "off".to_string() } else { format!("up to {}", us(d.poll_us)) };
+    rows.push(("polling", format!("{poll}, worker {}", d.worker)));
+    rows.iter().map(|(name, text)| format!("{name:<18} {text}\n")).collect()
+}

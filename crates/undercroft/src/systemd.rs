@@ -1,0 +1,73 @@
+//! What systemd is told: ready, reloading, stopping (sd_notify(3), by hand: one datagram).
+//!
+//! Owns the datagram. Never fails the daemon: outside systemd, or if it does not listen, nothing happens.
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Everything listens: the unit is active from now on. Also ends `reloading`.
+pub fn ready(status: &str) {
+    notify(&format!("READY=1\nSTATUS={}", one_line(status)));
+}
+
+/// The configuration is being read again; end it with `ready`.
+pub fn reloading() {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+}
+
+/// The stop has begun.
+pub fn stopping() {
+    notify("STOPPING=1\nSTATUS=finishing requests");
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+fn notify(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(e) = send(&socket, state) {
+        tracing::debug!("systemd cannot be told {state:?}: {e}");
+    }
+}
+
+fn send(socket: &OsStr, state: &str) -> std::io::Result<()> {
+    let address = match socket.as_bytes().split_first() {
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    let datagram = UnixDatagram::unbound()?;
+    datagram.set_nonblocking(true)?;
+    datagram.send_to_addr(state.as_bytes(), &address).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_addresses_get_the_datagram() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let by_path = UnixDatagram::bind(&path).unwrap();
+        send(path.as_os_str(), "READY=1").unwrap();
+        let name = format!("undercroft-test-{}", std::process::id());
+        let by_name = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        send(OsStr::new(&format!("@{name}")), "STOPPING=1").unwrap();
+        let mut buf = [0; 64];
+        let n = by_path.recv(&mut buf).unwrap();
+        assert_eq!(&buf[..n], b"READY=1");
+        let n = by_name.recv(&mut buf).unwrap();
+        assert_eq!(&buf[..n], b"STOPPING=1");
+        assert!(send(OsStr::new("/nowhere/notify"), "READY=1").is_err());
+    }
+
+    #[test]
+    fn a_status_cannot_smuggle_in_other_assignments() {
+        assert_eq!(one_line("3 disks\nMAINPID=1"), "3 disks MAINPID=1");
+    }
+}

@@ -1,0 +1,73 @@
+"""Fixtures of the tests with real programs.
+
+Every test has a directory on a real disk (O_DIRECT works there, which /tmp may not offer), with a path short enough for
+sockets. Daemons started through `serve` are stopped and held to an orderly end when the test is over.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from harness.daemon import Daemon
+from harness.upstream import Nbdkit
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remembers whether the test failed, for the fixtures' clean-up."""
+    outcome = yield
+    if call.when == "call":
+        item.stash[FAILED] = outcome.get_result().failed
+
+
+@pytest.fixture
+def scratch(request):
+    """A directory for images and sockets; kept, and named, if the test fails and UNDERCROFT_KEEP is set."""
+    path = Path(tempfile.mkdtemp(prefix="uc", dir=os.environ.get("UNDERCROFT_TEST_DIR", "/var/tmp")))
+    yield path
+    if request.node.stash.get(FAILED, False) and os.environ.get("UNDERCROFT_KEEP"):
+        print(f"kept: {path}")
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def serve(request, scratch):
+    """Starts daemons: serve([Disk(...)], memory="64MiB"). All of them are stopped at the end of the test."""
+    daemons: list[Daemon] = []
+
+    def start(disks, **options) -> Daemon:
+        daemon = Daemon(scratch / f"d{len(daemons)}", disks, **options)
+        daemons.append(daemon)
+        return daemon.start()
+
+    yield start
+    failed = request.node.stash.get(FAILED, False)
+    problems = []
+    for daemon in daemons:
+        if failed:
+            print(f"--- log of {daemon.directory.name}:\n{daemon.log()}")
+        try:
+            daemon.stop()
+        except (AssertionError, pytest.fail.Exception) as e:
+            problems.append(str(e))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def nbdkit(scratch):
+    """Starts nbdkit: nbdkit("file", image). Stopped at the end of the test."""
+    servers: list[Nbdkit] = []
+
+    def start(*arguments) -> Nbdkit:
+        server = Nbdkit(scratch, *arguments, name=f"upstream{len(servers)}")
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.stop()

@@ -1,0 +1,144 @@
+"""A real guest on Undercroft: file systems, fio --verify, and a daemon that is changed or killed under it."""
+
+import itertools
+import os
+import signal
+import threading
+
+import pytest
+from rig import process
+
+LONG = bool(os.environ.get("UNDERCROFT_LONG"))
+DISK = "guest-1:root"
+POLICIES = ["lru", "s3-fifo", "arc", "sieve", "clock", "w-tinylfu", "car", "fifo"]
+SIZES = ["4MiB", "48MiB", "1MiB", "32MiB", "16MiB"]
+
+
+class Unrest:
+    """Keeps switching the policy and resizing the cache of a disk until the block ends; counts the changes."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.changes = 0
+        self.stop = threading.Event()
+        self.error = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            for policy, size in zip(itertools.cycle(POLICIES), itertools.cycle(SIZES)):
+                self.daemon.ctl("set", DISK, "--policy", policy, "--size", size)
+                self.changes += 1
+                if self.stop.wait(0.2):
+                    return
+        except process.Stopped as e:
+            self.error = e
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+    def check(self, at_least):
+        assert self.error is None, self.error
+        assert self.changes >= at_least
+
+
+def check_image(disk):
+    """The image is sound and so is the file system in it, seen without the daemon."""
+    raw = disk
+    if disk.suffix == ".qcow2":
+        process.run(["qemu-img", "check", "-q", disk], "qemu-img check")
+        raw = disk.with_suffix(".check")
+        process.run(["qemu-img", "convert", "-O", "raw", disk, raw], "qemu-img convert")
+    e2fsck = process.run(["/usr/sbin/e2fsck", "-fn", raw], "e2fsck on the host")
+    assert "files" in e2fsck
+
+
+@pytest.mark.parametrize("disk", ["raw", "qcow2"], indirect=True)
+def test_file_system_survives_resizing_and_policy_switches(disk, undercroft, boot):
+    """mkfs, files, checksums, a random write storm, unmount, fsck, mount again: while cache size and policy change."""
+    daemon = undercroft(disk)
+    guest = boot(daemon)
+    ops = 60000 if LONG else 8000
+    with Unrest(daemon) as unrest:
+        guest.run("mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 /dev/vda", 120)
+        guest.run("mount -t ext4 -o noatime,discard /dev/vda /mnt")
+        # Files of every size from 1 byte to 1 MiB, some removed again so that their blocks are discarded and reused.
+        guest.run(
+            "mkdir /mnt/files && cd /mnt/files && for i in $(seq 1 200); do "
+            "head -c $(( (i * i * 27) % 1048576 + 1 )) /dev/urandom > f$i; done && rm f?5 f?0 && sync && "
+            "for i in $(seq 201 260); do head -c 50000 /dev/urandom > f$i; done && "
+            "sha256sum f* > /mnt/sums && sync",
+            180,
+        )
+        events = list(
+            guest.events(
+                f"workload fill /mnt/data --seed 9 --bytes {48 << 20} && "
+                f"workload zipf /mnt/data --seed 9 --bytes {48 << 20} --ops {ops} --write-percent 50 --check-all",
+                600,
+            )
+        )
+        assert events[-1] == {"event": "checked", "blocks": (48 << 20) // 4096}
+        guest.run("umount /mnt", 120)
+        _, text = guest.run("e2fsck -fn /dev/vda", 120)
+        assert "non-contiguous" in text
+        # Nothing of it is left in the guest's own cache: what is checked now came through the daemon.
+        guest.run("echo 3 > /proc/sys/vm/drop_caches")
+        guest.run("mount -t ext4 -o noatime /dev/vda /mnt")
+        _, text = guest.run("cd /mnt/files && sha256sum -c /mnt/sums | grep -vc ': OK$'", 180, check=False)
+        assert text == "0", "files differ from their checksums"
+        guest.run("umount /mnt")
+    unrest.check(at_least=10)
+    guest.power_off()
+    counters = daemon.status()["disks"][0]["counters"]
+    assert counters["errors"] == 0
+    assert counters["hit_blocks"] > 0 and counters["evicted_blocks"] > 0, "the cache was not at work"
+    daemon.__exit__()
+    check_image(disk)
+
+
+@pytest.mark.parametrize("disk", ["raw", "qcow2"], indirect=True)
+def test_fio_verifies_random_block_sizes(disk, undercroft, boot):
+    """fio in the guest writes blocks of 512 B to 128 KiB at random places, 16 at a time, and reads every one back."""
+    daemon = undercroft(disk)
+    guest = boot(daemon)
+    size = "192m" if LONG else "24m"
+    with Unrest(daemon) as unrest:
+        guest.run(
+            "fio --name=verify --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite "
+            f"--bsrange=512-128k --blockalign=512 --size={size} --verify=crc32c --verify_fatal=1 --verify_backlog=256 "
+            "--randrepeat=0 --eta=never --output=/tmp/fio.log || (tail -n 40 /tmp/fio.log; false)",
+            600,
+        )
+    unrest.check(at_least=3)
+    guest.power_off()
+    counters = daemon.status()["disks"][0]["counters"]
+    assert counters["errors"] == 0 and counters["writes"] > 100 and counters["reads"] > 100
+
+
+@pytest.mark.parametrize("disk", ["raw"], indirect=True)
+def test_guest_goes_on_after_the_daemon_was_killed(disk, undercroft, boot):
+    """kill -9 under a writing guest, then a new daemon on the same socket: I/O goes on, nothing is lost or wrong."""
+    daemon = undercroft(disk, reconnect=True)
+    guest = boot(daemon)
+    size = 64 << 20
+    guest.run(f"workload fill /dev/vda --seed 3 --bytes {size}", 120)
+    kills = 10 if LONG else 3
+    events = guest.events(
+        f"workload zipf /dev/vda --seed 3 --bytes {size} --ops {kills * 30000} --write-percent 40 --check-all", 900
+    )
+    done = None
+    for event in events:
+        if event["event"] == "progress" and kills and event["done"] > 1000:
+            kills -= 1
+            os.kill(daemon.process.pid, signal.SIGKILL)
+            daemon.process.wait()
+            daemon.serve()
+        done = event
+    assert kills == 0
+    assert done == {"event": "checked", "blocks": size // 4096}
+    guest.power_off()

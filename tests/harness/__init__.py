@@ -1,0 +1,1 @@
+"""What the tests with real programs share: the daemon, the driver, images, other servers."""

@@ -1,0 +1,193 @@
+"""The daemon under test: a configuration, a process, and what must hold when it ends.
+
+Owns the process and its directory of sockets. Invariant: `stop` holds the daemon to exit code 0, no panic, and no socket
+left behind, whichever test uses it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from .programs import built, run
+
+READY_WITHIN_S = 20
+STOPS_WITHIN_S = 30
+
+
+@dataclass
+class Disk:
+    """A disk of the configuration. `options` are further keys, as TOML values."""
+
+    name: str
+    image: object
+    format: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+    def toml(self, directory: Path) -> str:
+        lines = ["[[disk]]", f'name = "{self.name}"', f'image = "{self.image}"']
+        if self.format:
+            lines.append(f'format = "{self.format}"')
+        options = {"socket": f'"{directory}/{self.name}.sock"', "nbd": "true"} | self.options
+        return "\n".join([*lines, *(f"{k} = {v}" for k, v in options.items()), ""])
+
+
+class Daemon:
+    """A running `undercroft serve`."""
+
+    def __init__(self, directory: Path, disks: list[Disk], memory: str = "128MiB", poll: str = "50us", workers: int = 2):
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.memory, self.poll, self.workers = memory, poll, workers
+        self.config = directory / "undercroft.toml"
+        self.control = directory / "control.sock"
+        self.nbd_socket = directory / "nbd.sock"
+        self.log_path = directory / "log"
+        self.expect_death = False
+        self.write_config(disks)
+        self.process: subprocess.Popen | None = None
+
+    def write_config(self, disks: list[Disk]) -> None:
+        """Writes the configuration file; a running daemon reads it on SIGHUP."""
+        head = f"""[store]
+memory = "{self.memory}"
+[daemon]
+control = "{self.control}"
+runtime_dir = "{self.directory}"
+poll = "{self.poll}"
+workers = {self.workers}
+[nbd]
+unix = "{self.nbd_socket}"
+tcp = "127.0.0.1:0"
+"""
+        self.config.write_text(head + "".join(d.toml(self.directory) for d in disks), encoding="utf-8")
+
+    def launch(self) -> None:
+        """Starts the process."""
+        with open(self.log_path, "ab") as log:
+            command = [built("undercroft"), "serve", str(self.config)]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def start(self) -> "Daemon":
+        """Starts the process and waits until it serves."""
+        self.launch()
+        end = time.monotonic() + READY_WITHIN_S
+        while not self.control.exists() or self.call("status", "--json", check=False).returncode != 0:
+            if self.process.poll() is not None:
+                pytest.fail(f"the daemon ended with {self.process.returncode}:\n{self.log()}")
+            if time.monotonic() > end:
+                pytest.fail(f"the daemon was not ready after {READY_WITHIN_S} s:\n{self.log()}")
+            time.sleep(0.02)
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def running(self) -> bool:
+        """Whether the process is still there."""
+        return self.process is not None and self.process.poll() is None
+
+    def log(self) -> str:
+        """What the daemon has written."""
+        return self.log_path.read_text(errors="replace")[-8000:] if self.log_path.exists() else ""
+
+    def vhost(self, disk: str) -> str:
+        """The vhost-user socket of a disk."""
+        return f"{self.directory}/{disk}.sock"
+
+    def nbd(self, disk: str) -> str:
+        """The URI of a disk on the unix socket."""
+        return f"nbd+unix:///{disk}?socket={self.nbd_socket}"
+
+    def nbd_tcp(self, disk: str) -> str:
+        """The URI of a disk on TCP."""
+        address = next(a for a in self.status()["nbd"] if a.startswith("tcp:"))
+        return f"nbd://{address.removeprefix('tcp:')}/{disk}"
+
+    def call(self, command: str, *arguments: object, check: bool = True):
+        """Runs a command of `undercroft` against this daemon."""
+        return run(built("undercroft"), command, *arguments, "--control", self.control, check=check)
+
+    def status(self) -> dict:
+        """What `undercroft status --json` says."""
+        return json.loads(self.call("status", "--json").stdout)
+
+    def disk(self, name: str) -> dict:
+        """What the status says of one disk."""
+        return next(d for d in self.status()["disks"] if d["name"] == name)
+
+    def set(self, disk: str, **changes: str) -> None:
+        """Changes a disk live: size="32MiB", policy="arc"."""
+        self.call("set", disk, *(word for k, v in changes.items() for word in (f"--{k}", v)))
+
+    def reload(self) -> None:
+        """SIGHUP; the test then waits for what it expects."""
+        self.process.send_signal(signal.SIGHUP)
+
+    def rss(self, kind: str = "VmRSS") -> int:
+        """Resident memory in bytes."""
+        with open(f"/proc/{self.pid}/status", encoding="ascii") as f:
+            for line in f:
+                if line.startswith(f"{kind}:"):
+                    return int(line.split()[1]) * 1024
+        return 0
+
+    def kill(self) -> None:
+        """SIGKILL: no promises about exit code or sockets any more."""
+        self.expect_death = True
+        self.process.kill()
+        self.process.wait()
+
+    def sockets(self) -> list[Path]:
+        """The sockets that are there now."""
+        return [p for p in self.directory.iterdir() if p.is_socket()]
+
+    def stop(self) -> None:
+        """SIGTERM; holds the daemon to an orderly end."""
+        if self.process is None:
+            return
+        if self.running():
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOPS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                pytest.fail(f"the daemon did not stop within {STOPS_WITHIN_S} s of SIGTERM:\n{self.log()}")
+        process, self.process = self.process, None
+        text = self.log()
+        assert "panicked" not in text, f"the daemon panicked:\n{text}"
+        if not self.expect_death:
+            assert process.returncode == 0, f"the daemon ended with {process.returncode}:\n{text}"
+            assert self.sockets() == [], f"sockets were left behind: {self.sockets()}"
+
+
+def until(condition, what: str, limit: float = 20.0) -> None:
+    """Waits until something holds; fails if it never does."""
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"waited {limit} s for this: {what}")
+        time.sleep(0.02)
+
+
+def fails_to_serve(*arguments: object, environment: dict | None = None, prefix: tuple = ()) -> str:
+    """Runs `undercroft serve` with something wrong; returns what it says. It must end by itself, with exit code 1."""
+    words = [*prefix, built("undercroft"), "serve", *(str(a) for a in arguments)]
+    env = {**os.environ, **(environment or {})}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        out, err = process.communicate(timeout=READY_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        pytest.fail(f"it serves instead of refusing: {' '.join(words)}\n{out}{err}")
+    assert process.returncode == 1, f"exit code {process.returncode} instead of 1:\n{out}{err}"
+    assert "panicked" not in err, err
+    return err

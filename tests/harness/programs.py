@@ -1,0 +1,82 @@
+"""Programs, run with a time limit, and skipped over visibly where they are missing.
+
+Owns nothing. Never installs anything: `make setup` does.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIME_LIMIT_S = 120
+
+
+def built(name: str) -> str:
+    """The path of one of our own programs: the release build, else the debug build."""
+    variable = name.upper().replace("-", "_") + "_PROGRAM"
+    candidates = [ROOT / "target" / profile / name for profile in ("release", "debug")]
+    if given := os.environ.get(variable):
+        candidates.insert(0, Path(given))
+    for path in candidates:
+        if path.exists():
+            return str(path)
+    pytest.fail(f"{name} is not built: cargo build --release -p undercroft -p undercroft-bench-driver")
+
+
+def need(*names: str) -> None:
+    """Skips the test, and says why, if a program is missing."""
+    missing = [n for n in names if not shutil.which(n)]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (make setup installs it)")
+
+
+def need_root() -> None:
+    """Skips the test, and says why, for anyone but root."""
+    if os.geteuid() != 0:
+        pytest.skip("this needs root")
+
+
+def run(*command: object, check: bool = True, stdin: str | None = None, limit: float = TIME_LIMIT_S):
+    """Runs a program; with `check` it must succeed."""
+    words = [str(c) for c in command]
+    need(words[0])
+    done = subprocess.run(words, capture_output=True, text=True, input=stdin, timeout=limit, check=False)
+    if check and done.returncode != 0:
+        pytest.fail(f"{' '.join(words)}\nended with {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done
+
+
+def driver(*arguments: object, check: bool = True, limit: float = TIME_LIMIT_S) -> dict | list:
+    """Runs the benchmark's driver and returns its report, with the exit code as `exit` if it is an object."""
+    done = run(built("undercroft-driver"), *arguments, check=check, limit=limit)
+    if not done.stdout.strip():
+        return {"exit": done.returncode, "error": done.stderr.strip()}
+    report = json.loads(done.stdout)
+    if isinstance(report, dict):
+        report["exit"] = done.returncode
+        report["error"] = done.stderr.strip()
+    return report
+
+
+def start_driver(*arguments: object) -> subprocess.Popen:
+    """Starts the driver; `finish_driver` waits for it."""
+    words = [built("undercroft-driver"), *(str(a) for a in arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish_driver(process: subprocess.Popen, limit: float = TIME_LIMIT_S, check: bool = True) -> dict:
+    """The report of a driver that was started."""
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        pytest.fail(f"the driver did not end within {limit} s")
+    if check and process.returncode != 0:
+        pytest.fail(f"the driver ended with {process.returncode}: {err.strip()}\n{out[-3000:]}")
+    report = json.loads(out) if out.strip() else {}
+    return {**report, "exit": process.returncode, "error": err.strip()}

@@ -1,0 +1,265 @@
+"""Guests and NBD clients that break the rules: they are answered or cut off, and nobody else notices."""
+
+import random
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from harness import images, nbdwire
+from harness.daemon import Disk, until
+from harness.nbdwire import Wire
+from harness.programs import built, driver, finish_driver, run, start_driver
+
+SIZE = 32 * images.MIB
+
+
+class Bystander:
+    """A well-behaved load on another disk, every answer checked, which must go on undisturbed."""
+
+    def __init__(self, serve, scratch, **options):
+        self.image = images.raw(scratch / "by.raw", SIZE, seed=6)
+        self.bad = images.raw(scratch / "bad.raw", SIZE, seed=7)
+        self.digest = images.digest(self.bad)
+        # One worker: the two disks share a thread, which is the harder case.
+        self.daemon = serve([Disk("bad", self.bad, "raw"), Disk("by", self.image, "raw")], workers=1, **options)
+        self.process = start_driver("run", self.daemon.vhost("by"), "--seconds", "600", "--depth", "4", "--verify", self.image)
+
+    def done(self) -> None:
+        """The load was answered all the time, up to now."""
+        assert self.process.poll() is None, finish_driver(self.process)
+        before = self.daemon.disk("by")["counters"]["reads"]
+        until(lambda: self.daemon.disk("by")["counters"]["reads"] > before + 100, "the other disk goes on")
+        self.process.kill()
+        self.process.communicate()
+        assert "panicked" not in self.daemon.log()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.done()
+        elif self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+def test_nbd_garbage(serve, scratch):
+    """Random bytes at every stage of a connection."""
+    dice = random.Random(8)
+    with Bystander(serve, scratch) as by:
+        path = by.daemon.nbd_socket
+        for i in range(60):
+            try:
+                with Wire(path, limit=2) as wire:
+                    if i % 3 == 1:
+                        wire.greeting()
+                    elif i % 3 == 2:
+                        wire.handshake("bad")
+                    wire.send(dice.randbytes(dice.randrange(1, 5000)))
+            except OSError:
+                pass  # cut off while it talked: that is fine
+        assert images.digest(by.bad) == by.digest, "garbage must not be taken for a write"
+
+
+def test_nbd_bad_options(serve, scratch):
+    """Options that are unknown, too long, cut short or repeated."""
+    with Bystander(serve, scratch) as by:
+        path = by.daemon.nbd_socket
+        with Wire(path) as wire:
+            wire.greeting()
+            for number in (0, 99, 0xFFFFFFFF):
+                wire.option(number, b"x" * 100)
+                kind, _ = wire.option_reply()
+                assert kind & 0x80000000, "an unknown option is refused, and the haggling goes on"
+            wire.option(7, b"\x00\x00")
+            assert wire.option_reply()[0] & 0x80000000, "GO without a name"
+            wire.option(7, struct.pack(">I", 0xFFFFFFF0) + b"a" * 10)
+            assert wire.option_reply()[0] & 0x80000000, "GO with a name longer than the option"
+            wire.option(10, struct.pack(">I", 3) + b"bad" + struct.pack(">I", 0xFFFFFFFF))
+            assert wire.option_reply()[0] & 0x80000000, "contexts without end"
+            wire.option(2)
+        for length in (0xFFFFFFFF, 1 << 24):
+            with Wire(path, limit=3) as wire:
+                wire.greeting()
+                wire.send(struct.pack(">QII", nbdwire.OPTION, 7, length))
+                # Whatever it does about the announced length, it must not wait for it with memory set aside.
+                wire.send(b"y" * 4096)
+        with Wire(path) as wire:
+            wire.greeting(0xFFFFFFFF)
+            assert wire.closed(), "unknown client flags end the connection"
+        with Wire(path) as wire:
+            wire.greeting()
+            wire.send(b"not the magic number, sixteen bytes or more")
+            assert wire.closed()
+
+
+def test_nbd_silent_in_handshake(serve, scratch):
+    """Clients that connect and say nothing do not keep others out."""
+    with Bystander(serve, scratch) as by:
+        silent = [Wire(by.daemon.nbd_socket) for _ in range(40)]
+        with Wire(by.daemon.nbd_socket) as wire:
+            wire.handshake("bad").request(nbdwire.READ, 0, 512, 1)
+            assert wire.reply() == (0, 1)
+        for wire in silent:
+            wire.socket.close()
+
+
+def test_nbd_requests_out_of_bounds(serve, scratch):
+    """Offsets and lengths past the end, zero, or unreasonable get an error each, and the connection goes on."""
+    with Bystander(serve, scratch) as by, Wire(by.daemon.nbd_socket) as wire:
+        wire.handshake("bad")
+        for command, offset, length in [
+            (nbdwire.READ, SIZE, 1),
+            (nbdwire.READ, SIZE - 1, 2),
+            (nbdwire.READ, 1 << 63, 512),
+            (nbdwire.READ, (1 << 64) - 256, 512),
+            (nbdwire.TRIM, SIZE - 512, 1024),
+            (nbdwire.WRITE_ZEROES, SIZE, 4096),
+            (nbdwire.WRITE_ZEROES, (1 << 64) - 1, 0xFFFFFFFF),
+            (77, 0, 512),
+        ]:
+            wire.request(command, offset, length, 5)
+            error, cookie = wire.reply()
+            assert error and cookie == 5, (command, offset, length)
+        for command in (nbdwire.TRIM, nbdwire.WRITE_ZEROES):
+            wire.request(command, 0, 512, 6, flags=0xFF00)
+            assert wire.reply()[0], "unknown flags"
+        wire.request(nbdwire.WRITE, SIZE - 512, 1024, 7, data=b"z" * 1024)
+        assert wire.reply() == (28, 7), "ENOSPC for a write past the end"
+        wire.request(nbdwire.READ, 0, 512, 8)
+        assert wire.reply() == (0, 8)
+        assert wire.receive(512) == by.bad.read_bytes()[:512]
+    assert images.digest(by.bad) == by.digest
+
+
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 64 * images.MIB])
+def test_nbd_huge_write(serve, scratch, length):
+    """A write announced longer than any buffer: an error or the end of the connection, and no such memory taken."""
+    with Bystander(serve, scratch) as by:
+        before = by.daemon.rss()
+        with Wire(by.daemon.nbd_socket, limit=5) as wire:
+            wire.handshake("bad")
+            try:
+                wire.request(nbdwire.WRITE, 0, length, 1)
+                for _ in range(64):
+                    wire.send(b"h" * 65536)
+            except OSError:
+                pass  # hung up on us
+            assert by.daemon.rss() < before + 24 * images.MIB
+        assert images.digest(by.bad) == by.digest
+
+
+def test_nbd_disconnects_mid_request(serve, scratch):
+    """Connections cut in a header, in write data and with replies under way."""
+    dice = random.Random(9)
+    with Bystander(serve, scratch) as by:
+        for i in range(80):
+            wire = Wire(by.daemon.nbd_socket).handshake("bad")
+            if i % 4 == 0:
+                wire.send(struct.pack(">I", nbdwire.REQUEST)[: dice.randrange(1, 4)])
+            elif i % 4 == 1:
+                header = struct.pack(">IHHQQI", nbdwire.REQUEST, 0, nbdwire.WRITE, 1, 0, 65536)
+                wire.send(header + b"w" * dice.randrange(0, 65535))
+            else:
+                for n in range(40):
+                    wire.request(nbdwire.READ, n * 65536, 65536, n)
+                if i % 4 == 2:
+                    wire.receive(dice.randrange(1, 200000))
+            if i % 5 == 0:
+                # A reset instead of an orderly end.
+                wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            wire.socket.close()
+        until(lambda: not by.daemon.disk("bad")["frontends"], "connections that were cut are forgotten")
+        until(lambda: by.daemon.disk("bad")["inflight_requests"] == 0, "nothing is left under way")
+        assert images.digest(by.bad) == by.digest, "a write without its data must not be carried out"
+
+
+def test_nbd_floods_without_reading(serve, scratch):
+    """Clients that ask for gigabytes and never read a reply: memory stays bounded, others are served."""
+    with Bystander(serve, scratch) as by:
+        before = by.daemon.rss()
+        wires = []
+        for _ in range(16):
+            wire = Wire(by.daemon.nbd_socket, limit=0.5).handshake("bad")
+            wires.append(wire)
+            try:
+                for n in range(20000):
+                    wire.request(nbdwire.READ, (n * 65536) % SIZE, 65536, n)
+            except TimeoutError:
+                pass  # it does not take more: as it should be
+        time.sleep(0.5)
+        grown = by.daemon.rss() - before
+        assert grown < 96 * images.MIB, f"{grown >> 20} MiB for 16 clients that do not read"
+        for wire in wires:
+            wire.socket.close()
+
+
+def descriptors(daemon) -> int:
+    """How many file descriptors the daemon has open."""
+    return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+
+
+def test_nbd_many_connections(serve, scratch):
+    """Several hundred connections come and go; the daemon's descriptors do not add up."""
+    with Bystander(serve, scratch) as by:
+        from_start = descriptors(by.daemon)
+        for _ in range(6):
+            wires = []
+            for _ in range(60):
+                try:
+                    wires.append(Wire(by.daemon.nbd_socket).handshake("bad"))
+                except (OSError, AssertionError, struct.error):
+                    break  # a limit on connections is fine
+            assert len(wires) >= 8
+            for wire in wires:
+                wire.socket.close()
+        until(lambda: descriptors(by.daemon) <= from_start + 4, "descriptors of closed connections are given back")
+
+
+def hostile_cases() -> list[str]:
+    """All cases, from the driver itself; none while it is not built (the tests then say so)."""
+    try:
+        return run(built("undercroft-driver"), "cases").stdout.split()
+    except pytest.fail.Exception:
+        return ["not-built"]
+
+
+def test_vhost_hostile_guests(serve, scratch):
+    """Every hostile chain in turn: the socket serves the next guest, the disk is unharmed, the other disk goes on."""
+    cases = hostile_cases()
+    assert len(cases) > 30
+    with Bystander(serve, scratch) as by:
+        end = 512  # some cases write to the start of the disk, as a guest may
+        for case in cases:
+            reaction = driver("hostile", by.daemon.vhost("bad"), case)[0]
+            assert reaction["serves_on"], reaction
+            # Cases that cannot be answered leave the status byte alone; all others must not claim success unduly.
+            if case.startswith(("sector-", "read-across", "unknown", "discard-past", "discard-over", "write-zeroes-past")):
+                assert reaction["hung_up"] or reaction["status"] in (1, 2), reaction
+            assert by.process.poll() is None, f"the other disk stopped at {case}"
+        assert by.daemon.running()
+        assert by.bad.read_bytes()[end:] == images.raw(scratch / "again.raw", SIZE, seed=7).read_bytes()[end:]
+
+
+def test_vhost_garbage_messages(serve, scratch):
+    """Bytes that are no vhost-user messages, connections that end at once, and a second front end."""
+    dice = random.Random(11)
+    with Bystander(serve, scratch) as by:
+        path = by.daemon.vhost("bad")
+        for i in range(40):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+                s.connect(path)
+                if i % 4 == 0:
+                    continue
+                if i % 4 == 1:
+                    s.sendall(dice.randbytes(dice.randrange(1, 300)))
+                elif i % 4 == 2:
+                    s.sendall(struct.pack("<III", dice.randrange(0, 60), 1, dice.choice([0, 8, 4096, 0xFFFFFFFF])))
+                else:
+                    # GET_VRING_BASE of a ring that was never set up; SET_MEM_TABLE without descriptors.
+                    s.sendall(struct.pack("<IIIII", 11, 1, 8, 200, 0))
+                    s.sendall(struct.pack("<IIIII", 5, 1, 8, 8, 0))
+        driver("run", path, "--ops", "200", "--verify", by.bad)

@@ -1,0 +1,79 @@
+"""The arithmetic and layout of the benchmark's tables, and that its cells are what they say."""
+
+import sys
+
+from harness.programs import ROOT
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+import cells  # noqa: E402 - bench/ is no package
+import peers  # noqa: E402
+import table  # noqa: E402
+
+
+def run_of(iops: float, cpu: float) -> dict:
+    """One repetition."""
+    keys = ["mb_per_s", "p50_us", "p99_us", "memory_bytes", "disk_reads_per_io"]
+    return {"iops": iops, "cpu_s_per_million": cpu, **dict.fromkeys(keys, 1.0)}
+
+
+def results(ours: list, theirs: list) -> dict:
+    """Results with one cell."""
+    servers = {
+        "undercroft": {"ours": True, "missing": "", "runs": [run_of(*r) for r in ours]},
+        "peer": {"ours": False, "missing": "", "runs": [run_of(*r) for r in theirs]},
+        "absent": {"ours": False, "missing": "not installed", "runs": []},
+    }
+    machine = {
+        "cpu": "CPU",
+        "cores": 2,
+        "memory_gib": 4,
+        "kernel": "6.1",
+        "versions": {"QEMU": "7.2"},
+        "server_core": 0,
+        "driver_core": 1,
+        "realtime": True,
+        "repetitions": 3,
+        "seconds": 1.0,
+        "quick": False,
+    }
+    cell = {"key": "k", "work": "work", "protocol": "vhost", "reference": "peer", "servers": servers}
+    return {"machine": machine, "cells": [cell]}
+
+
+def test_ratios_are_within_repetitions():
+    """A machine that slows down for both shows the same ratio."""
+    assert table.ratios([100, 50, 210], [100, 50, 200]) == (1.0, 1.0, 1.05)
+    assert table.ratios([1.0], [0.0]) is None
+
+
+def test_losses_are_marked_and_gains_are_bold():
+    """More IOPS is a gain, more CPU time a loss; within 5 % neither."""
+    r = results([(200, 3.0)] * 3, [(100, 2.0)] * 3)
+    text = table.short(r)
+    assert "**2.00 (2.00-2.00)**" in text and "▼ 1.50 (1.50-1.50)" in text
+    assert "▼" not in table.short(results([(104, 2.0)] * 3, [(100, 2.0)] * 3)).split("\n\n")[0]
+    full = table.full(r)
+    assert "not measured: not installed" in full
+
+
+def test_table_goes_between_the_markers(tmp_path):
+    """What stands around the table stays; without markers nothing is written."""
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{table.START}\nstale row\n{table.END}\nafter\n", encoding="utf-8")
+    assert table.put_into(readme, results([(1, 1)], [(1, 1)]))
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "stale row" not in text and "| vhost-user: work" in text
+    readme.write_text("nothing", encoding="utf-8")
+    assert not table.put_into(readme, results([(1, 1)], [(1, 1)]))
+    assert readme.read_text(encoding="utf-8") == "nothing"
+
+
+def test_every_cell_has_its_reference_and_a_key_of_its_own():
+    """References are peers of the same protocol, and hits are never compared with a server that cannot hit."""
+    all_cells = cells.cells()
+    assert len({c.key for c in all_cells}) == len(all_cells) == 26
+    for cell in all_cells:
+        reference = [p for p in peers.PEERS if p.protocol == cell.protocol and p.name == cell.reference]
+        assert len(reference) == 1 and not reference[0].ours
+        assert not (reference[0].direct and cell.state == "hits")

@@ -1,0 +1,145 @@
+"""Start, stop and reload of the daemon, under load."""
+
+import os
+import subprocess
+import time
+
+import pytest
+from harness import images
+from harness.daemon import Disk, until
+from harness.programs import built, driver, finish_driver, need, run, start_driver
+
+SIZE = 32 * images.MIB
+
+
+@pytest.mark.parametrize("front", ["vhost", "nbd"])
+@pytest.mark.parametrize("image_format", ["raw", "qcow2"])
+def test_sigterm_drains(serve, scratch, front, image_format):
+    """SIGTERM under load: exit 0, sockets gone, and every acknowledged write is in the image, flushed or not."""
+    need("qemu-img")
+    image = images.make(scratch, "a", image_format, SIZE)
+    daemon = serve([Disk("a", image, image_format, {"size": '"16MiB"'})], memory="32MiB")
+    target = daemon.vhost("a") if front == "vhost" else daemon.nbd("a")
+    journal = scratch / "journal"
+    load = ["--journal", journal, "--block-max", "32KiB", "--depth", "16", "--write-percent", "70"]
+    running = start_driver("run", target, *load, "--seconds", "60")
+    until(lambda: daemon.disk("a")["counters"]["writes"] > 200, "the load is under way")
+    daemon.stop()
+    report = finish_driver(running, check=False)
+    assert report["exit"] == 3, report
+    assert report["journal"]["acknowledged"] > 200
+    at_rest = images.flattened(image, image_format, scratch / "at-rest.raw")
+    findings = driver("audit", "--journal", journal, "--image", at_rest, "--strict")
+    assert findings["ok"] and findings["unflushed_lost"] == 0
+    if image_format == "qcow2":
+        run("qemu-img", "check", "-f", "qcow2", image)
+
+
+def test_stop_by_command(serve, scratch):
+    """`undercroft stop` does what SIGTERM does."""
+    daemon = serve([Disk("a", images.raw(scratch / "a.raw", SIZE), "raw")])
+    daemon.call("stop")
+    daemon.process.wait(10)
+    daemon.stop()
+
+
+def test_stop_when_idle_and_at_once(serve, scratch):
+    """A daemon that was never used stops cleanly, too; so does one that is told right after it is ready."""
+    for i in range(3):
+        serve([Disk("a", images.raw(scratch / f"{i}.raw", SIZE), "raw")]).stop()
+
+
+def test_hang_up_reloads(serve, scratch):
+    """SIGHUP: a new disk is served, one that is gone is no more, a policy changes, and the disk in use notices nothing."""
+    used = images.raw(scratch / "used.raw", SIZE, seed=1)
+    gone = images.raw(scratch / "gone.raw", SIZE)
+    new = images.raw(scratch / "new.raw", SIZE, seed=2)
+    share = {"size": '"16MiB"'}
+    daemon = serve([Disk("used", used, "raw", {**share, "policy": '"lru"'}), Disk("gone", gone, "raw", share)], memory="64MiB")
+    running = start_driver("run", daemon.vhost("used"), "--seconds", "30", "--depth", "8", "--verify", used)
+    until(lambda: daemon.disk("used")["counters"]["reads"] > 100, "the load is under way")
+    daemon.write_config([Disk("used", used, "raw", {**share, "policy": '"arc"'}), Disk("new", new, "raw", share)])
+    daemon.reload()
+    until(lambda: [d["name"] for d in daemon.status()["disks"]] == ["used", "new"], "the disks have changed")
+    until(lambda: daemon.disk("used")["cache"]["policy"] == "arc", "the policy has changed")
+    driver("run", daemon.vhost("new"), "--ops", "200", "--depth", "4", "--verify", new)
+    driver("run", daemon.nbd("new"), "--ops", "200", "--depth", "4", "--verify", new)
+    assert not os.path.exists(daemon.vhost("gone"))
+    assert running.poll() is None, "the disk in use was disturbed"
+    before = daemon.disk("used")["counters"]["reads"]
+    until(lambda: daemon.disk("used")["counters"]["reads"] > before + 100, "the disk in use goes on")
+    running.kill()
+    running.communicate()
+
+
+def test_bad_reload_changes_nothing(serve, scratch):
+    """A file with a mistake is refused as a whole; everything goes on as before."""
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    daemon = serve([Disk("a", image, "raw")])
+    good = daemon.config.read_text()
+    daemon.config.write_text(good + "nonsense = 1\n")
+    daemon.reload()
+    until(lambda: "nonsense" in daemon.log(), "the mistake is in the log")
+    daemon.config.write_text("this is no TOML [[[")
+    assert daemon.call("reload", check=False).returncode == 1
+    driver("run", daemon.vhost("a"), "--ops", "200", "--verify", image)
+    daemon.config.write_text(good)
+    assert daemon.call("reload").returncode == 0
+
+
+def test_image_alone_needs_no_configuration(scratch):
+    """`undercroft serve --image X`: a socket beside the image and the QEMU line to paste."""
+    image = images.raw(scratch / "disk.raw", SIZE, seed=1)
+    command = [built("undercroft"), "serve", "--image", image, "--control", scratch / "c.sock", "--memory", "64MiB"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        socket = scratch / "disk.raw.sock"
+        until(socket.exists, "the socket beside the image")
+        driver("run", socket, "--ops", "100", "--verify", image)
+        process.terminate()
+        out, _ = process.communicate(timeout=20)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0
+    assert str(socket) in out and "vhost-user-blk" in out, out
+    assert not socket.exists()
+
+
+def test_commands_about_a_running_daemon(serve, scratch):
+    """status, attach-args, drop-cache and set, as people use them."""
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    daemon = serve([Disk("a", image, "raw", {"size": '"32MiB"'})], memory="64MiB")
+    driver("run", daemon.vhost("a"), "--ops", "500", "--length", "4MiB", "--prefill")
+    disk = daemon.disk("a")
+    assert disk["counters"]["hit_blocks"] > 0 and disk["cache"]["cached_bytes"] >= 4 * images.MIB
+    assert "a" in daemon.call("status").stdout
+    attach = daemon.call("attach-args", "a").stdout
+    assert daemon.vhost("a") in attach and "<disk" in attach
+    daemon.call("drop-cache", "a")
+    until(lambda: daemon.disk("a")["cache"]["cached_bytes"] == 0, "the cache is empty")
+    daemon.set("a", size="16MiB", policy="sieve", poll="0")
+    disk = daemon.disk("a")
+    assert disk["cache"]["share_bytes"] == 16 * images.MIB and disk["cache"]["policy"] == "sieve"
+    done = daemon.call("set", "nothing", "--policy", "lru", check=False)
+    assert done.returncode == 1 and "nothing" in done.stderr
+
+
+def test_idle_daemon_rests(serve, scratch):
+    """With polling on and guests connected but idle, the daemon uses next to no CPU."""
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    daemon = serve([Disk("a", image, "raw")], poll="50us")
+    running = start_driver("run", daemon.vhost("a"), "--ops", "1000", "--depth", "1")
+    finish_driver(running)
+    time.sleep(0.2)
+
+    def ticks() -> int:
+        with open(f"/proc/{daemon.pid}/stat", encoding="ascii") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    time.sleep(1.0)
+    # A worker that spun would use 100 ticks of 10 ms; this is no timing, but a hundredfold difference.
+    assert ticks() - before < 30
