@@ -4,6 +4,7 @@ import random
 import socket
 import struct
 import time
+from pathlib import Path
 
 import pytest
 from harness import images, nbdwire
@@ -196,10 +197,15 @@ def test_nbd_floods_without_reading(serve, scratch):
             wire.socket.close()
 
 
+def descriptors(daemon) -> int:
+    """How many file descriptors the daemon has open."""
+    return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+
+
 def test_nbd_many_connections(serve, scratch):
     """Several hundred connections come and go; the daemon's descriptors do not add up."""
     with Bystander(serve, scratch) as by:
-        from_start = len(list((images.Path(f"/proc/{by.daemon.pid}/fd")).iterdir()))
+        from_start = descriptors(by.daemon)
         for _ in range(6):
             wires = []
             for _ in range(60):
@@ -210,10 +216,7 @@ def test_nbd_many_connections(serve, scratch):
             assert len(wires) >= 8
             for wire in wires:
                 wire.socket.close()
-        until(
-            lambda: len(list((images.Path(f"/proc/{by.daemon.pid}/fd")).iterdir())) <= from_start + 4,
-            "descriptors of closed connections are given back",
-        )
+        until(lambda: descriptors(by.daemon) <= from_start + 4, "descriptors of closed connections are given back")
 
 
 def hostile_cases() -> list[str]:

@@ -1,12 +1,13 @@
 """Start, stop and reload of the daemon, under load."""
 
 import os
+import subprocess
 import time
 
 import pytest
 from harness import images
 from harness.daemon import Disk, until
-from harness.programs import driver, finish_driver, need, run, start_driver
+from harness.programs import built, driver, finish_driver, need, run, start_driver
 
 SIZE = 32 * images.MIB
 
@@ -88,10 +89,6 @@ def test_bad_reload_changes_nothing(serve, scratch):
 
 def test_image_alone_needs_no_configuration(scratch):
     """`undercroft serve --image X`: a socket beside the image and the QEMU line to paste."""
-    import subprocess  # noqa: PLC0415 - this test alone reads a daemon's output
-
-    from harness.programs import built  # noqa: PLC0415
-
     image = images.raw(scratch / "disk.raw", SIZE, seed=1)
     command = [built("undercroft"), "serve", "--image", image, "--control", scratch / "c.sock", "--memory", "64MiB"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -18,6 +18,8 @@ struct Issue {
 #[derive(Clone, Debug, Default)]
 struct Sector {
     history: Vec<u64>,
+    /// The last change acknowledged, and the last flushed, that was no discard: a discard need not have any effect, so
+    /// it obliges to nothing.
     acknowledged: u64,
     durable: u64,
 }
@@ -105,11 +107,13 @@ impl Ledger {
                 }
             }
             Record::Acknowledged(sequence) => {
-                let Issue { sector, count, .. } = *self.issue(sequence)?;
+                let Issue { change, sector, count } = *self.issue(sequence)?;
                 self.acknowledged.push(sequence);
-                for s in sector..sector + u64::from(count) {
-                    let sector = self.sectors.entry(s).or_default();
-                    sector.acknowledged = sector.acknowledged.max(sequence);
+                if change != Change::Discard {
+                    for s in sector..sector + u64::from(count) {
+                        let sector = self.sectors.entry(s).or_default();
+                        sector.acknowledged = sector.acknowledged.max(sequence);
+                    }
                 }
             }
             Record::Refused(sequence) => {
@@ -123,12 +127,15 @@ impl Ledger {
                 self.flushed += 1;
                 while self.durable < covers {
                     let sequence = self.acknowledged[self.durable];
-                    let Issue { sector, count, .. } = *self.issue(sequence)?;
+                    let Issue { change, sector, count } = *self.issue(sequence)?;
+                    self.durable += 1;
+                    if change == Change::Discard {
+                        continue;
+                    }
                     for s in sector..sector + u64::from(count) {
                         let sector = self.sectors.entry(s).or_default();
                         sector.durable = sector.durable.max(sequence);
                     }
-                    self.durable += 1;
                 }
             }
             Record::ServerLost => {
@@ -150,14 +157,13 @@ impl Ledger {
         }
     }
 
-    /// Whether `bytes` may stand in `sector` if change `floor` and all before it must have taken effect. `base` is
-    /// what stood there at first; zeroes if `None`.
+    /// Whether `bytes` may stand in `sector` if change `floor` must have taken effect and any later one may have.
+    /// `base` is what stood there at first; zeroes if `None`.
     pub fn judge(&self, sector: u64, bytes: &[u8], floor: u64, base: Option<&[u8]>) -> Result<(), String> {
         let seen = look(bytes);
         let empty = Vec::new();
         let history = self.sectors.get(&sector).map_or(&empty, |s| &s.history);
-        let mut settled = false;
-        for sequence in history.iter().rev().copied() {
+        for sequence in history.iter().rev().copied().take_while(|sequence| *sequence >= floor) {
             let matches = match (self.issues[sequence as usize - 1].change, seen) {
                 (Change::Stamps, Seen::Stamp(s)) => (s.seed, s.sector, s.sequence) == (self.seed, sector, sequence),
                 (Change::Zeroes | Change::Discard, Seen::Zeroes) => true,
@@ -166,17 +172,12 @@ impl Ledger {
             if matches {
                 return Ok(());
             }
-            // A discard need not have any effect: what stood before it is right, too.
-            if sequence <= floor && self.issues[sequence as usize - 1].change != Change::Discard {
-                settled = true;
-                break;
-            }
         }
         let unchanged = match base {
             Some(base) => base == bytes,
             None => seen == Seen::Zeroes,
         };
-        if !settled && unchanged {
+        if floor == 0 && unchanged {
             return Ok(());
         }
         let what = match seen {
@@ -254,13 +255,37 @@ mod tests {
             l.apply(issued(n, change)).unwrap();
             l.apply(Record::Acknowledged(n)).unwrap();
         }
-        assert!(l.judge(10, &[0; SECTOR_BYTES], 3, None).is_ok());
-        assert!(l.judge(10, &content(&l, 10, 2), 3, None).is_ok());
-        assert!(l.judge(10, &content(&l, 10, 1), 3, None).is_err());
+        assert_eq!(l.floor(10, Promise::Acknowledged), 2);
+        assert!(l.judge(10, &[0; SECTOR_BYTES], 2, None).is_ok());
+        assert!(l.judge(10, &content(&l, 10, 2), 2, None).is_ok());
+        assert!(l.judge(10, &content(&l, 10, 1), 2, None).is_err());
         l.apply(issued(4, Change::Zeroes)).unwrap();
         l.apply(Record::Acknowledged(4)).unwrap();
         assert!(l.judge(10, &content(&l, 10, 2), 4, None).is_err(), "zeroes are owed");
         assert!(l.judge(10, &[0; SECTOR_BYTES], 4, None).is_ok());
+    }
+
+    #[test]
+    fn a_write_lost_before_a_flushed_discard_obliges_to_nothing() {
+        // As found: write 1 acknowledged, crash, write 2 never acknowledged, crash, discard 3 flushed.
+        let mut l = Ledger::new(1);
+        for r in [
+            issued(1, Change::Stamps),
+            Record::Acknowledged(1),
+            Record::ServerLost,
+            issued(2, Change::Stamps),
+            Record::ServerLost,
+            issued(3, Change::Discard),
+            Record::Acknowledged(3),
+            Record::FlushIssued(1),
+            Record::FlushAcknowledged(1),
+        ] {
+            l.apply(r).unwrap();
+        }
+        let floor = l.floor(10, Promise::Flushed);
+        for bytes in [content(&l, 10, 1), content(&l, 10, 2), vec![0; SECTOR_BYTES]] {
+            assert!(l.judge(10, &bytes, floor, None).is_ok());
+        }
     }
 
     #[test]
