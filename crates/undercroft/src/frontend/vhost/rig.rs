@@ -121,6 +121,11 @@ impl Guest {
         self.available_event(queue) == old
     }
 
+    /// Chains made available and not seen used.
+    pub(super) fn outstanding(&self, queue: u16) -> u16 {
+        self.available[usize::from(queue)].wrapping_sub(self.used[usize::from(queue)])
+    }
+
     /// Chains made available so far.
     pub(super) fn offered(&self, queue: u16) -> u16 {
         self.available[usize::from(queue)]
@@ -192,6 +197,7 @@ pub(super) fn signals(fd: &File) -> u64 {
 pub(super) struct Rig {
     pub guest: Guest,
     pub port: VhostPort,
+    pub bell: File,
     pub disk: Vec<u8>,
     pub calls: Vec<File>,
     pub errors: Vec<File>,
@@ -201,6 +207,7 @@ pub(super) struct Rig {
     pub failure: Option<IoError>,
     pub flushes: usize,
     open: HashSet<u32>,
+    read_only: bool,
 }
 
 pub(super) fn geometry(size_bytes: u64) -> Geometry {
@@ -215,12 +222,15 @@ impl Rig {
     /// A device of `geometry` with `queues` started queues of `size` entries, and all features but those in `without`.
     pub(super) fn new(geometry: Geometry, queues: u16, size: u16, without: u64) -> Rig {
         let bytes = (0..geometry.size_bytes).map(|i| (i / 512) as u8 ^ i as u8).collect();
+        let read_only = geometry.read_only;
         let profile = Profile::new(&info(geometry));
         let features = profile.features() & !without;
-        let port = VhostPort::new(9, profile, queues, eventfd());
+        let bell = eventfd();
+        let port = VhostPort::new(9, profile, queues, bell.try_clone().expect("a descriptor is free"));
         let mut rig = Rig {
             guest: Guest::new(queues, size),
             port,
+            bell,
             disk: bytes,
             calls: (0..queues).map(|_| eventfd()).collect(),
             errors: (0..queues).map(|_| eventfd()).collect(),
@@ -228,6 +238,7 @@ impl Rig {
             failure: None,
             flushes: 0,
             open: HashSet::new(),
+            read_only,
         };
         rig.connect(features);
         (0..queues).for_each(|queue| rig.start(queue, 0, false));
@@ -251,6 +262,10 @@ impl Rig {
         port.set_error(index, self.errors[usize::from(queue)].try_clone().ok()).expect("error");
         port.enable(index, true).expect("enable");
         signals(&self.calls[usize::from(queue)]);
+    }
+
+    pub(super) fn disk_is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Takes requests without serving them.
