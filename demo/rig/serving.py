@@ -16,7 +16,7 @@ from .guest import ROOT
 
 MIB = 1 << 20
 # What the daemon needs besides its store: code, stacks, rings, qcow2 tables. It comes out of the same limit.
-PROGRAM_BYTES = 16 * MIB
+PROGRAM_BYTES = 8 * MIB
 
 
 def vhost_user(index, socket, reconnect=False):

@@ -724,3 +724,5 @@ impl<P: Plant> Disk<P> {
         self.frames.shrink_to_fit();
     }
 }
+
+const _: () = assert!(size_of::<Disk<crate::plant::Sound>>() <= DISK_BYTES, "the ceiling counts a disk as smaller");

@@ -48,7 +48,8 @@ impl<P: Plant> Disk<P> {
                 self.recs[rec].cursor = end;
                 if r.pending == 0 {
                     self.finish_change(rec, cx);
-                } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len) % B == 0 {
+                } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len).is_multiple_of(B)
+                {
                     self.recs[rec].answered = true;
                     self.answer(r.req, Ok(()), cx);
                 }

@@ -10,7 +10,9 @@
 use crate::rng::Rng;
 use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::world::World;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, IoError, Op, ReqId, Request, disk_bytes,
@@ -97,6 +99,24 @@ pub fn finds(plan: Plan) -> Option<String> {
     once(plan, false).err()
 }
 
+thread_local! {
+    /// Whether this thread is in a run: a failed assertion there is reported with its seed, not by the panic hook.
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps assertions that fail within runs from being printed, and leaves all others to the hook that was there.
+fn quieten() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IN_RUN.with(Cell::get) {
+                others(info);
+            }
+        }));
+    });
+}
+
 fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
     match plan.bug {
         None => once_with(plan, Sound, with_log),
@@ -107,6 +127,8 @@ fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
 fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, String> {
     let mut step = 0;
     let mut log = Vec::new();
+    quieten();
+    IN_RUN.with(|r| r.set(true));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut sim = Sim::new(plan.seed, plant, with_log);
         // Dropped also when an assertion fails, so the notes are passed out as they are made.
@@ -127,6 +149,7 @@ fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, 
         }
         sim.end()
     }));
+    IN_RUN.with(|r| r.set(false));
     let what = match result {
         Ok(Ok(outcome)) => return Ok(outcome),
         Ok(Err(what)) => what,

@@ -6,6 +6,7 @@
 mod detect;
 mod error;
 mod failures;
+pub mod nbd;
 pub mod qcow2;
 mod raw;
 mod registry;
@@ -57,6 +58,11 @@ pub trait Backend: Send {
 
     /// Operations submitted and not yet returned by `poll`.
     fn inflight(&self) -> usize;
+
+    /// Operations that have waited longer than the back end finds normal, where it looks.
+    fn stalled_ops(&self) -> usize {
+        0
+    }
 }
 
 /// Which image to open, and how.
@@ -87,6 +93,8 @@ pub enum ImageFormat {
 pub struct OpenOptions {
     /// io_uring or threads.
     pub engine: EngineChoice,
+    /// How long an NBD disk waits for its server.
+    pub nbd: nbd::NbdOptions,
 }
 
 /// Opens an image.
@@ -95,7 +103,7 @@ pub struct OpenOptions {
 /// See [`OpenError`]; each message names the image and the remedy.
 pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>, OpenError> {
     if spec.format == Some(ImageFormat::Nbd) || is_nbd(&spec.location) {
-        return Err(OpenError::Location { location: spec.location.clone(), what: "not yet".into() });
+        return Ok(Box::new(nbd::Nbd::open(spec, options)?));
     }
     let opening = |e| OpenError::opening(&spec.location, spec.read_only, e);
     let (file, not_direct) =

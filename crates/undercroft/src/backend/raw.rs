@@ -74,6 +74,7 @@ impl Raw {
         options: &OpenOptions,
     ) -> Result<Self, OpenError> {
         let image = || spec.location.clone();
+        let in_use = InUse::claim(file.id, &spec.location, &spec.location, !spec.read_only)?;
         let unit = u64::from(file.align).max(SECTOR);
         let size = file.size_bytes;
         if size == 0 {
@@ -83,7 +84,6 @@ impl Raw {
             let rounded = size.next_multiple_of(unit);
             return Err(OpenError::OddSize { image: image(), size, unit: unit as u32, rounded });
         }
-        let in_use = InUse::claim(file.id, &spec.location, &spec.location, !spec.read_only)?;
         lock(&file, &spec.location, spec.read_only, false)?;
         let io = |doing, source| OpenError::Io { image: image(), doing, source };
         let (engine, no_ring) =

@@ -92,17 +92,18 @@ impl Client {
     /// Receives `n` replies.
     pub fn answers(&mut self, n: usize) -> HashMap<u64, Reply> {
         let mut got = HashMap::new();
+        let mut piece = vec![0; 1 << 20];
         while got.len() < n {
-            let mut piece = vec![0; 65_536];
             let k = self.stream.read(&mut piece).expect("a reply in time");
-            assert!(k > 0, "the server closed after {} of {n} replies", got.len());
+            assert!(k > 0, "the server closed after {} of {n} replies and {} bytes", got.len(), self.pending.len());
             self.pending.extend(&piece[..k]);
             let (some, rest) = replies(&self.pending, &self.reads);
-            let rest = rest.to_vec();
+            let used = self.pending.len() - rest.len();
             got.extend(some);
-            self.pending = rest;
+            self.pending.drain(..used);
         }
         assert!(self.pending.is_empty() && got.len() == n);
+        got.keys().for_each(|cookie| drop(self.reads.remove(cookie)));
         got
     }
 

@@ -93,7 +93,7 @@ for structured in (True, False):
         lengths = extents[0][2][::2]
         assert 0 < sum(lengths) <= SIZE
         one = []
-        h.block_status(SIZE, 512, lambda c, o, e, err: one.append(list(e)), nbd.CMD_FLAG_REQ_ONE)
+        h.block_status(SIZE - 512, 512, lambda c, o, e, err: one.append(list(e)), nbd.CMD_FLAG_REQ_ONE)
         assert len(one[0]) == 2 and 0 < one[0][0] <= SIZE - 512
         fails(errno.EINVAL, h.block_status, 0, 0, lambda *a: 0)
         fails(errno.EINVAL, h.block_status, 512, SIZE, lambda *a: 0)
@@ -107,6 +107,7 @@ h.shutdown()
 # Option haggling.
 h = nbd.NBD()
 h.set_opt_mode(True)
+h.set_full_info(True)
 h.connect_unix(sock)
 names = []
 assert h.opt_list(lambda n, d: names.append((n, d))) == 1

@@ -47,12 +47,14 @@ fn nbdinfo_shows_what_is_served() {
     assert_eq!(export["export-name"], "disk");
     assert_eq!(export["description"], "the disk disk");
     assert_eq!(export["export-size"], 24 * MIB + 512);
-    for yes in ["can_flush", "can_fua", "can_multi_conn", "can_zero", "can_df", "can_cache", "can_fast_zero", "can_trim"] {
+    for yes in
+        ["can_flush", "can_fua", "can_multi_conn", "can_zero", "can_df", "can_cache", "can_fast_zero", "can_trim"]
+    {
         assert_eq!(export[yes], true, "{yes}");
     }
     assert_eq!(export["is_read_only"], false);
     assert_eq!(export["contexts"], serde_json::json!(["base:allocation"]));
-    let sizes = [&export["block_minimum"], &export["block_preferred"], &export["block_maximum"]];
+    let sizes = [&export["block_size_minimum"], &export["block_size_preferred"], &export["block_size_maximum"]];
     assert_eq!(sizes, [1, 4096, 32 << 20]);
 
     let socket = format!("nbd+unix:///?socket={}", rig.socket.display());
@@ -71,9 +73,25 @@ fn nbdinfo_maps_data_and_holes() {
     let rig = Rig::new(NbdOptions::default());
     let image = rig.image("disk");
     rig.add_raw("disk", &vec![0; 16 * MIB], false);
-    run("nbdsh", &["-u", &rig.uri("disk"), "-c", "h.trim(16 << 20, 0); h.pwrite(b'x' * (1 << 20), 4 << 20); h.flush()"]);
-    let json: serde_json::Value = serde_json::from_str(&run("nbdinfo", &["--map", "--json", &rig.uri("disk")])).unwrap();
-    let map: Vec<_> = json.as_array().unwrap().iter().map(|e| (e["offset"].clone(), e["length"].clone(), e["type"].clone())).collect();
+    run(
+        "/usr/bin/python3",
+        &[
+            "-m",
+            "nbd",
+            "-u",
+            &rig.uri("disk"),
+            "-c",
+            "h.trim(16 << 20, 0); h.pwrite(b'x' * (1 << 20), 4 << 20); h.flush()",
+        ],
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&run("nbdinfo", &["--map", "--json", &rig.uri("disk")])).unwrap();
+    let map: Vec<_> = json
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| (e["offset"].clone(), e["length"].clone(), e["type"].clone()))
+        .collect();
     let total: u64 = map.iter().map(|e| e.1.as_u64().unwrap()).sum();
     assert_eq!(total, 16 << 20, "{map:?}");
     let at = |o: u64| map.iter().rfind(|e| e.0.as_u64().unwrap() <= o).unwrap().2.as_u64().unwrap();
@@ -146,6 +164,6 @@ fn qemu_img_converts_and_compares() {
 fn libnbd_meets_the_odd_cases() {
     let rig = Rig::raw(&pattern(1, 64 * MIB));
     let script = include_str!("odd_cases.py");
-    let text = run("python3", &["-c", script, path(&rig.socket), path(&rig.image("disk"))]);
+    let text = run("/usr/bin/python3", &["-c", script, path(&rig.socket), path(&rig.image("disk"))]);
     assert!(text.ends_with("all odd cases passed\n"), "{text}");
 }
