@@ -78,8 +78,6 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         queue_size: plan.queue_size,
         poll_us: plan.poll.as_secs_f64() * 1e6,
         worker: disk.worker_number() as u32,
-        queues: plan.queues,
-        queue_size: plan.queue_size,
     }
 }
 
