@@ -10,7 +10,7 @@ PYTHON ?= /usr/bin/python3
 PREFIX ?= /usr/local
 DESTDIR ?=
 FUZZ_SECONDS ?= 600
-SEEDS ?=
+SIM_ARGS ?=
 export PYTHON
 
 UNDERCROFT := target/release/undercroft
@@ -51,9 +51,9 @@ bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; th
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/compare.py $(BENCH_ARGS)
 
-sim: ## Simulate the data path until stopped, or SEEDS=FIRST..LAST; a failure prints its seed and replays
+sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure prints its seed and replays
 	@scripts/setup.sh build
-	$(CARGO) run --release -p undercroft-testkit --bin sim -- $(SEEDS)
+	$(CARGO) run --release -p undercroft-testkit --bin sim -- $(SIM_ARGS)
 
 fuzz: ## Fuzz every target for FUZZ_SECONDS (600) each
 	@scripts/setup.sh build test
@@ -68,7 +68,7 @@ lint: ## Check the layout and every lint, as make test does
 
 policy-table: ## Measure every policy on the block traces: the table behind the default policy
 	@scripts/setup.sh build
-	$(CARGO) run --release -p undercroft-lab --bin policy-table
+	$(CARGO) run --release -p undercroft-lab --example policy_table
 
 install: build ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
 	@scripts/install.sh "$(DESTDIR)" "$(PREFIX)"

@@ -42,6 +42,7 @@ def arguments():
     p.add_argument("--warm", type=int, default=60000, help="Zipf operations before measuring (default: 60000)")
     p.add_argument("--ops", type=int, default=60000, help="Zipf operations measured (default: 60000)")
     p.add_argument("--passes", type=int, default=1, help="sequential passes measured, after one to warm up (default: 1)")
+    p.add_argument("--format", default="qcow2", choices=["qcow2", "raw"], help="format of the clones (default: qcow2)")
     p.add_argument("--policy", help="Undercroft's replacement policy (default: its own default)")
     p.add_argument("--out", type=Path, default=guests.ROOT / "build" / "demo", help="folder for results (default: build/demo)")
     a = p.parse_args()
@@ -183,16 +184,26 @@ def give_back(*folders):
                     os.chown(path, uid, gid, follow_symlinks=False)
 
 
-def interrupt(*_):
-    """Makes any signal that ends a program end this one in order."""
-    raise KeyboardInterrupt
+def end_in_order():
+    """Makes any signal that ends a program end this one in order, with nothing left behind."""
+
+    def interrupt(*_):
+        # Once is enough: a second one would cut the clearing up short.
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, interrupt)
 
 
 def main():
     a = arguments()
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_in_order()
     became_guest = guests.ROOT / "build" / "guest"
     screen = Screen()
     try:
@@ -201,7 +212,7 @@ def main():
         a.out.mkdir(parents=True, exist_ok=True)
         guests.build()
         accel = guests.accelerator()
-        images = Images(a.out / "images", a.guests, a.file * MIB)
+        images = Images(a.out / "images", a.guests, a.file * MIB, a.format)
         images.prepare(accel, screen.say)
         heading = (
             f"{a.guests} guests of {a.guest_ram} MiB ({accel}), each with a working set of {a.file} MiB; "
@@ -211,7 +222,7 @@ def main():
         options = f'policy = "{a.policy}"\n' if a.policy else ""
         ways = {}
         for kind in a.ways:
-            extra = {"disk_options": options} if kind is serving.Undercroft else {}
+            extra = {"image_format": a.format} | ({"disk_options": options} if kind is serving.Undercroft else {})
             screen.say(f"{kind.title}: {kind.explains}")
             ways[kind.key] = run_way(kind(a.memory * MIB, a.out, **extra), a, images, accel, screen)
         results = {

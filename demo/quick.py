@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from demo import become_root, give_back, interrupt  # noqa: E402
+from demo import become_root, end_in_order, give_back  # noqa: E402
 from rig import cgroup, process, report, serving  # noqa: E402
 from rig.guest import ROOT  # noqa: E402
 from rig.images import drop_cached  # noqa: E402
@@ -110,8 +109,7 @@ def run_way(way, a, pairs, workloads, screen):
 
 def main():
     a = arguments()
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_in_order()
     screen = Screen()
     began = time.monotonic()
     try:

@@ -24,12 +24,14 @@ def private_seed(index):
 
 
 class Images:
-    """Master images for `count` guests with `file_bytes` in the shared and in each private file."""
+    """Master images for `count` guests with `file_bytes` in the shared and in each private file; runs work on copies
+    in `format` (qcow2, over the base; or raw, with all of the base in it)."""
 
-    def __init__(self, folder, count, file_bytes):
+    def __init__(self, folder, count, file_bytes, format="qcow2"):
         self.folder = folder
         self.count = count
         self.file_bytes = file_bytes
+        self.format = format
         self.base = folder / "base.qcow2"
 
     def master(self, index):
@@ -37,7 +39,7 @@ class Images:
 
     def disk(self, index):
         """The copy of clone `index` that a run works on."""
-        return self.folder / f"disk-{index + 1}.qcow2"
+        return self.folder / f"disk-{index + 1}.{self.format}"
 
     def _key(self):
         """What the masters were made from."""
@@ -93,7 +95,11 @@ class Images:
     def reset(self):
         """Fresh copies of the clones, and none of any image's bytes in the host's page cache."""
         for index in range(self.count):
-            shutil.copyfile(self.master(index), self.disk(index))
+            if self.format == "qcow2":
+                shutil.copyfile(self.master(index), self.disk(index))
+            else:
+                convert = ["qemu-img", "convert", "-O", self.format, self.master(index), self.disk(index)]
+                process.run(convert, "qemu-img convert")
         for image in (self.base, *(f(i) for i in range(self.count) for f in (self.master, self.disk))):
             drop_cached(image)
 

@@ -62,14 +62,14 @@ def tail(log, lines=3):
 
 
 def wait_for_sockets(paths, process, log, seconds=20):
-    """Waits until every unix socket in `paths` is there, or says why not."""
+    """Waits until every unix socket in `paths` is there, or says why not. `log` is named after the program."""
     deadline = time.monotonic() + seconds
     for path in paths:
         while not _is_socket(path):
             if process.poll() is not None:
-                raise Stopped(f"{process.args[0]} stopped before it served {path}: {tail(log)} (all of it: {log})")
+                raise Stopped(f"{log.stem} stopped before it served {path}: {tail(log)} (all of it: {log})")
             if time.monotonic() > deadline:
-                raise Stopped(f"{process.args[0]} did not serve {path} within {seconds} s: {tail(log)} (all of it: {log})")
+                raise Stopped(f"{log.stem} did not serve {path} within {seconds} s: {tail(log)} (all of it: {log})")
             time.sleep(0.02)
 
 
@@ -83,9 +83,9 @@ def wait_for_answer(path, process, log, seconds=20):
             except OSError as e:
                 error = e
         if process.poll() is not None:
-            raise Stopped(f"{process.args[0]} stopped before it answered on {path}: {tail(log)} (all of it: {log})")
+            raise Stopped(f"{log.stem} stopped before it answered on {path}: {tail(log)} (all of it: {log})")
         if time.monotonic() > deadline:
-            raise Stopped(f"{process.args[0]} does not answer on {path} after {seconds} s: {error} (its log: {log})")
+            raise Stopped(f"{log.stem} does not answer on {path} after {seconds} s: {error} (its log: {log})")
         time.sleep(0.02)
 
 

@@ -16,7 +16,7 @@ from .guest import ROOT
 
 MIB = 1 << 20
 # What the daemon needs besides its store: code, stacks, rings, qcow2 tables. It comes out of the same limit.
-PROGRAM_BYTES = 16 * MIB
+PROGRAM_BYTES = 8 * MIB
 
 
 def vhost_user(index, socket, reconnect=False):
@@ -191,6 +191,7 @@ class Undercroft(Serving):
         self.limited = limited
         self.disk_options = disk_options
         self.reconnect = reconnect
+        self.log = self.logs / "undercroft.log"
 
     def start(self, disks):
         if self.limited:
@@ -210,7 +211,7 @@ class Undercroft(Serving):
 
     def serve(self):
         """Starts the daemon; also again, after it was killed."""
-        log = self.logs / "undercroft.log"
+        log = self.log
         self._launch([self.binary, "serve", self.config], log)
         # A killed daemon leaves its socket files behind, so that they are there proves nothing.
         process.wait_for_answer(self.control, self.process, log)

@@ -3,7 +3,6 @@
 The parts come from demo/rig, which the demo uses too. UNDERCROFT_LONG=1 makes the tests longer.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -15,8 +14,6 @@ sys.path.insert(0, str(ROOT / "demo"))
 from rig import guest as guests  # noqa: E402
 from rig import process, serving  # noqa: E402
 
-LONG = bool(os.environ.get("UNDERCROFT_LONG"))
-
 
 @pytest.fixture(scope="session")
 def accel():
@@ -27,38 +24,39 @@ def accel():
 
 
 @pytest.fixture
-def disk(request, tmp_path):
+def disk(request, scratch):
     """An empty image of 256 MiB; the parameter is its format."""
-    path = tmp_path / f"disk.{request.param}"
+    path = scratch / f"disk.{request.param}"
     process.run(["qemu-img", "create", "-q", "-f", request.param, path, "256M"], "qemu-img create")
     return path
 
 
 @pytest.fixture
-def serve(tmp_path):
-    """serve(disk, **options): the daemon with that disk, 64 MiB of store; ended after the test."""
+def undercroft(scratch):
+    """undercroft(disk, **options): the daemon with that disk, 64 MiB of store; ended after the test."""
     started = []
 
     def start(disk, **options):
-        daemon = serving.Undercroft(64 << 20, tmp_path, limited=False, image_format=disk.suffix[1:], **options)
-        daemon.__enter__()
+        daemon = serving.Undercroft(64 << 20, scratch, image_format=disk.suffix[1:], limited=False, **options)
         started.append(daemon)
+        daemon.__enter__()
         daemon.start([disk])
         return daemon
 
     yield start
     for daemon in started:
         daemon.__exit__()
+        _show(daemon.log)
 
 
 @pytest.fixture
-def boot(tmp_path, accel):
+def boot(scratch, accel):
     """boot(daemon): a guest on the daemon's disk, with mkfs.ext4, e2fsck and fio in it; ended after the test."""
     started = []
 
     def start(daemon):
         guest = guests.Guest(
-            f"guest-{len(started) + 1}", daemon.disk_args(0), tmp_path, ram_mib=512, accel=accel, initramfs="initramfs-tools"
+            f"guest-{len(started) + 1}", daemon.disk_args(0), scratch, ram_mib=512, accel=accel, initramfs="initramfs-tools"
         )
         started.append(guest)
         guest.wait_ready()
@@ -67,3 +65,10 @@ def boot(tmp_path, accel):
     yield start
     for guest in started:
         guest.close()
+        _show(guest.log)
+        _show(guest.console)
+
+
+def _show(log):
+    """Prints the end of a log; pytest shows it if the test failed."""
+    print(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:] if log.exists() else 'was not written'}")

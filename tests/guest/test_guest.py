@@ -6,9 +6,9 @@ import signal
 import threading
 
 import pytest
-from conftest import LONG
 from rig import process
 
+LONG = bool(os.environ.get("UNDERCROFT_LONG"))
 DISK = "guest-1:root"
 POLICIES = ["lru", "s3-fifo", "arc", "sieve", "clock", "w-tinylfu", "car", "fifo"]
 SIZES = ["4MiB", "48MiB", "1MiB", "32MiB", "16MiB"]
@@ -59,9 +59,9 @@ def check_image(disk):
 
 
 @pytest.mark.parametrize("disk", ["raw", "qcow2"], indirect=True)
-def test_file_system_survives_resizing_and_policy_switches(disk, serve, boot):
+def test_file_system_survives_resizing_and_policy_switches(disk, undercroft, boot):
     """mkfs, files, checksums, a random write storm, unmount, fsck, mount again: while cache size and policy change."""
-    daemon = serve(disk)
+    daemon = undercroft(disk)
     guest = boot(daemon)
     ops = 60000 if LONG else 8000
     with Unrest(daemon) as unrest:
@@ -102,9 +102,9 @@ def test_file_system_survives_resizing_and_policy_switches(disk, serve, boot):
 
 
 @pytest.mark.parametrize("disk", ["raw", "qcow2"], indirect=True)
-def test_fio_verifies_random_block_sizes(disk, serve, boot):
+def test_fio_verifies_random_block_sizes(disk, undercroft, boot):
     """fio in the guest writes blocks of 512 B to 128 KiB at random places, 16 at a time, and reads every one back."""
-    daemon = serve(disk)
+    daemon = undercroft(disk)
     guest = boot(daemon)
     size = "192m" if LONG else "24m"
     with Unrest(daemon) as unrest:
@@ -121,9 +121,9 @@ def test_fio_verifies_random_block_sizes(disk, serve, boot):
 
 
 @pytest.mark.parametrize("disk", ["raw"], indirect=True)
-def test_guest_goes_on_after_the_daemon_was_killed(disk, serve, boot):
+def test_guest_goes_on_after_the_daemon_was_killed(disk, undercroft, boot):
     """kill -9 under a writing guest, then a new daemon on the same socket: I/O goes on, nothing is lost or wrong."""
-    daemon = serve(disk, reconnect=True)
+    daemon = undercroft(disk, reconnect=True)
     guest = boot(daemon)
     size = 64 << 20
     guest.run(f"workload fill /dev/vda --seed 3 --bytes {size}", 120)

@@ -9,8 +9,6 @@ use undercroft_host::{FRAME_BYTES, Frame};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// The byte after the last one read; a read that starts here continues the stream.
-    next: u64,
     /// Reads in a row.
     run: u32,
     /// Blocks to keep ahead.
@@ -21,9 +19,15 @@ struct Stream {
     used: u64,
 }
 
+/// No byte of any disk.
+const NOWHERE: u64 = u64::MAX;
+
 /// The sequential streams of one disk.
 #[derive(Debug)]
 pub(crate) struct Streams {
+    /// Per stream the byte after the last one read: a read that starts there continues it. Apart from the rest, and
+    /// searched on every hit.
+    next: [u64; STREAMS_PER_DISK],
     streams: [Stream; STREAMS_PER_DISK],
     /// Blocks ahead at most, from the configuration; 0 turns everything off.
     max: u32,
@@ -35,7 +39,8 @@ pub(crate) struct Streams {
 impl Streams {
     pub(crate) fn new(readahead_bytes: u32, frames: usize) -> Self {
         let max = (readahead_bytes / FRAME_BYTES as u32).min(frames as u32 / 2);
-        Self { streams: [Stream::default(); STREAMS_PER_DISK], max, limit: max, reads: 0 }
+        let streams = [Stream::default(); STREAMS_PER_DISK];
+        Self { next: [NOWHERE; STREAMS_PER_DISK], streams, max, limit: max, reads: 0 }
     }
 
     #[inline]
@@ -48,15 +53,15 @@ impl Streams {
     /// Only a miss starts to be watched: a stream that hits needs nobody's help.
     #[inline]
     pub(crate) fn note(&mut self, from: u64, to: u64, missed: bool) -> Option<(u64, u64)> {
-        let Some(i) = self.streams.iter().position(|s| s.next == from && s.run > 0) else {
+        let Some(i) = self.next.iter().position(|&next| next == from) else {
             if missed {
                 self.watch(to);
             }
             return None;
         };
         self.reads += 1;
+        self.next[i] = to;
         let s = &mut self.streams[i];
-        s.next = to;
         s.run = s.run.saturating_add(1);
         s.used = self.reads;
         if s.run < STREAM_PROOF {
@@ -81,9 +86,10 @@ impl Streams {
         self.reads += 1;
         // The one unused for longest goes; a proven one counts as younger, so that random reads do not push it out.
         let age = |s: &Stream| s.used + if s.run >= STREAM_PROOF { 1024 } else { 0 };
-        if let Some(s) = self.streams.iter_mut().min_by_key(|s| age(s)) {
-            *s = Stream { next: to, run: 1, window: READAHEAD_BLOCKS_MIN.min(self.max), ahead: 0, used: self.reads };
-        }
+        let oldest = (0..STREAMS_PER_DISK).min_by_key(|&i| age(&self.streams[i])).unwrap_or(0);
+        self.next[oldest] = to;
+        self.streams[oldest] =
+            Stream { run: 1, window: READAHEAD_BLOCKS_MIN.min(self.max), ahead: 0, used: self.reads };
     }
 
     /// Blocks from `from` on could not be read ahead: the next call asks for them again.
@@ -95,7 +101,8 @@ impl Streams {
 
     /// Whether a stream is about to read `block`.
     pub(crate) fn wants(&self, block: u64) -> bool {
-        self.streams.iter().any(|s| s.run >= STREAM_PROOF && s.next / FRAME_BYTES as u64 <= block && block < s.ahead)
+        let proven = self.streams.iter().zip(&self.next).filter(|(s, _)| s.run >= STREAM_PROOF);
+        proven.into_iter().any(|(s, &next)| next / FRAME_BYTES as u64 <= block && block < s.ahead)
     }
 
     /// A block read ahead was used.
@@ -110,6 +117,7 @@ impl Streams {
 
     /// Forgets all streams.
     pub(crate) fn clear(&mut self) {
+        self.next = [NOWHERE; STREAMS_PER_DISK];
         self.streams = [Stream::default(); STREAMS_PER_DISK];
     }
 }

@@ -72,7 +72,7 @@ pub(crate) enum Parked {
     No,
     /// Its turn in the queue of those that can go on.
     Ready,
-    /// For one of its operations to end, because it has `REQUEST_OPS_MAX`, or goes step by step.
+    /// For one of its operations to end, because it has as many as it may, or goes step by step.
     Window,
     /// For frames, or a place in a table.
     Starved,
@@ -724,3 +724,5 @@ impl<P: Plant> Disk<P> {
         self.frames.shrink_to_fit();
     }
 }
+
+const _: () = assert!(size_of::<Disk<crate::plant::Sound>>() <= DISK_BYTES, "the ceiling counts a disk as smaller");

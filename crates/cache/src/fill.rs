@@ -4,7 +4,7 @@
 //! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.
 
 use crate::disk::{B, Cx, Disk, NONE, Near, Parked, ReadOp, Rec, Waiter, What};
-use crate::limits::{IO_BLOCKS_MAX, REQUEST_OPS_MAX};
+use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::types::{Effects, IoDone, IoError, IoKind, Request};
 use undercroft_engine::{Access, Outcome};
@@ -107,7 +107,7 @@ impl<P: Plant> Disk<P> {
                 }
                 return self.finish(rec, cx);
             }
-            if r.pending >= REQUEST_OPS_MAX {
+            if r.pending >= self.allowance.window {
                 self.recs[rec].parked = Parked::Window;
                 return;
             }

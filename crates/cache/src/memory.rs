@@ -8,7 +8,8 @@ use crate::conflict::Changes;
 use crate::core::CoreOptions;
 use crate::disk::{DISK_BYTES, NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
 use crate::limits::{
-    IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, SPARE_LISTS_MAX,
+    IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, REQUEST_OPS_MAX,
+    SPARE_LISTS_MAX,
 };
 use crate::slab::Slab;
 use undercroft_host::{FRAME_BYTES, Frame};
@@ -31,6 +32,8 @@ pub(crate) struct Allowance {
     pub ahead: usize,
     /// Operations with frames, read-ahead not counted.
     pub ops: usize,
+    /// Operations and joined reads that one request waits for at a time.
+    pub window: u32,
     /// Requests.
     pub requests: usize,
     /// Reads joined and waited for.
@@ -44,10 +47,12 @@ impl Allowance {
         let frames = (capacity_blocks as usize / 4).max(IO_FRAMES_PER_DISK_MIN).min(most);
         let ahead = (frames / 4).min(readahead_bytes as usize / FRAME_BYTES * 2);
         let demand = frames - ahead;
+        let ops = demand.min(OPS_PER_DISK_MAX);
         Self {
             demand,
             ahead,
-            ops: demand.min(OPS_PER_DISK_MAX),
+            ops,
+            window: (ops as u32).div_ceil(2).min(REQUEST_OPS_MAX),
             requests: options.requests_per_disk.max(1) as usize,
             waiters: 2 * frames + 64,
         }

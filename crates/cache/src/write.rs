@@ -6,7 +6,7 @@
 //! Invariant: the data of a request is copied from its front end once, each byte.
 
 use crate::disk::{B, Cx, Disk, Parked, Rec, What, WriteOp};
-use crate::limits::{IO_BLOCKS_MAX, REQUEST_OPS_MAX};
+use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
@@ -48,13 +48,14 @@ impl<P: Plant> Disk<P> {
                 self.recs[rec].cursor = end;
                 if r.pending == 0 {
                     self.finish_change(rec, cx);
-                } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len) % B == 0 {
+                } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len).is_multiple_of(B)
+                {
                     self.recs[rec].answered = true;
                     self.answer(r.req, Ok(()), cx);
                 }
                 return;
             }
-            if r.pending >= REQUEST_OPS_MAX {
+            if r.pending >= self.allowance.window {
                 self.recs[rec].parked = Parked::Window;
                 return;
             }

@@ -88,10 +88,10 @@ pub enum EngineChoice {
 }
 
 /// Serves operations on one file, asynchronously.
-pub struct Engine<T>(Kind<T>);
+pub struct Engine<T: Send + 'static>(Kind<T>);
 
 #[expect(clippy::large_enum_variant, reason = "one per disk, moved once")]
-enum Kind<T> {
+enum Kind<T: Send + 'static> {
     Ring {
         ring: Ring<T>,
         /// For what this kernel's io_uring cannot do; its thread starts with the first such operation.
@@ -183,7 +183,7 @@ impl<T: Send + 'static> Engine<T> {
 }
 
 /// Readable (level-triggered) when `poll` has something.
-impl<T> AsFd for Engine<T> {
+impl<T: Send + 'static> AsFd for Engine<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Kind::Ring { either, .. } => either.as_fd(),

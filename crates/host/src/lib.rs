@@ -4,6 +4,7 @@
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod crew;
 pub mod engine;
 pub mod file;
 pub mod frame;
@@ -11,6 +12,7 @@ pub mod pool;
 pub mod ring;
 pub mod wait;
 
+pub use crew::{Crew, Work};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, IoBuf};

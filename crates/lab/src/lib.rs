@@ -2,3 +2,11 @@
 //!
 //! Owns no decision: each goes through the same index call as in the daemon. Invariant: results depend on input only.
 #![forbid(unsafe_code)]
+
+pub mod comparison;
+pub mod replay;
+pub mod workload;
+
+pub use comparison::{Comparison, Row, Standing};
+pub use replay::{misses, misses_while_resized};
+pub use workload::Workload;

@@ -10,7 +10,9 @@
 use crate::rng::Rng;
 use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::world::World;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, IoError, Op, ReqId, Request, disk_bytes,
@@ -97,6 +99,24 @@ pub fn finds(plan: Plan) -> Option<String> {
     once(plan, false).err()
 }
 
+thread_local! {
+    /// Whether this thread is in a run: a failed assertion there is reported with its seed, not by the panic hook.
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps assertions that fail within runs from being printed, and leaves all others to the hook that was there.
+fn quieten() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IN_RUN.with(Cell::get) {
+                others(info);
+            }
+        }));
+    });
+}
+
 fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
     match plan.bug {
         None => once_with(plan, Sound, with_log),
@@ -107,6 +127,8 @@ fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
 fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, String> {
     let mut step = 0;
     let mut log = Vec::new();
+    quieten();
+    IN_RUN.with(|r| r.set(true));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut sim = Sim::new(plan.seed, plant, with_log);
         // Dropped also when an assertion fails, so the notes are passed out as they are made.
@@ -127,6 +149,7 @@ fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, 
         }
         sim.end()
     }));
+    IN_RUN.with(|r| r.set(false));
     let what = match result {
         Ok(Ok(outcome)) => return Ok(outcome),
         Ok(Err(what)) => what,
@@ -242,12 +265,13 @@ impl<P: Plant> Sim<P> {
         self.steps += 1;
         self.world.tick();
         self.now_ns += self.rng.below(2_000_000);
-        match self.rng.below(1000) {
-            0..400 => self.request(),
-            400..680 => self.execute(),
-            680..985 => self.deliver(),
+        // What cannot be done gives way to what comes after it.
+        let _ = match self.rng.below(1000) {
+            0..350 => self.request() || self.execute() || self.deliver(),
+            350..660 => self.execute() || self.deliver() || self.request(),
+            660..985 => self.deliver() || self.execute() || self.request(),
             _ => self.rare(),
-        }
+        };
         let m = self.core().memory();
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));
@@ -261,10 +285,11 @@ impl<P: Plant> Sim<P> {
         self.rng.below(self.world.sides.len() as u64) as usize
     }
 
-    fn request(&mut self) {
+    /// A client begins a request, if it may.
+    fn request(&mut self) -> bool {
         let d = self.any_disk();
         if self.world.requests.len() >= self.busy || self.core().room(DiskId(d as u32)) == 0 {
-            return;
+            return false;
         }
         let geometry = self.world.sides[d].disk.geometry.clone();
         let fua = self.rng.one_in(6);
@@ -301,9 +326,9 @@ impl<P: Plant> Sim<P> {
             must = Some(IoError::Shutdown);
         }
         let req = Request { id: ReqId { port: 0, tag: 0 }, disk: DiskId(d as u32), op, offset, len };
-        if let Some(req) = self.world.start(req, must) {
-            self.apply(Event::Request(req));
-        }
+        let Some(req) = self.world.start(req, must) else { return false };
+        self.apply(Event::Request(req));
+        true
     }
 
     /// A range of a disk: hot or anywhere, whole blocks, sectors or bytes, short or long.
@@ -331,24 +356,23 @@ impl<P: Plant> Sim<P> {
         (self.stalled[d] <= self.steps).then_some(d)
     }
 
-    fn execute(&mut self) {
-        if let Some(d) = self.running_disk() {
-            self.world.sides[d].disk.execute(&mut self.rng);
-        }
+    fn execute(&mut self) -> bool {
+        let Some(d) = self.running_disk() else { return false };
+        self.world.sides[d].disk.execute(&mut self.rng)
     }
 
-    fn deliver(&mut self) {
-        let Some(d) = self.running_disk() else { return };
+    fn deliver(&mut self) -> bool {
+        let Some(d) = self.running_disk() else { return false };
         let now = self.world.tick();
-        if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {
-            self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
-            self.apply(Event::IoDone(done));
-            self.leave(d);
-        }
+        let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) else { return false };
+        self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+        self.apply(Event::IoDone(done));
+        self.leave(d);
+        true
     }
 
     /// What happens now and then.
-    fn rare(&mut self) {
+    fn rare(&mut self) -> bool {
         let d = self.any_disk();
         let id = DiskId(d as u32);
         match self.rng.below(40) {
@@ -393,6 +417,7 @@ impl<P: Plant> Sim<P> {
             36..38 => self.world.sides[d].sequential = 0,
             _ => {}
         }
+        true
     }
 
     /// Removes a disk that is to leave, if it can, and adds it again with other options.

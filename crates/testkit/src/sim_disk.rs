@@ -140,13 +140,9 @@ impl SimDisk {
         None
     }
 
-    /// Lets one operation take effect, in whole or in part.
-    pub fn execute(&mut self, rng: &mut Rng) {
-        let waiting: Vec<usize> = (0..self.ops.len()).filter(|&i| self.ops[i].outcome.is_none()).collect();
-        if waiting.is_empty() {
-            return;
-        }
-        let i = *rng.pick(&waiting);
+    /// Lets one operation take effect, in whole or in part. False if none waits.
+    pub fn execute(&mut self, rng: &mut Rng) -> bool {
+        let Some(i) = self.any_op(rng, false) else { return false };
         let fails = self.geometry.fails_one_in > 0 && rng.one_in(self.geometry.fails_one_in);
         let mut op = self.ops.swap_remove(i);
         if fails {
@@ -162,6 +158,14 @@ impl SimDisk {
             self.progress(&mut op, part, rng);
         }
         self.ops.push(op);
+        true
+    }
+
+    /// One of the operations that have been executed, or that have not.
+    fn any_op(&self, rng: &mut Rng, executed: bool) -> Option<usize> {
+        let those = || (0..self.ops.len()).filter(|&i| self.ops[i].outcome.is_some() == executed);
+        let n = those().count() as u64;
+        if n == 0 { None } else { those().nth(rng.below(n) as usize) }
     }
 
     /// Executes the next `len` bytes of an operation.
@@ -283,11 +287,7 @@ impl SimDisk {
 
     /// Delivers the completion of one executed operation.
     pub fn deliver(&mut self, rng: &mut Rng, now: u64) -> Option<IoDone> {
-        let ready: Vec<usize> = (0..self.ops.len()).filter(|&i| self.ops[i].outcome.is_some()).collect();
-        if ready.is_empty() {
-            return None;
-        }
-        let op = self.ops.swap_remove(*rng.pick(&ready));
+        let op = self.ops.swap_remove(self.any_op(rng, true)?);
         let (result, extents) = op.outcome?;
         if !matches!(op.io.kind, IoKind::Read | IoKind::Flush | IoKind::Status) {
             self.delivered.insert(op.number, now);

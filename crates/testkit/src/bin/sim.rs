@@ -66,8 +66,6 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
 }
 
 fn simulate(o: &Options) -> ExitCode {
-    // A failed assertion inside a run is reported with its seed; the panic's own words would only come between.
-    std::panic::set_hook(Box::new(|_| {}));
     let (next, answers, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
     let failed = std::thread::scope(|scope| {

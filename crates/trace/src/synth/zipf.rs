@@ -84,4 +84,13 @@ mod tests {
             }
         }
     }
+
+    /// The trace that the reference counts name: 1,000,000 keys, 20,000,000 requests, exponent 1, seed 42. How many
+    /// distinct keys it has is known; the golden counts of the engine hold the rest to it.
+    #[test]
+    fn the_reference_trace_has_its_distinct_keys() {
+        let mut seen = vec![false; 1_000_001];
+        Zipf::new(1_000_000, 1.0, 42).take(20_000_000).for_each(|key| seen[key as usize] = true);
+        assert_eq!(seen.iter().filter(|&&s| s).count(), 914_769);
+    }
 }

@@ -1,7 +1,11 @@
 //! What format an image has, by its first bytes.
 //!
-//! Owns the list of magic numbers. Never reads files. Invariant: none of the magic numbers is longer than
-//! `MAGIC_BYTES_MAX`.
+//! Owns the list of magic numbers, and reads before an image is served. Never writes. Invariant: none of the magic
+//! numbers is longer than `MAGIC_BYTES_MAX`.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use undercroft_host::{DiskFile, FRAME_BYTES};
 
 /// Bytes that suffice to tell every format.
 pub(super) const MAGIC_BYTES_MAX: usize = 8;
@@ -15,6 +19,30 @@ pub(super) enum Magic {
     Qcow2,
     /// A format that is not served; its name.
     Other(&'static str),
+}
+
+/// Reads `len` bytes at `offset`; fewer if the file ends before.
+pub(super) fn read(file: &DiskFile, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    // Place, length and memory as direct I/O needs them.
+    let unit = FRAME_BYTES as u64;
+    let start = offset / unit * unit;
+    let before = (offset - start) as usize;
+    let bytes = (before + len).next_multiple_of(FRAME_BYTES);
+    let mut memory = vec![0u8; bytes + FRAME_BYTES];
+    let at = memory.as_ptr().align_offset(FRAME_BYTES);
+    let mut done = 0;
+    while done < bytes {
+        match file.file.read_at(&mut memory[at + done..at + bytes], start + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            // The rest after an end of file that is not aligned.
+            Err(e) if done > 0 && e.kind() == io::ErrorKind::InvalidInput => break,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let end = (before + len).min(done);
+    Ok(memory[at + before.min(end)..at + end].to_vec())
 }
 
 /// Looks at the first bytes of an image, at least [`MAGIC_BYTES_MAX`] of them unless it is shorter.

@@ -6,6 +6,8 @@
 mod detect;
 mod error;
 mod failures;
+pub mod nbd;
+pub mod qcow2;
 mod raw;
 mod registry;
 
@@ -14,7 +16,6 @@ pub use undercroft_host::EngineChoice;
 
 use detect::Magic;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use undercroft_cache::{Io, IoDone};
 use undercroft_host::{Direct, DiskFile};
@@ -57,6 +58,11 @@ pub trait Backend: Send {
 
     /// Operations submitted and not yet returned by `poll`.
     fn inflight(&self) -> usize;
+
+    /// Operations that have waited longer than the back end finds normal, where it looks.
+    fn stalled_ops(&self) -> usize {
+        0
+    }
 }
 
 /// Which image to open, and how.
@@ -87,6 +93,8 @@ pub enum ImageFormat {
 pub struct OpenOptions {
     /// io_uring or threads.
     pub engine: EngineChoice,
+    /// How long an NBD disk waits for its server.
+    pub nbd: nbd::NbdOptions,
 }
 
 /// Opens an image.
@@ -95,21 +103,25 @@ pub struct OpenOptions {
 /// See [`OpenError`]; each message names the image and the remedy.
 pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>, OpenError> {
     if spec.format == Some(ImageFormat::Nbd) || is_nbd(&spec.location) {
-        return Err(OpenError::Location { location: spec.location.clone(), what: "not yet".into() });
+        return Ok(Box::new(nbd::Nbd::open(spec, options)?));
     }
     let opening = |e| OpenError::opening(&spec.location, spec.read_only, e);
     let (file, not_direct) =
         DiskFile::open(Path::new(&spec.location), spec.read_only, Direct::Prefer).map_err(opening)?;
+    let first_bytes = |file: &DiskFile| {
+        let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
+        detect::read(file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)
+    };
     let format = match spec.format {
         Some(f) => f,
-        None => match detect::magic(&first_bytes(spec, &file)?) {
+        None => match detect::magic(&first_bytes(&file)?) {
             Magic::Qcow2 => ImageFormat::Qcow2,
             Magic::Other(format) => return Err(OpenError::Format { image: spec.location.clone(), format }),
             Magic::None => ImageFormat::Raw,
         },
     };
     match format {
-        ImageFormat::Qcow2 => Err(OpenError::Format { image: spec.location.clone(), format: "qcow2" }),
+        ImageFormat::Qcow2 => Ok(Box::new(qcow2::Qcow2::open(spec, file, not_direct)?)),
         _ => {
             let guessed = spec.format.is_none();
             if guessed {
@@ -127,14 +139,4 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
 /// Whether a location names an NBD server.
 fn is_nbd(location: &str) -> bool {
     location.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
-}
-
-/// The first bytes of an image; fewer if it is shorter.
-fn first_bytes(spec: &ImageSpec, file: &DiskFile) -> Result<Vec<u8>, OpenError> {
-    let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
-    // Memory and length as direct I/O needs them.
-    let mut memory = vec![0u8; 2 * 4096];
-    let at = memory.as_ptr().align_offset(4096);
-    let n = file.file.read_at(&mut memory[at..at + 4096], 0).map_err(failed)?;
-    Ok(memory[at..at + n.min(detect::MAGIC_BYTES_MAX)].to_vec())
 }

@@ -74,6 +74,7 @@ impl Raw {
         options: &OpenOptions,
     ) -> Result<Self, OpenError> {
         let image = || spec.location.clone();
+        let in_use = InUse::claim(file.id, &spec.location, &spec.location, !spec.read_only)?;
         let unit = u64::from(file.align).max(SECTOR);
         let size = file.size_bytes;
         if size == 0 {
@@ -83,7 +84,6 @@ impl Raw {
             let rounded = size.next_multiple_of(unit);
             return Err(OpenError::OddSize { image: image(), size, unit: unit as u32, rounded });
         }
-        let in_use = InUse::claim(file.id, &spec.location, &spec.location, !spec.read_only)?;
         lock(&file, &spec.location, spec.read_only, false)?;
         let io = |doing, source| OpenError::Io { image: image(), doing, source };
         let (engine, no_ring) =
@@ -92,10 +92,7 @@ impl Raw {
             tracing::warn!(image = spec.location, "using threads instead of io_uring, which is slower: {why}");
         }
         if let Some(why) = not_direct {
-            tracing::warn!(
-                image = spec.location,
-                "going through the host page cache, which costs memory twice: {why}; keep the image on ext4, XFS or a block device"
-            );
+            warn_not_direct(&spec.location, &why);
         }
         let (can_discard, can_write_zeroes) = if spec.read_only {
             (false, false)
@@ -267,6 +264,15 @@ impl Backend for Raw {
     fn inflight(&self) -> usize {
         self.engine.inflight()
     }
+}
+
+/// Says that an image goes through the page cache.
+pub(super) fn warn_not_direct(image: &str, why: &str) {
+    tracing::warn!(
+        image,
+        "going through the host page cache, which costs memory twice: {why}; keep the image on ext4, XFS or a block \
+         device"
+    );
 }
 
 /// Takes the locks that QEMU, too, takes on images.

@@ -8,7 +8,22 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use undercroft_host::FileId;
 
-static OPEN: Mutex<BTreeMap<FileId, Entry>> = Mutex::new(BTreeMap::new());
+static OPEN: Mutex<BTreeMap<Image, Entry>> = Mutex::new(BTreeMap::new());
+
+/// What tells one image from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Image {
+    /// A file or a block device.
+    File(FileId),
+    /// An export of an NBD server, by its location.
+    Export(String),
+}
+
+impl From<FileId> for Image {
+    fn from(id: FileId) -> Self {
+        Self::File(id)
+    }
+}
 
 struct Entry {
     /// Location of the disk that came first.
@@ -17,21 +32,21 @@ struct Entry {
     claims: usize,
 }
 
-fn table() -> MutexGuard<'static, BTreeMap<FileId, Entry>> {
+fn table() -> MutexGuard<'static, BTreeMap<Image, Entry>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The right to use one image in one way; ends when dropped.
 #[derive(Debug)]
-pub(super) struct InUse(FileId);
+pub(super) struct InUse(Image);
 
 impl InUse {
     /// Claims the image `id` for the disk at `location`.
-    pub(super) fn claim(id: FileId, image: &str, location: &str, writer: bool) -> Result<Self, OpenError> {
-        let mut table = table();
+    pub(super) fn claim(id: impl Into<Image>, image: &str, location: &str, writer: bool) -> Result<Self, OpenError> {
+        let (mut table, id) = (table(), id.into());
         match table.get_mut(&id) {
             None => {
-                table.insert(id, Entry { by: location.to_owned(), writer, claims: 1 });
+                table.insert(id.clone(), Entry { by: location.to_owned(), writer, claims: 1 });
             }
             Some(e) if !writer && !e.writer => e.claims += 1,
             Some(e) => {

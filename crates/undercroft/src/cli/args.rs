@@ -153,40 +153,40 @@ pub struct ServeArgs {
     pub image: Vec<String>,
 
     /// Memory of the cache, metadata included [default: a quarter of the machine's, at most 1GiB]
-    #[arg(short, long, value_name = "SIZE", requires = "image")]
+    #[arg(short, long, value_name = "SIZE", conflicts_with = "config")]
     pub memory: Option<Size>,
 
     /// Replacement policy
-    #[arg(short, long, value_name = "POLICY", requires = "image", ignore_case = true,
+    #[arg(short, long, value_name = "POLICY", conflicts_with = "config", ignore_case = true,
           value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name())))]
     pub policy: Option<String>,
 
     /// Path of the vhost-user socket, for a single image [default: IMAGE.sock]
-    #[arg(long, value_name = "PATH", requires = "image", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", conflicts_with = "config", value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
 
     /// Refuse writes, and open the image without the right to write
-    #[arg(short, long, requires = "image")]
+    #[arg(short, long, conflicts_with = "config")]
     pub read_only: bool,
 
     /// Format of the images [default: found out from each]
-    #[arg(short, long, value_name = "FORMAT", requires = "image", value_parser = ["raw", "qcow2", "nbd"])]
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "config", value_parser = ["raw", "qcow2", "nbd"])]
     pub format: Option<String>,
 
     /// Longest polling before a worker sleeps; 0 turns it off [default: 50us]
-    #[arg(long, value_name = "TIME", requires = "image")]
+    #[arg(long, value_name = "TIME", conflicts_with = "config")]
     pub poll: Option<Time>,
 
     /// Longest read-ahead of sequential streams; 0 turns it off [default: 512KiB]
-    #[arg(long, value_name = "SIZE", requires = "image")]
+    #[arg(long, value_name = "SIZE", conflicts_with = "config")]
     pub readahead: Option<Size>,
 
     /// Queues of the vhost-user devices, at most what QEMU may use [default: 4]
-    #[arg(long, value_name = "N", requires = "image")]
+    #[arg(long, value_name = "N", conflicts_with = "config")]
     pub queues: Option<u64>,
 
     /// Export the images over NBD too: on a unix socket (a path), a TCP address, or without a value on IMAGE.nbd.sock
-    #[arg(long, value_name = "ADDRESS", requires = "image", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "config", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub nbd: Option<String>,
 
     /// Leave the vhost-user sockets out: NBD only
@@ -194,15 +194,15 @@ pub struct ServeArgs {
     pub no_vhost_user: bool,
 
     /// Group that may use the sockets of the disks; without it, only this user may
-    #[arg(long, value_name = "GROUP", requires = "image")]
+    #[arg(long, value_name = "GROUP", conflicts_with = "config")]
     pub group: Option<String>,
 
     /// Worker threads [default: one per processor]
-    #[arg(long, value_name = "N", requires = "image")]
+    #[arg(long, value_name = "N", conflicts_with = "config")]
     pub workers: Option<u64>,
 
     /// Serve /metrics over TCP too, for Prometheus
-    #[arg(long, value_name = "ADDRESS", requires = "image")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "config")]
     pub metrics: Option<SocketAddr>,
 
     /// Least important lines to log [default: info]

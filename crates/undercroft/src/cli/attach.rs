@@ -277,7 +277,7 @@ fn join(words: &[String]) -> String {
 /// Options on lines of their own, each with its value, joined by backslashes.
 pub fn broken(words: &[String], indent: &str) -> String {
     let lines: Vec<String> = words.chunks(2).map(join).collect();
-    format!("\\\n{indent}{}", lines.join(&format!(" \\\n{indent}")))
+    format!("{indent}{}", lines.join(&format!(" \\\n{indent}")))
 }
 
 #[cfg(test)]

@@ -58,7 +58,8 @@ fn page(command: &clap::Command, name: &str) -> Result<String, Failure> {
     let man =
         Man::new(named).section("1").manual("Undercroft").source(format!("undercroft {}", env!("CARGO_PKG_VERSION")));
     man.render(&mut text).map_err(Failure::Output)?;
-    let mut text = String::from_utf8_lossy(&text).into_owned();
+    // The emptied text still has its heading.
+    let mut text = String::from_utf8_lossy(&text).replace(".SH EXTRA\n", "");
     if let Some(examples) = examples {
         let (before, version) = match text.find(".SH VERSION") {
             Some(at) => text.split_at(at),

@@ -22,6 +22,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// The control socket of the system's daemon.
+const SYSTEM_CONTROL: &str = "/run/undercroft/control.sock";
+
 /// What runs the daemon: serves the plan until it is told to stop, and calls `ready` once everything listens.
 pub type Serve<'a> = &'a dyn Fn(ServePlan, &mut dyn FnMut()) -> anyhow::Result<()>;
 
@@ -71,7 +74,8 @@ pub fn run(words: impl IntoIterator<Item = OsString>, serve: Serve<'_>) -> ExitC
         }
         Err(e) => {
             let _ = out.flush();
-            output::complain(&format!("undercroft: {e}"));
+            // Several things can be wrong at once, each on its line.
+            e.to_string().lines().for_each(|line| output::complain(&format!("undercroft: {line}")));
             ExitCode::FAILURE
         }
     }
@@ -95,9 +99,14 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
     }
 }
 
-/// The control socket that a command talks to: the one given, else the default of this user.
+/// The control socket that a command talks to: the one given, else the default of this user, else that of the system
+/// if this user has none.
 fn control_socket(given: &Option<PathBuf>) -> PathBuf {
-    given.clone().unwrap_or_else(|| crate::config::machine::runtime_dir().join("control.sock"))
+    if let Some(path) = given {
+        return path.clone();
+    }
+    let (own, system) = (crate::config::machine::runtime_dir().join("control.sock"), PathBuf::from(SYSTEM_CONTROL));
+    if !own.exists() && system.exists() { system } else { own }
 }
 
 /// This machine, for checks.

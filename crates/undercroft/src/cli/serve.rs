@@ -119,7 +119,7 @@ pub fn announce(plan: &ServePlan) -> String {
         );
         if let Some(args) = attachment.qemu(Size(4 << 30)) {
             text += "  QEMU, with the guest's memory shared (set its size):\n";
-            text += &format!("    qemu-system-x86_64 -M q35,accel=kvm -m 4G {}\n", attach::broken(&args, "      "));
+            text += &format!("    qemu-system-x86_64 -M q35,accel=kvm -m 4G \\\n{}\n", attach::broken(&args, "      "));
         }
         for uri in attachment.nbd_uris() {
             text += &format!("  NBD: {uri}\n");

@@ -140,8 +140,9 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
             disk.frontends.len().to_string(),
         ]);
     }
-    for column in 3..header.len() {
-        if let Some(column) = table.column_mut(column) {
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i >= 3 {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

@@ -101,7 +101,7 @@ pub const STORE: Section = Section {
         "size",
         "a quarter of the machine's memory, at most `1GiB`",
         "`16MiB` to the machine's memory",
-        "Hard ceiling for cached data and its metadata together. It is allocated at the start and never exceeded."
+        "Hard ceiling for cached data and its metadata together. It is never exceeded."
     )],
 };
 
@@ -127,7 +127,7 @@ pub const DAEMON: Section = Section {
         key!(
             "runtime_dir",
             "path",
-            "`/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
+            "systemd's `RuntimeDirectory`, else `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
             "",
             "Where sockets go that have no path of their own. Made with mode 0755 if it is missing."
         ),

@@ -38,8 +38,13 @@ impl Machine {
     }
 }
 
-/// `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`.
+/// What systemd made for the service (`RuntimeDirectory=`), if it did; else `/run/undercroft` for root, else
+/// `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`.
 pub fn runtime_dir() -> PathBuf {
+    let given = std::env::var("RUNTIME_DIRECTORY").unwrap_or_default();
+    if let Some(first) = given.split(':').next().filter(|d| d.starts_with('/')) {
+        return PathBuf::from(first);
+    }
     let uid = rustix::process::geteuid();
     if uid.is_root() {
         return PathBuf::from("/run/undercroft");

@@ -108,3 +108,37 @@ impl ServePlan {
         Ok((result, change))
     }
 }
+
+/// Puts any bytes through reading and planning and holds the result to its invariants, for the fuzzer.
+///
+/// # Panics
+/// If an invariant of `plan` does not hold: that is a bug.
+pub fn check_bytes(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let machine = Machine {
+        memory_bytes: 8 << 30,
+        cpus: 4,
+        runtime_dir: "/nonexistent/run".into(),
+        current_dir: "/nonexistent".into(),
+        groups: vec![("kvm".to_string(), 104)],
+    };
+    let (spec, problems) = reader::read(text, Path::new("fuzz.toml"));
+    let resolution = resolve(&spec, &machine, problems);
+    for p in &resolution.problems {
+        assert!(!p.error.is_empty() && !p.remedy.is_empty(), "a problem without words: {p:?}");
+    }
+    // Images do not exist here, so a plan with disks is always refused; what was planned is held to its bounds anyway.
+    let plan = &resolution.plan;
+    for disk in &plan.disks {
+        assert!((1..=keys::QUEUES_MAX).contains(&disk.queues) && disk.queue_size.is_power_of_two());
+        assert!(disk.poll <= keys::POLL_MAX && disk.readahead_bytes <= keys::READAHEAD_BYTES_MAX);
+        assert!((1..=keys::WEIGHT_MAX).contains(&disk.weight));
+    }
+    let mut disks = plan.disks.clone();
+    if shares::divide(plan.store.memory_bytes, &mut disks).is_ok() {
+        let sum: u128 = disks.iter().map(|d| u128::from(d.share_bytes)).sum();
+        assert!(sum <= u128::from(plan.store.memory_bytes), "the shares are larger than the memory");
+    }
+    let same = plan.difference(plan);
+    assert!(same.added.is_empty() && same.removed.is_empty(), "a plan differs from itself");
+}

@@ -16,20 +16,21 @@ use toml::de::{DeTable, DeValue};
 /// Reads the text of a configuration file. `file` is only for the record.
 pub fn read(text: &str, file: &Path) -> (ServeSpec, Vec<Problem>) {
     let starts = std::iter::once(0).chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1));
-    let mut reader = Reader { starts: starts.collect(), problems: Vec::new() };
+    let mut reader = Reader { starts: starts.collect(), broken: Vec::new(), problems: Vec::new() };
     let (root, errors) = DeTable::parse_recoverable(text);
     for e in &errors {
         let line = e.span().map(|s| reader.line(s.start));
         reader.problem(line, "", format!("this is not TOML: {}", e.message().trim()), syntax_remedy(text, line));
     }
-    let syntax_lines: Vec<_> = reader.problems.iter().filter_map(|p| p.line).collect();
+    // The parser recovers by guessing: what it made of a broken line is neither a value nor a second problem.
+    reader.broken = reader.problems.iter().filter_map(|p| p.line).collect();
     let mut spec = reader.root(root.get_ref());
     spec.config_file = Some(file.to_path_buf());
-    // The parser recovers by guessing: what it made of a broken line is no second problem.
+    let broken = std::mem::take(&mut reader.broken);
     let mut seen = 0;
     reader.problems.retain(|p| {
         seen += 1;
-        seen <= errors.len() || !p.line.is_some_and(|l| syntax_lines.contains(&l))
+        seen <= errors.len() || !p.line.is_some_and(|l| broken.contains(&l))
     });
     (spec, reader.problems)
 }
@@ -50,6 +51,8 @@ fn syntax_remedy(text: &str, line: Option<usize>) -> String {
 struct Reader {
     /// Offset of the first byte of each line.
     starts: Vec<usize>,
+    /// Lines that are not TOML.
+    broken: Vec<usize>,
     problems: Vec<Problem>,
 }
 
@@ -235,7 +238,7 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
         let value: &'a Spanned<DeValue<'i>> = self.table.get(key)?;
         let line = self.reader.line(value.span().start);
         self.lines.insert(key, line);
-        Some((line, value.get_ref()))
+        (!self.reader.broken.contains(&line)).then(|| (line, value.get_ref()))
     }
 
     fn wrong(&mut self, line: usize, key: &str, value: &DeValue<'_>, expected: &str, example: &str) {

@@ -585,8 +585,9 @@ impl<'m> Resolver<'m> {
     }
 
     fn share(&mut self, disks: &mut [DiskPlan], memory_bytes: u64, line: Option<usize>) {
-        // A single size past the memory has been named already: the sum would only say it again.
-        if disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
+        // A memory too small, or a single size past it, has been named already: the sum would only say it again.
+        let too_small = memory_bytes < keys::MEMORY_BYTES_MIN;
+        if too_small || disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
             return;
         }
         if let Err(misfit) = shares::divide(memory_bytes, disks) {

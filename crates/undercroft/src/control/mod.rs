@@ -127,10 +127,13 @@ impl ControlError {
 
 impl From<Problems> for ControlError {
     fn from(problems: Problems) -> Self {
-        Self::new(
-            ControlErrorKind::Invalid,
-            problems.to_string(),
-            "correct the values named; `undercroft check` looks at a file without serving it",
-        )
+        let kind = ControlErrorKind::Invalid;
+        match problems.problems.as_slice() {
+            [one] if problems.file.is_none() => {
+                let place = if one.place.is_empty() { String::new() } else { format!("{}: ", one.place) };
+                Self::new(kind, format!("{place}{}", one.error), one.remedy.clone())
+            }
+            _ => Self::new(kind, problems.to_string(), "correct what is named; nothing has been changed"),
+        }
     }
 }

@@ -65,6 +65,8 @@ pub struct Harness {
 
 impl Harness {
     pub fn new(backend: Box<dyn Backend>) -> Self {
+        // Warnings of the back ends belong to a failed test's output.
+        let _ = tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init();
         let epoll = Epoll::new().unwrap();
         epoll.add(backend.wake_fd(), 0, Interest::Read, Trigger::Level).unwrap();
         Self {
@@ -305,6 +307,16 @@ pub fn try_run(program: &str, args: &[&str]) -> Output {
         .args(args)
         .output()
         .unwrap_or_else(|e| panic!("{program} does not run ({e}): apt-get install qemu-utils nbdkit libnbd-bin"))
+}
+
+/// Panics with the first place where two disks differ.
+pub fn assert_same(got: &[u8], expected: &[u8], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    if let Some(at) = got.iter().zip(expected).position(|(a, b)| a != b) {
+        let differing = got.iter().zip(expected).filter(|(a, b)| a != b).count();
+        let zeroes = got[at..].iter().take_while(|&&b| b == 0).count();
+        panic!("{what}: {differing} bytes differ, the first at {at:#x} (from there on, {zeroes} zeroes were read)");
+    }
 }
 
 /// Says that a test does not run here, and why.

@@ -3,4 +3,6 @@
 //! One binary, so that there is one link. Needs qemu-utils and nbdkit for what concerns them.
 
 mod harness;
+mod nbd;
+mod qcow2;
 mod raw;

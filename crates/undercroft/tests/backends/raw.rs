@@ -17,7 +17,7 @@ fn image(dir: &Path, bytes: u64) -> PathBuf {
 
 fn open_with(path: &Path, engine: EngineChoice) -> Harness {
     let spec = spec(path, ImageFormat::Raw, false);
-    Harness::new(backend::open(&spec, &OpenOptions { engine }).unwrap())
+    Harness::new(backend::open(&spec, &OpenOptions { engine, ..OpenOptions::default() }).unwrap())
 }
 
 #[test]

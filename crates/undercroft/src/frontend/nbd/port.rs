@@ -465,8 +465,8 @@ impl<S: Stream> Port for NbdPort<S> {
                 Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Over => break,
             }
         }
-        if out.len() == start && !self.outbox.is_empty() {
-            // Only errors: no reply of the core will remind anybody to send them.
+        if out.len() == start && (!self.outbox.is_empty() || self.state != State::Open) {
+            // Only errors, or the end: no reply of the core will remind anybody to send them, or to close.
             self.flush();
         }
         self.can_go_on()

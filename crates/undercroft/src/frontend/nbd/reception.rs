@@ -19,10 +19,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes received from a client in its handshake at a time.
 const PIECE: usize = 16 * 1024;
-/// How long a connection at its end may take to fetch its last replies and to close.
+/// How long a connection at its end may take to fetch another part of its last replies, or to close.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
+/// How long it may take for all of them.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
 /// A handshake this old makes room for a newcomer when there are too many.
 const GRACE: Duration = Duration::from_secs(1);
+/// While the server stops, it looks this often whether it is done.
+const STOP_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after the kernel refused to accept a connection (no descriptors left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections closing at a time at most; more are closed at once.
@@ -126,7 +130,12 @@ impl Guest {
             while self.sent < self.out.len() {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 match rustix::net::send(&self.socket, &self.out[self.sent..], flags) {
-                    Ok(n) => self.sent += n,
+                    Ok(n) => {
+                        self.sent += n;
+                        if let Then::Close { .. } = self.then {
+                            self.deadline = (Instant::now() + LEAVE_TIME).min(self.since + LEAVE_TIME_MAX);
+                        }
+                    }
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => return Fate::Stays,
                     Err(_) => return Fate::Gone,
@@ -193,7 +202,8 @@ impl Guest {
                     return Some(Fate::Gone);
                 }
                 self.then = Then::Close { shut: false };
-                self.deadline = self.deadline.min(Instant::now() + LEAVE_TIME);
+                self.since = Instant::now();
+                self.deadline = self.since + LEAVE_TIME;
             }
             Step::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
         }
@@ -232,8 +242,14 @@ impl Reception {
         self.listener = None;
         self.guests.retain(|g| !g.is_handshaking());
         self.shared.detach_all();
-        self.welcome_leavers();
-        while !self.guests.is_empty() {
+        // A worker lets go of a port a moment after it says so. One that has ended never does, hence the limit.
+        let limit = Instant::now() + LEAVE_TIME_MAX;
+        loop {
+            let gone = self.shared.is_empty();
+            self.welcome_leavers();
+            if self.guests.is_empty() && (gone || Instant::now() >= limit) {
+                return;
+            }
             self.turn();
         }
     }
@@ -279,6 +295,10 @@ impl Reception {
     /// Sleeps until something is to do.
     fn wait(&mut self, now: Instant, accepting: bool) {
         let mut until = self.guests.iter().map(|g| g.deadline).min();
+        if self.listener.is_none() {
+            let soon = now + STOP_PAUSE;
+            until = Some(until.map_or(soon, |u| u.min(soon)));
+        }
         if self.listener.is_some() && !accepting {
             let retry = match self.guests.iter().filter(|g| g.is_handshaking()).map(|g| g.since + GRACE).min() {
                 Some(t) if now >= self.accept_after => t,

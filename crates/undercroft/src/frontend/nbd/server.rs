@@ -60,6 +60,10 @@ impl Shared {
         lock(&self.connections).1.len() < self.options.connections_max
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.connections).1.is_empty()
+    }
+
     pub(super) fn leavers(&self) -> Vec<Leaver> {
         std::mem::take(&mut *lock(&self.leavers))
     }
@@ -99,11 +103,12 @@ impl Shared {
 
     /// A port is dropped: its socket comes back to the server's thread, to be closed without haste.
     fn farewell(&self, key: u64, stream: SocketStream, bytes: Vec<u8>) {
+        // In this order: a stopping server takes "no connections" to mean that all leavers are known.
+        lock(&self.leavers).push(Leaver { socket: stream.into_socket(), bytes });
         let entry = lock(&self.connections).1.remove(&key);
         if let Some(e) = entry {
             tracing::info!(peer = %e.connection.peer, disk = %e.connection.export, "NBD client disconnected");
         }
-        lock(&self.leavers).push(Leaver { socket: stream.into_socket(), bytes });
         self.bell.signal();
     }
 }
@@ -163,7 +168,7 @@ impl NbdServer {
     }
 
     /// Takes no more clients, has requests under way answered, and closes all connections. Waits for requests under
-    /// way, and for at most two seconds for clients to take their replies.
+    /// way, and a few seconds at most for clients to take their replies.
     pub fn stop(mut self) {
         self.end();
     }

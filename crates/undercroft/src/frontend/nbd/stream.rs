@@ -81,12 +81,11 @@ impl Stream for SocketStream {
     fn watch_room(&mut self) {
         let events = epoll::EventFlags::OUT | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(0);
-        let result = match self.watched {
-            true => epoll::modify(&self.room, &self.socket, data, events),
-            false => epoll::add(&self.room, &self.socket, data, events),
-        };
+        // Changing what is watched tells nobody anything if the set has something to say already, and nobody ever asks
+        // what it is; adding always does.
+        self.unwatch_room();
         self.watched = true;
-        if result.is_err() {
+        if epoll::add(&self.room, &self.socket, data, events).is_err() {
             // The kernel is out of memory: a connection that would never be woken again is better closed.
             self.close();
         }

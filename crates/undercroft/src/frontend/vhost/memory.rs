@@ -95,6 +95,12 @@ impl GuestMap {
         self.regions.is_empty()
     }
 
+    /// The regions, sorted by guest address.
+    #[cfg(test)]
+    pub(super) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
     /// Index of the region that holds guest address `guest`; `hint` is tried first, and becomes the answer.
     #[inline]
     fn find(&self, guest: u64, hint: &mut u32) -> Option<usize> {
@@ -157,7 +163,7 @@ impl GuestMap {
     pub(super) fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
         let r = self.regions.iter().find(|r| user.wrapping_sub(r.user) < r.len)?;
         let offset = user - r.user;
-        if len as u64 > r.len - offset || offset % align as u64 != 0 {
+        if len as u64 > r.len - offset || !offset.is_multiple_of(align as u64) {
             return None;
         }
         Some(Window { mapping: Arc::clone(&r.mapping), offset: offset as usize, len })

@@ -12,6 +12,8 @@ mod chain;
 mod config;
 mod inflight;
 pub mod limits;
+#[cfg(test)]
+mod live;
 mod memory;
 mod port;
 mod request;

@@ -11,7 +11,7 @@ use super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES, Profile};
 use super::inflight::{InflightArea, InflightLog};
 use super::limits::{QUEUE_SIZE_MAX, RANGES_MAX};
 use super::memory::{GuestMap, Span};
-use super::request::{Action, Status, decode};
+use super::request::{Action, Range, Status, decode};
 use super::ring::{Broken, Ring, RingAddresses};
 use super::slots::{Maps, Slots};
 use crate::frontend::{Peer, Port, PortInterest, Protocol};
@@ -199,6 +199,8 @@ pub(super) struct VhostPort {
     hint: u32,
     /// Pieces of the chain in hand.
     spans: Vec<Span>,
+    /// Ranges of the chain in hand, if it discards or zeroes.
+    ranges: Vec<Range>,
     /// Counts sessions; slots of former ones are orphans.
     session: u32,
     orphans: usize,
@@ -229,6 +231,7 @@ impl VhostPort {
             maps: Maps::new(),
             hint: 0,
             spans: Vec::with_capacity(8),
+            ranges: Vec::with_capacity(RANGES_MAX),
             session: 0,
             orphans: 0,
             under_way: 0,
@@ -420,7 +423,7 @@ impl VhostPort {
 
     /// Takes one chain of queue `index`, of which there must be one. Returns false if it has to wait for room.
     fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
-        let Self { queues, slots, maps, spans, hint, disk, .. } = self;
+        let Self { queues, slots, maps, spans, ranges, hint, disk, .. } = self;
         let queue = &mut queues[usize::from(index)];
         let ring = queue.ring.as_mut().expect("a running queue has a ring");
         let repeated = queue.again.pop();
@@ -430,10 +433,8 @@ impl VhostPort {
         };
         let map = maps.current();
         let chain = walk(ring, map, head, hint, spans)?;
-        let action = decode(map, spans, &chain, disk);
-        if let Action::Ranges(ranges) = &action
-            && ranges.as_slice().len() > room
-        {
+        let action = decode(map, spans, &chain, disk, ranges);
+        if matches!(action, Action::Ranges) && ranges.len() > room {
             match repeated {
                 Some(head) => queue.again.push(head),
                 None => ring.set_next_available(ring.next_available().wrapping_sub(1)),
@@ -496,9 +497,9 @@ impl VhostPort {
                 out.push(request(tag, Op::Flush, 0, 0));
                 self.under_way += 1;
             }
-            Action::Ranges(ranges) => {
-                slot.parts = ranges.as_slice().len() as u16;
-                for range in ranges.as_slice() {
+            Action::Ranges => {
+                slot.parts = ranges.len() as u16;
+                for range in ranges.iter() {
                     let map = maps.hold();
                     let (part, slot) = slots.take();
                     slot.parent = Some(tag);

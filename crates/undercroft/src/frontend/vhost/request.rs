@@ -62,19 +62,6 @@ pub(super) struct Range {
     pub len: u64,
 }
 
-/// The ranges of one request.
-#[derive(Debug)]
-pub(super) struct Ranges {
-    list: [Range; RANGES_MAX],
-    len: usize,
-}
-
-impl Ranges {
-    pub(super) fn as_slice(&self) -> &[Range] {
-        &self.list[..self.len]
-    }
-}
-
 /// What to do for a request.
 #[derive(Debug)]
 pub(super) enum Action {
@@ -84,17 +71,23 @@ pub(super) enum Action {
     Write { offset: u64, len: u32, first: usize, skip: u32 },
     /// A flush.
     Flush,
-    /// A discard or write-zeroes.
-    Ranges(Ranges),
+    /// A discard or write-zeroes of the ranges found.
+    Ranges,
     /// Write the disk's serial number.
     Serial,
     /// Nothing is left to do but to say so.
     Answer(Status),
 }
 
-/// Finds out what a chain asks for. `spans` are its pieces.
+/// Finds out what a chain asks for. `spans` are its pieces; `ranges` becomes what it discards or zeroes.
 #[inline]
-pub(super) fn decode(map: &GuestMap, spans: &[Span], chain: &Chain, disk: &Profile) -> Action {
+pub(super) fn decode(
+    map: &GuestMap,
+    spans: &[Span],
+    chain: &Chain,
+    disk: &Profile,
+    ranges: &mut Vec<Range>,
+) -> Action {
     if chain.fault.is_some() {
         return Action::Answer(Status::IoError);
     }
@@ -122,9 +115,10 @@ pub(super) fn decode(map: &GuestMap, spans: &[Span], chain: &Chain, disk: &Profi
         VIRTIO_BLK_T_DISCARD if disk.discard_sectors_max == 0 => Action::Answer(Status::Unsupported),
         VIRTIO_BLK_T_WRITE_ZEROES if disk.write_zeroes_sectors_max == 0 => Action::Answer(Status::Unsupported),
         VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES => {
-            match ranges(map, &readable[first..], skip, payload, kind == VIRTIO_BLK_T_DISCARD, disk) {
-                Ok(ranges) if ranges.len == 0 => Action::Answer(Status::Ok),
-                Ok(ranges) => Action::Ranges(ranges),
+            let discard = kind == VIRTIO_BLK_T_DISCARD;
+            match read_ranges(map, &readable[first..], skip, payload, discard, disk, ranges) {
+                Ok(()) if ranges.is_empty() => Action::Answer(Status::Ok),
+                Ok(()) => Action::Ranges,
                 Err(status) => Action::Answer(status),
             }
         }
@@ -173,14 +167,16 @@ fn gather(map: &GuestMap, pieces: &[Span], skip: u32, to: &mut [u8]) -> Option<(
 }
 
 /// Reads and checks the ranges of a discard or write-zeroes request: all of them before the first is acted on.
-fn ranges(
+fn read_ranges(
     map: &GuestMap,
     pieces: &[Span],
     skip: u32,
     payload: u64,
     discard: bool,
     disk: &Profile,
-) -> Result<Ranges, Status> {
+    ranges: &mut Vec<Range>,
+) -> Result<(), Status> {
+    ranges.clear();
     let bytes = usize::try_from(payload).map_err(|_| Status::IoError)?;
     if bytes == 0 || !bytes.is_multiple_of(RANGE_BYTES) || bytes > RANGES_MAX * RANGE_BYTES {
         return Err(Status::IoError);
@@ -188,7 +184,6 @@ fn ranges(
     let mut copy = [0; RANGES_MAX * RANGE_BYTES];
     gather(map, pieces, skip, &mut copy[..bytes]).ok_or(Status::IoError)?;
     let sectors_max = if discard { disk.discard_sectors_max } else { disk.write_zeroes_sectors_max };
-    let mut ranges = Ranges { list: [Range { op: Op::Discard, offset: 0, len: 0 }; RANGES_MAX], len: 0 };
     for entry in copy[..bytes].chunks_exact(RANGE_BYTES) {
         let sector = u64::from_le_bytes(std::array::from_fn(|i| entry[i]));
         let sectors = u32::from_le_bytes(std::array::from_fn(|i| entry[8 + i]));
@@ -207,8 +202,7 @@ fn ranges(
             continue;
         }
         let op = if discard { Op::Discard } else { Op::WriteZeroes { unmap, fua: false } };
-        ranges.list[ranges.len] = Range { op, offset, len };
-        ranges.len += 1;
+        ranges.push(Range { op, offset, len });
     }
-    Ok(ranges)
+    Ok(())
 }

@@ -12,8 +12,9 @@ use crate::frontend::{DiskInfo, Port};
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use undercroft_cache::{DiskId, IoError, Op, Request};
-use vm_memory::{Bytes, MmapRegion};
+use vm_memory::{Bytes, FileOffset, MmapRegion};
 
 pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
@@ -23,7 +24,7 @@ pub(super) const INDIRECT: u16 = 4;
 pub(super) const DATA: u64 = 0x10_0000;
 pub(super) const DATA_SPLIT: u64 = 0x18_0000;
 pub(super) const DATA_END: u64 = 0x19_0000;
-const RINGS_LEN: u64 = 0x4_0000;
+const REGIONS: [(u64, u64); 3] = [(0, 0x4_0000), (DATA, DATA_SPLIT), (DATA_SPLIT, DATA_END)];
 const RING_STRIDE: u64 = 0x8000;
 const USER: u64 = 0x7f00_0000_0000;
 
@@ -38,9 +39,12 @@ pub(super) struct Guest {
 impl Guest {
     pub(super) fn new(queues: u16, size: u16) -> Guest {
         let mut map = GuestMap::default();
-        for (guest, end) in [(0, RINGS_LEN), (DATA, DATA_SPLIT), (DATA_SPLIT, DATA_END)] {
+        for (guest, end) in REGIONS {
             let len = end - guest;
-            let mapping = Arc::new(MmapRegion::new(len as usize).expect("memory"));
+            let fd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+            rustix::fs::ftruncate(&fd, len).expect("memory");
+            let file = FileOffset::new(File::from(fd), 0);
+            let mapping = Arc::new(MmapRegion::from_file(file, len as usize).expect("memory"));
             map = map.with(Region { guest, user: USER + guest, len, mapping }).expect("regions do not overlap");
         }
         let zero = vec![0; usize::from(queues)];
@@ -106,6 +110,26 @@ impl Guest {
         *at = at.wrapping_add(1);
         let at = *at;
         self.set_available(queue, at);
+    }
+
+    /// Makes the chain at `head` available, and says whether the device wants to be kicked for it.
+    pub(super) fn offer_live(&mut self, queue: u16, head: u16) -> bool {
+        let old = self.available[usize::from(queue)];
+        fence(Ordering::SeqCst);
+        self.offer(queue, head);
+        fence(Ordering::SeqCst);
+        self.available_event(queue) == old
+    }
+
+    /// Chains made available so far.
+    pub(super) fn offered(&self, queue: u16) -> u16 {
+        self.available[usize::from(queue)]
+    }
+
+    /// Asks to be notified of the very next used entry.
+    pub(super) fn ask(&self, queue: u16) {
+        self.set_used_event(queue, self.used[usize::from(queue)]);
+        fence(Ordering::SeqCst);
     }
 
     /// Sets the available index.

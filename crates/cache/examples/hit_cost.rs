@@ -1,0 +1,135 @@
+//! What a RAM hit costs: nanoseconds per 4 KiB and per 256 KiB read, beside the copy alone.
+//!
+//! `cargo run --release -p undercroft-cache --example hit_cost [policy]`. Measures the core only: no front end, no
+//! guest. The medians of several rounds, and the least; read them as ratios.
+
+use std::hint::black_box;
+use std::time::Instant;
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId, Request,
+};
+use undercroft_engine::PolicyKind;
+
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 64 * 1024;
+const DISK: DiskId = DiskId(0);
+
+/// Copies to one buffer, as a front end would copy to a guest, and keeps what is submitted.
+struct Front {
+    to: Vec<u8>,
+    ios: Vec<Io>,
+    replies: u64,
+}
+
+impl Effects for Front {
+    #[inline]
+    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
+        self.to[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    #[inline]
+    fn reply(&mut self, _req: ReqId, _result: Result<(), IoError>) {
+        self.replies += 1;
+    }
+}
+
+fn read(block: u64, blocks: u64) -> Request {
+    let id = ReqId { port: 0, tag: 0 };
+    Request { id, disk: DISK, op: Op::Read, offset: block * BLOCK as u64, len: blocks * BLOCK as u64 }
+}
+
+/// Units of the first `blocks` blocks in an order that no prefetcher guesses.
+fn scattered(n: usize, unit: u64, blocks: u64) -> Vec<u64> {
+    let units = blocks / unit;
+    (0..n as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % units * unit).collect()
+}
+
+/// Nanoseconds per call of `f` over all of `at`: the least and the median of some rounds.
+fn measure(at: &[u64], mut f: impl FnMut(&[u64])) -> (f64, f64) {
+    let mut rounds: Vec<f64> = (0..15)
+        .map(|_| {
+            let began = Instant::now();
+            f(at);
+            began.elapsed().as_nanos() as f64 / at.len() as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    (rounds[0], rounds[rounds.len() / 2])
+}
+
+fn main() {
+    let policy = std::env::args().nth(1).map_or(Ok(PolicyKind::S3Fifo), |name| name.parse()).unwrap_or_else(|e| {
+        eprintln!("{e}");
+        std::process::exit(2);
+    });
+    let mut core = Core::new(CoreOptions::new(400 << 20)).expect("address space");
+    let options = DiskOptions {
+        size_bytes: BLOCKS * BLOCK as u64,
+        align: 512,
+        read_only: false,
+        can_discard: false,
+        can_write_zeroes: false,
+        policy,
+        capacity_blocks: BLOCKS as u32 * 5 / 4,
+        readahead_bytes: 1 << 20,
+        write_allocate: true,
+    };
+    core.add_disk(DISK, options).unwrap_or_else(|e| panic!("{e}"));
+    let mut front = Front { to: vec![0; 64 * BLOCK], ios: Vec::new(), replies: 0 };
+    for block in (0..BLOCKS).step_by(16) {
+        core.apply(Event::Request(read(block, 16)), 0, &mut front);
+        while let Some(mut io) = front.ios.pop() {
+            // Written, or all frames would be the kernel's one page of zeroes.
+            io.buf.pieces_mut().for_each(|p| p.fill(1));
+            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+            core.apply(Event::IoDone(done), 0, &mut front);
+        }
+    }
+    let reads_before = core.stats(DISK).backend_reads;
+    let from: Vec<u8> = vec![1; (BLOCKS as usize) * BLOCK];
+    let mut to = vec![0u8; 64 * BLOCK];
+    println!("{policy}, {BLOCKS} blocks cached of {:?}", core.stats(DISK).cached_blocks);
+    println!("{:34} {:>9} {:>9}", "ns per read", "least", "median");
+    // The first in the processor's cache, to see what the core itself costs; the others from memory, as guests do.
+    for (name, unit, n, blocks) in [
+        ("4 KiB of 1 MiB", 1u64, 60_000usize, 256u64),
+        ("4 KiB", 1, 60_000, BLOCKS),
+        ("64 KiB", 16, 10_000, BLOCKS),
+        ("256 KiB", 64, 3000, BLOCKS),
+    ] {
+        let at = scattered(n, unit, blocks);
+        let bytes = unit as usize * BLOCK;
+        let (least, median) = measure(&at, |at| {
+            for &b in at {
+                let b = b as usize * BLOCK;
+                to[..bytes].copy_from_slice(&from[b..b + bytes]);
+                black_box(&mut to);
+            }
+        });
+        println!("{:34} {least:9.1} {median:9.1}", format!("{name}: copy alone"));
+        let mut hits = |ahead: usize| {
+            measure(&at, |at| {
+                for (i, &b) in at.iter().enumerate() {
+                    if let Some(&next) = at.get(i + ahead)
+                        && ahead > 0
+                    {
+                        core.prefetch(&read(next, unit));
+                    }
+                    core.apply(Event::Request(read(b, unit)), 0, &mut front);
+                }
+                black_box(&mut front.to);
+            })
+        };
+        for (label, ahead) in [("core", 0), ("core, prefetch 2 ahead", 2), ("core, prefetch 8 ahead", 8)] {
+            let (least, median) = hits(ahead);
+            println!("{:34} {least:9.1} {median:9.1}", format!("{name}: {label}"));
+        }
+    }
+    assert_eq!(core.stats(DISK).backend_reads, reads_before, "all that was measured were hits");
+}

@@ -1,0 +1,129 @@
+//! The hot path does not allocate: counted by the allocator itself.
+//!
+//! One test in one process, so that nothing else allocates meanwhile on this thread; the counter is per thread.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId, Request,
+};
+use undercroft_engine::PolicyKind;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system allocator with the arguments it came with.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: as above.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(p, layout) }
+    }
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: as above.
+        unsafe { System.realloc(p, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const B: u64 = 4096;
+const DISK: DiskId = DiskId(0);
+
+/// A front end with room for everything from the start.
+struct Front {
+    data: Vec<u8>,
+    ios: Vec<Io>,
+    replies: u64,
+}
+
+impl Effects for Front {
+    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
+        self.data[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    fn copy_in(&mut self, _req: ReqId, at: usize, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.data[at..at + bytes.len()]);
+    }
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
+        assert_eq!(result, Ok(()));
+        self.replies += 1;
+    }
+}
+
+fn request(op: Op, block: u64, blocks: u64) -> Event {
+    let id = ReqId { port: 0, tag: 0 };
+    Event::Request(Request { id, disk: DISK, op, offset: block * B, len: blocks * B })
+}
+
+/// Applies an event and completes everything it starts; allocations that happened within the core.
+fn through(core: &mut Core, front: &mut Front, event: Event) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    core.apply(event, 0, front);
+    while let Some(io) = front.ios.pop() {
+        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+        core.apply(Event::IoDone(done), 0, front);
+    }
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+#[test]
+fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
+    for policy in PolicyKind::ALL {
+        let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
+        let options = DiskOptions {
+            size_bytes: 4096 * B,
+            align: 512,
+            read_only: false,
+            can_discard: true,
+            can_write_zeroes: true,
+            policy,
+            capacity_blocks: 1024,
+            readahead_bytes: 256 << 10,
+            write_allocate: true,
+        };
+        core.add_disk(DISK, options).unwrap();
+        let mut front = Front { data: vec![0; 64 * B as usize], ios: Vec::with_capacity(64), replies: 0 };
+
+        // Warm up: tables grow to what this load needs.
+        for block in (0..4096).step_by(16) {
+            through(&mut core, &mut front, request(Op::Read, block, 16));
+            through(&mut core, &mut front, request(Op::Write { fua: false }, block, 4));
+        }
+        through(&mut core, &mut front, request(Op::Flush, 0, 0));
+
+        through(&mut core, &mut front, request(Op::Read, 7, 1));
+        through(&mut core, &mut front, request(Op::Read, 7, 1));
+        let hits = core.stats(DISK).hit_blocks;
+        let mut on_hits = 0;
+        for _ in 0..100 {
+            on_hits += through(&mut core, &mut front, request(Op::Read, 7, 1));
+        }
+        assert_eq!(core.stats(DISK).hit_blocks, hits + 100, "{policy}: they were hits");
+        assert_eq!(on_hits, 0, "{policy}: a hit allocated");
+
+        // The first half of the load is warming up too: tables grow to the depth that it needs.
+        let (misses, mut warm) = (core.stats(DISK).backend_reads, 0);
+        for i in 0..8000u64 {
+            let block = i.wrapping_mul(0x9e37_79b9) % 4000;
+            let now = through(&mut core, &mut front, request(Op::Read, block, 1 + i % 64))
+                + through(&mut core, &mut front, request(Op::Write { fua: false }, block, 1 + i % 8))
+                + through(&mut core, &mut front, request(Op::Flush, 0, 0));
+            warm += if i < 4000 { 0 } else { now };
+        }
+        assert!(core.stats(DISK).backend_reads > misses + 2000, "{policy}: there were misses");
+        assert_eq!(warm, 0, "{policy}: a miss or a write allocated");
+    }
+}

@@ -1,0 +1,326 @@
+//! The rules of the data path, one small scenario each; the simulation looks for everything in between.
+
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
+};
+use undercroft_engine::PolicyKind;
+
+const B: u64 = 4096;
+const DISK: DiskId = DiskId(0);
+const WRITE: Op = Op::Write { fua: false };
+
+/// A client that writes bytes of the value of its tag, and a disk that does nothing until told.
+#[derive(Default)]
+struct Front {
+    ios: Vec<Io>,
+    replies: Vec<(u32, Result<(), IoError>)>,
+    /// First byte of the last data copied out, per request.
+    seen: Vec<(u32, usize, u8)>,
+}
+
+impl Effects for Front {
+    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
+        self.seen.push((req.tag, at, bytes[0]));
+    }
+    fn copy_in(&mut self, req: ReqId, _at: usize, bytes: &mut [u8]) {
+        bytes.fill(req.tag as u8);
+    }
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
+        self.replies.push((req.tag, result));
+    }
+}
+
+struct Rig {
+    core: Core,
+    front: Front,
+}
+
+impl Rig {
+    fn new(change: impl FnOnce(&mut DiskOptions)) -> Self {
+        let mut core = Core::new(CoreOptions::new(16 << 20)).unwrap();
+        let mut options = DiskOptions {
+            size_bytes: 256 * B,
+            align: 512,
+            read_only: false,
+            can_discard: true,
+            can_write_zeroes: true,
+            policy: PolicyKind::Lru,
+            capacity_blocks: 64,
+            readahead_bytes: 0,
+            write_allocate: true,
+        };
+        change(&mut options);
+        core.add_disk(DISK, options).unwrap();
+        Self { core, front: Front::default() }
+    }
+
+    fn ask(&mut self, tag: u32, op: Op, offset: u64, len: u64) {
+        let req = Request { id: ReqId { port: 0, tag }, disk: DISK, op, offset, len };
+        self.core.apply(Event::Request(req), 0, &mut self.front);
+    }
+
+    /// Completes the oldest operation; a read finds bytes of `value`.
+    fn complete(&mut self, value: u8, result: Result<(), IoError>) -> IoKind {
+        let mut io = self.front.ios.remove(0);
+        if io.kind == IoKind::Read {
+            io.buf.pieces_mut().for_each(|p| p.fill(value));
+        }
+        let kind = io.kind;
+        let done = IoDone { op: io.op, disk: DISK, buf: io.buf, result, extents: Vec::new() };
+        self.core.apply(Event::IoDone(done), 0, &mut self.front);
+        kind
+    }
+
+    fn replies(&mut self) -> Vec<(u32, Result<(), IoError>)> {
+        std::mem::take(&mut self.front.replies)
+    }
+
+    fn seen(&mut self) -> Vec<(u32, usize, u8)> {
+        std::mem::take(&mut self.front.seen)
+    }
+
+    fn shapes(&self) -> Vec<(u64, u64)> {
+        self.front.ios.iter().map(|io| (io.offset, io.len)).collect()
+    }
+
+    /// Completes everything and checks that nothing is left.
+    fn rest(mut self) {
+        while !self.front.ios.is_empty() {
+            self.complete(0, Ok(()));
+        }
+        assert!(self.core.is_idle(DISK));
+        self.core.check();
+    }
+}
+
+#[test]
+fn misses_on_one_block_join_into_one_read() {
+    let mut r = Rig::new(|_| ());
+    r.ask(1, Op::Read, 0, 4 * B);
+    r.ask(2, Op::Read, B, B);
+    r.ask(3, Op::Read, 2 * B + 100, 50);
+    assert_eq!(r.shapes(), [(0, 4 * B)]);
+    r.complete(7, Ok(()));
+    assert_eq!(r.replies(), [(1, Ok(())), (2, Ok(())), (3, Ok(()))]);
+    assert_eq!(r.core.stats(DISK).joined_blocks, 2);
+    r.seen();
+    r.ask(4, Op::Read, 0, 4 * B);
+    assert_eq!(r.replies(), [(4, Ok(()))], "and now they hit");
+    assert_eq!(r.seen(), [(4, 0, 7), (4, 4096, 7), (4, 8192, 7), (4, 12288, 7)]);
+    r.rest();
+}
+
+#[test]
+fn a_request_that_hits_in_part_reads_only_the_rest() {
+    let mut r = Rig::new(|_| ());
+    r.ask(1, Op::Read, 2 * B, B);
+    r.complete(7, Ok(()));
+    r.ask(2, Op::Read, 0, 5 * B);
+    assert_eq!(r.shapes(), [(0, 2 * B), (3 * B, 2 * B)]);
+    r.complete(1, Ok(()));
+    assert_eq!(r.replies(), [(1, Ok(()))]);
+    r.complete(2, Ok(()));
+    assert_eq!(r.replies(), [(2, Ok(()))]);
+    r.rest();
+}
+
+#[test]
+fn a_write_makes_a_racing_read_stale() {
+    let mut r = Rig::new(|o| o.write_allocate = false);
+    r.ask(1, Op::Read, 0, B);
+    r.ask(9, WRITE, 0, B);
+    r.ask(2, Op::Read, 0, B);
+    assert_eq!(r.shapes(), [(0, B), (0, B)], "the second read waits for the write");
+    r.complete(7, Ok(()));
+    assert_eq!((r.replies(), r.seen()), (vec![(1, Ok(()))], vec![(1, 0, 7)]));
+    assert_eq!(r.core.stats(DISK).stale_fills, 1);
+    r.complete(0, Ok(()));
+    // The read had been given a slot, so the written block took it.
+    assert_eq!((r.replies(), r.seen()), (vec![(9, Ok(())), (2, Ok(()))], vec![(2, 0, 9)]));
+    r.rest();
+}
+
+#[test]
+fn readers_get_the_old_block_until_the_write_is_done_and_lose_it_if_it_fails() {
+    let mut r = Rig::new(|_| ());
+    r.ask(5, WRITE, 0, B);
+    r.complete(0, Ok(()));
+    r.ask(6, WRITE, 0, B);
+    r.ask(1, Op::Read, 0, B);
+    assert_eq!((r.replies(), r.seen()), (vec![(5, Ok(())), (1, Ok(()))], vec![(1, 0, 5)]));
+    r.complete(0, Err(IoError::NoSpace));
+    assert_eq!(r.replies(), [(6, Err(IoError::NoSpace))]);
+    assert_eq!(r.core.stats(DISK).cached_blocks, 0);
+    r.ask(2, Op::Read, 0, B);
+    assert_eq!(r.shapes(), [(0, B)], "the disk is asked what it holds");
+    r.rest();
+}
+
+#[test]
+fn overlapping_writes_go_in_order_of_arrival() {
+    let mut r = Rig::new(|_| ());
+    r.ask(1, WRITE, 0, 2 * B);
+    r.ask(2, WRITE, B, 2 * B);
+    r.ask(3, WRITE, 5 * B, B);
+    assert_eq!(r.shapes(), [(0, 2 * B), (5 * B, B)]);
+    r.complete(0, Ok(()));
+    assert_eq!(r.shapes(), [(5 * B, B), (B, 2 * B)]);
+    r.rest();
+}
+
+#[test]
+fn a_partial_write_is_aligned_overlaid_or_merged() {
+    let mut r = Rig::new(|_| ());
+    r.ask(1, WRITE, 512, 1024);
+    assert_eq!(r.shapes(), [(512, 1024)], "aligned: alone");
+    r.complete(0, Ok(()));
+    assert_eq!(r.core.stats(DISK).cached_blocks, 0, "and not cached");
+    r.ask(2, WRITE, 700, 10);
+    assert_eq!(r.shapes(), [(0, B)], "not aligned: the block is read");
+    assert_eq!(r.complete(7, Ok(())), IoKind::Read);
+    assert_eq!(r.shapes(), [(512, 512)], "and its sector written");
+    r.complete(0, Ok(()));
+    assert_eq!(r.core.stats(DISK).cached_blocks, 1);
+    r.ask(3, WRITE, 1023, 2);
+    assert_eq!(r.shapes(), [(512, 1024)], "cached: overlaid, and written as far as the alignment asks");
+    r.complete(0, Ok(()));
+    r.replies();
+    r.ask(4, Op::Read, 1022, 1);
+    r.ask(5, Op::Read, 1023, 1);
+    r.ask(6, Op::Read, 1025, 1);
+    r.ask(7, Op::Read, 705, 1);
+    assert_eq!(r.seen(), [(4, 0, 7), (5, 0, 3), (6, 0, 7), (7, 0, 2)]);
+    r.rest();
+}
+
+#[test]
+fn the_last_block_is_cut_at_the_end_of_the_disk() {
+    let mut r = Rig::new(|o| o.size_bytes = 3 * B + 1024 + 100);
+    r.ask(1, Op::Read, 3 * B, 1024);
+    assert_eq!(r.shapes(), [(3 * B, 1024)]);
+    r.complete(1, Ok(()));
+    r.ask(2, Op::Read, 3 * B, 1025);
+    assert_eq!(r.replies(), [(1, Ok(())), (2, Err(IoError::Invalid))]);
+    r.ask(3, WRITE, 3 * B, 1024);
+    assert_eq!(r.shapes(), [(3 * B, 1024)], "the whole of a partial block");
+    r.rest();
+}
+
+#[test]
+fn a_discard_of_the_whole_disk_drops_what_is_cached_when_it_is_done() {
+    let mut r = Rig::new(|o| o.size_bytes = 1 << 50);
+    r.ask(5, WRITE, 0, B);
+    r.complete(0, Ok(()));
+    r.ask(1, Op::Discard, 0, 1 << 50);
+    r.ask(2, Op::Read, 0, B);
+    assert_eq!(r.seen(), [(2, 0, 5)], "the old block until then");
+    assert_eq!(r.complete(0, Ok(())), IoKind::Discard);
+    assert_eq!(r.core.stats(DISK).cached_blocks, 0);
+    r.rest();
+}
+
+#[test]
+fn zeroes_are_written_where_the_disk_does_not_make_them() {
+    let mut r = Rig::new(|o| o.can_write_zeroes = false);
+    let zeroes = Op::WriteZeroes { unmap: true, fua: true };
+    r.ask(1, zeroes, 512, 2 * B);
+    assert_eq!(r.shapes(), [(512, 2 * B)]);
+    assert_eq!(r.complete(0, Ok(())), IoKind::Write { fua: true });
+    // A disk that promised more than it can do.
+    let mut r = Rig::new(|_| ());
+    r.ask(1, zeroes, 0, B);
+    assert_eq!(r.complete(0, Err(IoError::Unsupported)), IoKind::WriteZeroes { unmap: true, fua: true });
+    assert_eq!(r.complete(0, Ok(())), IoKind::Write { fua: true });
+    assert_eq!(r.replies(), [(1, Ok(()))]);
+    r.rest();
+}
+
+#[test]
+fn a_failed_read_fails_its_owner_and_not_those_who_joined_it() {
+    let mut r = Rig::new(|_| ());
+    r.ask(1, Op::Read, 0, 4 * B);
+    r.ask(2, Op::Read, B, B);
+    r.complete(0, Err(IoError::Io));
+    assert_eq!(r.replies(), [(1, Err(IoError::Io))]);
+    assert_eq!(r.shapes(), [(B, B)], "perhaps only another block is bad");
+    r.complete(4, Ok(()));
+    assert_eq!((r.replies(), r.seen()), (vec![(2, Ok(()))], vec![(2, 0, 4)]));
+    r.rest();
+}
+
+#[test]
+fn a_stream_is_read_ahead_without_telling_the_policy() {
+    let mut r = Rig::new(|o| o.readahead_bytes = 128 << 10);
+    for b in 0..3 {
+        r.ask(b as u32, Op::Read, b * B, B);
+        r.complete(1, Ok(()));
+    }
+    assert_eq!(r.shapes(), [(3 * B, 16 * B)]);
+    r.complete(8, Ok(()));
+    assert_eq!(r.core.stats(DISK).cached_blocks, 3, "what nobody asked for is in no slot");
+    r.seen();
+    r.ask(7, Op::Read, 3 * B, B);
+    assert_eq!(r.seen(), [(7, 0, 8)]);
+    assert_eq!((r.core.stats(DISK).cached_blocks, r.core.stats(DISK).readahead_hit_blocks), (4, 1));
+    // A write to a block read ahead: it is not what it was.
+    r.ask(9, WRITE, 4 * B, 512);
+    let last = r.front.ios.len() - 1;
+    r.front.ios.swap(0, last);
+    r.complete(0, Ok(()));
+    r.seen();
+    let before = r.core.stats(DISK).backend_reads;
+    r.ask(8, Op::Read, 4 * B, B);
+    assert!(r.seen().is_empty() && r.core.stats(DISK).backend_reads > before);
+    r.rest();
+}
+
+#[test]
+fn a_long_request_leaves_frames_to_others() {
+    let mut core_options = CoreOptions::new(32 << 20);
+    core_options.io_frames_per_disk = 64;
+    let mut r = Rig::new(|_| ());
+    r.core = Core::new(core_options).unwrap();
+    let options = DiskOptions {
+        size_bytes: 1 << 30,
+        align: 512,
+        read_only: false,
+        can_discard: false,
+        can_write_zeroes: false,
+        policy: PolicyKind::Fifo,
+        capacity_blocks: 16,
+        readahead_bytes: 0,
+        write_allocate: true,
+    };
+    r.core.add_disk(DISK, options).unwrap();
+    r.ask(1, Op::Read, 0, 32 << 20);
+    r.ask(2, Op::Read, 1 << 29, B);
+    let mut steps = 0;
+    while !r.front.ios.is_empty() {
+        assert!(r.front.ios.iter().map(|io| io.buf.frames.len()).sum::<usize>() <= 64);
+        r.complete(1, Ok(()));
+        steps += 1;
+    }
+    let mut answered = r.replies();
+    answered.sort_by_key(|a| a.0);
+    assert_eq!(answered, [(1, Ok(())), (2, Ok(()))], "after {steps} operations");
+    r.rest();
+}
+
+#[test]
+fn a_disk_that_leaves_refuses_and_a_read_only_one_refuses_changes() {
+    let mut r = Rig::new(|o| o.read_only = true);
+    r.ask(1, WRITE, 0, B);
+    r.ask(2, Op::Discard, 0, B);
+    r.ask(3, Op::WriteZeroes { unmap: false, fua: false }, 0, B);
+    let refused = [(1, Err(IoError::ReadOnly)), (2, Err(IoError::ReadOnly)), (3, Err(IoError::ReadOnly))];
+    assert_eq!(r.replies(), refused);
+    r.core.begin_shutdown(DISK);
+    r.ask(4, Op::Read, 0, B);
+    r.core.remove_disk(DISK);
+    r.ask(5, Op::Read, 0, B);
+    assert_eq!(r.replies(), [(4, Err(IoError::Shutdown)), (5, Err(IoError::Shutdown))]);
+}

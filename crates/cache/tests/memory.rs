@@ -1,0 +1,154 @@
+//! The promises about memory: 64 bytes of metadata a block, and a ceiling over data and metadata.
+
+use undercroft_cache::{
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId,
+    Request, blocks_per_disk_max, disk_bytes, limits,
+};
+use undercroft_engine::PolicyKind;
+
+const B: u64 = 4096;
+
+fn options(policy: PolicyKind, capacity_blocks: u32) -> DiskOptions {
+    DiskOptions {
+        size_bytes: 1 << 40,
+        align: 512,
+        read_only: false,
+        can_discard: true,
+        can_write_zeroes: true,
+        policy,
+        capacity_blocks,
+        readahead_bytes: 1 << 20,
+        write_allocate: true,
+    }
+}
+
+#[derive(Default)]
+struct Front {
+    ios: Vec<Io>,
+}
+
+impl Effects for Front {
+    fn copy_out(&mut self, _req: ReqId, _at: usize, _bytes: &[u8]) {}
+    fn copy_in(&mut self, _req: ReqId, _at: usize, _bytes: &mut [u8]) {}
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    fn reply(&mut self, _req: ReqId, _result: Result<(), IoError>) {}
+}
+
+fn read(core: &mut Core, front: &mut Front, disk: u32, block: u64, blocks: u64) {
+    let id = ReqId { port: 0, tag: 0 };
+    let req = Request { id, disk: DiskId(disk), op: Op::Read, offset: block * B, len: blocks * B };
+    core.apply(Event::Request(req), 0, front);
+    while let Some(io) = front.ios.pop() {
+        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+        core.apply(Event::IoDone(done), 0, front);
+    }
+}
+
+#[test]
+fn a_block_costs_at_most_64_bytes_of_metadata_under_every_policy() {
+    const BLOCKS: u32 = 40_000;
+    let with = |policy, blocks| {
+        let needed = disk_bytes(&CoreOptions::new(0), blocks, 1 << 20);
+        let mut core = Core::new(CoreOptions::new(needed + needed / 500 + 8192)).unwrap();
+        core.add_disk(DiskId(0), options(policy, blocks)).unwrap();
+        let mut front = Front::default();
+        for block in 0..2 * u64::from(blocks) {
+            // Some seen twice, so that ghosts and both queues fill.
+            read(&mut core, &mut front, 0, block * 7919 % 50_021, 1 + block % 2);
+        }
+        core.check();
+        core.memory()
+    };
+    for policy in PolicyKind::ALL {
+        // What does not depend on the capacity, tables of operations under way, is there at any capacity.
+        let (full, half) = (with(policy, BLOCKS), with(policy, BLOCKS / 2));
+        let per_block = (full.metadata_bytes - half.metadata_bytes) as f64 / f64::from(BLOCKS / 2);
+        println!("{policy}: {per_block:.1} bytes of metadata a block");
+        assert!(per_block <= limits::METADATA_BYTES_PER_BLOCK_MAX as f64, "{policy}: {per_block} bytes a block");
+    }
+}
+
+#[test]
+fn the_ceiling_holds_through_growth_shrinkage_and_changes_of_policy() {
+    let o = CoreOptions::new(24 << 20);
+    let most = blocks_per_disk_max(&o, 2, 1 << 20);
+    let mut core = Core::new(o).unwrap();
+    core.add_disk(DiskId(0), options(PolicyKind::Lru, most)).unwrap();
+    core.add_disk(DiskId(1), options(PolicyKind::Fifo, most)).unwrap();
+    let err = core.add_disk(DiskId(2), options(PolicyKind::Fifo, 1000)).unwrap_err();
+    assert!(matches!(err, AddDiskError::NoMemory { .. }), "{err}");
+    let mut front = Front::default();
+    let mut at = 0;
+    let mut churn = |core: &mut Core, front: &mut Front| {
+        for _ in 0..300 {
+            at += 64;
+            read(core, front, 0, at, 64);
+            read(core, front, 1, at, 33);
+            let m = core.memory();
+            assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+        }
+    };
+    churn(&mut core, &mut front);
+    for (i, policy) in PolicyKind::ALL.into_iter().cycle().take(16).enumerate() {
+        core.set_policy(DiskId(0), policy);
+        let (small, large) = if i % 2 == 0 { (0, 1) } else { (1, 0) };
+        core.set_capacity(DiskId(small), most / 4).unwrap();
+        while core.stats(DiskId(small)).cached_blocks > u64::from(most / 4) {
+            core.apply(Event::Tick, 0, &mut front);
+        }
+        core.set_capacity(DiskId(large), most + most / 2).unwrap();
+        churn(&mut core, &mut front);
+        core.set_capacity(DiskId(large), most).unwrap();
+        while core.stats(DiskId(large)).cached_blocks > u64::from(most) {
+            core.apply(Event::Tick, 0, &mut front);
+        }
+        core.set_capacity(DiskId(small), most).unwrap();
+        churn(&mut core, &mut front);
+        core.check();
+    }
+}
+
+#[test]
+fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
+    let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
+    core.add_disk(DiskId(0), options(PolicyKind::Sieve, 8000)).unwrap();
+    let mut front = Front::default();
+    for i in 0..200 {
+        read(&mut core, &mut front, 0, i * 64, 64);
+    }
+    let full = core.memory().frames_bytes;
+    assert!(full >= 8000 * B);
+    core.set_capacity(DiskId(0), 1000).unwrap();
+    for seconds in 0..20 {
+        // Blocks read ahead and not used go in time, too.
+        core.apply(Event::Tick, seconds * 1_000_000_000, &mut front);
+    }
+    assert_eq!(core.stats(DiskId(0)).cached_blocks, 1000);
+    let left = core.memory().frames_bytes;
+    assert!(left <= 1000 * B + 2048 * B, "{left} bytes are still committed of {full}");
+}
+
+#[test]
+fn what_the_planner_says_fits_fits() {
+    for (mib, disks) in [(4, 1), (16, 3), (64, 8)] {
+        let o = CoreOptions::new(mib << 20);
+        let blocks = blocks_per_disk_max(&o, disks, 1 << 20);
+        assert!(blocks > 0);
+        let mut core = Core::new(o).unwrap();
+        for d in 0..disks {
+            core.add_disk(DiskId(d), options(PolicyKind::Arc, blocks)).unwrap_or_else(|e| panic!("{mib} MiB: {e}"));
+        }
+        core.check();
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_fit_is_refused_with_the_sizes() {
+    let mut core = Core::new(CoreOptions::new(8 << 20)).unwrap();
+    let err = core.add_disk(DiskId(0), options(PolicyKind::Arc, 100_000)).unwrap_err().to_string();
+    assert!(err.contains("MiB") && err.contains("fewer blocks"), "{err}");
+    assert!(matches!(core.set_capacity(DiskId(3), 1), Err(AddDiskError::Unknown(DiskId(3)))));
+}

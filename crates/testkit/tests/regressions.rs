@@ -1,0 +1,75 @@
+//! One test per bug that the simulation found in the core: the scenario that showed it, and the seed.
+
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
+};
+use undercroft_engine::PolicyKind;
+use undercroft_testkit::{Plan, run};
+
+const DISK: DiskId = DiskId(0);
+
+#[derive(Default)]
+struct Front {
+    ios: Vec<Io>,
+    replies: Vec<(u32, Result<(), IoError>)>,
+}
+
+impl Effects for Front {
+    fn copy_out(&mut self, _req: ReqId, _at: usize, _bytes: &[u8]) {}
+    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
+        bytes.fill(1);
+    }
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
+        self.replies.push((req.tag, result));
+    }
+}
+
+fn core() -> Core {
+    let mut core = Core::new(CoreOptions::new(16 << 20)).unwrap();
+    let options = DiskOptions {
+        size_bytes: 1 << 20,
+        align: 512,
+        read_only: false,
+        can_discard: true,
+        can_write_zeroes: true,
+        policy: PolicyKind::Lru,
+        capacity_blocks: 64,
+        readahead_bytes: 0,
+        write_allocate: true,
+    };
+    core.add_disk(DISK, options).unwrap();
+    core
+}
+
+fn request(tag: u32, op: Op, offset: u64, len: u64) -> Event {
+    Event::Request(Request { id: ReqId { port: 0, tag }, disk: DISK, op, offset, len })
+}
+
+/// Seed 9: two requests refused for lengths near 2^63 made the counter of bytes overflow, which a client could do.
+#[test]
+fn lengths_of_refused_requests_are_not_counted() {
+    let (mut core, mut front) = (core(), Front::default());
+    for (tag, op) in [(1, Op::Read), (2, Op::Read), (3, Op::Write { fua: false }), (4, Op::Write { fua: false })] {
+        core.apply(request(tag, op, 4096, u64::MAX - 4096), 0, &mut front);
+        assert_eq!(front.replies.pop(), Some((tag, Err(IoError::Invalid))));
+    }
+    let s = core.stats(DISK);
+    assert_eq!((s.read_bytes, s.write_bytes, s.errors), (0, 0, 4));
+    assert!(run(Plan { seed: 9, steps: 20_000, bug: None }).is_ok());
+}
+
+/// Seed 2: the range that a flush request happened to carry was handed on, past the end of the disk.
+#[test]
+fn a_flush_has_no_range_whatever_the_request_says() {
+    let (mut core, mut front) = (core(), Front::default());
+    core.apply(request(1, Op::Flush, 2888, u64::MAX / 2), 0, &mut front);
+    let io = front.ios.pop().unwrap();
+    assert_eq!((io.kind, io.offset, io.len), (IoKind::Flush, 0, 0));
+    let done = IoDone { op: io.op, disk: DISK, buf: io.buf, result: Err(IoError::Io), extents: Vec::new() };
+    core.apply(Event::IoDone(done), 0, &mut front);
+    assert_eq!(front.replies, [(1, Err(IoError::Io))], "and its error is the guest's");
+}

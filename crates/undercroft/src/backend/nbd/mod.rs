@@ -1,0 +1,493 @@
+//! An export of an NBD server as a disk: requests, replies, and what happens when the connection breaks.
+//!
+//! Owns the connection and all operations under way. Never blocks: connecting happens in `link`. Invariant: every
+//! operation is in `ops`, from its submission to its completion, whatever the server does; after a broken connection
+//! all of them are sent again, in order, on the next one.
+//!
+//! A write may be sent twice that way: it is the same bytes at the same place, and the core never has two writes to
+//! one block under way. What was acknowledged but not flushed when the connection broke may be lost if the server
+//! crashed. Nobody can tell, so the flush that would vouch for it fails, once, as `fsync` does after a failed
+//! write-back.
+
+mod handshake;
+mod link;
+mod location;
+mod ops;
+mod replies;
+mod transport;
+
+use super::failures::FailureLog;
+use super::registry::{Image, InUse};
+use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions};
+use handshake::{Export, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
+use link::{Connection, Connector, Report};
+use ops::{Op, Ops, Stage, Step};
+use replies::Replies;
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use undercroft_cache::{Extent, Io, IoDone, IoError, IoKind, limits};
+use undercroft_host::{Epoll, EventFd, Interest, Trigger, now_ns};
+
+const CMD_READ: u16 = 0;
+const CMD_WRITE: u16 = 1;
+const CMD_DISC: u16 = 2;
+const CMD_FLUSH: u16 = 3;
+const CMD_TRIM: u16 = 4;
+const CMD_WRITE_ZEROES: u16 = 6;
+const CMD_BLOCK_STATUS: u16 = 7;
+const FLAG_FUA: u16 = 1;
+const FLAG_NO_HOLE: u16 = 2;
+
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REQUEST_BYTES: usize = 28;
+
+/// Bytes that one request covers at most, of those that carry no data.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Requests that one system call sends at most.
+const SEND_BATCH: usize = 16;
+/// Pieces of memory that one system call sends or receives at most.
+const PIECES_MAX: usize = 128;
+/// Bytes of replies that are buffered; data goes past the buffer.
+const INPUT_BYTES: usize = 64 << 10;
+
+const TOKEN_WAKE: u64 = 0;
+const TOKEN_TIMER: u64 = 1;
+const TOKEN_SOCKET: u64 = 2;
+
+/// How long an NBD disk waits for its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NbdOptions {
+    /// How long after the connection broke operations wait for the next one before they fail. Attempts to connect go
+    /// on after that.
+    pub give_up_after: Duration,
+    /// After how long an operation without an answer is logged and counted as stalled.
+    pub stall_after: Duration,
+}
+
+impl Default for NbdOptions {
+    /// A minute; five seconds.
+    fn default() -> Self {
+        Self { give_up_after: Duration::from_secs(60), stall_after: Duration::from_secs(5) }
+    }
+}
+
+/// An export of an NBD server.
+pub struct Nbd {
+    location: String,
+    geometry: Geometry,
+    export: Export,
+    options: NbdOptions,
+    ops: Ops,
+    /// Slots to be sent, in order; of the first one, `sent` bytes are gone already.
+    queue: VecDeque<u32>,
+    sent: usize,
+    /// The heads of the requests for the first slots of the queue.
+    heads: VecDeque<[u8; REQUEST_BYTES]>,
+    link: Link,
+    trouble: Trouble,
+    connector: Connector,
+    finished: VecDeque<IoDone>,
+    /// Slots answered in this turn; empty between turns.
+    answered: Vec<u32>,
+    input: Input,
+    /// Writes acknowledged, and how many of them a flush has vouched for.
+    acked: u64,
+    durable: u64,
+    /// Acknowledged writes may have been lost, and no flush has failed for it yet.
+    lost_writes: bool,
+    stalled: usize,
+    failures: FailureLog,
+    /// Signalled when there is something to do that the socket does not tell.
+    wake: EventFd,
+    timer: OwnedFd,
+    timer_armed: bool,
+    epoll: Epoll,
+    _claim: InUse,
+}
+
+/// The state of the connection.
+enum Link {
+    /// Requests can be sent.
+    Up {
+        socket: OwnedFd,
+        replies: Replies,
+        /// The socket's buffer is full: it is watched for room.
+        full: bool,
+    },
+    /// Waiting for the next connection.
+    Down {
+        /// Operations fail at once.
+        gave_up: bool,
+    },
+    /// The export is not what it was: operations fail at once, for good.
+    Dead,
+}
+
+/// What has gone wrong since the last answer.
+#[derive(Default)]
+struct Trouble {
+    /// Since when; 0 if nothing has.
+    since_ns: u64,
+    /// The last reason that was logged.
+    logged: String,
+    /// Connections that broke without one answer.
+    strikes: u32,
+}
+
+/// Bytes that came from the server and were not used yet.
+struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Nbd {
+    /// Connects to the server.
+    pub(super) fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Self, OpenError> {
+        let location = location::parse(&spec.location)
+            .map_err(|what| OpenError::Location { location: spec.location.clone(), what })?;
+        let claim = InUse::claim(Image::Export(location.to_string()), &spec.location, &spec.location, !spec.read_only)?;
+        let nbd = |what: String| OpenError::Nbd { location: spec.location.clone(), what };
+        let Connection { socket, export } = link::connect(&location).map_err(nbd)?;
+        let align = export.block_min.unwrap_or(if export.size_bytes.is_multiple_of(512) { 512 } else { 1 });
+        let size_bytes = export.size_bytes / u64::from(align) * u64::from(align);
+        if size_bytes == 0 {
+            return Err(nbd("the export is empty; give it a size on the server".to_owned()));
+        }
+        if export.flags & READ_ONLY != 0 && !spec.read_only {
+            return Err(nbd("the server exports it read-only; open it read-only, or change the server".to_owned()));
+        }
+        let can = |flag| !spec.read_only && export.flags & flag != 0;
+        let geometry = Geometry {
+            size_bytes,
+            align,
+            read_only: spec.read_only,
+            can_discard: can(SEND_TRIM),
+            can_write_zeroes: can(SEND_WRITE_ZEROES),
+        };
+        let failed =
+            |source| OpenError::Io { image: spec.location.clone(), doing: "setting up the connection", source };
+        let wake = EventFd::new().map_err(failed)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(|e| failed(e.into()))?;
+        let epoll = Epoll::new().map_err(failed)?;
+        let connector = wake.try_clone().and_then(|w| Connector::new(location, w)).map_err(failed)?;
+        let watch = |fd, token| epoll.add(fd, token, Interest::Read, Trigger::Level).map_err(failed);
+        watch(wake.as_fd(), TOKEN_WAKE)?;
+        watch(timer.as_fd(), TOKEN_TIMER)?;
+        watch(socket.as_fd(), TOKEN_SOCKET)?;
+        Ok(Self {
+            location: spec.location.clone(),
+            geometry,
+            export,
+            options: options.nbd,
+            ops: Ops::default(),
+            queue: VecDeque::new(),
+            sent: 0,
+            heads: VecDeque::new(),
+            trouble: Trouble::default(),
+            link: Link::Up { socket, replies: Replies::new(export.structured, export.allocation), full: false },
+            connector,
+            finished: VecDeque::new(),
+            answered: Vec::new(),
+            input: Input { bytes: vec![0; INPUT_BYTES].into_boxed_slice(), start: 0, end: 0 },
+            acked: 0,
+            durable: 0,
+            lost_writes: false,
+            stalled: 0,
+            failures: FailureLog::default(),
+            wake,
+            timer,
+            timer_armed: false,
+            epoll,
+            _claim: claim,
+        })
+    }
+
+    /// What can be said about an operation without the server, if anything.
+    fn verdict(&mut self, io: &Io) -> Option<Result<(), IoError>> {
+        let g = &self.geometry;
+        let align = u64::from(g.align);
+        if matches!(self.link, Link::Dead | Link::Down { gave_up: true, .. }) {
+            return Some(Err(IoError::Io));
+        }
+        if io.kind == IoKind::Flush {
+            return self.flush_verdict();
+        }
+        let ends = io.offset.checked_add(io.len);
+        if ends.is_none_or(|end| end > g.size_bytes)
+            || io.len == 0
+            || !io.offset.is_multiple_of(align)
+            || !io.len.is_multiple_of(align)
+        {
+            return Some(Err(IoError::Invalid));
+        }
+        let wrong_buffer = io.len != u64::from(io.buf.len);
+        match io.kind {
+            IoKind::Read => wrong_buffer.then_some(Err(IoError::Invalid)),
+            IoKind::Status => self.export.allocation.is_none().then_some(Ok(())),
+            _ if g.read_only => Some(Err(IoError::ReadOnly)),
+            IoKind::Write { .. } => wrong_buffer.then_some(Err(IoError::Invalid)),
+            IoKind::Discard => (!g.can_discard).then_some(Err(IoError::Unsupported)),
+            _ => (!g.can_write_zeroes).then_some(Err(IoError::Unsupported)),
+        }
+    }
+
+    /// A flush that need not be sent: it has to fail, or the server knows none.
+    fn flush_verdict(&mut self) -> Option<Result<(), IoError>> {
+        if std::mem::take(&mut self.lost_writes) {
+            tracing::warn!(
+                image = self.location,
+                "a flush fails: writes acknowledged before the connection broke may have been lost by the server"
+            );
+            return Some(Err(IoError::Io));
+        }
+        (self.export.flags & SEND_FLUSH == 0 || self.geometry.read_only).then_some(Ok(()))
+    }
+
+    fn finish_now(&mut self, io: Io, result: Result<(), IoError>) {
+        let mut extents = Vec::new();
+        if io.kind == IoKind::Status && result.is_ok() {
+            extents.push(Extent { len: io.len, hole: false, zero: false });
+        }
+        self.finished.push_back(IoDone { op: io.op, disk: io.disk, buf: io.buf, result, extents });
+        self.wake.signal();
+    }
+
+    /// Ends the operation in a slot.
+    fn finish(&mut self, slot: u32, result: Result<(), IoError>) {
+        let op = self.ops.remove(slot);
+        if op.stalled {
+            self.stalled -= 1;
+            if self.stalled == 0 {
+                tracing::info!(image = self.location, "the server answers again");
+            }
+        }
+        let Io { op, disk, kind, offset, len, buf } = op.io;
+        if let Err(e) = result {
+            self.failures.note(&self.location, kind, offset, len, format_args!("the server says: {e}"));
+        }
+        self.finished.push_back(IoDone { op, disk, buf, result, extents: Vec::new() });
+    }
+
+    /// Goes on with the operation in a slot, whose request has been answered.
+    fn answered(&mut self, slot: u32) {
+        let fua = self.export.flags & SEND_FUA != 0;
+        let op = self.ops.get(slot);
+        if let Some(e) = op.error {
+            let hint = op.io.kind == IoKind::Discard && e == IoError::Unsupported;
+            return self.finish(slot, if hint { Ok(()) } else { Err(e) });
+        }
+        match op.io.kind {
+            IoKind::Flush => {
+                self.durable = self.durable.max(op.acked_before);
+                return self.finish(slot, Ok(()));
+            }
+            IoKind::Status => {
+                let extents = std::mem::take(&mut op.extents);
+                self.finish(slot, Ok(()));
+                if let Some(done) = self.finished.back_mut() {
+                    done.extents = extents;
+                }
+                return;
+            }
+            _ => {}
+        }
+        if op.step == Step::Flush {
+            self.durable = self.durable.max(op.acked_before);
+            return self.finish(slot, Ok(()));
+        }
+        op.progress += u64::from(op.step_len);
+        let whole = op.progress == op.io.len;
+        let wants_fua = matches!(op.io.kind, IoKind::Write { fua: true } | IoKind::WriteZeroes { fua: true, .. });
+        if !whole {
+            return self.enqueue(slot);
+        }
+        let writes = op.io.kind != IoKind::Read;
+        if writes && !(wants_fua && fua) {
+            self.acked += 1;
+        }
+        if wants_fua && !fua && self.export.flags & SEND_FLUSH != 0 {
+            op.step = Step::Flush;
+            return self.enqueue(slot);
+        }
+        self.finish(slot, Ok(()));
+    }
+
+    fn enqueue(&mut self, slot: u32) {
+        self.ops.get(slot).stage = Stage::Queued;
+        self.queue.push_back(slot);
+    }
+
+    /// Writes down the request for a slot.
+    fn request(&mut self, slot: u32) -> [u8; REQUEST_BYTES] {
+        let cookie = self.ops.new_cookie(slot);
+        let (acked, block_max, fua_flag) = (self.acked, self.export.block_max, self.export.flags & SEND_FUA != 0);
+        let op = self.ops.get(slot);
+        (op.error, op.acked_before) = (None, acked);
+        op.covered.clear();
+        op.extents.clear();
+        let left = op.io.len - op.progress;
+        let fua = |on: bool| if on && fua_flag { FLAG_FUA } else { 0 };
+        let (command, flags, len) = match op.io.kind {
+            _ if op.step == Step::Flush => (CMD_FLUSH, 0, 0),
+            IoKind::Flush => (CMD_FLUSH, 0, 0),
+            IoKind::Read => (CMD_READ, 0, left.min(block_max.into())),
+            IoKind::Write { fua: on } => (CMD_WRITE, fua(on), left.min(block_max.into())),
+            IoKind::Discard => (CMD_TRIM, 0, left.min(RANGE_BYTES_MAX)),
+            IoKind::WriteZeroes { unmap, fua: on } => {
+                let hole = if unmap { 0 } else { FLAG_NO_HOLE };
+                (CMD_WRITE_ZEROES, fua(on) | hole, left.min(RANGE_BYTES_MAX))
+            }
+            IoKind::Status => (CMD_BLOCK_STATUS, 0, left.min(RANGE_BYTES_MAX)),
+        };
+        op.step_len = len as u32;
+        let offset = if command == CMD_FLUSH { 0 } else { op.io.offset + op.progress };
+        let mut b = [0; REQUEST_BYTES];
+        b[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        b[4..6].copy_from_slice(&flags.to_be_bytes());
+        b[6..8].copy_from_slice(&command.to_be_bytes());
+        b[8..16].copy_from_slice(&cookie.to_be_bytes());
+        b[16..24].copy_from_slice(&offset.to_be_bytes());
+        b[24..28].copy_from_slice(&(len as u32).to_be_bytes());
+        b
+    }
+}
+
+impl Backend for Nbd {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&mut self, io: Io) {
+        match self.verdict(&io) {
+            Some(result) => self.finish_now(io, result),
+            None => {
+                let slot = self.ops.add(io, now_ns());
+                self.queue.push_back(slot);
+                self.arm_timer();
+            }
+        }
+    }
+
+    fn kick(&mut self) {
+        self.send();
+    }
+
+    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
+        let mut more = false;
+        if self.finished.len() < limits::BATCH {
+            more = self.turn();
+        }
+        let n = self.finished.len().min(limits::BATCH);
+        done.extend(self.finished.drain(..n));
+        more || !self.finished.is_empty()
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn describe(&self) -> String {
+        let state = match &self.link {
+            Link::Up { .. } => "",
+            Link::Down { gave_up: false, .. } => ", connecting again",
+            Link::Down { gave_up: true, .. } => ", server gone",
+            Link::Dead => ", out of service",
+        };
+        format!("nbd ({}{state})", self.location)
+    }
+
+    fn inflight(&self) -> usize {
+        self.ops.len() + self.finished.len()
+    }
+
+    fn stalled_ops(&self) -> usize {
+        self.stalled
+    }
+}
+
+impl Drop for Nbd {
+    /// Says good-bye if that can be said at once. What is left of operations goes lost with its frames: their arena
+    /// may be gone.
+    fn drop(&mut self) {
+        if let Link::Up { socket, .. } = &self.link
+            && self.heads.is_empty()
+        {
+            let mut b = [0; REQUEST_BYTES];
+            b[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+            b[6..8].copy_from_slice(&CMD_DISC.to_be_bytes());
+            let _ = sendmsg(socket, &[IoSlice::new(&b)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
+        }
+        for slot in self.ops.in_order() {
+            std::mem::forget(self.ops.remove(slot));
+        }
+        self.finished.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// Plays a server that says `data`: to the handshake, and then as replies to some operations. For fuzzing: nothing that
+/// a server sends may cause a panic, or data outside of the request it is for.
+pub fn exercise_client(data: &[u8]) {
+    use undercroft_cache::{DiskId, OpId};
+    use undercroft_host::{Arena, FRAME_BYTES, IoBuf};
+
+    struct Says<'a>(&'a [u8]);
+    impl std::io::Read for Says<'_> {
+        fn read(&mut self, b: &mut [u8]) -> std::io::Result<usize> {
+            std::io::Read::read(&mut self.0, b)
+        }
+    }
+    impl std::io::Write for Says<'_> {
+        fn write(&mut self, b: &[u8]) -> std::io::Result<usize> {
+            Ok(b.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let _ = handshake::handshake(&mut Says(data), "export");
+    let Some((&how, rest)) = data.split_first() else { return };
+    let Ok(mut arena) = Arena::new(8) else { return };
+    let mut ops = Ops::default();
+    let kinds = [IoKind::Read, IoKind::Read, IoKind::Write { fua: false }, IoKind::Flush, IoKind::Status];
+    for (i, kind) in kinds.into_iter().enumerate() {
+        let len = if kind == IoKind::Flush { 0 } else { 2 * FRAME_BYTES as u32 };
+        let mut buf = IoBuf::default();
+        if matches!(kind, IoKind::Read | IoKind::Write { .. }) {
+            buf = IoBuf { frames: (0..2).filter_map(|_| arena.take()).collect(), head: 0, len };
+        }
+        let io = Io { op: OpId(i as u64), disk: DiskId(0), kind, offset: 4096, len: len.into(), buf };
+        let slot = ops.add(io, 0);
+        ops.new_cookie(slot);
+        let op = ops.get(slot);
+        (op.stage, op.step_len) = (Stage::Sent, len);
+    }
+    let mut replies = Replies::new(how & 1 != 0, (how & 2 != 0).then_some(1));
+    let mut answered = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    // Bytes come in pieces of any size.
+    let piece = usize::from(how >> 2) + 1;
+    while end < rest.len() {
+        end = (end + piece).min(rest.len());
+        match replies.take(&rest[start..end], &mut ops, &mut answered) {
+            Ok(used) => start += used,
+            Err(_) => break,
+        }
+        for slot in answered.drain(..) {
+            let op = ops.get(slot);
+            assert!(!op.is_covered() || op.io.kind == IoKind::Read, "data for an operation that takes none");
+            op.stage = Stage::Queued;
+        }
+    }
+    for slot in ops.in_order() {
+        ops.remove(slot).io.buf.frames.into_iter().for_each(|f| arena.put(f));
+    }
+}

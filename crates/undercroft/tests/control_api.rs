@@ -1,0 +1,385 @@
+//! The API over a real socket, with a daemon that lives in memory: routes, status codes, bodies, bounds, metrics.
+//!
+//! Owns the HTTP layer only; what the real daemon does is tested with it.
+
+use hyper::Method;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, Overrides, ServePlan, ServeSpec};
+use undercroft::control::client::{self, ClientError};
+use undercroft::control::{
+    CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
+    DiskLatency, DiskState, DiskStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
+};
+use undercroft::latency::Histogram;
+use undercroft_cache::DiskStats;
+
+/// A daemon that keeps a plan and invents counters.
+struct Memory {
+    plan: Mutex<ServePlan>,
+    stopped: AtomicBool,
+}
+
+fn latency() -> LatencySnapshot {
+    let mut h = Histogram::new();
+    [900, 1500, 3_000_000, u64::MAX].iter().for_each(|ns| h.record(*ns));
+    LatencySnapshot::from(&h)
+}
+
+impl Memory {
+    fn disk_status(plan: &config::DiskPlan) -> DiskStatus {
+        let stats = DiskStats { reads: 7, read_bytes: 28672, hit_blocks: 3, miss_blocks: 1, ..DiskStats::default() };
+        DiskStatus {
+            name: plan.name.clone(),
+            vm: plan.vm.clone(),
+            state: DiskState::Serving,
+            reason: None,
+            image: plan.image.location.clone(),
+            format: "raw".into(),
+            backend: "in memory, \"quoted\"".into(),
+            read_only: plan.image.read_only,
+            size_bytes: 1 << 30,
+            socket: plan.socket.as_ref().map(|s| s.display().to_string()),
+            nbd: plan.nbd,
+            frontends: vec![],
+            cache: CacheStatus::new(plan.policy, plan.share_bytes, &stats),
+            counters: DiskCounters::from(&stats),
+            latency: DiskLatency { read_hit: latency(), ..DiskLatency::default() },
+            stalled_ops: 0,
+            inflight_requests: 0,
+            inflight_ops: 0,
+            poll_us: plan.poll.as_secs_f64() * 1e6,
+            worker: 0,
+            queues: plan.queues,
+            queue_size: plan.queue_size,
+        }
+    }
+}
+
+impl Daemon for Memory {
+    fn status(&self) -> Status {
+        let plan = self.plan.lock().unwrap();
+        Status {
+            version: "0".into(),
+            pid: std::process::id(),
+            uptime_seconds: 1.5,
+            config_file: None,
+            workers: 2,
+            nbd: vec![],
+            store: StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() },
+            disks: plan.disks.iter().map(Self::disk_status).collect(),
+        }
+    }
+
+    fn disk(&self, name: &str) -> Result<DiskStatus, ControlError> {
+        let plan = self.plan.lock().unwrap();
+        let found = plan.disks.iter().find(|d| d.name == name).map(Self::disk_status);
+        found.ok_or_else(|| ControlError::no_disk(name, plan.disks.iter().map(|d| d.name.as_str())))
+    }
+
+    fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError> {
+        let changed = self.plan.lock().unwrap().with_change(name, &change)?;
+        *self.plan.lock().unwrap() = changed;
+        self.disk(name)
+    }
+
+    fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
+        if spec.name == "crash" {
+            panic!("a bug of the daemon");
+        }
+        let mut plan = self.plan.lock().unwrap();
+        let disk = plan.plan_disk(spec)?;
+        plan.disks.push(disk.clone());
+        Ok(Self::disk_status(&disk))
+    }
+
+    fn remove_disk(&self, name: &str) -> Result<(), ControlError> {
+        let without = self.plan.lock().unwrap().without_disk(name)?;
+        *self.plan.lock().unwrap() = without;
+        Ok(())
+    }
+
+    fn drop_cache(&self, name: &str) -> Result<u64, ControlError> {
+        self.disk(name).map(|_| 4096)
+    }
+
+    fn reload(&self) -> Result<ReloadReport, ControlError> {
+        Err(ControlError::new(ControlErrorKind::Unavailable, "it is stopping", "wait"))
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+}
+
+struct Api {
+    dir: tempfile::TempDir,
+    socket: PathBuf,
+    daemon: Arc<Memory>,
+    metrics: std::net::SocketAddr,
+    server: Option<ControlServer>,
+}
+
+fn daemon_plan(dir: &Path) -> (ServePlan, DaemonPlan) {
+    let machine = Machine { runtime_dir: dir.join("run"), current_dir: dir.into(), ..Machine::here() };
+    std::fs::write(dir.join("a.raw"), [0; 512]).unwrap();
+    std::fs::write(dir.join("b.raw"), [0; 512]).unwrap();
+    let spec = ServeSpec {
+        memory: Some("256MiB".parse().unwrap()),
+        disks: vec![DiskSpec {
+            name: "root".into(),
+            vm: Some("web".into()),
+            image: "a.raw".into(),
+            ..DiskSpec::default()
+        }],
+        overrides: Overrides::default(),
+        ..ServeSpec::default()
+    };
+    let (plan, _) = config::resolve(&spec, &machine, vec![]).accept().unwrap();
+    let daemon = DaemonPlan { metrics: Some("127.0.0.1:0".parse().unwrap()), ..plan.daemon.clone() };
+    (plan, daemon)
+}
+
+impl Api {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (plan, daemon_plan) = daemon_plan(dir.path());
+        let daemon = Arc::new(Memory { plan: Mutex::new(plan), stopped: AtomicBool::new(false) });
+        let listeners = ControlListeners::bind(&daemon_plan).unwrap();
+        let metrics = listeners.metrics_addr().unwrap();
+        let socket = daemon_plan.control_socket;
+        let server = Some(ControlServer::start(listeners, daemon.clone()).unwrap());
+        Api { dir, socket, daemon, metrics, server }
+    }
+
+    /// Status code and body.
+    fn raw(&self, head: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        exchange(&mut stream, head, body)
+    }
+
+    fn refused(&self, method: Method, path: &str, body: &str) -> String {
+        match client::request(&self.socket, method, path, Some(body.to_string())) {
+            Err(ClientError::Refused(e)) => {
+                assert!(!e.error.is_empty() && !e.remedy.is_empty());
+                format!("{}; {}", e.error, e.remedy)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn exchange(stream: &mut (impl Read + Write), head: &str, body: &str) -> (u16, String) {
+    let text =
+        format!("{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let code = answer.split(' ').nth(1).and_then(|c| c.parse().ok()).unwrap_or(0);
+    (code, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, b)| b.to_string()))
+}
+
+#[test]
+fn the_socket_is_ours_alone_and_goes_with_the_server() {
+    let mut api = Api::start();
+    let meta = std::fs::metadata(&api.socket).unwrap();
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+    let (_, plan) = daemon_plan(api.dir.path());
+    let e = ControlListeners::bind(&plan).unwrap_err().to_string();
+    assert!(e.contains("in use") && e.contains("control.sock"), "a second daemon: {e}");
+    api.server.take().unwrap().stop();
+    assert!(!api.socket.exists());
+    let e = client::request(&api.socket, Method::GET, "/v1/status", None).unwrap_err().to_string();
+    assert!(e.contains("no daemon answers") && e.contains("undercroft serve"), "{e}");
+}
+
+#[test]
+fn a_metrics_address_in_use_is_named() {
+    let api = Api::start();
+    let other = tempfile::tempdir().unwrap();
+    let (_, plan) = daemon_plan(other.path());
+    let e = ControlListeners::bind(&DaemonPlan { metrics: Some(api.metrics), ..plan }).unwrap_err().to_string();
+    assert!(e.contains(&api.metrics.to_string()) && e.contains("daemon.metrics"), "{e}");
+}
+
+#[test]
+fn status_comes_back_as_the_same_structure() {
+    let api = Api::start();
+    let status: Status = client::request_json(&api.socket, Method::GET, "/v1/status", None).unwrap();
+    assert_eq!(status, api.daemon.status());
+    assert_eq!(status.disks[0].cache.hit_ratio, Some(0.75));
+    let disks: Vec<DiskStatus> = client::request_json(&api.socket, Method::GET, "/v1/disks", None).unwrap();
+    assert_eq!(disks, status.disks);
+    // Colons need no escaping, and escapes are understood.
+    for path in ["/v1/disks/web:root", "/v1/disks/web%3Aroot"] {
+        let disk: DiskStatus = client::request_json(&api.socket, Method::GET, path, None).unwrap();
+        assert_eq!(disk, disks[0]);
+    }
+}
+
+#[test]
+fn a_disk_is_changed_attached_and_detached() {
+    let api = Api::start();
+    let change = r#"{"size": "64MiB", "policy": "lru", "poll": "100us"}"#.to_string();
+    let disk: DiskStatus =
+        client::request_json(&api.socket, Method::PATCH, "/v1/disks/web:root", Some(change)).unwrap();
+    assert_eq!((disk.cache.share_bytes, disk.cache.policy.as_str(), disk.poll_us), (64 << 20, "lru", 100.0));
+
+    let image = api.dir.path().join("b.raw").display().to_string();
+    let (code, body) = api.raw("POST /v1/disks", &format!(r#"{{"name": "b", "image": "{image}"}}"#));
+    assert_eq!(code, 201, "{body}");
+    assert_eq!(serde_json::from_str::<DiskStatus>(&body).unwrap().cache.share_bytes, 192 << 20);
+    let (code, _) = api.raw("DELETE /v1/disks/b", "");
+    assert_eq!(code, 204);
+    assert_eq!(api.daemon.status().disks.len(), 1);
+    let (code, body) = api.raw("POST /v1/disks/web:root/drop-cache", "");
+    assert_eq!((code, body.as_str()), (200, r#"{"dropped_bytes":4096}"#));
+}
+
+#[test]
+fn errors_have_their_status_and_a_remedy() {
+    let api = Api::start();
+    for (head, body, code, needle) in [
+        ("GET /v1/disks/web:rot", "", 404, "did you mean \\\"web:root\\\"?"),
+        ("DELETE /v1/disks/zzz", "", 404, "there is no disk \\\"zzz\\\""),
+        ("GET /v1/nothing", "", 404, "GET /openapi.json"),
+        ("PUT /v1/status", "", 405, "does not take PUT"),
+        ("PATCH /v1/disks/web:root", "{}", 400, "nothing is to be changed"),
+        ("PATCH /v1/disks/web:root", r#"{"siez": 1}"#, 400, "did you mean \\\"size\\\"?"),
+        ("PATCH /v1/disks/web:root", r#"{"size": "9GiB"}"#, 400, "memory is 256MiB"),
+        ("PATCH /v1/disks/%ff", r#"{"size": 1}"#, 400, "is no text"),
+        ("POST /v1/disks", r#"{"name": "x", "image": "/nowhere/x.raw", "policy": "best"}"#, 400, "unknown policy"),
+        ("POST /v1/disks", r#"{"name": "x", "image": "/nowhere/x.raw", "policy": "best"}"#, 400, "does not exist"),
+        ("POST /v1/disks", "not json", 400, "the body is not what is expected"),
+        ("POST /v1/disks", r#"{"name": "crash", "image": "/x"}"#, 500, "failed inside the daemon"),
+        ("POST /v1/reload", "", 503, "it is stopping"),
+    ] {
+        let (got, answer) = api.raw(head, body);
+        assert_eq!(got, code, "{head} {body}: {answer}");
+        assert!(answer.contains(needle) && answer.contains("\"remedy\""), "{head} {body}: {answer}");
+    }
+    assert!(api.refused(Method::GET, "/v1/disks/x", "").contains("there is no disk"));
+}
+
+#[test]
+fn a_long_body_is_refused_and_the_server_lives_on() {
+    let api = Api::start();
+    let (code, answer) = api.raw("POST /v1/disks", &" ".repeat(70_000));
+    assert!(code == 400 && answer.contains("longer than 65536 bytes"), "{code} {answer}");
+    // A length past all bounds, and a head that never ends.
+    let mut stream = UnixStream::connect(&api.socket).unwrap();
+    stream.write_all(b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let mut stream = UnixStream::connect(&api.socket).unwrap();
+    let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\n");
+    let _ = stream.write_all("x: y\r\n".repeat(10_000).as_bytes());
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(api.raw("GET /v1/version", "").0, 200);
+}
+
+#[test]
+fn garbage_and_idle_connections_do_not_disturb_others() {
+    let api = Api::start();
+    // As many idle connections as there are places but one, and one that says nonsense.
+    let idle: Vec<_> = (0..62).map(|_| UnixStream::connect(&api.socket).unwrap()).collect();
+    let mut nonsense = UnixStream::connect(&api.socket).unwrap();
+    nonsense.write_all(&[0xff; 300]).unwrap();
+    assert_eq!(api.raw("GET /v1/version", "").0, 200);
+    drop(idle);
+    // Once past the last place, connections wait until one is free.
+    let full: Vec<_> = (0..80).map(|_| UnixStream::connect(&api.socket).unwrap()).collect();
+    let mut waiting = UnixStream::connect(&api.socket).unwrap();
+    waiting.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    waiting.write_all(b"GET /v1/version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    assert!(waiting.read(&mut [0; 1]).is_err(), "it was served although every place is taken");
+    drop(full);
+    waiting.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn stopping_ends_idle_connections_too() {
+    let mut api = Api::start();
+    let mut idle = UnixStream::connect(&api.socket).unwrap();
+    assert_eq!(api.raw("POST /v1/stop", "").0, 202);
+    assert!(api.daemon.stopped.load(Ordering::SeqCst));
+    api.server.take().unwrap().stop();
+    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "closed, not left hanging");
+}
+
+#[test]
+fn the_description_is_served_as_committed() {
+    let api = Api::start();
+    let (code, text) = api.raw("GET /openapi.json", "");
+    assert_eq!((code, text), (200, undercroft::control::api::openapi()));
+}
+
+#[test]
+fn metrics_over_tcp_are_metrics_alone() {
+    let api = Api::start();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(api.metrics).unwrap();
+        exchange(&mut stream, &format!("GET {path}"), "")
+    };
+    let (code, text) = get("/metrics");
+    assert_eq!(code, 200);
+    assert!(text.contains("undercroft_disk_read_requests_total{disk=\"root\",vm=\"web\"} 7\n"), "{text}");
+    assert_eq!(get("/v1/status").0, 404);
+    let mut stream = std::net::TcpStream::connect(api.metrics).unwrap();
+    assert_eq!(exchange(&mut stream, "POST /v1/stop", "").0, 404);
+    assert!(!api.daemon.stopped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn metrics_have_base_units_and_exact_buckets() {
+    let api = Api::start();
+    let (_, text) = api.raw("GET /metrics", "");
+    for line in [
+        "undercroft_disk_read_bytes_total{disk=\"root\",vm=\"web\"} 28672",
+        "undercroft_cache_hits_total{disk=\"root\",vm=\"web\"} 3",
+        "undercroft_store_limit_bytes 268435456",
+        "undercroft_disk_state{disk=\"root\",vm=\"web\",state=\"serving\"} 1",
+        // 900 ns; 900 and 1500 ns; all but the endless one.
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.000001024\"} 1",
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.000002048\"} 2",
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.004194304\"} 3",
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"+Inf\"} 4",
+        "undercroft_disk_request_duration_seconds_count{disk=\"root\",vm=\"web\",kind=\"read_hit\"} 4",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\nis missing in\n{text}");
+    }
+    assert!(text.contains("backend=\"in memory, \\\"quoted\\\"\""), "labels are escaped");
+    assert!(text.contains("process_resident_memory_bytes"));
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let api = Api::start();
+    let (_, text) = api.raw("GET /metrics", "");
+    let spawned = std::process::Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut child) = spawned else {
+        eprintln!("skipped: promtool is not installed (apt install prometheus)");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}
