@@ -96,7 +96,6 @@ impl GuestMap {
     }
 
     /// The regions, sorted by guest address.
-    #[cfg(test)]
     pub(super) fn regions(&self) -> &[Region] {
         &self.regions
     }

@@ -10,6 +10,8 @@
 
 mod chain;
 mod config;
+#[doc(hidden)]
+pub mod exercise;
 mod inflight;
 pub mod limits;
 #[cfg(test)]
@@ -17,7 +19,6 @@ mod live;
 mod memory;
 mod port;
 mod request;
-#[cfg(test)]
 mod rig;
 mod ring;
 mod server;
@@ -25,6 +26,8 @@ mod session;
 mod slots;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin;
 
 use super::socket::{SocketAccess, SocketError};
 use std::io;

@@ -421,6 +421,11 @@ impl VhostPort {
         self.refresh();
     }
 
+    /// Whether no request is under way, not even one of a former session.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.slots.used() == 0 && self.orphans == 0 && self.under_way == 0
+    }
+
     /// Takes one chain of queue `index`, of which there must be one. Returns false if it has to wait for room.
     fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
         let Self { queues, slots, maps, spans, ranges, hint, disk, .. } = self;

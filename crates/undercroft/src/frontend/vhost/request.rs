@@ -81,13 +81,7 @@ pub(super) enum Action {
 
 /// Finds out what a chain asks for. `spans` are its pieces; `ranges` becomes what it discards or zeroes.
 #[inline]
-pub(super) fn decode(
-    map: &GuestMap,
-    spans: &[Span],
-    chain: &Chain,
-    disk: &Profile,
-    ranges: &mut Vec<Range>,
-) -> Action {
+pub(super) fn decode(map: &GuestMap, spans: &[Span], chain: &Chain, disk: &Profile, ranges: &mut Vec<Range>) -> Action {
     if chain.fault.is_some() {
         return Action::Answer(Status::IoError);
     }

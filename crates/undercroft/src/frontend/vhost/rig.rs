@@ -12,6 +12,7 @@ use crate::frontend::{DiskInfo, Port};
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
+#[cfg(test)]
 use std::sync::atomic::{Ordering, fence};
 use undercroft_cache::{DiskId, IoError, Op, Request};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
@@ -112,6 +113,7 @@ impl Guest {
         self.set_available(queue, at);
     }
 
+    #[cfg(test)]
     /// Makes the chain at `head` available, and says whether the device wants to be kicked for it.
     pub(super) fn offer_live(&mut self, queue: u16, head: u16) -> bool {
         let old = self.available[usize::from(queue)];
@@ -121,11 +123,17 @@ impl Guest {
         self.available_event(queue) == old
     }
 
+    /// Chains made available and not seen used.
+    pub(super) fn outstanding(&self, queue: u16) -> u16 {
+        self.available[usize::from(queue)].wrapping_sub(self.used[usize::from(queue)])
+    }
+
     /// Chains made available so far.
     pub(super) fn offered(&self, queue: u16) -> u16 {
         self.available[usize::from(queue)]
     }
 
+    #[cfg(test)]
     /// Asks to be notified of the very next used entry.
     pub(super) fn ask(&self, queue: u16) {
         self.set_used_event(queue, self.used[usize::from(queue)]);
@@ -153,16 +161,19 @@ impl Guest {
         entries
     }
 
+    #[cfg(test)]
     /// The used event index that the driver wishes for.
     pub(super) fn set_used_event(&self, queue: u16, index: u16) {
         self.write(Self::ring(queue)[1] + 4 + 2 * u64::from(self.size), &index.to_le_bytes());
     }
 
+    #[cfg(test)]
     /// The available event index that the device wishes for.
     pub(super) fn available_event(&self, queue: u16) -> u16 {
         self.read_u16(Self::ring(queue)[2] + 4 + 8 * u64::from(self.size))
     }
 
+    #[cfg(test)]
     /// The device's flags.
     pub(super) fn used_flags(&self, queue: u16) -> u16 {
         self.read_u16(Self::ring(queue)[2])
@@ -192,6 +203,9 @@ pub(super) fn signals(fd: &File) -> u64 {
 pub(super) struct Rig {
     pub guest: Guest,
     pub port: VhostPort,
+    /// The guest's end of the bell; only tests look whether it was rung.
+    #[cfg_attr(not(test), expect(dead_code))]
+    pub bell: File,
     pub disk: Vec<u8>,
     pub calls: Vec<File>,
     pub errors: Vec<File>,
@@ -201,6 +215,7 @@ pub(super) struct Rig {
     pub failure: Option<IoError>,
     pub flushes: usize,
     open: HashSet<u32>,
+    read_only: bool,
 }
 
 pub(super) fn geometry(size_bytes: u64) -> Geometry {
@@ -215,12 +230,15 @@ impl Rig {
     /// A device of `geometry` with `queues` started queues of `size` entries, and all features but those in `without`.
     pub(super) fn new(geometry: Geometry, queues: u16, size: u16, without: u64) -> Rig {
         let bytes = (0..geometry.size_bytes).map(|i| (i / 512) as u8 ^ i as u8).collect();
+        let read_only = geometry.read_only;
         let profile = Profile::new(&info(geometry));
         let features = profile.features() & !without;
-        let port = VhostPort::new(9, profile, queues, eventfd());
+        let bell = eventfd();
+        let port = VhostPort::new(9, profile, queues, bell.try_clone().expect("a descriptor is free"));
         let mut rig = Rig {
             guest: Guest::new(queues, size),
             port,
+            bell,
             disk: bytes,
             calls: (0..queues).map(|_| eventfd()).collect(),
             errors: (0..queues).map(|_| eventfd()).collect(),
@@ -228,6 +246,7 @@ impl Rig {
             failure: None,
             flushes: 0,
             open: HashSet::new(),
+            read_only,
         };
         rig.connect(features);
         (0..queues).for_each(|queue| rig.start(queue, 0, false));
@@ -251,6 +270,10 @@ impl Rig {
         port.set_error(index, self.errors[usize::from(queue)].try_clone().ok()).expect("error");
         port.enable(index, true).expect("enable");
         signals(&self.calls[usize::from(queue)]);
+    }
+
+    pub(super) fn disk_is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Takes requests without serving them.
@@ -293,6 +316,7 @@ impl Rig {
         self.port.reply(r.id.tag, Ok(()));
     }
 
+    #[cfg(test)]
     /// Takes and serves all there is, then publishes.
     pub(super) fn turn(&mut self) -> usize {
         let requests = self.take();

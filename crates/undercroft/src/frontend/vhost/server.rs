@@ -77,7 +77,7 @@ impl VhostServer {
         let queues = options.queues;
         let port = host.attach(Box::new(move |id| Box::new(VhostPort::new(id, profile, queues, File::from(bell)))));
         let front = Front { host: Arc::clone(&host), port, disk, options, shared: Arc::clone(&shared) };
-        let name = format!("vhost-{}", info.name);
+        let name = format!("vhost-{}", info.name.replace('\0', ""));
         let spawned = std::thread::Builder::new().name(name).spawn(move || front.run(&listener));
         let thread = match spawned {
             Ok(thread) => Some(thread),

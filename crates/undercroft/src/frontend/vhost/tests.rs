@@ -504,10 +504,14 @@ fn a_guest_that_never_stops_posting_is_held_at_the_size_of_its_queue() {
     (0..64).for_each(|_| rig.guest.offer(0, 0));
     assert_eq!(rig.take(), [], "no more than the queue's size at a time");
     assert!(!rig.port.arm(), "and the worker may sleep: answers make room");
+    assert_eq!(signals(&rig.bell), 0);
     rig.serve(first[0]);
+    assert_eq!(signals(&rig.bell), 1, "no kick will come for what was posted before the ring was armed");
+    rig.serve(first[1]);
+    assert_eq!(signals(&rig.bell), 0, "once is enough");
     rig.port.flush();
     assert!(rig.port.arm());
-    assert_eq!(rig.take().len(), 1);
+    assert_eq!(rig.take().len(), 2);
 }
 
 #[test]
@@ -522,6 +526,7 @@ fn many_queues_share_a_bound_on_requests_under_way() {
     assert_eq!(first.len(), 1024 - RANGES_MAX);
     assert!(!rig.port.arm());
     first.into_iter().for_each(|r| rig.serve(r));
+    assert_eq!(signals(&rig.bell), 1, "the worker is woken for those that had to wait");
     assert_eq!(rig.take().len(), 3 * 512 - (1024 - RANGES_MAX));
 }
 
@@ -603,7 +608,9 @@ fn after_a_disconnect_answers_go_nowhere_and_hold_up_the_next_session() {
     assert_eq!(rig.take(), [], "not before the requests of the last session have ended");
     assert!(!rig.port.arm());
     rig.serve(under_way[0]);
+    assert_eq!(signals(&rig.bell), 0);
     rig.serve(under_way[2]);
+    assert_eq!(signals(&rig.bell), 1, "the worker is woken when the last has ended");
     rig.port.flush();
     assert_eq!(rig.guest.used(0), []);
     assert_eq!(rig.guest.read(BUFFER, 512), [0x55; 512], "no memory of the guest is touched");
