@@ -40,6 +40,7 @@ def test_fio_verify_over_nbd(serve, scratch, image_format, unaligned):
         "--do_verify=1",
         "--verify_backlog=256",
         "--serialize_overlap=1",
+        "--verify_state_save=0",
         "--randseed=7",
         "--output-format=json",
     )
