@@ -4,7 +4,7 @@
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
 use super::ServiceError;
-use crate::backend::{self, Backend, Geometry, OpenOptions};
+use crate::backend::{self, Backend, Geometry, OpenError, OpenOptions};
 use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
 use crate::frontend::socket::SocketAccess;
@@ -21,8 +21,10 @@ use undercroft_host::IoBuf;
 
 /// How long a detach waits for operations under way before it says so and goes on in the background.
 const DETACH_WAIT: Duration = Duration::from_secs(10);
+/// How long opening waits for the lock of an image that no living process is known to hold.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// How long closing an image may take for its last flush.
-const CLOSE_WAIT: Duration = Duration::from_secs(30);
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// A disk that is being served.
 pub struct ServedDisk {
@@ -43,8 +45,17 @@ pub(super) struct Opened {
 
 /// Opens the image of a disk.
 pub(super) fn open(plan: DiskPlan) -> Result<Opened, ServiceError> {
-    let backend = backend::open(&plan.image, &OpenOptions::default())
-        .map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?;
+    // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
+    // gone: its successor must not fail because it came at once.
+    let give_up = Instant::now() + LOCK_WAIT;
+    let backend = loop {
+        match backend::open(&plan.image, &OpenOptions::default()) {
+            Err(OpenError::InUse { by, .. }) if by.is_empty() && Instant::now() < give_up => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => break result.map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?,
+        }
+    };
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
     Ok(Opened { plan, backend })
 }
