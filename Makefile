@@ -71,10 +71,10 @@ policy-table: ## Measure every policy on the block traces: the table behind the 
 	$(CARGO) run --release -p undercroft-lab --example policy_table
 
 install: build ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
-	@scripts/install.sh "$(DESTDIR)" "$(PREFIX)"
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh
 
 deb: build ## Build a Debian package under build/
-	@scripts/deb.sh
+	@OUT=build dist/make-deb.sh
 
 clean: ## Remove everything that was built or fetched
 	rm -rf target build fuzz/target fuzz/corpus fuzz/artifacts

@@ -100,7 +100,7 @@ class Guest:
             )
         return line
 
-    def wait_ready(self, seconds=60):
+    def wait_ready(self, seconds=240):
         """Waits for the guest to have booted, with its disk there if it has one."""
         deadline = time.monotonic() + seconds
         while self.kernel is None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from . import cgroup, process
@@ -216,6 +217,17 @@ class Undercroft(Serving):
         # A killed daemon leaves its socket files behind, so that they are there proves nothing.
         process.wait_for_answer(self.control, self.process, log)
         process.wait_for_sockets(map(self.socket, range(len(self.disks))), self.process, log)
+
+    def restart(self):
+        """Starts it again after it was killed, as its systemd unit does: a second later, and again if that fails. The
+        kernel may hold a killed program's image and lock for a moment, until its io_uring is gone."""
+        for attempt in range(5):
+            time.sleep(1)
+            try:
+                return self.serve()
+            except process.Stopped:
+                if attempt == 4:
+                    raise
 
     def disk_args(self, index):
         return vhost_user(0, self.socket(index), self.reconnect)

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// Tries at finding a place that no change under way overlaps, before the operation becomes a read.
 const PLACES_TRIED_MAX: usize = 8;
 
+/// ESHUTDOWN: what an NBD server that is stopping answers to requests that come too late.
+const SHUTTING_DOWN: u32 = 108;
+
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -322,6 +325,7 @@ impl<'t> Load<'t> {
         let operation = taken.ok_or_else(|| Fault::Protocol(format!("tag {tag} came back, but was not under way")))?;
         self.free.push(tag);
         let kind = operation.kind;
+        let mut going = None;
         match done.result {
             Ok(()) => {
                 let ns = (now - self.started[tag]).as_nanos() as u64;
@@ -343,7 +347,9 @@ impl<'t> Load<'t> {
             }
             Err(errno) => {
                 *self.outcome.errors.entry(errno).or_default() += 1;
-                if !self.plan.allow_errors {
+                if errno == SHUTTING_DOWN {
+                    going = Some(Fault::Gone("it says that it is shutting down".to_owned()));
+                } else if !self.plan.allow_errors {
                     let what = format!("{} of {}+{}", name(kind), operation.offset, operation.length);
                     return Err(Fault::Own(anyhow::anyhow!("error {errno} for a {what}")));
                 }
@@ -358,7 +364,7 @@ impl<'t> Load<'t> {
                 (_, Err(_)) => book.note(Record::Refused(sequence))?,
             }
         }
-        Ok(())
+        going.map_or(Ok(()), Err)
     }
 
     fn compare(&mut self, o: &Operation) -> Result<(), Fault> {

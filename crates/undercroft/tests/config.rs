@@ -185,17 +185,17 @@ fn every_bad_input_names_the_thing_and_the_remedy() {
         (disk("poll = \"50\""), &["poll: \"50\" has no unit", "50us"]),
         (disk("poll = \"1s\""), &["poll is 1s, too long", "at most 10ms"]),
         // Limits.
-        ("[store]\nmemory = \"1MiB\"".into(), &["memory is 1MiB, too little", "at least 16MiB"]),
+        ("[store]\nmemory = \"1MiB\"".into(), &["memory is 1MiB, too little", "at least 8MiB"]),
         ("[store]\nmemory = \"9GiB\"".into(), &["memory is 9GiB, but this machine has 8GiB", "give less"]),
         (disk("size = \"2GiB\""), &["disk \"d\": size is 2GiB, but the memory of the store is 1GiB", "smaller"]),
-        (disk("size = \"1KiB\""), &["size is 1KiB, too little", "at least 16MiB"]),
+        (disk("size = \"1KiB\""), &["size is 1KiB, too little", "at least 4MiB"]),
         (
             two("size = \"600MiB\"", "image = \"b.raw\"\nsize = \"600MiB\""),
             &["the sizes of the disks add up to 1200MiB, but memory is 1GiB", "memory larger"],
         ),
         (
             two("size = \"1GiB\"", "image = \"b.raw\""),
-            &["leave 0B of 1GiB memory, too little for disk \"e\"", "at least 16MiB"],
+            &["leave 0B of 1GiB memory, too little for disk \"e\"", "at least 4MiB"],
         ),
         (disk("weight = 0"), &["weight must not be 0", "1 to 10000"]),
         (disk("queues = 65"), &["queues must not be 65", "1 to 64"]),

@@ -136,6 +136,9 @@ impl PolicyKind {
         PolicyKind::WTinyLfu,
     ];
 
+    /// What a disk gets if nobody says otherwise; docs/decisions/0010 has the table behind the choice.
+    pub const DEFAULT: PolicyKind = PolicyKind::S3Fifo;
+
     /// The name used in configuration, on the command line and in metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -7,11 +7,11 @@ use crate::units::{KIB, MIB, Size};
 use std::time::Duration;
 
 /// Least memory of a store, in bytes.
-pub const MEMORY_BYTES_MIN: u64 = 16 * MIB;
+pub const MEMORY_BYTES_MIN: u64 = 8 * MIB;
 /// Memory of a store if none is given: a quarter of the machine's, but not more than this.
 pub const MEMORY_BYTES_DEFAULT_MAX: u64 = 1024 * MIB;
-/// Least share of a disk, in bytes: its I/O under way alone may own half of it.
-pub const SHARE_BYTES_MIN: u64 = 16 * MIB;
+/// Least share of a disk, in bytes: at least half of it is cache then, besides the disk's I/O under way.
+pub const SHARE_BYTES_MIN: u64 = 4 * MIB;
 /// Weight of a disk without one.
 pub const WEIGHT_DEFAULT: u32 = 100;
 /// Largest weight.
@@ -100,7 +100,7 @@ pub const STORE: Section = Section {
         "memory",
         "size",
         "a quarter of the machine's memory, at most `1GiB`",
-        "`16MiB` to the machine's memory",
+        "`8MiB` to the machine's memory",
         "Hard ceiling for cached data and its metadata together. It is never exceeded."
     )],
 };
@@ -255,7 +255,7 @@ pub const DISK: Section = Section {
             "size",
             "size",
             "a part by `weight` of what the disks with a `size` leave",
-            "`16MiB` to `store.memory`",
+            "`4MiB` to `store.memory`",
             "Share of the store for this disk, metadata included. Can change live."
         ),
         key!(
@@ -358,6 +358,20 @@ mod tests {
         assert_eq!(key(&DISK, "policy").default, format!("`{POLICY_DEFAULT}`"));
         let policies: Vec<_> = undercroft_engine::PolicyKind::ALL.iter().map(|k| format!("`{k}`")).collect();
         assert_eq!(key(&DISK, "policy").range, policies.join(", "));
+    }
+
+    #[test]
+    fn the_least_share_holds_a_cache_worth_the_name() {
+        for readahead in [0, READAHEAD_BYTES_DEFAULT] {
+            let options = undercroft_cache::CoreOptions::new(SHARE_BYTES_MIN);
+            let blocks = undercroft_cache::blocks_per_disk_max(&options, 1, readahead);
+            assert!(
+                u64::from(blocks) * 4096 >= SHARE_BYTES_MIN / 2,
+                "{blocks} blocks with {readahead} bytes read ahead"
+            );
+        }
+        let options = undercroft_cache::CoreOptions::new(SHARE_BYTES_MIN);
+        assert!(undercroft_cache::blocks_per_disk_max(&options, 1, READAHEAD_BYTES_MAX) > 0);
     }
 
     #[test]

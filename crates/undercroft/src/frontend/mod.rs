@@ -103,14 +103,20 @@ pub struct DiskInfo {
     pub serial: String,
 }
 
+/// Builds a port, given its id, on the worker's thread.
+pub type MakePort = Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>;
+
+/// What a front end's own thread has done to its port, on the worker's thread.
+pub type OnPort = Box<dyn FnOnce(&mut dyn Port) + Send>;
+
 /// The way from a front end's own threads to the worker that owns one disk; one instance per disk.
 pub trait PortHost: Send + Sync {
     /// Lets `make` build a port, given its id, and moves it to the worker. Returns the id.
-    fn attach(&self, make: Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>) -> u32;
+    fn attach(&self, make: MakePort) -> u32;
 
     /// Runs `f` on the worker thread with the port, between two turns, and returns when it has run; false if the port
     /// is gone. After `f`, the worker looks at the port's descriptors and requests afresh.
-    fn with(&self, port: u32, f: Box<dyn FnOnce(&mut dyn Port) + Send>) -> bool;
+    fn with(&self, port: u32, f: OnPort) -> bool;
 
     /// Shuts the port, waits until its requests under way are finished, drops it, returns.
     fn detach(&self, port: u32);

@@ -5,7 +5,7 @@
 
 use super::polling::Polling;
 use super::{Worker, WorkerOptions, effects::Dirty, turn};
-use crate::frontend::{Port, PortHost};
+use crate::frontend::{MakePort, OnPort, PortHost};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -125,12 +125,12 @@ pub struct DiskHost {
 }
 
 impl PortHost for DiskHost {
-    fn attach(&self, make: Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>) -> u32 {
+    fn attach(&self, make: MakePort) -> u32 {
         let disk = self.disk;
         self.worker.call(move |w| w.add_port(disk, make)).unwrap_or(u32::MAX)
     }
 
-    fn with(&self, port: u32, f: Box<dyn FnOnce(&mut dyn Port) + Send>) -> bool {
+    fn with(&self, port: u32, f: OnPort) -> bool {
         self.worker.call(move |w| w.with_port(port, f)).unwrap_or(false)
     }
 

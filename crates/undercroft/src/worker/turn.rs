@@ -6,7 +6,7 @@
 use super::effects::Live;
 use super::ports::PortSlot;
 use super::{STALL_NS, Worker};
-use crate::frontend::{Port, PortInterest};
+use crate::frontend::{MakePort, OnPort, Port, PortInterest};
 use undercroft_cache::{DiskId, Event, limits};
 use undercroft_host::{Interest, Trigger, now_ns};
 
@@ -317,7 +317,7 @@ impl Worker {
     }
 
     /// Adds a port for a disk; `make` builds it, given its id.
-    pub(super) fn add_port(&mut self, disk: DiskId, make: Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>) -> u32 {
+    pub(super) fn add_port(&mut self, disk: DiskId, make: MakePort) -> u32 {
         let place = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
         let id = place as u32;
         let mut slot = PortSlot::new(make(id), disk);
@@ -351,7 +351,7 @@ impl Worker {
     }
 
     /// Runs `f` on a port between two turns. False if there is none.
-    pub(super) fn with_port(&mut self, id: u32, f: Box<dyn FnOnce(&mut dyn Port) + Send>) -> bool {
+    pub(super) fn with_port(&mut self, id: u32, f: OnPort) -> bool {
         let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return false };
         // `f` may close descriptors of which the guest holds copies; those would stay registered for ever.
         unwatch(&self.epoll, &*slot.port);

@@ -187,6 +187,11 @@ impl Harness {
 /// `steps` random operations, up to 16 under way, each on a range that no other one under way touches; every read is
 /// compared with `model`, which is kept up to date.
 pub fn storm(h: &mut Harness, model: &mut [u8], seed: u64, steps: usize) {
+    storm_apart(h, model, seed, steps, 1);
+}
+
+/// A storm in which operations under way do not even share an aligned range of `apart` bytes.
+pub fn storm_apart(h: &mut Harness, model: &mut [u8], seed: u64, steps: usize, apart: u64) {
     let g = h.backend.geometry().clone();
     assert_eq!(model.len() as u64, g.size_bytes);
     let align = u64::from(g.align.max(1));
@@ -214,7 +219,8 @@ pub fn storm(h: &mut Harness, model: &mut [u8], seed: u64, steps: usize) {
             kind = IoKind::Read;
         }
         let (offset, len) = if kind == IoKind::Flush { (0, 0) } else { (offset, len) };
-        if under_way.iter().any(|&(_, _, o, l)| offset < o + l && o < offset + len) {
+        let end = (offset + len).next_multiple_of(apart);
+        if under_way.iter().any(|&(_, _, o, l)| offset / apart * apart < o + l && o < end) {
             continue;
         }
         let head = (rng.below(4096 / align) * align) as u32;
@@ -251,7 +257,15 @@ fn settle(h: &mut Harness, model: &mut [u8], under_way: &mut Vec<(u64, IoKind, u
         match kind {
             IoKind::Read if o.data != expected => {
                 let at = o.data.iter().zip(expected).position(|(a, b)| a != b).unwrap();
-                panic!("seed {seed} step {step}: read of {len} at {offset} differs at byte {at}");
+                let (got, expected) = (&o.data[at..], &expected[at..]);
+                let differing = got.iter().zip(expected).filter(|(a, b)| a != b).count();
+                let all_zero = |b: &[u8]| b.iter().take(64).all(|&b| b == 0);
+                panic!(
+                    "seed {seed} step {step}: read of {len} at {offset} differs at byte {at} and {differing} in all; \
+                     zeroes read: {}, expected: {}",
+                    all_zero(got),
+                    all_zero(expected)
+                );
             }
             IoKind::Status => {
                 let sum: u64 = o.extents.iter().map(|e| e.len).sum();

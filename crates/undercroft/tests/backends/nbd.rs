@@ -1,6 +1,6 @@
 //! The NBD client against real servers: nbdkit and qemu-nbd, well, failing, stalling, and killed.
 
-use crate::harness::{self, Harness, Rng, assert_same, pattern, run, storm};
+use crate::harness::{self, Harness, Rng, assert_same, pattern, run, storm, storm_apart};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -78,7 +78,8 @@ fn open_error(location: &str, read_only: bool) -> OpenError {
 
 fn image(dir: &Path) -> PathBuf {
     let path = dir.join("disk.img");
-    std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let f = std::fs::File::create(&path).unwrap();
+    f.set_len(SIZE).unwrap();
     path
 }
 
@@ -106,15 +107,18 @@ fn any_mix_of_operations_on_any_server_reads_like_a_byte_array() {
                 "blocksize-error-policy=error",
             ],
         ),
-        // Not --discard=unmap: QEMU 7.2 itself loses writes that run beside zeroes with unmap in the same qcow2 cluster.
-        ("qemu-nbd", vec!["--format=qcow2", "--discard=ignore", qcow2.to_str().unwrap()]),
+        ("qemu-nbd", vec!["--format=qcow2", "--discard=unmap", qcow2.to_str().unwrap()]),
         ("qemu-nbd", vec!["--format=raw", "--discard=unmap", file.to_str().unwrap()]),
     ] {
+        eprintln!("{program} {args:?}");
+        image(dir.path()); // all zeroes again
         let server = Server::start(program, dir.path(), &args);
         let mut h = open(&server.uri(""));
         let mut model = vec![0; SIZE as usize];
         for round in 0..2 {
-            storm(&mut h, &mut model, 60 + round, 1000);
+            // QEMU 7.2 itself loses writes that run beside others, or beside zeroes, in one cluster of a qcow2 image.
+            let apart = if args.contains(&"--format=qcow2") { 65536 } else { 1 };
+            storm_apart(&mut h, &mut model, 60 + round, 1000, apart);
             assert_same(&h.read_all(), &model, &format!("{program} {args:?}"));
         }
         h.flush();

@@ -103,7 +103,7 @@ impl Client {
             self.pending.drain(..used);
         }
         assert!(self.pending.is_empty() && got.len() == n);
-        got.keys().for_each(|cookie| drop(self.reads.remove(cookie)));
+        got.keys().for_each(|cookie| _ = self.reads.remove(cookie));
         got
     }
 

@@ -172,11 +172,11 @@ pub struct OneExport(pub Geometry);
 struct NoHost;
 
 impl PortHost for NoHost {
-    fn attach(&self, _: Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>) -> u32 {
+    fn attach(&self, _: crate::frontend::MakePort) -> u32 {
         u32::MAX
     }
 
-    fn with(&self, _: u32, _: Box<dyn FnOnce(&mut dyn Port) + Send>) -> bool {
+    fn with(&self, _: u32, _: crate::frontend::OnPort) -> bool {
         false
     }
 
@@ -228,7 +228,7 @@ fn shake(data: &[u8]) {
     let exports = OneExport(geometry(1 << 20));
     let mut out = Vec::new();
     let mut handshake = Handshake::new(&mut out);
-    let menu = Menu { exports: &exports, default: None, room: data.len() % 7 != 0 };
+    let menu = Menu { exports: &exports, default: None, room: !data.len().is_multiple_of(7) };
     let mut pushed = 0;
     for piece in data.chunks(data.len() / 3 + 1) {
         let mut bytes = piece;

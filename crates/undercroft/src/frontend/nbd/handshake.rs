@@ -487,7 +487,7 @@ mod tests {
         let set = |name, queries: &[&str]| (option::SET_META_CONTEXT, meta(name, queries));
         let both = ["x:y", CONTEXT];
         assert_eq!(select(&[], "disk"), (false, false));
-        assert_eq!(select(&[structured.clone()], "disk"), (true, false));
+        assert_eq!(select(std::slice::from_ref(&structured), "disk"), (true, false));
         assert_eq!(select(&[structured.clone(), set("disk", &both)], "disk"), (true, true));
         // For another export, before structured replies, replaced, by a wildcard, for nothing: no.
         assert_eq!(select(&[structured.clone(), set("disk", &both)], "other"), (true, false));

@@ -379,7 +379,7 @@ impl Exercise<'_> {
         let status = self.rig.guest.read(e.status, 1)[0];
         let inside =
             e.sector.checked_mul(512).and_then(|at| at.checked_add(e.bytes)).is_some_and(|end| end <= DISK_BYTES);
-        let whole = e.bytes % 512 == 0;
+        let whole = e.bytes.is_multiple_of(512);
         match e.kind {
             IN => {
                 assert_eq!(status == 0, inside && whole, "status of a read");

@@ -12,6 +12,7 @@ use crate::frontend::{DiskInfo, Port};
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
+#[cfg(test)]
 use std::sync::atomic::{Ordering, fence};
 use undercroft_cache::{DiskId, IoError, Op, Request};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
@@ -112,6 +113,7 @@ impl Guest {
         self.set_available(queue, at);
     }
 
+    #[cfg(test)]
     /// Makes the chain at `head` available, and says whether the device wants to be kicked for it.
     pub(super) fn offer_live(&mut self, queue: u16, head: u16) -> bool {
         let old = self.available[usize::from(queue)];
@@ -131,6 +133,7 @@ impl Guest {
         self.available[usize::from(queue)]
     }
 
+    #[cfg(test)]
     /// Asks to be notified of the very next used entry.
     pub(super) fn ask(&self, queue: u16) {
         self.set_used_event(queue, self.used[usize::from(queue)]);
@@ -158,16 +161,19 @@ impl Guest {
         entries
     }
 
+    #[cfg(test)]
     /// The used event index that the driver wishes for.
     pub(super) fn set_used_event(&self, queue: u16, index: u16) {
         self.write(Self::ring(queue)[1] + 4 + 2 * u64::from(self.size), &index.to_le_bytes());
     }
 
+    #[cfg(test)]
     /// The available event index that the device wishes for.
     pub(super) fn available_event(&self, queue: u16) -> u16 {
         self.read_u16(Self::ring(queue)[2] + 4 + 8 * u64::from(self.size))
     }
 
+    #[cfg(test)]
     /// The device's flags.
     pub(super) fn used_flags(&self, queue: u16) -> u16 {
         self.read_u16(Self::ring(queue)[2])
@@ -197,6 +203,8 @@ pub(super) fn signals(fd: &File) -> u64 {
 pub(super) struct Rig {
     pub guest: Guest,
     pub port: VhostPort,
+    /// The guest's end of the bell; only tests look whether it was rung.
+    #[cfg_attr(not(test), expect(dead_code))]
     pub bell: File,
     pub disk: Vec<u8>,
     pub calls: Vec<File>,
@@ -308,6 +316,7 @@ impl Rig {
         self.port.reply(r.id.tag, Ok(()));
     }
 
+    #[cfg(test)]
     /// Takes and serves all there is, then publishes.
     pub(super) fn turn(&mut self) -> usize {
         let requests = self.take();
