@@ -7,17 +7,18 @@ use super::limits::QUEUES_MAX;
 use super::rig::{DATA, Guest, INDIRECT, WRITE};
 use super::session::Session;
 use super::{VhostError, VhostOptions, VhostServer};
-use crate::backend::{ImageFormat, ImageSpec, OpenOptions, open};
+use crate::backend::{Backend, Geometry, ImageFormat, ImageSpec, OpenOptions, open};
 use crate::frontend::DiskInfo;
 use crate::frontend::socket::SocketError;
 use crate::worker::{DiskHost, WorkerHandle, WorkerOptions};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use undercroft_cache::{CoreOptions, DiskOptions};
+use undercroft_cache::{CoreOptions, DiskOptions, Io, IoDone};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
 };
@@ -40,14 +41,59 @@ struct Daemon {
     dir: tempfile::TempDir,
 }
 
+/// A real image that answers nothing while its gate is shut.
+struct Stalling {
+    image: Box<dyn Backend>,
+    open: Arc<AtomicBool>,
+    held: Vec<Io>,
+}
+
+impl Backend for Stalling {
+    fn geometry(&self) -> &Geometry {
+        self.image.geometry()
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.held.push(io);
+    }
+
+    fn kick(&mut self) {}
+
+    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
+        if self.open.load(Ordering::Acquire) {
+            self.held.drain(..).for_each(|io| self.image.submit(io));
+            self.image.kick();
+        }
+        self.image.poll(done)
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.image.wake_fd()
+    }
+
+    fn describe(&self) -> String {
+        "stalling".into()
+    }
+
+    fn inflight(&self) -> usize {
+        self.held.len() + self.image.inflight()
+    }
+}
+
 impl Daemon {
     fn new() -> Daemon {
+        Daemon::with(&Arc::new(AtomicBool::new(true)))
+    }
+
+    /// A daemon whose image answers while `gate` is open.
+    fn with(gate: &Arc<AtomicBool>) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         std::fs::write(&image, vec![0; DISK_BYTES as usize]).unwrap();
         let spec =
             ImageSpec { location: image.to_str().unwrap().into(), format: Some(ImageFormat::Raw), read_only: false };
         let backend = open(&spec, &OpenOptions::default()).unwrap();
+        let backend = Box::new(Stalling { image: backend, open: Arc::clone(gate), held: Vec::new() });
         let geometry = backend.geometry().clone();
         let core = CoreOptions { hash_seed: 1, ..CoreOptions::new(64 << 20) };
         let worker = WorkerHandle::start(WorkerOptions { name: "worker".into(), core, poll_ns_max: 0 }).unwrap();
@@ -117,7 +163,11 @@ struct Vm {
 impl Vm {
     /// Connects and negotiates; starts nothing.
     fn connect(daemon: &Daemon, guest: Guest) -> Vm {
-        let mut front = Frontend::connect(daemon.path(), 8).unwrap();
+        Vm::over(UnixStream::connect(daemon.path()).unwrap(), guest)
+    }
+
+    fn over(stream: UnixStream, guest: Guest) -> Vm {
+        let mut front = Frontend::from_stream(stream, 8);
         front.set_owner().unwrap();
         let features = front.get_features().unwrap();
         front.set_features(features).unwrap();
@@ -381,7 +431,9 @@ fn messages_that_make_no_sense_end_the_session() {
 fn config_space_is_read_within_its_bounds() {
     let daemon = Daemon::new();
     let mut vm = Vm::new(&daemon);
-    let mut session = Session::new(daemon.host.clone(), u32::MAX, Profile::new(&daemon.info), &VhostOptions::default());
+    let (_peer, end) = UnixStream::pair().unwrap();
+    let profile = Profile::new(&daemon.info);
+    let mut session = Session::new(daemon.host.clone(), u32::MAX, profile, &VhostOptions::default(), end.into());
     let mut get = |offset, size| session.get_config(offset, size, VhostUserConfigFlags::empty());
     assert_eq!(get(20, 4).unwrap(), 512u32.to_le_bytes());
     assert_eq!(get(200, 56).unwrap(), [0; 56]);
@@ -409,6 +461,49 @@ fn memory_can_be_added_and_removed_while_queues_run() {
     assert_eq!(vm.request(0, IN, 0, (beyond, 4096)), 0);
     vm.front.remove_mem_region(&regions[2]).unwrap();
     assert_eq!(vm.request(0, IN, 0, (beyond, 4096)), 1);
+}
+
+#[test]
+fn a_front_end_that_leaves_a_stalled_disk_does_not_keep_the_next_one_out() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let daemon = Daemon::with(&gate);
+    let stream = UnixStream::connect(daemon.path()).unwrap();
+    let end = stream.try_clone().unwrap();
+    let mut vm = Vm::over(stream, Guest::new(4, 64));
+    vm.share_memory();
+    vm.start(0, 0);
+    let (header, table, status) = (DATA, DATA + 0x1000, DATA + 0x80);
+    vm.guest.header(header, IN, 0);
+    vm.guest.chain(table, 0, &[(header, 16, 0), (DATA + 0x2000, 512, WRITE), (status, 1, WRITE)]);
+    vm.guest.descriptor(Guest::ring(0)[0], 0, table, 48, INDIRECT, 0);
+    vm.guest.write(status, &[0xee]);
+    vm.guest.offer(0, 0);
+    vm.kicks[0].write(1).unwrap();
+    let taken = |n: u64| {
+        let start = Instant::now();
+        let disk = daemon.info.disk;
+        while daemon.worker.call(move |w| w.core().stats(disk).inflight_requests).unwrap() != n {
+            assert!(start.elapsed() < PATIENCE, "the request was not taken");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    taken(1);
+    // It asks for a queue to stop, which cannot be answered, and goes away.
+    let front = vm.front;
+    let asking = std::thread::spawn(move || front.get_vring_base(0));
+    std::thread::sleep(Duration::from_millis(20));
+    end.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(asking.join().unwrap().is_err());
+    daemon.wait_connected(false);
+
+    let mut next = Vm::connect(&daemon, Guest::new(4, 64));
+    next.share_memory();
+    next.start(0, 0);
+    gate.store(true, Ordering::Release);
+    assert_eq!(next.request(0, IN, 0, (DATA + 0x1_0000, 4096)), 0);
+    assert_eq!(vm.guest.used(0), [], "the first guest's memory was let go");
+    assert_eq!(vm.guest.read(status, 1), [0xee]);
+    taken(0);
 }
 
 #[test]

@@ -331,6 +331,7 @@ impl VhostPort {
                 .ok_or(Refusal::RingPlace)?;
             queue.broken = None;
             queue.again.clear();
+            queue.deferred.clear();
             if logged {
                 let log = queue.log.as_mut().ok_or(Refusal::NoInflightLog)?;
                 match log.recover(queue.size, ring.published()) {
@@ -585,16 +586,20 @@ impl Port for VhostPort {
             loop {
                 let queue = &mut self.queues[usize::from(index)];
                 let room = budget.saturating_sub(out.len() - start);
+                // The next turn starts with the first queue that got nothing in this one.
+                let next = if chains == before { at } else { (at + 1) % n };
                 match queue.waiting() {
                     Ok(0) => break,
                     Ok(_) if room == 0 || chains >= budget => {
-                        // The next turn starts with the first queue that got nothing in this one.
-                        self.first = if chains == before { at } else { (at + 1) % n };
+                        self.first = next;
                         more = true;
                         break 'queues;
                     }
-                    // Replies make room, and the worker looks again after them.
-                    Ok(_) if self.slots.available() <= RANGES_MAX => break 'queues,
+                    Ok(_) if self.slots.available() <= RANGES_MAX => {
+                        // Replies make room, and the worker looks again after them.
+                        self.first = next;
+                        break 'queues;
+                    }
                     Ok(_) => {}
                     Err(broken) => {
                         failed = Some((index, broken));

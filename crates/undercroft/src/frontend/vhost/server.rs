@@ -195,11 +195,13 @@ impl Front {
     /// Serves one front end until it or the server goes.
     fn serve(&self, listener: &UnixListener, stream: UnixStream) {
         let Ok(clone) = stream.try_clone() else { return };
-        let Ok(fd) = stream.as_fd().try_clone_to_owned() else { return };
+        let (Ok(fd), Ok(watch)) = (stream.as_fd().try_clone_to_owned(), stream.as_fd().try_clone_to_owned()) else {
+            return;
+        };
         *lock(&self.shared.connection) = Some(clone);
         self.shared.connected.store(true, Ordering::Release);
         tracing::info!(disk = self.disk.name, "vhost-user front end connected");
-        let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options);
+        let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options, watch);
         let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(session)));
         let reason = loop {
             let ready = self.wait(listener, Some(fd.as_fd()), None);

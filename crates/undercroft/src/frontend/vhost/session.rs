@@ -12,11 +12,13 @@ use super::memory::{GuestMap, Region};
 use super::port::{Refusal, VhostPort};
 use super::ring::RingAddresses;
 use crate::frontend::PortHost;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
@@ -25,12 +27,17 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
+/// How often a wait for a stalled disk looks whether the front end is still there.
+const HANG_UP_CHECK: Duration = Duration::from_millis(100);
+
 /// What one front end has said since it connected.
 pub(super) struct Session {
     host: Arc<dyn PortHost>,
     port: u32,
     disk: Profile,
     options: VhostOptions,
+    /// The connection, to see whether the front end is still there.
+    connection: OwnedFd,
     owned: bool,
     map: Arc<GuestMap>,
     /// Whether the front end has handed over a record of requests under way.
@@ -38,9 +45,15 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(host: Arc<dyn PortHost>, port: u32, disk: Profile, options: &VhostOptions) -> Session {
+    pub(super) fn new(
+        host: Arc<dyn PortHost>,
+        port: u32,
+        disk: Profile,
+        options: &VhostOptions,
+        connection: OwnedFd,
+    ) -> Session {
         let options = options.clone();
-        Session { host, port, disk, options, owned: false, map: Arc::default(), logged: false }
+        Session { host, port, disk, options, connection, owned: false, map: Arc::default(), logged: false }
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -57,7 +70,24 @@ impl Session {
     fn stop(&self, index: u32) -> Result<u16> {
         let (done, rest): (_, Receiver<u16>) = sync_channel(1);
         self.ask(move |port| port.stop(index, done))?;
-        rest.recv().map_err(|_| refused("the disk was detached while a queue was stopping"))
+        loop {
+            match rest.recv_timeout(HANG_UP_CHECK) {
+                Ok(base) => return Ok(base),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(refused("the disk was detached while a queue was stopping"));
+                }
+                // A front end that has gone must not keep the next one waiting for a disk that does not answer.
+                Err(RecvTimeoutError::Timeout) if self.hung_up() => return Err(Error::Disconnected),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Whether the front end has closed its end.
+    fn hung_up(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.connection, PollFlags::RDHUP)];
+        poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
     }
 
     fn set_memory(&mut self, map: GuestMap) -> Result<()> {

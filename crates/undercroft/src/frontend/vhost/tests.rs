@@ -531,6 +531,27 @@ fn many_queues_share_a_bound_on_requests_under_way() {
 }
 
 #[test]
+fn a_queue_that_was_held_up_comes_first_when_there_is_room() {
+    let mut rig = Rig::new(geometry(MIB), 3, 512, 0);
+    rig.guest.header(HEADER, IN, 0);
+    for queue in 0..3 {
+        rig.guest.chain(Guest::ring(queue)[0], 0, &[(HEADER, 16, 0), (BUFFER, 512, WRITE), (STATUS, 1, WRITE)]);
+        (0..512).for_each(|_| rig.guest.offer(queue, 0));
+    }
+    rig.take().into_iter().for_each(|r| rig.serve(r));
+    rig.port.flush();
+    let served: Vec<usize> = (0..3).map(|q| rig.guest.used(q).len()).collect();
+    assert_eq!(served.iter().sum::<usize>(), 1024 - RANGES_MAX);
+    // The first queues post as much again; the one that got least must not fall back further.
+    for queue in 0..2 {
+        (0..served[usize::from(queue)]).for_each(|_| rig.guest.offer(queue, 0));
+    }
+    rig.take().into_iter().for_each(|r| rig.serve(r));
+    rig.port.flush();
+    assert!(rig.guest.used(2).len() >= 512 - served[2], "all that the third queue had posted");
+}
+
+#[test]
 fn a_stopping_queue_waits_for_its_requests_and_tells_its_position() {
     let mut rig = Rig::new(geometry(MIB), 2, 64, 0);
     rig.guest.header(HEADER, IN, 0);
