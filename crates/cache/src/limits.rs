@@ -17,9 +17,6 @@ pub const REQUESTS_PER_DISK_MAX: usize = 1024;
 /// Frames of one disk that I/O operations may own at a time, besides the cached ones (8 MiB).
 pub const IO_FRAMES_PER_DISK: usize = 2048;
 
-/// Candidates that a policy looks at before it gives up finding a victim that may be evicted.
-pub const VICTIM_SCAN_MAX: usize = 64;
-
 /// Bytes of metadata per 4 KiB block at most: index, policy, ghosts and the core's own.
 pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 

@@ -135,7 +135,8 @@ pub struct CacheStatus {
     pub capacity_bytes: u64,
     /// Data it keeps now, in bytes.
     pub cached_bytes: u64,
-    /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither. Absent before the first read.
+    /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither, blocks that read-ahead had
+    /// brought are hits (the counters tell them apart). Absent before the first read.
     pub hit_ratio: Option<f64>,
 }
 

@@ -56,8 +56,8 @@ pub trait Port: Send {
     /// Stops taking requests; those under way will still be replied. Called when the disk detaches or the daemon stops.
     fn shut(&mut self);
 
-    /// Who is at the other end, for `status`.
-    fn peer(&self) -> Peer;
+    /// Who is at the other end, for `status`; `None` while nobody is.
+    fn peer(&self) -> Option<Peer>;
 
     /// For a downcast by the front end that created the port.
     fn as_any(&mut self) -> &mut dyn std::any::Any;

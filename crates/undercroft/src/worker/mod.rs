@@ -90,7 +90,7 @@ pub struct DiskReport {
     pub latencies: Latencies,
     /// What serves it.
     pub backend: String,
-    /// Operations under way of an image that has not answered for [`STALL_NS`].
+    /// Operations under way of an image that has answered none for [`STALL_NS`], or those that its back end finds late.
     pub stalled_ops: u64,
     /// Who is connected.
     pub peers: Vec<Peer>,
@@ -186,8 +186,8 @@ impl Worker {
             stats: self.core.stats(id),
             latencies: (*d.latencies).clone(),
             backend: d.backend.describe(),
-            stalled_ops: if d.stalled { d.backend.inflight() as u64 } else { 0 },
-            peers: self.ports.iter().flatten().filter(|s| s.disk == id).map(|s| s.port.peer()).collect(),
+            stalled_ops: if d.stalled { d.backend.inflight() } else { d.backend.stalled_ops() } as u64,
+            peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             leaving: d.leaving.is_some(),
         })
     }

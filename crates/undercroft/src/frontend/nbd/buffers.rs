@@ -10,8 +10,6 @@ pub const HEADROOM: usize = 32;
 const SMALLEST: usize = 4096;
 /// Classes of buffers, each twice as large as the one before: 4 KiB to 32 MiB.
 const CLASSES: usize = 14;
-/// Idle bytes kept for the next requests at most.
-const IDLE_MAX: usize = 8 * 1024 * 1024;
 
 /// A buffer with room for a header before its data; empty if none is held.
 pub type Buffer = Vec<u8>;
@@ -85,7 +83,7 @@ impl Buffers {
             return;
         }
         self.held_bytes -= buffer.len();
-        if self.idle_bytes + buffer.len() <= IDLE_MAX.min(self.bytes_max) {
+        if self.held_bytes + self.idle_bytes + buffer.len() <= self.bytes_max {
             self.idle_bytes += buffer.len();
             self.idle[class(buffer.len() - HEADROOM)].push(buffer);
         }

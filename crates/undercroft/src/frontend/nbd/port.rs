@@ -31,9 +31,9 @@ pub struct PortLimits {
 }
 
 impl Default for PortLimits {
-    /// 128 requests, 16 MiB.
+    /// 128 requests, 4 MiB: sixteen of the largest that copying tools send, more than hides any latency.
     fn default() -> Self {
-        Self { requests_max: 128, bytes_max: 16 * 1024 * 1024 }
+        Self { requests_max: 128, bytes_max: 4 * 1024 * 1024 }
     }
 }
 
@@ -613,8 +613,8 @@ impl<S: Stream> Port for NbdPort<S> {
         }
     }
 
-    fn peer(&self) -> Peer {
-        Peer { protocol: Protocol::Nbd, name: self.peer.clone() }
+    fn peer(&self) -> Option<Peer> {
+        Some(Peer { protocol: Protocol::Nbd, name: self.peer.clone() })
     }
 
     fn as_any(&mut self) -> &mut dyn std::any::Any {

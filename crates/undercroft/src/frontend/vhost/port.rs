@@ -726,13 +726,17 @@ impl Port for VhostPort {
         self.shut = true;
     }
 
-    fn peer(&self) -> Peer {
+    fn peer(&self) -> Option<Peer> {
+        // A guest shares its memory as soon as its machine has been set up, long before its driver starts a queue.
+        if self.maps.current().is_empty() {
+            return None;
+        }
         let name = match self.running.len() {
-            0 => "no guest".to_string(),
+            0 => "no queue yet".to_string(),
             1 => "1 queue".to_string(),
             n => format!("{n} queues"),
         };
-        Peer { protocol: Protocol::VhostUser, name }
+        Some(Peer { protocol: Protocol::VhostUser, name })
     }
 
     fn as_any(&mut self) -> &mut dyn std::any::Any {
