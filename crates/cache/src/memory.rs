@@ -45,7 +45,7 @@ impl Allowance {
     pub(crate) fn new(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> Self {
         let most = options.io_frames_per_disk.max(1) as usize;
         let frames = (capacity_blocks as usize / 4).max(IO_FRAMES_PER_DISK_MIN).min(most);
-        let ahead = (frames / 4).min(readahead_bytes as usize / FRAME_BYTES * 2);
+        let ahead = (frames / 2).min(readahead_bytes as usize / FRAME_BYTES * 2);
         let demand = frames - ahead;
         let ops = demand.min(OPS_PER_DISK_MAX);
         Self {
