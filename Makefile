@@ -32,7 +32,7 @@ test: ## Prove it right: layout, lints, unit and property tests, simulation, 30 
 	@scripts/setup.sh build test
 	@scripts/test.sh
 
-test-long: ## The same for hours: more seeds, long golden runs, more kill -9, longer fuzzing, guests
+test-long: ## The same at length, about an hour and a half: more seeds, long golden runs, 500 kill -9, 5 min of fuzzing a target
 	@scripts/setup.sh build test
 	@scripts/test.sh --long
 

@@ -34,7 +34,7 @@ def arguments():
     ways = [w.key for w in serving.WAYS]
     p.add_argument("--ways", default=",".join(ways), help=f"which ways to compare, in order (default: {','.join(ways)})")
     p.add_argument("--guests", type=int, default=2, help="how many guests (default: 2)")
-    p.add_argument("--memory", type=int, default=128, help="host memory that serving all disks may take, MiB (default: 128)")
+    p.add_argument("--memory", type=int, default=256, help="host memory that serving all disks may take, MiB (default: 256)")
     p.add_argument("--guest-ram", type=int, default=128, help="RAM of a guest, MiB (default: 128)")
     p.add_argument("--file", type=int, default=256, help="working set of a guest, MiB (default: 256)")
     p.add_argument("--alpha", type=float, default=0.9, help="skew of the Zipf distribution (default: 0.9)")

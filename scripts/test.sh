@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit
 fuzz_seconds=30
 if [ "${1:-}" = --long ]; then
     export UNDERCROFT_LONG=1
-    fuzz_seconds=600
+    fuzz_seconds=300
 fi
 
 logs=build/test
@@ -68,6 +68,13 @@ count "cargo test" "$status" \
     "$(total "$logs/cargo.log" '^test result:' passed)" \
     "$(total "$logs/cargo.log" '^test result:' failed)" \
     "$(total "$logs/cargo.log" '^test result:' ignored)"
+
+if [ -n "${UNDERCROFT_LONG:-}" ]; then
+    step "4,000 more seeds of the simulation"
+    scripts/cargo run --release --locked -q -p undercroft-testkit --bin sim -- --start 1000000 --seeds 4000
+    status=$?
+    count "simulation" $status $((status == 0)) 0 0
+fi
 
 step "fuzz targets, $fuzz_seconds s each"
 scripts/fuzz.sh "$fuzz_seconds" 2>&1 | tee "$logs/fuzz.log"

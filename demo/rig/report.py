@@ -73,7 +73,7 @@ def table(results):
             lines.append(f"{label:{head}}" + "".join(f"{show(s):>{n}}" for s, n in zip(sums, widths)))
         lines.append("")
     lines.append("Latency is of reads that the guest's own RAM could not answer. \"Read from the disk\" is the kernel's")
-    lines.append("count for the serving processes, the same for all. More than 100 % would be read-ahead that was wasted.")
+    lines.append("count for the serving processes, the same for all. A hit ratio below 0 is read-ahead that nobody used.")
     for note in cross_checks(results):
         lines.append(note)
     return "\n".join(lines) + "\n"

@@ -1,0 +1,177 @@
+"""Set-up, installation and the Debian package: what a newcomer runs first, and what an operator gets."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+from harness.programs import ROOT, built, need, run
+
+SETUP = ROOT / "scripts" / "setup.sh"
+# What the script itself uses, besides what it looks for.
+TOOLS = "bash env sed dirname basename uname mktemp rm tail sort printf cat"
+ALL_GROUPS = ("build", "test", "demo", "bench")
+
+
+def world(scratch, without=(), **fakes: str):
+    """A PATH with the tools of the script alone: nothing named in `without`, and `fakes` (name to script) first."""
+    bin_dir = scratch / "bin"
+    bin_dir.mkdir()
+    for name in [*TOOLS.split(), "apt-get", "apt-cache", "dpkg-query", "id"]:
+        if name not in without and name.replace("-", "_") not in fakes and (path := shutil.which(name)):
+            (bin_dir / name).symlink_to(path)
+    for name, text in fakes.items():
+        script = bin_dir / name.replace("_", "-")
+        script.write_text(f"#!/bin/sh\n{text}\n")
+        script.chmod(0o755)
+    home = scratch / "home"
+    home.mkdir()
+    return {"PATH": str(bin_dir), "HOME": str(home)}
+
+
+def run_setup(environment: dict[str, str], *groups: str) -> subprocess.CompletedProcess:
+    """Runs the script in an environment of its own."""
+    return subprocess.run(
+        [shutil.which("bash"), SETUP, *groups], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_setup_stops_where_there_is_no_apt(scratch):
+    """On a system that is not Debian-like it says what it would need, and how to go on by hand."""
+    done = run_setup(world(scratch, without=["apt-get"]), "build")
+    assert done.returncode == 1
+    assert "Debian 12" in done.stderr and "apt-get is not here" in done.stderr, done.stderr
+    assert "UNDERCROFT_NO_SETUP=1" in done.stderr, "no way on is named"
+
+
+def test_setup_stops_without_root(scratch):
+    """Something is missing and there is neither root nor sudo: it names the packages, and calls no apt."""
+    environment = world(
+        scratch,
+        id="echo 1000",
+        dpkg_query="echo not-installed",
+        apt_get=f"touch {scratch}/apt-was-called",
+    )
+    done = run_setup(environment, "build", "test")
+    assert done.returncode == 1
+    for word in ("root", "sudo", "gcc", "qemu-utils"):
+        assert word in done.stderr, f"{word} is not in: {done.stderr}"
+    assert not (scratch / "apt-was-called").exists()
+
+
+def test_setup_says_what_apt_said_when_it_fails(scratch):
+    """A failing apt: its last words, and what to look at."""
+    environment = world(scratch, id="echo 0", dpkg_query="echo not-installed", apt_get="echo no route to host; exit 100")
+    done = run_setup(environment, "build")
+    assert done.returncode == 1
+    assert "no route to host" in done.stderr and "check the network" in done.stderr, done.stderr
+
+
+def test_setup_refuses_an_unknown_group(scratch):
+    """A typo is named, with the choices."""
+    done = run_setup(world(scratch), "tset")
+    assert done.returncode == 1
+    assert "'tset'" in done.stderr and "bench" in done.stderr
+
+
+def test_setup_installs_nothing_twice():
+    """Where everything is installed, which it is when the tests run, it says so."""
+    if os.environ.get("UNDERCROFT_NO_SETUP"):
+        pytest.skip("set-up was left to the user")
+    done = run(SETUP, "build", "test")
+    assert "nothing to install" in done.stdout, done.stdout
+
+
+def test_help_lists_every_target():
+    """`make help` and `make` alone name each target of the Makefile."""
+    need("make")
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE).group(1).split()
+    said = run("make", "-C", ROOT, "--no-print-directory").stdout
+    listed = re.findall(r"^  make (\S+)", said, re.MULTILINE)
+    assert sorted(listed) == sorted(phony)
+    assert run("make", "-C", ROOT, "--no-print-directory", "help").stdout == said
+
+
+def environment_for(**more: object) -> dict[str, str]:
+    """The environment of a packaging script."""
+    return {**os.environ, "BINARY": built("undercroft"), **{k: str(v) for k, v in more.items()}}
+
+
+def script(name: str, environment: dict[str, str]) -> subprocess.CompletedProcess:
+    """Runs one of dist's scripts."""
+    return subprocess.run(
+        [ROOT / "dist" / name], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_install_and_again(scratch):
+    """Everything arrives, works, and an edited configuration survives the second run."""
+    environment = environment_for(DESTDIR=scratch / "root", PREFIX="/usr/local")
+    done = script("install.sh", environment)
+    assert done.returncode == 0, done.stderr
+    prefix = scratch / "root" / "usr" / "local"
+    assert "undercroft" in run(prefix / "bin" / "undercroft", "--version").stdout
+    man = prefix / "share" / "man"
+    assert (man / "man1" / "undercroft.1").read_text().startswith((".ie", ".TH"))
+    assert list(man.rglob("undercroft.toml.5")) or list(man.rglob("undercroft-serve.1"))
+    run("bash", "-n", prefix / "share" / "bash-completion" / "completions" / "undercroft")
+    unit = prefix / "lib" / "systemd" / "system" / "undercroft.service"
+    assert "/usr/local/bin/undercroft serve" in unit.read_text(), "the unit starts another program"
+    config = scratch / "root" / "etc" / "undercroft" / "undercroft.toml"
+    config.write_text(config.read_text() + "\n# mine\n")
+    assert script("install.sh", environment).returncode == 0
+    assert "# mine" in config.read_text(), "an edited configuration was overwritten"
+
+
+def test_install_says_what_is_wrong(scratch):
+    """A prefix that is not a path, a program that is not built."""
+    done = script("install.sh", environment_for(DESTDIR=scratch, PREFIX="usr"))
+    assert done.returncode == 1 and "must begin with /" in done.stderr
+    done = script("install.sh", {**environment_for(DESTDIR=scratch), "BINARY": str(scratch / "nothing")})
+    assert done.returncode == 1 and "cargo build --release" in done.stderr
+
+
+def test_shipped_configuration_is_valid(scratch):
+    """What the package installs as configuration passes `undercroft check`, or asks for disks and nothing else."""
+    done = run(built("undercroft"), "check", ROOT / "dist" / "undercroft.toml", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_debian_package(scratch):
+    """The package has the program, the unit and the manual, depends on what it runs with, and is the same each time."""
+    need("dpkg-deb", "objdump", "gzip", "strip")
+    packages = []
+    for n in ("first", "second"):
+        done = script("make-deb.sh", environment_for(OUT=scratch / n, SOURCE_DATE_EPOCH=1700000000))
+        assert done.returncode == 0, done.stderr
+        packages.append(done.stdout.split()[-1])
+    contents = run("dpkg-deb", "--contents", packages[0]).stdout
+    for path in (
+        "./usr/bin/undercroft",
+        "./lib/systemd/system/undercroft.service",
+        "./usr/share/man/man1/undercroft.1.gz",
+        "./etc/undercroft/undercroft.toml",
+        "./usr/share/doc/undercroft/copyright",
+    ):
+        assert f" {path}\n" in contents, f"{path} is not in:\n{contents}"
+    assert all(line.split()[1] == "root/root" for line in contents.splitlines()), contents
+    fields = run("dpkg-deb", "--field", packages[0]).stdout
+    assert re.search(r"^Depends: .*libc6 \(>= 2\.\d+\)", fields, re.MULTILINE), fields
+    first, second = (open(p, "rb").read() for p in packages)
+    assert first == second, "two builds of the same input differ"
+    tree = scratch / "tree"
+    run("dpkg-deb", "--extract", packages[0], tree)
+    assert "undercroft" in run(tree / "usr" / "bin" / "undercroft", "--version").stdout
+
+
+def test_unit_is_sound(scratch):
+    """systemd finds nothing wrong with the unit."""
+    need("systemd-analyze")
+    unit = scratch / "undercroft.service"
+    text = (ROOT / "dist" / "undercroft.service").read_text(encoding="utf-8")
+    unit.write_text(text.replace("/usr/bin/undercroft", built("undercroft")).replace("man:", "file:///"))
+    done = run("systemd-analyze", "verify", unit, check=False)
+    about_us = [line for line in (done.stdout + done.stderr).splitlines() if "undercroft.service" in line]
+    assert not about_us, "\n".join(about_us)
