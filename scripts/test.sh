@@ -20,7 +20,7 @@ mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 broken=()
 
-step() { printf '\n== %s\n' "$*"; }
+step() { printf '\n== %s (after %s min)\n' "$*" $(((SECONDS + 30) / 60)); }
 
 # Adds up a step. Arguments: name, exit status, passed, failed, skipped.
 count() {
@@ -30,7 +30,7 @@ count() {
 }
 
 finish() {
-    printf '\n'
+    printf '\n%s min in all\n' $(((SECONDS + 30) / 60))
     for name in "${broken[@]}"; do echo "failed: $name"; done
     [ $((passed + failed)) -gt 0 ] || failed=1
     echo "$passed passed, $failed failed, $skipped skipped"
@@ -52,9 +52,18 @@ scripts/cargo clippy --workspace --all-targets --locked -- -D warnings
 count "cargo clippy" $? 0 0 0
 [ $failed -eq 0 ] || finish
 
+# The programs that real clients and guests are served by: built like the unit tests, with every assertion on, which also
+# saves a second build of all crates; at length, those that are shipped.
 step "build"
-scripts/cargo build --release --locked --workspace
+if [ -n "${UNDERCROFT_LONG:-}" ]; then
+    scripts/cargo build --release --locked --workspace
+    programs=target/release
+else
+    scripts/cargo build --locked --workspace
+    programs=target/debug
+fi
 count "cargo build" $? 0 0 0
+export UNDERCROFT_PROGRAM=$PWD/$programs/undercroft UNDERCROFT_DRIVER_PROGRAM=$PWD/$programs/undercroft-driver
 [ $failed -eq 0 ] || finish
 
 step "unit, property and simulation tests"

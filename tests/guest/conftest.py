@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.programs import built
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "demo"))
 
@@ -18,7 +20,7 @@ from rig import process, serving  # noqa: E402
 @pytest.fixture(scope="session")
 def accel():
     """Builds what guests boot from, once, and says how they run here."""
-    assert serving.Undercroft.binary.exists(), "target/release/undercroft is missing: run `make build` first"
+    serving.Undercroft.binary = Path(built("undercroft"))
     guests.build(tools=True)
     return guests.accelerator()
 

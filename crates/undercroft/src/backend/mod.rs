@@ -44,7 +44,7 @@ pub trait Backend: Send {
     /// through `poll`. Offsets, lengths and buffers keep to the geometry.
     fn submit(&mut self, io: Io);
 
-    /// Hands everything submitted so far to the device: once per turn of the worker.
+    /// Hands everything submitted so far to the device: several times in a long turn of the worker, once in a short one.
     fn kick(&mut self);
 
     /// Appends finished operations to `done`, at most `undercroft_cache::limits::BATCH`; true if there may be more.

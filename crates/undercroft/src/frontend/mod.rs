@@ -31,7 +31,8 @@ pub trait Port: Send {
     /// Request `tag` is finished; the tag is free again.
     fn reply(&mut self, tag: u32, result: Result<(), IoError>);
 
-    /// Sends what the replies of this turn need: one notification, or what the socket takes.
+    /// Sends what the replies since the last time need: one notification, or what the socket takes. Called several times
+    /// in a batch, so that the peer works while the rest is served.
     fn flush(&mut self);
 
     /// Prepares for sleep: turns notifications on. Returns true if requests came meanwhile (then do not sleep).
