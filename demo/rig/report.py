@@ -49,7 +49,8 @@ ROWS = [
     ("guests asked their disks for", lambda s: _show(s["asked_bytes"] / MIB, "{:,.0f} MiB")),
     ("read from the disk", lambda s: _show(s["disk_bytes"] / MIB, "{:,.0f} MiB")),
     ("  in reads", lambda s: _show(s["disk_ops"], "{:,}")),
-    ("host hit ratio", lambda s: _show(s["hit_ratio"], "{:.1%}")),
+    # Adding 0 turns -0.0 into 0.0.
+    ("host hit ratio", lambda s: _show(s["hit_ratio"] and round(s["hit_ratio"], 3) + 0, "{:.1%}")),
     ("guest I/O rate", lambda s: f"{s['ops_per_s']:,.0f}/s"),
     ("guest read rate", lambda s: f"{s['bytes_per_s'] / MIB:,.1f} MiB/s"),
     ("read latency, p50", lambda s: _show(s["p50_us"], "{:,.0f} us")),
@@ -124,7 +125,7 @@ def plot(results, out):
             colour = colours.get(key, "#666")
             if value:
                 bars = axis.bar(at, [value(s) for s in sums], width * 0.92, color=colour, label=way["title"])
-                axis.bar_label(bars, labels=[f"{value(s):,.0f}" for s in sums], fontsize=7, padding=2)
+                axis.bar_label(bars, labels=[f"{round(value(s)) + 0:,}" for s in sums], fontsize=7, padding=2)
                 continue
             for x, s in zip(at, sums):
                 if s["p50_us"] and s["p99_us"]:
@@ -136,6 +137,7 @@ def plot(results, out):
                             ha="center", fontsize=7,
                         )  # fmt: skip
             axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:,.0f}")
         axis.set_title(title)
         axis.set_xticks(range(len(names)), [titles.get(n, n) for n in names])
         axis.set_xlim(-0.55, len(names) - 0.35)
