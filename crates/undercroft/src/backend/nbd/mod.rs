@@ -455,7 +455,9 @@ pub fn exercise_client(data: &[u8]) {
 
     let _ = handshake::handshake(&mut Says(data), "export");
     let Some((&how, rest)) = data.split_first() else { return };
-    let Ok(mut arena) = Arena::new(8) else { return };
+    // One for all calls: an arena's pages are never unmapped, and a fuzzer calls millions of times.
+    thread_local!(static ARENA: std::cell::RefCell<Option<Arena>> = std::cell::RefCell::new(Arena::new(8).ok()));
+    let Some(mut arena) = ARENA.with_borrow_mut(Option::take) else { return };
     let mut ops = Ops::default();
     let kinds = [IoKind::Read, IoKind::Read, IoKind::Write { fua: false }, IoKind::Flush, IoKind::Status];
     for (i, kind) in kinds.into_iter().enumerate() {
@@ -490,4 +492,6 @@ pub fn exercise_client(data: &[u8]) {
     for slot in ops.in_order() {
         ops.remove(slot).io.buf.frames.into_iter().for_each(|f| arena.put(f));
     }
+    assert!(arena.available() == arena.reserved(), "a frame was lost");
+    ARENA.set(Some(arena));
 }

@@ -453,7 +453,7 @@ impl Run {
                 let result = self.disk.execute(&r, &mut self.port);
                 self.waiting.push((r, result));
             }
-            assert_eq!(self.port.inflight() - self.waiting.len(), 0);
+            assert_eq!(self.port.inflight(), self.waiting.len() + self.port.steps_to_go());
             assert!(self.waiting.len() <= self.limits.requests_max);
             let full = self.waiting.len() == self.limits.requests_max;
             let n = if idle > 0 || full { self.waiting.len() } else { self.dice(self.waiting.len() + 1) };

@@ -187,6 +187,11 @@ impl<S: Stream> NbdPort<S> {
         self.slots.len() - self.free.len()
     }
 
+    /// Requests that have another step to go, which `take` has not handed out yet.
+    pub fn steps_to_go(&self) -> usize {
+        self.again.len()
+    }
+
     /// Whether `take` would get further than it did.
     fn can_go_on(&self) -> bool {
         if !self.again.is_empty() {

@@ -468,3 +468,12 @@ fn arbitrary_input_is_answered_by_the_rules() {
         fuzz_commands(&data);
     }
 }
+
+/// Found by fuzzing: more requests with a second step (a trim with FUA flushes next) than one turn hands out.
+#[test]
+fn second_steps_wait_for_their_turn() {
+    fuzz_commands(&[
+        65, 65, 65, 65, 244, 1, 1, 140, 189, 11, 7, 212, 124, 65, 131, 255, 131, 11, 65, 244, 1, 61, 91, 139, 255, 40,
+        11, 0, 139, 244, 1, 1, 140, 189, 11, 1, 134, 244, 1,
+    ]);
+}
