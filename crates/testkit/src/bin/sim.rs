@@ -2,7 +2,7 @@
 //!
 //! Owns the loop over seeds. Invariant: a failing seed is printed with the command that replays it.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -68,6 +68,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
 fn simulate(o: &Options) -> ExitCode {
     let (next, answers, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
+    // A line that is written over and over is for people; a log gets the last one.
+    let shows = std::io::stderr().is_terminal();
     let failed = std::thread::scope(|scope| {
         let work = || {
             while !stop.load(Ordering::Relaxed) {
@@ -79,7 +81,7 @@ fn simulate(o: &Options) -> ExitCode {
                 match run(Plan { seed, steps: o.steps, bug: o.bug }) {
                     Ok(outcome) => {
                         let all = answers.fetch_add(outcome.answers, Ordering::Relaxed) + outcome.answers;
-                        if n.is_multiple_of(16) {
+                        if shows && n.is_multiple_of(16) {
                             let s = began.elapsed().as_secs();
                             eprint!("\r{} seeds, {all} requests answered, {s}s, nothing wrong ", n + 1);
                             let _ = std::io::stderr().flush();
@@ -96,7 +98,8 @@ fn simulate(o: &Options) -> ExitCode {
         let threads: Vec<_> = (0..o.threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().filter_map(|t| t.join().ok().flatten()).min_by_key(|f| f.0)
     });
-    eprintln!();
+    let (seeds, s) = (next.load(Ordering::Relaxed).min(o.seeds), began.elapsed().as_secs());
+    eprintln!("\r{seeds} seeds, {} requests answered, {s}s          ", answers.load(Ordering::Relaxed));
     match failed {
         Some((seed, what)) => {
             println!("FAILED {what}");

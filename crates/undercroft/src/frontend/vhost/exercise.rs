@@ -450,6 +450,15 @@ mod tests {
         ]);
     }
 
+    /// Found by fuzzing: a buffer that lies in two regions of memory.
+    #[test]
+    fn buffers_cross_from_one_region_into_the_next() {
+        for n in 0..8 {
+            // Reads and writes of nearly 10 KiB, one after the other, through all of the memory for data.
+            exercise(&[0x21, 6, 42, 0x60, 0xa9, n].repeat(400));
+        }
+    }
+
     #[test]
     fn arbitrary_guests_do_no_harm() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;

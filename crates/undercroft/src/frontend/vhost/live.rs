@@ -237,12 +237,14 @@ impl Vm {
                 return used;
             }
             assert!(start.elapsed() < PATIENCE, "{} of {n} answers came", used.len());
-            // Ask to be told of the very next one, and look once more, as drivers do.
+            // Ask to be told of the very next one, and look once more, as drivers do: what has come meanwhile may have
+            // come before the wish, so that it has to be made anew.
             self.guest.ask(queue as u16);
-            used.extend(self.guest.used(queue as u16));
-            if used.len() < n {
+            let late = self.guest.used(queue as u16);
+            if late.is_empty() {
                 signalled(&self.calls[queue]);
             }
+            used.extend(late);
         }
     }
 

@@ -67,18 +67,29 @@ impl Guest {
         self.map.window(USER + at, len, 1).expect("the test stays inside memory")
     }
 
+    /// Cuts `len` bytes at `at` where one region of memory ends and the next begins.
+    fn pieces(at: u64, len: usize) -> [(u64, std::ops::Range<usize>); 2] {
+        let first = if at < DATA_SPLIT { len.min((DATA_SPLIT - at) as usize) } else { len };
+        [(at, 0..first), (at + first as u64, first..len)]
+    }
+
     pub(super) fn write(&self, at: u64, bytes: &[u8]) {
-        self.window(at, bytes.len()).slice().write_slice(bytes, 0).expect("inside");
+        for (at, part) in Self::pieces(at, bytes.len()).into_iter().filter(|(_, part)| !part.is_empty()) {
+            self.window(at, part.len()).slice().write_slice(&bytes[part], 0).expect("inside");
+        }
     }
 
     pub(super) fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.window(at, len).slice().read_slice(&mut bytes, 0).expect("inside");
+        for (at, part) in Self::pieces(at, len).into_iter().filter(|(_, part)| !part.is_empty()) {
+            self.window(at, part.len()).slice().read_slice(&mut bytes[part], 0).expect("inside");
+        }
         bytes
     }
 
     fn read_u16(&self, at: u64) -> u16 {
-        u16::from_le_bytes([self.read(at, 1)[0], self.read(at + 1, 1)[0]])
+        // In one access: the device changes indices meanwhile, and half of each makes neither.
+        u16::from_le(self.window(at, 2).slice().load(0, Ordering::Acquire).expect("indices are aligned"))
     }
 
     /// Writes descriptor `index` of the table at `table`.
