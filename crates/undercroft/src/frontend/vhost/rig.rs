@@ -12,8 +12,9 @@ use crate::frontend::{DiskInfo, Port};
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 #[cfg(test)]
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::fence;
 use undercroft_cache::{DiskId, IoError, Op, Request};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
 
