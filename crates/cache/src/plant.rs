@@ -72,11 +72,21 @@ pub enum Bug {
     WriteKeepsLater,
     /// The table of guest pages is kept when the guest's memory is another.
     GuestNotForgotten,
+    /// Equal hashes are taken for equal contents.
+    ShareUncompared,
+    /// Contents are looked for in every group.
+    ShareAcrossGroups,
+    /// When all but one of those who share a frame have left it, nobody pays for it.
+    ChargeLost,
+    /// A write leaves the disk's block counted as that of its base.
+    BaseNotLeft,
+    /// What was copied from a guest is taken for the base's block.
+    CaptureTakenForBase,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 24] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -96,5 +106,10 @@ impl Bug {
         Bug::WriteKeepsResidency,
         Bug::WriteKeepsLater,
         Bug::GuestNotForgotten,
+        Bug::ShareUncompared,
+        Bug::ShareAcrossGroups,
+        Bug::ChargeLost,
+        Bug::BaseNotLeft,
+        Bug::CaptureTakenForBase,
     ];
 }

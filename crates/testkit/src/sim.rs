@@ -558,5 +558,6 @@ fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
         exclusive: Default::default(),
+        share: None,
     }
 }

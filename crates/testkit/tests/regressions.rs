@@ -41,6 +41,7 @@ fn core() -> Core {
         readahead_bytes: 0,
         write_allocate: true,
         exclusive: Default::default(),
+        share: None,
     };
     core.add_disk(DISK, options).unwrap();
     core

@@ -73,6 +73,7 @@ fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32) -> DiskOp
         readahead_bytes: plan.readahead_bytes,
         write_allocate: plan.write_allocate,
         exclusive: Default::default(),
+        share: None,
     }
 }
 
