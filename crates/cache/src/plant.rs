@@ -70,8 +70,6 @@ pub enum Bug {
     WriteKeepsResidency,
     /// A write leaves contents that wait to be hashed as they were.
     WriteKeepsLater,
-    /// The table of guest pages is kept when the guest's memory is another.
-    GuestNotForgotten,
     /// Equal hashes are taken for equal contents.
     ShareUncompared,
     /// Contents are looked for in every group.
@@ -86,7 +84,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 23] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -105,7 +103,6 @@ impl Bug {
         Bug::CaptureUnverified,
         Bug::WriteKeepsResidency,
         Bug::WriteKeepsLater,
-        Bug::GuestNotForgotten,
         Bug::ShareUncompared,
         Bug::ShareAcrossGroups,
         Bug::ChargeLost,

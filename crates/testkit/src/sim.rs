@@ -10,6 +10,7 @@
 use crate::alike::SimBase;
 use crate::rng::Rng;
 use crate::sim_disk::{SimDisk, SimGeometry};
+use crate::sim_guest::SimGuest;
 use crate::world::World;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +21,7 @@ use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, GroupId, IoError, Op, ReqId, Request,
     disk_bytes,
 };
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
@@ -65,6 +66,12 @@ pub struct Outcome {
     pub at_base: u64,
     /// Times that a disk was seen to keep more blocks than it has capacity for, at no more cost.
     pub beyond: u64,
+    /// Copies of guest pages that became cached.
+    pub captures: u64,
+    /// Guests' evictions of blocks that were cached.
+    pub promoted: u64,
+    /// Guest pages copied early.
+    pub early: u64,
 }
 
 impl Outcome {
@@ -83,6 +90,9 @@ impl Outcome {
         self.zeroes += o.zeroes;
         self.at_base += o.at_base;
         self.beyond += o.beyond;
+        self.captures += o.captures;
+        self.promoted += o.promoted;
+        self.early += o.early;
     }
 
     /// That the runs came by every corner: a simulation that never joins a read tests no join.
@@ -92,8 +102,9 @@ impl Outcome {
     pub fn assert_reached_everything(&self) {
         let Outcome { answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, .. } = *self;
         let Outcome { shared, zeroes, at_base, beyond, .. } = *self;
-        let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures];
         assert!([shared, zeroes, at_base, beyond].iter().all(|&n| n > 0), "the runs shared too little: {self:?}");
+        let Outcome { captures, promoted, early, .. } = *self;
+        let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, captures, promoted, early];
         assert!(all.iter().all(|&n| n > 0), "the runs missed something: {self:?}");
     }
 }
@@ -199,6 +210,8 @@ struct Sim<P: Plant> {
     crashes: bool,
     multi_block: u64,
     mostly_reads: bool,
+    /// Whether hashes collide.
+    weak: bool,
 }
 
 impl<P: Plant> Sim<P> {
@@ -240,10 +253,11 @@ impl<P: Plant> Sim<P> {
             }
         }
         let mut content_key = ContentKey::from_seed(rng.bits());
-        if rng.one_in(3) {
+        let weak = rng.one_in(3);
+        if weak {
             // Unequal contents of equal hash: shared contents are compared, copies of guests' pages are not.
             content_key = content_key.weakened(rng.between(1, 4) as u32);
-            disk_options.iter_mut().for_each(|o: &mut DiskOptions| o.exclusive = undercroft_engine::ExclusiveMode::Off);
+            disk_options.iter_mut().for_each(|o: &mut DiskOptions| o.exclusive = ExclusiveMode::Off);
         }
         let mut core_options = CoreOptions {
             memory_bytes: 0,
@@ -263,13 +277,14 @@ impl<P: Plant> Sim<P> {
         let crashes = rng.one_in(2);
         let multi_block = *rng.pick(&[2, 4, 10, 90]);
         let mostly_reads = rng.one_in(3);
+        let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
             rng,
             core: None,
             plant,
             core_options,
             disk_options,
-            world: World::new(sims, with_log),
+            world,
             busy,
             now_ns: 0,
             stalled: vec![0; disks],
@@ -279,6 +294,7 @@ impl<P: Plant> Sim<P> {
             crashes,
             multi_block,
             mostly_reads,
+            weak,
         };
         for (i, base) in bases.into_iter().enumerate() {
             let side = &mut sim.world.sides[i];
@@ -300,6 +316,9 @@ impl<P: Plant> Sim<P> {
             }
         }
         self.core = Some(core);
+        for d in 0..self.world.sides.len() {
+            self.guest_changes(d);
+        }
     }
 
     fn core(&mut self) -> &mut Core<P> {
@@ -320,13 +339,11 @@ impl<P: Plant> Sim<P> {
         let _ = match self.rng.below(1000) {
             0..350 => self.request() || self.execute() || self.deliver(),
             350..660 => self.execute() || self.deliver() || self.request(),
-            660..985 => self.deliver() || self.execute() || self.request(),
+            660..940 => self.deliver() || self.execute() || self.request(),
+            940..965 => self.spare(),
+            965..985 => self.guest_lives(),
             _ => self.rare(),
         };
-        if self.core().wants_spare() && self.rng.one_in(3) {
-            let copies = self.rng.one_in(2);
-            self.apply(Event::Spare { copies });
-        }
         let m = self.core().memory();
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));
@@ -408,6 +425,36 @@ impl<P: Plant> Sim<P> {
         (offset, len.min(size - offset))
     }
 
+    /// The replies are out: the core does what could wait.
+    fn spare(&mut self) -> bool {
+        let copies = !self.rng.one_in(5);
+        self.world.note(|| format!("spare time, copies {copies}"));
+        self.apply(Event::Spare { copies });
+        true
+    }
+
+    /// Something happens inside a guest.
+    fn guest_lives(&mut self) -> bool {
+        let d = self.any_disk();
+        let World { sides, guest_rng, .. } = &mut self.world;
+        match &mut sides[d].guest {
+            Some(guest) => guest.live(guest_rng),
+            None => return false,
+        }
+        true
+    }
+
+    /// A guest comes, goes, or has its memory mapped anew.
+    fn guest_changes(&mut self, d: usize) {
+        let guest = if self.rng.one_in(4) { None } else { Some(SimGuest::new(&mut self.rng)) };
+        let pages = guest.as_ref().map_or(0, SimGuest::pages);
+        let side = &mut self.world.sides[d];
+        side.memory += 1;
+        side.guest = guest;
+        self.world.note(|| format!("guest of disk {d}: {pages} pages"));
+        self.core().set_guest(DiskId(d as u32), pages);
+    }
+
     fn running_disk(&mut self) -> Option<usize> {
         let d = self.any_disk();
         (self.stalled[d] <= self.steps).then_some(d)
@@ -480,7 +527,12 @@ impl<P: Plant> Sim<P> {
             }
             32..34 if self.crashes => self.crash(),
             34..36 => self.rest(),
-            36..38 => self.world.sides[d].sequential = 0,
+            36 => self.world.sides[d].sequential = 0,
+            37 => self.count_guest(d),
+            39 => {
+                self.count_guest(d);
+                self.guest_changes(d);
+            }
             _ => {}
         }
         true
@@ -498,7 +550,10 @@ impl<P: Plant> Sim<P> {
         let room = self.disk_options[d].clone();
         let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
         options.readahead_bytes = room.readahead_bytes;
-        (options.share, options.exclusive) = (room.share, room.exclusive);
+        options.share = room.share;
+        if self.weak {
+            options.exclusive = ExclusiveMode::Off;
+        }
         if self.core().add_disk(id, options.clone()).is_err() {
             options.capacity_blocks = 0;
             if let Err(e) = self.core().add_disk(id, options.clone()) {
@@ -509,6 +564,7 @@ impl<P: Plant> Sim<P> {
             self.core().set_base(id, base);
         }
         self.disk_options[d] = options;
+        self.guest_changes(d);
     }
 
     fn crash(&mut self) {
@@ -602,7 +658,16 @@ impl<P: Plant> Sim<P> {
         }
     }
 
+    /// Adds up what is known of a guest; the counts end with it.
+    fn count_guest(&mut self, d: usize) {
+        if let Some(r) = self.core().exclusive(DiskId(d as u32)) {
+            self.outcome.promoted = self.outcome.promoted.max(r.stats.evictions_cached);
+            self.outcome.early = self.outcome.early.max(r.stats.early);
+        }
+    }
+
     fn count(&mut self, d: usize) {
+        self.count_guest(d);
         let s: DiskStats = self.core().stats(DiskId(d as u32));
         let o = &mut self.outcome;
         o.hits += s.hit_blocks;
@@ -623,6 +688,7 @@ impl<P: Plant> Sim<P> {
             }
         }
         self.outcome.answers = self.world.answers;
+        self.outcome.captures = self.world.captures;
         match self.world.violation.take() {
             Some(what) => Err(what),
             None => Ok(self.outcome),
@@ -641,7 +707,7 @@ fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         capacity_blocks: *rng.pick(&[0, 1, 2, 7, 20, 64, 128, 300]),
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
-        exclusive: Default::default(),
+        exclusive: *rng.pick(&ExclusiveMode::ALL),
         share: None,
     }
 }

@@ -52,4 +52,7 @@ planted! {
     contents_shared_across_groups_are_found: ShareAcrossGroups,
     a_frame_that_nobody_pays_for_is_found: ChargeLost,
     a_written_block_taken_for_the_bases_is_found: BaseNotLeft,
+    a_copy_of_a_guest_page_that_is_not_verified_is_found: CaptureUnverified,
+    a_write_that_keeps_what_is_known_of_guest_pages_is_found: WriteKeepsResidency,
+    a_write_that_keeps_what_waits_to_be_hashed_is_found: WriteKeepsLater,
 }
