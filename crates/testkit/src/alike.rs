@@ -1,7 +1,8 @@
 //! Contents that are alike: few patterns for the blocks of a group, zeroes among them, and images that disks stand on.
 //!
-//! Owns what such contents are. Never looks at the cache. Invariant: two groups have no pattern in common, and neither
-//! has an image, so a byte of another group is one that was never written there.
+//! Owns what such contents are. Never looks at the cache. Invariant: two groups have but one pattern in common, and
+//! neither has any with an image; so nearly every byte of another group is one that was never written there. The one
+//! in common is there to see that it is not held in common.
 
 use crate::rng::{mix, plain_pattern};
 use undercroft_cache::{Base, LayerId};
@@ -13,13 +14,14 @@ const B: u64 = FRAME_BYTES as u64;
 pub const ALIKE: u64 = 1 << 48;
 /// Numbers from here on are the contents of images.
 const IMAGE: u64 = 1 << 56;
-/// Patterns of a group.
+/// Patterns of a group, the last of which every group has.
 const PATTERNS: u64 = 4;
 
 /// The number of a write, which brings data of its own or of a pattern of its group, by chance.
 pub fn number_of(write: u64, group: u64) -> u64 {
     match mix(write ^ 0xa11ce) % 8 {
         0..4 => write,
+        n if n % PATTERNS == PATTERNS - 1 => ALIKE + n % PATTERNS,
         n => ALIKE + (group << 8) + n % PATTERNS,
     }
 }

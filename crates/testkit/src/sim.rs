@@ -13,6 +13,7 @@ use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::sim_guest::SimGuest;
 use crate::world::World;
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use undercroft_cache::ContentKey;
@@ -651,10 +652,34 @@ impl<P: Plant> Sim<P> {
                 self.outcome.beyond += 1;
             }
         }
+        self.judge_groups();
         let used = self.core().frames_used();
         let contents = self.core_options.contents;
         if contents && !(used..=used + 2 * disks).contains(&charged) {
             self.world.violate(format!("{charged} frames are charged, {used} are in use"));
+        }
+    }
+
+    /// That disks of two groups hold no frame in common, but for those of an image that both stand on.
+    fn judge_groups(&mut self) {
+        let mut held: HashMap<*const u8, usize> = HashMap::new();
+        let mut foreign = None;
+        let Self { core, world, .. } = self;
+        let Some(core) = core.as_ref() else { return };
+        for d in 0..world.sides.len() {
+            core.for_each_cached(DiskId(d as u32), |block, bytes| {
+                if bytes.iter().any(|&b| b != 0)
+                    && let Some(other) = held.insert(bytes.as_ptr(), d)
+                {
+                    let (a, b) = (&world.sides[d], &world.sides[other]);
+                    if a.group != b.group && (a.base.is_none() || b.base.is_none()) {
+                        foreign = Some((block, d, other));
+                    }
+                }
+            });
+        }
+        if let Some((block, d, other)) = foreign {
+            self.world.violate(format!("block {block} of disk {d} is in a frame of disk {other}, of another group"));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::failures::{FailureLog, io_error};
 use super::registry::InUse;
-use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, detect};
+use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, detect, layers};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
