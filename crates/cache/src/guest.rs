@@ -52,7 +52,7 @@ impl GuestSide {
 
     /// Bytes of metadata held now.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let table = self.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages()));
+        let table = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
         table as usize + self.later.capacity() * size_of::<Job>()
     }
 
@@ -80,7 +80,7 @@ impl GuestSide {
 
     /// Blocks of the disk's capacity that the table of guest pages takes instead.
     pub(crate) fn overhead_blocks(&self) -> u32 {
-        let bytes = self.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages()));
+        let bytes = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
         bytes.div_ceil(B) as u32
     }
 }
@@ -94,7 +94,7 @@ impl<P: Plant> Disk<P> {
         self.cancel(0, u64::MAX);
         self.index.set_tiers(false);
         if self.side.mode != ExclusiveMode::Off && pages > 0 {
-            let needed = Exclusive::bytes_for(pages);
+            let needed = Exclusive::bytes_for(pages, self.target);
             if needed > self.guest_table_bytes_max() {
                 self.side.refused_bytes = needed;
             } else {
@@ -104,7 +104,8 @@ impl<P: Plant> Disk<P> {
                 self.apply_limit();
                 self.resize_step(u32::MAX, arena);
                 let key = HashKey::from_seed(self.hash_seed);
-                self.side.exclusive = Some(Box::new(Exclusive::new(pages, self.side.mode, key)));
+                self.side.exclusive =
+                    Some(Box::new(Exclusive::new(pages, self.side.mode, self.index.kind(), self.target, key)));
             }
         }
         self.overhead = self.side.overhead_blocks();
@@ -119,7 +120,7 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn check_guest_table(&mut self, arena: &mut Arena) {
         if let Some(e) = &self.side.exclusive {
             let pages = e.residency().pages();
-            if Exclusive::bytes_for(pages) > self.guest_table_bytes_max() {
+            if Exclusive::bytes_for(pages, self.target) > self.guest_table_bytes_max() {
                 self.set_guest(pages, arena);
             }
         } else if self.side.refused_bytes > 0 && self.side.refused_bytes <= self.guest_table_bytes_max() {
@@ -145,7 +146,7 @@ impl<P: Plant> Disk<P> {
             mode: side.mode,
             state,
             tiers: self.index.tier_lens(),
-            table_bytes: side.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages())),
+            table_bytes: side.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()),
             stats: side.exclusive.as_ref().map(|e| e.stats()).unwrap_or_default(),
         }
     }
@@ -177,11 +178,12 @@ impl<P: Plant> Disk<P> {
         block: u64,
         class: Class,
         tag: Option<ContentHash>,
+        found: Option<bool>,
         cx: &mut Cx<'_, E>,
     ) {
         let Self { side, index, .. } = self;
         let Some(exclusive) = &mut side.exclusive else { return };
-        let departure = exclusive.arrives(index, page, block, class, tag.map(ContentHash::get));
+        let departure = exclusive.arrives(index, page, block, class, tag.map(ContentHash::get), found);
         if let Departure::Capture(what) = departure {
             self.copy_at_reuse(page, what, cx);
         }
