@@ -11,17 +11,17 @@ import concurrent.futures
 import contextlib
 import json
 import os
-import shutil
-import signal
 import sys
 import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
-from rig import cgroup, guest as guests, report, serving  # noqa: E402
+import report  # noqa: E402
+from rig import cgroup, guest as guests, serving  # noqa: E402
+from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.images import SHARED_SEED, Images, private_seed  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 from rig.screen import Screen  # noqa: E402
@@ -164,42 +164,6 @@ def run_way(way, a, images, accel, screen):
     return {"title": way.title, "explains": way.explains, "workloads": results, "status": status}
 
 
-def become_root(why):
-    """Starts again by sudo: control groups and dropping cached pages need it."""
-    if os.geteuid() == 0:
-        return
-    if not shutil.which("sudo"):
-        raise Stopped(f"{why} needs root: run this as root, or install sudo")
-    print(f"demo: {why} needs root; asking sudo", flush=True)
-    os.execvp("sudo", ["sudo", sys.executable, *sys.argv])
-
-
-def give_back(*folders):
-    """Makes what was written belong to who called sudo."""
-    if os.environ.get("SUDO_UID"):
-        uid, gid = int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
-        for folder in folders:
-            for path in [folder, *folder.rglob("*")]:
-                with contextlib.suppress(OSError):
-                    os.chown(path, uid, gid, follow_symlinks=False)
-
-
-def end_in_order():
-    """Makes any signal that ends a program end this one in order, with nothing left behind."""
-
-    def interrupt(*_):
-        # Once is enough: a second one would cut the clearing up short.
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, interrupt)
-
-
 def main():
     a = arguments()
 
@@ -207,7 +171,7 @@ def main():
     became_guest = guests.ROOT / "build" / "guest"
     screen = Screen()
     try:
-        become_root("a memory control group of equal size for each")
+        become_root("demo", "a memory control group of equal size for each")
         began = time.monotonic()
         a.out.mkdir(parents=True, exist_ok=True)
         guests.build()

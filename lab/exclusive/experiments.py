@@ -1,0 +1,4 @@
+def sections(cells):
+    return []
+def paper_rows(cells):
+    return []
