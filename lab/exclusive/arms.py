@@ -31,7 +31,7 @@ class Absent(Exception):
 class DiskReads(serving.Serving):
     """What the laboratory wants to know of every way of serving."""
 
-    limit_bytes = None  # of the control group, if it is not what the arm itself is given
+    limit_bytes = None  # of the control group; what the arm itself is given, if nothing else is said
 
     def _limited(self, name):
         self.group = cgroup.Group(name, self.limit_bytes or self.memory_bytes)

@@ -9,12 +9,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rig import guest as guests, process
 from rig.images import drop_cached
 
+from .beside import SEED, Clones, HostJob, Pair, pattern
 from .cells import BLOCK, MIB, SMALLEST_GUEST_MIB, Cell
-
-SEED = 1
+from .tree import Tree
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,11 @@ class Load:
     write_percent: int = 0
     anon: float = 0  # anonymous memory that comes and goes, of what the guest can keep
     pool: float = 0  # of a buffer pool, likewise
-    reads_only: bool = True
     guests: int = 1
     format: str = "raw"
+    style: str = "grid"
+    cache_extra_bytes: int = 0
+    limit_extra_bytes: int = 0
 
     def bytes(self, cell: Cell) -> int:
         """The working set."""
@@ -86,29 +87,28 @@ class Load:
             parts.append(f"--write-percent {self.write_percent}")
         if self.anon:
             anon = int(cell.usable_mib * self.anon) * MIB
-            parts.append(f"--anon {anon} --anon-every {max(1, ops // 20)}")
+            parts.append(f"--anon {anon} --anon-every {max(1, ops // 10)}")
         if self.pool:
             parts.append(f"--frames {int(cell.usable_mib * self.pool) * MIB // BLOCK}")
         return " ".join(parts)
 
     def images(self, cell: Cell, folder: Path, say) -> list[Path]:
         """The disks' images with what a run begins with, and none of it in the host's page cache."""
-        size = self.bytes(cell)
-        master = folder / f"pattern-{size // MIB}MiB.raw"
-        if not master.exists() or master.stat().st_size != size:
-            say(f"making an image of {size // MIB} MiB")
-            making = master.with_suffix(".new")
-            making.unlink(missing_ok=True)
-            process.run([guests.BUILT / "workload", "fill", making, "--seed", SEED, "--bytes", size], "workload fill")
-            making.rename(master)
+        master = pattern(folder, self.bytes(cell), SEED, say)
         if not self.write_percent:
-            drop_cached(master)
             return [master]
         disk = folder / "disk-1.raw"
         shutil.copyfile(master, disk)
         drop_cached(master)
         drop_cached(disk)
         return [disk]
+
+    def drive(self, run):
+        """Runs it in the guests of `run`."""
+        return *run.together([(guest, self.command(run.cell, i)) for i, guest in enumerate(run.guests)]), {}
+
+    def same(self, cell_results):
+        """The workload program has checked every byte."""
 
     def check(self, cell: Cell) -> str:
         """Why a cell cannot be run, or nothing."""
@@ -117,14 +117,21 @@ class Load:
         return ""
 
 
+UNIFORM = Load("uniform", "uniform", "uniform", 0.75)
+ZIPF = Load("zipf", "Zipf .99", "zipf", 0.75, misses=0.2, ops=1, alpha=0.99)
+SEQUENTIAL = Load("seq", "sequential loop 1.5x", "seq", 0, times=1.5)
 LOADS = {
     load.key: load
     for load in [
-        Load("uniform", "uniform", "uniform", 0.75),
-        Load("zipf", "Zipf .99", "zipf", 0.75, misses=0.2, ops=1, alpha=0.99),
-        Load("seq", "sequential loop 1.5x", "seq", 0, times=1.5),
+        UNIFORM,
+        ZIPF,
+        SEQUENTIAL,
         Load("anon", "anonymous churn", "uniform", 0.75, anon=0.25),
         Load("write", "30 % writes", "uniform", 0.75, write_percent=30),
         Load("pool", "O_DIRECT pool", "pool", 0.9, pool=0.75),
+        Tree(),
+        Pair(ZIPF, UNIFORM),
+        HostJob(UNIFORM),
+        Clones(),
     ]
 }

@@ -13,7 +13,6 @@ from rig import guest as guests
 from rig.process import Stopped
 
 from . import measure, perfect
-from .arms import PROGRAM_BYTES
 from .cells import BLOCK
 
 PHASE_SECONDS = 900
@@ -70,6 +69,15 @@ class Run:
         """(cached bytes, host memory that serving takes), now."""
         return self.arm.cached_bytes(), self.arm.group.memory_bytes()
 
+    @contextlib.contextmanager
+    def measured_part(self):
+        """Marks memory samples that are taken meanwhile."""
+        self.measuring.set()
+        try:
+            yield
+        finally:
+            self.measuring.clear()
+
     def together(self, commands):
         """Runs the workload program in several guests at once and returns their results, and the counters before and after
         the measured part, which they begin together. `commands` are (guest, command)."""
@@ -121,7 +129,7 @@ class Run:
                 raise Stopped(f"{self.cell.id}, {self.arm.title}: the guests did not finish together") from None
             finally:
                 self.measuring.clear()
-            return [future.result() for future in futures], before, after
+            return [slim(future.result()) for future in futures], before, after
 
     def run(self):
         """Does it all and returns the record of this arm."""
@@ -137,9 +145,7 @@ class Run:
             self.trace = stack.enter_context(measure.ReclaimTrace(set(self.arm.pids())))
             sampler = measure.Sampler(lambda: (int(self.measuring.is_set()), *self.memory()))
             with sampler:
-                results, before, after = self.together(
-                    [(guest, self.load.command(self.cell, i)) for i, guest in enumerate(self.guests)]
-                )
+                results, before, after, extra = self.load.drive(self)
             for guest in self.guests:
                 guest.power_off()
             record = {
@@ -147,8 +153,9 @@ class Run:
                 "explains": self.arm.explains,
                 "seconds": round(time.monotonic() - began, 1),
                 "guest": facts,
-                "guests": [slim(result) for result in results],
-                "limit_bytes": self.cell.cache_bytes + PROGRAM_BYTES,
+                "guests": results,
+                "limit_bytes": self.arm.limit_bytes,
+                "extra": extra,
                 "measured": measure.difference(after, before),
                 "end": {"own": after["own"]},
                 "samples": measure.thinned(sampler.samples),

@@ -269,7 +269,7 @@ static void churn(uint64_t op) {
     }
     held = mmap(0, arg.anon, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (held == MAP_FAILED) die("memory");
-    for (uint64_t at = 0; at < arg.anon; at += 8) *(uint64_t *)(held + at) = mix(at + op);
+    for (uint64_t at = 0; at < arg.anon; at += BLOCK) *(uint64_t *)(held + at) = mix(at + op);
 }
 
 static uint64_t phase_begin, progress_last;
