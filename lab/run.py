@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from exclusive import arms as arm_module, cells, derive, plots, report  # noqa: E402
 from exclusive.loads import LOADS  # noqa: E402
-from exclusive.runner import Run  # noqa: E402
+from exclusive.session import Session  # noqa: E402
 from exclusive.store import Store  # noqa: E402
 from rig import cgroup, guest as guests, serving  # noqa: E402
 from rig.command import become_root, end_in_order, give_back  # noqa: E402
@@ -70,6 +70,8 @@ def arguments(argv=None):
     p.add_argument("--list", action="store_true", help="list the cells and stop")
     p.add_argument("--resume", action="store_true", help="leave cells that are complete as they are")
     p.add_argument("--report", action="store_true", help="measure nothing: make tables and pictures of the stored results")
+    p.add_argument("--undercroft", type=Path, metavar="PROGRAM", help="the program to measure (default: target/release/undercroft)")
+    p.add_argument("--work", type=Path, default=ROOT / "build" / "lab" / "work", help="folder of images and logs (default: build/lab/work)")
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
     a = p.parse_args(argv)
     loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(LOADS)), LOADS, "loads", p)
@@ -97,37 +99,6 @@ def arguments(argv=None):
     return a
 
 
-def machine(accel):
-    """What it was measured on; no names, no dates."""
-    return serving.host() | {"accelerator": accel}
-
-
-def run_cell(cell, a, store, accel, work, screen):
-    """All arms of a cell, one after the other."""
-    load = LOADS[cell.load]
-    facts = {
-        "load": cell.load, "zeroing": cell.zeroing, "mglru": cell.mglru, "n": cell.n, "guest_mib": cell.guest_mib,
-        "quick": cell.quick, "title": load.title, "explains": load.explains(cell), "cache_bytes": cell.cache_bytes,
-        "kind": load.style, "machine": machine(accel),
-    }  # fmt: skip
-    memory = load.guests * cell.cache_bytes + load.cache_extra_bytes + arm_module.PROGRAM_BYTES
-    store.begin(cell.id, facts)
-    for key in a.arms:
-        kind = arm_module.ARMS[key]
-        try:
-            arm = kind(memory, work, load.format, load.guests)
-        except arm_module.Absent as e:
-            store.add(cell.id, key, {"title": kind.title, "explains": kind.explains, "absent": str(e)})
-            screen.say(f"  {kind.title:20} not in this build: {e}")
-            continue
-        arm.limit_bytes = memory + load.limit_extra_bytes
-        record = Run(arm, cell, load, work, accel, screen).run()
-        store.add(cell.id, key, record)
-        load.same(store.data["cells"][cell.id]["arms"].values())
-        screen.say(f"  {kind.title:20} {derive.line(store.data['cells'][cell.id], key)}")
-    store.finish(cell.id)
-
-
 def write(store, out, screen):
     """Tables and pictures."""
     out.mkdir(parents=True, exist_ok=True)
@@ -145,26 +116,26 @@ def main():
         return 0
     end_in_order()
     screen = Screen()
-    work = ROOT / "build" / "lab" / "work"
+    work = a.work
+    if a.undercroft:
+        serving.Undercroft.binary = a.undercroft.resolve()
     try:
         if a.report:
             write(Store(a.out / "exclusive.json"), a.out, screen)
             return 0
         become_root("lab", "a memory control group for each arm")
-        (work / "images").mkdir(parents=True, exist_ok=True)
-        guests.build()
-        accel = guests.accelerator()
         store = Store(a.out / "exclusive.json")
+        session = Session(work, store, screen)
         present = [key for key in a.arms if arm_module.present(key)]
         todo = [c for c in a.cells if not (a.resume and store.done(c.id, a.arms, present))]
         screen.say(
             f"{len(todo)} of {len(a.cells)} cells, {len(present)} of {len(a.arms)} arms each, guests of {a.guest_memory} MiB "
-            f"({accel}); about {derive.minutes(store.data, todo, len(present)):.0f} minutes"
+            f"({session.accel}); about {derive.minutes(store.data, todo, len(present)):.0f} minutes"
         )
         for i, cell in enumerate(todo):
             began = time.monotonic()
             screen.say(f"[{i + 1}/{len(todo)}] {cell.id}: {LOADS[cell.load].explains(cell)}")
-            run_cell(cell, a, store, accel, work, screen)
+            session.run_cell(cell, a.arms)
             screen.say(f"  {time.monotonic() - began:.0f} s")
         write(store, a.out, screen)
         return 0

@@ -41,8 +41,8 @@ def save(plt, figure, out, name):
     return paths
 
 
-def draw(data, out):
-    """All pictures that the results are enough for; returns their paths."""
+def draw(data, out, name="exclusive"):
+    """All pictures that the results are enough for, as NAME-*.svg and .png; returns their paths."""
     cells = {name: cell for name, cell in data["cells"].items() if cell.get("kind", "grid") == "grid"}
     if not cells:
         return []
@@ -51,8 +51,8 @@ def draw(data, out):
     for zeroing, word in ((True, "zeroing"), (False, "plain")):
         chosen = {n: c for n, c in cells.items() if c["zeroing"] == zeroing and not c["mglru"]}
         if chosen:
-            paths += saved_bars(plt, chosen, out, f"exclusive-saved-{word}", "guests that zero pages" if zeroing else "guests that do not zero pages")
-    paths += memory_over_time(plt, cells, out)
+            paths += saved_bars(plt, chosen, out, f"{name}-saved-{word}", "guests that zero pages" if zeroing else "guests that do not zero pages")
+    paths += memory_over_time(plt, cells, out, f"{name}-memory")
     return paths
 
 
@@ -101,7 +101,7 @@ def saved_bars(plt, cells, out, name, guests):
     return save(plt, figure, out, name)
 
 
-def memory_over_time(plt, cells, out):
+def memory_over_time(plt, cells, out, name):
     """Lines: data that each arm keeps, over one run of the uniform load."""
     cell = next((c for n in (0.5, 0.25, 1) for c in cells.values() if c["load"] == "uniform" and c["n"] == n and not c["mglru"]), None)
     if not cell:
@@ -117,4 +117,4 @@ def memory_over_time(plt, cells, out):
     axis.set_ylabel("MiB")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, ncols=2, fontsize=8)
-    return save(plt, figure, out, "exclusive-memory")
+    return save(plt, figure, out, name)
