@@ -76,6 +76,7 @@ def figures(record):
         "cpu_share": ratio(measured["cpu"]["seconds"], seconds),
         "cpu_s_per_gib": ratio(measured["cpu"]["seconds"], asked / GIB),
         "kb_per_s": sum(guest["read_bytes"] / guest["seconds"] for guest in guests) / 1024,
+        "scanner_share": ratio(sum(s for name, s in measured["cpu"]["threads"].items() if "scan" in name), seconds),
         "scanned": scanned,
         "reclaimed": reclaimed,
         "scanned_per_s": None if scanned is None else ratio(scanned, seconds),

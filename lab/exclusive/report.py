@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import derive, experiments, reach, reference
 from .derive import MIB, percent
+from .experiments import table
 
 WHY = Path(__file__).with_name("why.toml")
 # What counts as worse: saved bytes of two runs of one arm differ by less.
@@ -31,7 +32,7 @@ def full(data, pictures, why=None):
         "",
         *bytes_tables(grid),
         *reached(grid),
-        *losses(grid, tomllib.loads(WHY.read_text(encoding="utf-8"))["why"] if why is None and WHY.read_text().count("[[why]]") else why or []),
+        *losses(grid, reasons() if why is None else why),
         *beside_paper(grid, cells),
         *experiments.sections(cells),
         *details(grid),
@@ -40,14 +41,9 @@ def full(data, pictures, why=None):
     return "\n".join(lines).rstrip() + "\n"
 
 
-def table(head, rows):
-    """A Markdown table; the first column is text, the others are numbers."""
-    return [
-        "| " + " | ".join(head) + " |",
-        "|" + "|".join(["---"] + ["---:"] * (len(head) - 1)) + "|",
-        *("| " + " | ".join(row) + " |" for row in rows),
-        "",
-    ]
+def reasons():
+    """What why.toml says."""
+    return tomllib.loads(WHY.read_text(encoding="utf-8")).get("why", [])
 
 
 def words(machine):
@@ -213,7 +209,8 @@ def beside_paper(cells, all_cells):
     rows.append(["swap traffic of the host, pages, random", "default swaps, Singleton and fadvise (nearly) not", three("uniform", "swapped", lambda v: f"{v:,}"), "Figure 4.8"])
     for load, title in (("seq", "sequential"), ("uniform", "random"), ("zipf", "Zipf")):
         r = reference.CPU_SHARE
-        rows.append([f"CPU of a core, {title}", f"-, -, {percent(r[load])} (its scanner)", three(load, "cpu_share", percent) + ", all of serving", r["where"]])
+        rows.append([f"CPU of a core, {title}", f"-, -, {percent(r[load])} (its scanner)", three(load, "cpu_share", percent) + "; all of serving", r["where"]])
+    rows.append(["CPU of a core, scanner alone, random", f"-, -, {percent(reference.CPU_SHARE['uniform'])}", three("uniform", "scanner_share", percent), r["where"]])
     rows += experiments.paper_rows(all_cells)
     lines = ["## Beside Singleton's figures", ""]
     lines += table(head, rows)
