@@ -74,9 +74,9 @@ class Pair(Company):
         quiet, noisy = run.guests
         alone, before, after = run.together([(quiet, self.quiet.command(run.cell, 0))])
         parts = {"alone": {"guest": alone[0], "measured": measure.difference(after, before)}}
-        # Twice the passes, so that the quiet one is never alone while it is measured.
+        # The quiet one's reads are mostly answered by its own RAM: it is done before the noisy one, and never alone.
         flood = self.noisy.command(run.cell, 1).replace(f"--seed {SEED}", f"--seed {SEED + 1}")
-        # Warm already: a short warm-up is enough, and other blocks than before are drawn from the same popularity.
+        # The same operations again. Its cache is warm already.
         again = self.quiet.command(run.cell, 0).replace(" --prefill", "")
         results, before, after = run.together([(quiet, again), (noisy, flood)])
         return results, before, after, parts
