@@ -15,16 +15,18 @@
 
 use crate::ahead::{AheadRing, Streams};
 use crate::conflict::Changes;
+use crate::core::CoreOptions;
+use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
-use crate::memory::{Allowance, BLOCK_BYTES, hash_buckets};
+use crate::memory::{Allowance, block_bytes, hash_buckets};
 use crate::plant::{Bug, Plant};
 use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::mem::size_of;
-use undercroft_engine::{HashKey, Index, Outcome};
-use undercroft_host::{Arena, FRAME_BYTES, Frame, IoBuf};
+use undercroft_engine::{ExclusiveMode, HashKey, Index, Outcome};
+use undercroft_host::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
 
 /// Bytes of a block.
 pub(crate) const B: u64 = FRAME_BYTES as u64;
@@ -210,10 +212,21 @@ pub(crate) struct Disk<P> {
     pub index: Index,
     pub hash_seed: u64,
     /// The frame of each slot, if its block is here.
-    pub frames: Vec<Option<Frame>>,
+    pub frames: Vec<Option<Held>>,
     pub resident: u32,
+    /// The hash of each slot's content, if contents are known at all; 0 if this one is not.
+    pub hashes: Vec<u64>,
+    pub contents: bool,
+    /// Bytes of the core's ceiling that one block of capacity takes.
+    pub block_bytes_promised: u64,
+    /// The guest's side.
+    pub side: GuestSide,
+    /// Blocks of the capacity whose memory the table of guest pages has.
+    pub overhead: u32,
     /// The capacity asked for; the index follows step by step when it shrinks.
     pub target: u32,
+    /// Blocks that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
+    pub limit: u32,
 
     pub recs: Slab<Rec>,
     pub ops: Slab<OpRec>,
@@ -240,11 +253,15 @@ pub(crate) struct Disk<P> {
     /// Counts invalidations: what was submitted before one is not published after it.
     pub epoch: u32,
     pub closing: bool,
+    /// Stands on the core's list of those with something to do once the replies are out.
+    pub spare_listed: bool,
     pub stats: DiskStats,
 }
 
 impl<P: Plant> Disk<P> {
-    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, hash_seed: u64, plant: P) -> Self {
+    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, core: &CoreOptions, plant: P) -> Self {
+        let hash_seed = core.hash_seed;
+        let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
         let capacity = options.capacity_blocks;
         let mut frames = Vec::new();
         frames.reserve_exact(capacity as usize);
@@ -259,8 +276,14 @@ impl<P: Plant> Disk<P> {
             index: Index::with_hash_key(options.policy, capacity, HashKey::from_seed(hash_seed)),
             hash_seed,
             frames,
+            hashes: vec![0; if core.contents { capacity as usize } else { 0 }],
+            contents: core.contents,
+            block_bytes_promised: block_bytes(core),
+            side: GuestSide::new(core.content_key, mode),
+            overhead: 0,
             resident: 0,
             target: capacity,
+            limit: u32::MAX,
             recs: Slab::new(allowance.requests),
             ops: Slab::new(allowance.ops_of_any_kind()),
             waiters: Slab::new(allowance.waiters),
@@ -279,6 +302,7 @@ impl<P: Plant> Disk<P> {
             seq: 0,
             epoch: 0,
             closing: false,
+            spare_listed: false,
             stats: DiskStats::default(),
             allowance,
             options,
@@ -295,12 +319,14 @@ impl<P: Plant> Disk<P> {
         let lists = self.spare_lists.len() + self.ops_used + self.allowance.ahead.min(self.ahead_used);
         size_of::<Self>()
             + self.index.memory_bytes()
-            + self.frames.capacity() * size_of::<Option<Frame>>()
+            + self.frames.capacity() * size_of::<Option<Held>>()
             + self.recs.memory_bytes()
             + self.ops.memory_bytes()
             + self.waiters.memory_bytes()
             + self.changes.memory_bytes()
             + self.ring.memory_bytes()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.side.memory_bytes()
             + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
             + queues * size_of::<u32>()
             + lists * IO_BLOCKS_MAX * size_of::<Frame>()
@@ -311,6 +337,7 @@ impl<P: Plant> Disk<P> {
         DiskStats {
             cached_blocks: u64::from(self.resident),
             capacity_blocks: u64::from(self.target),
+            limit_blocks: u64::from(self.limit.min(self.target)),
             inflight_requests: self.recs.len() as u64,
             inflight_ops: self.ops.len() as u64,
             ..self.stats
@@ -331,15 +358,28 @@ impl<P: Plant> Disk<P> {
         if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
             self.stats.evicted_blocks += 1;
             self.vacate(slot, arena);
+            let Self { side, index, .. } = self;
+            if let Some(e) = &mut side.exclusive {
+                e.lapses(index);
+            }
         }
     }
 
     /// Frees the frame of a slot, if it has one.
     #[inline]
     pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Arena) {
-        if let Some(f) = self.frames[slot as usize].take() {
+        if let Some(held) = self.frames[slot as usize].take() {
             self.resident -= 1;
-            arena.put(f);
+            self.set_hash(slot, 0);
+            arena.release(held);
+        }
+    }
+
+    /// Notes the hash of the content in a slot; 0 if it is not known.
+    #[inline]
+    pub(crate) fn set_hash(&mut self, slot: u32, hash: u64) {
+        if let Some(h) = self.hashes.get_mut(slot as usize) {
+            *h = hash;
         }
     }
 
@@ -368,18 +408,28 @@ impl<P: Plant> Disk<P> {
 
     /// The frame of `block`, if it is cached.
     #[inline]
-    pub(crate) fn cached(&self, block: u64) -> Option<&Frame> {
+    pub(crate) fn cached(&self, block: u64) -> Option<&Held> {
         self.frames[self.index.peek(block)? as usize].as_ref()
     }
 
-    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot.
-    pub(crate) fn install(&mut self, block: u64, frame: Frame, arena: &mut Arena) {
-        match self.index.peek(block) {
-            Some(slot) => match self.frames[slot as usize].replace(frame) {
-                Some(old) => arena.put(old),
-                None => self.resident += 1,
-            },
-            None => arena.put(frame),
+    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot. It holds
+    /// what the disk does, and from here on nobody changes it. Its content is hashed later, if somebody wants to know.
+    pub(crate) fn install<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
+        let slot = self.index.peek(block);
+        let wanted = self.wants_hash(block);
+        if slot.is_none() && !wanted {
+            return cx.arena.put(frame);
+        }
+        let held = cx.arena.share(frame);
+        let Some(slot) = slot else { return self.learn_later(block, held, cx) };
+        let again = if wanted { cx.arena.again(&held) } else { None };
+        self.set_hash(slot, 0);
+        match self.frames[slot as usize].replace(held) {
+            Some(old) => _ = cx.arena.release(old),
+            None => self.resident += 1,
+        }
+        if let Some(again) = again {
+            self.learn_later(block, again, cx);
         }
     }
 
@@ -407,7 +457,7 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Gives an operation's list back for the next one.
-    pub(crate) fn spare(&mut self, list: Vec<Frame>) {
+    pub(crate) fn spare_list(&mut self, list: Vec<Frame>) {
         debug_assert!(list.is_empty());
         if self.spare_lists.len() < SPARE_LISTS_MAX && list.capacity() == IO_BLOCKS_MAX {
             self.spare_lists.push(list);
@@ -419,7 +469,7 @@ impl<P: Plant> Disk<P> {
         for f in buf.frames.drain(..) {
             arena.put(f);
         }
-        self.spare(buf.frames);
+        self.spare_list(buf.frames);
     }
 
     // ---- operations ----
@@ -579,6 +629,7 @@ impl<P: Plant> Disk<P> {
     /// A change begins: reads of its blocks under way become stale, and blocks read ahead are dropped.
     pub(crate) fn activate(&mut self, rec: u32, arena: &mut Arena) {
         let (first, end) = self.changes.activate(rec);
+        self.doubt(first, end);
         self.make_stale(first, end, arena);
     }
 
@@ -651,16 +702,17 @@ impl<P: Plant> Disk<P> {
 
     /// Frames that the disk may hold, operations included.
     pub(crate) fn frames_max(&self) -> u64 {
-        self.blocks_max() + (self.allowance.demand + self.allowance.ahead) as u64
+        self.blocks_max() + (self.allowance.demand + self.allowance.ahead + self.allowance.later) as u64
     }
 
     /// Bytes of the core's ceiling that are this disk's.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.allowance.bytes() + self.blocks_max() * BLOCK_BYTES
+        self.allowance.bytes() + self.blocks_max() * self.block_bytes_promised
     }
 
     /// Frees all frames that are not with an operation: the disk goes.
     pub(crate) fn release(&mut self, arena: &mut Arena) {
+        self.release_later(arena);
         for slot in 0..self.frames.len() as u32 {
             self.vacate(slot, arena);
         }
@@ -673,39 +725,63 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn invalidate(&mut self, arena: &mut Arena) {
         self.make_stale(0, u64::MAX, arena);
         self.epoch = self.epoch.wrapping_add(1);
+        self.forget_guest();
         for slot in 0..self.frames.len() as u32 {
             self.vacate(slot, arena);
         }
-        let (kind, capacity) = (self.index.kind(), self.index.capacity());
+        let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
         // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
         self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
+        self.index.set_tiers(tiers);
+        self.apply_limit();
         self.streams.clear();
     }
 
-    /// Moves towards the capacity asked for: to a larger one at once, to a smaller one by evicting at most `step`
-    /// blocks. The index rebuilds its tables once, when few enough are left.
-    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
-        let have = self.index.capacity();
-        if have == self.target {
-            return;
+    /// Lets the disk keep at most `limit` blocks for now.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.apply_limit();
+    }
+
+    pub(crate) fn apply_limit(&mut self) {
+        let limit = self.limit.min(self.index.capacity().saturating_sub(self.overhead));
+        if limit != self.index.limit() {
+            self.index.set_limit(limit);
         }
+    }
+
+    /// Whether there is something to do for `resize_step`.
+    #[inline]
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.target != self.index.capacity() || self.index.len() > self.index.limit()
+    }
+
+    /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
+    /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
+        let most = self.target.min(self.index.limit());
         for _ in 0..step {
-            if self.index.len() <= self.target {
+            if self.index.len() <= most {
                 break;
             }
             let Some((_, slot)) = self.index.evict(|_| true) else { break };
             self.stats.evicted_blocks += 1;
             self.vacate(slot, arena);
         }
-        if self.index.len() > self.target {
+        let have = self.index.capacity();
+        if have == self.target || self.index.len() > self.target {
             return;
         }
         if self.target > have {
             self.frames.reserve_exact((self.target - have) as usize);
             self.frames.resize_with(self.target as usize, || None);
+            if self.contents {
+                self.hashes.reserve_exact((self.target - have) as usize);
+                self.hashes.resize(self.target as usize, 0);
+            }
         }
-        let Self { index, frames, plant, .. } = self;
+        let Self { index, frames, hashes, plant, .. } = self;
         let reached = index.resize(
             self.target,
             |_| true,
@@ -713,6 +789,9 @@ impl<P: Plant> Disk<P> {
             |from, to| {
                 assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
                 frames[to as usize] = frames[from as usize].take();
+                if !hashes.is_empty() {
+                    hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
+                }
                 if plant.has(Bug::MoveLosesFrame) {
                     frames.swap(0, to as usize);
                 }
@@ -722,6 +801,10 @@ impl<P: Plant> Disk<P> {
         assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
         self.frames.truncate(reached as usize);
         self.frames.shrink_to_fit();
+        self.hashes.truncate(reached as usize);
+        self.hashes.shrink_to_fit();
+        self.apply_limit();
+        self.check_guest_table(arena);
     }
 }
 

@@ -4,17 +4,22 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+pub mod exclusive;
 mod ghosts;
 pub mod index;
 pub mod limits;
 mod list;
 pub mod policy;
+pub mod residency;
 mod sketch;
 mod slots;
 mod table;
+mod tiers;
 #[cfg(test)]
 mod twin;
 
+pub use exclusive::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways};
 pub use index::{Access, Index, Outcome, Slot};
 pub use policy::PolicyKind;
 pub use table::HashKey;
+pub use tiers::Tier;

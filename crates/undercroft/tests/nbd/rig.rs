@@ -77,7 +77,9 @@ impl Rig {
     pub fn new(options: NbdOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let core = CoreOptions::new(64 << 20);
-        let worker = WorkerHandle::start(WorkerOptions { name: "test".to_owned(), core, poll_ns_max: 0 }).unwrap();
+        let worker =
+            WorkerHandle::start(WorkerOptions { name: "test".to_owned(), core, poll_ns_max: 0, copy_cpu_percent: 20 })
+                .unwrap();
         let shelf = Arc::new(Shelf::default());
         let socket = dir.path().join("nbd.sock");
         let listen = Listen::Unix(socket.clone(), SocketAccess::default());
@@ -127,6 +129,7 @@ impl Rig {
             capacity_blocks,
             readahead_bytes: 0,
             write_allocate: true,
+            exclusive: Default::default(),
         };
         let label = name.to_owned();
         let disk = self.worker.call(move |w| w.add_disk(label, backend, options, 0)).unwrap().unwrap();
