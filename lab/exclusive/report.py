@@ -35,6 +35,7 @@ def full(data, pictures, why=None):
         *losses(grid, reasons() if why is None else why),
         *beside_paper(grid, cells),
         *experiments.sections(cells),
+        *ways(grid),
         *details(grid),
         *checks(cells),
     ]
@@ -222,6 +223,39 @@ def beside_paper(cells, all_cells):
         "",
     ]
     return lines
+
+
+def ways(cells):
+    """What Undercroft found out about each guest, and how its copies fared."""
+    rows = []
+    for name, cell in cells.items():
+        for key, record in derive.measured_arms(cell).items():
+            if key not in derive.EXCLUSIVE:
+                continue
+            now = record["end"]["own"]["disks"][0]["exclusive"]
+            done = record["measured"]["own"]["disks"][0]["exclusive"]
+            copying = record["measured"]["own"]["copying_seconds"]
+            rows.append(
+                [
+                    name, record["title"], now["state"], f"{done['evictions']:,}", f"{done['evictions_cached']:,}",
+                    of(done["captures"], done["captures_tried"]), of(done["early"], done["early_tried"]),
+                    f"{done['early_lapsed']:,}", f"{now['age_read']:,} / {now['age_write']:,}",
+                    " / ".join(f"{now[f'{tier}_blocks']:,}" for tier in ("hot", "probation", "cold")),
+                    percent(derive.ratio(copying, record["measured"]["time"])),
+                ]
+            )  # fmt: skip
+    if not rows:
+        return []
+    head = [
+        "cell", "arm", "state at the end", "evictions seen", "of blocks cached already", "captures that held the block",
+        "early copies that did", "lapsed", "age: read / write", "blocks hot / on probation / cold", "CPU of a core for copying",
+    ]  # fmt: skip
+    return ["## How it went about it", "", "In the measured part of each run; tiers and ages at its end.", "", *table(head, rows)]
+
+
+def of(part, whole):
+    """`part` of `whole`, in numbers and per cent."""
+    return f"{part:,} of {whole:,} ({percent(derive.ratio(part, whole), 0)})"
 
 
 def details(cells):
