@@ -4,7 +4,7 @@
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
 //! finds the memory gone, and no disk can take another's.
 
-use crate::content::ContentKey;
+use crate::content::{ContentHash, ContentKey};
 use crate::disk::{B, Cx, Disk};
 use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
@@ -329,6 +329,26 @@ impl<P: Plant> Core<P> {
     /// How the disk's cache stands to its guest's.
     pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
         self.disk(id).map(|d| d.exclusive_report())
+    }
+
+    /// Whether the memory of the disk's guest is scanned for contents, so that [`Core::cool`] will be called: then the
+    /// hash of everything cached is learned, and there is a place for what goes first.
+    pub fn set_scanned(&mut self, id: DiskId, scanned: bool) {
+        if let Some(d) = self.disk_mut(id) {
+            d.set_scanned(scanned);
+        }
+    }
+
+    /// Appends hashes and numbers of the disk's cached blocks to `out`, from slot `from` on, of at most `most` slots.
+    /// Returns the slot to go on with, if there are more; what changes between two calls may be missed.
+    pub fn cached_hashes(&self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+        self.disk(id)?.cached_hashes(from, most, out)
+    }
+
+    /// The disk's guest has been found to hold these contents: blocks that are cached with them are the first to go
+    /// from now on. Returns how many there are.
+    pub fn cool(&mut self, id: DiskId, found: &[(ContentHash, u64)]) -> u32 {
+        self.disk_mut(id).map_or(0, |d| d.cool(found))
     }
 
     /// The key of all hashes of contents in this core.
