@@ -94,14 +94,8 @@ impl Resolver<'_> {
         let key = "advisor_target_scan_time";
         let scan_time = (at(key), key, spec.advisor_target_scan_time, keys::KSM_SCAN_TIME_RANGE);
         let sleep = (at("sleep"), "sleep", spec.sleep, keys::KSM_SLEEP_RANGE);
-        let manage = spec.manage.unwrap_or(false);
-        if !manage && spec.lines.len() > usize::from(spec.manage.is_some()) {
-            let line = spec.lines.values().min().copied();
-            let error = "KSM is set up, but not managed".to_string();
-            self.warning(line, "ksm", error, "set manage = true, or take the other keys away");
-        }
         KsmPlan {
-            manage,
+            manage: spec.manage.unwrap_or(false),
             run: spec.run.unwrap_or(true),
             pages_to_scan,
             sleep: self.whole("ksm", sleep, Duration::from_millis(1)),

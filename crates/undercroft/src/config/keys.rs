@@ -165,8 +165,20 @@ pub const PRESSURE: Section = Section {
             "`500ms` to `60s`",
             "Within this from when shortage is seen, half of what the store holds above its floor is back with the kernel."
         ),
-        key!("calm", "time", "`30s`", "`1s` to `3600s`", "How long there must be no shortage before the store grows again. Shortage that comes back while it grows doubles this each time, up to 16 times."),
-        key!("regrow", "time", "`64s`", "`1s` to `3600s`", "How long growing from nothing to the ceiling takes at least: with `64s`, a 64th of `memory` in a second."),
+        key!(
+            "calm",
+            "time",
+            "`30s`",
+            "`1s` to `3600s`",
+            "How long there must be no shortage before the store grows again. Shortage that comes back while it grows doubles this each time, up to 16 times."
+        ),
+        key!(
+            "regrow",
+            "time",
+            "`64s`",
+            "`1s` to `3600s`",
+            "How long growing from nothing to the ceiling takes at least: with `64s`, a 64th of `memory` in a second."
+        ),
     ],
 };
 
@@ -179,16 +191,70 @@ pub const KSM: Section = Section {
           same page; use it only among guests that may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never \
           merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files. All of it can change live.",
     keys: &[
-        key!("manage", "boolean", "`false`", "", "Whether anything is changed at all."),
-        key!("run", "boolean", "`true`", "", "Whether the kernel looks for equal pages while this daemon manages it. What is merged already stays merged with `false`; `undercroft ksm off --unmerge` undoes it."),
-        key!("pages_to_scan", "number", "as found", "1 to 1000000", "Pages looked at before each pause. Not together with `advisor = \"scan-time\"`, which sets it."),
+        key!(
+            "manage",
+            "boolean",
+            "`false`",
+            "",
+            "Whether anything is changed when the daemon starts. `undercroft ksm on` and `off` switch it live; they use the other keys too."
+        ),
+        key!(
+            "run",
+            "boolean",
+            "`true`",
+            "",
+            "Whether the kernel looks for equal pages while this daemon manages it. What is merged already stays merged with `false`; `undercroft ksm off --unmerge` undoes it."
+        ),
+        key!(
+            "pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "Pages looked at before each pause. Not together with `advisor = \"scan-time\"`, which sets it."
+        ),
         key!("sleep", "time", "as found", "`1ms` to `60s`", "The pause. Whole milliseconds."),
-        key!("advisor", "text", "as found", "`none`, `scan-time`", "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes `advisor_target_scan_time`. Linux 6.7."),
-        key!("advisor_target_scan_time", "time", "as found", "`1s` to `3600s`", "How long one scan of all candidates should take. Whole seconds. Linux 6.7."),
-        key!("advisor_max_cpu", "number", "as found", "1 to 100", "Percent of one processor that the advisor spends at most. Linux 6.7."),
-        key!("advisor_min_pages_to_scan", "number", "as found", "1 to 1000000", "The least `pages_to_scan` that the advisor chooses. Linux 6.7."),
-        key!("advisor_max_pages_to_scan", "number", "as found", "1 to 1000000", "The most `pages_to_scan` that the advisor chooses. Linux 6.7."),
-        key!("smart_scan", "boolean", "as found", "", "Skips pages for a while that have not merged in several scans. Linux 6.7."),
+        key!(
+            "advisor",
+            "text",
+            "as found",
+            "`none`, `scan-time`",
+            "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes `advisor_target_scan_time`. Linux 6.7."
+        ),
+        key!(
+            "advisor_target_scan_time",
+            "time",
+            "as found",
+            "`1s` to `3600s`",
+            "How long one scan of all candidates should take. Whole seconds. Linux 6.7."
+        ),
+        key!(
+            "advisor_max_cpu",
+            "number",
+            "as found",
+            "1 to 100",
+            "Percent of one processor that the advisor spends at most. Linux 6.7."
+        ),
+        key!(
+            "advisor_min_pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "The least `pages_to_scan` that the advisor chooses. Linux 6.7."
+        ),
+        key!(
+            "advisor_max_pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "The most `pages_to_scan` that the advisor chooses. Linux 6.7."
+        ),
+        key!(
+            "smart_scan",
+            "boolean",
+            "as found",
+            "",
+            "Skips pages for a while that have not merged in several scans. Linux 6.7."
+        ),
         key!("use_zero_pages", "boolean", "as found", "", "Makes empty pages the kernel's one zero page."),
     ],
 };
@@ -441,7 +507,10 @@ mod tests {
             (&PRESSURE, "calm", CALM_DEFAULT, CALM_RANGE),
             (&PRESSURE, "regrow", REGROW_DEFAULT, CALM_RANGE),
         ] {
-            assert_eq!((key(section, name).default, key(section, name).range), (time(default).as_str(), times(range).as_str()));
+            assert_eq!(
+                (key(section, name).default, key(section, name).range),
+                (time(default).as_str(), times(range).as_str())
+            );
         }
         assert_eq!(key(&KSM, "sleep").range, times(KSM_SLEEP_RANGE));
         assert_eq!(key(&KSM, "advisor_target_scan_time").range, times(KSM_SCAN_TIME_RANGE));

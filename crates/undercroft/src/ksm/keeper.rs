@@ -40,7 +40,9 @@ pub enum KsmError {
     #[error("KSM is managed by another undercroft daemon on this machine; let one of them do it")]
     Taken,
     /// What was found cannot be kept for the time after a crash.
-    #[error("what KSM is set to cannot be kept in {file}: {source}; nothing was changed. Set daemon.runtime_dir to a directory that can be written")]
+    #[error(
+        "what KSM is set to cannot be kept in {file}: {source}; nothing was changed. Set daemon.runtime_dir to a directory that can be written"
+    )]
     NotSaved {
         /// The file.
         file: String,
@@ -48,7 +50,9 @@ pub enum KsmError {
         source: io::Error,
     },
     /// What was found before a crash cannot be read.
-    #[error("{file} says what KSM was set to before a crash, but is odd: {reason}; set KSM by hand and remove the file")]
+    #[error(
+        "{file} says what KSM was set to before a crash, but is odd: {reason}; set KSM by hand and remove the file"
+    )]
     Odd {
         /// The file.
         file: String,
@@ -167,7 +171,9 @@ impl Keeper {
         let now = match self.ksm.value(name) {
             Ok(Some(now)) => now,
             Ok(None) => {
-                self.refuse(format!("{name} is left out: this kernel does not have it (advisor and smart_scan need Linux 6.7)"));
+                self.refuse(format!(
+                    "{name} is left out: this kernel does not have it (advisor and smart_scan need Linux 6.7)"
+                ));
                 return Ok(());
             }
             Err(e) => {
@@ -220,7 +226,9 @@ impl Keeper {
                 settled.push(name);
             } else if now != entry.wrote && !(advised && name == "pages_to_scan") {
                 let wrote = &entry.wrote;
-                tracing::warn!("KSM: {name} is \"{now}\" and not {wrote}, as this daemon set it: somebody else did that, so it stays");
+                tracing::warn!(
+                    "KSM: {name} is \"{now}\" and not {wrote}, as this daemon set it: somebody else did that, so it stays"
+                );
                 settled.push(name);
             } else {
                 match self.ksm.set(&name, &entry.found) {
@@ -319,7 +327,10 @@ mod tests {
         assert!(run.path().join(FILE).exists());
         let done = keeper.release(false);
         assert_eq!(done[0], "run 1 -> 0", "the switch first: {done:?}");
-        assert_eq!((value(&kernel, "pages_to_scan").as_str(), value(&kernel, "sleep_millisecs").as_str()), ("500", "20"));
+        assert_eq!(
+            (value(&kernel, "pages_to_scan").as_str(), value(&kernel, "sleep_millisecs").as_str()),
+            ("500", "20")
+        );
         assert!(!run.path().join(FILE).exists() && !keeper.manages());
     }
 
@@ -384,7 +395,10 @@ mod tests {
         keeper.manage(&KsmPlan { run: false, ..advised }).unwrap();
         assert_eq!(value(&kernel, "pages_to_scan"), "30000", "the advisor goes on");
         keeper.release(false);
-        assert_eq!((value(&kernel, "advisor_mode").as_str(), value(&kernel, "pages_to_scan").as_str()), ("none", "500"));
+        assert_eq!(
+            (value(&kernel, "advisor_mode").as_str(), value(&kernel, "pages_to_scan").as_str()),
+            ("none", "500")
+        );
     }
 
     #[test]
@@ -393,7 +407,10 @@ mod tests {
         let mut keeper = Keeper::new(Ksm::at(kernel.path()), run.path());
         keeper.manage(&plan()).unwrap();
         keeper.manage(&KsmPlan { pages_to_scan: None, ..plan() }).unwrap();
-        assert_eq!((value(&kernel, "pages_to_scan").as_str(), value(&kernel, "sleep_millisecs").as_str()), ("500", "50"));
+        assert_eq!(
+            (value(&kernel, "pages_to_scan").as_str(), value(&kernel, "sleep_millisecs").as_str()),
+            ("500", "50")
+        );
         keeper.manage(&KsmPlan::default()).unwrap();
         assert_eq!((value(&kernel, "sleep_millisecs").as_str(), keeper.manages()), ("20", false));
     }

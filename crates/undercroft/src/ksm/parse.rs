@@ -99,7 +99,9 @@ impl Mapping {
             "Size" => self.size = bytes().unwrap_or(0),
             "Rss" => self.present = bytes().unwrap_or(0),
             "KSM" => self.merged = bytes().unwrap_or(0),
-            "VmFlags" => self.flags = value.split_ascii_whitespace().filter_map(|f| f.as_bytes().try_into().ok()).collect(),
+            "VmFlags" => {
+                self.flags = value.split_ascii_whitespace().filter_map(|f| f.as_bytes().try_into().ok()).collect()
+            }
             _ => {}
         }
     }
@@ -199,7 +201,8 @@ mod tests {
         let (chosen, all) = choice("[none] scan-time\n").unwrap();
         assert_eq!((chosen.as_str(), all), ("none", vec!["none".to_string(), "scan-time".to_string()]));
         assert_eq!(choice("none scan-time"), None);
-        let stat = ksm_stat("ksm_rmap_items 12\nksm_merging_pages 7\nksm_process_profit -4096\nksm_mergeable: yes\nodd\n");
+        let stat =
+            ksm_stat("ksm_rmap_items 12\nksm_merging_pages 7\nksm_process_profit -4096\nksm_mergeable: yes\nodd\n");
         assert_eq!(stat["ksm_process_profit"], "-4096");
         assert_eq!((stat["ksm_mergeable"].as_str(), stat.len()), ("yes", 4));
         assert_eq!(boot_id("0b0e1a7c-5d0f-4e9d-a4a0-5b9f3a1f0c11\n").unwrap().len(), 36);

@@ -75,7 +75,8 @@ fn is_emulator(dir: &Path) -> bool {
     // The link says more, but only its owner may read it; the kernel cuts `comm` at 15 bytes.
     let exe = fs::read_link(dir.join("exe")).ok();
     let exe = exe.as_deref().and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
-    let name = exe.unwrap_or_else(|| String::from_utf8_lossy(&text(&dir.join("comm")).unwrap_or_default()).into_owned());
+    let name =
+        exe.unwrap_or_else(|| String::from_utf8_lossy(&text(&dir.join("comm")).unwrap_or_default()).into_owned());
     let name = name.trim().trim_end_matches(" (deleted)");
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
 }
@@ -86,10 +87,15 @@ fn look_at(dir: &Path, pid: u32) -> Option<Guest> {
     match fs::File::open(dir.join("smaps")).and_then(|f| parse::smaps(BufReader::with_capacity(1 << 16, f))) {
         Ok(ram) => fill(&mut guest, ram),
         // Ended meanwhile: nothing to list.
-        Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+        Err(e)
+            if e.kind() == io::ErrorKind::NotFound
+                || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) =>
+        {
             return None;
         }
-        Err(e) => guest.unknown = Some(format!("its memory map cannot be read ({e}): this needs root, or CAP_SYS_PTRACE")),
+        Err(e) => {
+            guest.unknown = Some(format!("its memory map cannot be read ({e}): this needs root, or CAP_SYS_PTRACE"))
+        }
     }
     let pages = |n: Option<i64>| n.and_then(|n| u64::try_from(n.checked_mul(PAGE_BYTES)?).ok());
     if let Ok(stat) = text(&dir.join("ksm_stat")) {
@@ -138,14 +144,21 @@ mod tests {
     /// Processes as their files look, taken from QEMU 7.2 on Linux 6.18.
     fn processes() -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
-        let smaps = [include_bytes!("../../tests/ksm/smaps-private").as_slice(), include_bytes!("../../tests/ksm/smaps-shared")];
+        let smaps = [
+            include_bytes!("../../tests/ksm/smaps-private").as_slice(),
+            include_bytes!("../../tests/ksm/smaps-shared"),
+        ];
         for (pid, smaps) in [(101, smaps[0]), (102, smaps[1])] {
             let dir = proc.path().join(pid.to_string());
             fs::create_dir(&dir).unwrap();
             symlink("/usr/bin/qemu-system-x86_64", dir.join("exe")).unwrap();
             fs::write(dir.join("cmdline"), "/usr/bin/qemu-system-x86_64\0-name\0guest=web,debug-threads=on\0").unwrap();
             fs::write(dir.join("smaps"), smaps).unwrap();
-            fs::write(dir.join("ksm_stat"), "ksm_rmap_items 30\nksm_zero_pages 2\nksm_merging_pages 7\nksm_process_profit -96\n").unwrap();
+            fs::write(
+                dir.join("ksm_stat"),
+                "ksm_rmap_items 30\nksm_zero_pages 2\nksm_merging_pages 7\nksm_process_profit -96\n",
+            )
+            .unwrap();
         }
         for (pid, comm) in [(103, "qemu-nbd\n"), (104, "bash\n"), (105, "qemu-system-aar\n")] {
             let dir = proc.path().join(pid.to_string());
@@ -164,7 +177,10 @@ mod tests {
         let list = guests(proc.path(), |pid| seen.push(pid)).unwrap();
         assert_eq!(seen, [101, 102, 105]);
         let [private, shared, closed] = list.as_slice() else { panic!("{list:?}") };
-        assert_eq!((private.name.as_str(), private.merged_bytes, private.zero_bytes), ("web", Some(7 * 4096), Some(2 * 4096)));
+        assert_eq!(
+            (private.name.as_str(), private.merged_bytes, private.zero_bytes),
+            ("web", Some(7 * 4096), Some(2 * 4096))
+        );
         assert_eq!((private.profit_bytes, private.shared_bytes), (Some(-96), 0));
         assert!(private.mergeable_bytes >= 64 << 20 && shared.shared_bytes == 64 << 20);
         assert_eq!(shared.shared_with, ["/memfd:memory-backend-memfd"]);

@@ -239,7 +239,8 @@ mod tests {
     fn this_machines_own_is_read() {
         let ksm = Ksm::here();
         let (settings, numbers) = (ksm.settings(), ksm.numbers());
-        let all = [settings.run, settings.pages_to_scan, settings.sleep_millisecs, numbers.pages_shared, numbers.full_scans];
+        let all =
+            [settings.run, settings.pages_to_scan, settings.sleep_millisecs, numbers.pages_shared, numbers.full_scans];
         assert!(all.iter().all(|v| v.is_some() == ksm.exists()), "{settings:?} {numbers:?}");
     }
 }

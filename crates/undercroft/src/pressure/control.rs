@@ -137,7 +137,8 @@ impl Control {
     pub fn set_most(&mut self, bytes: u64) {
         let was_full = self.allowed == self.most;
         self.most = bytes.clamp(self.rules.floor_bytes, self.rules.ceiling_bytes);
-        self.allowed = if was_full && self.direction == Direction::Full { self.most } else { self.allowed.min(self.most) };
+        self.allowed =
+            if was_full && self.direction == Direction::Full { self.most } else { self.allowed.min(self.most) };
         if self.allowed == self.most {
             self.direction = Direction::Full;
         } else if self.direction == Direction::Full {
@@ -266,7 +267,8 @@ mod tests {
             self.control.step(&reading, || self.disks.clone());
             let total = self.control.allowed_bytes();
             for d in &mut self.disks {
-                d.held_bytes = super::super::divide::allowed_bytes(d.share_bytes, total, RULES.floor_bytes, RULES.ceiling_bytes);
+                d.held_bytes =
+                    super::super::divide::allowed_bytes(d.share_bytes, total, RULES.floor_bytes, RULES.ceiling_bytes);
             }
             total / MIB
         }
@@ -302,7 +304,8 @@ mod tests {
         w.disks[1].held_bytes = 128 * MIB;
         // 64MiB are above the floor, in the second disk: half of that is what it gives.
         let total = w.after(S, true, 0);
-        let allowed = super::super::divide::allowed_bytes(256 * MIB, total * MIB, RULES.floor_bytes, RULES.ceiling_bytes);
+        let allowed =
+            super::super::divide::allowed_bytes(256 * MIB, total * MIB, RULES.floor_bytes, RULES.ceiling_bytes);
         assert!(allowed.abs_diff(96 * MIB) < MIB, "{allowed} of {total}");
     }
 
@@ -394,7 +397,11 @@ mod tests {
         c.set_most(1);
         assert_eq!(c.allowed_bytes(), 256 * MIB);
         c.set_most(u64::MAX);
-        assert_eq!((c.allowed_bytes(), c.direction()), (1024 * MIB, Direction::Full), "without pressure it holds at once");
+        assert_eq!(
+            (c.allowed_bytes(), c.direction()),
+            (1024 * MIB, Direction::Full),
+            "without pressure it holds at once"
+        );
         let mut w = World::full();
         w.after(S, true, 0);
         w.control.set_most(900 * MIB);

@@ -20,7 +20,8 @@ pub fn allowed_bytes(share: u64, total: u64, floor: u64, ceiling: u64) -> u64 {
     if total == ceiling {
         return share;
     }
-    let part = |of: u64, n: u64, d: u64| if d == 0 { 0 } else { (u128::from(of) * u128::from(n) / u128::from(d)) as u64 };
+    let part =
+        |of: u64, n: u64, d: u64| if d == 0 { 0 } else { (u128::from(of) * u128::from(n) / u128::from(d)) as u64 };
     let own_floor = part(share, floor, ceiling);
     own_floor + part(share - own_floor, total - floor, ceiling - floor)
 }
@@ -66,7 +67,8 @@ mod tests {
         let (floor, ceiling) = (200 * MIB, 1000 * MIB);
         let total = releasing(&disks, 400 * MIB, ceiling, floor, ceiling);
         assert_eq!(total, 600 * MIB);
-        let allowed: Vec<u64> = disks.iter().map(|d| allowed_bytes(d.share_bytes, total, floor, ceiling) / MIB).collect();
+        let allowed: Vec<u64> =
+            disks.iter().map(|d| allowed_bytes(d.share_bytes, total, floor, ceiling) / MIB).collect();
         assert_eq!(allowed, [360, 120, 120]);
     }
 

@@ -60,7 +60,9 @@ pub fn own_groups(text: &str) -> OwnGroups {
     let mut groups = OwnGroups::default();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':');
-        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
         // A path outside of the tree that this process sees begins with "/..".
         if !path.starts_with('/') || path.split('/').any(|p| p == "..") {
             continue;
@@ -123,7 +125,8 @@ mod tests {
 
     #[test]
     fn the_machines_memory_is_read() {
-        let text = "MemTotal:       24681472 kB\nMemFree:         3505000 kB\nMemAvailable:   23441000 kB\nBuffers: 1 kB\n";
+        let text =
+            "MemTotal:       24681472 kB\nMemFree:         3505000 kB\nMemAvailable:   23441000 kB\nBuffers: 1 kB\n";
         let m = meminfo(text).unwrap();
         assert_eq!((m.total_bytes >> 10, m.free_bytes >> 10, m.available_bytes >> 10), (24681472, 3505000, 23441000));
         assert_eq!(meminfo("MemTotal: 1 kB\nMemFree: 1 kB\n"), None, "kernels before 3.14 have no MemAvailable");
@@ -140,7 +143,10 @@ mod tests {
     fn files_of_groups_are_read() {
         let events = "low 0\nhigh 12\nmax 3\noom 0\n";
         assert_eq!((field(events, "high"), field(events, "max"), field(events, "hig")), (Some(12), Some(3), None));
-        assert_eq!((limit("max\n"), limit("1073741824\n"), limit("9223372036854771712\n")), (None, Some(1 << 30), None));
+        assert_eq!(
+            (limit("max\n"), limit("1073741824\n"), limit("9223372036854771712\n")),
+            (None, Some(1 << 30), None)
+        );
         let hybrid = own_groups("9:name=systemd:/\n4:memory:/vm/a\n1:cpu,cpuacct:/x\n0::/init.scope\n");
         assert_eq!((hybrid.v2.as_deref(), hybrid.memory_v1.as_deref()), (Some("/init.scope"), Some("/vm/a")));
         assert_eq!(own_groups("0::/../../other\n"), OwnGroups::default());

@@ -176,8 +176,10 @@ impl Sources {
 
     /// A source has gone, with its group.
     fn lose(&mut self, n: usize) {
-        tracing::warn!("the kernel tells no more about pressure on the memory of {}; available memory is still looked at",
-            if n == 0 { "the machine" } else { "the control group" });
+        tracing::warn!(
+            "the kernel tells no more about pressure on the memory of {}; available memory is still looked at",
+            if n == 0 { "the machine" } else { "the control group" }
+        );
         match n {
             0 => self.machine = Stalls::Unknown,
             _ => self.group = None,
@@ -198,7 +200,11 @@ impl Sources {
         };
         let info = meminfo(&self.roots.proc);
         if let Some(m) = &info {
-            look("the machine", m.available_bytes, self.available_min.unwrap_or(m.total_bytes / AVAILABLE_PART_DEFAULT));
+            look(
+                "the machine",
+                m.available_bytes,
+                self.available_min.unwrap_or(m.total_bytes / AVAILABLE_PART_DEFAULT),
+            );
         }
         if let Some(m) = self.group.as_ref().and_then(|(g, _)| g.memory()) {
             // A limit smaller than what the machine should keep: half of it is the most that makes sense.
@@ -347,7 +353,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 500, 600, None);
         let mut s = Sources::probe(Roots { proc: dir.path().into() }, &plan(None));
-        assert!(s.describe().starts_with("no PSI (needs Linux 4.20") && s.describe().contains("at least 20MiB"), "{}", s.describe());
+        assert!(
+            s.describe().starts_with("no PSI (needs Linux 4.20") && s.describe().contains("at least 20MiB"),
+            "{}",
+            s.describe()
+        );
         assert_eq!(s.read(S).0, Reading { now_ns: S, spare_bytes: 580 << 20, ..Reading::default() });
         write(dir.path(), 5, 15, None);
         let (reading, cause) = s.read(2 * S);

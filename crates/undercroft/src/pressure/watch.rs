@@ -3,10 +3,10 @@
 //! Owns the thread, the clock and the log lines. Never runs on a worker, and never makes one wait: it asks for steps of bounded
 //! work. Invariant: one line of log for each change of direction, not for each step.
 
+use super::PressurePlan;
 use super::control::{Control, Direction, Rules};
 use super::divide::Holding;
 use super::source::{Roots, Sources};
-use super::PressurePlan;
 use crate::units::{Time, human_size};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
