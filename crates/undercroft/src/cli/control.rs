@@ -48,7 +48,8 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
 }
 
 fn set_memory(socket: &Path, memory: Size, out: &mut Out) -> Result<(), Failure> {
-    let body = serde_json::to_string(&StoreChangeBody { memory }).map_err(|e| Failure::Said(e.to_string()))?;
+    let body =
+        serde_json::to_string(&StoreChangeBody { memory: Some(memory) }).map_err(|e| Failure::Said(e.to_string()))?;
     let store: StoreStatus = client::request_json(socket, Method::PATCH, "/v1/store", Some(body))?;
     let limit = Size(store.limit_bytes);
     let now = if store.allowed_bytes < store.limit_bytes {

@@ -149,7 +149,7 @@ pub const PRESSURE: Section = Section {
             "time",
             "`150ms`",
             "`1ms` to `1s`",
-            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits on a machine with a tenth of its memory free are not counted: they are for the limit of another control group."
+            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits while the machine as a whole reclaims nothing are not counted: they are for the limit of another control group."
         ),
         key!(
             "available_min",

@@ -54,8 +54,9 @@ pub fn parse_change(bytes: &[u8]) -> Result<DiskChange, ControlError> {
 #[serde(deny_unknown_fields)]
 pub struct StoreChangeBody {
     /// What it may hold at most, within its floor and its ceiling: a number of bytes or a text like `1GiB`.
-    #[schema(value_type = String, example = "1GiB")]
-    pub memory: Size,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1GiB")]
+    pub memory: Option<Size>,
 }
 
 /// Reads the body of `PATCH /v1/store`: bytes that the store may hold at most.
@@ -63,7 +64,8 @@ pub struct StoreChangeBody {
 /// # Errors
 /// `Invalid`, with the field and the remedy.
 pub fn parse_store(bytes: &[u8]) -> Result<u64, ControlError> {
-    parse::<StoreChangeBody>(bytes, &["memory"]).map(|b| b.memory.0)
+    let body: StoreChangeBody = parse(bytes, &["memory"])?;
+    body.memory.map(|m| m.0).ok_or_else(|| invalid("nothing is to be changed".into(), "give memory"))
 }
 
 /// Whether KSM is to be managed.
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(parse_store(br#"{"memory": "1GiB"}"#).unwrap(), GIB);
         let e = parse_store(br#"{"memry": 1}"#).unwrap_err();
         assert!(e.to_string().contains("did you mean \"memory\"?"), "{e}");
-        assert!(parse_store(b"{}").unwrap_err().to_string().contains("missing field `memory`"));
+        assert!(parse_store(b"{}").unwrap_err().to_string().contains("nothing is to be changed; give memory"));
         assert!(!parse_ksm(br#"{"manage": false, "unmerge": true}"#).unwrap().manage);
         assert!(parse_ksm(br#"{"manage": true, "unmerge": true}"#).unwrap_err().to_string().contains("contradiction"));
         let e = parse_disk(br#"{"name": "a", "image": "/x", "polcy": "lru"}"#).unwrap_err();

@@ -132,7 +132,7 @@ fn memory(f: &mut Families, s: &Status) {
     for (name, help, value) in [
         ("undercroft_pressure_given_total", "How often memory was given back.", p.given_count),
         ("undercroft_pressure_given_bytes_total", "Bytes given back to the kernel.", p.given_bytes),
-        ("undercroft_pressure_ignored_stalls_total", "Stalls on a machine with free memory.", p.ignored_stalls),
+        ("undercroft_pressure_ignored_stalls_total", "Stalls of others, at their own limits.", p.ignored_stalls),
     ] {
         f.counter(name, help, &[], value);
     }

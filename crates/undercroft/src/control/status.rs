@@ -70,7 +70,7 @@ pub struct PressureStatus {
     pub last_cause: Option<String>,
     /// How many seconds ago that was.
     pub last_seconds_ago: Option<u64>,
-    /// Stalls on a machine with free memory: somebody else's, at a limit of his own.
+    /// Stalls while the machine as a whole reclaimed nothing: somebody else's, at the limit of his control group.
     pub ignored_stalls: u64,
 }
 

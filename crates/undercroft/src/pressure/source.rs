@@ -18,9 +18,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Above this part of the machine's memory free, nothing on the machine as a whole reclaims: who waits for memory then
-/// does so for a limit of his own, and memory of ours would not help him.
-const FREE_PART_CALM: u64 = 10;
+/// With fewer pages than this looked at by the machine's own reclaim in a second or two, who waits for memory does so for
+/// the limit of a control group, which the kernel's counters of reclaim leave out, and memory of ours would not help him.
+const SCANNED_PAGES_MIN: u64 = 1024;
 /// The window of a pressure trigger, in microseconds, and that which the kernel allows without privileges.
 const WINDOWS_US: [u64; 2] = [1_000_000, 2_000_000];
 /// File systems of control groups of version 2, by the number in their superblocks.
@@ -66,6 +66,8 @@ pub struct Sources {
     group: Option<(Group, Stalls)>,
     /// What became ready since the last reading: machine, group.
     ready: [bool; 2],
+    /// Pages that the machine's own reclaim had looked at: when, how many, a second or more ago and again before that.
+    scanned: [Option<(u64, u64)>; 2],
     /// Stalls of the machine that were no business of ours.
     others: u64,
 }
@@ -96,6 +98,7 @@ impl Sources {
             machine,
             group,
             ready: [false; 2],
+            scanned: [None; 2],
             others: 0,
         }
     }
@@ -186,6 +189,20 @@ impl Sources {
         }
     }
 
+    /// Whether the machine as a whole reclaims memory, or did a moment ago. Control groups that reclaim for their own limits
+    /// do not count.
+    fn reclaims(&mut self, now_ns: u64) -> bool {
+        let text = small(&self.roots.proc.join("vmstat")).unwrap_or_default();
+        let pages = |name| parse::field(&text, name);
+        let (Some(kswapd), Some(direct)) = (pages("pgscan_kswapd"), pages("pgscan_direct")) else { return true };
+        let now = kswapd.saturating_add(direct);
+        if self.scanned[0].is_none_or(|(then_ns, _)| now_ns.saturating_sub(then_ns) >= COUNT_NS) {
+            self.scanned = [Some((now_ns, now)), self.scanned[0]];
+        }
+        let before = self.scanned[1].or(self.scanned[0]);
+        before.is_none_or(|(_, pages)| now.saturating_sub(pages) >= SCANNED_PAGES_MIN)
+    }
+
     /// Takes a reading.
     pub fn read(&mut self, now_ns: u64) -> (Reading, Cause) {
         let mut cause = String::new();
@@ -213,9 +230,9 @@ impl Sources {
         }
         let ready = std::mem::take(&mut self.ready);
         let stall = self.stall;
-        let has_free = info.is_some_and(|m| m.free_bytes > m.total_bytes / FREE_PART_CALM);
+        let reclaims = self.reclaims(now_ns);
         if stalled(&mut self.machine, None, ready[0], stall, now_ns) {
-            if has_free {
+            if !reclaims {
                 self.others += 1;
             } else {
                 reading.stalled = true;
@@ -383,15 +400,27 @@ mod tests {
     }
 
     #[test]
-    fn stalls_on_a_machine_with_free_memory_are_somebody_elses() {
+    fn stalls_while_the_machine_itself_reclaims_nothing_are_somebody_elses() {
         let dir = tempfile::tempdir().unwrap();
+        let vmstat = |kswapd: u64, direct: u64| {
+            let text =
+                format!("nr_free_pages 5\npgscan_kswapd {kswapd}\npgscan_direct {direct}\npgscan_direct_throttle 9\n");
+            fs::write(dir.path().join("vmstat"), text).unwrap();
+        };
         write(dir.path(), 300, 600, Some(0));
+        vmstat(1_000_000, 5000);
         let mut s = Sources::probe(Roots { proc: dir.path().into() }, &plan(None));
         s.read(S);
         write(dir.path(), 300, 600, Some(900_000));
-        assert_eq!((s.read(2 * S).0.stalled, s.others()), (false, 1));
+        vmstat(1_000_100, 5000);
+        assert_eq!((s.read(2 * S).0.stalled, s.others()), (false, 1), "a group reclaims for itself");
         write(dir.path(), 50, 600, Some(1_800_000));
+        vmstat(1_000_900, 5900);
         assert_eq!((s.read(3 * S).0.stalled, s.others()), (true, 1));
+        write(dir.path(), 50, 600, Some(2_700_000));
+        assert!(s.read(4 * S).0.stalled, "it did until a moment ago");
+        write(dir.path(), 50, 600, Some(3_600_000));
+        assert_eq!((s.read(5 * S).0.stalled, s.others()), (false, 2));
     }
 
     #[test]

@@ -14,8 +14,10 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 use undercroft_host::FRAME_BYTES;
 
-/// Pause between two steps of giving memory back.
-const STEP: Duration = Duration::from_millis(5);
+/// Pause between two steps of giving memory back, for the workers to serve in.
+const PAUSE: Duration = Duration::from_millis(4);
+/// When nothing has gone for this long, what is left is under I/O; the ticks take it when that has ended.
+const STUCK: Duration = Duration::from_secs(1);
 /// Frames of a step at least: what takes a worker well below a millisecond.
 const STEP_FRAMES_MIN: usize = 256;
 /// Frames of a step at most, whatever was promised: what takes a worker some milliseconds.
@@ -96,22 +98,28 @@ impl Service {
         self.workers.iter().map(of).sum()
     }
 
-    /// Has the workers give back what is over, each in steps that take about `within` together.
+    /// Has the workers give back what is over, each in steps that take about `within` together: as large as it takes, by how
+    /// long the last one took.
     fn give_back(&self, within: Duration) -> u64 {
         let before = self.frames_bytes();
-        let steps = (within.as_millis() / STEP.as_millis()).max(1) as usize;
-        let mut left: Vec<usize> =
-            self.workers.iter().map(|w| w.call(|w| w.core().give_back(0)).unwrap_or(0)).collect();
-        let sizes: Vec<u32> =
-            left.iter().map(|l| l.div_ceil(steps).clamp(STEP_FRAMES_MIN, STEP_FRAMES_MAX) as u32).collect();
-        // Blocks under I/O cannot go yet: the ticks take them when it has ended.
-        let give_up = Instant::now() + 2 * within;
-        while left.iter().any(|l| *l > 0) && Instant::now() < give_up && !*lock(&self.stop.0) {
-            for (n, worker) in self.workers.iter().enumerate().filter(|(n, _)| left[*n] > 0).collect::<Vec<_>>() {
-                let frames = sizes[n];
-                left[n] = worker.call(move |w| w.core().give_back(frames)).unwrap_or(0);
+        let begun = Instant::now();
+        let step = |n: usize, frames: u32| self.workers[n].call(move |w| w.core().give_back(frames)).unwrap_or(0);
+        let mut left: Vec<usize> = (0..self.workers.len()).map(|n| step(n, 0)).collect();
+        let (mut round, mut least, mut moved) = (PAUSE, left.iter().sum::<usize>(), begun);
+        while left.iter().any(|l| *l > 0) && moved.elapsed() < STUCK && !*lock(&self.stop.0) {
+            let started = Instant::now();
+            let rest = within.saturating_sub(begun.elapsed()).max(round);
+            let part = round.as_secs_f64() / rest.as_secs_f64();
+            for n in (0..left.len()).filter(|n| left[*n] > 0).collect::<Vec<_>>() {
+                let frames = (left[n] as f64 * part) as usize;
+                left[n] = step(n, frames.clamp(STEP_FRAMES_MIN, STEP_FRAMES_MAX) as u32);
             }
-            std::thread::sleep(STEP);
+            std::thread::sleep(PAUSE);
+            round = started.elapsed();
+            let now = left.iter().sum();
+            if now < least {
+                (least, moved) = (now, Instant::now());
+            }
         }
         before.saturating_sub(self.frames_bytes())
     }
