@@ -149,7 +149,7 @@ pub const PRESSURE: Section = Section {
             "time",
             "`150ms`",
             "`1ms` to `1s`",
-            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits while the machine as a whole reclaims nothing are not counted: they are for the limit of another control group."
+            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits are not counted while the machine as a whole reclaims nothing (they are for the limit of another control group) or has a quarter of its memory available."
         ),
         key!(
             "available_min",

@@ -70,7 +70,8 @@ pub struct PressureStatus {
     pub last_cause: Option<String>,
     /// How many seconds ago that was.
     pub last_seconds_ago: Option<u64>,
-    /// Stalls while the machine as a whole reclaimed nothing: somebody else's, at the limit of his control group.
+    /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody else's, at
+    /// the limit of his control group.
     pub ignored_stalls: u64,
 }
 

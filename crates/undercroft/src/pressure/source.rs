@@ -21,6 +21,8 @@ use std::time::Duration;
 /// With fewer pages than this looked at by the machine's own reclaim in a second or two, who waits for memory does so for
 /// the limit of a control group, which the kernel's counters of reclaim leave out, and memory of ours would not help him.
 const SCANNED_PAGES_MIN: u64 = 1024;
+/// With more than this part of its memory available, a machine is not short of it, whoever waits.
+const AVAILABLE_PART_CALM: u64 = 4;
 /// The window of a pressure trigger, in microseconds, and that which the kernel allows without privileges.
 const WINDOWS_US: [u64; 2] = [1_000_000, 2_000_000];
 /// File systems of control groups of version 2, by the number in their superblocks.
@@ -66,8 +68,9 @@ pub struct Sources {
     group: Option<(Group, Stalls)>,
     /// What became ready since the last reading: machine, group.
     ready: [bool; 2],
-    /// Pages that the machine's own reclaim had looked at: when, how many, a second or more ago and again before that.
-    scanned: [Option<(u64, u64)>; 2],
+    /// Pages that the machine's own reclaim had looked at: when and how many, three times a second or more apart, newest
+    /// first. Together they reach as far back as the window of a trigger.
+    scanned: [Option<(u64, u64)>; 3],
     /// Stalls of the machine that were no business of ours.
     others: u64,
 }
@@ -98,7 +101,7 @@ impl Sources {
             machine,
             group,
             ready: [false; 2],
-            scanned: [None; 2],
+            scanned: [None; 3],
             others: 0,
         }
     }
@@ -197,9 +200,9 @@ impl Sources {
         let (Some(kswapd), Some(direct)) = (pages("pgscan_kswapd"), pages("pgscan_direct")) else { return true };
         let now = kswapd.saturating_add(direct);
         if self.scanned[0].is_none_or(|(then_ns, _)| now_ns.saturating_sub(then_ns) >= COUNT_NS) {
-            self.scanned = [Some((now_ns, now)), self.scanned[0]];
+            self.scanned = [Some((now_ns, now)), self.scanned[0], self.scanned[1]];
         }
-        let before = self.scanned[1].or(self.scanned[0]);
+        let before = self.scanned[2].or(self.scanned[1]).or(self.scanned[0]);
         before.is_none_or(|(_, pages)| now.saturating_sub(pages) >= SCANNED_PAGES_MIN)
     }
 
@@ -230,7 +233,8 @@ impl Sources {
         }
         let ready = std::mem::take(&mut self.ready);
         let stall = self.stall;
-        let reclaims = self.reclaims(now_ns);
+        let has_plenty = info.is_some_and(|m| m.available_bytes > m.total_bytes / AVAILABLE_PART_CALM);
+        let reclaims = self.reclaims(now_ns) && !has_plenty;
         if stalled(&mut self.machine, None, ready[0], stall, now_ns) {
             if !reclaims {
                 self.others += 1;
@@ -385,15 +389,15 @@ mod tests {
     #[test]
     fn where_no_trigger_is_to_be_had_stalls_are_counted() {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), 5, 600, Some(1000));
+        write(dir.path(), 5, 200, Some(1000));
         let mut s = Sources::probe(Roots { proc: dir.path().into() }, &plan(Some(0)));
         assert!(s.describe().starts_with("PSI counter (some 150ms in 1s"), "{}", s.describe());
         assert!(!s.read(S).0.stalled);
-        write(dir.path(), 5, 600, Some(1000 + 140_000));
+        write(dir.path(), 5, 200, Some(1000 + 140_000));
         assert!(!s.read(2 * S).0.stalled, "140ms in a second");
-        write(dir.path(), 5, 600, Some(1000 + 140_000 + 75_000));
+        write(dir.path(), 5, 200, Some(1000 + 140_000 + 75_000));
         assert!(!s.read(2 * S + S / 2).0.stalled, "not a second yet");
-        write(dir.path(), 5, 600, Some(1000 + 140_000 + 310_000));
+        write(dir.path(), 5, 200, Some(1000 + 140_000 + 310_000));
         let (reading, cause) = s.read(4 * S);
         assert!(reading.stalled && cause.0.contains("PSI of the machine"), "310ms in two seconds");
         assert!(!s.read(5 * S).0.stalled, "once for each stall");
@@ -407,20 +411,23 @@ mod tests {
                 format!("nr_free_pages 5\npgscan_kswapd {kswapd}\npgscan_direct {direct}\npgscan_direct_throttle 9\n");
             fs::write(dir.path().join("vmstat"), text).unwrap();
         };
-        write(dir.path(), 300, 600, Some(0));
+        write(dir.path(), 100, 200, Some(0));
         vmstat(1_000_000, 5000);
         let mut s = Sources::probe(Roots { proc: dir.path().into() }, &plan(None));
         s.read(S);
-        write(dir.path(), 300, 600, Some(900_000));
+        write(dir.path(), 100, 200, Some(900_000));
         vmstat(1_000_100, 5000);
         assert_eq!((s.read(2 * S).0.stalled, s.others()), (false, 1), "a group reclaims for itself");
-        write(dir.path(), 50, 600, Some(1_800_000));
+        write(dir.path(), 50, 200, Some(1_800_000));
         vmstat(1_000_900, 5900);
         assert_eq!((s.read(3 * S).0.stalled, s.others()), (true, 1));
-        write(dir.path(), 50, 600, Some(2_700_000));
+        write(dir.path(), 50, 200, Some(2_700_000));
         assert!(s.read(4 * S).0.stalled, "it did until a moment ago");
-        write(dir.path(), 50, 600, Some(3_600_000));
+        write(dir.path(), 50, 200, Some(3_600_000));
         assert_eq!((s.read(5 * S).0.stalled, s.others()), (false, 2));
+        vmstat(9_000_000, 5900);
+        write(dir.path(), 50, 251, Some(4_500_000));
+        assert_eq!((s.read(6 * S).0.stalled, s.others()), (false, 3), "a quarter of the memory is available");
     }
 
     #[test]
