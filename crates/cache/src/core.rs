@@ -287,18 +287,8 @@ impl<P: Plant> Core<P> {
                     disk.resize_step(SHRINK_BLOCKS_PER_TICK, cx.arena);
                     disk.go_on(cx);
                 }
-                // Frames set free by a smaller capacity go back to the kernel, a bounded number at a time; those that
-                // operations need again and again stay.
-                let keep: usize = self
-                    .disks
-                    .iter()
-                    .flatten()
-                    .map(|d| d.allowance.demand + d.allowance.ahead + d.allowance.later)
-                    .sum();
-                let warm = self.arena.warm();
-                if warm > keep {
-                    self.arena.trim(keep.max(warm.saturating_sub(TRIM_FRAMES_PER_TICK)));
-                }
+                // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
+                self.trim(TRIM_FRAMES_PER_TICK);
             }
         }
     }
@@ -395,6 +385,33 @@ impl<P: Plant> Core<P> {
             d.set_limit(blocks);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
+    }
+
+    /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at most
+    /// `frames` blocks that are over the limits, and gives the memory of at most `frames` unused frames back to the
+    /// kernel. Returns how many frames are still to go.
+    pub fn give_back(&mut self, frames: u32) -> usize {
+        let mut left = frames;
+        let mut over = 0;
+        for disk in self.disks.iter_mut().flatten() {
+            let before = disk.index.len();
+            disk.resize_step(left, &mut self.arena);
+            left -= before.saturating_sub(disk.index.len()).min(left);
+            over += disk.index.len().saturating_sub(disk.target.min(disk.index.limit())) as usize;
+        }
+        over + self.trim(frames as usize)
+    }
+
+    /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and again
+    /// stay. Returns how many more could go.
+    fn trim(&mut self, frames: usize) -> usize {
+        let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
+        let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
+        let warm = self.arena.warm();
+        if warm > keep {
+            self.arena.trim(keep.max(warm.saturating_sub(frames)));
+        }
+        self.arena.warm().saturating_sub(keep)
     }
 
     /// Gives the disk another policy, while it runs; cached blocks stay.

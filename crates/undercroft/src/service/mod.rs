@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod exports;
+mod memory;
 
 pub use disk::ServedDisk;
 
@@ -13,6 +14,8 @@ use crate::backend::OpenError;
 use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
+use crate::ksm::{Keeper, Ksm};
+use crate::pressure::{Roots, Watch};
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
@@ -80,6 +83,13 @@ pub struct Service {
     nbd: Mutex<Vec<NbdServer>>,
     /// Held while disks come, go or change.
     change: Mutex<()>,
+    /// Decides what the store may hold while the machine is short of memory.
+    watch: Watch,
+    /// Held while disks are told what they may hold.
+    limits: Mutex<()>,
+    ksm: Mutex<Keeper>,
+    /// Why KSM is not managed although it is to be.
+    ksm_problem: Mutex<Option<String>>,
     stop: (Mutex<bool>, Condvar),
     started: Instant,
 }
@@ -114,6 +124,9 @@ impl Service {
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
+        let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes);
+        let watch = watch.map_err(|e| one(ServiceError::Worker(e)))?;
+        let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
         let service = Arc::new(Self {
             plan: RwLock::new(plan),
@@ -121,6 +134,10 @@ impl Service {
             disks: RwLock::default(),
             nbd: Mutex::default(),
             change: Mutex::default(),
+            watch,
+            limits: Mutex::default(),
+            ksm: Mutex::new(keeper),
+            ksm_problem: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
         });
@@ -142,6 +159,11 @@ impl Service {
             }
         }
         if errors.is_empty() {
+            let store = Arc::new(memory::Disks(Arc::downgrade(&service)));
+            if let Err(e) = service.watch.start(store, Roots::default()) {
+                tracing::error!("the machine's memory is not watched: there can be no thread for it: {e}");
+            }
+            service.begin_ksm();
             return Ok(service);
         }
         service.shut_down();
@@ -189,7 +211,7 @@ impl Service {
         match served {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
-                *write(&self.plan) = plan.clone();
+                self.adopt(plan.clone());
                 Ok(served)
             }
             Err(e) => {
@@ -207,7 +229,7 @@ impl Service {
         if done {
             self.apply(plan);
         }
-        *write(&self.plan) = plan.clone();
+        self.adopt(plan.clone());
         done
     }
 
@@ -258,6 +280,8 @@ impl Service {
     pub fn shut_down(&self) {
         self.request_stop();
         let _change = lock(&self.change);
+        self.watch.stop();
+        lock(&self.ksm).release(false);
         for server in lock(&self.nbd).drain(..) {
             server.stop();
         }
