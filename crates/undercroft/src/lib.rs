@@ -11,6 +11,7 @@ pub mod control;
 pub mod frontend;
 pub mod latency;
 pub mod logging;
+pub mod scan;
 pub mod serve;
 pub mod service;
 pub mod systemd;
