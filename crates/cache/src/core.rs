@@ -294,6 +294,16 @@ impl<P: Plant> Core<P> {
         Ok(())
     }
 
+    /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
+    /// `u32::MAX` ends it. Nothing is rebuilt and nothing goes that need not; what is over goes with the next events
+    /// and ticks, a bounded number of blocks each, and its memory back to the kernel with the ticks.
+    pub fn set_limit(&mut self, id: DiskId, blocks: u32) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_limit(blocks);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+    }
+
     /// Gives the disk another policy, while it runs; cached blocks stay.
     pub fn set_policy(&mut self, id: DiskId, kind: PolicyKind) {
         if let Some(d) = self.disk_mut(id) {
@@ -427,7 +437,7 @@ impl<P: Plant> Disk<P> {
         if !self.ready.is_empty() || !self.starved.is_empty() {
             self.settle(cx);
         }
-        if self.target != self.index.capacity() {
+        if self.is_resizing() {
             self.resize_step(SHRINK_BLOCKS_PER_EVENT, cx.arena);
         }
     }

@@ -24,7 +24,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::mem::size_of;
 use undercroft_engine::{HashKey, Index, Outcome};
-use undercroft_host::{Arena, FRAME_BYTES, Frame, IoBuf};
+use undercroft_host::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
 
 /// Bytes of a block.
 pub(crate) const B: u64 = FRAME_BYTES as u64;
@@ -210,10 +210,12 @@ pub(crate) struct Disk<P> {
     pub index: Index,
     pub hash_seed: u64,
     /// The frame of each slot, if its block is here.
-    pub frames: Vec<Option<Frame>>,
+    pub frames: Vec<Option<Held>>,
     pub resident: u32,
     /// The capacity asked for; the index follows step by step when it shrinks.
     pub target: u32,
+    /// Blocks that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
+    pub limit: u32,
 
     pub recs: Slab<Rec>,
     pub ops: Slab<OpRec>,
@@ -261,6 +263,7 @@ impl<P: Plant> Disk<P> {
             frames,
             resident: 0,
             target: capacity,
+            limit: u32::MAX,
             recs: Slab::new(allowance.requests),
             ops: Slab::new(allowance.ops_of_any_kind()),
             waiters: Slab::new(allowance.waiters),
@@ -295,7 +298,7 @@ impl<P: Plant> Disk<P> {
         let lists = self.spare_lists.len() + self.ops_used + self.allowance.ahead.min(self.ahead_used);
         size_of::<Self>()
             + self.index.memory_bytes()
-            + self.frames.capacity() * size_of::<Option<Frame>>()
+            + self.frames.capacity() * size_of::<Option<Held>>()
             + self.recs.memory_bytes()
             + self.ops.memory_bytes()
             + self.waiters.memory_bytes()
@@ -311,6 +314,7 @@ impl<P: Plant> Disk<P> {
         DiskStats {
             cached_blocks: u64::from(self.resident),
             capacity_blocks: u64::from(self.target),
+            limit_blocks: u64::from(self.limit.min(self.target)),
             inflight_requests: self.recs.len() as u64,
             inflight_ops: self.ops.len() as u64,
             ..self.stats
@@ -337,9 +341,9 @@ impl<P: Plant> Disk<P> {
     /// Frees the frame of a slot, if it has one.
     #[inline]
     pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Arena) {
-        if let Some(f) = self.frames[slot as usize].take() {
+        if let Some(held) = self.frames[slot as usize].take() {
             self.resident -= 1;
-            arena.put(f);
+            arena.release(held);
         }
     }
 
@@ -368,15 +372,16 @@ impl<P: Plant> Disk<P> {
 
     /// The frame of `block`, if it is cached.
     #[inline]
-    pub(crate) fn cached(&self, block: u64) -> Option<&Frame> {
+    pub(crate) fn cached(&self, block: u64) -> Option<&Held> {
         self.frames[self.index.peek(block)? as usize].as_ref()
     }
 
-    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot.
+    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot. From here
+    /// on nobody changes it.
     pub(crate) fn install(&mut self, block: u64, frame: Frame, arena: &mut Arena) {
         match self.index.peek(block) {
-            Some(slot) => match self.frames[slot as usize].replace(frame) {
-                Some(old) => arena.put(old),
+            Some(slot) => match self.frames[slot as usize].replace(arena.share(frame)) {
+                Some(old) => _ = arena.release(old),
                 None => self.resident += 1,
             },
             None => arena.put(frame),
@@ -680,25 +685,43 @@ impl<P: Plant> Disk<P> {
         // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
         self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
+        self.apply_limit();
         self.streams.clear();
     }
 
-    /// Moves towards the capacity asked for: to a larger one at once, to a smaller one by evicting at most `step`
-    /// blocks. The index rebuilds its tables once, when few enough are left.
-    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
-        let have = self.index.capacity();
-        if have == self.target {
-            return;
+    /// Lets the disk keep at most `limit` blocks for now.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.apply_limit();
+    }
+
+    fn apply_limit(&mut self) {
+        let limit = self.limit.min(self.index.capacity());
+        if limit != self.index.limit() {
+            self.index.set_limit(limit);
         }
+    }
+
+    /// Whether there is something to do for `resize_step`.
+    #[inline]
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.target != self.index.capacity() || self.index.len() > self.index.limit()
+    }
+
+    /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
+    /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
+        let most = self.target.min(self.index.limit());
         for _ in 0..step {
-            if self.index.len() <= self.target {
+            if self.index.len() <= most {
                 break;
             }
             let Some((_, slot)) = self.index.evict(|_| true) else { break };
             self.stats.evicted_blocks += 1;
             self.vacate(slot, arena);
         }
-        if self.index.len() > self.target {
+        let have = self.index.capacity();
+        if have == self.target || self.index.len() > self.target {
             return;
         }
         if self.target > have {
@@ -722,6 +745,7 @@ impl<P: Plant> Disk<P> {
         assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
         self.frames.truncate(reached as usize);
         self.frames.shrink_to_fit();
+        self.apply_limit();
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod ahead;
 mod conflict;
+pub mod content;
 mod core;
 mod disk;
 mod fill;
@@ -19,6 +20,7 @@ pub mod types;
 mod write;
 
 pub use crate::core::{AddDiskError, Core, CoreOptions, MemoryUse};
+pub use content::{ContentHash, ContentKey};
 pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use plant::Sound;
 pub use types::{

@@ -14,8 +14,8 @@ use crate::limits::{
 use crate::slab::Slab;
 use undercroft_host::{FRAME_BYTES, Frame};
 
-/// Bytes of metadata that an arena keeps per frame it reserves.
-pub(crate) const ARENA_BYTES_PER_FRAME: usize = 4;
+/// Bytes of metadata that an arena keeps per frame it reserves: its place in the list of free ones, and its holders.
+pub(crate) const ARENA_BYTES_PER_FRAME: usize = 6;
 
 /// Bytes that each block of capacity takes from a ceiling.
 pub(crate) const BLOCK_BYTES: u64 = (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX) as u64;

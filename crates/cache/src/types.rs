@@ -266,6 +266,8 @@ pub struct DiskStats {
     pub cached_blocks: u64,
     /// Gauge: blocks the disk may keep.
     pub capacity_blocks: u64,
+    /// Gauge: blocks the disk may keep for now; fewer than its capacity while memory is short on the host.
+    pub limit_blocks: u64,
     /// Gauge: requests under way.
     pub inflight_requests: u64,
     /// Gauge: operations under way.

@@ -132,6 +132,48 @@ fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
 }
 
 #[test]
+fn a_limit_takes_memory_away_and_gives_it_back_without_losing_what_is_kept() {
+    for policy in PolicyKind::ALL {
+        let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
+        core.add_disk(DiskId(0), options(policy, 8000)).unwrap();
+        let mut front = Front::default();
+        let mut now_ns = 0;
+        let mut ticks = |core: &mut Core, front: &mut Front| {
+            for _ in 0..40 {
+                now_ns += 1_000_000_000;
+                core.apply(Event::Tick, now_ns, front);
+            }
+        };
+        for i in 0..125 {
+            read(&mut core, &mut front, 0, i * 64, 64);
+        }
+        core.set_limit(DiskId(0), 3000);
+        ticks(&mut core, &mut front);
+        let stats = core.stats(DiskId(0));
+        assert_eq!((stats.cached_blocks, stats.limit_blocks, stats.capacity_blocks), (3000, 3000, 8000), "{policy}");
+        assert!(core.memory().frames_bytes <= (3000 + 2048) * B);
+        let mut kept = Vec::new();
+        core.for_each_cached(DiskId(0), |block, _| kept.push(block));
+        for i in 200..300 {
+            read(&mut core, &mut front, 0, i * 64, 64);
+            assert!(core.stats(DiskId(0)).cached_blocks <= 3000, "{policy}: the limit holds");
+        }
+        core.check();
+        core.set_limit(DiskId(0), u32::MAX);
+        let before = core.stats(DiskId(0)).cached_blocks;
+        for i in 300..400 {
+            read(&mut core, &mut front, 0, i * 64, 64);
+        }
+        assert!(core.stats(DiskId(0)).cached_blocks > before, "{policy}: and ends");
+        core.set_limit(DiskId(0), 0);
+        ticks(&mut core, &mut front);
+        read(&mut core, &mut front, 0, 0, 64);
+        assert_eq!(core.stats(DiskId(0)).cached_blocks, 0, "{policy}");
+        core.check();
+    }
+}
+
+#[test]
 fn what_the_planner_says_fits_fits() {
     for (mib, disks) in [(4, 1), (16, 3), (64, 8)] {
         let o = CoreOptions::new(mib << 20);

@@ -2,11 +2,12 @@
 //!
 //! Owns the map from block to slot and the policy. Never knows where a slot's bytes are.
 //! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot; the policy's
-//! queues hold exactly the occupied slots.
+//! queues hold exactly the occupied slots, but for those that stand in the tiers below it (see `tiers`).
 
 use crate::policy::{Arc, Car, Clock, Fifo, Lru, Policy, PolicyKind, S3Fifo, Seen, Sieve, WTinyLfu};
 use crate::slots::Slots;
 use crate::table::{Fill, HashKey};
+use crate::tiers::Tiers;
 
 /// A place in the cache of one disk, `0..capacity`. Dense, so that per-slot state can live in flat arrays.
 pub type Slot = u32;
@@ -18,6 +19,9 @@ pub enum Access {
     Read,
     /// A guest writes it.
     Write,
+    /// A guest reads or writes it through a page of its own cache: from now on the guest holds it. In an index with
+    /// tiers the block is then the first to go; elsewhere it is a read.
+    Take,
 }
 
 /// What the index decided about one access.
@@ -41,12 +45,15 @@ pub(crate) const SIMULATION_SEED: u64 = 0;
 
 /// See the head of the file. After construction only [`Index::resize`] and [`Index::switch`] allocate.
 pub struct Index {
-    slots: Slots,
-    policy: AnyPolicy,
+    pub(crate) slots: Slots,
+    pub(crate) policy: AnyPolicy,
+    /// Slots that may be occupied now; at most the capacity.
+    pub(crate) limit: u32,
+    pub(crate) tiers: Option<Box<Tiers>>,
 }
 
 /// The policy of an index. An enum rather than a trait object: each policy's code is compiled into `access` as a whole.
-enum AnyPolicy {
+pub(crate) enum AnyPolicy {
     Fifo(Fifo),
     Lru(Lru),
     Clock(Clock),
@@ -72,6 +79,7 @@ macro_rules! with_policy {
         }
     };
 }
+pub(crate) use with_policy;
 
 impl AnyPolicy {
     fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
@@ -94,13 +102,14 @@ fn access_with(
     policy: &mut impl Policy,
     block: u64,
     hash: u64,
+    limit: u32,
     may_evict: impl Fn(Slot) -> bool,
 ) -> Outcome {
     if let Some(slot) = slots.find(block, hash) {
         policy.touch(slot, block);
         return Outcome::Hit(slot);
     }
-    miss_with(slots, policy, block, hash, may_evict)
+    miss_with(slots, policy, block, hash, limit, may_evict)
 }
 
 fn miss_with(
@@ -108,13 +117,14 @@ fn miss_with(
     policy: &mut impl Policy,
     block: u64,
     hash: u64,
+    limit: u32,
     may_evict: impl Fn(Slot) -> bool,
 ) -> Outcome {
-    if slots.capacity() == 0 {
+    if limit == 0 {
         return Outcome::Bypass;
     }
     let seen = policy.miss(block);
-    let (slot, evicted) = if slots.is_full() {
+    let (slot, evicted) = if slots.len() >= limit {
         let Some(slot) = policy.victim(slots.keys(), may_evict, seen) else { return Outcome::Bypass };
         (slot, Some((slots.replace(slot, block, hash), slot)))
     } else {
@@ -136,7 +146,12 @@ impl Index {
     pub fn with_hash_key(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
         // the largest number means "no slot" within
         assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
-        Self { slots: Slots::new(capacity, Fill::Half, key), policy: AnyPolicy::new(kind, capacity, key) }
+        Self {
+            slots: Slots::new(capacity, Fill::Half, key),
+            policy: AnyPolicy::new(kind, capacity, key),
+            limit: capacity,
+            tiers: None,
+        }
     }
 
     /// The policy in use.
@@ -173,9 +188,25 @@ impl Index {
     /// A slot for which `may_evict` is false is never evicted (its I/O is under way). The policies do not yet treat
     /// reads and writes differently.
     #[inline]
-    pub fn access(&mut self, block: u64, _access: Access, may_evict: impl Fn(Slot) -> bool) -> Outcome {
+    pub fn access(&mut self, block: u64, access: Access, may_evict: impl Fn(Slot) -> bool) -> Outcome {
         let hash = self.slots.hash(block);
-        with_policy!(&mut self.policy, p => access_with(&mut self.slots, p, block, hash, may_evict))
+        if self.tiers.is_some() {
+            return self.access_in_tiers(block, hash, access, may_evict);
+        }
+        with_policy!(&mut self.policy, p => access_with(&mut self.slots, p, block, hash, self.limit, may_evict))
+    }
+
+    /// Slots that may be occupied now: what [`Index::set_limit`] said.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Lets at most `limit` slots be occupied from now on, without rebuilding anything: what is over goes by
+    /// [`Index::evict`], which the caller calls at its own pace; until then the number of blocks does not grow. At
+    /// most the capacity; a change of capacity sets it to that.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.min(self.capacity());
+        with_policy!(&mut self.policy, p => p.limit(self.limit));
     }
 
     /// Where `block` is, without telling the policy.
@@ -193,7 +224,9 @@ impl Index {
     pub fn remove(&mut self, block: u64) -> Option<Slot> {
         match self.peek(block) {
             Some(slot) => {
-                with_policy!(&mut self.policy, p => p.remove(slot));
+                if !self.leave_tier(slot) {
+                    with_policy!(&mut self.policy, p => p.remove(slot));
+                }
                 self.slots.free(slot);
                 Some(slot)
             }
@@ -212,7 +245,10 @@ impl Index {
     /// Evicts one block, for a cache that gives memory back. `None` if nothing may go, or nothing that the policy's
     /// bounded search came across: try again when I/O has completed.
     pub fn evict(&mut self, may_evict: impl Fn(Slot) -> bool) -> Option<(u64, Slot)> {
-        let slot = with_policy!(&mut self.policy, p => p.victim(self.slots.keys(), may_evict, Seen::Never))?;
+        let slot = match self.tier_victim(0, &may_evict) {
+            Some(slot) => slot,
+            None => with_policy!(&mut self.policy, p => p.victim(self.slots.keys(), may_evict, Seen::Never))?,
+        };
         Some((self.slots.free(slot), slot))
     }
 
@@ -240,13 +276,19 @@ impl Index {
             self.slots.grow(capacity);
             capacity
         } else {
-            let policy = &mut self.policy;
+            let Self { policy, tiers, .. } = self;
             self.slots.shrink(capacity.max(self.slots.len()), may_evict, |from, to| {
-                with_policy!(&mut *policy, p => p.moved(from, to));
+                if !tiers.as_mut().is_some_and(|t| t.moved(from, to)) {
+                    with_policy!(&mut *policy, p => p.moved(from, to));
+                }
                 moved(from, to);
             })
         };
         with_policy!(&mut self.policy, p => p.resize(reached, self.slots.keys()));
+        if let Some(tiers) = &mut self.tiers {
+            tiers.resize(reached);
+        }
+        self.limit = reached;
         reached
     }
 
@@ -254,6 +296,7 @@ impl Index {
     /// and counts of the old policy are lost. Allocates, and takes time in proportion to the capacity.
     pub fn switch(&mut self, kind: PolicyKind) {
         let mut order = Vec::with_capacity(self.slots.len() as usize);
+        let limit = self.limit;
         with_policy!(&self.policy, p => p.coldest_first(&mut |slot| order.push(slot)));
         // the old policy's memory goes before the new one's comes
         self.policy = AnyPolicy::new(PolicyKind::Fifo, 0, self.slots.hash_key());
@@ -265,6 +308,7 @@ impl Index {
                 p.insert(slot, block, seen);
             }
         });
+        self.set_limit(limit);
     }
 
     /// The blocks in the order in which they would go if nothing were accessed any more, as far as the policy knows.
@@ -277,21 +321,27 @@ impl Index {
 
     /// Bytes of memory that the index and its policy (ghosts included) hold.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.slots.memory_bytes() + with_policy!(&self.policy, p => p.memory_bytes())
+        size_of::<Self>()
+            + self.slots.memory_bytes()
+            + with_policy!(&self.policy, p => p.memory_bytes())
+            + self.tiers.as_ref().map_or(0, |t| t.memory_bytes())
     }
 
     /// Checks the invariants of index and policy; for tests. Panics with what is broken. Takes time in proportion to
     /// the capacity.
     pub fn check(&self) {
         self.slots.check();
+        assert!(self.limit <= self.capacity(), "more blocks are allowed than there are slots");
+        let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
+        let in_policy = self.slots.len() - in_tiers;
         with_policy!(&self.policy, p => {
-            p.check(self.slots.len());
+            p.check(in_policy);
             let mut ordered = 0;
             p.coldest_first(&mut |slot| {
                 assert!(self.slots.block_of(slot).is_some(), "the policy queues slot {slot}, which is free");
                 ordered += 1;
             });
-            assert_eq!(ordered, self.slots.len(), "slots that the policy can name");
+            assert_eq!(ordered, in_policy, "slots that the policy can name");
         });
     }
 }

@@ -9,12 +9,15 @@ pub mod index;
 pub mod limits;
 mod list;
 pub mod policy;
+pub mod residency;
 mod sketch;
 mod slots;
 mod table;
+mod tiers;
 #[cfg(test)]
 mod twin;
 
 pub use index::{Access, Index, Outcome, Slot};
 pub use policy::PolicyKind;
 pub use table::HashKey;
+pub use tiers::Tier;

@@ -131,6 +131,16 @@ impl List {
         })
     }
 
+    /// The slots from the newest to the oldest.
+    pub fn iter_newest<'a>(&self, links: &'a Links) -> impl Iterator<Item = u32> + 'a {
+        let mut at = self.head;
+        std::iter::from_fn(move || {
+            let slot = (at != NIL).then_some(at)?;
+            at = links.0[slot as usize].older;
+            Some(slot)
+        })
+    }
+
     /// Panics unless both directions agree and the length is right.
     pub fn check(&self, links: &Links) {
         let (mut older, mut len) = (NIL, 0);

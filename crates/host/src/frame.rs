@@ -1,8 +1,8 @@
-//! Frames: 4 KiB pages of memory that belong to the cache alone, handed out as unique handles.
+//! Frames: 4 KiB pages of memory that belong to the cache alone, handed out as unique handles, or shared for reading.
 //!
 //! Owns the address range they come from. Never hands the same page out twice, and never unmaps a range: a handle
 //! stays valid for the life of the process. Invariant: `issued + free <= reserved`, and a page is either behind
-//! exactly one `Frame` or on its arena's free list.
+//! exactly one `Frame`, or behind as many `Held` as its arena counts and immutable, or on its arena's free list.
 
 use std::fmt;
 use std::io;
@@ -43,19 +43,6 @@ impl Frame {
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr().cast()
     }
-
-    /// Asks the processor to fetch the first lines of the page into its cache.
-    #[inline]
-    pub fn prefetch(&self) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: prefetching is a hint and the address is mapped.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let p = self.0.as_ptr().cast::<i8>();
-            _mm_prefetch::<_MM_HINT_T0>(p);
-            _mm_prefetch::<_MM_HINT_T0>(p.add(64));
-        }
-    }
 }
 
 impl fmt::Debug for Frame {
@@ -70,12 +57,91 @@ impl Drop for Frame {
     }
 }
 
+/// One of several handles to a page that nobody may change any more; 8 bytes, so that `Option<Held>` is too.
+///
+/// Made from a [`Frame`] by [`Arena::share`], multiplied by [`Arena::again`], given back by [`Arena::release`]; one that
+/// is dropped instead keeps its page for ever, and a debug build says so by panicking.
+pub struct Held(NonNull<[u8; FRAME_BYTES]>);
+
+// SAFETY: the page behind a `Held` is not written while any handle to it exists, and is never unmapped.
+unsafe impl Send for Held {}
+// SAFETY: it gives shared access only.
+unsafe impl Sync for Held {}
+
+/// The page of every block of zeroes. It belongs to no arena.
+#[repr(align(4096))]
+struct ZeroPage([u8; FRAME_BYTES]);
+static ZEROES: ZeroPage = ZeroPage([0; FRAME_BYTES]);
+
+impl Held {
+    /// The page of zeroes: it costs nobody any memory.
+    pub fn zeroes() -> Held {
+        Held(NonNull::from(&ZEROES.0))
+    }
+
+    /// Whether this is the page of zeroes.
+    #[inline]
+    pub fn is_zeroes(&self) -> bool {
+        std::ptr::eq(self.0.as_ptr(), &ZEROES.0)
+    }
+
+    /// Whether both are handles to one page.
+    #[inline]
+    pub fn is_same(&self, other: &Held) -> bool {
+        self.0 == other.0
+    }
+
+    /// The page's bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8; FRAME_BYTES] {
+        // SAFETY: the page is mapped for the life of the process and initialised; while a `Held` exists no `Frame` for
+        // it does, so nobody has a mutable reference.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Asks the processor to fetch the first lines of the page into its cache.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch(self.0);
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({:p})", self.0)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        debug_assert!(
+            self.is_zeroes() || std::thread::panicking(),
+            "a shared frame was dropped instead of released to its arena"
+        );
+    }
+}
+
+fn prefetch(page: NonNull<[u8; FRAME_BYTES]>) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: prefetching is a hint and the address is mapped.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let p = page.as_ptr().cast::<i8>();
+        _mm_prefetch::<_MM_HINT_T0>(p);
+        _mm_prefetch::<_MM_HINT_T0>(p.add(64));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = page;
+}
+
 /// A reserved range of address space that frames are taken from and returned to, by one owner.
 ///
 /// Memory is committed by first use and given back to the kernel by [`Arena::trim`].
 pub struct Arena {
     base: NonNull<u8>,
     reserved: usize,
+    /// Per page: how many [`Held`] there are.
+    holders: Vec<u16>,
     /// Pages `fresh..reserved` have never been handed out.
     fresh: usize,
     /// Numbers of the returned pages, oldest first: 4 bytes a page, and there is room for all from the start.
@@ -101,7 +167,7 @@ impl Arena {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an arena holds less than 16TiB"));
         }
         let base = reserve(bytes)?;
-        Ok(Self { base, reserved, fresh: 0, free: Vec::with_capacity(reserved), cold: 0 })
+        Ok(Self { base, reserved, holders: vec![0; reserved], fresh: 0, free: Vec::with_capacity(reserved), cold: 0 })
     }
 
     /// Frames that could still be taken.
@@ -139,11 +205,76 @@ impl Arena {
     /// If the frame is not one of this arena's: a bug in the caller.
     #[inline]
     pub fn put(&mut self, frame: Frame) {
-        let at = frame.0.as_ptr() as usize;
+        let n = self.number(frame.0);
+        std::mem::forget(frame);
+        self.free.push(n);
+    }
+
+    /// The number of one of this arena's pages.
+    #[inline]
+    fn number(&self, page: NonNull<[u8; FRAME_BYTES]>) -> u32 {
+        let at = page.as_ptr() as usize;
         let base = self.base.as_ptr() as usize;
         assert!(at >= base && at < base + self.reserved * FRAME_BYTES, "a frame came back to another arena");
+        ((at - base) / FRAME_BYTES) as u32
+    }
+
+    /// Makes a frame immutable: from now on it may have several holders.
+    ///
+    /// # Panics
+    /// If the frame is not one of this arena's: a bug in the caller.
+    #[inline]
+    pub fn share(&mut self, frame: Frame) -> Held {
+        let n = self.number(frame.0);
+        debug_assert!(self.holders[n as usize] == 0, "a frame with holders was a frame of its own as well");
+        self.holders[n as usize] = 1;
+        let held = Held(frame.0);
         std::mem::forget(frame);
-        self.free.push(((at - base) / FRAME_BYTES) as u32);
+        held
+    }
+
+    /// One more handle to a shared page; `None` if it has 65,535 already.
+    ///
+    /// # Panics
+    /// If the page is not one of this arena's: a bug in the caller.
+    #[inline]
+    pub fn again(&mut self, held: &Held) -> Option<Held> {
+        if !held.is_zeroes() {
+            let n = self.number(held.0) as usize;
+            self.holders[n] = self.holders[n].checked_add(1)?;
+        }
+        Some(Held(held.0))
+    }
+
+    /// Gives a handle back; with the last one the page is free. Returns how many are left.
+    ///
+    /// # Panics
+    /// If the page is not one of this arena's: a bug in the caller.
+    #[inline]
+    pub fn release(&mut self, held: Held) -> u32 {
+        if held.is_zeroes() {
+            return 0;
+        }
+        let n = self.number(held.0);
+        std::mem::forget(held);
+        let left = &mut self.holders[n as usize];
+        *left -= 1;
+        if *left == 0 {
+            self.free.push(n);
+        }
+        u32::from(*left)
+    }
+
+    /// How many handles there are to a shared page; 0 for the page of zeroes.
+    #[inline]
+    pub fn holders(&self, held: &Held) -> u32 {
+        if held.is_zeroes() { 0 } else { u32::from(self.holders[self.number(held.0) as usize]) }
+    }
+
+    /// The number of a shared page, `0..reserved`, for tables beside the arena; `None` for the page of zeroes.
+    #[inline]
+    pub fn number_of(&self, held: &Held) -> Option<u32> {
+        (!held.is_zeroes()).then(|| self.number(held.0))
     }
 
     /// Gives the memory of all but `keep` of the returned frames back to the kernel. Returns how many bytes.
@@ -292,6 +423,31 @@ mod tests {
         }
         f.drain(..).for_each(|f| a.put(f));
         assert_eq!(a.available(), 3);
+    }
+
+    #[test]
+    fn a_shared_page_is_free_with_its_last_holder() {
+        let mut a = Arena::new(2).unwrap();
+        let mut f = a.take().unwrap();
+        f.bytes_mut().fill(7);
+        let one = a.share(f);
+        let two = a.again(&one).unwrap();
+        assert!(one.is_same(&two) && two.bytes()[4095] == 7);
+        assert_eq!((a.holders(&one), a.available()), (2, 1));
+        assert_eq!(a.release(one), 1);
+        assert_eq!((a.available(), two.bytes()[0]), (1, 7));
+        assert_eq!(a.release(two), 0);
+        assert_eq!(a.available(), 2);
+    }
+
+    #[test]
+    fn the_page_of_zeroes_belongs_to_nobody() {
+        let mut a = Arena::new(1).unwrap();
+        let zero = Held::zeroes();
+        let again = a.again(&zero).unwrap();
+        assert!(again.is_zeroes() && again.bytes().iter().all(|&b| b == 0));
+        assert_eq!((a.holders(&zero), a.number_of(&zero)), (0, None));
+        assert_eq!((a.release(zero), a.release(again), a.available()), (0, 0, 1));
     }
 
     #[test]

@@ -17,6 +17,6 @@ pub mod wait;
 pub use crew::{Crew, Work};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
-pub use frame::{Arena, FRAME_BYTES, Frame, IoBuf};
+pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
 pub use ring::probe_io_uring;
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

@@ -392,6 +392,11 @@ impl<P: Plant> Sim<P> {
                     Err(e) => self.world.violate(format!("a change of capacity was refused: {e}")),
                 }
             }
+            38 => {
+                let blocks = *self.rng.pick(&[0, 1, 7, 40, u32::MAX]);
+                self.world.note(|| format!("limit of disk {d}: {blocks}"));
+                self.core().set_limit(id, blocks);
+            }
             14..20 => {
                 let kind = *self.rng.pick(&PolicyKind::ALL);
                 self.world.note(|| format!("policy of disk {d}: {kind}"));

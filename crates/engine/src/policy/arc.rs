@@ -93,6 +93,8 @@ impl Policy for Arc {
         let ghost = if self.in_t2[slot as usize] { B2 } else { B1 };
         self.remove(slot);
         self.ghosts.push(ghost, keys[slot as usize]);
+        // the insertion trims; where none follows, since the cache shrinks, this does
+        trim(&mut self.ghosts, self.t1.len(), self.capacity + 1);
         Some(slot)
     }
 
@@ -116,6 +118,12 @@ impl Policy for Arc {
         let in_t2 = std::mem::take(&mut self.in_t2[from as usize]);
         self.in_t2[to as usize] = in_t2;
         if in_t2 { &mut self.t2 } else { &mut self.t1 }.replace(&mut self.links, from, to);
+    }
+
+    fn limit(&mut self, limit: u32) {
+        self.capacity = limit;
+        self.p = self.p.min(f64::from(limit));
+        trim(&mut self.ghosts, self.t1.len(), limit);
     }
 
     fn resize(&mut self, capacity: u32, _keys: &[u64]) {

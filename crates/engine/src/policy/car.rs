@@ -86,6 +86,8 @@ impl Policy for Car {
             } else {
                 self.remove(at);
                 self.ghosts.push(if from_t1 { B1 } else { B2 }, keys[at as usize]);
+                // the insertion trims; where none follows, since the cache shrinks, this does
+                trim(&mut self.ghosts, self.t1.len(), self.capacity + 1);
                 return Some(at);
             }
             *if from_t1 { &mut hand1 } else { &mut hand2 } = next;
@@ -119,6 +121,12 @@ impl Policy for Car {
         let state = std::mem::take(&mut self.state[from as usize]);
         self.state[to as usize] = state;
         if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.replace(&mut self.links, from, to);
+    }
+
+    fn limit(&mut self, limit: u32) {
+        self.capacity = limit;
+        self.p = self.p.min(f64::from(limit));
+        trim(&mut self.ghosts, self.t1.len(), limit);
     }
 
     fn resize(&mut self, capacity: u32, _keys: &[u64]) {

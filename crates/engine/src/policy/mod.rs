@@ -68,6 +68,10 @@ pub(crate) trait Policy {
     /// There are `capacity` slots now; those past the end are free.
     fn resize(&mut self, capacity: u32, keys: &[u64]);
 
+    /// At most `limit` slots are to be occupied from now on, fewer than there are: sizes of queues follow, tables and
+    /// ghosts stay. More may be occupied for a while.
+    fn limit(&mut self, _limit: u32) {}
+
     /// Calls `visit` with every occupied slot, in the order in which they would be evicted if nothing were accessed
     /// any more, as far as the policy can tell.
     fn coldest_first(&self, visit: &mut dyn FnMut(Slot));

@@ -154,6 +154,10 @@ impl Policy for S3Fifo {
         if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.replace(&mut self.links, from, to);
     }
 
+    fn limit(&mut self, limit: u32) {
+        self.capacity = limit;
+    }
+
     fn resize(&mut self, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
         self.links.resize(capacity as usize);

@@ -101,6 +101,14 @@ impl WTinyLfu {
         }
     }
 
+    /// Segments that are too long shrink as their blocks are evicted, but protected is not a victim's place.
+    fn shorten_protected(&mut self) {
+        while self.len(PROTECTED) > self.targets.protected {
+            let coldest = self.queues[usize::from(PROTECTED)].tail();
+            self.transfer(coldest, PROBATION);
+        }
+    }
+
     fn oldest(&self, queue: u8, may_evict: &impl Fn(Slot) -> bool, search: &mut Search) -> Option<Slot> {
         oldest(&self.queues[usize::from(queue)], &self.links, may_evict, search)
     }
@@ -195,6 +203,11 @@ impl Policy for WTinyLfu {
         self.queues[usize::from(queue)].replace(&mut self.links, from, to);
     }
 
+    fn limit(&mut self, limit: u32) {
+        self.targets = Targets::new(limit);
+        self.shorten_protected();
+    }
+
     /// The sketch is made anew, with what it knew of the blocks in the cache.
     fn resize(&mut self, capacity: u32, keys: &[u64]) {
         let targets = Targets::new(capacity);
@@ -211,11 +224,7 @@ impl Policy for WTinyLfu {
         self.targets = targets;
         self.links.resize(capacity as usize);
         resize_exact(&mut self.queue, capacity as usize, 0);
-        // segments that are too long now shrink as their blocks are evicted, but protected is not a victim's place
-        while self.len(PROTECTED) > targets.protected {
-            let coldest = self.queues[usize::from(PROTECTED)].tail();
-            self.transfer(coldest, PROBATION);
-        }
+        self.shorten_protected();
     }
 
     fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {

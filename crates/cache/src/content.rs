@@ -1,0 +1,107 @@
+//! What a block's content is called: a keyed hash.
+//!
+//! Owns the key and the function. Never hashes memory that a guest can write at the same time: callers copy first.
+//! Invariant: equal content has equal hashes under one key; nobody without the key can make two contents collide on
+//! purpose, since HighwayHash (Alakuijala, Cox and Wassenberg, 2016) is built as a pseudo-random function. Nothing is
+//! shared because of a hash alone: bytes are compared as well.
+
+use highway::{HighwayHash, HighwayHasher, Key};
+use std::num::NonZeroU64;
+use undercroft_host::FRAME_BYTES;
+
+/// The name of a block's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContentHash(NonZeroU64);
+
+impl ContentHash {
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The hash that [`ContentHash::get`] gave; `None` for 0, which no hash is.
+    pub fn new(hash: u64) -> Option<Self> {
+        NonZeroU64::new(hash).map(Self)
+    }
+}
+
+/// The secret of a hash of contents. Everybody who compares hashes has the same one.
+#[derive(Clone, Copy, Debug)]
+pub struct ContentKey {
+    key: [u64; 4],
+    mask: u64,
+}
+
+impl ContentKey {
+    /// A key made from `seed`, which must be random in a daemon.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut state = seed;
+        let mut next = || {
+            // splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        Self { key: [next(), next(), next(), next()], mask: u64::MAX }
+    }
+
+    /// The same with only `bits` bits left of every hash, so that collisions happen: for tests.
+    pub fn weakened(self, bits: u32) -> Self {
+        Self { mask: u64::MAX.checked_shr(64 - bits.clamp(1, 64)).unwrap_or(u64::MAX), ..self }
+    }
+
+    /// The hash of one block.
+    #[inline]
+    pub fn hash(&self, bytes: &[u8; FRAME_BYTES]) -> ContentHash {
+        let hash = HighwayHasher::new(Key(self.key)).hash64(bytes) & self.mask;
+        // the lowest bits are not looked at by everybody (see residency), so 0 gives way to another number there
+        ContentHash(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX))
+    }
+}
+
+/// Whether a block is nothing but zeroes.
+#[inline]
+pub fn is_zeroes(bytes: &[u8; FRAME_BYTES]) -> bool {
+    // most blocks show otherwise in their first bytes
+    bytes[..16] == [0; 16] && bytes.iter().all(|&b| b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_follow_content_and_key() {
+        let (a, b) = (ContentKey::from_seed(1), ContentKey::from_seed(2));
+        let mut page = [7u8; FRAME_BYTES];
+        let before = a.hash(&page);
+        assert_ne!(before, b.hash(&page));
+        page[4095] ^= 1;
+        assert_ne!(a.hash(&page), before);
+        page[4095] ^= 1;
+        assert_eq!(a.hash(&page), before);
+        assert_eq!(ContentHash::new(before.get()), Some(before));
+    }
+
+    #[test]
+    fn a_weakened_key_collides() {
+        let key = ContentKey::from_seed(1).weakened(2);
+        let mut seen = [false; 4];
+        for n in 0..=255u8 {
+            let h = key.hash(&[n; FRAME_BYTES]).get();
+            seen[(h & 3) as usize] = true;
+            assert!(h <= 3 || h == u64::MAX);
+        }
+        assert!(seen[1] && seen[2] && seen[3]);
+    }
+
+    #[test]
+    fn zeroes_are_told_from_almost_zeroes() {
+        let mut page = [0u8; FRAME_BYTES];
+        assert!(is_zeroes(&page));
+        page[4000] = 1;
+        assert!(!is_zeroes(&page));
+    }
+}
