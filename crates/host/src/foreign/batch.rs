@@ -122,6 +122,14 @@ impl Batch {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(i * len), len) }
     }
 
+    /// Copy number `i`, of whole pages.
+    ///
+    /// # Panics
+    /// If there are not so many, or only pieces of pages were copied: a bug.
+    pub fn page(&self, i: usize) -> &[u8; PAGE_BYTES] {
+        self.copy(i).try_into().expect("whole pages were copied")
+    }
+
     /// Forgets everything, and prepares for copies of `piece`.
     pub(super) fn begin(&mut self, piece: Piece) {
         self.numbers.clear();

@@ -147,8 +147,8 @@ mod tests {
         let (memory, mut cycles) = (1000, t);
         let mut out = Vec::new();
         for (cached, free, dropped) in calls {
+            // The decrement of `cycle_count--` is lost: the last line overwrites it at every call.
             let timer = cycles <= 0;
-            cycles -= 1;
             let mut scrubbed = true;
             let next = if timer {
                 (t * (cached + dropped)).checked_div(*cached)

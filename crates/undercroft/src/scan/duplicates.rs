@@ -14,7 +14,6 @@ use super::throttle::Throttle;
 use super::vm::{Found, ksm_pages};
 use serde::Serialize;
 use std::io;
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use undercroft_host::foreign::{Batch, PAGE_BYTES, PageRun, Piece};
@@ -334,14 +333,14 @@ impl<'a> Reader<'a> {
             while !runs.is_empty() && !self.stopped() {
                 source.copy(&mut runs, Piece::Whole, &mut self.batch)?;
                 for i in 0..self.batch.len() {
-                    let page = self.batch.copy(i);
+                    let page = self.batch.page(i);
                     if is_zero(page) {
                         walk.zero += 1;
                         continue;
                     }
                     let hash = self.hash.of(page);
                     // What the probe chose is in; what it could not judge is judged by the whole page.
-                    if self.sample >= 1.0 || !is_zero(probe(page)) || self.falls(hash) {
+                    if self.sample >= 1.0 || !is_zero(probe(page)) || self.falls(hash.get()) {
                         self.tally.add(hash, holder);
                     }
                 }
@@ -360,7 +359,7 @@ impl<'a> Reader<'a> {
             source.copy(&mut runs, Piece::Probe, &mut self.batch)?;
             for (i, number) in self.batch.numbers().iter().enumerate() {
                 let probe = self.batch.copy(i);
-                if !is_zero(probe) && !self.falls(self.hash.of(probe)) {
+                if !is_zero(probe) && !self.falls(self.hash.of_probe(probe)) {
                     continue;
                 }
                 match chosen.last_mut() {
@@ -374,8 +373,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether a hash falls into the sample.
-    fn falls(&self, hash: NonZeroU64) -> bool {
-        (hash.get() as f64) < self.sample * u64::MAX as f64
+    fn falls(&self, hash: u64) -> bool {
+        (hash as f64) < self.sample * u64::MAX as f64
     }
 
     /// Keeps to the ceiling.

@@ -1,38 +1,45 @@
-//! The hash of a page's content.
+//! The hash of a page's content, and of the piece of it that a sample is chosen by.
 //!
-//! Owns the key, which is drawn anew for every scanner: nobody inside a guest can make two contents meet. Never sees a byte
-//! that is still a guest's. Invariant: 0 is never a hash, so that it can stand for "unknown".
+//! Owns the keys of one scanner. Never sees a byte that is still a guest's. Invariant: nobody inside a guest can make two
+//! contents meet: the keys are drawn anew for every report, and the daemon's is the one its cache uses.
 
 use std::hash::{BuildHasher, RandomState};
-use std::num::NonZeroU64;
+use undercroft_cache::{ContentHash, ContentKey};
+use undercroft_host::foreign::PAGE_BYTES;
 
 /// Hashes pages.
 #[derive(Clone, Debug)]
 pub struct PageHash {
-    seed: u64,
+    key: ContentKey,
+    probes: RandomState,
+}
+
+impl PageHash {
+    /// With the key of a cache, to be compared with its hashes.
+    pub fn with_key(key: ContentKey) -> Self {
+        PageHash { key, probes: RandomState::new() }
+    }
+
+    /// With a key of its own.
+    pub fn new() -> Self {
+        Self::with_key(ContentKey::from_seed(RandomState::new().hash_one(0u64)))
+    }
+
+    /// The hash of a page.
+    #[inline]
+    pub fn of(&self, page: &[u8; PAGE_BYTES]) -> ContentHash {
+        self.key.hash(page)
+    }
+
+    /// A hash of some bytes, evenly spread.
+    pub fn of_probe(&self, bytes: &[u8]) -> u64 {
+        self.probes.hash_one(bytes)
+    }
 }
 
 impl Default for PageHash {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl PageHash {
-    /// With a key of its own.
-    pub fn new() -> Self {
-        PageHash { seed: RandomState::new().hash_one(0u64) }
-    }
-
-    /// With a known key, for tests that must be repeated.
-    pub fn with_seed(seed: u64) -> Self {
-        PageHash { seed }
-    }
-
-    /// The hash of some bytes.
-    #[inline]
-    pub fn of(&self, bytes: &[u8]) -> NonZeroU64 {
-        NonZeroU64::new(xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.seed)).unwrap_or(NonZeroU64::MIN)
     }
 }
 
@@ -56,7 +63,7 @@ mod tests {
     fn one_byte_anywhere_is_seen() {
         let mut page = [0u8; 4096];
         assert!(is_zero(&page) && is_zero(&[]) && is_zero(&[0; 3]));
-        let hash = PageHash::with_seed(1);
+        let hash = PageHash::new();
         let zero = hash.of(&page);
         for at in 0..4096 {
             page[at] = 1;
@@ -70,6 +77,8 @@ mod tests {
     #[test]
     fn keys_differ() {
         assert_ne!(PageHash::new().of(&[1; 4096]), PageHash::new().of(&[1; 4096]));
-        assert_eq!(PageHash::with_seed(7).of(&[1; 4096]), PageHash::with_seed(7).of(&[1; 4096]));
+        let hash = PageHash::with_key(ContentKey::from_seed(7));
+        assert_eq!(hash.of(&[1; 4096]), ContentKey::from_seed(7).hash(&[1; 4096]));
+        assert_eq!(hash.of_probe(&[1; 64]), hash.clone().of_probe(&[1; 64]));
     }
 }

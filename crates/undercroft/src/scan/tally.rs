@@ -4,7 +4,7 @@
 //! content, and 16 bytes a page is the least that says so. Invariants: `give_back` over all holders is the number of pages
 //! less the number of contents; every figure is at most the holder's pages.
 
-use std::num::NonZeroU64;
+use undercroft_cache::ContentHash;
 
 /// Who holds a page: guests come first, then files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +74,7 @@ pub struct Counted {
 
 impl Tally {
     /// Notes a page that is not zero.
-    pub fn add(&mut self, hash: NonZeroU64, holder: Holder) {
+    pub fn add(&mut self, hash: ContentHash, holder: Holder) {
         self.pages.push((hash.get(), holder.code()));
     }
 
@@ -138,7 +138,7 @@ mod tests {
 
     fn count(pages: &[(u64, Holder)], guests: usize, files: usize) -> Counted {
         let mut tally = Tally::default();
-        pages.iter().for_each(|(h, holder)| tally.add(NonZeroU64::new(*h).unwrap(), *holder));
+        pages.iter().for_each(|(h, holder)| tally.add(ContentHash::new(*h).unwrap(), *holder));
         tally.count(guests, files)
     }
 
