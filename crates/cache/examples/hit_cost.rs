@@ -79,6 +79,7 @@ fn main() {
         capacity_blocks: BLOCKS as u32 * 5 / 4,
         readahead_bytes: 1 << 20,
         write_allocate: true,
+        exclusive: Default::default(),
     };
     core.add_disk(DISK, options).unwrap_or_else(|e| panic!("{e}"));
     let mut front = Front { to: vec![0; 64 * BLOCK], ios: Vec::new(), replies: 0 };

@@ -4,14 +4,16 @@
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
 //! finds the memory gone, and no disk can take another's.
 
+use crate::content::ContentKey;
 use crate::disk::{B, Cx, Disk};
 use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
     SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
 };
-use crate::memory::{ARENA_BYTES_PER_FRAME, Allowance, BLOCK_BYTES, arena_frames, disk_bytes, usable_bytes};
+use crate::memory::{ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, usable_bytes};
 use crate::plant::{Plant, Sound};
-use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request};
+use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, IoError, Op, Request};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -30,6 +32,11 @@ pub struct CoreOptions {
     pub requests_per_disk: u32,
     /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
     pub hash_seed: u64,
+    /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared, and
+    /// a block takes 32 bytes less.
+    pub contents: bool,
+    /// The key of hashes of contents: one for all cores whose contents are compared.
+    pub content_key: ContentKey,
 }
 
 impl CoreOptions {
@@ -40,6 +47,8 @@ impl CoreOptions {
             io_frames_per_disk: IO_FRAMES_PER_DISK as u32,
             requests_per_disk: REQUESTS_PER_DISK_MAX as u32,
             hash_seed: RandomState::new().hash_one(0u64),
+            contents: true,
+            content_key: ContentKey::from_seed(RandomState::new().hash_one(1u64)),
         }
     }
 }
@@ -118,6 +127,9 @@ pub struct Core<P: Plant = Sound> {
     options: CoreOptions,
     arena: Arena,
     disks: Vec<Option<Box<Disk<P>>>>,
+    content_key: ContentKey,
+    /// Disks that have something to do once the replies are out; each at most once.
+    spare: Vec<DiskId>,
     plant: P,
 }
 
@@ -138,7 +150,8 @@ impl<P: Plant> Core<P> {
     /// If the address space cannot be reserved.
     pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
         let arena = Arena::new(arena_frames(options.memory_bytes))?;
-        Ok(Self { options, arena, disks: Vec::new(), plant })
+        let content_key = options.content_key;
+        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), plant })
     }
 
     /// Adds a disk.
@@ -162,12 +175,12 @@ impl<P: Plant> Core<P> {
         let needed = disk_bytes(&self.options, options.capacity_blocks, options.readahead_bytes);
         self.promise(needed, 0)?;
         let allowance = Allowance::new(&self.options, options.capacity_blocks, options.readahead_bytes);
-        let frames = u64::from(options.capacity_blocks) + (allowance.demand + allowance.ahead) as u64;
+        let frames = u64::from(options.capacity_blocks) + (allowance.demand + allowance.ahead + allowance.later) as u64;
         self.make_room(needed - frames * B);
         if self.disks.len() <= i {
             self.disks.resize_with(i + 1, || None);
         }
-        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, self.options.hash_seed, self.plant)));
+        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, &self.options, self.plant)));
         Ok(())
     }
 
@@ -237,13 +250,31 @@ impl<P: Plant> Core<P> {
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
                 disk.request(req, cx);
                 disk.go_on(cx);
+                if disk.side.exclusive.is_some() && !disk.spare_listed {
+                    disk.spare_listed = true;
+                    self.spare.push(req.disk);
+                }
             }
             Event::IoDone(done) => {
                 let disk = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut);
                 let disk = disk.expect("a back end reported an operation of a disk that is gone");
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                let id = done.disk;
                 disk.done(done, cx);
                 disk.go_on(cx);
+                if disk.side.wants_spare() && !disk.spare_listed {
+                    disk.spare_listed = true;
+                    self.spare.push(id);
+                }
+            }
+            Event::Spare { copies } => {
+                while let Some(id) = self.spare.pop() {
+                    let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                    disk.spare_listed = false;
+                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns };
+                    disk.spare(copies, cx);
+                    disk.go_on(cx);
+                }
             }
             Event::Tick => {
                 for disk in self.disks.iter_mut().flatten() {
@@ -254,13 +285,45 @@ impl<P: Plant> Core<P> {
                 }
                 // Frames set free by a smaller capacity go back to the kernel, a bounded number at a time; those that
                 // operations need again and again stay.
-                let keep: usize = self.disks.iter().flatten().map(|d| d.allowance.demand + d.allowance.ahead).sum();
+                let keep: usize = self
+                    .disks
+                    .iter()
+                    .flatten()
+                    .map(|d| d.allowance.demand + d.allowance.ahead + d.allowance.later)
+                    .sum();
                 let warm = self.arena.warm();
                 if warm > keep {
                     self.arena.trim(keep.max(warm.saturating_sub(TRIM_FRAMES_PER_TICK)));
                 }
             }
         }
+    }
+
+    /// Whether there is something to do once the replies are out: [`Event::Spare`].
+    #[inline]
+    pub fn wants_spare(&self) -> bool {
+        !self.spare.is_empty()
+    }
+
+    /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is
+    /// no guest, or none whose memory can be seen. To be called whenever the memory is mapped anew. The table of the
+    /// pages, up to 40 bytes each, takes room from the disk's share; if that is more than a quarter of it, the cache
+    /// stays inclusive and [`Core::exclusive`] says why.
+    pub fn set_guest(&mut self, id: DiskId, pages: u32) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_guest(pages, &mut self.arena);
+            self.make_room(0);
+        }
+    }
+
+    /// How the disk's cache stands to its guest's.
+    pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
+        self.disk(id).map(|d| d.exclusive_report())
+    }
+
+    /// The key of all hashes of contents in this core.
+    pub fn content_key(&self) -> ContentKey {
+        self.content_key
     }
 
     /// A hint that `req` will come soon: brings what it needs first into the processor's cache.
@@ -283,8 +346,8 @@ impl<P: Plant> Core<P> {
     pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
         let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
         let now = disk.promised_bytes();
-        let more = u64::from(blocks.saturating_sub(disk.index.capacity())) * BLOCK_BYTES;
-        let fewer = u64::from(disk.target.saturating_sub(disk.index.capacity())) * BLOCK_BYTES;
+        let more = u64::from(blocks.saturating_sub(disk.index.capacity())) * block_bytes(&self.options);
+        let fewer = u64::from(disk.target.saturating_sub(disk.index.capacity())) * block_bytes(&self.options);
         self.promise(now + more - fewer, now)?;
         self.make_room(more);
         if let Some(d) = self.disks[id.0 as usize].as_mut() {
@@ -361,9 +424,17 @@ impl<P: Plant> Core<P> {
     /// With what is broken.
     pub fn check(&self) {
         let mut held = 0;
+        let mut shared = HashMap::new();
         for d in self.disks.iter().flatten() {
             held += d.check();
+            for page in d.frames.iter().flatten().chain(d.side.waiting()) {
+                if let Some(n) = self.arena.number_of(page) {
+                    shared.entry(n).or_insert((0, self.arena.holders(page))).0 += 1;
+                }
+            }
         }
+        assert!(shared.values().all(|&(found, holders)| found == holders), "holders of a frame are miscounted");
+        held += shared.len();
         assert!(self.arena.reserved() - self.arena.available() == held, "frames are lost or counted twice");
         let m = self.memory();
         assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
@@ -453,9 +524,14 @@ impl<P: Plant> Disk<P> {
         }
     }
 
-    /// Checks the disk's invariants; returns how many frames it holds, operations included.
+    /// Checks the disk's invariants; returns how many frames are with operations or read ahead.
     fn check(&self) -> usize {
         self.index.check();
+        if let Some(e) = &self.side.exclusive {
+            e.residency().check();
+        }
+        let hashed = self.hashes.iter().zip(&self.frames).all(|(&h, f)| h == 0 || f.is_some());
+        assert!(hashed && (!self.contents || self.hashes.len() == self.frames.len()), "a hash without its content");
         let resident = self.frames.iter().flatten().count();
         assert!(resident == self.resident as usize, "resident blocks are miscounted");
         let named = self.index.iter().filter(|&(_, s)| self.frames[s as usize].is_some()).count();
@@ -470,6 +546,6 @@ impl<P: Plant> Disk<P> {
             assert!(self.waiters.len() == 0 && self.changes.is_empty(), "an idle disk has somebody waiting");
             assert!(self.blocked.is_empty() && self.starved.is_empty() && self.ready.is_empty());
         }
-        resident + self.demand_used + self.ahead_used
+        self.demand_used + self.ahead_used
     }
 }

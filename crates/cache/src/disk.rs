@@ -15,15 +15,17 @@
 
 use crate::ahead::{AheadRing, Streams};
 use crate::conflict::Changes;
+use crate::core::CoreOptions;
+use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
-use crate::memory::{Allowance, BLOCK_BYTES, hash_buckets};
+use crate::memory::{Allowance, block_bytes, hash_buckets};
 use crate::plant::{Bug, Plant};
 use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::mem::size_of;
-use undercroft_engine::{HashKey, Index, Outcome};
+use undercroft_engine::{ExclusiveMode, HashKey, Index, Outcome};
 use undercroft_host::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
 
 /// Bytes of a block.
@@ -212,6 +214,15 @@ pub(crate) struct Disk<P> {
     /// The frame of each slot, if its block is here.
     pub frames: Vec<Option<Held>>,
     pub resident: u32,
+    /// The hash of each slot's content, if contents are known at all; 0 if this one is not.
+    pub hashes: Vec<u64>,
+    pub contents: bool,
+    /// Bytes of the core's ceiling that one block of capacity takes.
+    pub block_bytes_promised: u64,
+    /// The guest's side.
+    pub side: GuestSide,
+    /// Blocks of the capacity whose memory the table of guest pages has.
+    pub overhead: u32,
     /// The capacity asked for; the index follows step by step when it shrinks.
     pub target: u32,
     /// Blocks that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
@@ -242,11 +253,15 @@ pub(crate) struct Disk<P> {
     /// Counts invalidations: what was submitted before one is not published after it.
     pub epoch: u32,
     pub closing: bool,
+    /// Stands on the core's list of those with something to do once the replies are out.
+    pub spare_listed: bool,
     pub stats: DiskStats,
 }
 
 impl<P: Plant> Disk<P> {
-    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, hash_seed: u64, plant: P) -> Self {
+    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, core: &CoreOptions, plant: P) -> Self {
+        let hash_seed = core.hash_seed;
+        let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
         let capacity = options.capacity_blocks;
         let mut frames = Vec::new();
         frames.reserve_exact(capacity as usize);
@@ -261,6 +276,11 @@ impl<P: Plant> Disk<P> {
             index: Index::with_hash_key(options.policy, capacity, HashKey::from_seed(hash_seed)),
             hash_seed,
             frames,
+            hashes: vec![0; if core.contents { capacity as usize } else { 0 }],
+            contents: core.contents,
+            block_bytes_promised: block_bytes(core),
+            side: GuestSide::new(core.content_key, mode),
+            overhead: 0,
             resident: 0,
             target: capacity,
             limit: u32::MAX,
@@ -282,6 +302,7 @@ impl<P: Plant> Disk<P> {
             seq: 0,
             epoch: 0,
             closing: false,
+            spare_listed: false,
             stats: DiskStats::default(),
             allowance,
             options,
@@ -304,6 +325,8 @@ impl<P: Plant> Disk<P> {
             + self.waiters.memory_bytes()
             + self.changes.memory_bytes()
             + self.ring.memory_bytes()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.side.memory_bytes()
             + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
             + queues * size_of::<u32>()
             + lists * IO_BLOCKS_MAX * size_of::<Frame>()
@@ -335,6 +358,10 @@ impl<P: Plant> Disk<P> {
         if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
             self.stats.evicted_blocks += 1;
             self.vacate(slot, arena);
+            let Self { side, index, .. } = self;
+            if let Some(e) = &mut side.exclusive {
+                e.lapses(index);
+            }
         }
     }
 
@@ -343,7 +370,16 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Arena) {
         if let Some(held) = self.frames[slot as usize].take() {
             self.resident -= 1;
+            self.set_hash(slot, 0);
             arena.release(held);
+        }
+    }
+
+    /// Notes the hash of the content in a slot; 0 if it is not known.
+    #[inline]
+    pub(crate) fn set_hash(&mut self, slot: u32, hash: u64) {
+        if let Some(h) = self.hashes.get_mut(slot as usize) {
+            *h = hash;
         }
     }
 
@@ -376,15 +412,24 @@ impl<P: Plant> Disk<P> {
         self.frames[self.index.peek(block)? as usize].as_ref()
     }
 
-    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot. From here
-    /// on nobody changes it.
-    pub(crate) fn install(&mut self, block: u64, frame: Frame, arena: &mut Arena) {
-        match self.index.peek(block) {
-            Some(slot) => match self.frames[slot as usize].replace(arena.share(frame)) {
-                Some(old) => _ = arena.release(old),
-                None => self.resident += 1,
-            },
-            None => arena.put(frame),
+    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot. It holds
+    /// what the disk does, and from here on nobody changes it. Its content is hashed later, if somebody wants to know.
+    pub(crate) fn install<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
+        let slot = self.index.peek(block);
+        let wanted = self.wants_hash(block);
+        if slot.is_none() && !wanted {
+            return cx.arena.put(frame);
+        }
+        let held = cx.arena.share(frame);
+        let Some(slot) = slot else { return self.learn_later(block, held, cx) };
+        let again = if wanted { cx.arena.again(&held) } else { None };
+        self.set_hash(slot, 0);
+        match self.frames[slot as usize].replace(held) {
+            Some(old) => _ = cx.arena.release(old),
+            None => self.resident += 1,
+        }
+        if let Some(again) = again {
+            self.learn_later(block, again, cx);
         }
     }
 
@@ -412,7 +457,7 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Gives an operation's list back for the next one.
-    pub(crate) fn spare(&mut self, list: Vec<Frame>) {
+    pub(crate) fn spare_list(&mut self, list: Vec<Frame>) {
         debug_assert!(list.is_empty());
         if self.spare_lists.len() < SPARE_LISTS_MAX && list.capacity() == IO_BLOCKS_MAX {
             self.spare_lists.push(list);
@@ -424,7 +469,7 @@ impl<P: Plant> Disk<P> {
         for f in buf.frames.drain(..) {
             arena.put(f);
         }
-        self.spare(buf.frames);
+        self.spare_list(buf.frames);
     }
 
     // ---- operations ----
@@ -584,6 +629,7 @@ impl<P: Plant> Disk<P> {
     /// A change begins: reads of its blocks under way become stale, and blocks read ahead are dropped.
     pub(crate) fn activate(&mut self, rec: u32, arena: &mut Arena) {
         let (first, end) = self.changes.activate(rec);
+        self.doubt(first, end);
         self.make_stale(first, end, arena);
     }
 
@@ -656,16 +702,17 @@ impl<P: Plant> Disk<P> {
 
     /// Frames that the disk may hold, operations included.
     pub(crate) fn frames_max(&self) -> u64 {
-        self.blocks_max() + (self.allowance.demand + self.allowance.ahead) as u64
+        self.blocks_max() + (self.allowance.demand + self.allowance.ahead + self.allowance.later) as u64
     }
 
     /// Bytes of the core's ceiling that are this disk's.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.allowance.bytes() + self.blocks_max() * BLOCK_BYTES
+        self.allowance.bytes() + self.blocks_max() * self.block_bytes_promised
     }
 
     /// Frees all frames that are not with an operation: the disk goes.
     pub(crate) fn release(&mut self, arena: &mut Arena) {
+        self.release_later(arena);
         for slot in 0..self.frames.len() as u32 {
             self.vacate(slot, arena);
         }
@@ -678,13 +725,15 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn invalidate(&mut self, arena: &mut Arena) {
         self.make_stale(0, u64::MAX, arena);
         self.epoch = self.epoch.wrapping_add(1);
+        self.forget_guest();
         for slot in 0..self.frames.len() as u32 {
             self.vacate(slot, arena);
         }
-        let (kind, capacity) = (self.index.kind(), self.index.capacity());
+        let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
         // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
         self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
+        self.index.set_tiers(tiers);
         self.apply_limit();
         self.streams.clear();
     }
@@ -695,8 +744,8 @@ impl<P: Plant> Disk<P> {
         self.apply_limit();
     }
 
-    fn apply_limit(&mut self) {
-        let limit = self.limit.min(self.index.capacity());
+    pub(crate) fn apply_limit(&mut self) {
+        let limit = self.limit.min(self.index.capacity().saturating_sub(self.overhead));
         if limit != self.index.limit() {
             self.index.set_limit(limit);
         }
@@ -727,8 +776,12 @@ impl<P: Plant> Disk<P> {
         if self.target > have {
             self.frames.reserve_exact((self.target - have) as usize);
             self.frames.resize_with(self.target as usize, || None);
+            if self.contents {
+                self.hashes.reserve_exact((self.target - have) as usize);
+                self.hashes.resize(self.target as usize, 0);
+            }
         }
-        let Self { index, frames, plant, .. } = self;
+        let Self { index, frames, hashes, plant, .. } = self;
         let reached = index.resize(
             self.target,
             |_| true,
@@ -736,6 +789,9 @@ impl<P: Plant> Disk<P> {
             |from, to| {
                 assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
                 frames[to as usize] = frames[from as usize].take();
+                if !hashes.is_empty() {
+                    hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
+                }
                 if plant.has(Bug::MoveLosesFrame) {
                     frames.swap(0, to as usize);
                 }
@@ -745,7 +801,10 @@ impl<P: Plant> Disk<P> {
         assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
         self.frames.truncate(reached as usize);
         self.frames.shrink_to_fit();
+        self.hashes.truncate(reached as usize);
+        self.hashes.shrink_to_fit();
         self.apply_limit();
+        self.check_guest_table(arena);
     }
 }
 

@@ -3,10 +3,12 @@
 //! Owns the life of a read. Never caches a block against the index's decision.
 //! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.
 
+use crate::content::ContentHash;
 use crate::disk::{B, Cx, Disk, NONE, Near, Parked, ReadOp, Rec, Waiter, What};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::types::{Effects, IoDone, IoError, IoKind, Request};
+use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome};
 use undercroft_host::IoBuf;
 
@@ -18,10 +20,15 @@ impl<P: Plant> Disk<P> {
         let mut at = req.offset;
         while at < end {
             let block = at / B;
-            let outcome = self.index.access(block, Access::Read, |_| true);
+            let page = self.page_of(&req, block, cx);
+            let outcome = self.index.access(block, kind(page), |_| true);
             if let Outcome::Hit(slot) = outcome
-                && let Some(frame) = &self.frames[slot as usize]
+                && self.frames[slot as usize].is_some()
             {
+                if let Some(page) = page {
+                    self.arrives(page, block, Class::Read, self.hash_in(slot), cx);
+                }
+                let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
                 let hi = (end - block * B).min(B) as usize;
                 cx.fx.copy_out(req.id, (at - req.offset) as usize, &frame.bytes()[lo..hi]);
@@ -83,8 +90,11 @@ impl<P: Plant> Disk<P> {
     /// Asks the index about `block` on behalf of a read under way, unless that has been done.
     fn touch<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) {
         if block >= self.recs[rec].touched {
-            self.recs[rec].touched = block + 1;
-            let outcome = self.index.access(block, Access::Read, |_| true);
+            let r = &mut self.recs[rec];
+            r.touched = block + 1;
+            let req = r.req;
+            let page = self.page_of(&req, block, cx);
+            let outcome = self.index.access(block, kind(page), |_| true);
             self.judge(block, outcome, cx);
         }
     }
@@ -160,7 +170,11 @@ impl<P: Plant> Disk<P> {
     /// its slot now, if the index gave it one.
     fn copy_at_hand<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
         let req = self.recs[rec].req;
-        if let Some(frame) = self.cached(block) {
+        if let Some(slot) = self.index.peek(block)
+            && self.frames[slot as usize].is_some()
+        {
+            self.arrives_for(&req, block, self.hash_in(slot), cx);
+            let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
             copy_part(cx.fx, &req, block, frame.bytes());
             return true;
         }
@@ -168,9 +182,18 @@ impl<P: Plant> Disk<P> {
         let frame = self.ring.take(n);
         self.near.remove(&block);
         self.ahead_used -= 1;
+        self.arrives_for(&req, block, None, cx);
         copy_part(cx.fx, &req, block, frame.bytes());
-        self.install(block, frame, cx.arena);
+        self.install(block, frame, cx);
         true
+    }
+
+    /// The request's part of `block` is about to be copied out.
+    #[inline]
+    fn arrives_for<E: Effects>(&mut self, req: &Request, block: u64, tag: Option<ContentHash>, cx: &mut Cx<'_, E>) {
+        if let Some(page) = self.page_of(req, block, cx) {
+            self.arrives(page, block, Class::Read, tag, cx);
+        }
     }
 
     /// Makes a request wait for block `at` of a read under way.
@@ -246,6 +269,7 @@ impl<P: Plant> Disk<P> {
                 None => {
                     let req = self.recs[rec].req;
                     for i in first..first + count {
+                        self.arrives_for(&req, read.first + u64::from(i), None, cx);
                         copy_part(cx.fx, &req, read.first + u64::from(i), frames[i as usize].bytes());
                     }
                     self.settle_one(rec, None);
@@ -281,10 +305,10 @@ impl<P: Plant> Disk<P> {
             } else if read.ahead && read.wanted & 1 << i == 0 && self.index.peek(block).is_none() {
                 self.keep_ahead(block, frame, cx);
             } else {
-                self.install(block, frame, cx.arena);
+                self.install(block, frame, cx);
             }
         }
-        self.spare(done.buf.frames);
+        self.spare_list(done.buf.frames);
     }
 
     // ---- read-ahead ----
@@ -373,6 +397,12 @@ impl<P: Plant> Disk<P> {
         self.near.insert(block, Near::Ahead(n));
         self.ahead_used += 1;
     }
+}
+
+/// What a read through a page of the guest's cache, or another one, is to the index.
+#[inline]
+fn kind(page: Option<u32>) -> Access {
+    if page.is_some() { Access::Take } else { Access::Read }
 }
 
 /// Copies out the part of `block` that the request asks for.

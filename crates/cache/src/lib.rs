@@ -11,6 +11,7 @@ pub mod content;
 mod core;
 mod disk;
 mod fill;
+mod guest;
 pub mod limits;
 mod memory;
 pub mod plant;
@@ -24,5 +25,6 @@ pub use content::{ContentHash, ContentKey};
 pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use plant::Sound;
 pub use types::{
-    DiskId, DiskOptions, DiskStats, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, OpId, ReqId, Request,
+    DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Io, IoDone, IoError,
+    IoKind, Op, OpId, ReqId, Request,
 };

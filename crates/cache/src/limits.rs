@@ -20,6 +20,9 @@ pub const IO_FRAMES_PER_DISK: usize = 2048;
 /// Bytes of metadata per 4 KiB block at most: index, policy, ghosts and the core's own.
 pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 
+/// Bytes of metadata per block besides those, in a core that knows contents: hash, tier, and what sharing needs.
+pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = 32;
+
 /// Disks of one daemon at most.
 pub const DISKS_MAX: usize = 4096;
 
@@ -57,3 +60,12 @@ pub const TRIM_FRAMES_PER_TICK: usize = 4096;
 
 /// Empty frame lists kept for the next operations.
 pub const SPARE_LISTS_MAX: usize = 256;
+
+/// Contents of one disk that wait to be hashed at most; one more is hashed at once.
+pub const LATER_MAX: usize = 64;
+
+/// Pages of a guest copied early in one go.
+pub const EARLY_COPIES_MAX: u32 = 32;
+
+/// The table of a guest's pages takes at most one part in so many of its disk's share.
+pub const GUEST_TABLE_PART: u64 = 4;

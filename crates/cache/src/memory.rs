@@ -7,9 +7,10 @@ use crate::ahead::AheadRing;
 use crate::conflict::Changes;
 use crate::core::CoreOptions;
 use crate::disk::{DISK_BYTES, NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
+use crate::guest::GuestSide;
 use crate::limits::{
-    IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, REQUEST_OPS_MAX,
-    SPARE_LISTS_MAX,
+    CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
+    OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
 use crate::slab::Slab;
 use undercroft_host::{FRAME_BYTES, Frame};
@@ -18,7 +19,10 @@ use undercroft_host::{FRAME_BYTES, Frame};
 pub(crate) const ARENA_BYTES_PER_FRAME: usize = 6;
 
 /// Bytes that each block of capacity takes from a ceiling.
-pub(crate) const BLOCK_BYTES: u64 = (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX) as u64;
+pub(crate) fn block_bytes(options: &CoreOptions) -> u64 {
+    let contents = if options.contents { CONTENT_BYTES_PER_BLOCK_MAX } else { 0 };
+    (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX + contents) as u64
+}
 
 /// What an index holds whatever its capacity: the least size of its tables.
 const INDEX_FIXED_BYTES: usize = 16 * 1024;
@@ -30,6 +34,8 @@ pub(crate) struct Allowance {
     pub demand: usize,
     /// Frames for blocks read ahead, under way and unused: apart, so that read-ahead never keeps a request waiting.
     pub ahead: usize,
+    /// Frames behind contents that wait to be hashed.
+    pub later: usize,
     /// Operations with frames, read-ahead not counted.
     pub ops: usize,
     /// Operations and joined reads that one request waits for at a time.
@@ -51,6 +57,7 @@ impl Allowance {
         Self {
             demand,
             ahead,
+            later: if options.contents { LATER_MAX } else { 0 },
             ops,
             window: (ops as u32).div_ceil(2).min(REQUEST_OPS_MAX),
             requests: options.requests_per_disk.max(1) as usize,
@@ -70,7 +77,7 @@ impl Allowance {
 
     /// Bytes that a disk with this allowance takes from a ceiling, besides its blocks.
     pub(crate) fn bytes(&self) -> u64 {
-        let frames = (self.demand + self.ahead) * (FRAME_BYTES + ARENA_BYTES_PER_FRAME);
+        let frames = (self.demand + self.ahead + self.later) * (FRAME_BYTES + ARENA_BYTES_PER_FRAME);
         (frames + self.fixed_bytes()) as u64
     }
 
@@ -85,6 +92,7 @@ impl Allowance {
             + Changes::bytes_max(self.requests)
             + AheadRing::bytes_max(self.ahead)
             + hash_buckets(2 * self.near_blocks()) * NEAR_ENTRY_BYTES
+            + GuestSide::later_bytes_max()
             + 3 * 2 * self.requests * size_of::<u32>()
             + lists
     }
@@ -100,7 +108,7 @@ pub(crate) fn hash_buckets(n: usize) -> usize {
 /// operations under way may hold.
 pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
     let allowance = Allowance::new(options, capacity_blocks, readahead_bytes);
-    u64::from(capacity_blocks) * BLOCK_BYTES + allowance.bytes()
+    u64::from(capacity_blocks) * block_bytes(options) + allowance.bytes()
 }
 
 /// The most blocks that each of `disks` equal disks can keep under the ceiling of `options`; 0 if not even disks
@@ -125,7 +133,8 @@ pub(crate) fn arena_frames(memory_bytes: u64) -> usize {
 /// What is left of a ceiling for disks: `disk_bytes` charges each frame for its place in the arena, but the arena
 /// keeps a place for every frame that could be.
 pub(crate) fn usable_bytes(memory_bytes: u64) -> u64 {
-    let blocks_at_most = memory_bytes / (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX) as u64;
+    let blocks_at_most =
+        memory_bytes / (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX + CONTENT_BYTES_PER_BLOCK_MAX) as u64;
     let idle_places = (arena_frames(memory_bytes) as u64).saturating_sub(blocks_at_most);
     memory_bytes.saturating_sub(idle_places * ARENA_BYTES_PER_FRAME as u64)
 }
@@ -148,9 +157,11 @@ mod tests {
 
     #[test]
     fn a_large_store_spends_little_but_on_blocks() {
-        let o = CoreOptions::new(1 << 30);
-        let n = blocks_per_disk_max(&o, 1, 1 << 20) as u64;
-        assert!(n * 4096 > (1 << 30) * 97 / 100, "{n} blocks of 1GiB");
+        for (contents, percent) in [(false, 97), (true, 96)] {
+            let o = CoreOptions { contents, ..CoreOptions::new(1 << 30) };
+            let n = blocks_per_disk_max(&o, 1, 1 << 20) as u64;
+            assert!(n * 4096 > (1 << 30) * percent / 100, "{n} blocks of 1GiB");
+        }
     }
 
     #[test]

@@ -64,11 +64,19 @@ pub enum Bug {
     NotSerialized,
     /// A change of capacity loses track of which frame belongs to a moved block.
     MoveLosesFrame,
+    /// Copies of guest pages are kept without a look at their content.
+    CaptureUnverified,
+    /// A write leaves the table of guest pages as it was.
+    WriteKeepsResidency,
+    /// A write leaves contents that wait to be hashed as they were.
+    WriteKeepsLater,
+    /// The table of guest pages is kept when the guest's memory is another.
+    GuestNotForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 15] = [
+    pub const ALL: [Bug; 19] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -84,5 +92,9 @@ impl Bug {
         Bug::AheadNotInvalidated,
         Bug::NotSerialized,
         Bug::MoveLosesFrame,
+        Bug::CaptureUnverified,
+        Bug::WriteKeepsResidency,
+        Bug::WriteKeepsLater,
+        Bug::GuestNotForgotten,
     ];
 }

@@ -4,7 +4,7 @@
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 
-use crate::disk::{Cx, Disk, Rec, What};
+use crate::disk::{B, Cx, Disk, Rec, What};
 use crate::plant::{Bug, Plant};
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
 use undercroft_host::IoBuf;
@@ -43,6 +43,7 @@ impl<P: Plant> Disk<P> {
         if !keep {
             self.drop_cached(from, to, cx.arena);
         }
+        self.doubt(from / B, to.div_ceil(B));
         let mut error = done.result.err();
         if error == Some(IoError::Unsupported) {
             error = None;

@@ -4,8 +4,8 @@
 //! Units: offsets and lengths in bytes, times in nanoseconds of a monotonic clock.
 
 use std::fmt;
-use undercroft_engine::PolicyKind;
-use undercroft_host::IoBuf;
+use undercroft_engine::{ExclusiveMode, ExclusiveStats, PolicyKind};
+use undercroft_host::{FRAME_BYTES, IoBuf};
 
 /// A disk of one core; dense, from 0, reused after the disk is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -175,6 +175,12 @@ pub enum Event {
     IoDone(IoDone),
     /// Time has passed; sent a few times a second at most while anything is open.
     Tick,
+    /// The replies given so far are out: there is time for what could wait. With `copies` false, no guest memory is
+    /// copied until the next one that allows it: the processor time for that is used up.
+    Spare {
+        /// Whether pages of guests may be copied.
+        copies: bool,
+    },
 }
 
 /// What the core wants done; carried out at once, inside the call.
@@ -185,6 +191,18 @@ pub trait Effects {
     fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]);
     /// Fills `bytes` with bytes `at..` of the write request's data. Called exactly once per byte of an accepted write.
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]);
+    /// The page of guest memory that bytes `at .. at + 4096` of the request's data are, if they are one whole page of
+    /// the memory that the guest has now; numbered from 0 without gaps. `None` for clients without such memory.
+    fn guest_page(&mut self, _req: ReqId, _at: usize) -> Option<u32> {
+        None
+    }
+    /// Copies a page of the memory of the disk's guest. False if there is no such page (any more): then `to` holds
+    /// anything.
+    fn copy_guest_page(&mut self, _disk: DiskId, _page: u32, _to: &mut [u8; FRAME_BYTES]) -> bool {
+        false
+    }
+    /// `bytes`, copied from guest memory, have become what is cached of `block`: for tests that know better.
+    fn captured(&mut self, _disk: DiskId, _block: u64, _bytes: &[u8; FRAME_BYTES]) {}
     /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].
     fn submit(&mut self, io: Io);
     /// The answer to a [`Op::Status`] request; comes before its reply.
@@ -215,6 +233,49 @@ pub struct DiskOptions {
     pub readahead_bytes: u32,
     /// Whether a written block that was not cached becomes cached.
     pub write_allocate: bool,
+    /// Whether the cache is kept exclusive of the guest's, once [`Core::set_guest`](crate::Core::set_guest) has said
+    /// that there is one.
+    pub exclusive: ExclusiveMode,
+}
+
+/// How a disk's cache stands to its guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExclusiveState {
+    /// Not asked for.
+    Off,
+    /// No guest whose memory can be seen.
+    NoGuest,
+    /// The table of the guest's pages would take more of the disk's share than is sensible.
+    NoMemory {
+        /// Bytes that the table takes.
+        needed_bytes: u64,
+        /// Bytes that the share allows for it.
+        allowed_bytes: u64,
+    },
+    /// Exclusive.
+    On {
+        /// Whether pages are copied at reuse.
+        capture: bool,
+        /// Whether pages are copied early.
+        delay: bool,
+    },
+    /// Inclusive for the time being: that saves more with this guest and load.
+    Inclusive,
+}
+
+/// What is known of a disk's guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExclusiveReport {
+    /// What was asked for.
+    pub mode: ExclusiveMode,
+    /// How it stands.
+    pub state: ExclusiveState,
+    /// Blocks cached that the guest does not hold, that it is about to evict, that it holds.
+    pub tiers: [u32; 3],
+    /// Bytes of the table of guest pages.
+    pub table_bytes: u64,
+    /// The counts.
+    pub stats: ExclusiveStats,
 }
 
 /// Counters of one disk since it was added. Every one only grows, but for the gauges at the end.

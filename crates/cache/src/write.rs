@@ -10,7 +10,8 @@ use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
-use undercroft_host::{Arena, Frame, IoBuf};
+use undercroft_engine::residency::Class;
+use undercroft_host::{Frame, IoBuf};
 
 /// How the part of a block that a write covers is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +128,7 @@ impl<P: Plant> Disk<P> {
         let req = self.recs[rec].req;
         let mut frames = self.take_frames(count, cx.arena);
         self.demand_used += count as usize;
+        let mut taken = 0u64;
         for (i, frame) in frames.iter_mut().enumerate() {
             let block = first + i as u64;
             let (lo, hi) = (from.max(block * B) - block * B, to.min((block + 1) * B) - block * B);
@@ -141,9 +143,13 @@ impl<P: Plant> Disk<P> {
                 self.copy_around(block, lo as usize, hi as usize, frame);
             }
             copy_in(cx.fx, &req, block, lo, hi, frame);
+            if let Some(page) = self.page_written(&req, block, cx) {
+                taken |= 1 << i;
+                self.arrives(page, block, Class::Write, None, cx);
+            }
         }
         let whole = |p| matches!(p, Part::Whole | Part::Overlay);
-        self.note_writes(first, count, whole(head), whole(tail), cx.arena);
+        self.note_writes(first, count, whole(head), whole(tail), taken, cx);
         // What goes to the disk besides the request's bytes is what the disk holds already.
         let start = if head == Part::Overlay { from / self.align * self.align } else { from };
         let stop = if tail == Part::Overlay { to.next_multiple_of(self.align) } else { to };
@@ -177,14 +183,29 @@ impl<P: Plant> Disk<P> {
         new[hi..].copy_from_slice(&old[hi..]);
     }
 
-    /// Tells the index about written blocks, in order. One whose whole content is known may get a slot.
-    fn note_writes(&mut self, first: u64, count: u64, head_whole: bool, tail_whole: bool, arena: &mut Arena) {
+    /// The guest page that all of `block` is written from.
+    fn page_written<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
+        if matches!(req.op, Op::WriteZeroes { .. }) { None } else { self.page_of(req, block, cx) }
+    }
+
+    /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of `taken`
+    /// per block says that the guest holds it.
+    fn note_writes<E: Effects>(
+        &mut self,
+        first: u64,
+        count: u64,
+        head_whole: bool,
+        tail_whole: bool,
+        taken: u64,
+        cx: &mut Cx<'_, E>,
+    ) {
         for i in 0..count {
             let whole = (i != 0 || head_whole) && (i + 1 != count || tail_whole);
             let allocate = whole && self.options.write_allocate;
             if allocate || self.index.peek(first + i).is_some() {
-                let outcome = self.index.access(first + i, Access::Write, |_| true);
-                self.make_room(outcome, arena);
+                let access = if taken >> i & 1 != 0 { Access::Take } else { Access::Write };
+                let outcome = self.index.access(first + i, access, |_| true);
+                self.make_room(outcome, cx.arena);
             }
         }
     }
@@ -238,7 +259,7 @@ impl<P: Plant> Disk<P> {
         }
         let req = self.recs[rec].req;
         copy_in(cx.fx, &req, block, u64::from(lo), u64::from(hi), &mut frames[0]);
-        self.note_writes(block, 1, true, true, cx.arena);
+        self.note_writes(block, 1, true, true, 0, cx);
         let lo = u64::from(lo) / self.align * self.align;
         let hi = u64::from(hi).next_multiple_of(self.align);
         let write = WriteOp { rec, first: block, count: 1, head_whole: true, tail_whole: true, epoch };
@@ -254,6 +275,7 @@ impl<P: Plant> Disk<P> {
         for (i, frame) in done.buf.frames.drain(..).enumerate() {
             let block = write.first + i as u64;
             let whole = (i != 0 || write.head_whole) && (i + 1 != write.count as usize || write.tail_whole);
+            self.changed(block, whole && !failed && write.epoch == self.epoch);
             if failed || !whole || write.epoch != self.epoch {
                 cx.arena.put(frame);
                 // Nothing is known about the block after a failure. Otherwise it was not cached when the segment
@@ -263,10 +285,10 @@ impl<P: Plant> Disk<P> {
                     self.drop_block(block, cx.arena);
                 }
             } else {
-                self.install(block, frame, cx.arena);
+                self.install(block, frame, cx);
             }
         }
-        self.spare(done.buf.frames);
+        self.spare_list(done.buf.frames);
         self.demand_used -= write.count as usize;
         self.ops_used -= 1;
         self.settle_one(write.rec, done.result.err());

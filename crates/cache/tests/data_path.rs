@@ -52,6 +52,7 @@ impl Rig {
             capacity_blocks: 64,
             readahead_bytes: 0,
             write_allocate: true,
+            exclusive: Default::default(),
         };
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
@@ -294,6 +295,7 @@ fn a_long_request_leaves_frames_to_others() {
         capacity_blocks: 16,
         readahead_bytes: 0,
         write_allocate: true,
+        exclusive: Default::default(),
     };
     r.core.add_disk(DISK, options).unwrap();
     r.ask(1, Op::Read, 0, 32 << 20);

@@ -4,6 +4,7 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+pub mod exclusive;
 mod ghosts;
 pub mod index;
 pub mod limits;
@@ -17,6 +18,7 @@ mod tiers;
 #[cfg(test)]
 mod twin;
 
+pub use exclusive::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways};
 pub use index::{Access, Index, Outcome, Slot};
 pub use policy::PolicyKind;
 pub use table::HashKey;

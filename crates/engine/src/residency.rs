@@ -57,6 +57,13 @@ pub struct Resident {
     pub doubtful: bool,
 }
 
+impl Resident {
+    /// Whether `tag` is that of the content.
+    pub fn has_tag(&self, tag: u64) -> bool {
+        self.tag == Some(kept(tag))
+    }
+}
+
 /// See the head of the file. All memory is taken when it is made.
 #[derive(Debug)]
 pub struct Residency {

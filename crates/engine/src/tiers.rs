@@ -287,7 +287,6 @@ impl Index {
     }
 
     /// The block that had to go while on probation since the last call, if any.
-    #[expect(dead_code, reason = "the exclusive placement asks")]
     pub(crate) fn take_lapsed(&mut self) -> Option<u64> {
         self.tiers.as_mut()?.lapsed.take()
     }

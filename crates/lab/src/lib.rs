@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 pub mod comparison;
+pub mod guest;
+pub mod host;
 pub mod replay;
 pub mod workload;
 

@@ -13,6 +13,7 @@ use crate::world::World;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
+use undercroft_cache::ContentKey;
 use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, IoError, Op, ReqId, Request, disk_bytes,
@@ -211,6 +212,8 @@ impl<P: Plant> Sim<P> {
             io_frames_per_disk: io_frames,
             requests_per_disk: *rng.pick(&[4, 16, 64]),
             hash_seed: rng.bits(),
+            contents: !rng.one_in(6),
+            content_key: ContentKey::from_seed(rng.bits()),
         };
         let needed: u64 = disk_options
             .iter()
@@ -554,5 +557,6 @@ fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         capacity_blocks: *rng.pick(&[0, 1, 2, 7, 20, 64, 128, 300]),
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
+        exclusive: Default::default(),
     }
 }

@@ -40,6 +40,7 @@ fn core() -> Core {
         capacity_blocks: 64,
         readahead_bytes: 0,
         write_allocate: true,
+        exclusive: Default::default(),
     };
     core.add_disk(DISK, options).unwrap();
     core

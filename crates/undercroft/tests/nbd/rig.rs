@@ -127,6 +127,7 @@ impl Rig {
             capacity_blocks,
             readahead_bytes: 0,
             write_allocate: true,
+            exclusive: Default::default(),
         };
         let label = name.to_owned();
         let disk = self.worker.call(move |w| w.add_disk(label, backend, options, 0)).unwrap().unwrap();

@@ -107,6 +107,7 @@ impl Daemon {
             capacity_blocks: 512,
             readahead_bytes: 0,
             write_allocate: true,
+            exclusive: Default::default(),
         };
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };

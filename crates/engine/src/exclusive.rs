@@ -1,0 +1,388 @@
+//! Keeping a cache exclusive of its guest: which blocks the guest has evicted, holds, or is about to evict.
+//!
+//! Owns the decisions: what a reused page means, which pages to copy early, what pays. Never sees content and never
+//! copies: it says which page to copy, and is told what came of it. Invariant: a wrong guess wastes a slot, nothing
+//! more; whether a copy is right is decided by comparing its tag with that of the block's current content.
+//!
+//! The rules are those of docs/decisions/0003: evictions are inferred from reused pages (Jones et al., ASPLOS 2006);
+//! a page that still holds its block when it is reused is captured then; a guest that zeroes pages leaves nothing to
+//! capture, so pages near the age of eviction are copied early, wait on probation, and become hot when their eviction
+//! is proved.
+
+use crate::index::{Index, Slot};
+use crate::residency::{Class, Residency, Resident};
+use crate::table::HashKey;
+use crate::tiers::Tier;
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+
+/// How a disk's cache is kept exclusive of its guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ExclusiveMode {
+    /// Not at all: whatever passes is kept as the policy wants.
+    Off,
+    /// In the ways that turn out to pay, or not at all where none does.
+    #[default]
+    Auto,
+    /// By copying pages when they are reused.
+    Capture,
+    /// By copying pages before they are evicted.
+    Delayed,
+}
+
+impl ExclusiveMode {
+    /// All modes.
+    pub const ALL: [ExclusiveMode; 4] =
+        [ExclusiveMode::Auto, ExclusiveMode::Off, ExclusiveMode::Capture, ExclusiveMode::Delayed];
+
+    /// The name used in configuration and status.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExclusiveMode::Off => "off",
+            ExclusiveMode::Auto => "auto",
+            ExclusiveMode::Capture => "capture",
+            ExclusiveMode::Delayed => "delayed",
+        }
+    }
+
+    /// The ways to begin with.
+    pub fn ways(self) -> Ways {
+        match self {
+            ExclusiveMode::Off => Ways { capture: false, delay: false },
+            ExclusiveMode::Auto => Ways { capture: true, delay: true },
+            ExclusiveMode::Capture => Ways { capture: true, delay: false },
+            ExclusiveMode::Delayed => Ways { capture: false, delay: true },
+        }
+    }
+}
+
+impl fmt::Display for ExclusiveMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ExclusiveMode {
+    type Err = String;
+
+    /// # Errors
+    /// A sentence that lists the known names.
+    fn from_str(s: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|m| m.name() == s).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|m| m.name()).collect();
+            format!("unknown mode \"{s}\"; known are {}", known.join(", "))
+        })
+    }
+}
+
+/// Which ways of learning content are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
+    /// Copy what a page holds when it is reused.
+    pub capture: bool,
+    /// Copy pages before they are evicted.
+    pub delay: bool,
+}
+
+/// What became of the block that a page held before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// The page held no other block, as far as is known.
+    None,
+    /// The block is cached, and hot from now on.
+    Kept,
+    /// It is not cached. The page may still hold it: copy it before the page is written to, compare the tag, and
+    /// call [`Exclusive::captured`].
+    Capture(Resident),
+    /// It is not cached and cannot be had.
+    Lost,
+}
+
+/// A page to copy now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The page.
+    pub page: u32,
+    /// What it should hold.
+    pub what: Resident,
+}
+
+/// Counts since the guest came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExclusiveStats {
+    /// Pages whose reuse showed that the guest had evicted their block.
+    pub evictions: u64,
+    /// Evicted blocks that were cached already.
+    pub evictions_cached: u64,
+    /// Pages copied at reuse.
+    pub captures_tried: u64,
+    /// Copies at reuse that held the block.
+    pub captures: u64,
+    /// Copies at reuse that were all zeroes.
+    pub captures_zeroed: u64,
+    /// Pages copied early.
+    pub early_tried: u64,
+    /// Early copies that held the block.
+    pub early: u64,
+    /// Early copies that had to go before the eviction was proved.
+    pub early_lapsed: u64,
+    /// Gauge: page transfers after which pages filled by reads are copied.
+    pub age_read: u32,
+    /// Gauge: the same for pages filled by writes.
+    pub age_write: u32,
+    /// Gauge: transfers until a page whose copy lapsed is copied again.
+    pub age_again: u32,
+    /// Gauge: pages of the guest that hold a known block.
+    pub pages_held: u32,
+    /// Gauge: pages of the guest.
+    pub pages: u32,
+}
+
+/// Youngest age at which pages are copied, in transfers.
+const AGE_MIN: f64 = 64.0;
+/// Part of the early copies that may come too late.
+const LATE_PART: f64 = 0.03;
+/// How far one copy moves the age.
+const AGE_STEP: f64 = 0.01;
+/// Pages that wait to be copied again at most: one in so many of the guest's.
+const AGAIN_PART: u32 = 4;
+/// Copies that one transfer pays for.
+const COPIES_PER_TRANSFER: u32 = 2;
+/// Copies saved up at most.
+const CREDIT_MAX: u32 = 128;
+/// Schedule entries looked at for one copy.
+const LOOKS_MAX: u32 = 64;
+/// Copies at reuse after which what they bring is judged.
+const JUDGED_AFTER: u64 = 256;
+/// Copies at reuse that must hold their block for them to go on: one in so many.
+const CAPTURE_PAYS_PART: u64 = 16;
+/// A way that does not pay is tried again now and then: once in so many evictions.
+const TRIED_AGAIN: u64 = 32;
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct Exclusive {
+    residency: Residency,
+    mode: ExclusiveMode,
+    ways: Ways,
+    /// Copies at reuse since they were last judged, and how many of them held their block.
+    judged: (u64, u64),
+    /// Nothing may be copied for now: the processor time for it is used up.
+    throttled: bool,
+    ages: [f64; 3],
+    /// The transfer to look at next, for pages filled by reads and by writes.
+    next: [u32; 2],
+    /// Pages to copy again: page, the transfer that filled it, when.
+    again: VecDeque<(u32, u32, u32)>,
+    credit: u32,
+    stats: ExclusiveStats,
+}
+
+impl Exclusive {
+    /// For a guest of `pages` pages.
+    pub fn new(pages: u32, mode: ExclusiveMode, key: HashKey) -> Self {
+        let first = f64::from(pages) / 2.0;
+        Self {
+            residency: Residency::new(pages, key),
+            mode,
+            ways: mode.ways(),
+            judged: (0, 0),
+            throttled: false,
+            ages: [first.max(AGE_MIN), first.max(AGE_MIN), first.max(AGE_MIN)],
+            next: [1; 2],
+            again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
+            credit: 0,
+            stats: ExclusiveStats::default(),
+        }
+    }
+
+    /// Bytes of memory for a guest of `pages` pages.
+    pub fn bytes_for(pages: u32) -> u64 {
+        let again = (pages / AGAIN_PART) as usize + 1;
+        Residency::bytes_for(pages) + (size_of::<Self>() + again * size_of::<(u32, u32, u32)>()) as u64
+    }
+
+    /// The table of guest pages.
+    pub fn residency(&self) -> &Residency {
+        &self.residency
+    }
+
+    /// The table of guest pages, to tell it about contents.
+    pub fn residency_mut(&mut self) -> &mut Residency {
+        &mut self.residency
+    }
+
+    /// Whether copies have to wait, because they have used up their processor time.
+    pub fn set_throttled(&mut self, throttled: bool) {
+        self.throttled = throttled;
+    }
+
+    /// Finds out which ways pay, if that is left to us.
+    fn judge(&mut self, held: bool) {
+        self.judged.0 += 1;
+        self.judged.1 += u64::from(held);
+        let (tried, good) = self.judged;
+        if self.mode != ExclusiveMode::Auto || tried < JUDGED_AFTER {
+            return;
+        }
+        // Where nearly every page still holds its block at reuse, early copies are not worth their time.
+        self.ways = Ways { capture: good >= tried / CAPTURE_PAYS_PART, delay: good * 10 < tried * 9 };
+        self.judged = (0, 0);
+    }
+
+    /// The ways of learning content in use.
+    pub fn ways(&self) -> Ways {
+        self.ways
+    }
+
+    /// The counts.
+    pub fn stats(&self) -> ExclusiveStats {
+        let age = |class: Class| self.ages[class as usize] as u32;
+        ExclusiveStats {
+            age_read: age(Class::Read),
+            age_write: age(Class::Write),
+            age_again: age(Class::Kept),
+            pages_held: self.residency.held(),
+            pages: self.residency.pages(),
+            ..self.stats
+        }
+    }
+
+    /// Forgets what the guest holds; what was learned about its ages stays.
+    pub fn reset(&mut self) {
+        self.residency.clear();
+        self.again.clear();
+        self.next = [self.residency.now().wrapping_add(1); 2];
+    }
+
+    /// `block` is about to be put into `page`, whose former content is still there. Deals with the block that the page
+    /// held before: if it is cached it becomes hot.
+    pub fn arrives(&mut self, index: &mut Index, page: u32, block: u64, class: Class, tag: Option<u64>) -> Departure {
+        self.credit = (self.credit + COPIES_PER_TRANSFER).min(CREDIT_MAX);
+        let Some(left) = self.residency.transfer(page, block, class, tag) else { return Departure::None };
+        self.stats.evictions += 1;
+        if let Some(slot) = index.peek(left.block) {
+            self.stats.evictions_cached += 1;
+            index.set_tier(slot, Tier::Hot);
+            return Departure::Kept;
+        }
+        let capture =
+            self.ways.capture || self.mode == ExclusiveMode::Auto && self.stats.evictions.is_multiple_of(TRIED_AGAIN);
+        if capture && !self.throttled && class != Class::Write && left.tag.is_some() {
+            self.stats.captures_tried += 1;
+            return Departure::Capture(left);
+        }
+        self.lost(&left);
+        Departure::Lost
+    }
+
+    /// What came of a copy at reuse.
+    pub fn captured(&mut self, what: &Resident, held: bool, zeroes: bool) {
+        self.judge(held);
+        self.stats.captures += u64::from(held);
+        self.stats.captures_zeroed += u64::from(zeroes && !held);
+        if !held {
+            self.lost(what);
+        }
+    }
+
+    /// A block was evicted and its content is gone: if no early copy was tried, or one was in vain, it came too late.
+    fn lost(&mut self, what: &Resident) {
+        let age = &mut self.ages[what.class as usize];
+        if what.doubtful || what.class != Class::Kept && f64::from(what.age) < *age {
+            *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(AGE_MIN);
+        }
+    }
+
+    /// A page to copy now, if there is one and it has been paid for. The caller copies it and calls
+    /// [`Exclusive::copied`].
+    pub fn due(&mut self, index: &mut Index) -> Option<Due> {
+        if !self.ways.delay || self.credit == 0 || self.throttled {
+            return None;
+        }
+        let mut looks = 0;
+        while looks < LOOKS_MAX {
+            looks += 1;
+            let due = self.next_due()?;
+            if let Some(slot) = index.peek(due.what.block) {
+                // it need not be copied: it is here
+                if index.tier(slot) == Tier::Cold {
+                    index.set_tier(slot, Tier::Probation);
+                }
+                continue;
+            }
+            if due.what.tag.is_none() {
+                continue;
+            }
+            self.credit -= 1;
+            self.stats.early_tried += 1;
+            return Some(due);
+        }
+        None
+    }
+
+    fn next_due(&mut self) -> Option<Due> {
+        let now = self.residency.now();
+        if let Some(&(page, seq, at)) = self.again.front()
+            && now.wrapping_sub(at) < u32::MAX / 2
+        {
+            self.again.pop_front();
+            if let Some((p, what)) = self.residency.transferred(seq)
+                && p == page
+            {
+                return Some(Due { page, what });
+            }
+        }
+        let memory = self.residency.memory();
+        for class in [Class::Read, Class::Write] {
+            let age = (self.ages[class as usize] as u32).min(memory - 1);
+            let next = &mut self.next[class as usize];
+            if now.wrapping_sub(*next) >= memory && now.wrapping_sub(*next) < u32::MAX / 2 {
+                *next = now.wrapping_sub(memory - 1);
+            }
+            let mut looks = 0;
+            while looks < LOOKS_MAX && now.wrapping_sub(*next) >= age && now.wrapping_sub(*next) < u32::MAX / 2 {
+                let seq = *next;
+                *next = seq.wrapping_add(1);
+                looks += 1;
+                if let Some((page, what)) = self.residency.transferred(seq)
+                    && what.class == class
+                    && !what.doubtful
+                {
+                    return Some(Due { page, what });
+                }
+            }
+        }
+        None
+    }
+
+    /// What came of a copy. `slot` is where it went, if it held the block and got one.
+    pub fn copied(&mut self, index: &mut Index, due: &Due, held: bool, slot: Option<Slot>) {
+        if held {
+            self.stats.early += 1;
+            let age = &mut self.ages[due.what.class as usize];
+            let most = f64::from(self.residency.memory());
+            *age = (*age * (1.0 + AGE_STEP * LATE_PART)).min(most);
+        } else {
+            // dirty in the guest, or lost to another use: decided when the page is next seen
+            self.residency.doubt(due.page);
+        }
+        let _ = slot;
+        self.lapses(index);
+    }
+
+    /// Deals with a block that had to go while on probation; to be called after whatever may evict one.
+    pub fn lapses(&mut self, index: &mut Index) {
+        let Some(block) = index.take_lapsed() else { return };
+        self.stats.early_lapsed += 1;
+        let Some(page) = self.residency.page_of(block) else { return };
+        let Some(what) = self.residency.get(page) else { return };
+        let now = self.residency.now();
+        self.residency.set_class(page, Class::Kept);
+        if self.again.len() < self.again.capacity() {
+            let at = now.wrapping_add(self.ages[Class::Kept as usize] as u32);
+            self.again.push_back((page, now.wrapping_sub(what.age), at));
+        }
+    }
+}

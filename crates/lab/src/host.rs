@@ -1,0 +1,104 @@
+//! A host cache below a simulated guest, by the daemon's own engine: inclusive, exclusive, or perfectly exclusive.
+//!
+//! Owns the counts. Never decides: the index and `Exclusive` do. Invariant: what is counted as a hit would have been
+//! served without the disk.
+
+use crate::guest::{Guest, Transfer};
+use undercroft_engine::residency::Class;
+use undercroft_engine::{Access, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, PolicyKind, Tier};
+
+/// How the host keeps blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Whatever passes, as the policy wants.
+    Inclusive,
+    /// As the daemon does it.
+    Exclusive(ExclusiveMode),
+    /// What the guest evicts, always, as if the guest told; the bound.
+    Perfect,
+}
+
+/// Blocks that a guest asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Blocks read.
+    pub reads: u64,
+    /// Blocks read that were cached.
+    pub hits: u64,
+}
+
+/// See the head of the file.
+pub struct Host {
+    placement: Placement,
+    /// The index.
+    pub index: Index,
+    /// What is known of the guest.
+    pub exclusive: Exclusive,
+    /// The counts.
+    pub count: Count,
+}
+
+fn tag(block: u64, version: u64) -> u64 {
+    (block << 20 | version & 0xf_ffff).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 8
+}
+
+impl Host {
+    /// A host that keeps `blocks` blocks of a guest of `pages` pages.
+    pub fn new(placement: Placement, policy: PolicyKind, blocks: u32, pages: u32) -> Self {
+        let mode = match placement {
+            Placement::Exclusive(mode) => mode,
+            _ => ExclusiveMode::Capture,
+        };
+        let mut index = Index::new(policy, blocks);
+        index.set_tiers(placement != Placement::Inclusive);
+        let key = HashKey::from_seed(7);
+        Self { placement, index, exclusive: Exclusive::new(pages, mode, key), count: Count::default() }
+    }
+
+    /// A request of the guest.
+    pub fn transfer(&mut self, guest: &Guest, t: Transfer) {
+        let class = if t.write { Class::Write } else { Class::Read };
+        let version = guest.version(t.block) + u64::from(t.write);
+        if t.write {
+            self.exclusive.residency_mut().forget(t.block);
+        }
+        if self.placement == Placement::Inclusive {
+            let outcome = self.index.access(t.block, if t.write { Access::Write } else { Access::Read }, |_| true);
+            if !t.write {
+                self.count.reads += 1;
+                self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
+            }
+            return;
+        }
+        let left = self.exclusive.arrives(&mut self.index, t.page, t.block, class, Some(tag(t.block, version)));
+        if let Departure::Capture(what) = left {
+            let now = guest.content(t.page).map(|(b, v)| tag(b, v));
+            let same = now.is_some_and(|now| what.tag == Some(now & !7));
+            let held = self.placement == Placement::Perfect || same;
+            self.exclusive.captured(&what, held, now.is_none());
+            if held {
+                self.index.place(what.block, Tier::Hot, |_| true);
+                self.exclusive.lapses(&mut self.index);
+            }
+        }
+        let outcome = self.index.access(t.block, Access::Take, |_| true);
+        self.exclusive.lapses(&mut self.index);
+        if !t.write {
+            self.count.reads += 1;
+            self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
+        }
+        while let Some(due) = self.exclusive.due(&mut self.index) {
+            let now = guest.content(due.page).map(|(b, v)| tag(b, v));
+            let held = now.is_some_and(|n| self.exclusive.residency().matches(due.page, n));
+            let slot = if held {
+                match self.index.place(due.what.block, Tier::Probation, |_| true) {
+                    Outcome::Fill { slot, .. } | Outcome::Hit(slot) => Some(slot),
+                    Outcome::Bypass => None,
+                }
+            } else {
+                None
+            };
+            self.exclusive.copied(&mut self.index, &due, held, slot);
+        }
+    }
+}
