@@ -214,6 +214,7 @@ impl From<&DiskStats> for DiskCounters {
             stale_fills,
             cached_blocks: _,
             capacity_blocks: _,
+            limit_blocks: _,
             inflight_requests: _,
             inflight_ops: _,
         } = *s;
