@@ -96,6 +96,8 @@ pub struct ContentIndex {
     shadows: Vec<Shadow>,
     shadow_bytes: usize,
     bytes_max: usize,
+    /// The place behind the page seen last in this pass. What is before it was seen in this pass, or is unknown.
+    cursor: Place,
     /// The page seen last, and the page it matched.
     trail: Option<(Place, Place)>,
     stats: IndexStats,
@@ -111,6 +113,7 @@ impl ContentIndex {
             shadows: Vec::new(),
             shadow_bytes: 0,
             bytes_max,
+            cursor: Place { source: 0, page: 0 },
             trail: None,
             stats: IndexStats::default(),
         }
@@ -132,6 +135,7 @@ impl ContentIndex {
             self.renumber();
         }
         self.generation += 1;
+        self.cursor = Place { source: 0, page: 0 };
         self.trail = None;
         std::mem::take(&mut self.stats)
     }
@@ -162,6 +166,7 @@ impl ContentIndex {
         assert!(place.page >> PAGE_BITS == 0, "page {:#x} of a source", place.page);
         let hash = hash.get();
         self.stats.pages += 1;
+        self.forget_up_to(place);
         if self.remember(place, hash) == Some(hash) {
             self.stats.unchanged += 1;
         }
@@ -216,26 +221,25 @@ impl ContentIndex {
     fn remember(&mut self, place: Place, hash: u64) -> Option<u64> {
         let (source, page) = (usize::from(place.source), usize::try_from(place.page).ok()?);
         let entry = size_of::<Option<Box<[u64; CHUNK]>>>();
-        let free = self.bytes_max.saturating_sub(self.bytes());
         if self.shadows.len() <= source {
             self.shadows.resize_with(source + 1, Shadow::default);
         }
-        let shadow = &mut self.shadows[source];
-        if shadow.chunks.len() <= page / CHUNK {
-            let (had, want) = (shadow.chunks.capacity(), page / CHUNK + 1);
+        if self.shadows[source].chunks.len() <= page / CHUNK {
+            let (had, want) = (self.shadows[source].chunks.capacity(), page / CHUNK + 1);
             if want > had {
-                if (want - had).checked_mul(entry)? > free {
+                if (want - had).checked_mul(entry)? > self.shadow_room() {
                     return None;
                 }
+                let shadow = &mut self.shadows[source];
                 shadow.chunks.reserve_exact(want - shadow.chunks.len());
                 self.shadow_bytes += (shadow.chunks.capacity() - had) * entry;
             }
-            shadow.chunks.resize_with(want, || None);
+            self.shadows[source].chunks.resize_with(want, || None);
         }
-        let free = self.bytes_max.saturating_sub(self.slots.len() * size_of::<Slot>() + self.shadow_bytes);
+        let room = self.shadow_room();
         let chunk = &mut self.shadows[source].chunks[page / CHUNK];
         if chunk.is_none() {
-            if CHUNK * 8 > free {
+            if CHUNK * 8 > room {
                 return None;
             }
             self.shadow_bytes += CHUNK * 8;
@@ -243,6 +247,33 @@ impl ContentIndex {
         }
         let old = std::mem::replace(&mut chunk.as_mut()?[page % CHUNK], hash);
         (old != 0).then_some(old)
+    }
+
+    /// Forgets the hashes of the pages that this pass left out before `place`: they are not there any more.
+    fn forget_up_to(&mut self, place: Place) {
+        let from = std::mem::replace(&mut self.cursor, Place { page: place.page + 1, ..place });
+        for source in from.source..=place.source {
+            let Some(shadow) = self.shadows.get_mut(usize::from(source)) else { return };
+            let first = if source == from.source { from.page as usize } else { 0 };
+            let end = if source == place.source { place.page as usize } else { usize::MAX };
+            let end = end.min(shadow.chunks.len() * CHUNK);
+            let mut page = first;
+            while page < end {
+                let chunk_end = (page / CHUNK + 1) * CHUNK;
+                let chunk = &mut shadow.chunks[page / CHUNK];
+                if page.is_multiple_of(CHUNK) && chunk_end <= end {
+                    self.shadow_bytes -= if chunk.take().is_some() { CHUNK * 8 } else { 0 };
+                } else if let Some(hashes) = chunk {
+                    hashes[page % CHUNK..(end.min(chunk_end) - 1) % CHUNK + 1].fill(0);
+                }
+                page = chunk_end;
+            }
+        }
+    }
+
+    /// What look-ahead may still allocate: a quarter of all at most, so that it never starves the table.
+    fn shadow_room(&self) -> usize {
+        (self.bytes_max / 4).saturating_sub(self.shadow_bytes).min(self.bytes_max.saturating_sub(self.bytes()))
     }
 
     fn is_alive(&self, slot: Slot) -> bool {
@@ -398,16 +429,35 @@ mod tests {
     }
 
     #[test]
+    fn look_ahead_does_not_trust_a_page_that_is_gone() {
+        let mut index = ContentIndex::new(1 << 20);
+        for n in [0, 1, 2, 600, 1300] {
+            index.see(at(0, n), hash(n));
+        }
+        index.begin_pass();
+        index.see(at(0, 0), hash(0));
+        index.see(at(0, 2), hash(2));
+        assert_eq!(index.see(at(1, 0), hash(0)), Seen::Again(at(0, 0)));
+        assert_eq!(index.see(at(1, 1), hash(1)), Seen::First, "page 1 of source 0 was not seen in this pass");
+        let before = index.bytes();
+        index.begin_pass();
+        index.see(at(2, 0), hash(0));
+        assert!(index.bytes() < before, "hashes of pages that are gone take no memory");
+    }
+
+    #[test]
     fn the_bound_holds_and_is_reported() {
         let bytes_max = 100_000;
         let mut index = ContentIndex::new(bytes_max);
-        for pass in 0..3 {
+        for pass in 0..6 {
             let mut full = 0;
             for n in 0..20_000 {
                 full += u64::from(index.see(at(0, n), hash(pass * 100_000 + n)) == Seen::Full);
                 assert!(index.bytes() <= bytes_max);
             }
-            assert!(full > 10_000 && full < 20_000);
+            // What the last pass saw is kept to the end of this one; every second pass finds room.
+            assert_eq!(full < 20_000, pass % 2 == 0);
+            assert!(full > 15_000);
             assert_eq!(index.begin_pass().full, full);
         }
     }
