@@ -9,6 +9,7 @@ pub mod control;
 pub mod duplicates;
 pub mod hash;
 pub mod index;
+pub mod patrol;
 pub mod source;
 pub mod tally;
 pub mod throttle;
