@@ -92,6 +92,7 @@ class StillGuest:
             return {name.rstrip(":"): int(kib) * 1024 for name, kib, _ in fields}
 
     def stop(self) -> None:
-        """Ends it."""
-        self.process.kill()
-        self.process.communicate()
+        """Ends it; once more does nothing."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()

@@ -3,7 +3,7 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use crate::config::{LogFormat, LogLevel};
-use crate::units::{Size, Time};
+use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::net::SocketAddr;
@@ -447,18 +447,12 @@ pub struct DuplicatesArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub image: Vec<PathBuf>,
     /// Compare only this part of the contents, chosen so that equal pages stay together
-    #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = percent)]
-    pub sample: f64,
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub sample: Percent,
     /// Use at most this much of one core
-    #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = percent)]
-    pub cpu: f64,
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub cpu: Percent,
     /// For programs: {complete, vms, images, total, problems}
     #[arg(long)]
     pub json: bool,
-}
-
-/// `10%` or `10`: above 0, at most 100.
-fn percent(text: &str) -> Result<f64, String> {
-    let value: Option<f64> = text.trim().trim_end_matches('%').trim_end().parse().ok();
-    value.filter(|v| *v >= 0.01 && *v <= 100.0).ok_or_else(|| "write it like 10%: from 0.01% to 100%".to_string())
 }

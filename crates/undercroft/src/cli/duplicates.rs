@@ -45,7 +45,7 @@ pub fn run(args: &DuplicatesArgs, out: &mut Out) -> Result<(), Failure> {
     if nothing && !found.problems.is_empty() {
         return Err(Failure::Said(found.problems.join("\n")));
     }
-    let options = Options { sample: args.sample / 100.0, cpu_percent: args.cpu };
+    let options = Options { sample: args.sample.value() / 100.0, cpu_percent: args.cpu.value() };
     let bar = bar();
     let began = std::time::Instant::now();
     let mut progress = |passed: u64, total: u64, what: &str| {
