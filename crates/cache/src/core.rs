@@ -130,6 +130,8 @@ pub struct Core<P: Plant = Sound> {
     content_key: ContentKey,
     /// Disks that have something to do once the replies are out; each at most once.
     spare: Vec<DiskId>,
+    /// One of them should not wait for the end of a batch.
+    spare_presses: bool,
     plant: P,
 }
 
@@ -151,7 +153,7 @@ impl<P: Plant> Core<P> {
     pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
         let arena = Arena::new(arena_frames(options.memory_bytes))?;
         let content_key = options.content_key;
-        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), plant })
+        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), spare_presses: false, plant })
     }
 
     /// Adds a disk.
@@ -250,6 +252,7 @@ impl<P: Plant> Core<P> {
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
                 disk.request(req, cx);
                 disk.go_on(cx);
+                self.spare_presses |= disk.side.presses();
                 if disk.side.exclusive.is_some() && !disk.spare_listed {
                     disk.spare_listed = true;
                     self.spare.push(req.disk);
@@ -268,6 +271,7 @@ impl<P: Plant> Core<P> {
                 }
             }
             Event::Spare { copies } => {
+                self.spare_presses = false;
                 while let Some(id) = self.spare.pop() {
                     let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
                     disk.spare_listed = false;
@@ -303,6 +307,12 @@ impl<P: Plant> Core<P> {
     #[inline]
     pub fn wants_spare(&self) -> bool {
         !self.spare.is_empty()
+    }
+
+    /// Whether so much of that has gathered that it should not wait for the end of a batch.
+    #[inline]
+    pub fn presses_for_spare(&self) -> bool {
+        self.spare_presses
     }
 
     /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is

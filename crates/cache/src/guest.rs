@@ -72,6 +72,12 @@ impl GuestSide {
         !self.later.is_empty()
     }
 
+    /// Whether so much waits to be hashed that it should not wait for the end of a batch.
+    #[inline]
+    pub(crate) fn presses(&self) -> bool {
+        self.later.len() >= LATER_MAX / 2
+    }
+
     /// Blocks of the disk's capacity that the table of guest pages takes instead.
     pub(crate) fn overhead_blocks(&self) -> u32 {
         let bytes = self.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages()));
@@ -83,11 +89,6 @@ impl<P: Plant> Disk<P> {
     /// The disk's guest has `pages` pages of memory from now on, none of them known; 0 if there is no guest whose
     /// memory can be seen. The table of them takes room from the disk's share; the caller sees to the arena.
     pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Arena) {
-        if self.plant.has(Bug::GuestNotForgotten)
-            && self.side.exclusive.as_ref().is_some_and(|e| e.residency().pages() == pages)
-        {
-            return;
-        }
         self.side.exclusive = None;
         self.side.refused_bytes = 0;
         self.cancel(0, u64::MAX);
@@ -187,8 +188,9 @@ impl<P: Plant> Disk<P> {
     }
 
     fn copy_at_reuse<E: Effects>(&mut self, page: u32, what: Resident, cx: &mut Cx<'_, E>) {
+        // Nothing that waits may be dealt with here: it could evict the very slot that is being served.
         if self.side.later.len() >= LATER_MAX {
-            self.run_oldest(cx);
+            return self.exclusive_mut().missed();
         }
         let mut frame = cx.arena.take().expect("the ceiling covers every disk's allowance");
         if cx.fx.copy_guest_page(self.id, page, frame.bytes_mut()) {
@@ -211,9 +213,23 @@ impl<P: Plant> Disk<P> {
             return;
         }
         if self.side.later.len() >= LATER_MAX {
-            self.run_oldest(cx);
+            return self.learn(block, held, cx);
         }
         self.side.later.push_back(Job { block: Some(block), held, what: What::Learn });
+    }
+
+    /// Notes the hash of what the disk holds of `block`.
+    fn learn<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
+        let hash = self.side.key.hash(held.bytes());
+        if let Some(e) = &mut self.side.exclusive {
+            e.residency_mut().learn(block, hash.get());
+        }
+        if let Some(slot) = self.index.peek(block)
+            && self.frames[slot as usize].as_ref().is_some_and(|f| f.is_same(&held))
+        {
+            self.set_hash(slot, hash.get());
+        }
+        cx.arena.release(held);
     }
 
     /// Whether anybody wants to know the hash of `block`'s content.
@@ -322,20 +338,10 @@ impl<P: Plant> Disk<P> {
             }
             return;
         };
-        let hash = self.side.key.hash(held.bytes());
         match what {
-            What::Learn => {
-                if let Some(e) = &mut self.side.exclusive {
-                    e.residency_mut().learn(block, hash.get());
-                }
-                if let Some(slot) = self.index.peek(block)
-                    && self.frames[slot as usize].as_ref().is_some_and(|f| f.is_same(&held))
-                {
-                    self.set_hash(slot, hash.get());
-                }
-                cx.arena.release(held);
-            }
+            What::Learn => self.learn(block, held, cx),
             What::Verify(what) => {
+                let hash = self.side.key.hash(held.bytes());
                 let same = what.has_tag(hash.get()) || self.plant.has(Bug::CaptureUnverified);
                 let zeroes = !same && is_zeroes(held.bytes());
                 if let Some(e) = &mut self.side.exclusive {

@@ -287,6 +287,11 @@ impl Exclusive {
         }
     }
 
+    /// A page was to be copied at reuse, and there was no room for the copy.
+    pub fn missed(&mut self) {
+        self.stats.captures_tried -= 1;
+    }
+
     /// A block was evicted and its content is gone: if no early copy was tried, or one was in vain, it came too late.
     fn lost(&mut self, what: &Resident) {
         let age = &mut self.ages[what.class as usize];

@@ -14,7 +14,7 @@ use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, Overrides, ServePl
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
 };
 use undercroft::latency::Histogram;
 use undercroft_cache::DiskStats;
@@ -48,6 +48,7 @@ impl Memory {
             nbd: plan.nbd,
             frontends: vec![],
             cache: CacheStatus::new(plan.policy, plan.share_bytes, &stats),
+            exclusive: ExclusiveStatus { mode: "auto".into(), state: "no guest".into(), ..ExclusiveStatus::default() },
             counters: DiskCounters::from(&stats),
             latency: DiskLatency { read_hit: latency(), ..DiskLatency::default() },
             stalled_ops: 0,
@@ -70,6 +71,7 @@ impl Daemon for Memory {
             uptime_seconds: 1.5,
             config_file: None,
             workers: 2,
+            copying_seconds: 0.25,
             nbd: vec![],
             store: StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() },
             disks: plan.disks.iter().map(Self::disk_status).collect(),

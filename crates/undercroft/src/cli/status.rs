@@ -184,6 +184,43 @@ fn detail(d: &DiskStatus) -> String {
         d.cache.policy
     );
     rows.push(("cached", share));
+    let e = &d.exclusive;
+    rows.push(("exclusive", format!("{}{}", e.state, e.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))));
+    if e.guest_pages > 0 {
+        let pages = |n: u64| human_size(n.saturating_mul(4096));
+        rows.push((
+            "  kept",
+            format!(
+                "{} not in the guest, {} about to leave it, {} in both",
+                pages(e.hot_blocks),
+                pages(e.probation_blocks),
+                pages(e.cold_blocks)
+            ),
+        ));
+        rows.push((
+            "  guest",
+            format!(
+                "{} of {} known; table {}",
+                pages(e.guest_pages_held),
+                pages(e.guest_pages),
+                human_size(e.table_bytes)
+            ),
+        ));
+        rows.push((
+            "  evictions",
+            format!(
+                "{} ({} cached already); {} of {} captured at reuse ({} zeroed)",
+                e.evictions, e.evictions_cached, e.captures, e.captures_tried, e.captures_zeroed
+            ),
+        ));
+        rows.push((
+            "  early copies",
+            format!(
+                "{} of {} good, {} too early; at age {} (read), {} (written)",
+                e.early, e.early_tried, e.early_lapsed, e.age_read, e.age_write
+            ),
+        ));
+    }
     rows.push((
         "hits",
         format!(

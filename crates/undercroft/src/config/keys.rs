@@ -38,6 +38,8 @@ pub const POLL_MAX: Duration = Duration::from_millis(10);
 pub const WORKERS_MAX: usize = 256;
 /// Workers at most if no number is given.
 pub const WORKERS_DEFAULT_MAX: usize = 16;
+/// Percent of a processor for copying and hashing guest memory.
+pub const COPY_CPU_PERCENT_DEFAULT: u32 = 20;
 /// Longest serial number that virtio-blk can carry, in bytes.
 pub const SERIAL_BYTES_MAX: usize = 20;
 /// Longest path of a unix socket, in bytes.
@@ -152,6 +154,13 @@ pub const DAEMON: Section = Section {
             "`50us`",
             "`0` (off) to `10ms`",
             "How long a worker looks for the next request at most before it sleeps. It polls only while that pays. Disks can differ."
+        ),
+        key!(
+            "copy_cpu",
+            "number",
+            "`20`",
+            "0 to 100",
+            "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what guests do not hold. With 0 nothing is copied."
         ),
         key!(
             "metrics",
@@ -330,6 +339,13 @@ pub const DISK: Section = Section {
             "`512KiB`",
             "`0` (off) to `4MiB`",
             "How far to read ahead of a proven sequential stream at most."
+        ),
+        key!(
+            "exclusive",
+            "text",
+            "`auto`",
+            "`auto`, `off`, `capture` or `delayed`",
+            "Keep what the guest does not hold, as learned from its requests and its memory (vhost-user only). `auto` finds out which way pays, and keeps whatever passes where none does; `capture` copies pages when the guest reuses them; `delayed` copies them shortly before it evicts them, for guests that zero pages."
         ),
         key!(
             "write_allocate",

@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// Everything `serve` needs, however it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub struct DaemonPlan {
     pub workers: usize,
     /// Bound of polling for disks that have none of their own.
     pub poll: Duration,
+    /// Percent of one processor that each worker may spend on copying and hashing guest memory.
+    pub copy_cpu_percent: u32,
     /// Logging.
     pub log: LogPlan,
     /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.
@@ -187,6 +189,8 @@ pub struct DiskPlan {
     pub readahead_bytes: u32,
     /// Whether a written block that was not cached becomes cached.
     pub write_allocate: bool,
+    /// How the cache is kept exclusive of the guest's.
+    pub exclusive: ExclusiveMode,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.

@@ -22,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use undercroft_cache::limits::DISKS_MAX;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// A plan and what is wrong with it. With an error among the problems the plan is only good for looking at.
 #[derive(Clone, Debug)]
@@ -185,6 +185,9 @@ impl<'m> Resolver<'m> {
             disk_access: self.group(d, "disk_group", &d.disk_group),
             workers: workers.map_or(self.machine.cpus.clamp(1, keys::WORKERS_DEFAULT_MAX), |n| n as usize),
             poll: self.poll(at("poll"), "daemon", d.poll).unwrap_or(keys::POLL_DEFAULT),
+            copy_cpu_percent: self
+                .bounded(at("copy_cpu"), "daemon", "copy_cpu", d.copy_cpu, 0, 100)
+                .map_or(keys::COPY_CPU_PERCENT_DEFAULT, |n| n as u32),
             log: LogPlan {
                 level: over.log_level.or(level).unwrap_or(LogLevel::Info),
                 format: over.log_format.or(format).unwrap_or(LogFormat::Text),
@@ -461,6 +464,7 @@ impl<'m> Resolver<'m> {
             weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
             readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
             write_allocate: spec.write_allocate.unwrap_or(true),
+            exclusive: self.exclusive(at("exclusive"), place, spec.exclusive.as_deref()),
             queues: queues.map_or(keys::QUEUES_DEFAULT, |q| q as u16),
             queue_size: self.queue_size(at("queue_size"), place, spec.queue_size),
             poll: self.poll(at("poll"), place, spec.poll).unwrap_or(daemon.poll),
@@ -606,6 +610,19 @@ impl<'m> Resolver<'m> {
             };
             self.error(line, place, format!("unknown policy \"{}\"", clip(text)), remedy);
             keys::POLICY_DEFAULT
+        })
+    }
+
+    fn exclusive(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> ExclusiveMode {
+        let Some(text) = text else { return ExclusiveMode::default() };
+        text.parse().unwrap_or_else(|_| {
+            let known: Vec<&str> = ExclusiveMode::ALL.iter().map(|m| m.name()).collect();
+            let remedy = match nearest(text, known.iter().copied()) {
+                Some(near) => format!("did you mean \"{near}\"? known are {}", known.join(", ")),
+                None => format!("known are {}", known.join(", ")),
+            };
+            self.error(line, place, format!("exclusive: unknown mode \"{}\"", clip(text)), remedy);
+            ExclusiveMode::default()
         })
     }
 

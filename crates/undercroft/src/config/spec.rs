@@ -69,6 +69,8 @@ pub struct DaemonSpec {
     pub workers: Option<u64>,
     /// `poll`.
     pub poll: Option<Time>,
+    /// `copy_cpu`.
+    pub copy_cpu: Option<u64>,
     /// `metrics`.
     pub metrics: Option<String>,
     /// `log_level`.
@@ -123,6 +125,9 @@ pub struct DiskSpec {
     /// Whether a written block that was not cached becomes cached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_allocate: Option<bool>,
+    /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive: Option<String>,
     /// Serial number that the guest sees, at most 20 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

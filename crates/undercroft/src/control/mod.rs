@@ -13,8 +13,8 @@ pub mod status;
 
 pub use server::{ControlListeners, ControlServer, ListenError};
 pub use status::{
-    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, LatencyBucket,
-    LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
+    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus,
+    LatencyBucket, LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
 };
 
 use crate::config::keys::nearest;

@@ -48,6 +48,22 @@ pub trait Port: Send {
     /// Whether `fds` would now return something else than at the last call of `fds`.
     fn fds_changed(&mut self) -> bool;
 
+    /// Pages of guest memory that the port sees, if that has changed since the last call, or if what they hold may be
+    /// something else altogether: the guest was reset, its memory is mapped anew. 0 if there is none.
+    fn guest_memory_changed(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// The page of guest memory that bytes `at .. at + 4096` of request `tag` are; see `Effects::guest_page`.
+    fn guest_page(&mut self, _tag: u32, _at: usize) -> Option<u32> {
+        None
+    }
+
+    /// Copies a page of guest memory; false if there is none of that number.
+    fn copy_guest_page(&mut self, _page: u32, _to: &mut [u8; 4096]) -> bool {
+        false
+    }
+
     /// Requests taken and not yet replied.
     fn inflight(&self) -> usize;
 

@@ -103,11 +103,14 @@ impl Service {
         }
         let one = |e: ServiceError| vec![e];
         let mut workers = Vec::new();
+        // One key for all, so that contents can be compared across workers.
+        let core = CoreOptions::new(plan.store.memory_bytes);
         for n in 0..plan.daemon.workers.max(1) {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
-                core: CoreOptions::new(plan.store.memory_bytes),
+                core: core.clone(),
                 poll_ns_max: 0,
+                copy_cpu_percent: plan.daemon.copy_cpu_percent,
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
