@@ -373,7 +373,9 @@ mod tests {
     #[test]
     fn percentages_are_read_exactly() {
         let percent = |s: &str| s.parse::<Percent>().map(|p| p.0).map_err(|e| e.to_string());
-        for (text, hundredths) in [("5%", 500), ("5", 500), (" 0.5 % ", 50), ("100%", 10_000), ("0.01%", 1), ("12.50%", 1250)] {
+        for (text, hundredths) in
+            [("5%", 500), ("5", 500), (" 0.5 % ", 50), ("100%", 10_000), ("0.01%", 1), ("12.50%", 1250)]
+        {
             assert_eq!(percent(text), Ok(hundredths), "{text}");
         }
         for bad in ["", "%", "0", "0%", "100.01%", "101", "-1%", "5%%", "five", "0.001%", "1e1%", "inf", "NaN"] {

@@ -72,6 +72,7 @@ impl Daemon for Memory {
             config_file: None,
             workers: 2,
             copying_seconds: 0.25,
+            scan: None,
             nbd: vec![],
             store: StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() },
             disks: plan.disks.iter().map(Self::disk_status).collect(),

@@ -20,7 +20,8 @@ pub mod spec;
 pub use change::PlanChange;
 pub use machine::Machine;
 pub use plan::{
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, Overrides, ScanPlan, ServePlan, SocketAccess, StorePlan,
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, Overrides, ScanPlan, ServePlan, SocketAccess,
+    StorePlan,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};

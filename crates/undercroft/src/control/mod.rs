@@ -14,7 +14,7 @@ pub mod status;
 pub use server::{ControlListeners, ControlServer, ListenError};
 pub use status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus,
-    LatencyBucket, LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
+    LatencyBucket, LatencySnapshot, ReloadReport, ScanStatus, Status, StoreStatus, VersionInfo,
 };
 
 use crate::config::keys::nearest;

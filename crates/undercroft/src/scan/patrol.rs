@@ -154,7 +154,10 @@ impl Patrol {
     pub fn stop(&self) {
         *lock(&self.shared.stopping.0) = true;
         self.shared.stopping.1.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
+        // The scanner itself may be the last to let go of what owns it.
+        if let Some(thread) = lock(&self.thread).take()
+            && thread.thread().id() != std::thread::current().id()
+        {
             let _ = thread.join();
         }
     }
@@ -420,7 +423,8 @@ mod tests {
     }
 
     fn settings(period_ms: u64) -> Settings {
-        let limits = Limits { period_ns_min: period_ms * 1_000_000, period_ns_max: period_ms * 1_000_000, ..Limits::default() };
+        let limits =
+            Limits { period_ns_min: period_ms * 1_000_000, period_ns_max: period_ms * 1_000_000, ..Limits::default() };
         Settings { cpu_percent: 100.0, limits, index_bytes: 1 << 20 }
     }
 

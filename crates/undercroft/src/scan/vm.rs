@@ -109,6 +109,16 @@ pub fn find(pids: &[u32]) -> io::Result<Found> {
     Ok(found)
 }
 
+/// The memory of one guest, by the number of its process.
+///
+/// # Errors
+/// `NotFound` if there is no such process, `PermissionDenied` without `CAP_SYS_PTRACE`.
+pub fn memory_of(pid: u32) -> io::Result<Vec<Source>> {
+    let process = Arc::new(Process::open(pid)?);
+    let frames = KPageFlags::open().ok().map(Arc::new);
+    Ok(Found::default().guest(&process, "", &Arguments::default(), frames.as_ref())?.ram)
+}
+
 /// What to do where another process's memory is closed to us.
 pub fn need_ptrace() -> &'static str {
     "it needs CAP_SYS_PTRACE, or to run as the user of that process where kernel.yama.ptrace_scope is 0; run it as root"

@@ -8,7 +8,7 @@ use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
-    ExclusiveStatus, FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
+    ExclusiveStatus, FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, ScanStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
@@ -133,6 +133,7 @@ impl Daemon for Service {
             copying_seconds: copying_ns as f64 / 1e9,
             nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
             store,
+            scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
             disks,
         }
     }

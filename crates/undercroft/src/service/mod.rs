@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod exports;
+mod scan;
 
 pub use disk::ServedDisk;
 
@@ -13,6 +14,7 @@ use crate::backend::OpenError;
 use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
+use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
@@ -80,6 +82,8 @@ pub struct Service {
     nbd: Mutex<Vec<NbdServer>>,
     /// Held while disks come, go or change.
     change: Mutex<()>,
+    /// The scanner of guests' memory, if there is one.
+    patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
     started: Instant,
 }
@@ -105,6 +109,7 @@ impl Service {
         let mut workers = Vec::new();
         // One key for all, so that contents can be compared across workers.
         let core = CoreOptions::new(plan.store.memory_bytes);
+        let content_key = core.content_key;
         for n in 0..plan.daemon.workers.max(1) {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
@@ -121,6 +126,7 @@ impl Service {
             disks: RwLock::default(),
             nbd: Mutex::default(),
             change: Mutex::default(),
+            patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
         });
@@ -142,6 +148,7 @@ impl Service {
             }
         }
         if errors.is_empty() {
+            *lock(&service.patrol) = scan::start(&service, content_key);
             return Ok(service);
         }
         service.shut_down();
@@ -257,6 +264,9 @@ impl Service {
     /// Stops listening, finishes what is under way, closes every image and ends the workers.
     pub fn shut_down(&self) {
         self.request_stop();
+        // It asks the workers, so it goes before them.
+        let patrol = lock(&self.patrol).take();
+        drop(patrol);
         let _change = lock(&self.change);
         for server in lock(&self.nbd).drain(..) {
             server.stop();
