@@ -76,6 +76,7 @@ impl Daemon for Memory {
             config_file: None,
             workers: 2,
             copying_seconds: 0.25,
+            scan: None,
             nbd: vec![],
             store: StoreStatus {
                 memory_bytes: plan.store.memory_bytes,

@@ -124,6 +124,7 @@ impl ServePlan {
             if all.is_empty() { "off".to_string() } else { all.join(", ") }
         };
         tell("nbd", listeners(self), listeners(new));
+        tell("scan", self.scan.to_string(), new.scan.to_string());
     }
 
     /// This plan with a disk changed and all shares worked out afresh: what `Daemon::change_disk` should bring about.

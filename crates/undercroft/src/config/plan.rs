@@ -6,6 +6,7 @@
 use crate::backend::ImageSpec;
 use crate::ksm::KsmPlan;
 use crate::pressure::PressurePlan;
+use crate::units::{Percent, Size, Time};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,8 +30,38 @@ pub struct ServePlan {
     pub daemon: DaemonPlan,
     /// Where NBD clients connect; none unless asked for.
     pub nbd: Vec<NbdListen>,
+    /// The scan of guests' memory.
+    pub scan: ScanPlan,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+}
+
+/// The scan of guests' memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanPlan {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Processor time at most, of one core.
+    pub cpu: Percent,
+    /// Shortest time between two scans.
+    pub period_min: Duration,
+    /// Longest; at least the shortest.
+    pub period_max: Duration,
+    /// Most that the index takes, in bytes.
+    pub memory_bytes: u64,
+    /// Where the process numbers of VMs stand that do not connect over vhost-user: VM and absolute path.
+    pub pid_files: Vec<(String, PathBuf)>,
+}
+
+impl fmt::Display for ScanPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.enabled {
+            return f.write_str("off");
+        }
+        let (min, max) = (Time::from(self.period_min), Time::from(self.period_max));
+        write!(f, "every {min} to {max} at {} of a core, {} of memory", self.cpu, Size(self.memory_bytes))?;
+        self.pid_files.iter().try_for_each(|(vm, path)| write!(f, ", {vm} by {}", path.display()))
+    }
 }
 
 /// What the command line says instead of the file.

@@ -6,7 +6,9 @@
 use super::images::{self, Identity};
 use super::keys::{self, nearest};
 use super::machine::Machine;
-use super::plan::{DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ServePlan, SocketAccess, StorePlan};
+use super::plan::{
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ScanPlan, ServePlan, SocketAccess, StorePlan,
+};
 use super::problem::{Problem, Problems, Severity};
 use super::reader::place_of;
 use super::shares;
@@ -199,7 +201,51 @@ impl<'m> Resolver<'m> {
         let overrides = over.clone();
         let store = StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes) };
         let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
-        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, disks: Vec::new() }
+        let scan = self.scan(spec);
+        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, disks: Vec::new() }
+    }
+
+    fn scan(&mut self, spec: &ServeSpec) -> ScanPlan {
+        let s = &spec.scan;
+        let at = |key: &str| s.lines.get(key).copied();
+        let enabled = s.enabled.unwrap_or(false);
+        if !enabled && s.enabled.is_none() && !s.lines.is_empty() {
+            let remedy = "add enabled = true, or take the section out";
+            self.warning(s.lines.values().min().copied(), "scan", "it is not enabled".into(), remedy);
+        }
+        let [least, most] = keys::SCAN_PERIODS;
+        let mut period = |key: &'static str, time: Option<Time>, otherwise| {
+            let Some(time) = time else { return otherwise };
+            if (least..=most).contains(&time.duration()) {
+                return time.duration();
+            }
+            let remedy = format!("give {} to 1440min", Time::from(least));
+            self.error(at(key), "scan", format!("{key} must not be {time}"), remedy);
+            otherwise
+        };
+        let period_min = period("period_min", s.period_min, keys::SCAN_PERIOD_MIN_DEFAULT);
+        let period_max = period("period_max", s.period_max, keys::SCAN_PERIOD_MAX_DEFAULT.max(period_min));
+        if period_max < period_min {
+            let error = format!("period_max is shorter than period_min, {}", Time::from(period_min));
+            self.error(at("period_max"), "scan", error, "make it longer, or period_min shorter");
+        }
+        let Size(memory_bytes) = s.memory.unwrap_or(Size(keys::SCAN_MEMORY_DEFAULT));
+        if memory_bytes < keys::SCAN_MEMORY_MIN {
+            let error = format!("memory is {}, too little for an index", Size(memory_bytes));
+            self.error(at("memory"), "scan", error, format!("give at least {}", Size(keys::SCAN_MEMORY_MIN)));
+        }
+        let mut pid_files = Vec::new();
+        for (vm, path, line) in &spec.pid_files {
+            let place = format!("vm \"{}\"", clip(vm));
+            let path = self.path(*line, &place, "pid_file", path);
+            if !enabled {
+                let remedy = "add [scan] with enabled = true, or take pid_file out";
+                self.warning(*line, &place, "pid_file is for [scan], which is not enabled".into(), remedy);
+            }
+            pid_files.push((vm.clone(), path));
+        }
+        let cpu = s.cpu.unwrap_or(keys::SCAN_CPU_DEFAULT);
+        ScanPlan { enabled, cpu, period_min, period_max, memory_bytes, pid_files }
     }
 
     fn memory(&mut self, spec: &ServeSpec) -> u64 {

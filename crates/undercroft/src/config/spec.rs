@@ -4,7 +4,7 @@
 //! keys; `resolve` does.
 
 use super::plan::Overrides;
-use crate::units::{Size, Time};
+use crate::units::{Percent, Size, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,6 +33,10 @@ pub struct ServeSpec {
     pub nbd_unix: Option<PathBuf>,
     /// `[nbd] tcp`.
     pub nbd_tcp: Option<String>,
+    /// `[scan]`.
+    pub scan: ScanSpec,
+    /// VMs that say where their process number is: name, `pid_file` and its line.
+    pub pid_files: Vec<(String, PathBuf, Option<usize>)>,
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
     /// Lines of the keys of `[store]` and `[nbd]`.
@@ -83,6 +87,23 @@ pub struct KsmSpec {
     pub smart_scan: Option<bool>,
     /// `use_zero_pages`.
     pub use_zero_pages: Option<bool>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// `[scan]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScanSpec {
+    /// `enabled`.
+    pub enabled: Option<bool>,
+    /// `cpu`.
+    pub cpu: Option<Percent>,
+    /// `period_min`.
+    pub period_min: Option<Time>,
+    /// `period_max`.
+    pub period_max: Option<Time>,
+    /// `memory`.
+    pub memory: Option<Size>,
     /// Lines of the keys.
     pub lines: Lines,
 }

@@ -99,6 +99,37 @@ fn daemon(f: &mut Families, s: &Status) {
     f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
     let copying = "Processor time spent on copying and hashing contents, in milliseconds.";
     f.counter("undercroft_copying_milliseconds_total", copying, &[], (s.copying_seconds * 1e3) as u64);
+    if let Some(s) = &s.scan {
+        for (name, help, value) in [
+            ("undercroft_scan_passes_total", "Passes over the memory of all guests.", s.passes),
+            ("undercroft_scan_read_pages_total", "Pages of guests read.", s.read_pages),
+            ("undercroft_scan_hole_pages_total", "Pages of guests without memory, left so.", s.hole_pages),
+            ("undercroft_scan_unreadable_pages_total", "Pages of guests that could not be read.", s.unreadable_pages),
+            (
+                "undercroft_scan_unchanged_pages_total",
+                "Pages of guests unchanged since the pass before.",
+                s.unchanged_pages,
+            ),
+            (
+                "undercroft_scan_equal_pages_total",
+                "Pages of guests equal to one met before in the pass.",
+                s.equal_pages,
+            ),
+            ("undercroft_scan_lookahead_hits_total", "Equal pages found by looking ahead.", s.lookahead_hits),
+            ("undercroft_scan_found_blocks_total", "Cached blocks found in guests.", s.found_blocks),
+            (
+                "undercroft_scan_cooled_blocks_total",
+                "Cached blocks found in guests that became the first to go.",
+                s.cooled_blocks,
+            ),
+            ("undercroft_scan_cpu_milliseconds_total", "Processor time of the scanner.", (s.cpu_seconds * 1e3) as u64),
+        ] {
+            f.counter(name, help, &[], value);
+        }
+        f.gauge("undercroft_scan_guests", "Guests in the last pass.", &[], s.guests as f64);
+        f.gauge("undercroft_scan_period_seconds", "Time between passes as of now.", &[], s.period_seconds);
+        f.gauge("undercroft_scan_index_bytes", "Memory of the scanner's index.", &[], s.index_bytes as f64);
+    }
     f.gauge("undercroft_disks", "Disks attached.", &[], s.disks.len() as f64);
     let memory = s.store.memory_bytes as f64;
     f.gauge("undercroft_store_limit_bytes", "Hard ceiling for data and metadata of the RAM store.", &[], memory);

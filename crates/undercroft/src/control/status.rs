@@ -3,8 +3,10 @@
 //! Owns the words and units of the public API: a field never changes its meaning within `/v1`. Sizes in bytes, times in
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
+use crate::config::ScanPlan;
 use crate::ksm::{Numbers, Settings};
 use crate::latency::Histogram;
+use crate::scan::patrol::Report;
 use serde::{Deserialize, Serialize};
 use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
 use utoipa::ToSchema;
@@ -32,8 +34,85 @@ pub struct Status {
     pub pressure: PressureStatus,
     /// Merging of equal pages of guests' RAM by the kernel.
     pub ksm: KsmStatus,
+    /// The scan of guests' memory; absent if it is off.
+    #[serde(default)]
+    pub scan: Option<ScanStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
+}
+
+/// The scan of guests' memory. Counts are since the daemon started, over all passes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ScanStatus {
+    /// Passes over all guests that have ended.
+    pub passes: u64,
+    /// Guests in the last pass.
+    pub guests: u64,
+    /// Seconds between passes, as of now.
+    pub period_seconds: f64,
+    /// Seconds that the last pass took.
+    pub pass_seconds: f64,
+    /// Processor time used, in seconds.
+    pub cpu_seconds: f64,
+    /// Processor time that may be used, in percent of one core.
+    pub cpu_limit_percent: f64,
+    /// Pages read.
+    pub read_pages: u64,
+    /// Pages that have no memory, and were left so.
+    pub hole_pages: u64,
+    /// Pages swapped out, and left so.
+    pub swapped_pages: u64,
+    /// Pages that could not be read.
+    pub unreadable_pages: u64,
+    /// Pages of zeroes among those read.
+    pub zero_pages: u64,
+    /// Pages with the content that they had in the pass before.
+    pub unchanged_pages: u64,
+    /// Pages equal to one met before in the same pass.
+    pub equal_pages: u64,
+    /// Of those, found by looking at what follows the last match.
+    pub lookahead_hits: u64,
+    /// Times that this look found nothing.
+    pub lookahead_misses: u64,
+    /// Contents that the index had no room for.
+    pub unindexed_pages: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Cached blocks found in guests, counted in each pass.
+    pub found_blocks: u64,
+    /// Of those, blocks that became the first to go.
+    pub cooled_blocks: u64,
+    /// What could not be scanned in the last pass, in sentences.
+    pub problems: Vec<String>,
+}
+
+impl ScanStatus {
+    /// Puts together what was asked for and what was done.
+    pub fn new(plan: &ScanPlan, r: &Report) -> Self {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        ScanStatus {
+            passes: r.passes,
+            guests: r.guests,
+            period_seconds: seconds(r.period_ns),
+            pass_seconds: seconds(r.pass_ns),
+            cpu_seconds: seconds(r.cpu_ns),
+            cpu_limit_percent: plan.cpu.value(),
+            read_pages: r.walked.present.saturating_sub(r.walked.unreadable),
+            hole_pages: r.walked.absent + r.walked.zero_frames,
+            swapped_pages: r.walked.swapped,
+            unreadable_pages: r.walked.unreadable,
+            zero_pages: r.zero_pages,
+            unchanged_pages: r.unchanged_pages,
+            equal_pages: r.equal_pages,
+            lookahead_hits: r.lookahead_hits,
+            lookahead_misses: r.lookahead_misses,
+            unindexed_pages: r.unindexed,
+            index_bytes: r.index_bytes,
+            found_blocks: r.found_blocks,
+            cooled_blocks: r.cooled_blocks,
+            problems: r.problems.clone(),
+        }
+    }
 }
 
 /// The RAM store.

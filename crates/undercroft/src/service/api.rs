@@ -8,8 +8,8 @@ use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
-    ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus, ReloadReport, Status,
-    StoreStatus,
+    ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus, ReloadReport,
+    ScanStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
@@ -143,6 +143,7 @@ impl Daemon for Service {
             store,
             pressure: PressureStatus::from(&view),
             ksm: self.ksm_status(),
+            scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
             disks,
         }
     }
