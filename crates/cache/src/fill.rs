@@ -26,7 +26,7 @@ impl<P: Plant> Disk<P> {
                 && self.frames[slot as usize].is_some()
             {
                 if let Some(page) = page {
-                    self.arrives(page, block, Class::Read, self.hash_in(slot), cx);
+                    self.arrives(page, block, Class::Read, self.hash_in(slot), Some(true), cx);
                 }
                 let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
@@ -178,7 +178,7 @@ impl<P: Plant> Disk<P> {
         if let Some(slot) = self.index.peek(block)
             && self.frames[slot as usize].is_some()
         {
-            self.arrives_for(&req, block, self.hash_in(slot), cx);
+            self.arrives_for(&req, block, self.hash_in(slot), Some(true), cx);
             let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
             copy_part(cx.fx, &req, block, frame.bytes());
             return true;
@@ -187,7 +187,7 @@ impl<P: Plant> Disk<P> {
         let frame = self.ring.take(n);
         self.near.remove(&block);
         self.ahead_used -= 1;
-        self.arrives_for(&req, block, None, cx);
+        self.arrives_for(&req, block, None, None, cx);
         copy_part(cx.fx, &req, block, frame.bytes());
         self.install(block, frame, cx);
         true
@@ -201,7 +201,7 @@ impl<P: Plant> Disk<P> {
         };
         let Some(held) = cx.arena.again_base(circle, n) else { return false };
         let req = self.recs[rec].req;
-        self.arrives_for(&req, block, None, cx);
+        self.arrives_for(&req, block, None, Some(true), cx);
         copy_part(cx.fx, &req, block, held.bytes());
         cx.arena.release(held);
         true
@@ -209,9 +209,16 @@ impl<P: Plant> Disk<P> {
 
     /// The request's part of `block` is about to be copied out.
     #[inline]
-    fn arrives_for<E: Effects>(&mut self, req: &Request, block: u64, tag: Option<ContentHash>, cx: &mut Cx<'_, E>) {
+    fn arrives_for<E: Effects>(
+        &mut self,
+        req: &Request,
+        block: u64,
+        tag: Option<ContentHash>,
+        found: Option<bool>,
+        cx: &mut Cx<'_, E>,
+    ) {
         if let Some(page) = self.page_of(req, block, cx) {
-            self.arrives(page, block, Class::Read, tag, cx);
+            self.arrives(page, block, Class::Read, tag, found, cx);
         }
     }
 
@@ -288,7 +295,7 @@ impl<P: Plant> Disk<P> {
                 None => {
                     let req = self.recs[rec].req;
                     for i in first..first + count {
-                        self.arrives_for(&req, read.first + u64::from(i), None, cx);
+                        self.arrives_for(&req, read.first + u64::from(i), None, own.then_some(false), cx);
                         copy_part(cx.fx, &req, read.first + u64::from(i), frames[i as usize].bytes());
                     }
                     self.settle_one(rec, None);

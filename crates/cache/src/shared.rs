@@ -322,6 +322,9 @@ impl<P: Plant> Disk<P> {
         // More is allowed when it is needed: a limit that goes up and down with every block costs time.
         if limit < now || (limit > now && (!self.sharing.is_on() || self.index.len() >= now)) {
             self.index.set_limit(limit);
+            if let Some(e) = &mut self.side.exclusive {
+                e.set_limit(limit);
+            }
         }
     }
 

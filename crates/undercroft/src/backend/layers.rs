@@ -22,11 +22,14 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    /// The state of an open file.
-    pub(super) fn of(file: &DiskFile, qcow2: bool) -> io::Result<Self> {
-        let stat = rustix::fs::fstat(&*file.file)?;
+    /// The state of an open file; `None` for a block device, whose state nothing tells.
+    pub(super) fn of(file: &DiskFile, qcow2: bool) -> io::Result<Option<Self>> {
+        if file.is_device {
+            return Ok(None);
+        }
+        let stat = rustix::fs::fstat(&**file.file)?;
         let times = [(stat.st_mtime, stat.st_mtime_nsec as i64), (stat.st_ctime, stat.st_ctime_nsec as i64)];
-        Ok(Self { id: file.id, size_bytes: file.size_bytes, times, qcow2 })
+        Ok(Some(Self { id: file.id, size_bytes: file.size_bytes, times, qcow2 }))
     }
 }
 
@@ -49,7 +52,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.raw");
         std::fs::write(&path, [1; 8192]).unwrap();
-        let state = |qcow2| FileState::of(&DiskFile::open(&path, true, Direct::No).unwrap().0, qcow2).unwrap();
+        let state = |qcow2| FileState::of(&DiskFile::open(&path, true, Direct::No).unwrap().0, qcow2).unwrap().unwrap();
         let before = number(&[state(false)]);
         assert_eq!(number(&[state(false)]), before);
         assert_ne!(number(&[state(true)]), before, "the same file in another format");

@@ -3,7 +3,7 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use crate::config::{LogFormat, LogLevel};
-use crate::units::{Size, Time};
+use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::net::SocketAddr;
@@ -67,14 +67,18 @@ pub enum Command {
     Status(StatusArgs),
     /// Print what QEMU and libvirt need to attach a disk
     AttachArgs(AttachArgs),
-    /// Change a disk while it serves
+    /// Change a disk, or the memory of the store, while it serves
     Set(SetArgs),
+    /// Show what the kernel merges of guests' RAM (KSM), or switch it
+    Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements
     DropCache(DropCacheArgs),
     /// Have the daemon read its configuration file again
     Reload(ReloadArgs),
     /// Stop the daemon in an orderly way
     Stop(StopArgs),
+    /// Show how much of this host's memory is held twice, by guest and by image
+    Duplicates(DuplicatesArgs),
     /// Print completions for a shell
     #[command(after_long_help = "\
 Examples:
@@ -321,18 +325,26 @@ pub enum AttachForm {
 
 /// `undercroft set`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll"]))]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll", "memory"]))]
+#[command(override_usage = "undercroft set [OPTIONS] DISK\n       undercroft set [OPTIONS] --memory SIZE")]
 #[command(after_long_help = "\
-Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
+Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio. What is
+cached and fits stays, both ways.
 
 Examples:
   undercroft set web:root --size 1GiB
   undercroft set web:root --policy arc --poll 0
+
+  The whole store, between its floor and its ceiling (`store.floor` and `store.memory` of the configuration):
+    undercroft set --memory 2GiB
 ")]
 pub struct SetArgs {
     /// The disk
-    #[arg(value_name = "DISK")]
-    pub disk: String,
+    #[arg(value_name = "DISK", required_unless_present = "memory", conflicts_with = "memory")]
+    pub disk: Option<String>,
+    /// Memory that the whole store may hold at most, metadata included; without a disk
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    pub memory: Option<Size>,
     /// Share of the store, metadata included
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -346,6 +358,54 @@ pub struct SetArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
+}
+
+/// `undercroft ksm`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+KSM is the kernel's own merging of equal pages, of all processes that marked memory for it: QEMU marks the RAM of its
+guests (mem-merge=on, its default). It merges private anonymous memory only. RAM that is shared with another process, as
+vhost-user needs it (memory-backend-memfd or -file with share=on), is never merged, whatever is set here.
+
+WARNING, side channels: merging lets a guest find out, by how long its own writes take, whether another guest holds the
+same page. Keys, addresses and versions of programs leak that way, and Rowhammer attacks have changed merged pages. Use it
+only among guests that may know each other's memory.
+
+`status` reads /sys and /proc itself and needs no daemon; guests of other users are told only to root. `on` and `off` go
+through the daemon, because it keeps what it found and puts it back when it ends, after a crash when it is started again.
+
+Examples:
+  undercroft ksm status
+  undercroft ksm status --json | jq '.guests[] | {name, mergeable_bytes, merged_bytes}'
+  undercroft ksm on
+  undercroft ksm off --unmerge
+")]
+pub struct KsmArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub command: KsmCommand,
+}
+
+/// What to do about KSM.
+#[derive(Debug, Subcommand)]
+pub enum KsmCommand {
+    /// Show settings, numbers, and the RAM of every QEMU process: what can be merged, what cannot, what is
+    Status {
+        /// For programs: {available, settings, numbers, guests}
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have the daemon set KSM up as [ksm] of its configuration says, and keep what it finds (read the warning in --help)
+    On(ControlArgs),
+    /// Have the daemon put back what it found
+    Off {
+        /// Make all merged pages of the machine private again first; takes the memory that merging had saved
+        #[arg(long)]
+        unmerge: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        control: ControlArgs,
+    },
 }
 
 /// `undercroft drop-cache`.
@@ -403,4 +463,54 @@ pub struct StopArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
+}
+
+/// `undercroft duplicates`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Looks at the memory of every QEMU process of this host and at the page cache of their disk images, and says what is held more
+than once. The guests need not run their disks on Undercroft. Nothing is written, and nothing is brought into memory: pages
+swapped out, given back by a balloon or not cached stay so. The guests go on meanwhile, so the figures are of no single moment.
+
+Needs root, or CAP_SYS_PTRACE and CAP_SYS_ADMIN's view of the files. Takes 16 bytes of memory for each page compared (0.4 %).
+
+Examples:
+  undercroft duplicates
+  undercroft duplicates --sample 10%           a tenth of the contents: faster, and estimates
+  undercroft duplicates --pid 4711             one process, of whatever program
+  undercroft duplicates --image /srv/base.qcow2   this file's page cache, too
+  undercroft duplicates --cpu 20%              use at most a fifth of a core
+  undercroft duplicates --json | jq .total.give_back_bytes
+
+Columns:
+  PRESENT      memory of the guest that is there
+  ZERO         of that, pages full of zeroes
+  SAME VM      pages equal to another of the same guest, all but the first of each content
+  OTHER VMS    pages equal to one of another guest
+  PAGE CACHE   pages that the host holds in its page cache, too
+  GIVE BACK    what would be free if every content were held once and zeroes not at all; equal pages of several guests
+               count in equal parts
+
+Exit codes:
+  0    done, or there is no guest
+  1    failed; nothing could be read
+  2    used wrongly
+  130  interrupted; the report is of what had been read
+")]
+pub struct DuplicatesArgs {
+    /// Look at this process instead of at every QEMU process; may be repeated
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Look at the page cache of this file, too, though no guest has it open; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image: Vec<PathBuf>,
+    /// Compare only this part of the contents, chosen so that equal pages stay together
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub sample: Percent,
+    /// Use at most this much of one core
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub cpu: Percent,
+    /// For programs: {complete, vms, images, total, problems}
+    #[arg(long)]
+    pub json: bool,
 }

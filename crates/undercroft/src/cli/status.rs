@@ -6,7 +6,7 @@ use super::args::StatusArgs;
 use super::output::Out;
 use super::{Failure, control_socket};
 use crate::control::client::{self, disk_path};
-use crate::control::{DiskState, DiskStatus, LatencySnapshot, Status};
+use crate::control::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
 use crate::units::{Time, human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
@@ -83,6 +83,23 @@ fn duration(seconds: f64) -> String {
     }
 }
 
+/// A line about the scan of guests' memory, and one for each guest that cannot be scanned.
+fn scanned(s: &ScanStatus) -> String {
+    let pages = |n: u64| human_size(n.saturating_mul(4096));
+    let mut text = format!(
+        "scan: {} in {}, every {}; {} read, {} found in the cache, {} made the first to go; {} of processor time\n",
+        if s.guests == 1 { "1 guest".to_string() } else { format!("{} guests", s.guests) },
+        if s.passes == 1 { "1 pass".to_string() } else { format!("{} passes", s.passes) },
+        duration(s.period_seconds),
+        pages(s.read_pages),
+        pages(s.found_blocks),
+        pages(s.cooled_blocks),
+        human_time((s.cpu_seconds * 1e9) as u64),
+    );
+    s.problems.iter().for_each(|p| text += &format!("scan: {p}\n"));
+    text
+}
+
 /// A line for each disk.
 fn overview(status: &Status, before: Option<&Status>) -> String {
     let store = &status.store;
@@ -97,6 +114,16 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
         human_size(store.metadata_bytes),
         if status.workers == 1 { "1 worker".to_string() } else { format!("{} workers", status.workers) },
     );
+    if store.saved_bytes > 0 {
+        text += &format!(
+            "{} of what is cached take no memory: held once for several blocks, or zeroes\n",
+            human_size(store.saved_bytes)
+        );
+    }
+    text += &notes(status);
+    if let Some(scan) = &status.scan {
+        text += &scanned(scan);
+    }
     if status.disks.is_empty() {
         return text + "no disks\n";
     }
@@ -153,6 +180,36 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
     text
 }
 
+/// Lines about memory that is given back and about KSM, where there is something to say.
+fn notes(status: &Status) -> String {
+    let (store, p, ksm) = (&status.store, &status.pressure, &status.ksm);
+    let mut text = String::new();
+    if store.limit_bytes < store.memory_bytes {
+        text +=
+            &format!("memory set by hand: {} of {}\n", human_size(store.limit_bytes), human_size(store.memory_bytes));
+    }
+    if p.direction != PressureDirection::Full {
+        let way = match p.direction {
+            PressureDirection::Giving => "giving memory back",
+            PressureDirection::Growing => "growing again",
+            PressureDirection::Waiting | PressureDirection::Full => "waiting until memory is no longer short",
+        };
+        let allowed = human_size(store.allowed_bytes);
+        let ago = p.last_seconds_ago.map_or(String::new(), |s| format!(", {} ago", duration(s as f64)));
+        let cause = p.last_cause.as_deref().unwrap_or("memory was short");
+        text += &format!("{way}: {allowed} allowed, floor {} ({cause}{ago})\n", human_size(store.floor_bytes));
+    }
+    if ksm.managed {
+        let pages = |n: Option<i64>| human_size(u64::try_from(n.unwrap_or(0)).unwrap_or(0).saturating_mul(4096));
+        let (saved, shared) = (pages(ksm.numbers.pages_sharing), pages(ksm.numbers.pages_shared));
+        text += &format!("KSM is managed: {saved} saved by {shared} of merged pages\n");
+    }
+    for problem in &ksm.problems {
+        text += &format!("KSM: {problem}\n");
+    }
+    text
+}
+
 fn state(disk: &DiskStatus) -> &'static str {
     match disk.state {
         DiskState::Serving => "serving",
@@ -184,6 +241,21 @@ fn detail(d: &DiskStatus) -> String {
         d.cache.policy
     );
     rows.push(("cached", share));
+    let s = &d.sharing;
+    let with = match &s.trust {
+        None => "nothing".to_string(),
+        Some(trust) => format!(
+            "{} in common, {} zeroes; charged for {}; trust group {trust}{}",
+            human_size(s.shared_bytes),
+            human_size(s.zero_bytes),
+            human_size(s.charged_bytes),
+            if s.base { ", and all disks on its base" } else { "" }
+        ),
+    };
+    rows.push(("shares", with));
+    if d.counters.shared_hit_blocks > 0 {
+        rows.push(("hits at others", format!("{} blocks of the base", d.counters.shared_hit_blocks)));
+    }
     let e = &d.exclusive;
     rows.push(("exclusive", format!("{}{}", e.state, e.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))));
     if e.guest_pages > 0 {

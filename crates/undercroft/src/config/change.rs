@@ -20,6 +20,10 @@ pub struct PlanChange {
     pub added: Vec<DiskPlan>,
     /// The new level of logging.
     pub log_level: Option<LogLevel>,
+    /// `[ksm]`, if it differs.
+    pub ksm: Option<crate::ksm::KsmPlan>,
+    /// Whether `[pressure]` or the floor differs.
+    pub pressure: bool,
     /// What cannot be done live, in words: `daemon.workers: 2 -> 4`.
     pub needs_restart: Vec<String>,
     /// The plan that holds once all of it is done.
@@ -38,6 +42,15 @@ impl ServePlan {
             result.daemon.log.level = new.daemon.log.level;
         }
         result.daemon.poll = new.daemon.poll;
+        if self.ksm != new.ksm {
+            change.ksm = Some(new.ksm.clone());
+            result.ksm = new.ksm.clone();
+        }
+        // The floor was checked against the new file's memory; what runs keeps the old.
+        let floor_bytes = new.store.floor_bytes.min(self.store.memory_bytes);
+        change.pressure = self.pressure != new.pressure || self.store.floor_bytes != floor_bytes;
+        result.pressure = new.pressure.clone();
+        result.store.floor_bytes = floor_bytes;
         result.disks.clear();
         for disk in &new.disks {
             let Some(old) = self.disks.iter().find(|d| d.name == disk.name) else {
@@ -97,6 +110,7 @@ impl ServePlan {
         };
         let (a, b) = (&self.daemon, &new.daemon);
         tell("store.memory", Size(self.store.memory_bytes).to_string(), Size(new.store.memory_bytes).to_string());
+        tell("store.share", self.store.share.to_string(), new.store.share.to_string());
         tell("daemon.control", a.control_socket.display().to_string(), b.control_socket.display().to_string());
         tell("daemon.control_group", group(a.control_access.gid), group(b.control_access.gid));
         tell("daemon.disk_group", group(a.disk_access.gid), group(b.disk_access.gid));
@@ -111,6 +125,7 @@ impl ServePlan {
             if all.is_empty() { "off".to_string() } else { all.join(", ") }
         };
         tell("nbd", listeners(self), listeners(new));
+        tell("scan", self.scan.to_string(), new.scan.to_string());
     }
 
     /// This plan with a disk changed and all shares worked out afresh: what `Daemon::change_disk` should bring about.
@@ -181,6 +196,8 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         readahead_bytes,
         write_allocate,
         exclusive,
+        trust,
+        share_base,
         serial,
         queues,
         queue_size,
@@ -200,6 +217,8 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
     check("readahead", *readahead_bytes == wanted.readahead_bytes);
     check("write_allocate", *write_allocate == wanted.write_allocate);
     check("exclusive", *exclusive == wanted.exclusive);
+    check("trust", *trust == wanted.trust);
+    check("share_base", *share_base == wanted.share_base);
     check("serial", *serial == wanted.serial);
     check("queues", *queues == wanted.queues);
     check("queue_size", *queue_size == wanted.queue_size);

@@ -4,6 +4,9 @@
 //! socket paths; the shares of all disks together fit into the memory of the store.
 
 use crate::backend::ImageSpec;
+use crate::ksm::KsmPlan;
+use crate::pressure::PressurePlan;
+use crate::units::{Percent, Size, Time};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,12 +22,46 @@ pub struct ServePlan {
     pub overrides: Overrides,
     /// The RAM that caches.
     pub store: StorePlan,
+    /// When memory is given back.
+    pub pressure: PressurePlan,
+    /// What the kernel is set to for merging guests' RAM.
+    pub ksm: KsmPlan,
     /// The process around it.
     pub daemon: DaemonPlan,
     /// Where NBD clients connect; none unless asked for.
     pub nbd: Vec<NbdListen>,
+    /// The scan of guests' memory.
+    pub scan: ScanPlan,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+}
+
+/// The scan of guests' memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanPlan {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Processor time at most, of one core.
+    pub cpu: Percent,
+    /// Shortest time between two scans.
+    pub period_min: Duration,
+    /// Longest; at least the shortest.
+    pub period_max: Duration,
+    /// Most that the index takes, in bytes.
+    pub memory_bytes: u64,
+    /// Where the process numbers of VMs stand that do not connect over vhost-user: VM and absolute path.
+    pub pid_files: Vec<(String, PathBuf)>,
+}
+
+impl fmt::Display for ScanPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.enabled {
+            return f.write_str("off");
+        }
+        let (min, max) = (Time::from(self.period_min), Time::from(self.period_max));
+        write!(f, "every {min} to {max} at {} of a core, {} of memory", self.cpu, Size(self.memory_bytes))?;
+        self.pid_files.iter().try_for_each(|(vm, path)| write!(f, ", {vm} by {}", path.display()))
+    }
 }
 
 /// What the command line says instead of the file.
@@ -43,6 +80,10 @@ pub struct Overrides {
 pub struct StorePlan {
     /// Hard ceiling in bytes, for data and metadata of all disks together.
     pub memory_bytes: u64,
+    /// What of it is never given back when the machine is short of memory; at most `memory_bytes`.
+    pub floor_bytes: u64,
+    /// Whether equal content is held once.
+    pub share: bool,
 }
 
 /// The process.
@@ -160,6 +201,10 @@ pub struct DiskPlan {
     pub write_allocate: bool,
     /// How the cache is kept exclusive of the guest's.
     pub exclusive: ExclusiveMode,
+    /// The trust group: one that was named, or `vm:NAME`, or `disk:NAME`.
+    pub trust: String,
+    /// Whether blocks of an image that nobody writes are held once for all disks on it.
+    pub share_base: bool,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.

@@ -5,8 +5,8 @@
 
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};
-use super::spec::{DaemonSpec, DiskSpec, Lines, ServeSpec};
-use crate::units::{Size, Time, UnitError};
+use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, PressureSpec, ScanSpec, ServeSpec};
+use crate::units::{Percent, Size, Time, UnitError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -113,11 +113,21 @@ impl Reader {
         let mut spec = ServeSpec::default();
         let mut top = self.open(root, &keys::ROOT, "");
         let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
+        let (pressure, ksm) = (top.table("pressure"), top.table("ksm"));
+        let scan = top.table("scan");
         let (vms, disks) = (top.tables("vm"), top.tables("disk"));
         if let Some((_, table)) = store {
             let mut t = self.open(table, &keys::STORE, "store");
             spec.memory = t.size("memory");
+            spec.share = t.boolean("share");
+            spec.floor = t.size("floor");
             spec.lines.append(&mut t.lines);
+        }
+        if let Some((_, table)) = pressure {
+            spec.pressure = self.pressure(table);
+        }
+        if let Some((_, table)) = ksm {
+            spec.ksm = self.ksm(table);
         }
         if let Some((_, table)) = daemon {
             spec.daemon = self.daemon(table);
@@ -128,11 +138,28 @@ impl Reader {
             spec.nbd_tcp = t.text("tcp");
             spec.lines.append(&mut t.lines);
         }
+        if let Some((_, table)) = scan {
+            let mut t = self.open(table, &keys::SCAN, "scan");
+            let mut scan = ScanSpec {
+                enabled: t.boolean("enabled"),
+                cpu: t.unit("cpu", "a percentage", "\"5%\"", Percent::from_str),
+                period_min: t.time("period_min"),
+                period_max: t.time("period_max"),
+                memory: t.size("memory"),
+                lines: Lines::new(),
+            };
+            scan.lines = t.lines;
+            spec.scan = scan;
+        }
         let mut vm_lines: BTreeMap<String, usize> = BTreeMap::new();
         for (i, (line, table)) in vms.into_iter().enumerate() {
             let mut t = self.open(table, &keys::VM, &format!("vm {}", i + 1));
             let name = t.text("name");
             let vm_disks = t.tables("disk");
+            let pid_file = t.path("pid_file");
+            let trust = t.text("trust");
+            let trust_line = t.lines.get("trust").copied();
+            let pid_line = t.lines.get("pid_file").copied();
             let line = t.lines.get("name").copied().unwrap_or(line);
             let Some(name) = name else {
                 if !table.contains_key("name") {
@@ -147,13 +174,54 @@ impl Reader {
             } else {
                 vm_lines.insert(name.clone(), line);
             }
+            spec.pid_files.extend(pid_file.map(|path| (name.clone(), path, pid_line)));
             for (line, table) in vm_disks {
-                spec.disks.extend(self.disk(line, table, Some(&name)));
+                let Some(mut disk) = self.disk(line, table, Some(&name)) else { continue };
+                if disk.trust.is_none() {
+                    disk.trust.clone_from(&trust);
+                    disk.lines.extend(trust_line.map(|l| ("trust", l)));
+                }
+                spec.disks.push(disk);
             }
         }
         for (line, table) in disks {
             spec.disks.extend(self.disk(line, table, None));
         }
+        spec
+    }
+
+    fn pressure(&mut self, table: &DeTable<'_>) -> PressureSpec {
+        let mut t = self.open(table, &keys::PRESSURE, "pressure");
+        let mut spec = PressureSpec {
+            watch: t.boolean("watch"),
+            stall: t.time("stall"),
+            available_min: t.size("available_min"),
+            give_within: t.time("give_within"),
+            calm: t.time("calm"),
+            regrow: t.time("regrow"),
+            lines: Lines::new(),
+        };
+        spec.lines = t.lines;
+        spec
+    }
+
+    fn ksm(&mut self, table: &DeTable<'_>) -> KsmSpec {
+        let mut t = self.open(table, &keys::KSM, "ksm");
+        let mut spec = KsmSpec {
+            manage: t.boolean("manage"),
+            run: t.boolean("run"),
+            pages_to_scan: t.number("pages_to_scan"),
+            sleep: t.time("sleep"),
+            advisor: t.text("advisor"),
+            advisor_target_scan_time: t.time("advisor_target_scan_time"),
+            advisor_max_cpu: t.number("advisor_max_cpu"),
+            advisor_min_pages_to_scan: t.number("advisor_min_pages_to_scan"),
+            advisor_max_pages_to_scan: t.number("advisor_max_pages_to_scan"),
+            smart_scan: t.boolean("smart_scan"),
+            use_zero_pages: t.boolean("use_zero_pages"),
+            lines: Lines::new(),
+        };
+        spec.lines = t.lines;
         spec
     }
 
@@ -200,6 +268,8 @@ impl Reader {
             readahead: t.size("readahead"),
             write_allocate: t.boolean("write_allocate"),
             exclusive: t.text("exclusive"),
+            trust: t.text("trust"),
+            share_base: t.boolean("share_base"),
             serial: t.text("serial"),
             queues: t.number("queues"),
             queue_size: t.number("queue_size"),

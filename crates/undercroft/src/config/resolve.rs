@@ -6,7 +6,9 @@
 use super::images::{self, Identity};
 use super::keys::{self, nearest};
 use super::machine::Machine;
-use super::plan::{DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ServePlan, SocketAccess, StorePlan};
+use super::plan::{
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ScanPlan, ServePlan, SocketAccess, StorePlan,
+};
 use super::problem::{Problem, Problems, Severity};
 use super::reader::place_of;
 use super::shares;
@@ -111,8 +113,8 @@ impl ServePlan {
     }
 }
 
-struct Resolver<'m> {
-    machine: &'m Machine,
+pub(super) struct Resolver<'m> {
+    pub(super) machine: &'m Machine,
     /// Where relative paths start; without one they are refused.
     base: Option<PathBuf>,
     problems: Vec<Problem>,
@@ -136,12 +138,12 @@ impl<'m> Resolver<'m> {
         }
     }
 
-    fn error(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
+    pub(super) fn error(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
         let (place, remedy) = (place.to_string(), remedy.into());
         self.problems.push(Problem { severity: Severity::Error, line, place, error, remedy });
     }
 
-    fn warning(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
+    pub(super) fn warning(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
         let (place, remedy) = (place.to_string(), remedy.into());
         self.problems.push(Problem { severity: Severity::Warning, line, place, error, remedy });
     }
@@ -174,8 +176,8 @@ impl<'m> Resolver<'m> {
             nbd.extend(self.address(line, "nbd", "tcp", text, "127.0.0.1:10809").map(NbdListen::Tcp));
         }
         let workers = self.bounded(at("workers"), "daemon", "workers", d.workers, 1, keys::WORKERS_MAX as u64);
-        let level = self.choice(at("log_level"), "log_level", &d.log_level);
-        let format = self.choice(at("log_format"), "log_format", &d.log_format);
+        let level = self.choice(at("log_level"), "daemon", "log_level", &d.log_level);
+        let format = self.choice(at("log_format"), "daemon", "log_format", &d.log_format);
         let daemon = DaemonPlan {
             control_socket,
             control_access: self.group(d, "control_group", &d.control_group),
@@ -197,7 +199,54 @@ impl<'m> Resolver<'m> {
         };
         let config_file = spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p));
         let overrides = over.clone();
-        ServePlan { config_file, overrides, store: StorePlan { memory_bytes }, daemon, nbd, disks: Vec::new() }
+        let floor_bytes = self.floor(spec, memory_bytes);
+        let store = StorePlan { memory_bytes, floor_bytes, share: spec.share.unwrap_or(true) };
+        let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
+        let scan = self.scan(spec);
+        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, disks: Vec::new() }
+    }
+
+    fn scan(&mut self, spec: &ServeSpec) -> ScanPlan {
+        let s = &spec.scan;
+        let at = |key: &str| s.lines.get(key).copied();
+        let enabled = s.enabled.unwrap_or(false);
+        if !enabled && s.enabled.is_none() && !s.lines.is_empty() {
+            let remedy = "add enabled = true, or take the section out";
+            self.warning(s.lines.values().min().copied(), "scan", "it is not enabled".into(), remedy);
+        }
+        let [least, most] = keys::SCAN_PERIODS;
+        let mut period = |key: &'static str, time: Option<Time>, otherwise| {
+            let Some(time) = time else { return otherwise };
+            if (least..=most).contains(&time.duration()) {
+                return time.duration();
+            }
+            let remedy = format!("give {} to 1440min", Time::from(least));
+            self.error(at(key), "scan", format!("{key} must not be {time}"), remedy);
+            otherwise
+        };
+        let period_min = period("period_min", s.period_min, keys::SCAN_PERIOD_MIN_DEFAULT);
+        let period_max = period("period_max", s.period_max, keys::SCAN_PERIOD_MAX_DEFAULT.max(period_min));
+        if period_max < period_min {
+            let error = format!("period_max is shorter than period_min, {}", Time::from(period_min));
+            self.error(at("period_max"), "scan", error, "make it longer, or period_min shorter");
+        }
+        let Size(memory_bytes) = s.memory.unwrap_or(Size(keys::SCAN_MEMORY_DEFAULT));
+        if memory_bytes < keys::SCAN_MEMORY_MIN {
+            let error = format!("memory is {}, too little for an index", Size(memory_bytes));
+            self.error(at("memory"), "scan", error, format!("give at least {}", Size(keys::SCAN_MEMORY_MIN)));
+        }
+        let mut pid_files = Vec::new();
+        for (vm, path, line) in &spec.pid_files {
+            let place = format!("vm \"{}\"", clip(vm));
+            let path = self.path(*line, &place, "pid_file", path);
+            if !enabled {
+                let remedy = "add [scan] with enabled = true, or take pid_file out";
+                self.warning(*line, &place, "pid_file is for [scan], which is not enabled".into(), remedy);
+            }
+            pid_files.push((vm.clone(), path));
+        }
+        let cpu = s.cpu.unwrap_or(keys::SCAN_CPU_DEFAULT);
+        ScanPlan { enabled, cpu, period_min, period_max, memory_bytes, pid_files }
     }
 
     fn memory(&mut self, spec: &ServeSpec) -> u64 {
@@ -236,7 +285,13 @@ impl<'m> Resolver<'m> {
         SocketAccess { gid }
     }
 
-    fn choice<T: clap::ValueEnum>(&mut self, line: Option<usize>, key: &str, text: &Option<String>) -> Option<T> {
+    pub(super) fn choice<T: clap::ValueEnum>(
+        &mut self,
+        line: Option<usize>,
+        place: &str,
+        key: &str,
+        text: &Option<String>,
+    ) -> Option<T> {
         let text = text.as_ref()?;
         let chosen = T::from_str(text, true).ok();
         if chosen.is_none() {
@@ -246,12 +301,12 @@ impl<'m> Resolver<'m> {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => format!("known are {}", known.join(", ")),
             };
-            self.error(line, "daemon", format!("{key}: unknown value \"{}\"", clip(text)), remedy);
+            self.error(line, place, format!("{key}: unknown value \"{}\"", clip(text)), remedy);
         }
         chosen
     }
 
-    fn bounded(
+    pub(super) fn bounded(
         &mut self,
         line: Option<usize>,
         place: &str,
@@ -407,6 +462,8 @@ impl<'m> Resolver<'m> {
         });
         DiskPlan {
             serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
+            trust: self.trust(at("trust"), place, &name, spec),
+            share_base: spec.share_base.unwrap_or(true),
             name,
             vm: spec.vm.clone(),
             image,
@@ -578,6 +635,23 @@ impl<'m> Resolver<'m> {
             self.error(line, place, format!("exclusive: unknown mode \"{}\"", clip(text)), remedy);
             ExclusiveMode::default()
         })
+    }
+
+    /// The trust group; names of VMs and disks, which stand for groups of their own, have a colon before them.
+    fn trust(&mut self, line: Option<usize>, place: &str, name: &str, spec: &DiskSpec) -> String {
+        match (&spec.trust, &spec.vm) {
+            (Some(trust), _) => {
+                let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+                if trust.is_empty() || trust.len() > keys::NAME_BYTES_MAX || !trust.chars().all(known) {
+                    let error = format!("\"{}\" cannot be the name of a trust group", clip(trust));
+                    let remedy = format!("use letters, digits, '-', '_' and '.', at most {}", keys::NAME_BYTES_MAX);
+                    self.error(line, place, error, remedy);
+                }
+                trust.clone()
+            }
+            (None, Some(vm)) => format!("vm:{vm}"),
+            (None, None) => format!("disk:{name}"),
+        }
     }
 
     fn queue_size(&mut self, line: Option<usize>, place: &str, size: Option<u64>) -> u16 {

@@ -4,7 +4,7 @@
 //! keys; `resolve` does.
 
 use super::plan::Overrides;
-use crate::units::{Size, Time};
+use crate::units::{Percent, Size, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,15 +21,92 @@ pub struct ServeSpec {
     pub overrides: Overrides,
     /// `[store] memory`.
     pub memory: Option<Size>,
+    /// `[store] share`.
+    pub share: Option<bool>,
+    /// `[store] floor`.
+    pub floor: Option<Size>,
+    /// `[pressure]`.
+    pub pressure: PressureSpec,
+    /// `[ksm]`.
+    pub ksm: KsmSpec,
     /// `[daemon]`.
     pub daemon: DaemonSpec,
     /// `[nbd] unix`.
     pub nbd_unix: Option<PathBuf>,
     /// `[nbd] tcp`.
     pub nbd_tcp: Option<String>,
+    /// `[scan]`.
+    pub scan: ScanSpec,
+    /// VMs that say where their process number is: name, `pid_file` and its line.
+    pub pid_files: Vec<(String, PathBuf, Option<usize>)>,
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
     /// Lines of the keys of `[store]` and `[nbd]`.
+    pub lines: Lines,
+}
+
+/// `[pressure]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PressureSpec {
+    /// `watch`.
+    pub watch: Option<bool>,
+    /// `stall`.
+    pub stall: Option<Time>,
+    /// `available_min`.
+    pub available_min: Option<Size>,
+    /// `give_within`.
+    pub give_within: Option<Time>,
+    /// `calm`.
+    pub calm: Option<Time>,
+    /// `regrow`.
+    pub regrow: Option<Time>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// `[ksm]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KsmSpec {
+    /// `manage`.
+    pub manage: Option<bool>,
+    /// `run`.
+    pub run: Option<bool>,
+    /// `pages_to_scan`.
+    pub pages_to_scan: Option<u64>,
+    /// `sleep`.
+    pub sleep: Option<Time>,
+    /// `advisor`.
+    pub advisor: Option<String>,
+    /// `advisor_target_scan_time`.
+    pub advisor_target_scan_time: Option<Time>,
+    /// `advisor_max_cpu`.
+    pub advisor_max_cpu: Option<u64>,
+    /// `advisor_min_pages_to_scan`.
+    pub advisor_min_pages_to_scan: Option<u64>,
+    /// `advisor_max_pages_to_scan`.
+    pub advisor_max_pages_to_scan: Option<u64>,
+    /// `smart_scan`.
+    pub smart_scan: Option<bool>,
+    /// `use_zero_pages`.
+    pub use_zero_pages: Option<bool>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// `[scan]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScanSpec {
+    /// `enabled`.
+    pub enabled: Option<bool>,
+    /// `cpu`.
+    pub cpu: Option<Percent>,
+    /// `period_min`.
+    pub period_min: Option<Time>,
+    /// `period_max`.
+    pub period_max: Option<Time>,
+    /// `memory`.
+    pub memory: Option<Size>,
+    /// Lines of the keys.
     pub lines: Lines,
 }
 
@@ -107,6 +184,12 @@ pub struct DiskSpec {
     /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive: Option<String>,
+    /// The trust group: disks that name the same one hold equal content once. That of the VM if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
+    /// Whether blocks of an image that nobody writes are held once for all disks on it; true if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_base: Option<bool>,
     /// Serial number that the guest sees, at most 20 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

@@ -3,7 +3,7 @@
 //! Owns names, units and help texts. A metric never changes its meaning: a new one gets a new name. Base units: seconds
 //! and bytes; counters end in `_total`. Invariant: buckets are cumulative counts at exact powers of two of nanoseconds.
 
-use super::status::{DiskState, DiskStatus, LatencySnapshot, Status};
+use super::status::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, Status};
 use prometheus::core::Collector;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
@@ -20,6 +20,7 @@ type Labels<'a> = [(&'a str, &'a str)];
 pub fn encode(status: &Status) -> String {
     let mut families = Families::default();
     daemon(&mut families, status);
+    memory(&mut families, status);
     for disk in &status.disks {
         disk_metrics(&mut families, disk);
     }
@@ -98,12 +99,96 @@ fn daemon(f: &mut Families, s: &Status) {
     f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
     let copying = "Processor time spent on copying and hashing contents, in milliseconds.";
     f.counter("undercroft_copying_milliseconds_total", copying, &[], (s.copying_seconds * 1e3) as u64);
+    if let Some(s) = &s.scan {
+        for (name, help, value) in [
+            ("undercroft_scan_passes_total", "Passes over the memory of all guests.", s.passes),
+            ("undercroft_scan_read_pages_total", "Pages of guests read.", s.read_pages),
+            ("undercroft_scan_hole_pages_total", "Pages of guests without memory, left so.", s.hole_pages),
+            ("undercroft_scan_unreadable_pages_total", "Pages of guests that could not be read.", s.unreadable_pages),
+            (
+                "undercroft_scan_unchanged_pages_total",
+                "Pages of guests unchanged since the pass before.",
+                s.unchanged_pages,
+            ),
+            (
+                "undercroft_scan_equal_pages_total",
+                "Pages of guests equal to one met before in the pass.",
+                s.equal_pages,
+            ),
+            ("undercroft_scan_lookahead_hits_total", "Equal pages found by looking ahead.", s.lookahead_hits),
+            ("undercroft_scan_found_blocks_total", "Cached blocks found in guests.", s.found_blocks),
+            (
+                "undercroft_scan_cooled_blocks_total",
+                "Cached blocks found in guests that became the first to go.",
+                s.cooled_blocks,
+            ),
+            ("undercroft_scan_cpu_milliseconds_total", "Processor time of the scanner.", (s.cpu_seconds * 1e3) as u64),
+        ] {
+            f.counter(name, help, &[], value);
+        }
+        f.gauge("undercroft_scan_guests", "Guests in the last pass.", &[], s.guests as f64);
+        f.gauge("undercroft_scan_period_seconds", "Time between passes as of now.", &[], s.period_seconds);
+        f.gauge("undercroft_scan_index_bytes", "Memory of the scanner's index.", &[], s.index_bytes as f64);
+    }
     f.gauge("undercroft_disks", "Disks attached.", &[], s.disks.len() as f64);
+    let saved = "Cached data that takes no memory of its own: zeroes, and contents held once for several blocks.";
+    f.gauge("undercroft_store_saved_bytes", saved, &[], s.store.saved_bytes as f64);
     let memory = s.store.memory_bytes as f64;
     f.gauge("undercroft_store_limit_bytes", "Hard ceiling for data and metadata of the RAM store.", &[], memory);
     for (kind, bytes) in [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
     {
         f.gauge("undercroft_store_bytes", "Memory of the RAM store in use, by kind.", &[("kind", kind)], bytes as f64);
+    }
+}
+
+fn memory(f: &mut Families, s: &Status) {
+    let (store, p) = (&s.store, &s.pressure);
+    for (name, help, value) in [
+        ("undercroft_store_floor_bytes", "What is never given back when memory is short.", store.floor_bytes),
+        (
+            "undercroft_store_set_bytes",
+            "What the store may hold at most: its ceiling, or less by hand.",
+            store.limit_bytes,
+        ),
+        ("undercroft_store_allowed_bytes", "What the store may hold now.", store.allowed_bytes),
+        ("undercroft_pressure_watching", "1 if the machine's memory is watched.", u64::from(p.watching)),
+    ] {
+        f.gauge(name, help, &[], value as f64);
+    }
+    for (direction, name) in [
+        (PressureDirection::Full, "full"),
+        (PressureDirection::Giving, "giving"),
+        (PressureDirection::Waiting, "waiting"),
+        (PressureDirection::Growing, "growing"),
+    ] {
+        let is = f64::from(u8::from(p.direction == direction));
+        f.gauge("undercroft_pressure_direction", "1 for the way the store goes.", &[("direction", name)], is);
+    }
+    for (name, help, value) in [
+        ("undercroft_pressure_given_total", "How often memory was given back.", p.given_count),
+        ("undercroft_pressure_given_bytes_total", "Bytes given back to the kernel.", p.given_bytes),
+        ("undercroft_pressure_ignored_stalls_total", "Stalls of others, at their own limits.", p.ignored_stalls),
+    ] {
+        f.counter(name, help, &[], value);
+    }
+    let (k, n) = (&s.ksm, &s.ksm.numbers);
+    f.gauge("undercroft_ksm_managed", "1 if this daemon has set KSM up.", &[], f64::from(u8::from(k.managed)));
+    for (name, help, value) in [
+        ("undercroft_ksm_run", "The switch of KSM: 0 off, 1 on, 2 unmerged.", k.settings.run),
+        ("undercroft_ksm_pages_to_scan", "Pages that KSM looks at before each pause.", k.settings.pages_to_scan),
+        ("undercroft_ksm_pages_shared", "Merged pages of the machine.", n.pages_shared),
+        ("undercroft_ksm_pages_sharing", "Pages saved by merging.", n.pages_sharing),
+        ("undercroft_ksm_pages_unshared", "Candidates whose content nobody else has.", n.pages_unshared),
+        ("undercroft_ksm_pages_volatile", "Candidates that change too fast.", n.pages_volatile),
+        ("undercroft_ksm_zero_pages", "Empty pages that became the zero page.", n.ksm_zero_pages),
+        ("undercroft_ksm_profit_bytes", "Bytes saved by KSM less its own.", n.general_profit),
+    ] {
+        if let Some(value) = value {
+            f.gauge(name, help, &[], value as f64);
+        }
+    }
+    if let Some(scans) = n.full_scans.and_then(|n| u64::try_from(n).ok()) {
+        f.counter("undercroft_ksm_full_scans_total", "Scans of all candidates since boot.", &[], scans);
     }
 }
 
@@ -150,6 +235,12 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         ("undercroft_cache_evictions_total", "Blocks evicted.", c.evicted_blocks),
         ("undercroft_cache_bypasses_total", "Blocks that were not let in.", c.bypassed_blocks),
         ("undercroft_cache_stale_fills_total", "Blocks not let in because they were written meanwhile.", c.stale_fills),
+        (
+            "undercroft_cache_shared_hit_blocks_total",
+            "Blocks had from another disk on the same base.",
+            c.shared_hit_blocks,
+        ),
+        ("undercroft_cache_hashed_blocks_total", "Blocks whose content was hashed, to be shared.", c.hashed_blocks),
         ("undercroft_backend_reads_total", "Reads sent to the image.", c.backend_reads),
         ("undercroft_backend_writes_total", "Writes sent to the image.", c.backend_writes),
         ("undercroft_backend_read_bytes_total", "Bytes read from the image.", c.backend_read_bytes),
@@ -159,6 +250,14 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         f.counter(name, help, &own, value);
     }
     f.gauge("undercroft_cache_bytes", "Data of a disk that is cached.", &own, d.cache.cached_bytes as f64);
+    let s = &d.sharing;
+    for (name, help, bytes) in [
+        ("undercroft_cache_zero_bytes", "Cached zeroes of a disk, which take no memory.", s.zero_bytes),
+        ("undercroft_cache_shared_bytes", "Cached data of a disk that shares its memory.", s.shared_bytes),
+        ("undercroft_cache_charged_bytes", "Memory that a disk is charged for.", s.charged_bytes),
+    ] {
+        f.gauge(name, help, &own, bytes as f64);
+    }
     f.gauge(
         "undercroft_cache_capacity_bytes",
         "Data of a disk that may be cached.",

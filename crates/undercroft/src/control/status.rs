@@ -3,7 +3,10 @@
 //! Owns the words and units of the public API: a field never changes its meaning within `/v1`. Sizes in bytes, times in
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
+use crate::config::ScanPlan;
+use crate::ksm::{Numbers, Settings};
 use crate::latency::Histogram;
+use crate::scan::patrol::Report;
 use serde::{Deserialize, Serialize};
 use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
 use utoipa::ToSchema;
@@ -27,8 +30,135 @@ pub struct Status {
     pub nbd: Vec<String>,
     /// The RAM store.
     pub store: StoreStatus,
+    /// How the store follows shortage of memory on the machine.
+    pub pressure: PressureStatus,
+    /// Merging of equal pages of guests' RAM by the kernel.
+    pub ksm: KsmStatus,
+    /// The scan of guests' memory; absent if it is off.
+    #[serde(default)]
+    pub scan: Option<ScanStatus>,
+    /// Who holds content in common.
+    pub sharing: Vec<CircleStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
+}
+
+/// What some disks hold in common. Each of them is charged for it in proportion to its blocks there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CircleStatus {
+    /// `trust` for a trust group, `base` for disks on one image that nobody writes.
+    pub kind: String,
+    /// Name of the trust group: as given, or `vm:NAME`, or `disk:NAME`. Absent for a base.
+    pub name: Option<String>,
+    /// Full names of the disks.
+    pub disks: Vec<String>,
+    /// Bytes of blocks that share their memory with others.
+    pub shared_bytes: u64,
+    /// Bytes of memory that those take.
+    pub held_bytes: u64,
+}
+
+/// What a disk holds in common with others, and what it is charged for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SharingStatus {
+    /// The trust group: as given, or `vm:NAME`, or `disk:NAME`; absent if nothing is shared.
+    pub trust: Option<String>,
+    /// Whether blocks of the image below it are shared by where they come from.
+    pub base: bool,
+    /// Bytes of cached blocks of zeroes, which take no memory.
+    pub zero_bytes: u64,
+    /// Bytes of cached blocks that share their memory with others, of this disk or another.
+    pub shared_bytes: u64,
+    /// Bytes of memory that the disk is charged for: what it alone holds, and its part of what is shared.
+    pub charged_bytes: u64,
+}
+
+impl SharingStatus {
+    /// From the core's numbers.
+    pub fn new(trust: Option<String>, base: bool, s: &DiskStats) -> Self {
+        let bytes = |blocks: u64| blocks.saturating_mul(4096);
+        SharingStatus {
+            trust,
+            base,
+            zero_bytes: bytes(s.zero_blocks),
+            shared_bytes: bytes(s.shared_blocks),
+            charged_bytes: bytes(s.charged_blocks),
+        }
+    }
+}
+
+/// The scan of guests' memory. Counts are since the daemon started, over all passes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ScanStatus {
+    /// Passes over all guests that have ended.
+    pub passes: u64,
+    /// Guests in the last pass.
+    pub guests: u64,
+    /// Seconds between passes, as of now.
+    pub period_seconds: f64,
+    /// Seconds that the last pass took.
+    pub pass_seconds: f64,
+    /// Processor time used, in seconds.
+    pub cpu_seconds: f64,
+    /// Processor time that may be used, in percent of one core.
+    pub cpu_limit_percent: f64,
+    /// Pages read.
+    pub read_pages: u64,
+    /// Pages that have no memory, and were left so.
+    pub hole_pages: u64,
+    /// Pages swapped out, and left so.
+    pub swapped_pages: u64,
+    /// Pages that could not be read.
+    pub unreadable_pages: u64,
+    /// Pages of zeroes among those read.
+    pub zero_pages: u64,
+    /// Pages with the content that they had in the pass before.
+    pub unchanged_pages: u64,
+    /// Pages equal to one met before in the same pass.
+    pub equal_pages: u64,
+    /// Of those, found by looking at what follows the last match.
+    pub lookahead_hits: u64,
+    /// Times that this look found nothing.
+    pub lookahead_misses: u64,
+    /// Contents that the index had no room for.
+    pub unindexed_pages: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Cached blocks found in guests, counted in each pass.
+    pub found_blocks: u64,
+    /// Of those, blocks that became the first to go.
+    pub cooled_blocks: u64,
+    /// What could not be scanned in the last pass, in sentences.
+    pub problems: Vec<String>,
+}
+
+impl ScanStatus {
+    /// Puts together what was asked for and what was done.
+    pub fn new(plan: &ScanPlan, r: &Report) -> Self {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        ScanStatus {
+            passes: r.passes,
+            guests: r.guests,
+            period_seconds: seconds(r.period_ns),
+            pass_seconds: seconds(r.pass_ns),
+            cpu_seconds: seconds(r.cpu_ns),
+            cpu_limit_percent: plan.cpu.value(),
+            read_pages: r.walked.present.saturating_sub(r.walked.unreadable),
+            hole_pages: r.walked.absent + r.walked.zero_frames,
+            swapped_pages: r.walked.swapped,
+            unreadable_pages: r.walked.unreadable,
+            zero_pages: r.zero_pages,
+            unchanged_pages: r.unchanged_pages,
+            equal_pages: r.equal_pages,
+            lookahead_hits: r.lookahead_hits,
+            lookahead_misses: r.lookahead_misses,
+            unindexed_pages: r.unindexed,
+            index_bytes: r.index_bytes,
+            found_blocks: r.found_blocks,
+            cooled_blocks: r.cooled_blocks,
+            problems: r.problems.clone(),
+        }
+    }
 }
 
 /// The RAM store.
@@ -36,12 +166,99 @@ pub struct Status {
 pub struct StoreStatus {
     /// Hard ceiling for data and metadata.
     pub memory_bytes: u64,
-    /// Bytes of cached data.
+    /// What is never given back when the machine is short of memory.
+    pub floor_bytes: u64,
+    /// What it may hold at most: the ceiling, or what was set by hand below it.
+    pub limit_bytes: u64,
+    /// What it may hold now: less than the limit while the machine is, or was, short of memory.
+    pub allowed_bytes: u64,
+    /// Bytes of memory that cached data takes, what several blocks share counted once.
     pub data_bytes: u64,
+    /// Bytes of cached data that take no memory of their own: zeroes, and contents held once for several blocks.
+    pub saved_bytes: u64,
     /// Bytes of metadata: indexes, policies, ghosts.
     pub metadata_bytes: u64,
     /// Bytes that I/O operations under way own.
     pub io_bytes: u64,
+}
+
+/// How the store follows shortage of memory on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PressureStatus {
+    /// Whether the machine is watched.
+    pub watching: bool,
+    /// Where shortage is seen: which of the kernel's sources are in use.
+    pub source: String,
+    /// Which way the store goes.
+    pub direction: PressureDirection,
+    /// How often memory was given back.
+    pub given_count: u64,
+    /// How many bytes went back, together.
+    pub given_bytes: u64,
+    /// Why memory was last given back.
+    pub last_cause: Option<String>,
+    /// How many seconds ago that was.
+    pub last_seconds_ago: Option<u64>,
+    /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody else's, at
+    /// the limit of his control group.
+    pub ignored_stalls: u64,
+}
+
+/// Which way the store goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PressureDirection {
+    /// It may hold all that it is to hold at most.
+    #[default]
+    Full,
+    /// It gives memory back.
+    Giving,
+    /// It keeps what it has, until there was no shortage for long enough.
+    Waiting,
+    /// It grows again.
+    Growing,
+}
+
+impl From<crate::pressure::Direction> for PressureDirection {
+    fn from(d: crate::pressure::Direction) -> Self {
+        use crate::pressure::Direction;
+        match d {
+            Direction::Full => Self::Full,
+            Direction::Giving => Self::Giving,
+            Direction::Waiting => Self::Waiting,
+            Direction::Growing => Self::Growing,
+        }
+    }
+}
+
+impl From<&crate::pressure::View> for PressureStatus {
+    fn from(v: &crate::pressure::View) -> Self {
+        PressureStatus {
+            watching: v.watching,
+            source: v.source.clone(),
+            direction: v.direction.into(),
+            given_count: v.given_count,
+            given_bytes: v.given_bytes,
+            last_cause: v.last_cause.clone(),
+            last_seconds_ago: v.last_at.and_then(|t| t.elapsed().ok()).map(|t| t.as_secs()),
+            ignored_stalls: v.others,
+        }
+    }
+}
+
+/// Merging of equal pages of guests' RAM by the kernel (KSM), on the whole machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KsmStatus {
+    /// Whether this kernel has it.
+    pub available: bool,
+    /// Whether this daemon has set it up, and will put back what it found.
+    pub managed: bool,
+    /// What was asked for and could not be had, with the reason.
+    pub problems: Vec<String>,
+    /// What the kernel is set to.
+    pub settings: Settings,
+    /// What merging has come to.
+    pub numbers: Numbers,
 }
 
 /// One disk.
@@ -75,6 +292,8 @@ pub struct DiskStatus {
     pub cache: CacheStatus,
     /// How its cache stands to the guest's.
     pub exclusive: ExclusiveStatus,
+    /// What it holds in common with others.
+    pub sharing: SharingStatus,
     /// What it has done since it was attached.
     pub counters: DiskCounters,
     /// How long requests took.
@@ -232,7 +451,7 @@ pub struct CacheStatus {
     pub share_bytes: u64,
     /// Data it may keep, in bytes.
     pub capacity_bytes: u64,
-    /// Data it keeps now, in bytes.
+    /// Data it keeps now, in bytes; can be more than the capacity where it is shared.
     pub cached_bytes: u64,
     /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither, blocks that read-ahead had
     /// brought are hits (the counters tell them apart). Absent before the first read.
@@ -284,6 +503,10 @@ pub struct DiskCounters {
     pub backend_errors: u64,
     /// Fills dropped because the block was written meanwhile.
     pub stale_fills: u64,
+    /// Blocks of read requests that another disk on the same base had in RAM; hits too.
+    pub shared_hit_blocks: u64,
+    /// Blocks whose content was hashed, to be shared.
+    pub hashed_blocks: u64,
 }
 
 impl From<&DiskStats> for DiskCounters {
@@ -311,7 +534,12 @@ impl From<&DiskStats> for DiskCounters {
             backend_write_bytes,
             backend_errors,
             stale_fills,
+            shared_hit_blocks,
+            hashed_blocks,
             cached_blocks: _,
+            zero_blocks: _,
+            shared_blocks: _,
+            charged_blocks: _,
             capacity_blocks: _,
             limit_blocks: _,
             inflight_requests: _,
@@ -339,6 +567,8 @@ impl From<&DiskStats> for DiskCounters {
             backend_write_bytes,
             backend_errors,
             stale_fills,
+            shared_hit_blocks,
+            hashed_blocks,
         }
     }
 }

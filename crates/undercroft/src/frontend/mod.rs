@@ -8,7 +8,9 @@ pub mod socket;
 pub mod vhost;
 
 use crate::backend::Geometry;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, IoError, Request};
 
 /// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
@@ -64,6 +66,11 @@ pub trait Port: Send {
         false
     }
 
+    /// The files of the guest memory that the port sees, for the scanner, which reads them and never their mapping.
+    fn guest_files(&self) -> Vec<GuestFile> {
+        Vec::new()
+    }
+
     /// Requests taken and not yet replied.
     fn inflight(&self) -> usize;
 
@@ -87,6 +94,17 @@ pub struct Peer {
     pub protocol: Protocol,
     /// What is known of it: `4 queues, 128MiB of memory`, `127.0.0.1:51342`.
     pub name: String,
+}
+
+/// A piece of guest memory: a part of a file that its front end shares.
+#[derive(Clone, Debug)]
+pub struct GuestFile {
+    /// The file.
+    pub file: Arc<File>,
+    /// Where the piece begins in it, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
 }
 
 /// Protocols of front ends.

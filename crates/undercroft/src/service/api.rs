@@ -3,16 +3,18 @@
 //! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
 //! it was, or says in its error what it could not take back.
 
-use super::{ServedDisk, Service, ServiceError, lock, write};
+use super::{ServedDisk, Service, ServiceError, lock};
 use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
-    CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
-    ExclusiveStatus, FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
+    CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
+    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus,
+    ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
 use std::sync::Arc;
+use undercroft_cache::Shared;
 use undercroft_host::FRAME_BYTES;
 
 impl From<ServiceError> for ControlError {
@@ -37,6 +39,7 @@ impl From<Peer> for FrontendStatus {
 }
 
 fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskStatus {
+    let trust = disk.group().map(|_| plan.trust.clone());
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
@@ -66,6 +69,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         frontends: report.peers.iter().cloned().map(Into::into).collect(),
         cache: CacheStatus::new(plan.policy, plan.share_bytes, &report.stats),
         exclusive: ExclusiveStatus::from(&report.exclusive),
+        sharing: SharingStatus::new(trust, disk.layer().is_some(), &report.stats),
         counters: DiskCounters::from(&report.stats),
         latency: DiskLatency {
             read_hit: LatencySnapshot::from(&report.latencies.read_hit),
@@ -91,6 +95,28 @@ impl Service {
         })
     }
 
+    /// Who holds content in common.
+    fn circles(&self) -> Vec<CircleStatus> {
+        let (disks, mut all) = (self.disks(), Vec::new());
+        for (n, worker) in self.workers.iter().enumerate() {
+            for c in worker.call(|w| w.core().circles()).unwrap_or_default() {
+                let is_in = |d: &&Arc<ServedDisk>| d.worker_number() == n && c.disks.contains(&d.id());
+                let (kind, name) = match c.what {
+                    Shared::Group(g) => ("trust", Some(self.group_name(g))),
+                    Shared::Layer(_) => ("base", None),
+                };
+                all.push(CircleStatus {
+                    kind: kind.to_string(),
+                    name,
+                    disks: disks.iter().filter(is_in).map(|d| d.info().name.clone()).collect(),
+                    shared_bytes: c.shared_blocks * FRAME_BYTES as u64,
+                    held_bytes: c.shared_frames * FRAME_BYTES as u64,
+                });
+            }
+        }
+        all
+    }
+
     fn status_of(&self, disk: &ServedDisk) -> Result<DiskStatus, ControlError> {
         let (report, plan) = (disk.report(), self.plan());
         let both = report.as_ref().zip(plan.find(&disk.info().name));
@@ -108,20 +134,31 @@ impl Service {
 impl Daemon for Service {
     fn status(&self) -> Status {
         let plan = self.plan();
-        let mut store = StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() };
+        let view = self.watch.view();
+        let mut store = StoreStatus {
+            memory_bytes: plan.store.memory_bytes,
+            floor_bytes: view.floor_bytes,
+            limit_bytes: view.most_bytes,
+            allowed_bytes: view.allowed_bytes,
+            ..StoreStatus::default()
+        };
         let mut disks = Vec::new();
         for disk in self.disks() {
             let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
-            store.data_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
+            store.saved_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
             disks.push(disk_status(&disk, p, &report));
         }
         let mut copying_ns = 0;
         for worker in &self.workers {
-            let Ok((memory, ns)) = worker.call(|w| (w.core().memory(), w.copying_ns())) else { continue };
+            let ask = |w: &mut crate::worker::Worker| (w.core().memory(), w.core().frames_used(), w.copying_ns());
+            let Ok((memory, frames, ns)) = worker.call(ask) else { continue };
             copying_ns += ns;
+            store.data_bytes += frames * FRAME_BYTES as u64;
             store.metadata_bytes += memory.metadata_bytes;
             store.io_bytes += memory.frames_bytes;
         }
+        // Of what is cached, that which takes no memory.
+        store.saved_bytes = store.saved_bytes.saturating_sub(store.data_bytes);
         // What frames hold besides cached blocks is under way, or kept ready for that.
         store.io_bytes = store.io_bytes.saturating_sub(store.data_bytes);
         Status {
@@ -133,6 +170,10 @@ impl Daemon for Service {
             copying_seconds: copying_ns as f64 / 1e9,
             nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
             store,
+            pressure: PressureStatus::from(&view),
+            ksm: self.ksm_status(),
+            scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
+            sharing: self.circles(),
             disks,
         }
     }
@@ -146,8 +187,19 @@ impl Daemon for Service {
         let disk = self.find(name)?;
         let plan = self.plan().with_change(name, &change)?;
         self.apply(&plan);
-        *write(&self.plan) = plan;
+        self.adopt(plan);
         self.status_of(&disk)
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {
+        self.set_most(bytes)?;
+        Ok(Daemon::status(self).store)
+    }
+
+    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError> {
+        let _change = lock(&self.change);
+        self.switch_ksm(manage, unmerge)?;
+        Ok(self.ksm_status())
     }
 
     fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
@@ -206,7 +258,7 @@ impl Daemon for Service {
             ..result.clone()
         };
         self.apply(&stay);
-        *write(&self.plan) = stay;
+        self.adopt(stay);
         report.changed = change.changed.into_iter().map(|(name, _)| name).collect();
         for disk in change.added {
             let mut plan = self.plan();
@@ -216,6 +268,17 @@ impl Daemon for Service {
                 Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
         }
+        if let Some(plan) = change.ksm {
+            report.changed.push("[ksm]".into());
+            let set = self.set_ksm(&plan);
+            report.failed.extend(set.err().map(|e| format!("[ksm]: {e}")));
+        }
+        if change.pressure {
+            report.changed.push("[pressure]".into());
+            self.watch.set_plan(result.pressure.clone(), result.store.floor_bytes);
+        }
+        // What was set by hand ends here, as it does for the disks.
+        self.watch.set_most(result.store.memory_bytes);
         if let Some(level) = change.log_level {
             crate::logging::set_level(level);
         }

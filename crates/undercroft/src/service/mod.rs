@@ -6,6 +6,8 @@
 mod api;
 mod disk;
 mod exports;
+mod memory;
+mod scan;
 
 pub use disk::ServedDisk;
 
@@ -13,11 +15,14 @@ use crate::backend::OpenError;
 use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
+use crate::ksm::{Keeper, Ksm};
+use crate::pressure::{Roots, Watch};
+use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
-use undercroft_cache::{CoreOptions, blocks_per_disk_max};
+use undercroft_cache::{CoreOptions, GroupId, blocks_per_disk_max};
 
 /// Why the daemon cannot serve something.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +82,20 @@ pub struct Service {
     plan: RwLock<ServePlan>,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
+    /// Names of trust groups by number; they stay.
+    groups: Mutex<Vec<String>>,
     nbd: Mutex<Vec<NbdServer>>,
     /// Held while disks come, go or change.
     change: Mutex<()>,
+    /// Decides what the store may hold while the machine is short of memory.
+    watch: Watch,
+    /// Held while disks are told what they may hold.
+    limits: Mutex<()>,
+    ksm: Mutex<Keeper>,
+    /// Why KSM is not managed although it is to be.
+    ksm_problem: Mutex<Option<String>>,
+    /// The scanner of guests' memory, if there is one.
+    patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
     started: Instant,
 }
@@ -93,7 +109,7 @@ impl Service {
         let mut errors = Vec::new();
         let mut opened = Vec::new();
         for disk in &plan.disks {
-            match disk::open(disk.clone()) {
+            match disk::open(disk.clone(), plan.store.share) {
                 Ok(o) => opened.push(o),
                 Err(e) => errors.push(e),
             }
@@ -105,6 +121,7 @@ impl Service {
         let mut workers = Vec::new();
         // One key for all, so that contents can be compared across workers.
         let core = CoreOptions::new(plan.store.memory_bytes);
+        let content_key = core.content_key;
         for n in 0..plan.daemon.workers.max(1) {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
@@ -114,13 +131,22 @@ impl Service {
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
+        let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes);
+        let watch = watch.map_err(|e| one(ServiceError::Worker(e)))?;
+        let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
         let service = Arc::new(Self {
             plan: RwLock::new(plan),
             workers,
             disks: RwLock::default(),
+            groups: Mutex::default(),
             nbd: Mutex::default(),
             change: Mutex::default(),
+            watch,
+            limits: Mutex::default(),
+            ksm: Mutex::new(keeper),
+            ksm_problem: Mutex::default(),
+            patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
         });
@@ -142,6 +168,12 @@ impl Service {
             }
         }
         if errors.is_empty() {
+            let store = Arc::new(memory::Disks(Arc::downgrade(&service)));
+            if let Err(e) = service.watch.start(store, Roots::default()) {
+                tracing::error!("the machine's memory is not watched: there can be no thread for it: {e}");
+            }
+            service.begin_ksm();
+            *lock(&service.patrol) = scan::start(&service, content_key);
             return Ok(service);
         }
         service.shut_down();
@@ -160,7 +192,25 @@ impl Service {
         read(&self.disks).clone()
     }
 
-    /// Puts an opened disk on the worker with the fewest disks.
+    /// The number of a trust group; `None` if nothing is shared.
+    fn group(&self, trust: &str) -> Option<GroupId> {
+        if !self.plan().store.share {
+            return None;
+        }
+        let mut groups = lock(&self.groups);
+        let n = groups.iter().position(|g| g == trust).unwrap_or_else(|| {
+            groups.push(trust.to_string());
+            groups.len() - 1
+        });
+        Some(GroupId(n as u32))
+    }
+
+    /// The name of a trust group.
+    fn group_name(&self, group: GroupId) -> String {
+        lock(&self.groups).get(group.0 as usize).cloned().unwrap_or_default()
+    }
+
+    /// Puts an opened disk on the worker of those that it can share with; otherwise on the one with the fewest disks.
     fn put_on_worker(&self, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         let plan = &opened.plan;
         let blocks = capacity_blocks(plan);
@@ -169,13 +219,19 @@ impl Service {
         }
         let mut load = vec![0usize; self.workers.len()];
         self.disks().iter().for_each(|d| load[d.worker_number()] += 1);
-        let n = (0..load.len()).min_by_key(|&n| load[n]).unwrap_or(0);
-        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks)?))
+        let group = self.group(&plan.trust);
+        let layer = opened.base.as_ref().map(|b| b.layer);
+        let disks = self.disks();
+        let like = |same: &dyn Fn(&ServedDisk) -> bool| disks.iter().find(|d| same(d)).map(|d| d.worker_number());
+        let together = like(&|d| layer.is_some() && d.layer() == layer)
+            .or_else(|| like(&|d| group.is_some() && d.group() == group));
+        let n = together.or_else(|| (0..load.len()).min_by_key(|&n| load[n])).unwrap_or(0);
+        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
     }
 
     /// Attaches a disk of `plan`, which is what is served now and this disk.
     fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
-        let opened = disk::open(disk.clone())?;
+        let opened = disk::open(disk.clone(), plan.store.share)?;
         // The others make room before this one comes.
         self.apply(plan);
         let access = plan.daemon.disk_access;
@@ -189,7 +245,7 @@ impl Service {
         match served {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
-                *write(&self.plan) = plan.clone();
+                self.adopt(plan.clone());
                 Ok(served)
             }
             Err(e) => {
@@ -207,7 +263,7 @@ impl Service {
         if done {
             self.apply(plan);
         }
-        *write(&self.plan) = plan.clone();
+        self.adopt(plan.clone());
         done
     }
 
@@ -257,7 +313,12 @@ impl Service {
     /// Stops listening, finishes what is under way, closes every image and ends the workers.
     pub fn shut_down(&self) {
         self.request_stop();
+        // It asks the workers, so it goes before them.
+        let patrol = lock(&self.patrol).take();
+        drop(patrol);
         let _change = lock(&self.change);
+        self.watch.stop();
+        lock(&self.ksm).release(false);
         for server in lock(&self.nbd).drain(..) {
             server.stop();
         }

@@ -16,7 +16,7 @@ pub use handle::{DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
 
 use crate::backend::Backend;
-use crate::frontend::Peer;
+use crate::frontend::{GuestFile, Peer};
 use copying::Copying;
 use effects::Dirty;
 use handle::Mailbox;
@@ -202,6 +202,11 @@ impl Worker {
             exclusive,
             leaving: d.leaving.is_some(),
         })
+    }
+
+    /// The guest memory that the disk's front ends share.
+    pub fn guest_files(&self, id: DiskId) -> Vec<GuestFile> {
+        self.ports.iter().flatten().filter(|s| s.disk == id).flat_map(|s| s.port.guest_files()).collect()
     }
 
     /// Changes the polling bound that a disk asks for, in nanoseconds.

@@ -59,11 +59,11 @@ pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<&str>) -
 }
 
 /// What the top image has of its own, and what the others are together; nothing if that cannot be told.
-fn base(file: &DiskFile, header: &Header, states: &[FileState], backing_bytes: u64) -> Option<Base> {
-    let behind = states.get(1..).filter(|s| !s.is_empty())?;
+fn base(file: &DiskFile, header: &Header, states: &[Option<FileState>], backing_bytes: u64) -> Option<Base> {
+    let behind: Vec<FileState> = states.get(1..).filter(|s| !s.is_empty())?.iter().cloned().collect::<Option<_>>()?;
     match own::map(file, header, MAP_BYTES_MAX) {
         Ok(own) => Some(Base {
-            layer: layers::number(behind),
+            layer: layers::number(&behind),
             size_bytes: backing_bytes,
             cluster_bytes: u32::try_from(header.cluster_bytes).ok()?,
             own: own?,
@@ -82,7 +82,7 @@ struct Opening<'a> {
     claims: Vec<InUse>,
     direct: bool,
     /// The files of the chain as they were when they were opened, the top first.
-    states: Vec<FileState>,
+    states: Vec<Option<FileState>>,
     /// That of the top image; what is opened last is the top.
     base: Option<Base>,
 }

@@ -10,11 +10,11 @@ use super::chain::walk;
 use super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES, Profile};
 use super::inflight::{InflightArea, InflightLog};
 use super::limits::{QUEUE_SIZE_MAX, RANGES_MAX};
-use super::memory::{GuestMap, Span};
+use super::memory::{GuestMap, Region, Span};
 use super::request::{Action, Range, Status, decode};
 use super::ring::{Broken, Ring, RingAddresses};
 use super::slots::{Maps, Slots};
-use crate::frontend::{Peer, Port, PortInterest, Protocol};
+use crate::frontend::{GuestFile, Peer, Port, PortInterest, Protocol};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -738,6 +738,14 @@ impl Port for VhostPort {
     #[inline]
     fn copy_guest_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
         self.maps.current().copy_page(page, to)
+    }
+
+    fn guest_files(&self) -> Vec<GuestFile> {
+        let piece = |r: &Region| {
+            let place = r.mapping.file_offset()?;
+            Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), len: r.len })
+        };
+        self.maps.current().regions().iter().filter_map(piece).collect()
     }
 
     fn inflight(&self) -> usize {
