@@ -10,7 +10,9 @@ use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
     SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
 };
-use crate::memory::{Allowance, arena_frames, block_bytes, disk_bytes, place_bytes, usable_bytes};
+use crate::memory::{
+    ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, place_bytes, usable_bytes,
+};
 use crate::plant::{Plant, Sound};
 use crate::share::Store;
 use crate::shared::Sharing;
@@ -37,7 +39,7 @@ pub struct CoreOptions {
     /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
     pub hash_seed: u64,
     /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared, and
-    /// a block takes 45 bytes less.
+    /// a block takes 48 bytes less.
     pub contents: bool,
     /// The key of hashes of contents: one for all cores whose contents are compared.
     pub content_key: ContentKey,
@@ -290,6 +292,7 @@ impl<P: Plant> Core<P> {
             }
             Event::Tick => {
                 self.fit_slots();
+                self.arena.fit();
                 self.arena.look_at_all();
                 for disk in self.disks.iter_mut().flatten() {
                     let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns };
@@ -519,7 +522,7 @@ impl<P: Plant> Core<P> {
         let arena = self.arena.arena();
         MemoryUse {
             frames_bytes: arena.committed_bytes() as u64,
-            metadata_bytes: (disks + arena.reserved() * place_bytes(self.options.contents)) as u64,
+            metadata_bytes: (disks + arena.reserved() * ARENA_BYTES_PER_FRAME + self.arena.memory_bytes()) as u64,
             promised_bytes: self.promised_bytes(),
             ceiling_bytes: self.options.memory_bytes,
         }

@@ -20,12 +20,12 @@ pub const IO_FRAMES_PER_DISK: usize = 2048;
 /// Bytes of metadata per 4 KiB block at most: index, policy, ghosts and the core's own.
 pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 
-/// Bytes of metadata per block besides those, in a core that knows contents: hash and tier of the slot, and 28 for the
+/// Bytes of metadata per block besides those, in a core that knows contents: hash, tier and miniature of the slot, and 28 for the
 /// frame, which may have several holders.
 pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = SLOT_CONTENT_BYTES_MAX + 28;
 
 /// The part of those that a slot takes, whoever else holds its frame.
-pub const SLOT_CONTENT_BYTES_MAX: usize = 17;
+pub const SLOT_CONTENT_BYTES_MAX: usize = 20;
 
 /// Slots of a disk at most for each block of its capacity, if sharing saves it the frames for them.
 pub const SLOTS_PER_BLOCK_MAX: u32 = 8;

@@ -12,7 +12,7 @@ use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
-use crate::share::SHARE_BYTES_PER_FRAME;
+use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
 use crate::shared::Sharing;
 use crate::slab::Slab;
 use undercroft_host::{FRAME_BYTES, Frame};
@@ -20,9 +20,14 @@ use undercroft_host::{FRAME_BYTES, Frame};
 /// Bytes of metadata that an arena keeps per frame it reserves: its place in the list of free ones, and its holders.
 pub(crate) const ARENA_BYTES_PER_FRAME: usize = 6;
 
-/// Bytes of metadata per frame reserved, whether it is in use or not.
+/// Bytes of metadata that a frame reserved may take while it is not in use.
 pub(crate) fn place_bytes(contents: bool) -> usize {
-    ARENA_BYTES_PER_FRAME + if contents { SHARE_BYTES_PER_FRAME } else { 0 }
+    ARENA_BYTES_PER_FRAME + if contents { PAGE_BYTES } else { 0 }
+}
+
+/// Bytes that a frame in use takes.
+fn frame_bytes(contents: bool) -> usize {
+    FRAME_BYTES + ARENA_BYTES_PER_FRAME + if contents { SHARE_BYTES_PER_FRAME } else { 0 }
 }
 
 /// Bytes that each block of capacity takes from a ceiling.
@@ -71,7 +76,7 @@ impl Allowance {
             window: (ops as u32).div_ceil(2).min(REQUEST_OPS_MAX),
             requests: options.requests_per_disk.max(1) as usize,
             waiters: 2 * frames + 64,
-            frame_bytes: FRAME_BYTES + place_bytes(options.contents),
+            frame_bytes: frame_bytes(options.contents),
         }
     }
 
@@ -137,7 +142,7 @@ pub fn blocks_per_disk_max(options: &CoreOptions, disks: u32, readahead_bytes: u
 
 /// Frames that an arena under the ceiling reserves.
 pub(crate) fn arena_frames(options: &CoreOptions) -> usize {
-    let frames = options.memory_bytes / (FRAME_BYTES + place_bytes(options.contents)) as u64;
+    let frames = options.memory_bytes / frame_bytes(options.contents) as u64;
     usize::try_from(frames).unwrap_or(usize::MAX / (2 * FRAME_BYTES)).max(1)
 }
 

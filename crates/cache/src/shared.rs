@@ -118,6 +118,11 @@ impl<P: Plant> Disk<P> {
         let mut own = base.own;
         own.shrink_to_fit();
         self.sharing.base = Some(Box::new(Standing { circle, blocks, shift, own }));
+        // Changes that began before may go on with operations that nobody has told of.
+        let begun: Vec<(u64, u64)> = self.changes.active().collect();
+        for (first, end) in begun {
+            self.leave_base(first, end);
+        }
         self.overhead = self.overhead_blocks();
         self.apply_limit(arena);
         true

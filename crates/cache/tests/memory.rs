@@ -50,7 +50,7 @@ fn read(core: &mut Core, front: &mut Front, disk: u32, block: u64, blocks: u64) 
 }
 
 #[test]
-fn a_block_costs_at_most_64_bytes_of_metadata_and_45_more_where_contents_are_known() {
+fn a_block_costs_at_most_64_bytes_of_metadata_and_48_more_where_contents_are_known() {
     for contents in [false, true] {
         metadata_per_block(contents);
     }

@@ -183,11 +183,14 @@ impl Arena {
     /// Takes a frame; its content is whatever was there before. `None` when all are out.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
-        if self.free.len() == self.cold && self.fresh < self.reserved {
+        // One whose memory was given back before one that never had any: so numbers stay as low as can be.
+        let Some(n) = self.free.pop() else {
+            if self.fresh == self.reserved {
+                return None;
+            }
             self.fresh += 1;
             return Some(Frame(self.page(self.fresh as u32 - 1)));
-        }
-        let n = self.free.pop()?;
+        };
         self.cold = self.cold.min(self.free.len());
         Some(Frame(self.page(n)))
     }

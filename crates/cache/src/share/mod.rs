@@ -44,8 +44,14 @@ struct Page {
     circle: Circle,
 }
 
+/// Bytes of a frame's record.
+pub(crate) const PAGE_BYTES: usize = size_of::<Page>();
+
 /// Bytes of metadata per frame that sharing takes.
-pub(crate) const SHARE_BYTES_PER_FRAME: usize = size_of::<Page>() + 2 * Places::BYTES_PER_FRAME;
+pub(crate) const SHARE_BYTES_PER_FRAME: usize = PAGE_BYTES + 2 * Places::BYTES_PER_FRAME;
+
+/// How much larger than needed the tables may be: one part in so many.
+const TABLE_SLACK_PART: u32 = 64;
 
 /// What a disk holds and may hold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,6 +98,8 @@ pub(crate) struct Store {
     /// Distinct frames in slots, and how many there may be.
     seated: u32,
     seats: u32,
+    /// Frames that the tables have room for; at least `seats`.
+    room: u32,
     /// Disks whose charge has gone up by what others did.
     over: Vec<DiskId>,
 }
@@ -106,10 +114,10 @@ impl Store {
         let n = if on { arena.reserved() } else { 0 };
         let mut pages = Vec::new();
         pages.reserve_exact(n);
-        let (contents, bases) = (Places::new(n), Places::new(n));
+        let (contents, bases) = (Places::new(0, n), Places::new(0, n));
         let (rings, accounts, over) = (vec![Ring::default()], Vec::new(), Vec::new());
         let seed = seed.rotate_left(17) | 1;
-        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated: 0, seats: 0, over })
+        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated: 0, seats: 0, room: 0, over })
     }
 
     // ---- the arena ----
@@ -176,6 +184,34 @@ impl Store {
         self.set_frames(disk, 0, 0);
         self.quit(disk, 0);
         self.quit(disk, 1);
+        self.fit();
+    }
+
+    /// Makes the tables as large as the frames that disks are promised need them, if they are too small or much larger.
+    pub(crate) fn fit(&mut self) {
+        let slack = self.seats / TABLE_SLACK_PART + 16;
+        if !self.on || (self.seats <= self.room && self.room - self.seats <= slack) {
+            return;
+        }
+        self.room = self.seats;
+        let (room, end) = (self.room as usize, self.arena.reserved());
+        // The old ones go before the new ones come.
+        (self.contents, self.bases) = (Places::new(0, end), Places::new(0, end));
+        (self.contents, self.bases) = (Places::new(room, end), Places::new(room, end));
+        let Self { pages, contents, bases, seed, .. } = self;
+        for (n, page) in pages.iter().enumerate() {
+            if page.content != 0 {
+                contents.insert(n as u32, page.content);
+            }
+            if page.base != 0 {
+                bases.insert(n as u32, page.base_hash(*seed));
+            }
+        }
+    }
+
+    /// Bytes of metadata held now, the arena's own not counted.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.pages.len() * PAGE_BYTES + self.contents.memory_bytes() + self.bases.memory_bytes()
     }
 
     /// The disk leaves its base, of which it holds nothing any more.
@@ -222,6 +258,9 @@ impl Store {
         self.seats = self.seats - account.frames + frames;
         account.frames = frames;
         account.limit = limit;
+        if self.seats > self.room {
+            self.fit();
+        }
     }
 
     // ---- slots ----

@@ -17,11 +17,16 @@ impl Places {
     /// Bytes of cells for each frame.
     pub(crate) const BYTES_PER_FRAME: usize = size_of::<u32>() * 3 / 2;
 
-    /// A table for frames `0..frames`; its memory is committed as it is used.
-    pub(crate) fn new(frames: usize) -> Self {
-        let bits = u32::BITS - (frames as u32).leading_zeros();
+    /// A table for `frames` frames whose numbers are below `end`.
+    pub(crate) fn new(frames: usize, end: usize) -> Self {
+        let bits = u32::BITS - (end as u32).leading_zeros();
         let number_mask = u32::MAX.checked_shr(u32::BITS - bits).unwrap_or(0);
         Self { cells: vec![0; frames * 3 / 2 + 2], number_mask, tag_mask: !number_mask }
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.cells.capacity() * size_of::<u32>()
     }
 
     fn home(&self, hash: u32) -> usize {
@@ -104,12 +109,12 @@ mod tests {
     #[test]
     fn frames_come_and_go_and_are_found_by_their_hash() {
         const N: usize = 200;
-        let mut t = Places::new(N);
+        let mut t = Places::new(N, 1000 + N);
         let mut model: BTreeMap<u32, u32> = BTreeMap::new();
         let mut x = 1u64;
         for round in 0..20_000 {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let n = (x >> 33) as u32 % N as u32;
+            let n = 1000 + (x >> 33) as u32 % N as u32;
             if model.contains_key(&n) {
                 t.remove(n, |m| model[&m]);
                 model.remove(&n);
@@ -127,7 +132,7 @@ mod tests {
                     assert_eq!(t.find(hash, |m| m == n), Some(n));
                 }
                 assert_eq!(t.iter().count(), model.len());
-                let absent = (0..N as u32).find(|n| !model.contains_key(n)).unwrap();
+                let absent = (1000..1000 + N as u32).find(|n| !model.contains_key(n)).unwrap();
                 assert_eq!(t.find(7 << 28, |m| m == absent), None);
             }
         }
