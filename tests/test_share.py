@@ -1,7 +1,9 @@
 """Content held once: clones of one image, equal disks, zeroes; and who must not share."""
 
 import subprocess
+import time
 
+import pytest
 from harness import images
 from harness.daemon import Disk
 from harness.programs import need, run
@@ -19,6 +21,11 @@ def clones(scratch, base, backing_format: str = "raw") -> list:
     return [images.qcow2(scratch / f"clone{i}.qcow2", SIZE, base, backing_format) for i in range(CLONES)]
 
 
+def backend_bytes(daemon) -> int:
+    """What all disks have read from their images."""
+    return sum(d["counters"]["backend_read_bytes"] for d in daemon.status()["disks"])
+
+
 def settled(daemon) -> dict:
     """The status, once what waits has been hashed."""
     daemon.call("status")
@@ -33,16 +40,21 @@ def test_eight_clones_take_the_memory_of_one(serve, scratch):
     # Each clone's share of the store holds an eighth of the image; together they hold all of it.
     disks = [Disk(f"d{i}", image, "qcow2", {"socket": f'"{scratch}/d{i}.sock"'}) for i, image in enumerate(overlays)]
     daemon = serve(disks, memory="160MiB")
-    for i in range(CLONES):
-        read_all(daemon, f"d{i}", scratch / "out.raw")
-        assert images.digest(scratch / "out.raw") == images.digest(base)
+    # A disk gets room for what sharing saves it with the ticks, so the first rounds still read some blocks again.
+    for _ in range(12):
+        before = backend_bytes(daemon)
+        for i in range(CLONES):
+            read_all(daemon, f"d{i}", scratch / "out.raw")
+            assert images.digest(scratch / "out.raw") == images.digest(base)
+        if backend_bytes(daemon) == before:
+            break
+        time.sleep(0.5)
+    else:
+        pytest.fail("the clones never hold all of the image")
     status = settled(daemon)
-    cached = sum(d["cache"]["cached_bytes"] for d in status["disks"])
+    assert [d["cache"]["cached_bytes"] for d in status["disks"]] == [SIZE] * CLONES
     assert status["store"]["data_bytes"] <= 1.15 * SIZE, status["store"]
-    assert status["store"]["saved_bytes"] == cached - status["store"]["data_bytes"]
-    assert cached >= CLONES * SIZE * 3 // 10, "the clones keep little"
-    read = sum(d["counters"]["backend_read_bytes"] for d in status["disks"])
-    assert read < 4 * SIZE, f"{read / SIZE:.1f} times the image was read"
+    assert status["store"]["saved_bytes"] == CLONES * SIZE - status["store"]["data_bytes"]
     base_circle = next(c for c in status["sharing"] if c["kind"] == "base")
     assert sorted(base_circle["disks"]) == [f"d{i}" for i in range(CLONES)]
     assert len({d["worker"] for d in status["disks"]}) == 1
@@ -102,11 +114,11 @@ def test_only_those_who_trust_each_other_share_contents(serve, scratch):
 
 def test_zeroes_take_no_memory(serve, scratch):
     """An empty disk is cached in no memory."""
-    need("nbdcopy")
+    need("qemu-io")
     image = images.raw(scratch / "empty.raw", SIZE)
     daemon = serve([Disk("a", image, "raw")], memory="64MiB")
-    read_all(daemon, "a", scratch / "out.raw")
-    assert (scratch / "out.raw").read_bytes() == bytes(SIZE)
+    # It reads what the server says are holes, too.
+    run("qemu-io", "-r", "-f", "raw", "-c", f"read -P 0 0 {SIZE}", daemon.nbd("a"))
     status = settled(daemon)
     sharing = status["disks"][0]["sharing"]
     assert sharing["zero_bytes"] == status["disks"][0]["cache"]["cached_bytes"] > 0
