@@ -4,7 +4,7 @@
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
 //! finds the memory gone, and no disk can take another's.
 
-use crate::content::ContentKey;
+use crate::content::{ContentHash, ContentKey};
 use crate::disk::{B, Cx, Disk};
 use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
@@ -130,6 +130,8 @@ pub struct Core<P: Plant = Sound> {
     content_key: ContentKey,
     /// Disks that have something to do once the replies are out; each at most once.
     spare: Vec<DiskId>,
+    /// One of them should not wait for the end of a batch.
+    spare_presses: bool,
     plant: P,
 }
 
@@ -151,7 +153,7 @@ impl<P: Plant> Core<P> {
     pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
         let arena = Arena::new(arena_frames(options.memory_bytes))?;
         let content_key = options.content_key;
-        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), plant })
+        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), spare_presses: false, plant })
     }
 
     /// Adds a disk.
@@ -250,6 +252,7 @@ impl<P: Plant> Core<P> {
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
                 disk.request(req, cx);
                 disk.go_on(cx);
+                self.spare_presses |= disk.side.presses();
                 if disk.side.exclusive.is_some() && !disk.spare_listed {
                     disk.spare_listed = true;
                     self.spare.push(req.disk);
@@ -268,6 +271,7 @@ impl<P: Plant> Core<P> {
                 }
             }
             Event::Spare { copies } => {
+                self.spare_presses = false;
                 while let Some(id) = self.spare.pop() {
                     let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
                     disk.spare_listed = false;
@@ -295,6 +299,12 @@ impl<P: Plant> Core<P> {
         !self.spare.is_empty()
     }
 
+    /// Whether so much of that has gathered that it should not wait for the end of a batch.
+    #[inline]
+    pub fn presses_for_spare(&self) -> bool {
+        self.spare_presses
+    }
+
     /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is
     /// no guest, or none whose memory can be seen. To be called whenever the memory is mapped anew. The table of the
     /// pages, up to 40 bytes each, takes room from the disk's share; if that is more than a quarter of it, the cache
@@ -309,6 +319,26 @@ impl<P: Plant> Core<P> {
     /// How the disk's cache stands to its guest's.
     pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
         self.disk(id).map(|d| d.exclusive_report())
+    }
+
+    /// Whether the memory of the disk's guest is scanned for contents, so that [`Core::cool`] will be called: then the
+    /// hash of everything cached is learned, and there is a place for what goes first.
+    pub fn set_scanned(&mut self, id: DiskId, scanned: bool) {
+        if let Some(d) = self.disk_mut(id) {
+            d.set_scanned(scanned);
+        }
+    }
+
+    /// Appends hashes and numbers of the disk's cached blocks to `out`, from slot `from` on, of at most `most` slots.
+    /// Returns the slot to go on with, if there are more; what changes between two calls may be missed.
+    pub fn cached_hashes(&self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+        self.disk(id)?.cached_hashes(from, most, out)
+    }
+
+    /// The disk's guest has been found to hold these contents: blocks that are cached with them are the first to go
+    /// from now on. Returns how many there are.
+    pub fn cool(&mut self, id: DiskId, found: &[(ContentHash, u64)]) -> u32 {
+        self.disk_mut(id).map_or(0, |d| d.cool(found))
     }
 
     /// The key of all hashes of contents in this core.

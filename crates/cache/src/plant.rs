@@ -70,13 +70,11 @@ pub enum Bug {
     WriteKeepsResidency,
     /// A write leaves contents that wait to be hashed as they were.
     WriteKeepsLater,
-    /// The table of guest pages is kept when the guest's memory is another.
-    GuestNotForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 18] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -95,6 +93,5 @@ impl Bug {
         Bug::CaptureUnverified,
         Bug::WriteKeepsResidency,
         Bug::WriteKeepsLater,
-        Bug::GuestNotForgotten,
     ];
 }

@@ -7,7 +7,9 @@
 pub mod crew;
 pub mod engine;
 pub mod file;
+pub mod foreign;
 pub mod frame;
+pub mod idle;
 pub mod pool;
 pub mod ring;
 pub mod wait;

@@ -7,6 +7,7 @@ pub mod model;
 pub mod rng;
 pub mod sim;
 pub mod sim_disk;
+mod sim_guest;
 pub mod world;
 
 pub use sim::{Outcome, Plan, finds, run};

@@ -9,6 +9,7 @@
 
 use crate::rng::Rng;
 use crate::sim_disk::{SimDisk, SimGeometry};
+use crate::sim_guest::SimGuest;
 use crate::world::World;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +19,7 @@ use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, IoError, Op, ReqId, Request, disk_bytes,
 };
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
@@ -55,6 +56,12 @@ pub struct Outcome {
     pub evicted: u64,
     /// Failed operations.
     pub failures: u64,
+    /// Copies of guest pages that became cached.
+    pub captures: u64,
+    /// Guests' evictions of blocks that were cached.
+    pub promoted: u64,
+    /// Guest pages copied early.
+    pub early: u64,
 }
 
 impl Outcome {
@@ -69,6 +76,9 @@ impl Outcome {
         self.ahead += o.ahead;
         self.evicted += o.evicted;
         self.failures += o.failures;
+        self.captures += o.captures;
+        self.promoted += o.promoted;
+        self.early += o.early;
     }
 
     /// That the runs came by every corner: a simulation that never joins a read tests no join.
@@ -76,8 +86,9 @@ impl Outcome {
     /// # Panics
     /// With the counts, if one of them is 0.
     pub fn assert_reached_everything(&self) {
-        let Outcome { answers, crashes, hits, misses, joined, stale, ahead, evicted, failures } = *self;
-        let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures];
+        let Outcome { answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, .. } = *self;
+        let Outcome { captures, promoted, early, .. } = *self;
+        let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, captures, promoted, early];
         assert!(all.iter().all(|&n| n > 0), "the runs missed something: {self:?}");
     }
 }
@@ -224,13 +235,14 @@ impl<P: Plant> Sim<P> {
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
         let crashes = rng.one_in(2);
         let multi_block = *rng.pick(&[2, 4, 10, 90]);
+        let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
             rng,
             core: None,
             plant,
             core_options,
             disk_options,
-            world: World::new(sims, with_log),
+            world,
             busy,
             now_ns: 0,
             stalled: vec![0; disks],
@@ -252,6 +264,9 @@ impl<P: Plant> Sim<P> {
             }
         }
         self.core = Some(core);
+        for d in 0..self.world.sides.len() {
+            self.guest_changes(d);
+        }
     }
 
     fn core(&mut self) -> &mut Core<P> {
@@ -272,7 +287,9 @@ impl<P: Plant> Sim<P> {
         let _ = match self.rng.below(1000) {
             0..350 => self.request() || self.execute() || self.deliver(),
             350..660 => self.execute() || self.deliver() || self.request(),
-            660..985 => self.deliver() || self.execute() || self.request(),
+            660..940 => self.deliver() || self.execute() || self.request(),
+            940..965 => self.spare(),
+            965..985 => self.guest_lives(),
             _ => self.rare(),
         };
         let m = self.core().memory();
@@ -354,6 +371,36 @@ impl<P: Plant> Sim<P> {
         (offset, len.min(size - offset))
     }
 
+    /// The replies are out: the core does what could wait.
+    fn spare(&mut self) -> bool {
+        let copies = !self.rng.one_in(5);
+        self.world.note(|| format!("spare time, copies {copies}"));
+        self.apply(Event::Spare { copies });
+        true
+    }
+
+    /// Something happens inside a guest.
+    fn guest_lives(&mut self) -> bool {
+        let d = self.any_disk();
+        let World { sides, guest_rng, .. } = &mut self.world;
+        match &mut sides[d].guest {
+            Some(guest) => guest.live(guest_rng),
+            None => return false,
+        }
+        true
+    }
+
+    /// A guest comes, goes, or has its memory mapped anew.
+    fn guest_changes(&mut self, d: usize) {
+        let guest = if self.rng.one_in(4) { None } else { Some(SimGuest::new(&mut self.rng)) };
+        let pages = guest.as_ref().map_or(0, SimGuest::pages);
+        let side = &mut self.world.sides[d];
+        side.memory += 1;
+        side.guest = guest;
+        self.world.note(|| format!("guest of disk {d}: {pages} pages"));
+        self.core().set_guest(DiskId(d as u32), pages);
+    }
+
     fn running_disk(&mut self) -> Option<usize> {
         let d = self.any_disk();
         (self.stalled[d] <= self.steps).then_some(d)
@@ -422,7 +469,12 @@ impl<P: Plant> Sim<P> {
             }
             32..34 if self.crashes => self.crash(),
             34..36 => self.rest(),
-            36..38 => self.world.sides[d].sequential = 0,
+            36 => self.world.sides[d].sequential = 0,
+            37 => self.count_guest(d),
+            39 => {
+                self.count_guest(d);
+                self.guest_changes(d);
+            }
             _ => {}
         }
         true
@@ -447,6 +499,7 @@ impl<P: Plant> Sim<P> {
             }
         }
         self.disk_options[d] = options;
+        self.guest_changes(d);
     }
 
     fn crash(&mut self) {
@@ -519,7 +572,16 @@ impl<P: Plant> Sim<P> {
         }
     }
 
+    /// Adds up what is known of a guest; the counts end with it.
+    fn count_guest(&mut self, d: usize) {
+        if let Some(r) = self.core().exclusive(DiskId(d as u32)) {
+            self.outcome.promoted = self.outcome.promoted.max(r.stats.evictions_cached);
+            self.outcome.early = self.outcome.early.max(r.stats.early);
+        }
+    }
+
     fn count(&mut self, d: usize) {
+        self.count_guest(d);
         let s: DiskStats = self.core().stats(DiskId(d as u32));
         let o = &mut self.outcome;
         o.hits += s.hit_blocks;
@@ -539,6 +601,7 @@ impl<P: Plant> Sim<P> {
             }
         }
         self.outcome.answers = self.world.answers;
+        self.outcome.captures = self.world.captures;
         match self.world.violation.take() {
             Some(what) => Err(what),
             None => Ok(self.outcome),
@@ -557,6 +620,6 @@ fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         capacity_blocks: *rng.pick(&[0, 1, 2, 7, 20, 64, 128, 300]),
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
-        exclusive: Default::default(),
+        exclusive: *rng.pick(&ExclusiveMode::ALL),
     }
 }

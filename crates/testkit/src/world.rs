@@ -4,10 +4,12 @@
 //! Invariant: a request is in `requests` from its start until its answer, and is answered once.
 
 use crate::model::{Change, Model};
-use crate::rng::fill_pattern;
+use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
+use crate::sim_guest::SimGuest;
 use std::collections::HashMap;
-use undercroft_cache::{Effects, Extent, Io, IoError, Op, ReqId, Request};
+use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, Op, ReqId, Request};
+use undercroft_host::FRAME_BYTES;
 
 /// A request under way, as its client sees it.
 pub struct Pending {
@@ -25,6 +27,11 @@ pub struct Pending {
     pub failures: u64,
     /// The answer that is right whatever the disk does.
     pub must: Option<IoError>,
+    /// The guest's pages for the request's data, in order, if it comes from a guest whose memory can be seen; the data
+    /// starts at the beginning of the first.
+    pub pages: Vec<u32>,
+    /// Which memory of the guest they are pages of.
+    pub memory: u32,
 }
 
 /// One disk as the outside knows it.
@@ -35,6 +42,10 @@ pub struct SimSide {
     pub model: Model,
     /// Where the sequential client reads next.
     pub sequential: u64,
+    /// The guest, if it has one whose memory can be seen, and how often that memory was mapped anew.
+    pub guest: Option<SimGuest>,
+    /// Counts the guests and their memories.
+    pub memory: u32,
 }
 
 /// See the head of the file.
@@ -51,15 +62,21 @@ pub struct World {
     pub log: Option<Vec<String>>,
     /// Answers given.
     pub answers: u64,
+    /// Copies of guest pages that became cached.
+    pub captures: u64,
+    /// What guests do by themselves; apart from what drives the run.
+    pub guest_rng: Rng,
     changes: u64,
     tags: u32,
 }
 
 impl World {
     /// A world with these disks.
-    pub fn new(disks: Vec<SimDisk>, with_log: bool) -> Self {
-        let sides =
-            disks.into_iter().map(|disk| SimSide { model: Model::new(disk.medium()), disk, sequential: 0 }).collect();
+    pub fn new(disks: Vec<SimDisk>, guest_seed: u64, with_log: bool) -> Self {
+        let sides = disks
+            .into_iter()
+            .map(|disk| SimSide { model: Model::new(disk.medium()), disk, sequential: 0, guest: None, memory: 0 })
+            .collect();
         Self {
             sides,
             requests: HashMap::new(),
@@ -67,6 +84,8 @@ impl World {
             violation: None,
             log: with_log.then(Vec::new),
             answers: 0,
+            captures: 0,
+            guest_rng: Rng::new(guest_seed),
             changes: 0,
             tags: 0,
         }
@@ -130,7 +149,23 @@ impl World {
             start: self.time,
             failures: side.disk.failures,
             must,
+            pages: Vec::new(),
+            memory: side.memory,
         };
+        let mut pending = pending;
+        if let Some(guest) = &mut side.guest
+            && bytes > 0
+        {
+            let n = bytes.div_ceil(FRAME_BYTES);
+            pending.pages = (0..n).map(|_| guest.take_page(&mut self.guest_rng)).collect();
+            if change.is_some() {
+                let mut data = vec![0; bytes];
+                fill_pattern(number, req.offset, &mut data);
+                for (page, part) in pending.pages.iter().zip(data.chunks(FRAME_BYTES)) {
+                    guest.fill(*page, 0, part);
+                }
+            }
+        }
         self.requests.insert(self.tags, pending);
         self.note(|| format!("request {req:?}"));
         Some(req)
@@ -186,6 +221,43 @@ impl Effects for World {
         }
         p.data[at..at + bytes.len()].copy_from_slice(bytes);
         p.copied[at..at + bytes.len()].fill(1);
+        let side = &mut self.sides[p.req.disk.0 as usize];
+        if let Some(guest) = side.guest.as_mut().filter(|_| p.memory == side.memory) {
+            let mut done = 0;
+            while done < bytes.len() {
+                let (page, skip) = ((at + done) / FRAME_BYTES, (at + done) % FRAME_BYTES);
+                let here = (FRAME_BYTES - skip).min(bytes.len() - done);
+                if let Some(&page) = p.pages.get(page) {
+                    guest.fill(page, skip, &bytes[done..done + here]);
+                }
+                done += here;
+            }
+        }
+    }
+
+    fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
+        let p = self.requests.get(&req.tag)?;
+        let side = &self.sides[p.req.disk.0 as usize];
+        if !at.is_multiple_of(FRAME_BYTES) || p.memory != side.memory || at + FRAME_BYTES > p.data.len() {
+            return None;
+        }
+        p.pages.get(at / FRAME_BYTES).copied()
+    }
+
+    fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; FRAME_BYTES]) -> bool {
+        let guest = self.sides[disk.0 as usize].guest.as_mut();
+        guest.is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
+    }
+
+    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) {
+        self.captures += 1;
+        self.note(|| format!("  captured block {block} of disk {}", disk.0));
+        let now = self.time;
+        let side = &mut self.sides[disk.0 as usize];
+        // As if somebody had read it at this moment: it must be what the disk holds, or may hold.
+        if let Err(what) = side.model.check_read(block * FRAME_BYTES as u64, bytes, now, now) {
+            self.violate(format!("a captured page is not the block: {what}"));
+        }
     }
 
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {

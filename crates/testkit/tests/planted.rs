@@ -45,4 +45,7 @@ planted! {
     a_block_read_ahead_and_not_invalidated_is_found: AheadNotInvalidated,
     overlapping_writes_at_once_are_found: NotSerialized,
     a_moved_block_with_the_wrong_frame_is_found: MoveLosesFrame,
+    a_copy_of_a_guest_page_that_is_not_verified_is_found: CaptureUnverified,
+    a_write_that_keeps_what_is_known_of_guest_pages_is_found: WriteKeepsResidency,
+    a_write_that_keeps_what_waits_to_be_hashed_is_found: WriteKeepsLater,
 }

@@ -184,6 +184,43 @@ impl fmt::Display for Time {
     }
 }
 
+/// A part of a whole in hundredths of a percent, written `5%`, `0.5%` or plain `5`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Percent(
+    /// Hundredths of a percent.
+    pub u32,
+);
+
+impl Percent {
+    /// As a number, 5 for `5%`.
+    pub fn value(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
+
+impl FromStr for Percent {
+    type Err = UnitError;
+
+    /// # Errors
+    /// It is no number, has more than two places, or is not above 0 and at most 100.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let shown: String = text.trim().chars().take(40).collect();
+        let remedy = "write it like 5%: from 0.01% to 100%";
+        let number = text.trim().strip_suffix('%').unwrap_or(text.trim()).trim_end();
+        let hundredths = exact(number, "percentage", "5%", |suffix| {
+            if suffix.is_empty() { Ok(100) } else { Err(fail(format!("\"{shown}\" is not a percentage"), remedy)) }
+        });
+        let hundredths = hundredths.ok().filter(|h| (1..=10_000).contains(h));
+        hundredths.map(|h| Percent(h as u32)).ok_or_else(|| fail(format!("\"{shown}\" is not a percentage"), remedy))
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}%", self.value()))
+    }
+}
+
 /// Rounded for tables, three digits at most: `1.4GiB`, `37MiB`, `512B`.
 pub fn human_size(bytes: u64) -> String {
     let (unit, factor) = SIZE_UNITS[..5].iter().rev().find(|(_, f)| bytes >= *f).unwrap_or(&SIZE_UNITS[0]);
@@ -331,6 +368,20 @@ mod tests {
         assert!(time("5sec").unwrap_err().contains("unknown unit"));
         assert!(time("0.1ns").unwrap_err().contains("not a whole number"));
         assert!(time("fast").unwrap_err().contains("not a time"));
+    }
+
+    #[test]
+    fn percentages_are_read_exactly() {
+        let percent = |s: &str| s.parse::<Percent>().map(|p| p.0).map_err(|e| e.to_string());
+        for (text, hundredths) in
+            [("5%", 500), ("5", 500), (" 0.5 % ", 50), ("100%", 10_000), ("0.01%", 1), ("12.50%", 1250)]
+        {
+            assert_eq!(percent(text), Ok(hundredths), "{text}");
+        }
+        for bad in ["", "%", "0", "0%", "100.01%", "101", "-1%", "5%%", "five", "0.001%", "1e1%", "inf", "NaN"] {
+            assert!(percent(bad).unwrap_err().contains("write it like 5%"), "{bad}");
+        }
+        assert_eq!((Percent(500).to_string(), Percent(1250).to_string()), ("5%".to_string(), "12.5%".to_string()));
     }
 
     #[test]

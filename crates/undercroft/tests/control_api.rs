@@ -14,8 +14,8 @@ use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, Overrides, ServePl
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, KsmStatus, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport,
-    Status, StoreStatus,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, PressureDirection, PressureStatus,
+    ReloadReport, Status, StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
@@ -52,6 +52,7 @@ impl Memory {
             nbd: plan.nbd,
             frontends: vec![],
             cache: CacheStatus::new(plan.policy, plan.share_bytes, &stats),
+            exclusive: ExclusiveStatus { mode: "auto".into(), state: "no guest".into(), ..ExclusiveStatus::default() },
             counters: DiskCounters::from(&stats),
             latency: DiskLatency { read_hit: latency(), ..DiskLatency::default() },
             stalled_ops: 0,
@@ -74,6 +75,8 @@ impl Daemon for Memory {
             uptime_seconds: 1.5,
             config_file: None,
             workers: 2,
+            copying_seconds: 0.25,
+            scan: None,
             nbd: vec![],
             store: StoreStatus {
                 memory_bytes: plan.store.memory_bytes,

@@ -3,7 +3,7 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use crate::config::{LogFormat, LogLevel};
-use crate::units::{Size, Time};
+use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::net::SocketAddr;
@@ -77,6 +77,8 @@ pub enum Command {
     Reload(ReloadArgs),
     /// Stop the daemon in an orderly way
     Stop(StopArgs),
+    /// Show how much of this host's memory is held twice, by guest and by image
+    Duplicates(DuplicatesArgs),
     /// Print completions for a shell
     #[command(after_long_help = "\
 Examples:
@@ -461,4 +463,54 @@ pub struct StopArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
+}
+
+/// `undercroft duplicates`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Looks at the memory of every QEMU process of this host and at the page cache of their disk images, and says what is held more
+than once. The guests need not run their disks on Undercroft. Nothing is written, and nothing is brought into memory: pages
+swapped out, given back by a balloon or not cached stay so. The guests go on meanwhile, so the figures are of no single moment.
+
+Needs root, or CAP_SYS_PTRACE and CAP_SYS_ADMIN's view of the files. Takes 16 bytes of memory for each page compared (0.4 %).
+
+Examples:
+  undercroft duplicates
+  undercroft duplicates --sample 10%           a tenth of the contents: faster, and estimates
+  undercroft duplicates --pid 4711             one process, of whatever program
+  undercroft duplicates --image /srv/base.qcow2   this file's page cache, too
+  undercroft duplicates --cpu 20%              use at most a fifth of a core
+  undercroft duplicates --json | jq .total.give_back_bytes
+
+Columns:
+  PRESENT      memory of the guest that is there
+  ZERO         of that, pages full of zeroes
+  SAME VM      pages equal to another of the same guest, all but the first of each content
+  OTHER VMS    pages equal to one of another guest
+  PAGE CACHE   pages that the host holds in its page cache, too
+  GIVE BACK    what would be free if every content were held once and zeroes not at all; equal pages of several guests
+               count in equal parts
+
+Exit codes:
+  0    done, or there is no guest
+  1    failed; nothing could be read
+  2    used wrongly
+  130  interrupted; the report is of what had been read
+")]
+pub struct DuplicatesArgs {
+    /// Look at this process instead of at every QEMU process; may be repeated
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Look at the page cache of this file, too, though no guest has it open; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image: Vec<PathBuf>,
+    /// Compare only this part of the contents, chosen so that equal pages stay together
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub sample: Percent,
+    /// Use at most this much of one core
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub cpu: Percent,
+    /// For programs: {complete, vms, images, total, problems}
+    #[arg(long)]
+    pub json: bool,
 }

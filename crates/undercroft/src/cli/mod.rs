@@ -2,12 +2,13 @@
 //!
 //! Owns what people type and read. Never serves: it makes a plan and hands it over. Invariants: help, man pages and
 //! completions come from `args`, and nowhere else; a broken pipe is no failure; exit codes are 0 (done), 1 (failed),
-//! 2 (used wrongly).
+//! 2 (used wrongly), 130 (interrupted, and what was done is shown).
 
 pub mod args;
 pub mod attach;
 pub mod check;
 pub mod control;
+pub mod duplicates;
 pub mod ksm;
 pub mod manual;
 pub mod output;
@@ -47,6 +48,9 @@ pub enum Failure {
     /// The output is gone or full.
     #[error("the output cannot be written: {0}")]
     Output(#[from] std::io::Error),
+    /// It was interrupted, and what was done until then has been shown.
+    #[error("")]
+    Interrupted,
     /// It has been said already; only the exit code is left.
     #[error("")]
     Silent,
@@ -68,6 +72,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>, serve: Serve<'_>) -> ExitC
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Failure::Silent) => ExitCode::FAILURE,
+        Err(Failure::Interrupted) => ExitCode::from(130),
         Err(e @ Failure::Problems(_)) => {
             let _ = out.flush();
             output::complain(&e.to_string());
@@ -93,6 +98,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),
         Command::Stop(args) => control::stop(&args, out),
+        Command::Duplicates(args) => duplicates::run(&args, out),
         Command::Completions { shell } => manual::completions(shell, out),
         Command::Man { dir } => manual::man(dir.as_deref(), out),
         Command::Version { json } => manual::version(json, out),

@@ -6,7 +6,7 @@ use super::args::StatusArgs;
 use super::output::Out;
 use super::{Failure, control_socket};
 use crate::control::client::{self, disk_path};
-use crate::control::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, Status};
+use crate::control::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
 use crate::units::{Time, human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
@@ -83,6 +83,23 @@ fn duration(seconds: f64) -> String {
     }
 }
 
+/// A line about the scan of guests' memory, and one for each guest that cannot be scanned.
+fn scanned(s: &ScanStatus) -> String {
+    let pages = |n: u64| human_size(n.saturating_mul(4096));
+    let mut text = format!(
+        "scan: {} in {}, every {}; {} read, {} found in the cache, {} made the first to go; {} of processor time\n",
+        if s.guests == 1 { "1 guest".to_string() } else { format!("{} guests", s.guests) },
+        if s.passes == 1 { "1 pass".to_string() } else { format!("{} passes", s.passes) },
+        duration(s.period_seconds),
+        pages(s.read_pages),
+        pages(s.found_blocks),
+        pages(s.cooled_blocks),
+        human_time((s.cpu_seconds * 1e9) as u64),
+    );
+    s.problems.iter().for_each(|p| text += &format!("scan: {p}\n"));
+    text
+}
+
 /// A line for each disk.
 fn overview(status: &Status, before: Option<&Status>) -> String {
     let store = &status.store;
@@ -98,6 +115,9 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
         if status.workers == 1 { "1 worker".to_string() } else { format!("{} workers", status.workers) },
     );
     text += &notes(status);
+    if let Some(scan) = &status.scan {
+        text += &scanned(scan);
+    }
     if status.disks.is_empty() {
         return text + "no disks\n";
     }
@@ -215,6 +235,43 @@ fn detail(d: &DiskStatus) -> String {
         d.cache.policy
     );
     rows.push(("cached", share));
+    let e = &d.exclusive;
+    rows.push(("exclusive", format!("{}{}", e.state, e.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))));
+    if e.guest_pages > 0 {
+        let pages = |n: u64| human_size(n.saturating_mul(4096));
+        rows.push((
+            "  kept",
+            format!(
+                "{} not in the guest, {} about to leave it, {} in both",
+                pages(e.hot_blocks),
+                pages(e.probation_blocks),
+                pages(e.cold_blocks)
+            ),
+        ));
+        rows.push((
+            "  guest",
+            format!(
+                "{} of {} known; table {}",
+                pages(e.guest_pages_held),
+                pages(e.guest_pages),
+                human_size(e.table_bytes)
+            ),
+        ));
+        rows.push((
+            "  evictions",
+            format!(
+                "{} ({} cached already); {} of {} captured at reuse ({} zeroed)",
+                e.evictions, e.evictions_cached, e.captures, e.captures_tried, e.captures_zeroed
+            ),
+        ));
+        rows.push((
+            "  early copies",
+            format!(
+                "{} of {} good, {} too early; at age {} (read), {} (written)",
+                e.early, e.early_tried, e.early_lapsed, e.age_read, e.age_write
+            ),
+        ));
+    }
     rows.push((
         "hits",
         format!(

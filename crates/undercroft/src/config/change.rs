@@ -115,6 +115,7 @@ impl ServePlan {
         tell("daemon.disk_group", group(a.disk_access.gid), group(b.disk_access.gid));
         tell("daemon.runtime_dir", a.runtime_dir.display().to_string(), b.runtime_dir.display().to_string());
         tell("daemon.workers", a.workers.to_string(), b.workers.to_string());
+        tell("daemon.copy_cpu", a.copy_cpu_percent.to_string(), b.copy_cpu_percent.to_string());
         let metrics = |m: Option<std::net::SocketAddr>| m.map_or("off".to_string(), |m| m.to_string());
         tell("daemon.metrics", metrics(a.metrics), metrics(b.metrics));
         tell("daemon.log_format", format!("{:?}", a.log.format), format!("{:?}", b.log.format));
@@ -123,6 +124,7 @@ impl ServePlan {
             if all.is_empty() { "off".to_string() } else { all.join(", ") }
         };
         tell("nbd", listeners(self), listeners(new));
+        tell("scan", self.scan.to_string(), new.scan.to_string());
     }
 
     /// This plan with a disk changed and all shares worked out afresh: what `Daemon::change_disk` should bring about.
@@ -192,6 +194,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         weight: _,
         readahead_bytes,
         write_allocate,
+        exclusive,
         serial,
         queues,
         queue_size,
@@ -210,6 +213,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
     check("nbd", *nbd == wanted.nbd);
     check("readahead", *readahead_bytes == wanted.readahead_bytes);
     check("write_allocate", *write_allocate == wanted.write_allocate);
+    check("exclusive", *exclusive == wanted.exclusive);
     check("serial", *serial == wanted.serial);
     check("queues", *queues == wanted.queues);
     check("queue_size", *queue_size == wanted.queue_size);

@@ -3,7 +3,7 @@
 //! Owns words and limits. Never reads a file. Invariant: a key that is not here is refused, and one that is here is
 //! read (a test of `reader` holds both).
 
-use crate::units::{KIB, MIB, Size};
+use crate::units::{KIB, MIB, Percent, Size};
 use std::time::Duration;
 
 /// Least memory of a store, in bytes.
@@ -38,6 +38,8 @@ pub const POLL_MAX: Duration = Duration::from_millis(10);
 pub const WORKERS_MAX: usize = 256;
 /// Workers at most if no number is given.
 pub const WORKERS_DEFAULT_MAX: usize = 16;
+/// Percent of a processor for copying and hashing guest memory.
+pub const COPY_CPU_PERCENT_DEFAULT: u32 = 20;
 /// Longest serial number that virtio-blk can carry, in bytes.
 pub const SERIAL_BYTES_MAX: usize = 20;
 /// The stall in a second that counts as pressure.
@@ -109,6 +111,7 @@ pub const ROOT: Section = Section {
         key!("ksm", "table", "not managed", "", "Merging of equal pages of guests' RAM by the kernel."),
         key!("daemon", "table", "all defaults", "", "The process: sockets, threads, logs."),
         key!("nbd", "table", "no listener", "", "Where NBD clients connect."),
+        key!("scan", "table", "off", "", "The scan of guests' memory."),
         key!("vm", "tables", "none", "", "Virtual machines, each with its disks."),
         key!("disk", "tables", "none", "", "Disks that belong to no VM."),
     ],
@@ -307,6 +310,13 @@ pub const DAEMON: Section = Section {
             "How long a worker looks for the next request at most before it sleeps. It polls only while that pays. Disks can differ."
         ),
         key!(
+            "copy_cpu",
+            "number",
+            "`20`",
+            "0 to 100",
+            "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what guests do not hold. With 0 nothing is copied."
+        ),
+        key!(
             "metrics",
             "address",
             "off",
@@ -346,6 +356,57 @@ pub const NBD: Section = Section {
     ],
 };
 
+/// Processor time of the scanner, in hundredths of a percent of one core.
+pub const SCAN_CPU_DEFAULT: Percent = Percent(500);
+/// Shortest time between two scans.
+pub const SCAN_PERIOD_MIN_DEFAULT: Duration = Duration::from_secs(10);
+/// Longest time between two scans.
+pub const SCAN_PERIOD_MAX_DEFAULT: Duration = Duration::from_secs(600);
+/// Least and most that a time between two scans may be.
+pub const SCAN_PERIODS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(86_400)];
+/// Memory of the scanner's index.
+pub const SCAN_MEMORY_DEFAULT: u64 = 64 * MIB;
+/// Least memory of the scanner's index.
+pub const SCAN_MEMORY_MIN: u64 = MIB;
+
+/// `[scan]`.
+pub const SCAN: Section = Section {
+    header: "[scan]",
+    doc: "The scan of guests' memory: blocks that a guest holds in its own memory are the first to leave the cache. Guests that \
+          connect over vhost-user are found by themselves; for others see `pid_file` of `[[vm]]`.",
+    keys: &[
+        key!("enabled", "boolean", "`false`", "", "Whether guests' memory is scanned."),
+        key!(
+            "cpu",
+            "percentage",
+            "`5%`",
+            "`0.01%` to `100%`",
+            "Processor time of the scanner at most, of one core. It runs at the lowest priority besides."
+        ),
+        key!(
+            "period_min",
+            "time",
+            "`10s`",
+            "`1s` to `1440min`",
+            "Shortest time between two scans: under memory pressure, and while scans find much."
+        ),
+        key!(
+            "period_max",
+            "time",
+            "`600s`",
+            "`period_min` to `1440min`",
+            "Longest time between two scans: while they find nothing."
+        ),
+        key!(
+            "memory",
+            "size",
+            "`64MiB`",
+            "at least `1MiB`",
+            "Most that the scanner's index takes, besides `store.memory`; about 30 bytes for each page of guests that is not zero. What has no room is looked up all the same."
+        ),
+    ],
+};
+
 /// `[[vm]]`.
 pub const VM: Section = Section {
     header: "[[vm]]",
@@ -353,6 +414,13 @@ pub const VM: Section = Section {
     keys: &[
         key!("name", "text", "required", "letters, digits, `-`, `_`, `.`; at most 64", "Its name, unique."),
         key!("disk", "tables", "none", "", "Its disks, as `[[vm.disk]]` after it."),
+        key!(
+            "pid_file",
+            "path",
+            "none",
+            "",
+            "The file that QEMU's `-pidfile` names (libvirt: `/run/libvirt/qemu/NAME.pid`), for `[scan]` to find the memory of a guest that is attached over NBD. Needs CAP_SYS_PTRACE."
+        ),
     ],
 };
 
@@ -427,6 +495,13 @@ pub const DISK: Section = Section {
             "How far to read ahead of a proven sequential stream at most."
         ),
         key!(
+            "exclusive",
+            "text",
+            "`auto`",
+            "`auto`, `off`, `capture` or `delayed`",
+            "Keep what the guest does not hold, as learned from its requests and its memory (vhost-user only). `auto` finds out which way pays, and keeps whatever passes where none does; `capture` copies pages when the guest reuses them; `delayed` copies them shortly before it evicts them, for guests that zero pages."
+        ),
+        key!(
             "write_allocate",
             "boolean",
             "`true`",
@@ -453,7 +528,7 @@ pub const DISK: Section = Section {
 };
 
 /// All sections, in the order in which docs list them.
-pub const SECTIONS: [&Section; 8] = [&ROOT, &STORE, &PRESSURE, &DAEMON, &NBD, &KSM, &VM, &DISK];
+pub const SECTIONS: [&Section; 9] = [&ROOT, &STORE, &PRESSURE, &DAEMON, &NBD, &KSM, &SCAN, &VM, &DISK];
 
 /// The policy of a disk without one; the reason is in the decision records of the engine.
 pub const POLICY_DEFAULT: undercroft_engine::PolicyKind = undercroft_engine::PolicyKind::S3Fifo;
@@ -517,6 +592,14 @@ mod tests {
         assert!(key(&KSM, "pages_to_scan").range.ends_with(&KSM_PAGES_MAX.to_string()));
         assert_eq!(key(&DAEMON, "poll").default, format!("`{}`", Time::from(POLL_DEFAULT)));
         assert!(key(&DISK, "poll").range.ends_with(&format!("`{}`", Time::from(POLL_MAX))));
+        let time = |d: Duration| format!("`{}`", Time::from(d));
+        assert_eq!(key(&SCAN, "cpu").default, format!("`{SCAN_CPU_DEFAULT}`"));
+        assert_eq!(key(&SCAN, "period_min").default, time(SCAN_PERIOD_MIN_DEFAULT));
+        assert_eq!(key(&SCAN, "period_max").default, time(SCAN_PERIOD_MAX_DEFAULT));
+        assert!(key(&SCAN, "period_min").range.starts_with(&time(SCAN_PERIODS[0])));
+        assert_eq!("1440min".parse::<Time>().unwrap().duration(), SCAN_PERIODS[1]);
+        assert_eq!(key(&SCAN, "memory").default, size(SCAN_MEMORY_DEFAULT));
+        assert!(key(&SCAN, "memory").range.ends_with(&size(SCAN_MEMORY_MIN)));
         assert_eq!(key(&DISK, "weight").default, format!("`{WEIGHT_DEFAULT}`"));
         assert!(key(&DISK, "weight").range.ends_with(&WEIGHT_MAX.to_string()));
         assert_eq!(key(&DISK, "queues").default, format!("`{QUEUES_DEFAULT}`"));

@@ -21,11 +21,12 @@ pub mod spec;
 pub use change::PlanChange;
 pub use machine::Machine;
 pub use plan::{
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, Overrides, ServePlan, SocketAccess, StorePlan,
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, Overrides, ScanPlan, ServePlan, SocketAccess,
+    StorePlan,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};
-pub use spec::{DiskSpec, ServeSpec};
+pub use spec::{DiskSpec, ScanSpec, ServeSpec};
 
 use std::io::Read;
 use std::path::Path;

@@ -6,11 +6,12 @@
 use crate::backend::ImageSpec;
 use crate::ksm::KsmPlan;
 use crate::pressure::PressurePlan;
+use crate::units::{Percent, Size, Time};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// Everything `serve` needs, however it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,38 @@ pub struct ServePlan {
     pub daemon: DaemonPlan,
     /// Where NBD clients connect; none unless asked for.
     pub nbd: Vec<NbdListen>,
+    /// The scan of guests' memory.
+    pub scan: ScanPlan,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+}
+
+/// The scan of guests' memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanPlan {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Processor time at most, of one core.
+    pub cpu: Percent,
+    /// Shortest time between two scans.
+    pub period_min: Duration,
+    /// Longest; at least the shortest.
+    pub period_max: Duration,
+    /// Most that the index takes, in bytes.
+    pub memory_bytes: u64,
+    /// Where the process numbers of VMs stand that do not connect over vhost-user: VM and absolute path.
+    pub pid_files: Vec<(String, PathBuf)>,
+}
+
+impl fmt::Display for ScanPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.enabled {
+            return f.write_str("off");
+        }
+        let (min, max) = (Time::from(self.period_min), Time::from(self.period_max));
+        write!(f, "every {min} to {max} at {} of a core, {} of memory", self.cpu, Size(self.memory_bytes))?;
+        self.pid_files.iter().try_for_each(|(vm, path)| write!(f, ", {vm} by {}", path.display()))
+    }
 }
 
 /// What the command line says instead of the file.
@@ -68,6 +99,8 @@ pub struct DaemonPlan {
     pub workers: usize,
     /// Bound of polling for disks that have none of their own.
     pub poll: Duration,
+    /// Percent of one processor that each worker may spend on copying and hashing guest memory.
+    pub copy_cpu_percent: u32,
     /// Logging.
     pub log: LogPlan,
     /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.
@@ -164,6 +197,8 @@ pub struct DiskPlan {
     pub readahead_bytes: u32,
     /// Whether a written block that was not cached becomes cached.
     pub write_allocate: bool,
+    /// How the cache is kept exclusive of the guest's.
+    pub exclusive: ExclusiveMode,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.

@@ -5,8 +5,8 @@
 
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};
-use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, PressureSpec, ServeSpec};
-use crate::units::{Size, Time, UnitError};
+use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, PressureSpec, ScanSpec, ServeSpec};
+use crate::units::{Percent, Size, Time, UnitError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -114,6 +114,7 @@ impl Reader {
         let mut top = self.open(root, &keys::ROOT, "");
         let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
         let (pressure, ksm) = (top.table("pressure"), top.table("ksm"));
+        let scan = top.table("scan");
         let (vms, disks) = (top.tables("vm"), top.tables("disk"));
         if let Some((_, table)) = store {
             let mut t = self.open(table, &keys::STORE, "store");
@@ -136,11 +137,26 @@ impl Reader {
             spec.nbd_tcp = t.text("tcp");
             spec.lines.append(&mut t.lines);
         }
+        if let Some((_, table)) = scan {
+            let mut t = self.open(table, &keys::SCAN, "scan");
+            let mut scan = ScanSpec {
+                enabled: t.boolean("enabled"),
+                cpu: t.unit("cpu", "a percentage", "\"5%\"", Percent::from_str),
+                period_min: t.time("period_min"),
+                period_max: t.time("period_max"),
+                memory: t.size("memory"),
+                lines: Lines::new(),
+            };
+            scan.lines = t.lines;
+            spec.scan = scan;
+        }
         let mut vm_lines: BTreeMap<String, usize> = BTreeMap::new();
         for (i, (line, table)) in vms.into_iter().enumerate() {
             let mut t = self.open(table, &keys::VM, &format!("vm {}", i + 1));
             let name = t.text("name");
             let vm_disks = t.tables("disk");
+            let pid_file = t.path("pid_file");
+            let pid_line = t.lines.get("pid_file").copied();
             let line = t.lines.get("name").copied().unwrap_or(line);
             let Some(name) = name else {
                 if !table.contains_key("name") {
@@ -155,6 +171,7 @@ impl Reader {
             } else {
                 vm_lines.insert(name.clone(), line);
             }
+            spec.pid_files.extend(pid_file.map(|path| (name.clone(), path, pid_line)));
             for (line, table) in vm_disks {
                 spec.disks.extend(self.disk(line, table, Some(&name)));
             }
@@ -209,6 +226,7 @@ impl Reader {
             disk_group: t.group("disk_group"),
             workers: t.number("workers"),
             poll: t.time("poll"),
+            copy_cpu: t.number("copy_cpu"),
             metrics: t.text("metrics"),
             log_level: t.text("log_level"),
             log_format: t.text("log_format"),
@@ -241,6 +259,7 @@ impl Reader {
             weight: t.number("weight"),
             readahead: t.size("readahead"),
             write_allocate: t.boolean("write_allocate"),
+            exclusive: t.text("exclusive"),
             serial: t.text("serial"),
             queues: t.number("queues"),
             queue_size: t.number("queue_size"),

@@ -6,7 +6,9 @@
 use super::images::{self, Identity};
 use super::keys::{self, nearest};
 use super::machine::Machine;
-use super::plan::{DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ServePlan, SocketAccess, StorePlan};
+use super::plan::{
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ScanPlan, ServePlan, SocketAccess, StorePlan,
+};
 use super::problem::{Problem, Problems, Severity};
 use super::reader::place_of;
 use super::shares;
@@ -20,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use undercroft_cache::limits::DISKS_MAX;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// A plan and what is wrong with it. With an error among the problems the plan is only good for looking at.
 #[derive(Clone, Debug)]
@@ -183,6 +185,9 @@ impl<'m> Resolver<'m> {
             disk_access: self.group(d, "disk_group", &d.disk_group),
             workers: workers.map_or(self.machine.cpus.clamp(1, keys::WORKERS_DEFAULT_MAX), |n| n as usize),
             poll: self.poll(at("poll"), "daemon", d.poll).unwrap_or(keys::POLL_DEFAULT),
+            copy_cpu_percent: self
+                .bounded(at("copy_cpu"), "daemon", "copy_cpu", d.copy_cpu, 0, 100)
+                .map_or(keys::COPY_CPU_PERCENT_DEFAULT, |n| n as u32),
             log: LogPlan {
                 level: over.log_level.or(level).unwrap_or(LogLevel::Info),
                 format: over.log_format.or(format).unwrap_or(LogFormat::Text),
@@ -196,7 +201,51 @@ impl<'m> Resolver<'m> {
         let overrides = over.clone();
         let store = StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes) };
         let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
-        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, disks: Vec::new() }
+        let scan = self.scan(spec);
+        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, disks: Vec::new() }
+    }
+
+    fn scan(&mut self, spec: &ServeSpec) -> ScanPlan {
+        let s = &spec.scan;
+        let at = |key: &str| s.lines.get(key).copied();
+        let enabled = s.enabled.unwrap_or(false);
+        if !enabled && s.enabled.is_none() && !s.lines.is_empty() {
+            let remedy = "add enabled = true, or take the section out";
+            self.warning(s.lines.values().min().copied(), "scan", "it is not enabled".into(), remedy);
+        }
+        let [least, most] = keys::SCAN_PERIODS;
+        let mut period = |key: &'static str, time: Option<Time>, otherwise| {
+            let Some(time) = time else { return otherwise };
+            if (least..=most).contains(&time.duration()) {
+                return time.duration();
+            }
+            let remedy = format!("give {} to 1440min", Time::from(least));
+            self.error(at(key), "scan", format!("{key} must not be {time}"), remedy);
+            otherwise
+        };
+        let period_min = period("period_min", s.period_min, keys::SCAN_PERIOD_MIN_DEFAULT);
+        let period_max = period("period_max", s.period_max, keys::SCAN_PERIOD_MAX_DEFAULT.max(period_min));
+        if period_max < period_min {
+            let error = format!("period_max is shorter than period_min, {}", Time::from(period_min));
+            self.error(at("period_max"), "scan", error, "make it longer, or period_min shorter");
+        }
+        let Size(memory_bytes) = s.memory.unwrap_or(Size(keys::SCAN_MEMORY_DEFAULT));
+        if memory_bytes < keys::SCAN_MEMORY_MIN {
+            let error = format!("memory is {}, too little for an index", Size(memory_bytes));
+            self.error(at("memory"), "scan", error, format!("give at least {}", Size(keys::SCAN_MEMORY_MIN)));
+        }
+        let mut pid_files = Vec::new();
+        for (vm, path, line) in &spec.pid_files {
+            let place = format!("vm \"{}\"", clip(vm));
+            let path = self.path(*line, &place, "pid_file", path);
+            if !enabled {
+                let remedy = "add [scan] with enabled = true, or take pid_file out";
+                self.warning(*line, &place, "pid_file is for [scan], which is not enabled".into(), remedy);
+            }
+            pid_files.push((vm.clone(), path));
+        }
+        let cpu = s.cpu.unwrap_or(keys::SCAN_CPU_DEFAULT);
+        ScanPlan { enabled, cpu, period_min, period_max, memory_bytes, pid_files }
     }
 
     fn memory(&mut self, spec: &ServeSpec) -> u64 {
@@ -423,6 +472,7 @@ impl<'m> Resolver<'m> {
             weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
             readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
             write_allocate: spec.write_allocate.unwrap_or(true),
+            exclusive: self.exclusive(at("exclusive"), place, spec.exclusive.as_deref()),
             queues: queues.map_or(keys::QUEUES_DEFAULT, |q| q as u16),
             queue_size: self.queue_size(at("queue_size"), place, spec.queue_size),
             poll: self.poll(at("poll"), place, spec.poll).unwrap_or(daemon.poll),
@@ -568,6 +618,19 @@ impl<'m> Resolver<'m> {
             };
             self.error(line, place, format!("unknown policy \"{}\"", clip(text)), remedy);
             keys::POLICY_DEFAULT
+        })
+    }
+
+    fn exclusive(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> ExclusiveMode {
+        let Some(text) = text else { return ExclusiveMode::default() };
+        text.parse().unwrap_or_else(|_| {
+            let known: Vec<&str> = ExclusiveMode::ALL.iter().map(|m| m.name()).collect();
+            let remedy = match nearest(text, known.iter().copied()) {
+                Some(near) => format!("did you mean \"{near}\"? known are {}", known.join(", ")),
+                None => format!("known are {}", known.join(", ")),
+            };
+            self.error(line, place, format!("exclusive: unknown mode \"{}\"", clip(text)), remedy);
+            ExclusiveMode::default()
         })
     }
 

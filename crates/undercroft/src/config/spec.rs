@@ -4,7 +4,7 @@
 //! keys; `resolve` does.
 
 use super::plan::Overrides;
-use crate::units::{Size, Time};
+use crate::units::{Percent, Size, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,6 +33,10 @@ pub struct ServeSpec {
     pub nbd_unix: Option<PathBuf>,
     /// `[nbd] tcp`.
     pub nbd_tcp: Option<String>,
+    /// `[scan]`.
+    pub scan: ScanSpec,
+    /// VMs that say where their process number is: name, `pid_file` and its line.
+    pub pid_files: Vec<(String, PathBuf, Option<usize>)>,
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
     /// Lines of the keys of `[store]` and `[nbd]`.
@@ -87,6 +91,23 @@ pub struct KsmSpec {
     pub lines: Lines,
 }
 
+/// `[scan]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScanSpec {
+    /// `enabled`.
+    pub enabled: Option<bool>,
+    /// `cpu`.
+    pub cpu: Option<Percent>,
+    /// `period_min`.
+    pub period_min: Option<Time>,
+    /// `period_max`.
+    pub period_max: Option<Time>,
+    /// `memory`.
+    pub memory: Option<Size>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
 /// `[daemon]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DaemonSpec {
@@ -102,6 +123,8 @@ pub struct DaemonSpec {
     pub workers: Option<u64>,
     /// `poll`.
     pub poll: Option<Time>,
+    /// `copy_cpu`.
+    pub copy_cpu: Option<u64>,
     /// `metrics`.
     pub metrics: Option<String>,
     /// `log_level`.
@@ -156,6 +179,9 @@ pub struct DiskSpec {
     /// Whether a written block that was not cached becomes cached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_allocate: Option<bool>,
+    /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive: Option<String>,
     /// Serial number that the guest sees, at most 20 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

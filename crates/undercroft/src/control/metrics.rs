@@ -97,6 +97,39 @@ fn daemon(f: &mut Families, s: &Status) {
     f.gauge("undercroft_build_info", "Version of the running program; always 1.", &[("version", &s.version)], 1.0);
     f.gauge("undercroft_uptime_seconds", "Seconds since the daemon started.", &[], s.uptime_seconds);
     f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
+    let copying = "Processor time spent on copying and hashing contents, in milliseconds.";
+    f.counter("undercroft_copying_milliseconds_total", copying, &[], (s.copying_seconds * 1e3) as u64);
+    if let Some(s) = &s.scan {
+        for (name, help, value) in [
+            ("undercroft_scan_passes_total", "Passes over the memory of all guests.", s.passes),
+            ("undercroft_scan_read_pages_total", "Pages of guests read.", s.read_pages),
+            ("undercroft_scan_hole_pages_total", "Pages of guests without memory, left so.", s.hole_pages),
+            ("undercroft_scan_unreadable_pages_total", "Pages of guests that could not be read.", s.unreadable_pages),
+            (
+                "undercroft_scan_unchanged_pages_total",
+                "Pages of guests unchanged since the pass before.",
+                s.unchanged_pages,
+            ),
+            (
+                "undercroft_scan_equal_pages_total",
+                "Pages of guests equal to one met before in the pass.",
+                s.equal_pages,
+            ),
+            ("undercroft_scan_lookahead_hits_total", "Equal pages found by looking ahead.", s.lookahead_hits),
+            ("undercroft_scan_found_blocks_total", "Cached blocks found in guests.", s.found_blocks),
+            (
+                "undercroft_scan_cooled_blocks_total",
+                "Cached blocks found in guests that became the first to go.",
+                s.cooled_blocks,
+            ),
+            ("undercroft_scan_cpu_milliseconds_total", "Processor time of the scanner.", (s.cpu_seconds * 1e3) as u64),
+        ] {
+            f.counter(name, help, &[], value);
+        }
+        f.gauge("undercroft_scan_guests", "Guests in the last pass.", &[], s.guests as f64);
+        f.gauge("undercroft_scan_period_seconds", "Time between passes as of now.", &[], s.period_seconds);
+        f.gauge("undercroft_scan_index_bytes", "Memory of the scanner's index.", &[], s.index_bytes as f64);
+    }
     f.gauge("undercroft_disks", "Disks attached.", &[], s.disks.len() as f64);
     let memory = s.store.memory_bytes as f64;
     f.gauge("undercroft_store_limit_bytes", "Hard ceiling for data and metadata of the RAM store.", &[], memory);
@@ -216,6 +249,21 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         d.cache.capacity_bytes as f64,
     );
     f.gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", &own, d.cache.share_bytes as f64);
+    let e = &d.exclusive;
+    for (tier, blocks) in [("hot", e.hot_blocks), ("probation", e.probation_blocks), ("cold", e.cold_blocks)] {
+        let help = "Blocks cached: not in the guest, about to leave it, in both.";
+        f.gauge("undercroft_exclusive_blocks", help, &with("tier", tier), blocks as f64);
+    }
+    for (name, help, value) in [
+        ("undercroft_guest_evictions_total", "Evictions of the guest, inferred.", e.evictions),
+        ("undercroft_guest_evictions_cached_total", "Evicted blocks that were cached already.", e.evictions_cached),
+        ("undercroft_guest_captures_tried_total", "Guest pages copied at reuse.", e.captures_tried),
+        ("undercroft_guest_captures_total", "Guest pages copied at reuse that held their block.", e.captures),
+        ("undercroft_guest_early_copies_tried_total", "Guest pages copied before eviction.", e.early_tried),
+        ("undercroft_guest_early_copies_total", "Guest pages copied before eviction that held their block.", e.early),
+    ] {
+        f.counter(name, help, &own, value);
+    }
     let l = &d.latency;
     for (kind, latency) in [("read_hit", &l.read_hit), ("read_miss", &l.read_miss), ("write", &l.write)] {
         let help = "Time from when the daemon saw a request to its reply: reads from RAM alone, other reads, writes.";

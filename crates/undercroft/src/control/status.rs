@@ -3,10 +3,12 @@
 //! Owns the words and units of the public API: a field never changes its meaning within `/v1`. Sizes in bytes, times in
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
+use crate::config::ScanPlan;
 use crate::ksm::{Numbers, Settings};
 use crate::latency::Histogram;
+use crate::scan::patrol::Report;
 use serde::{Deserialize, Serialize};
-use undercroft_cache::DiskStats;
+use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
 use utoipa::ToSchema;
 
 /// Everything about the running daemon.
@@ -22,6 +24,8 @@ pub struct Status {
     pub config_file: Option<String>,
     /// Worker threads.
     pub workers: u32,
+    /// Seconds of processor time that copying and hashing contents has taken.
+    pub copying_seconds: f64,
     /// Where NBD clients connect: `unix:PATH` or `tcp:ADDRESS`.
     pub nbd: Vec<String>,
     /// The RAM store.
@@ -30,8 +34,85 @@ pub struct Status {
     pub pressure: PressureStatus,
     /// Merging of equal pages of guests' RAM by the kernel.
     pub ksm: KsmStatus,
+    /// The scan of guests' memory; absent if it is off.
+    #[serde(default)]
+    pub scan: Option<ScanStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
+}
+
+/// The scan of guests' memory. Counts are since the daemon started, over all passes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ScanStatus {
+    /// Passes over all guests that have ended.
+    pub passes: u64,
+    /// Guests in the last pass.
+    pub guests: u64,
+    /// Seconds between passes, as of now.
+    pub period_seconds: f64,
+    /// Seconds that the last pass took.
+    pub pass_seconds: f64,
+    /// Processor time used, in seconds.
+    pub cpu_seconds: f64,
+    /// Processor time that may be used, in percent of one core.
+    pub cpu_limit_percent: f64,
+    /// Pages read.
+    pub read_pages: u64,
+    /// Pages that have no memory, and were left so.
+    pub hole_pages: u64,
+    /// Pages swapped out, and left so.
+    pub swapped_pages: u64,
+    /// Pages that could not be read.
+    pub unreadable_pages: u64,
+    /// Pages of zeroes among those read.
+    pub zero_pages: u64,
+    /// Pages with the content that they had in the pass before.
+    pub unchanged_pages: u64,
+    /// Pages equal to one met before in the same pass.
+    pub equal_pages: u64,
+    /// Of those, found by looking at what follows the last match.
+    pub lookahead_hits: u64,
+    /// Times that this look found nothing.
+    pub lookahead_misses: u64,
+    /// Contents that the index had no room for.
+    pub unindexed_pages: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Cached blocks found in guests, counted in each pass.
+    pub found_blocks: u64,
+    /// Of those, blocks that became the first to go.
+    pub cooled_blocks: u64,
+    /// What could not be scanned in the last pass, in sentences.
+    pub problems: Vec<String>,
+}
+
+impl ScanStatus {
+    /// Puts together what was asked for and what was done.
+    pub fn new(plan: &ScanPlan, r: &Report) -> Self {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        ScanStatus {
+            passes: r.passes,
+            guests: r.guests,
+            period_seconds: seconds(r.period_ns),
+            pass_seconds: seconds(r.pass_ns),
+            cpu_seconds: seconds(r.cpu_ns),
+            cpu_limit_percent: plan.cpu.value(),
+            read_pages: r.walked.present.saturating_sub(r.walked.unreadable),
+            hole_pages: r.walked.absent + r.walked.zero_frames,
+            swapped_pages: r.walked.swapped,
+            unreadable_pages: r.walked.unreadable,
+            zero_pages: r.zero_pages,
+            unchanged_pages: r.unchanged_pages,
+            equal_pages: r.equal_pages,
+            lookahead_hits: r.lookahead_hits,
+            lookahead_misses: r.lookahead_misses,
+            unindexed_pages: r.unindexed,
+            index_bytes: r.index_bytes,
+            found_blocks: r.found_blocks,
+            cooled_blocks: r.cooled_blocks,
+            problems: r.problems.clone(),
+        }
+    }
 }
 
 /// The RAM store.
@@ -161,6 +242,8 @@ pub struct DiskStatus {
     pub frontends: Vec<FrontendStatus>,
     /// Its part of the store.
     pub cache: CacheStatus,
+    /// How its cache stands to the guest's.
+    pub exclusive: ExclusiveStatus,
     /// What it has done since it was attached.
     pub counters: DiskCounters,
     /// How long requests took.
@@ -179,6 +262,101 @@ pub struct DiskStatus {
     pub queues: u16,
     /// Entries of each of its queues.
     pub queue_size: u16,
+}
+
+/// How a disk's cache stands to its guest's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExclusiveStatus {
+    /// What was asked for: `auto`, `off`, `capture`, `delayed`.
+    pub mode: String,
+    /// What is done: `off`, `capture`, `delayed`, `capture and delayed`, `learning`, `inclusive`, `no guest`, `no memory`.
+    pub state: String,
+    /// Why, in a sentence, where it is not what was asked for.
+    pub reason: Option<String>,
+    /// Blocks cached that the guest does not hold, as far as is known.
+    pub hot_blocks: u64,
+    /// Blocks cached that the guest is about to evict.
+    pub probation_blocks: u64,
+    /// Blocks cached that the guest holds as well.
+    pub cold_blocks: u64,
+    /// Pages of the guest's memory.
+    pub guest_pages: u64,
+    /// Pages of it that hold a known block.
+    pub guest_pages_held: u64,
+    /// Bytes of the table of guest pages, taken from the disk's share.
+    pub table_bytes: u64,
+    /// Evictions of the guest, inferred from reused pages.
+    pub evictions: u64,
+    /// Evicted blocks that were cached already.
+    pub evictions_cached: u64,
+    /// Pages copied when they were reused.
+    pub captures_tried: u64,
+    /// Of those, pages that still held the block.
+    pub captures: u64,
+    /// Of those, pages that held zeroes only.
+    pub captures_zeroed: u64,
+    /// Pages copied before their eviction.
+    pub early_tried: u64,
+    /// Of those, pages that held the block.
+    pub early: u64,
+    /// Early copies that had to go before the eviction was seen.
+    pub early_lapsed: u64,
+    /// Page transfers after which a page filled by a read is copied.
+    pub age_read: u64,
+    /// The same for pages filled by a write.
+    pub age_write: u64,
+}
+
+impl From<&ExclusiveReport> for ExclusiveStatus {
+    fn from(r: &ExclusiveReport) -> Self {
+        let (state, reason) = match r.state {
+            ExclusiveState::Off => ("off", None),
+            ExclusiveState::NoGuest => ("no guest", None),
+            ExclusiveState::NoMemory { needed_bytes, allowed_bytes } => (
+                "no memory",
+                Some(format!(
+                    "the table of the guest's pages takes {}, and at most a quarter of the disk's share, {}, may be spent \
+                     on it; give the disk a larger share, or set exclusive = \"off\"",
+                    crate::units::human_size(needed_bytes),
+                    crate::units::human_size(allowed_bytes)
+                )),
+            ),
+            ExclusiveState::On { capture: true, delay: true } => ("capture and delayed", None),
+            ExclusiveState::On { capture: true, delay: false } => ("capture", None),
+            ExclusiveState::On { capture: false, delay: true } => ("delayed", None),
+            ExclusiveState::On { capture: false, delay: false } => ("learning", None),
+            ExclusiveState::Inclusive => (
+                "inclusive",
+                Some(
+                    "with this guest and load, keeping whatever passes saves more; tried again from time to time"
+                        .into(),
+                ),
+            ),
+        };
+        let s = &r.stats;
+        let [hot, probation, cold] = r.tiers.map(u64::from);
+        ExclusiveStatus {
+            mode: r.mode.name().to_string(),
+            state: state.to_string(),
+            reason,
+            hot_blocks: hot,
+            probation_blocks: probation,
+            cold_blocks: cold,
+            guest_pages: s.pages.into(),
+            guest_pages_held: s.pages_held.into(),
+            table_bytes: r.table_bytes,
+            evictions: s.evictions,
+            evictions_cached: s.evictions_cached,
+            captures_tried: s.captures_tried,
+            captures: s.captures,
+            captures_zeroed: s.captures_zeroed,
+            early_tried: s.early_tried,
+            early: s.early,
+            early_lapsed: s.early_lapsed,
+            age_read: s.age_read.into(),
+            age_write: s.age_write.into(),
+        }
+    }
 }
 
 /// How a disk is.

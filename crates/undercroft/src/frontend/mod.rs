@@ -8,7 +8,9 @@ pub mod socket;
 pub mod vhost;
 
 use crate::backend::Geometry;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, IoError, Request};
 
 /// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
@@ -48,6 +50,27 @@ pub trait Port: Send {
     /// Whether `fds` would now return something else than at the last call of `fds`.
     fn fds_changed(&mut self) -> bool;
 
+    /// Pages of guest memory that the port sees, if that has changed since the last call, or if what they hold may be
+    /// something else altogether: the guest was reset, its memory is mapped anew. 0 if there is none.
+    fn guest_memory_changed(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// The page of guest memory that bytes `at .. at + 4096` of request `tag` are; see `Effects::guest_page`.
+    fn guest_page(&mut self, _tag: u32, _at: usize) -> Option<u32> {
+        None
+    }
+
+    /// Copies a page of guest memory; false if there is none of that number.
+    fn copy_guest_page(&mut self, _page: u32, _to: &mut [u8; 4096]) -> bool {
+        false
+    }
+
+    /// The files of the guest memory that the port sees, for the scanner, which reads them and never their mapping.
+    fn guest_files(&self) -> Vec<GuestFile> {
+        Vec::new()
+    }
+
     /// Requests taken and not yet replied.
     fn inflight(&self) -> usize;
 
@@ -71,6 +94,17 @@ pub struct Peer {
     pub protocol: Protocol,
     /// What is known of it: `4 queues, 128MiB of memory`, `127.0.0.1:51342`.
     pub name: String,
+}
+
+/// A piece of guest memory: a part of a file that its front end shares.
+#[derive(Clone, Debug)]
+pub struct GuestFile {
+    /// The file.
+    pub file: Arc<File>,
+    /// Where the piece begins in it, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
 }
 
 /// Protocols of front ends.

@@ -8,7 +8,8 @@ use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
-    FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus, ReloadReport, Status, StoreStatus,
+    ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus, ReloadReport,
+    ScanStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
@@ -65,6 +66,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         nbd: plan.nbd,
         frontends: report.peers.iter().cloned().map(Into::into).collect(),
         cache: CacheStatus::new(plan.policy, plan.share_bytes, &report.stats),
+        exclusive: ExclusiveStatus::from(&report.exclusive),
         counters: DiskCounters::from(&report.stats),
         latency: DiskLatency {
             read_hit: LatencySnapshot::from(&report.latencies.read_hit),
@@ -121,8 +123,10 @@ impl Daemon for Service {
             store.data_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
             disks.push(disk_status(&disk, p, &report));
         }
+        let mut copying_ns = 0;
         for worker in &self.workers {
-            let Ok(memory) = worker.call(|w| w.core().memory()) else { continue };
+            let Ok((memory, ns)) = worker.call(|w| (w.core().memory(), w.copying_ns())) else { continue };
+            copying_ns += ns;
             store.metadata_bytes += memory.metadata_bytes;
             store.io_bytes += memory.frames_bytes;
         }
@@ -134,10 +138,12 @@ impl Daemon for Service {
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             config_file: plan.config_file.as_ref().map(|p| p.display().to_string()),
             workers: self.workers.len() as u32,
+            copying_seconds: copying_ns as f64 / 1e9,
             nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
             store,
             pressure: PressureStatus::from(&view),
             ksm: self.ksm_status(),
+            scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
             disks,
         }
     }

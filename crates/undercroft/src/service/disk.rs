@@ -72,7 +72,7 @@ fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32) -> DiskOp
         capacity_blocks,
         readahead_bytes: plan.readahead_bytes,
         write_allocate: plan.write_allocate,
-        exclusive: Default::default(),
+        exclusive: plan.exclusive,
     }
 }
 

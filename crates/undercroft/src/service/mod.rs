@@ -7,6 +7,7 @@ mod api;
 mod disk;
 mod exports;
 mod memory;
+mod scan;
 
 pub use disk::ServedDisk;
 
@@ -16,6 +17,7 @@ use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
 use crate::ksm::{Keeper, Ksm};
 use crate::pressure::{Roots, Watch};
+use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
@@ -90,6 +92,8 @@ pub struct Service {
     ksm: Mutex<Keeper>,
     /// Why KSM is not managed although it is to be.
     ksm_problem: Mutex<Option<String>>,
+    /// The scanner of guests' memory, if there is one.
+    patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
     started: Instant,
 }
@@ -113,11 +117,15 @@ impl Service {
         }
         let one = |e: ServiceError| vec![e];
         let mut workers = Vec::new();
+        // One key for all, so that contents can be compared across workers.
+        let core = CoreOptions::new(plan.store.memory_bytes);
+        let content_key = core.content_key;
         for n in 0..plan.daemon.workers.max(1) {
             let options = WorkerOptions {
                 name: format!("undercroft-w{n}"),
-                core: CoreOptions::new(plan.store.memory_bytes),
+                core: core.clone(),
                 poll_ns_max: 0,
+                copy_cpu_percent: plan.daemon.copy_cpu_percent,
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
@@ -135,6 +143,7 @@ impl Service {
             limits: Mutex::default(),
             ksm: Mutex::new(keeper),
             ksm_problem: Mutex::default(),
+            patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
         });
@@ -161,6 +170,7 @@ impl Service {
                 tracing::error!("the machine's memory is not watched: there can be no thread for it: {e}");
             }
             service.begin_ksm();
+            *lock(&service.patrol) = scan::start(&service, content_key);
             return Ok(service);
         }
         service.shut_down();
@@ -276,6 +286,9 @@ impl Service {
     /// Stops listening, finishes what is under way, closes every image and ends the workers.
     pub fn shut_down(&self) {
         self.request_stop();
+        // It asks the workers, so it goes before them.
+        let patrol = lock(&self.patrol).take();
+        drop(patrol);
         let _change = lock(&self.change);
         self.watch.stop();
         lock(&self.ksm).release(false);

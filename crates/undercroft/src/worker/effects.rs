@@ -5,7 +5,7 @@
 
 use super::Disk;
 use super::ports::{Kind, PortSlot};
-use undercroft_cache::{Effects, Extent, Io, IoError, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, ReqId};
 
 /// What a turn has to kick and flush before it ends.
 #[derive(Default)]
@@ -48,6 +48,18 @@ impl Effects for Live<'_> {
         if let Some(slot) = self.port(req) {
             slot.port.copy_in(req.tag, at, bytes);
         }
+    }
+
+    #[inline]
+    fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
+        self.port(req)?.port.guest_page(req.tag, at)
+    }
+
+    #[inline]
+    fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
+        let port = self.disks.get(disk.0 as usize).and_then(Option::as_ref).and_then(|d| d.guest_port);
+        let slot = port.and_then(|id| self.ports.get_mut(id as usize)).and_then(Option::as_mut);
+        slot.is_some_and(|s| s.disk == disk && s.port.copy_guest_page(page, to))
     }
 
     fn submit(&mut self, io: Io) {

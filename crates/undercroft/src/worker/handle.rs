@@ -3,6 +3,7 @@
 //! Owns the mailbox and the thread. Never touches the data path itself.
 //! Invariant: a closure runs between two turns, on the worker's thread, exactly once, unless the worker is gone.
 
+use super::copying::Copying;
 use super::polling::Polling;
 use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use crate::frontend::{MakePort, OnPort, PortHost};
@@ -72,6 +73,7 @@ impl WorkerHandle {
             epoll,
             mailbox: Mailbox { bell: bell.clone(), commands: rx },
             polling,
+            copying: Copying::new(options.copy_cpu_percent, now_ns()),
             stopping: false,
             now_ns: now_ns(),
             tick_ns: 0,

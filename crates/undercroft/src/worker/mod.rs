@@ -4,6 +4,7 @@
 //! threads reach a worker by sending it closures. Invariant: everything that a turn submitted is kicked, and every
 //! reply of a turn is flushed, before the worker sleeps.
 
+mod copying;
 mod effects;
 mod handle;
 mod latencies;
@@ -15,13 +16,14 @@ pub use handle::{DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
 
 use crate::backend::Backend;
-use crate::frontend::Peer;
+use crate::frontend::{GuestFile, Peer};
+use copying::Copying;
 use effects::Dirty;
 use handle::Mailbox;
 use polling::Polling;
 use ports::PortSlot;
 use std::sync::mpsc::Sender;
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, IoDone, Request, limits};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, Request, limits};
 use undercroft_host::{Epoll, Interest, Trigger};
 
 /// How a worker is set up.
@@ -33,6 +35,8 @@ pub struct WorkerOptions {
     pub core: CoreOptions,
     /// Longest time that an idle worker looks for new requests before it sleeps, in nanoseconds; 0 sleeps at once.
     pub poll_ns_max: u64,
+    /// Percent of one processor that copying and hashing guest memory may take.
+    pub copy_cpu_percent: u32,
 }
 
 /// A disk on its worker.
@@ -51,6 +55,8 @@ pub(crate) struct Disk {
     stalled: bool,
     /// For the log.
     name: String,
+    /// The port through which the memory of the disk's guest is seen.
+    guest_port: Option<u32>,
     /// Who waits for the disk to be idle so that it can go; it gets the back end, to close it on its own time.
     leaving: Option<Sender<Box<dyn Backend>>>,
 }
@@ -72,6 +78,7 @@ pub struct Worker {
     epoll: Epoll,
     mailbox: Mailbox,
     polling: Polling,
+    copying: Copying,
     /// Set by `stop`: the worker ends when everything is gone.
     stopping: bool,
     now_ns: u64,
@@ -94,6 +101,8 @@ pub struct DiskReport {
     pub stalled_ops: u64,
     /// Who is connected.
     pub peers: Vec<Peer>,
+    /// How the cache stands to the guest's.
+    pub exclusive: ExclusiveReport,
     /// Whether it is being detached.
     pub leaving: bool,
 }
@@ -148,6 +157,7 @@ impl Worker {
             progress_ns: 0,
             stalled: false,
             name,
+            guest_port: None,
             leaving: None,
         };
         if place == self.disks.len() {
@@ -182,14 +192,21 @@ impl Worker {
     /// What there is to say about a disk; `None` if there is none of that id.
     pub fn report(&self, id: DiskId) -> Option<DiskReport> {
         let d = self.disks.get(id.0 as usize)?.as_ref()?;
+        let exclusive = self.core.exclusive(id)?;
         Some(DiskReport {
             stats: self.core.stats(id),
             latencies: (*d.latencies).clone(),
             backend: d.backend.describe(),
             stalled_ops: if d.stalled { d.backend.inflight() } else { d.backend.stalled_ops() } as u64,
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
+            exclusive,
             leaving: d.leaving.is_some(),
         })
+    }
+
+    /// The guest memory that the disk's front ends share.
+    pub fn guest_files(&self, id: DiskId) -> Vec<GuestFile> {
+        self.ports.iter().flatten().filter(|s| s.disk == id).flat_map(|s| s.port.guest_files()).collect()
     }
 
     /// Changes the polling bound that a disk asks for, in nanoseconds.
@@ -203,6 +220,11 @@ impl Worker {
     fn update_polling(&mut self) {
         let bound = self.disks.iter().flatten().map(|d| d.poll_ns_max).max().unwrap_or(0);
         self.polling.set_bound(bound);
+    }
+
+    /// Nanoseconds of processor time that copying and hashing contents has taken on this worker.
+    pub fn copying_ns(&self) -> u64 {
+        self.copying.spent_ns()
     }
 
     /// Asks the worker to end when its last disk has gone.

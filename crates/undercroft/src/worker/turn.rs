@@ -46,6 +46,9 @@ impl Worker {
             self.now_ns = now_ns();
             let busy = self.reap() | self.serve();
             self.finish_turn();
+            if self.core.wants_spare() {
+                self.use_spare_time();
+            }
             if self.leaving {
                 self.let_go();
             }
@@ -197,6 +200,9 @@ impl Worker {
         for (n, &r) in requests.iter().enumerate() {
             if hands_over(n) {
                 self.finish_turn();
+                if self.core.presses_for_spare() {
+                    self.use_spare_time();
+                }
             }
             if let Some(slot) = self.ports[id as usize].as_mut() {
                 slot.start(&r, self.now_ns);
@@ -233,6 +239,15 @@ impl Worker {
             now_ns: self.now_ns,
         };
         self.core.apply(event, self.now_ns, &mut fx);
+    }
+
+    /// Lets the core do what the replies should not wait for.
+    fn use_spare_time(&mut self) {
+        let start = now_ns();
+        let copies = self.copying.allows(start);
+        self.apply(Event::Spare { copies });
+        self.copying.spend(now_ns().saturating_sub(start));
+        self.finish_turn();
     }
 
     /// Kicks the back ends and flushes the ports that were touched since the last time.
@@ -382,8 +397,19 @@ impl Worker {
         // `f` may close descriptors of which the guest holds copies; those would stay registered for ever.
         unwatch(&self.epoll, &*slot.port);
         f(&mut *slot.port);
+        self.look_at_guest(id);
         self.watch_port(id);
         true
+    }
+
+    /// Tells the core if the guest memory that a port sees is another, or may hold something else.
+    fn look_at_guest(&mut self, id: u32) {
+        let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        let Some(pages) = slot.port.guest_memory_changed() else { return };
+        if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
+            disk.guest_port = (pages > 0).then_some(id);
+            self.core.set_guest(slot.disk, pages);
+        }
     }
 
     /// Lets ports and disks go that are shut and have nothing under way.
@@ -399,6 +425,12 @@ impl Worker {
                 }
                 slot.port.flush();
                 unwatch(&self.epoll, &*slot.port);
+                if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut)
+                    && disk.guest_port == Some(n as u32)
+                {
+                    disk.guest_port = None;
+                    self.core.set_guest(slot.disk, 0);
+                }
                 if let Some(slot) = self.ports[n].take() {
                     self.active.retain(|&a| a != n as u32);
                     slot.leaving.into_iter().for_each(|to| _ = to.send(()));

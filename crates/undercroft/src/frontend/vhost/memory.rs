@@ -32,6 +32,13 @@ pub(super) struct Region {
     pub mapping: Arc<MmapRegion<()>>,
 }
 
+impl Region {
+    /// Whole pages in it; none if its pages are not the guest's.
+    fn pages(&self) -> u64 {
+        if self.guest.is_multiple_of(PAGE_BYTES) { self.len / PAGE_BYTES } else { 0 }
+    }
+}
+
 /// Why a memory table is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum MapError {
@@ -45,11 +52,17 @@ pub(super) enum MapError {
     Missing(u64, u64),
 }
 
+/// Bytes of a page.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
 /// The memory of a guest, as one front end last described it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestMap {
     /// Sorted by guest address.
     regions: Vec<Region>,
+    /// For each region the number of its first page, and in the end how many pages there are: pages are numbered
+    /// without gaps, in the order of their addresses.
+    first_pages: Vec<u32>,
 }
 
 impl GuestMap {
@@ -76,7 +89,7 @@ impl GuestMap {
         let mut regions = self.regions.clone();
         let at = regions.partition_point(|r| r.guest < region.guest);
         regions.insert(at, region);
-        Ok(GuestMap { regions })
+        Ok(GuestMap::of(regions))
     }
 
     /// This map and one region less.
@@ -87,7 +100,53 @@ impl GuestMap {
             .position(|r| r.guest == guest && r.user == user && r.len == len)
             .ok_or(MapError::Missing(guest, len))?;
         regions.remove(at);
-        Ok(GuestMap { regions })
+        Ok(GuestMap::of(regions))
+    }
+
+    fn of(regions: Vec<Region>) -> GuestMap {
+        let mut next = 0u32;
+        let mut first_pages = Vec::with_capacity(regions.len() + 1);
+        for r in &regions {
+            first_pages.push(next);
+            // Pages past 2^32 - 1, more than 16 TiB, have no number.
+            next = next.saturating_add(u32::try_from(r.pages()).unwrap_or(u32::MAX));
+        }
+        first_pages.push(next);
+        GuestMap { regions, first_pages }
+    }
+
+    /// Pages in all.
+    pub(super) fn pages(&self) -> u32 {
+        self.first_pages.last().copied().unwrap_or(0)
+    }
+
+    /// The number of the page that bytes `at .. at + 4096` of a span are, if they are one whole page.
+    #[inline]
+    pub(super) fn page(&self, span: Span, at: usize) -> Option<u32> {
+        let offset = span.offset + at as u64;
+        let region = &self.regions[span.region as usize];
+        let whole = at as u64 + PAGE_BYTES <= u64::from(span.len) && offset.is_multiple_of(PAGE_BYTES);
+        let number = offset / PAGE_BYTES;
+        if !whole || number >= region.pages() {
+            return None;
+        }
+        self.first_pages[span.region as usize].checked_add(number as u32).filter(|&n| n < self.pages())
+    }
+
+    /// Copies page number `page`. False if there is none.
+    pub(super) fn copy_page(&self, page: u32, to: &mut [u8; PAGE_BYTES as usize]) -> bool {
+        if page >= self.pages() {
+            return false;
+        }
+        // Empty regions share the number of the next one, which is the last of them.
+        let at = self.first_pages.partition_point(|&first| first <= page) - 1;
+        let Some(region) = self.regions.get(at) else { return false };
+        let offset = u64::from(page - self.first_pages[at]) * PAGE_BYTES;
+        if offset + PAGE_BYTES > region.len {
+            return false;
+        }
+        let mapping: &MmapRegion<()> = &region.mapping;
+        mapping.get_slice(offset as usize, to.len()).is_ok_and(|slice| slice.copy_to(&mut to[..]) == to.len())
     }
 
     /// Whether there is no memory at all.
@@ -242,6 +301,27 @@ mod tests {
         let mut short = region(0x20_0000, 0x100, 0x1000);
         short.len = 0x1001;
         assert_eq!(refused(short), MapError::Extent(0x20_0000));
+    }
+
+    #[test]
+    fn pages_are_numbered_without_gaps_and_copied_by_number() {
+        let map = map();
+        assert_eq!(map.pages(), 3);
+        let span = |region, offset, len| Span { region, offset, len };
+        assert_eq!(map.page(span(0, 0, 0x1000), 0), Some(0));
+        assert_eq!(map.page(span(2, 0, 0x1000), 0), Some(2));
+        assert_eq!(map.page(span(1, 0, 0xfff), 0), None, "not all of the page");
+        assert_eq!(map.page(span(1, 8, 0xff8), 0), None, "not from its start");
+        map.slice(span(1, 0, 0x1000), 0, 0x1000).copy_from(&[7u8; 0x1000]);
+        let mut page = [0; 0x1000];
+        assert!(map.copy_page(1, &mut page) && page == [7; 0x1000]);
+        assert!(map.copy_page(2, &mut page) && page == [0; 0x1000]);
+        assert!(!map.copy_page(3, &mut page) && !GuestMap::default().copy_page(0, &mut page));
+        let odd = GuestMap::default().with(region(0x800, 0x100, 0x4000)).unwrap();
+        assert_eq!((odd.pages(), odd.page(span(0, 0, 0x1000), 0)), (0, None), "pages of the map are not the guest's");
+        let odd = odd.with(region(0x10_0000, 0x7000_0000, 0x2fff)).unwrap();
+        assert_eq!((odd.pages(), odd.page(span(1, 0x1000, 0x1000), 0)), (2, Some(1)));
+        assert_eq!(odd.page(span(1, 0, 0x2000), 0x1000), Some(1), "a later page of a longer span");
     }
 
     #[test]

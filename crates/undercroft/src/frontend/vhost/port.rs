@@ -10,11 +10,11 @@ use super::chain::walk;
 use super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES, Profile};
 use super::inflight::{InflightArea, InflightLog};
 use super::limits::{QUEUE_SIZE_MAX, RANGES_MAX};
-use super::memory::{GuestMap, Span};
+use super::memory::{GuestMap, Region, Span};
 use super::request::{Action, Range, Status, decode};
 use super::ring::{Broken, Ring, RingAddresses};
 use super::slots::{Maps, Slots};
-use crate::frontend::{Peer, Port, PortInterest, Protocol};
+use crate::frontend::{GuestFile, Peer, Port, PortInterest, Protocol};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -214,6 +214,8 @@ pub(super) struct VhostPort {
     /// Such requests wait, or may wait.
     held_up: bool,
     fds_changed: bool,
+    /// The guest's memory is another than when the worker last asked, or may hold something else altogether.
+    memory_changed: bool,
     shut: bool,
 }
 
@@ -240,6 +242,7 @@ impl VhostPort {
             bell,
             held_up: false,
             fds_changed: false,
+            memory_changed: false,
             shut: false,
         }
     }
@@ -273,6 +276,7 @@ impl VhostPort {
     pub(super) fn set_memory(&mut self, map: Arc<GuestMap>) {
         self.flush();
         self.maps.set(map);
+        self.memory_changed = true;
         self.hint = 0;
         let map = self.maps.current();
         self.queues.iter_mut().for_each(|queue| queue.remap(map, self.event_idx));
@@ -405,6 +409,7 @@ impl VhostPort {
         self.event_idx = false;
         self.fua = true;
         self.fds_changed = true;
+        self.memory_changed = true;
         self.refresh();
     }
 
@@ -415,6 +420,7 @@ impl VhostPort {
         self.dirty.clear();
         self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
         self.maps.set(Arc::default());
+        self.memory_changed = true;
         self.hint = 0;
         self.event_idx = false;
         self.fua = true;
@@ -712,6 +718,34 @@ impl Port for VhostPort {
 
     fn fds_changed(&mut self) -> bool {
         std::mem::take(&mut self.fds_changed)
+    }
+
+    fn guest_memory_changed(&mut self) -> Option<u32> {
+        std::mem::take(&mut self.memory_changed).then(|| self.maps.current().pages())
+    }
+
+    #[inline]
+    fn guest_page(&mut self, tag: u32, at: usize) -> Option<u32> {
+        let slot = self.slots.get(tag);
+        // Pages of a map that is no longer the guest's have no numbers.
+        if slot.session != self.session || !self.maps.is_current(slot.map) {
+            return None;
+        }
+        let (span, skip) = slot.place(at)?;
+        self.maps.current().page(span, skip)
+    }
+
+    #[inline]
+    fn copy_guest_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
+        self.maps.current().copy_page(page, to)
+    }
+
+    fn guest_files(&self) -> Vec<GuestFile> {
+        let piece = |r: &Region| {
+            let place = r.mapping.file_offset()?;
+            Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), len: r.len })
+        };
+        self.maps.current().regions().iter().filter_map(piece).collect()
     }
 
     fn inflight(&self) -> usize {

@@ -70,6 +70,21 @@ impl Slot {
         self.cursor = (index, start);
     }
 
+    /// The span that holds bytes `at ..` of the request's data, and how far into it they are.
+    #[inline]
+    pub(super) fn place(&mut self, at: usize) -> Option<(Span, usize)> {
+        let (mut index, mut start) = if at >= self.cursor.1 { self.cursor } else { (0, 0) };
+        loop {
+            let span = *self.spans.get(index as usize)?;
+            if at - start < span.len as usize {
+                self.cursor = (index, start);
+                return Some((span, at - start));
+            }
+            index += 1;
+            start += span.len as usize;
+        }
+    }
+
     /// Whether the slot's own data is exactly `len` bytes.
     pub(super) fn holds(&self, len: u32) -> bool {
         self.spans.iter().map(|s| u64::from(s.len)).sum::<u64>() == u64::from(len)
@@ -166,6 +181,12 @@ impl Maps {
     #[inline]
     pub(super) fn current(&self) -> &GuestMap {
         &self.list[self.current].0
+    }
+
+    /// Whether `map` is the newest one.
+    #[inline]
+    pub(super) fn is_current(&self, map: u32) -> bool {
+        map as usize == self.current
     }
 
     /// Keeps the newest map until `release` of the index returned.

@@ -1,0 +1,53 @@
+//! Work in the background: a thread that yields to all others, and knows how much it used.
+//!
+//! Owns nothing. Never raises a priority. Invariant: what is asked for is for the calling thread alone.
+
+/// Nanoseconds of processor time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+pub fn thread_cpu_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Gives the calling thread the lowest priority: `SCHED_IDLE`, or where that is refused nice 19. Whether either worked.
+pub fn lowest_priority() -> bool {
+    // SAFETY: all zeroes is a valid `sched_param`, which has only integers.
+    let param: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: 0 is the calling thread; `param` is read only.
+    let idle = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) } == 0;
+    // On Linux this is the thread's own, too; it counts where a control group's schedulers ignore the class.
+    let nice = rustix::process::setpriority_process(None, 19).is_ok();
+    idle || nice
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_counts_work_and_no_sleep() {
+        let before = thread_cpu_ns();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let slept = thread_cpu_ns() - before;
+        let mut x = 1u64;
+        while thread_cpu_ns() - before < 2 * slept + 20_000_000 {
+            x = std::hint::black_box(x.wrapping_mul(3));
+        }
+        assert!(slept < 50_000_000, "sleeping used {slept} ns");
+    }
+
+    #[test]
+    fn only_the_thread_that_asks_is_lowered() {
+        let of = |tid: &str| {
+            let text = std::fs::read_to_string(format!("/proc/thread-self/{tid}")).unwrap();
+            let fields = text.rsplit_once(") ").unwrap().1.to_owned();
+            fields.split(' ').nth(16).unwrap().parse::<i32>().unwrap()
+        };
+        let here = of("stat");
+        let there = std::thread::spawn(move || {
+            assert!(lowest_priority());
+            of("stat")
+        });
+        assert_eq!(there.join().unwrap(), 19);
+        assert_eq!(of("stat"), here);
+    }
+}

@@ -1,0 +1,108 @@
+//! A guest whose memory can be seen: pages that hold what was read, change under the cache's eyes, and lie.
+//!
+//! Owns the memory of one disk's guest and its few rules: which pages the next request uses, and what happens to pages
+//! between requests. Never keeps to what a well-behaved guest would do: it zeroes pages or not, copies them elsewhere
+//! (migration), gives them up (ballooning), dirties them, fills them with other blocks' content, rewrites them while
+//! they are being read, and uses one page for two requests at a time. Invariant: none of that may ever show in what is
+//! served, since a copy is kept only if it is what the disk holds.
+
+use crate::rng::{Rng, fill_pattern};
+use undercroft_host::FRAME_BYTES;
+
+/// Bytes of a page.
+const B: usize = FRAME_BYTES;
+
+/// The memory of one guest.
+pub struct SimGuest {
+    pages: Vec<[u8; B]>,
+    /// Pages given up by ballooning: they cannot be copied.
+    holes: Vec<bool>,
+    /// Zeroes a page when it takes it for a request.
+    zeroing: bool,
+    /// Uses pages in a ring, as a small cache in order of age would; otherwise any page.
+    in_order: bool,
+    next: usize,
+    /// One in so many copies of a page is torn: the page changes half-way.
+    tears_one_in: u64,
+}
+
+impl SimGuest {
+    /// A guest of a few pages.
+    pub fn new(rng: &mut Rng) -> Self {
+        let pages = *rng.pick(&[1usize, 4, 16, 40, 100]);
+        Self {
+            pages: vec![[0; B]; pages],
+            holes: vec![false; pages],
+            zeroing: rng.one_in(2),
+            in_order: !rng.one_in(4),
+            next: 0,
+            tears_one_in: *rng.pick(&[0, 0, 10, 100]),
+        }
+    }
+
+    /// Pages in all.
+    pub fn pages(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    /// Takes a page for a request.
+    pub fn take_page(&mut self, rng: &mut Rng) -> u32 {
+        let n = self.pages.len();
+        let page = if self.in_order {
+            self.next = (self.next + 1) % n;
+            self.next
+        } else {
+            rng.below(n as u64) as usize
+        };
+        self.holes[page] = false;
+        if self.zeroing {
+            self.pages[page].fill(0);
+        }
+        page as u32
+    }
+
+    /// The guest's data for a write is in this page from now on.
+    pub fn fill(&mut self, page: u32, at: usize, bytes: &[u8]) {
+        self.pages[page as usize][at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The cache copies a page. False for a hole: it must not be touched.
+    pub fn copy(&mut self, page: u32, to: &mut [u8; B], rng: &mut Rng) -> bool {
+        let Some(from) = self.pages.get_mut(page as usize) else { return false };
+        if self.holes[page as usize] {
+            return false;
+        }
+        to.copy_from_slice(from);
+        if self.tears_one_in > 0 && rng.one_in(self.tears_one_in) {
+            // rewritten while it was read
+            let cut = rng.below(B as u64) as usize;
+            fill_pattern(rng.bits() | 1 << 40, cut as u64, &mut from[cut..]);
+            to[cut..].copy_from_slice(&from[cut..]);
+        }
+        true
+    }
+
+    /// Something happens in the guest that nobody is told of.
+    pub fn live(&mut self, rng: &mut Rng) {
+        let n = self.pages.len() as u64;
+        let (a, b) = (rng.below(n) as usize, rng.below(n) as usize);
+        match rng.below(10) {
+            // migration: the content moves, its old place is used for something else
+            0..3 => {
+                self.pages[b] = self.pages[a];
+                if rng.one_in(2) {
+                    fill_pattern(rng.bits() | 1 << 41, 0, &mut self.pages[a]);
+                }
+            }
+            // dirty, or freed and used for something else
+            3..5 => {
+                let at = rng.below(B as u64 - 8) as usize;
+                fill_pattern(rng.bits() | 1 << 42, at as u64, &mut self.pages[a][at..at + 8]);
+            }
+            5..7 => self.pages[a].fill(0),
+            7 => self.holes[a] = true,
+            // exchanged: each holds a block that exists, but not the one it was given
+            _ => self.pages.swap(a, b),
+        }
+    }
+}
