@@ -11,12 +11,13 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 FUZZ_SECONDS ?= 600
 SIM_ARGS ?=
+LAB ?=
 export PYTHON
 
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-long demo demo-quick bench sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build test test-long demo demo-quick lab-exclusive bench sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,15 +37,20 @@ test-long: ## The same at length, about an hour and a half: more seeds, long gol
 	@scripts/setup.sh build test
 	@scripts/test.sh --long
 
-demo: ## Two real guests on Undercroft, on cache=none and on the host page cache, at equal host memory (under 5 min)
+demo: ## What host memory saves beside a real guest: page cache, inclusive and exclusive Undercroft, at equal memory (about 3 min)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) demo/demo.py $(DEMO_ARGS)
 
-demo-quick: ## The same comparison without QEMU guests: the benchmark's driver in their place (seconds)
+demo-quick: ## Undercroft, cache=none and the page cache without guests: the benchmark's driver in their place (seconds)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) demo/quick.py $(DEMO_ARGS)
+
+lab-exclusive: ## What host caches save beside real guests: tables and plots in docs/results (hours; LAB="--quick": minutes; LAB=--help)
+	@scripts/setup.sh build demo
+	$(CARGO) build --release -p undercroft
+	$(PYTHON) lab/run.py $(LAB)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench

@@ -1,247 +1,128 @@
 #!/usr/bin/python3
-"""`make demo`: real guests on Undercroft, on cache=none and on the host page cache, at equal host memory.
+"""`make demo`: what the host's memory saves beside a real guest that caches for itself.
 
-Boots guests that read (and write) more than their own RAM holds, on each way of serving their disks in turn, and shows
-what had to be read from the disk, how fast the guests went and what memory it took. All numbers are measured while it
-runs; docs/decisions/0070-demo-and-measures.md says how, and what "equal" means.
+Boots one guest after the other, each with a disk larger than it can keep in its own RAM and the same amount of host memory:
+without a host cache, on the host page cache, on Undercroft as an ordinary (inclusive) cache, and on Undercroft exclusive of
+the guest. Shows which part of what the guest read the disk did not have to deliver. All numbers are measured while it runs;
+docs/decisions/0100-laboratory.md says how.
 """
 
 import argparse
-import concurrent.futures
-import contextlib
-import json
 import os
-import shutil
-import signal
+import subprocess
 import sys
-import threading
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
-from rig import cgroup, guest as guests, report, serving  # noqa: E402
-from rig.images import SHARED_SEED, Images, private_seed  # noqa: E402
+from exclusive import arms, cells, derive, plots  # noqa: E402
+from exclusive.loads import LOADS  # noqa: E402
+from exclusive.session import Session  # noqa: E402
+from exclusive.store import Store  # noqa: E402
+from rig import cgroup, guest as guests  # noqa: E402
+from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 from rig.screen import Screen  # noqa: E402
 
 MIB = 1 << 20
+SHOWN = ["direct", "default", "undercroft-off", "undercroft-auto"]
+EXAMPLES = """examples:
+  make demo
+  make demo DEMO_ARGS="--loads zipf --n 0.25"
+  make demo DEMO_ARGS="--arms direct,default,fadvise,undercroft-lru,undercroft-off,undercroft-auto --long"
+  make demo DEMO_ARGS=--ways
+        then, too: two guests on clones, with writes, on three ways of serving (demo/ways.py has more options)
+"""
 
 
-def arguments():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ways = [w.key for w in serving.WAYS]
-    p.add_argument("--ways", default=",".join(ways), help=f"which ways to compare, in order (default: {','.join(ways)})")
-    p.add_argument("--guests", type=int, default=2, help="how many guests (default: 2)")
-    p.add_argument("--memory", type=int, default=256, help="host memory that serving all disks may take, MiB (default: 256)")
-    p.add_argument("--guest-ram", type=int, default=128, help="RAM of a guest, MiB (default: 128)")
-    p.add_argument("--file", type=int, default=256, help="working set of a guest, MiB (default: 256)")
-    p.add_argument("--alpha", type=float, default=0.9, help="skew of the Zipf distribution (default: 0.9)")
-    p.add_argument("--write-percent", type=int, default=10, help="writes in the Zipf workload, %% (default: 10)")
-    p.add_argument("--warm", type=int, default=60000, help="Zipf operations before measuring (default: 60000)")
-    p.add_argument("--ops", type=int, default=60000, help="Zipf operations measured (default: 60000)")
-    p.add_argument("--passes", type=int, default=1, help="sequential passes measured, after one to warm up (default: 1)")
-    p.add_argument("--format", default="qcow2", choices=["qcow2", "raw"], help="format of the clones (default: qcow2)")
-    p.add_argument("--policy", help="Undercroft's replacement policy (default: its own default)")
+def arguments(argv=None):
+    p = argparse.ArgumentParser(
+        prog="make demo", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    loads = [key for key, load in LOADS.items() if load.style == "grid"]
+    p.add_argument("--loads", default="uniform,zipf", help=f"of {','.join(loads)} (default: %(default)s)")
+    p.add_argument("--n", type=float, default=0.5, help="host cache over guest RAM (default: %(default)s)")
+    p.add_argument("--arms", default=",".join(SHOWN), help=f"of {','.join(arms.ARMS)} (default: %(default)s)")
+    p.add_argument("--guest-memory", type=int, default=192, metavar="MIB", help="RAM of the guest (default: 192)")
+    p.add_argument("--no-zeroing", action="store_true", help="a guest that does not zero pages when it allocates them")
+    p.add_argument("--long", action="store_true", help="longer runs, in which caches settle, as make lab-exclusive has them")
+    p.add_argument("--ways", action="store_true", help="then compare ways of serving clones to two guests, with writes")
     p.add_argument("--out", type=Path, default=guests.ROOT / "build" / "demo", help="folder for results (default: build/demo)")
-    a = p.parse_args()
-    known = {w.key: w for w in serving.WAYS}
-    unknown = [w for w in a.ways.split(",") if w not in known]
-    if unknown:
-        p.error(f"--ways: there is no '{unknown[0]}'; choose from {', '.join(known)}")
-    if a.memory <= serving.PROGRAM_BYTES // MIB:
-        p.error(f"--memory: {a.memory} is too little; {serving.PROGRAM_BYTES // MIB} MiB of it are for the program itself")
-    a.ways = [known[w] for w in a.ways.split(",")]
+    a = p.parse_args(argv)
+    for what, known in (("loads", loads), ("arms", list(arms.ARMS))):
+        chosen = [name for name in getattr(a, what).split(",") if name]
+        for name in chosen:
+            if name not in known:
+                p.error(f"--{what}: there is no '{name}'; choose from {', '.join(known)}")
+        setattr(a, what, chosen)
+    if not 0 < a.n <= 16:
+        p.error("--n: the host cache is between 0 and 16 times the guest's RAM")
+    a.cells = [cells.Cell(load, not a.no_zeroing, False, a.n, a.guest_memory, not a.long) for load in a.loads]
+    for cell in a.cells:
+        if why := LOADS[cell.load].check(cell):
+            p.error(why)
     return a
 
 
-def workloads(a):
-    """(name, what it is, command for guest `index`)."""
-    size = f"--bytes {a.file * MIB} --device vda --wait"
-    return [
-        (
-            "zipf",
-            f"Zipf {a.alpha}, 4 KiB, {a.write_percent} % writes, {a.file} MiB of each guest's own",
-            lambda i: f"workload zipf /mnt/private --seed {private_seed(i)} {size} --warm {a.warm} --ops {a.ops} "
-            f"--alpha {a.alpha} --write-percent {a.write_percent} --rng {i + 7}",
-        ),
-        (
-            "seq",
-            f"sequential, {a.file} MiB of the shared base, again and again",
-            lambda i: f"workload seq /mnt/shared --seed {SHARED_SEED} {size} --warm 1 --ops {a.passes}",
-        ),
-    ]
+def bar(share, width=30):
+    """A share of 1 as a bar; what is below 0 has none."""
+    return "#" * round(max(0.0, share) * width)
 
 
-def run_workload(name, command, way, running, screen):
-    """Runs one workload in all guests at once. Between warm-up and measuring all wait for each other."""
-    barrier = threading.Barrier(len(running) + 1)
-
-    def drive(index, guest):
-        label = f"guest {index + 1}"
-        result = None
-        try:
-            for event in guest.events(command(index)):
-                if event["event"] == "progress":
-                    share = event["done"] / event["of"]
-                    screen.status(
-                        label,
-                        f"{way.title:16} {name:4} {event['phase']:9} {bar(share)} {event['mib_per_s']:6.1f} MiB/s, "
-                        f"{event['cached_share']:4.0%} from its own RAM, else {event['disk_p50_us']:.0f} us",
-                    )
-                elif event["event"] == "ready":
-                    barrier.wait()
-                    barrier.wait()
-                    guest.send("go")
-                elif event["event"] == "done":
-                    result = event
-            barrier.wait()
-        except BaseException:
-            barrier.abort()
-            raise
-        return result
-
-    with concurrent.futures.ThreadPoolExecutor(len(running)) as pool:
-        futures = [pool.submit(drive, i, guest) for i, guest in enumerate(running)]
-        try:
-            barrier.wait()
-            before = way.disk_reads()
-            barrier.wait()
-            barrier.wait()
-            after, memory = way.disk_reads(), way.memory_used()
-        except BaseException as e:
-            # Guests that are still running would keep the pool waiting.
-            barrier.abort()
-            if not isinstance(e, threading.BrokenBarrierError):
-                for guest in running:
-                    guest.close()
-                raise
-            after = None
-        finished = [f for f in futures if not isinstance(f.exception(), threading.BrokenBarrierError)]
-        results = [f.result() for f in (finished if after is None else futures)]
-    if after is None:
-        raise Stopped(f"{way.title}: {name}: the guests did not finish together")
-    return {"guests": results, "disk": {k: after[k] - before[k] for k in after}, "memory_bytes": memory}
-
-
-def bar(share, width=20):
-    full = round(share * width)
-    return "#" * full + "." * (width - full)
-
-
-def run_way(way, a, images, accel, screen):
-    """Boots the guests on one way of serving and runs every workload."""
-    screen.status("guests", f"{way.title:16} fresh images, nothing of them in the page cache")
-    images.reset()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(way)
-        way.start([images.disk(i) for i in range(a.guests)])
-        running = []
-        for i in range(a.guests):
-            running.append(
-                stack.enter_context(
-                    guests.Guest(
-                        f"{way.key}-guest-{i + 1}", way.disk_args(i), a.out, a.guest_ram, accel, wrap=way.wrap_guest
-                    )
-                )
-            )
-        began = time.monotonic()
-        for i, guest in enumerate(running):
-            screen.status("guests", f"{way.title:16} booting guest {i + 1} of {a.guests}")
-            guest.wait_ready()
-            guest.run("mount -t ext4 -o noatime /dev/vda /mnt")
-        way.guests_ready(running)
-        screen.status("guests", f"{way.title:16} booted in {time.monotonic() - began:.0f} s ({running[0].kernel}, {accel})")
-        results = {}
-        for name, _, command in workloads(a):
-            results[name] = run_workload(name, command, way, running, screen)
-        for guest in running:
-            guest.run("umount /mnt")
-            guest.power_off()
-        status = way.status() if hasattr(way, "status") else None
-    screen.clear()
-    return {"title": way.title, "explains": way.explains, "workloads": results, "status": status}
-
-
-def become_root(why):
-    """Starts again by sudo: control groups and dropping cached pages need it."""
-    if os.geteuid() == 0:
-        return
-    if not shutil.which("sudo"):
-        raise Stopped(f"{why} needs root: run this as root, or install sudo")
-    print(f"demo: {why} needs root; asking sudo", flush=True)
-    os.execvp("sudo", ["sudo", sys.executable, *sys.argv])
-
-
-def give_back(*folders):
-    """Makes what was written belong to who called sudo."""
-    if os.environ.get("SUDO_UID"):
-        uid, gid = int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
-        for folder in folders:
-            for path in [folder, *folder.rglob("*")]:
-                with contextlib.suppress(OSError):
-                    os.chown(path, uid, gid, follow_symlinks=False)
-
-
-def end_in_order():
-    """Makes any signal that ends a program end this one in order, with nothing left behind."""
-
-    def interrupt(*_):
-        # Once is enough: a second one would cut the clearing up short.
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, interrupt)
+def table(cell):
+    """One cell for the terminal."""
+    lines = [cell["explains"][0].upper() + cell["explains"][1:]]
+    lines.append(f"{'':20}{'guest read':>12}{'from the disk':>15}{'saved':>9}{'host memory':>13}")
+    for key, record in cell["arms"].items():
+        if "absent" in record:
+            lines.append(f"{record['title']:20}not in this build")
+            continue
+        f = derive.figures(record)
+        memory = "-" if f["memory_bytes"] is None else f"{f['memory_bytes'] / MIB:,.0f} MiB"
+        share = f["saved"]
+        lines.append(
+            f"{record['title']:20}{f['asked_bytes'] / MIB:>8,.0f} MiB{f['backend_bytes'] / MIB:>11,.0f} MiB"
+            f"{derive.percent(share):>9}{memory:>13}  {bar(share or 0)}"
+        )
+    perfect = derive.perfect(cell)
+    if perfect is not None:
+        lines.append(f"{'perfect (computed)':20}{'':>12}{'':>15}{derive.percent(perfect):>9}{'':>13}  {bar(perfect)}")
+    return "\n".join(lines)
 
 
 def main():
     a = arguments()
-
     end_in_order()
-    became_guest = guests.ROOT / "build" / "guest"
     screen = Screen()
+    began = time.monotonic()
     try:
-        become_root("a memory control group of equal size for each")
-        began = time.monotonic()
+        become_root("demo", "a memory control group of equal size for each")
         a.out.mkdir(parents=True, exist_ok=True)
-        guests.build()
-        accel = guests.accelerator()
-        images = Images(a.out / "images", a.guests, a.file * MIB, a.format)
-        images.prepare(accel, screen.say)
-        heading = (
-            f"{a.guests} guests of {a.guest_ram} MiB ({accel}), each with a working set of {a.file} MiB; "
-            f"host memory for serving their disks: {a.memory} MiB"
+        results = a.out / "exclusive.json"
+        results.unlink(missing_ok=True)
+        store = Store(results)
+        session = Session(guests.ROOT / "build" / "lab" / "work", store, screen)
+        screen.say(
+            f"one guest of {a.guest_memory} MiB ({session.accel}); host memory for its disk: {a.n:g} of that, "
+            f"{a.cells[0].cache_bytes // MIB} MiB"
         )
-        screen.say(heading)
-        options = f'policy = "{a.policy}"\n' if a.policy else ""
-        ways = {}
-        for kind in a.ways:
-            extra = {"image_format": a.format} | ({"disk_options": options} if kind is serving.Undercroft else {})
-            screen.say(f"{kind.title}: {kind.explains}")
-            ways[kind.key] = run_way(kind(a.memory * MIB, a.out, **extra), a, images, accel, screen)
-        results = {
-            "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "host": serving.host() | {"accelerator": accel},
-            "parameters": {k: v for k, v in vars(a).items() if k not in ("ways", "out")},
-            "heading": heading,
-            "workloads": {name: text for name, text, _ in workloads(a)},
-            "ways": ways,
-        }
-        (a.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        for cell in a.cells:
+            screen.say(f"{LOADS[cell.load].title}: {LOADS[cell.load].explains(cell)}")
+            session.run_cell(cell, a.arms)
         screen.say()
-        screen.say(report.table(results))
-        plots = report.plot(results, a.out)
+        for cell in store.data["cells"].values():
+            screen.say(table(cell))
+            screen.say()
+        screen.say("Saved: of the bytes that the guest read, those that the disk did not deliver. Below 0: read-ahead that brought")
+        screen.say("nothing. Every byte that the guest read was checked. Longer runs, all loads: make lab-exclusive")
+        for note in derive.disagreements(store.data["cells"]):
+            screen.say(f"note: {note}")
+        pictures = plots.draw(store.data, a.out, name="demo")
         seconds = time.monotonic() - began
-        screen.say(f"every byte that the guests read was checked; {seconds // 60:.0f} min {seconds % 60:.0f} s in all")
-        for title, path in [("numbers", a.out / "results.json"), *(("picture", p) for p in plots), ("logs", a.out)]:
+        screen.say(f"{seconds // 60:.0f} min {seconds % 60:.0f} s in all")
+        for title, path in [("numbers", results), *(("picture", p) for p in pictures), ("logs", session.work)]:
             screen.say(f"{title}: {os.path.relpath(path)}")
-        return 0
     except (Stopped, cgroup.Unavailable) as e:
         screen.clear()
         print(f"demo: {e}", file=sys.stderr)
@@ -251,7 +132,10 @@ def main():
         print("demo: stopped; nothing is left running", file=sys.stderr)
         return 130
     finally:
-        give_back(a.out, became_guest)
+        give_back(a.out, guests.ROOT / "build" / "lab", guests.BUILT)
+    if a.ways:
+        return subprocess.run([sys.executable, Path(__file__).with_name("ways.py")], check=False).returncode
+    return 0
 
 
 if __name__ == "__main__":

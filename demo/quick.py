@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 
-from demo import become_root, end_in_order, give_back  # noqa: E402
-from rig import cgroup, process, report, serving  # noqa: E402
+import report  # noqa: E402
+from rig import cgroup, process, serving  # noqa: E402
+from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.guest import ROOT  # noqa: E402
 from rig.images import drop_cached  # noqa: E402
 from rig.process import Stopped  # noqa: E402
@@ -113,7 +114,7 @@ def main():
     screen = Screen()
     began = time.monotonic()
     try:
-        become_root("a memory control group of equal size for each")
+        become_root("demo", "a memory control group of equal size for each")
         pairs = make_images(a.out / "images", 2, a.file * MIB)
         random = ["--pattern", "zipf", "--theta", str(a.theta), "--block", "4096", "--ops", str(a.ops)]
         scan = ["--pattern", "seq", "--block", "65536", "--ops", str(a.file * MIB // 65536)]

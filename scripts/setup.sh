@@ -38,6 +38,7 @@ test,bench       fio                  reads back and verifies what it wrote
 test,demo        e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems
 test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
+demo             xz-utils             unpacks a kernel's source, which guests in the laboratory read
 bench,demo       python3-matplotlib   draws the plots
 LIST
 }

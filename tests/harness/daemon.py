@@ -40,7 +40,19 @@ class Disk:
 class Daemon:
     """A running `undercroft serve`."""
 
-    def __init__(self, directory: Path, disks: list[Disk], memory: str = "128MiB", poll: str = "50us", workers: int = 2):
+    def __init__(
+        self,
+        directory: Path,
+        disks: list[Disk],
+        memory: str = "128MiB",
+        poll: str = "50us",
+        workers: int = 2,
+        store: str = "",
+        extra: str = "",
+        wrap=list,
+    ):
+        """`store` is added to [store], `extra` to the file; `wrap` puts a command that starts the daemon's around it."""
+        self.store, self.extra, self.wrap = store, extra, wrap
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
         self.memory, self.poll, self.workers = memory, poll, workers
@@ -56,6 +68,7 @@ class Daemon:
         """Writes the configuration file; a running daemon reads it on SIGHUP."""
         head = f"""[store]
 memory = "{self.memory}"
+{self.store}
 [daemon]
 control = "{self.control}"
 runtime_dir = "{self.directory}"
@@ -64,6 +77,7 @@ workers = {self.workers}
 [nbd]
 unix = "{self.nbd_socket}"
 tcp = "127.0.0.1:0"
+{self.extra}
 """
         self.config.write_text(head + "".join(d.toml(self.directory) for d in disks), encoding="utf-8")
 
@@ -71,7 +85,7 @@ tcp = "127.0.0.1:0"
         """Starts the process."""
         with open(self.log_path, "ab") as log:
             command = [built("undercroft"), "serve", str(self.config)]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(self.wrap(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def start(self) -> "Daemon":
         """Starts the process and waits until it serves."""

@@ -4,7 +4,7 @@
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
 //! finds the memory gone, and no disk can take another's.
 
-use crate::content::ContentKey;
+use crate::content::{ContentHash, ContentKey};
 use crate::disk::{B, Cx, Disk};
 use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
@@ -287,18 +287,8 @@ impl<P: Plant> Core<P> {
                     disk.resize_step(SHRINK_BLOCKS_PER_TICK, cx.arena);
                     disk.go_on(cx);
                 }
-                // Frames set free by a smaller capacity go back to the kernel, a bounded number at a time; those that
-                // operations need again and again stay.
-                let keep: usize = self
-                    .disks
-                    .iter()
-                    .flatten()
-                    .map(|d| d.allowance.demand + d.allowance.ahead + d.allowance.later)
-                    .sum();
-                let warm = self.arena.warm();
-                if warm > keep {
-                    self.arena.trim(keep.max(warm.saturating_sub(TRIM_FRAMES_PER_TICK)));
-                }
+                // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
+                self.trim(TRIM_FRAMES_PER_TICK);
             }
         }
     }
@@ -329,6 +319,26 @@ impl<P: Plant> Core<P> {
     /// How the disk's cache stands to its guest's.
     pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
         self.disk(id).map(|d| d.exclusive_report())
+    }
+
+    /// Whether the memory of the disk's guest is scanned for contents, so that [`Core::cool`] will be called: then the
+    /// hash of everything cached is learned, and there is a place for what goes first.
+    pub fn set_scanned(&mut self, id: DiskId, scanned: bool) {
+        if let Some(d) = self.disk_mut(id) {
+            d.set_scanned(scanned);
+        }
+    }
+
+    /// Appends hashes and numbers of the disk's cached blocks to `out`, from slot `from` on, of at most `most` slots.
+    /// Returns the slot to go on with, if there are more; what changes between two calls may be missed.
+    pub fn cached_hashes(&self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+        self.disk(id)?.cached_hashes(from, most, out)
+    }
+
+    /// The disk's guest has been found to hold these contents: blocks that are cached with them are the first to go
+    /// from now on. Returns how many there are.
+    pub fn cool(&mut self, id: DiskId, found: &[(ContentHash, u64)]) -> u32 {
+        self.disk_mut(id).map_or(0, |d| d.cool(found))
     }
 
     /// The key of all hashes of contents in this core.
@@ -375,6 +385,33 @@ impl<P: Plant> Core<P> {
             d.set_limit(blocks);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
+    }
+
+    /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at most
+    /// `frames` blocks that are over the limits, and gives the memory of at most `frames` unused frames back to the
+    /// kernel. Returns how many frames are still to go.
+    pub fn give_back(&mut self, frames: u32) -> usize {
+        let mut left = frames;
+        let mut over = 0;
+        for disk in self.disks.iter_mut().flatten() {
+            let before = disk.index.len();
+            disk.resize_step(left, &mut self.arena);
+            left -= before.saturating_sub(disk.index.len()).min(left);
+            over += disk.index.len().saturating_sub(disk.target.min(disk.index.limit())) as usize;
+        }
+        over + self.trim(frames as usize)
+    }
+
+    /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and again
+    /// stay. Returns how many more could go.
+    fn trim(&mut self, frames: usize) -> usize {
+        let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
+        let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
+        let warm = self.arena.warm();
+        if warm > keep {
+            self.arena.trim(keep.max(warm.saturating_sub(frames)));
+        }
+        self.arena.warm().saturating_sub(keep)
     }
 
     /// Gives the disk another policy, while it runs; cached blocks stay.

@@ -749,6 +749,9 @@ impl<P: Plant> Disk<P> {
         if limit != self.index.limit() {
             self.index.set_limit(limit);
         }
+        if let Some(e) = &mut self.side.exclusive {
+            e.set_limit(limit);
+        }
     }
 
     /// Whether there is something to do for `resize_step`.

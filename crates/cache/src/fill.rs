@@ -26,7 +26,7 @@ impl<P: Plant> Disk<P> {
                 && self.frames[slot as usize].is_some()
             {
                 if let Some(page) = page {
-                    self.arrives(page, block, Class::Read, self.hash_in(slot), cx);
+                    self.arrives(page, block, Class::Read, self.hash_in(slot), Some(true), cx);
                 }
                 let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
@@ -173,7 +173,7 @@ impl<P: Plant> Disk<P> {
         if let Some(slot) = self.index.peek(block)
             && self.frames[slot as usize].is_some()
         {
-            self.arrives_for(&req, block, self.hash_in(slot), cx);
+            self.arrives_for(&req, block, self.hash_in(slot), Some(true), cx);
             let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
             copy_part(cx.fx, &req, block, frame.bytes());
             return true;
@@ -182,7 +182,7 @@ impl<P: Plant> Disk<P> {
         let frame = self.ring.take(n);
         self.near.remove(&block);
         self.ahead_used -= 1;
-        self.arrives_for(&req, block, None, cx);
+        self.arrives_for(&req, block, None, None, cx);
         copy_part(cx.fx, &req, block, frame.bytes());
         self.install(block, frame, cx);
         true
@@ -190,9 +190,16 @@ impl<P: Plant> Disk<P> {
 
     /// The request's part of `block` is about to be copied out.
     #[inline]
-    fn arrives_for<E: Effects>(&mut self, req: &Request, block: u64, tag: Option<ContentHash>, cx: &mut Cx<'_, E>) {
+    fn arrives_for<E: Effects>(
+        &mut self,
+        req: &Request,
+        block: u64,
+        tag: Option<ContentHash>,
+        found: Option<bool>,
+        cx: &mut Cx<'_, E>,
+    ) {
         if let Some(page) = self.page_of(req, block, cx) {
-            self.arrives(page, block, Class::Read, tag, cx);
+            self.arrives(page, block, Class::Read, tag, found, cx);
         }
     }
 
@@ -269,7 +276,7 @@ impl<P: Plant> Disk<P> {
                 None => {
                     let req = self.recs[rec].req;
                     for i in first..first + count {
-                        self.arrives_for(&req, read.first + u64::from(i), None, cx);
+                        self.arrives_for(&req, read.first + u64::from(i), None, own.then_some(false), cx);
                         copy_part(cx.fx, &req, read.first + u64::from(i), frames[i as usize].bytes());
                     }
                     self.settle_one(rec, None);

@@ -43,16 +43,18 @@ pub(crate) struct GuestSide {
     /// Bytes that its table would have needed.
     refused_bytes: u64,
     later: VecDeque<Job>,
+    /// The guest's memory is scanned.
+    scanned: bool,
 }
 
 impl GuestSide {
     pub(crate) fn new(key: ContentKey, mode: ExclusiveMode) -> Self {
-        Self { key, mode, exclusive: None, refused_bytes: 0, later: VecDeque::new() }
+        Self { key, mode, exclusive: None, refused_bytes: 0, later: VecDeque::new(), scanned: false }
     }
 
     /// Bytes of metadata held now.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let table = self.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages()));
+        let table = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
         table as usize + self.later.capacity() * size_of::<Job>()
     }
 
@@ -80,7 +82,7 @@ impl GuestSide {
 
     /// Blocks of the disk's capacity that the table of guest pages takes instead.
     pub(crate) fn overhead_blocks(&self) -> u32 {
-        let bytes = self.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages()));
+        let bytes = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
         bytes.div_ceil(B) as u32
     }
 }
@@ -92,9 +94,9 @@ impl<P: Plant> Disk<P> {
         self.side.exclusive = None;
         self.side.refused_bytes = 0;
         self.cancel(0, u64::MAX);
-        self.index.set_tiers(false);
+        self.index.set_tiers(self.side.scanned);
         if self.side.mode != ExclusiveMode::Off && pages > 0 {
-            let needed = Exclusive::bytes_for(pages);
+            let needed = Exclusive::bytes_for(pages, self.target);
             if needed > self.guest_table_bytes_max() {
                 self.side.refused_bytes = needed;
             } else {
@@ -104,7 +106,8 @@ impl<P: Plant> Disk<P> {
                 self.apply_limit();
                 self.resize_step(u32::MAX, arena);
                 let key = HashKey::from_seed(self.hash_seed);
-                self.side.exclusive = Some(Box::new(Exclusive::new(pages, self.side.mode, key)));
+                self.side.exclusive =
+                    Some(Box::new(Exclusive::new(pages, self.side.mode, self.index.kind(), self.target, key)));
             }
         }
         self.overhead = self.side.overhead_blocks();
@@ -119,13 +122,52 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn check_guest_table(&mut self, arena: &mut Arena) {
         if let Some(e) = &self.side.exclusive {
             let pages = e.residency().pages();
-            if Exclusive::bytes_for(pages) > self.guest_table_bytes_max() {
+            if Exclusive::bytes_for(pages, self.target) > self.guest_table_bytes_max() {
                 self.set_guest(pages, arena);
             }
         } else if self.side.refused_bytes > 0 && self.side.refused_bytes <= self.guest_table_bytes_max() {
             // The guest is still there, but what it holds was not followed: its next memory table brings it back.
             self.side.refused_bytes = 0;
         }
+    }
+
+    /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted, and
+    /// what the guest is found to hold goes first, also where requests tell nothing about its memory.
+    pub(crate) fn set_scanned(&mut self, scanned: bool) {
+        self.side.scanned = scanned && self.contents;
+        let inclusive = self.side.exclusive.as_ref().is_some_and(|e| e.is_inclusive());
+        self.index.set_tiers(!inclusive && (self.side.scanned || self.side.exclusive.is_some()));
+    }
+
+    /// Appends the hashes and numbers of cached blocks to `out`, from those of slot `from` on, of at most `most` slots.
+    /// Returns the slot to go on with, if there are more.
+    pub(crate) fn cached_hashes(&self, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+        let end = (self.hashes.len() as u32).min(from.saturating_add(most));
+        for slot in from..end {
+            if let Some(hash) = self.hash_in(slot)
+                && let Some(block) = self.index.block_of(slot)
+            {
+                out.push((hash, block));
+            }
+        }
+        (end < self.hashes.len() as u32).then_some(end)
+    }
+
+    /// The guest holds these blocks with these contents: those that are cached so are the first to go from now on.
+    /// Returns how many.
+    pub(crate) fn cool(&mut self, found: &[(ContentHash, u64)]) -> u32 {
+        let mut cooled = 0;
+        for &(hash, block) in found {
+            if let Some(slot) = self.index.peek(block)
+                && self.hash_in(slot) == Some(hash)
+                && self.index.has_tiers()
+                && self.index.tier(slot) == Tier::Hot
+            {
+                self.index.set_tier(slot, Tier::Cold);
+                cooled += 1;
+            }
+        }
+        cooled
     }
 
     /// How the disk stands to its guest.
@@ -145,7 +187,7 @@ impl<P: Plant> Disk<P> {
             mode: side.mode,
             state,
             tiers: self.index.tier_lens(),
-            table_bytes: side.exclusive.as_ref().map_or(0, |e| Exclusive::bytes_for(e.residency().pages())),
+            table_bytes: side.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()),
             stats: side.exclusive.as_ref().map(|e| e.stats()).unwrap_or_default(),
         }
     }
@@ -177,11 +219,12 @@ impl<P: Plant> Disk<P> {
         block: u64,
         class: Class,
         tag: Option<ContentHash>,
+        found: Option<bool>,
         cx: &mut Cx<'_, E>,
     ) {
         let Self { side, index, .. } = self;
         let Some(exclusive) = &mut side.exclusive else { return };
-        let departure = exclusive.arrives(index, page, block, class, tag.map(ContentHash::get));
+        let departure = exclusive.arrives(index, page, block, class, tag.map(ContentHash::get), found);
         if let Departure::Capture(what) = departure {
             self.copy_at_reuse(page, what, cx);
         }
@@ -235,7 +278,7 @@ impl<P: Plant> Disk<P> {
     /// Whether anybody wants to know the hash of `block`'s content.
     #[inline]
     pub(crate) fn wants_hash(&self, block: u64) -> bool {
-        self.side.exclusive.as_ref().is_some_and(|e| e.residency().page_of(block).is_some())
+        self.side.scanned || self.side.exclusive.as_ref().is_some_and(|e| e.residency().page_of(block).is_some())
     }
 
     // ---- changes ----

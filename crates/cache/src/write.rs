@@ -145,7 +145,7 @@ impl<P: Plant> Disk<P> {
             copy_in(cx.fx, &req, block, lo, hi, frame);
             if let Some(page) = self.page_written(&req, block, cx) {
                 taken |= 1 << i;
-                self.arrives(page, block, Class::Write, None, cx);
+                self.arrives(page, block, Class::Write, None, Some(false), cx);
             }
         }
         let whole = |p| matches!(p, Part::Whole | Part::Overlay);

@@ -144,6 +144,34 @@ fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
 }
 
 #[test]
+fn what_was_promised_is_given_back_in_bounded_steps_without_ticks() {
+    let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
+    core.add_disk(DiskId(0), options(PolicyKind::S3Fifo, 4000)).unwrap();
+    core.add_disk(DiskId(1), options(PolicyKind::Lru, 4000)).unwrap();
+    let mut front = Front::default();
+    for i in 0..125 {
+        read(&mut core, &mut front, i % 2, u64::from(i / 2) * 64, 64);
+    }
+    let cached = |core: &Core| core.stats(DiskId(0)).cached_blocks + core.stats(DiskId(1)).cached_blocks;
+    assert_eq!(core.give_back(1 << 20), 0, "nothing is over");
+    core.set_limit(DiskId(0), 1000);
+    core.set_limit(DiskId(1), 500);
+    let mut left = core.give_back(0);
+    assert!(left > 0);
+    for _ in 0..100 {
+        let (before, frames) = (cached(&core), core.memory().frames_bytes);
+        left = core.give_back(100);
+        assert!(before - cached(&core) <= 100 && frames - core.memory().frames_bytes <= 100 * B, "a step too large");
+        core.check();
+        if left == 0 {
+            break;
+        }
+    }
+    assert_eq!((left, cached(&core)), (0, 1500));
+    assert!(core.memory().frames_bytes <= (1500 + 2 * 2048) * B);
+}
+
+#[test]
 fn a_limit_takes_memory_away_and_gives_it_back_without_losing_what_is_kept() {
     for policy in PolicyKind::ALL {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();

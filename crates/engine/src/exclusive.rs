@@ -10,7 +10,9 @@
 //! is proved.
 
 use crate::index::{Index, Slot};
+use crate::policy::PolicyKind;
 use crate::residency::{Class, Residency, Resident};
+use crate::rival::{Rival, Verdict};
 use crate::table::HashKey;
 use crate::tiers::Tier;
 use std::collections::VecDeque;
@@ -164,6 +166,9 @@ const TRIED_AGAIN: u64 = 32;
 #[derive(Debug)]
 pub struct Exclusive {
     residency: Residency,
+    rival: Rival,
+    /// Slots of the cache when this was made.
+    capacity: u32,
     mode: ExclusiveMode,
     ways: Ways,
     /// Copies at reuse since they were last judged, and how many of them held their block.
@@ -180,11 +185,13 @@ pub struct Exclusive {
 }
 
 impl Exclusive {
-    /// For a guest of `pages` pages.
-    pub fn new(pages: u32, mode: ExclusiveMode, key: HashKey) -> Self {
+    /// For a guest of `pages` pages and a cache of `capacity` slots under the policy `kind`.
+    pub fn new(pages: u32, mode: ExclusiveMode, kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
         let first = f64::from(pages) / 2.0;
         Self {
             residency: Residency::new(pages, key),
+            rival: Rival::new(kind, capacity, key),
+            capacity,
             mode,
             ways: mode.ways(),
             judged: (0, 0),
@@ -197,10 +204,17 @@ impl Exclusive {
         }
     }
 
-    /// Bytes of memory for a guest of `pages` pages.
-    pub fn bytes_for(pages: u32) -> u64 {
+    /// Bytes of memory for a guest of `pages` pages and a cache of `capacity` slots, at most.
+    pub fn bytes_for(pages: u32, capacity: u32) -> u64 {
         let again = (pages / AGAIN_PART) as usize + 1;
-        Residency::bytes_for(pages) + (size_of::<Self>() + again * size_of::<(u32, u32, u32)>()) as u64
+        Residency::bytes_for(pages)
+            + Rival::bytes_for(capacity)
+            + (size_of::<Self>() + again * size_of::<(u32, u32, u32)>()) as u64
+    }
+
+    /// Bytes of memory that this one was made with, at most.
+    pub fn memory_bytes_max(&self) -> u64 {
+        Self::bytes_for(self.residency.pages(), self.capacity)
     }
 
     /// The table of guest pages.
@@ -257,8 +271,20 @@ impl Exclusive {
     }
 
     /// `block` is about to be put into `page`, whose former content is still there. Deals with the block that the page
-    /// held before: if it is cached it becomes hot.
-    pub fn arrives(&mut self, index: &mut Index, page: u32, block: u64, class: Class, tag: Option<u64>) -> Departure {
+    /// held before: if it is cached it becomes hot. `found` says whether a read found the block cached, where that is a
+    /// question of what the cache keeps.
+    pub fn arrives(
+        &mut self,
+        index: &mut Index,
+        page: u32,
+        block: u64,
+        class: Class,
+        tag: Option<u64>,
+        found: Option<bool>,
+    ) -> Departure {
+        if let Some(hit) = found {
+            self.compare(index, block, class == Class::Write, hit);
+        }
         self.credit = (self.credit + COPIES_PER_TRANSFER).min(CREDIT_MAX);
         let Some(left) = self.residency.transfer(page, block, class, tag) else { return Departure::None };
         self.stats.evictions += 1;
@@ -269,12 +295,35 @@ impl Exclusive {
         }
         let capture =
             self.ways.capture || self.mode == ExclusiveMode::Auto && self.stats.evictions.is_multiple_of(TRIED_AGAIN);
-        if capture && !self.throttled && class != Class::Write && left.tag.is_some() {
+        if capture && !self.throttled && !self.is_inclusive() && class != Class::Write && left.tag.is_some() {
             self.stats.captures_tried += 1;
             return Departure::Capture(left);
         }
         self.lost(&left);
         Departure::Lost
+    }
+
+    /// Holds the cache against an inclusive one, if that is left to us, and changes over where that one hits more.
+    #[inline]
+    fn compare(&mut self, index: &mut Index, block: u64, write: bool, hit: bool) {
+        if self.mode != ExclusiveMode::Auto {
+            return;
+        }
+        match self.rival.observe(block, write, hit) {
+            Verdict::Stay => {}
+            Verdict::Inclusive => index.set_tiers(false),
+            Verdict::Exclusive => index.set_tiers(true),
+        }
+    }
+
+    /// Whether an inclusive cache is better at present.
+    pub fn is_inclusive(&self) -> bool {
+        self.rival.is_inclusive()
+    }
+
+    /// The cache may keep so many blocks from now on.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.rival.set_limit(limit);
     }
 
     /// What came of a copy at reuse.
@@ -303,7 +352,7 @@ impl Exclusive {
     /// A page to copy now, if there is one and it has been paid for. The caller copies it and calls
     /// [`Exclusive::copied`].
     pub fn due(&mut self, index: &mut Index) -> Option<Due> {
-        if !self.ways.delay || self.credit == 0 || self.throttled {
+        if !self.ways.delay || self.credit == 0 || self.throttled || self.is_inclusive() {
             return None;
         }
         let mut looks = 0;

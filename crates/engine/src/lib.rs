@@ -11,6 +11,7 @@ pub mod limits;
 mod list;
 pub mod policy;
 pub mod residency;
+mod rival;
 mod sketch;
 mod slots;
 mod table;

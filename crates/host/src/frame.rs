@@ -280,8 +280,22 @@ impl Arena {
     /// Gives the memory of all but `keep` of the returned frames back to the kernel. Returns how many bytes.
     pub fn trim(&mut self, keep: usize) -> usize {
         let cold = self.free.len().saturating_sub(keep).max(self.cold);
+        // In order, so that neighbours go in one call: each call interrupts every processor that runs a thread of ours.
+        self.free[self.cold..cold].sort_unstable();
+        let mut run: Option<(u32, usize)> = None;
         for i in self.cold..cold {
-            release(self.page(self.free[i]));
+            let n = self.free[i];
+            run = match run {
+                Some((first, pages)) if first as usize + pages == n as usize => Some((first, pages + 1)),
+                Some((first, pages)) => {
+                    release(self.page(first), pages);
+                    Some((n, 1))
+                }
+                None => Some((n, 1)),
+            };
+        }
+        if let Some((first, pages)) = run {
+            release(self.page(first), pages);
         }
         let bytes = (cold - self.cold) * FRAME_BYTES;
         self.cold = cold;
@@ -333,15 +347,16 @@ fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or_else(|| io::Error::other("out of memory"))
 }
 
-fn release(page: NonNull<[u8; FRAME_BYTES]>) {
+/// Gives the memory of `pages` neighbours back, `first` and those after it.
+fn release(first: NonNull<[u8; FRAME_BYTES]>, pages: usize) {
     #[cfg(not(miri))]
-    // SAFETY: the page is on no `Frame` (the caller took it from the free list), so nobody reads it; the kernel
-    // replaces it by zeroes.
+    // SAFETY: the pages are behind no `Frame` and no `Held` (the caller took them from the free list), so nobody reads
+    // them; the kernel replaces them by zeroes.
     unsafe {
-        libc::madvise(page.as_ptr().cast(), FRAME_BYTES, libc::MADV_DONTNEED);
+        libc::madvise(first.as_ptr().cast(), pages * FRAME_BYTES, libc::MADV_DONTNEED);
     }
     #[cfg(miri)]
-    let _ = page;
+    let _ = (first, pages);
 }
 
 /// The memory of one I/O operation: bytes `head .. head + len` of its frames laid end to end.
@@ -460,6 +475,25 @@ mod tests {
         let f: Vec<Frame> = (0..4).map(|_| a.take().unwrap()).collect();
         assert!(a.take().is_none());
         f.into_iter().for_each(|f| a.put(f));
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn trim_gives_back_the_free_pages_and_no_others() {
+        let mut a = Arena::new(64).unwrap();
+        let mut all: Vec<Frame> = (0..64).map(|_| a.take().unwrap()).collect();
+        all.iter_mut().enumerate().for_each(|(i, f)| f.bytes_mut().fill(i as u8 + 1));
+        // Neighbours and single pages, given back in no order.
+        let gone = [40, 3, 9, 41, 8, 63, 10, 0, 42];
+        let mut kept = Vec::new();
+        for (i, f) in all.into_iter().enumerate() {
+            if gone.contains(&i) { a.put(f) } else { kept.push((i, f)) }
+        }
+        assert_eq!(a.trim(0), gone.len() * FRAME_BYTES);
+        assert!(kept.iter().all(|(i, f)| f.bytes().iter().all(|&b| b == *i as u8 + 1)), "a page in use was given back");
+        let again: Vec<Frame> = gone.iter().map(|_| a.take().unwrap()).collect();
+        assert!(again.iter().all(|f| f.bytes().iter().all(|&b| b == 0)), "a page was not given back");
+        kept.into_iter().map(|(_, f)| f).chain(again).for_each(|f| a.put(f));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use undercroft_trace::synth::Zipf;
 
 fn main() {
     let pages = 40_000u32;
-    let loads: Vec<&str> = vec!["uniform", "zipf", "loop", "writes"];
+    let loads: Vec<&str> = vec!["uniform", "zipf", "loop", "writes", "opaque"];
     let ways = ExclusiveMode::Auto;
     let only: Option<String> = std::env::args().nth(1);
     for load in loads {
@@ -32,6 +32,7 @@ fn main() {
                 for (name, placement, policy) in arms {
                     let mut guest = Guest::new(GuestOptions { pages, free_pages: pages / 50, zeroing });
                     let mut host = Host::new(placement, policy, blocks, pages);
+                    host.opaque = load == "opaque";
                     let mut zipf = Zipf::new(set as u32, 0.99, 5);
                     let mut x = 88172645463325252u64;
                     let total = 25 * pages as u64;
@@ -42,7 +43,7 @@ fn main() {
                         x ^= x << 17;
                         let block = match load {
                             "uniform" | "writes" => (x >> 11) % set,
-                            "zipf" => zipf.next().unwrap(),
+                            "zipf" | "opaque" => zipf.next().unwrap(),
                             _ => i % set,
                         };
                         let write = load == "writes" && x % 10 < 3;

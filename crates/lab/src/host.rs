@@ -36,6 +36,8 @@ pub struct Host {
     pub exclusive: Exclusive,
     /// The counts.
     pub count: Count,
+    /// The guest's pages never hold what was read: its memory or its file system is encrypted.
+    pub opaque: bool,
 }
 
 fn tag(block: u64, version: u64) -> u64 {
@@ -52,7 +54,17 @@ impl Host {
         let mut index = Index::new(policy, blocks);
         index.set_tiers(placement != Placement::Inclusive);
         let key = HashKey::from_seed(7);
-        Self { placement, index, exclusive: Exclusive::new(pages, mode, key), count: Count::default() }
+        Self {
+            placement,
+            index,
+            exclusive: Exclusive::new(pages, mode, policy, blocks, key),
+            count: Count::default(),
+            opaque: false,
+        }
+    }
+
+    fn content(&self, guest: &Guest, page: u32) -> Option<u64> {
+        guest.content(page).filter(|_| !self.opaque).map(|(b, v)| tag(b, v))
     }
 
     /// A request of the guest.
@@ -70,9 +82,11 @@ impl Host {
             }
             return;
         }
-        let left = self.exclusive.arrives(&mut self.index, t.page, t.block, class, Some(tag(t.block, version)));
+        let found = self.index.peek(t.block).is_some();
+        let left =
+            self.exclusive.arrives(&mut self.index, t.page, t.block, class, Some(tag(t.block, version)), Some(found));
         if let Departure::Capture(what) = left {
-            let now = guest.content(t.page).map(|(b, v)| tag(b, v));
+            let now = self.content(guest, t.page);
             let same = now.is_some_and(|now| what.tag == Some(now & !7));
             let held = self.placement == Placement::Perfect || same;
             self.exclusive.captured(&what, held, now.is_none());
@@ -88,7 +102,7 @@ impl Host {
             self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
         }
         while let Some(due) = self.exclusive.due(&mut self.index) {
-            let now = guest.content(due.page).map(|(b, v)| tag(b, v));
+            let now = self.content(guest, due.page);
             let held = now.is_some_and(|n| self.exclusive.residency().matches(due.page, n));
             let slot = if held {
                 match self.index.place(due.what.block, Tier::Probation, |_| true) {

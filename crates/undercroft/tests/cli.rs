@@ -112,8 +112,20 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 11] =
-    ["serve", "check", "status", "attach-args", "set", "drop-cache", "reload", "stop", "completions", "man", "version"];
+const COMMANDS: [&str; 12] = [
+    "serve",
+    "check",
+    "status",
+    "attach-args",
+    "set",
+    "ksm",
+    "drop-cache",
+    "reload",
+    "stop",
+    "completions",
+    "man",
+    "version",
+];
 
 #[test]
 fn usage_errors_are_2_and_help_is_0() {
@@ -130,6 +142,8 @@ fn usage_errors_are_2_and_help_is_0() {
     );
     p.run(&["serve", "-i", "a.raw", "--policy", "lur"]).is(2, &[], &["possible values: fifo, lru"]);
     p.run(&["set", "a"]).is(2, &[], &["--size"]);
+    p.run(&["set", "--size", "1GiB"]).is(2, &[], &["DISK"]);
+    p.run(&["set", "a", "--memory", "1GiB"]).is(2, &[], &["cannot be used with"]);
     p.run(&["--version"]).is(0, &["undercroft 0."], &[]);
     p.run(&["version", "--json"]).is(0, &["\"api\": \"1\""], &[]);
 }
@@ -175,6 +189,8 @@ fn without_a_daemon_the_remedy_is_named() {
         &["reload"],
         &["stop"],
         &["set", "a", "--poll", "0"],
+        &["set", "--memory", "1GiB"],
+        &["ksm", "off"],
         &["drop-cache", "a"],
         &["attach-args", "a"],
     ] {
@@ -186,6 +202,19 @@ fn without_a_daemon_the_remedy_is_named() {
     }
     drop(std::os::unix::net::UnixListener::bind(p.at("control.sock")).unwrap());
     p.run(&["status"]).is(1, &[], &["left over from a daemon that is gone"]);
+}
+
+#[test]
+fn ksm_is_told_without_a_daemon_and_switched_with_one_only() {
+    let p = Place::new();
+    let here = Path::new("/sys/kernel/mm/ksm").exists();
+    let said = p.run(&["ksm", "status"]).is(0, &[if here { "full scans" } else { "This kernel has no KSM" }], &[]);
+    assert!(said.out.contains("No QEMU process is running") || said.out.contains("MERGEABLE"), "{}", said.out);
+    let json: serde_json::Value =
+        serde_json::from_str(&p.run(&["ksm", "status", "--json"]).is(0, &[], &[]).out).unwrap();
+    assert_eq!((json["available"].as_bool(), json["settings"]["run"].is_i64()), (Some(here), here));
+    p.run(&["ksm", "on"]).is(1, &[], &["warning: merging lets a guest find out", "no daemon answers at"]);
+    p.run(&["ksm", "--help"]).is(0, &["WARNING, side channels", "is never merged, whatever is set here"], &[]);
 }
 
 #[test]
@@ -291,6 +320,11 @@ fn an_image_is_served_from_start_to_stop() {
         &[],
     );
     p.run(&["set", "a", "--size", "1GiB"]).is(1, &[], &["1GiB", "64MiB"]);
+    p.run(&["set", "--memory", "32MiB"]).is(0, &["the store may hold 32MiB of its ceiling of 64MiB"], &[]);
+    p.run(&["status"]).is(0, &["memory set by hand: 32MiB of 64MiB"], &[]);
+    p.run(&["set", "--memory", "65MiB"]).is(1, &[], &["more than the ceiling of 64MiB", "store.memory"]);
+    p.run(&["set", "--memory", "1MiB"]).is(1, &[], &["less than the floor of 16MiB", "store.floor"]);
+    p.run(&["set", "--memory", "64MiB"]).is(0, &["the store may hold 64MiB of"], &[]);
     p.run(&["drop-cache", "a"]).is(0, &["disk \"a\": 0B dropped"], &[]);
     p.run(&["reload"]).is(1, &[], &["no configuration file"]);
     // A second daemon finds the first.

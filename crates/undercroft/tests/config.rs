@@ -478,3 +478,102 @@ proptest! {
         config::check_bytes(text.as_bytes());
     }
 }
+
+#[test]
+fn floor_pressure_and_ksm_are_planned_with_their_defaults() {
+    use undercroft::ksm::{Advisor, KsmPlan};
+    let place = Place::new();
+    let disk = "[[disk]]\nname = \"a\"\nimage = \"a.raw\"\n";
+    let plan = place.good(&format!("[store]\nmemory = \"1GiB\"\n{disk}"));
+    assert_eq!(plan.store.floor_bytes, 256 * MIB);
+    assert!(plan.pressure.watch && plan.pressure.available_min_bytes.is_none());
+    assert_eq!((plan.pressure.give_within, plan.pressure.calm), (Duration::from_secs(2), Duration::from_secs(30)));
+    assert_eq!(plan.ksm, KsmPlan { run: true, ..KsmPlan::default() });
+    assert!(plan.ksm.wanted().is_empty(), "nothing unless asked for");
+    let plan = place.good(&format!(
+        r#"
+        [store]
+        memory = "1GiB"
+        floor = "1GiB"
+        [pressure]
+        watch = false
+        stall = "50ms"
+        available_min = "2GiB"
+        give_within = "1s"
+        calm = "60s"
+        regrow = "10min"
+        [ksm]
+        manage = true
+        sleep = "50ms"
+        advisor = "scan-time"
+        advisor_target_scan_time = "3min"
+        advisor_max_cpu = 20
+        smart_scan = true
+        {disk}"#
+    ));
+    assert_eq!((plan.store.floor_bytes, plan.pressure.available_min_bytes), (GIB, Some(2 * GIB)));
+    assert_eq!((plan.pressure.stall, plan.pressure.regrow), (Duration::from_millis(50), Duration::from_secs(600)));
+    assert_eq!(plan.ksm.advisor, Some(Advisor::ScanTime));
+    let wanted: Vec<String> = plan.ksm.wanted().iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(
+        wanted.join(" "),
+        "smart_scan=1 advisor_mode=scan-time advisor_target_scan_time=180 advisor_max_cpu=20 sleep_millisecs=50 run=1"
+    );
+}
+
+#[test]
+fn bad_values_of_pressure_and_ksm_are_all_named() {
+    let place = Place::new();
+    let said = place.bad(
+        r#"
+[store]
+memory = "1GiB"
+floor = "2GiB"
+[pressure]
+stall = "2s"
+available_min = "7GiB"
+calm = "0"
+[ksm]
+manage = "yes"
+pages_to_scan = 10
+sleep = "1500us"
+advisor = "scan-tmie"
+advisor_max_cpu = 101
+advisor_min_pages_to_scan = 20
+advisor_max_pages_to_scan = 10
+[[disk]]
+name = "a"
+image = "a.raw"
+"#,
+    );
+    for needle in [
+        ":4: error: store: floor is 2GiB, but the memory of the store is 1GiB",
+        ":6: error: pressure: stall must not be 2s; allowed is 1ms to 1s",
+        ":7: error: pressure: available_min is 7GiB, more than half of the machine's memory; give at most 4GiB",
+        ":8: error: pressure: calm must not be 0",
+        ":10: error: ksm: \"manage\" must be true or false, not a text",
+        ":12: error: ksm: sleep is 1500us, which is no multiple of 1ms",
+        "did you mean \"scan-time\"?",
+        "advisor_max_cpu must not be 101; allowed is 1 to 100",
+        "advisor_min_pages_to_scan is 20, more than advisor_max_pages_to_scan, 10",
+    ] {
+        assert!(said.contains(needle), "{needle}\nis missing in\n{said}");
+    }
+    let said =
+        place.bad("[ksm]\npages_to_scan = 10\nadvisor = \"scan-time\"\n[[disk]]\nname = \"a\"\nimage = \"a.raw\"\n");
+    assert!(said.contains("pages_to_scan is set, but the advisor sets it"), "{said}");
+}
+
+#[test]
+fn pressure_and_ksm_change_live() {
+    let place = Place::new();
+    let disk = "[[disk]]\nname = \"a\"\nimage = \"a.raw\"\n";
+    let old = place.good(&format!("[store]\nmemory = \"1GiB\"\n{disk}"));
+    assert!(!old.difference(&old).pressure && old.difference(&old).ksm.is_none());
+    let new = place.good(&format!("[store]\nmemory = \"1GiB\"\nfloor = \"1MiB\"\n[ksm]\nmanage = true\n{disk}"));
+    let change = old.difference(&new);
+    assert!(change.pressure && change.needs_restart.is_empty(), "{change:?}");
+    assert_eq!(change.ksm.as_ref(), Some(&new.ksm));
+    let result = change.result.unwrap();
+    assert_eq!((result.store.floor_bytes, &result.ksm), (MIB, &new.ksm));
+}

@@ -7,15 +7,17 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, Overrides, ServePlan, ServeSpec};
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, LatencySnapshot, ReloadReport, Status, StoreStatus,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, PressureDirection, PressureStatus,
+    ReloadReport, Status, StoreStatus,
 };
+use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
 use undercroft_cache::DiskStats;
 
@@ -23,6 +25,8 @@ use undercroft_cache::DiskStats;
 struct Memory {
     plan: Mutex<ServePlan>,
     stopped: AtomicBool,
+    memory: AtomicU64,
+    ksm: AtomicBool,
 }
 
 fn latency() -> LatencySnapshot {
@@ -74,7 +78,23 @@ impl Daemon for Memory {
             copying_seconds: 0.25,
             scan: None,
             nbd: vec![],
-            store: StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() },
+            store: StoreStatus {
+                memory_bytes: plan.store.memory_bytes,
+                limit_bytes: self.memory.load(Ordering::SeqCst),
+                allowed_bytes: plan.store.floor_bytes,
+                floor_bytes: plan.store.floor_bytes,
+                ..StoreStatus::default()
+            },
+            pressure: PressureStatus {
+                given_count: 3,
+                direction: PressureDirection::Giving,
+                ..PressureStatus::default()
+            },
+            ksm: KsmStatus {
+                managed: self.ksm.load(Ordering::SeqCst),
+                numbers: Numbers { pages_sharing: Some(7), ..Numbers::default() },
+                ..KsmStatus::default()
+            },
             disks: plan.disks.iter().map(Self::disk_status).collect(),
         }
     }
@@ -89,6 +109,19 @@ impl Daemon for Memory {
         let changed = self.plan.lock().unwrap().with_change(name, &change)?;
         *self.plan.lock().unwrap() = changed;
         self.disk(name)
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {
+        self.memory.store(bytes, Ordering::SeqCst);
+        Ok(self.status().store)
+    }
+
+    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError> {
+        if unmerge && !self.ksm.load(Ordering::SeqCst) {
+            return Err(ControlError::new(ControlErrorKind::Conflict, "KSM is not managed", "switch it on"));
+        }
+        self.ksm.store(manage, Ordering::SeqCst);
+        Ok(self.status().ksm)
     }
 
     fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
@@ -152,7 +185,12 @@ impl Api {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (plan, daemon_plan) = daemon_plan(dir.path());
-        let daemon = Arc::new(Memory { plan: Mutex::new(plan), stopped: AtomicBool::new(false) });
+        let daemon = Arc::new(Memory {
+            memory: AtomicU64::new(plan.store.memory_bytes),
+            plan: Mutex::new(plan),
+            stopped: AtomicBool::new(false),
+            ksm: AtomicBool::new(false),
+        });
         let listeners = ControlListeners::bind(&daemon_plan).unwrap();
         let metrics = listeners.metrics_addr().unwrap();
         let socket = daemon_plan.control_socket;
@@ -330,6 +368,22 @@ fn the_description_is_served_as_committed() {
 }
 
 #[test]
+fn the_store_and_ksm_are_changed() {
+    let api = Api::start();
+    let body = r#"{"memory": "128MiB"}"#.to_string();
+    let store: StoreStatus = client::request_json(&api.socket, Method::PATCH, "/v1/store", Some(body)).unwrap();
+    assert_eq!(store.limit_bytes, 128 << 20);
+    let e = api.refused(Method::PATCH, "/v1/store", r#"{"size": "1GiB"}"#);
+    assert!(e.contains("unknown field \"size\"; known are memory"), "{e}");
+    let ksm = |body: &str| client::request_json::<KsmStatus>(&api.socket, Method::PATCH, "/v1/ksm", Some(body.into()));
+    assert!(ksm(r#"{"manage": true}"#).unwrap().managed);
+    assert!(!ksm(r#"{"manage": false, "unmerge": true}"#).unwrap().managed);
+    let e = api.refused(Method::PATCH, "/v1/ksm", r#"{"manage": false, "unmerge": true}"#);
+    assert!(e.contains("KSM is not managed; switch it on"), "{e}");
+    assert!(api.refused(Method::PATCH, "/v1/ksm", r#"{"manage": true, "unmerge": true}"#).contains("contradiction"));
+}
+
+#[test]
 fn metrics_over_tcp_are_metrics_alone() {
     let api = Api::start();
     let get = |path: &str| {
@@ -353,6 +407,13 @@ fn metrics_have_base_units_and_exact_buckets() {
         "undercroft_disk_read_bytes_total{disk=\"root\",vm=\"web\"} 28672",
         "undercroft_cache_hits_total{disk=\"root\",vm=\"web\"} 3",
         "undercroft_store_limit_bytes 268435456",
+        "undercroft_store_floor_bytes 67108864",
+        "undercroft_store_allowed_bytes 67108864",
+        "undercroft_pressure_given_total 3",
+        "undercroft_pressure_direction{direction=\"giving\"} 1",
+        "undercroft_pressure_direction{direction=\"full\"} 0",
+        "undercroft_ksm_managed 0",
+        "undercroft_ksm_pages_sharing 7",
         "undercroft_disk_state{disk=\"root\",vm=\"web\",state=\"serving\"} 1",
         // 900 ns; 900 and 1500 ns; all but the endless one.
         "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.000001024\"} 1",

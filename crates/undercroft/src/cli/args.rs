@@ -67,8 +67,10 @@ pub enum Command {
     Status(StatusArgs),
     /// Print what QEMU and libvirt need to attach a disk
     AttachArgs(AttachArgs),
-    /// Change a disk while it serves
+    /// Change a disk, or the memory of the store, while it serves
     Set(SetArgs),
+    /// Show what the kernel merges of guests' RAM (KSM), or switch it
+    Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements
     DropCache(DropCacheArgs),
     /// Have the daemon read its configuration file again
@@ -323,18 +325,26 @@ pub enum AttachForm {
 
 /// `undercroft set`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll"]))]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll", "memory"]))]
+#[command(override_usage = "undercroft set [OPTIONS] DISK\n       undercroft set [OPTIONS] --memory SIZE")]
 #[command(after_long_help = "\
-Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
+Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio. What is
+cached and fits stays, both ways.
 
 Examples:
   undercroft set web:root --size 1GiB
   undercroft set web:root --policy arc --poll 0
+
+  The whole store, between its floor and its ceiling (`store.floor` and `store.memory` of the configuration):
+    undercroft set --memory 2GiB
 ")]
 pub struct SetArgs {
     /// The disk
-    #[arg(value_name = "DISK")]
-    pub disk: String,
+    #[arg(value_name = "DISK", required_unless_present = "memory", conflicts_with = "memory")]
+    pub disk: Option<String>,
+    /// Memory that the whole store may hold at most, metadata included; without a disk
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    pub memory: Option<Size>,
     /// Share of the store, metadata included
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -348,6 +358,54 @@ pub struct SetArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
+}
+
+/// `undercroft ksm`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+KSM is the kernel's own merging of equal pages, of all processes that marked memory for it: QEMU marks the RAM of its
+guests (mem-merge=on, its default). It merges private anonymous memory only. RAM that is shared with another process, as
+vhost-user needs it (memory-backend-memfd or -file with share=on), is never merged, whatever is set here.
+
+WARNING, side channels: merging lets a guest find out, by how long its own writes take, whether another guest holds the
+same page. Keys, addresses and versions of programs leak that way, and Rowhammer attacks have changed merged pages. Use it
+only among guests that may know each other's memory.
+
+`status` reads /sys and /proc itself and needs no daemon; guests of other users are told only to root. `on` and `off` go
+through the daemon, because it keeps what it found and puts it back when it ends, after a crash when it is started again.
+
+Examples:
+  undercroft ksm status
+  undercroft ksm status --json | jq '.guests[] | {name, mergeable_bytes, merged_bytes}'
+  undercroft ksm on
+  undercroft ksm off --unmerge
+")]
+pub struct KsmArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub command: KsmCommand,
+}
+
+/// What to do about KSM.
+#[derive(Debug, Subcommand)]
+pub enum KsmCommand {
+    /// Show settings, numbers, and the RAM of every QEMU process: what can be merged, what cannot, what is
+    Status {
+        /// For programs: {available, settings, numbers, guests}
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have the daemon set KSM up as [ksm] of its configuration says, and keep what it finds (read the warning in --help)
+    On(ControlArgs),
+    /// Have the daemon put back what it found
+    Off {
+        /// Make all merged pages of the machine private again first; takes the memory that merging had saved
+        #[arg(long)]
+        unmerge: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        control: ControlArgs,
+    },
 }
 
 /// `undercroft drop-cache`.

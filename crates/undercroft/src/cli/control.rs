@@ -6,9 +6,9 @@ use super::args::{DropCacheArgs, ReloadArgs, SetArgs, StopArgs};
 use super::output::Out;
 use super::{Failure, control_socket};
 use crate::control::api::Dropped;
-use crate::control::body::DiskChangeBody;
+use crate::control::body::{DiskChangeBody, StoreChangeBody};
 use crate::control::client::{self, disk_path};
-use crate::control::{DiskStatus, ReloadReport, Status};
+use crate::control::{DiskStatus, ReloadReport, Status, StoreStatus};
 use crate::units::{Size, human_size};
 use hyper::Method;
 use std::os::unix::net::UnixStream;
@@ -34,13 +34,31 @@ fn full_name(socket: &Path, name: &str) -> Result<String, Failure> {
 /// The daemon refused, or there is none.
 pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
-    let name = full_name(&socket, &args.disk)?;
+    if let Some(memory) = args.memory {
+        return set_memory(&socket, memory, out);
+    }
+    let name = full_name(&socket, args.disk.as_deref().unwrap_or_default())?;
     let change = DiskChangeBody { size: args.size, policy: args.policy.clone(), poll: args.poll };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
     let disk: DiskStatus = client::request_json(&socket, Method::PATCH, &disk_path(&name), Some(body))?;
     let poll = if disk.poll_us == 0.0 { "off".to_string() } else { format!("{}us", disk.poll_us) };
     let share = Size(disk.cache.share_bytes);
     out.line(&format!("disk \"{}\": size {share}, policy {}, poll {poll}", disk.name, disk.cache.policy))?;
+    Ok(())
+}
+
+fn set_memory(socket: &Path, memory: Size, out: &mut Out) -> Result<(), Failure> {
+    let body =
+        serde_json::to_string(&StoreChangeBody { memory: Some(memory) }).map_err(|e| Failure::Said(e.to_string()))?;
+    let store: StoreStatus = client::request_json(socket, Method::PATCH, "/v1/store", Some(body))?;
+    let limit = Size(store.limit_bytes);
+    let now = if store.allowed_bytes < store.limit_bytes {
+        let allowed = human_size(store.allowed_bytes);
+        format!("; {allowed} for now, because the machine is, or was, short of memory")
+    } else {
+        String::new()
+    };
+    out.line(&format!("the store may hold {limit} of its ceiling of {}{now}", Size(store.memory_bytes)))?;
     Ok(())
 }
 

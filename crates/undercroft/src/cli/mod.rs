@@ -9,6 +9,7 @@ pub mod attach;
 pub mod check;
 pub mod control;
 pub mod duplicates;
+pub mod ksm;
 pub mod manual;
 pub mod output;
 pub mod serve;
@@ -93,6 +94,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Status(args) => status::run(&args, out),
         Command::AttachArgs(args) => attach::run(&args, out),
         Command::Set(args) => control::set(&args, out),
+        Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),
         Command::Stop(args) => control::stop(&args, out),

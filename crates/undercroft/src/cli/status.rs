@@ -6,7 +6,7 @@ use super::args::StatusArgs;
 use super::output::Out;
 use super::{Failure, control_socket};
 use crate::control::client::{self, disk_path};
-use crate::control::{DiskState, DiskStatus, LatencySnapshot, ScanStatus, Status};
+use crate::control::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
 use crate::units::{Time, human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
@@ -114,6 +114,7 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
         human_size(store.metadata_bytes),
         if status.workers == 1 { "1 worker".to_string() } else { format!("{} workers", status.workers) },
     );
+    text += &notes(status);
     if let Some(scan) = &status.scan {
         text += &scanned(scan);
     }
@@ -169,6 +170,36 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
     text += &table.lines().map(|l| l.trim_end().to_string() + "\n").collect::<String>();
     for disk in status.disks.iter().filter(|d| d.reason.is_some()) {
         text += &format!("{}: {}\n", disk.name, disk.reason.as_deref().unwrap_or(""));
+    }
+    text
+}
+
+/// Lines about memory that is given back and about KSM, where there is something to say.
+fn notes(status: &Status) -> String {
+    let (store, p, ksm) = (&status.store, &status.pressure, &status.ksm);
+    let mut text = String::new();
+    if store.limit_bytes < store.memory_bytes {
+        text +=
+            &format!("memory set by hand: {} of {}\n", human_size(store.limit_bytes), human_size(store.memory_bytes));
+    }
+    if p.direction != PressureDirection::Full {
+        let way = match p.direction {
+            PressureDirection::Giving => "giving memory back",
+            PressureDirection::Growing => "growing again",
+            PressureDirection::Waiting | PressureDirection::Full => "waiting until memory is no longer short",
+        };
+        let allowed = human_size(store.allowed_bytes);
+        let ago = p.last_seconds_ago.map_or(String::new(), |s| format!(", {} ago", duration(s as f64)));
+        let cause = p.last_cause.as_deref().unwrap_or("memory was short");
+        text += &format!("{way}: {allowed} allowed, floor {} ({cause}{ago})\n", human_size(store.floor_bytes));
+    }
+    if ksm.managed {
+        let pages = |n: Option<i64>| human_size(u64::try_from(n.unwrap_or(0)).unwrap_or(0).saturating_mul(4096));
+        let (saved, shared) = (pages(ksm.numbers.pages_sharing), pages(ksm.numbers.pages_shared));
+        text += &format!("KSM is managed: {saved} saved by {shared} of merged pages\n");
+    }
+    for problem in &ksm.problems {
+        text += &format!("KSM: {problem}\n");
     }
     text
 }

@@ -20,6 +20,10 @@ pub struct PlanChange {
     pub added: Vec<DiskPlan>,
     /// The new level of logging.
     pub log_level: Option<LogLevel>,
+    /// `[ksm]`, if it differs.
+    pub ksm: Option<crate::ksm::KsmPlan>,
+    /// Whether `[pressure]` or the floor differs.
+    pub pressure: bool,
     /// What cannot be done live, in words: `daemon.workers: 2 -> 4`.
     pub needs_restart: Vec<String>,
     /// The plan that holds once all of it is done.
@@ -38,6 +42,15 @@ impl ServePlan {
             result.daemon.log.level = new.daemon.log.level;
         }
         result.daemon.poll = new.daemon.poll;
+        if self.ksm != new.ksm {
+            change.ksm = Some(new.ksm.clone());
+            result.ksm = new.ksm.clone();
+        }
+        // The floor was checked against the new file's memory; what runs keeps the old.
+        let floor_bytes = new.store.floor_bytes.min(self.store.memory_bytes);
+        change.pressure = self.pressure != new.pressure || self.store.floor_bytes != floor_bytes;
+        result.pressure = new.pressure.clone();
+        result.store.floor_bytes = floor_bytes;
         result.disks.clear();
         for disk in &new.disks {
             let Some(old) = self.disks.iter().find(|d| d.name == disk.name) else {

@@ -42,6 +42,26 @@ pub const WORKERS_DEFAULT_MAX: usize = 16;
 pub const COPY_CPU_PERCENT_DEFAULT: u32 = 20;
 /// Longest serial number that virtio-blk can carry, in bytes.
 pub const SERIAL_BYTES_MAX: usize = 20;
+/// The stall in a second that counts as pressure.
+pub const STALL_DEFAULT: Duration = Duration::from_millis(150);
+/// Bounds of that stall.
+pub const STALL_RANGE: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
+/// Time in which half of what is above the floor is given back.
+pub const GIVE_WITHIN_DEFAULT: Duration = Duration::from_secs(2);
+/// Bounds of that time.
+pub const GIVE_WITHIN_RANGE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
+/// Time without pressure before the store grows.
+pub const CALM_DEFAULT: Duration = Duration::from_secs(30);
+/// Time in which the store grows from nothing to its ceiling.
+pub const REGROW_DEFAULT: Duration = Duration::from_secs(64);
+/// Bounds of both.
+pub const CALM_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+/// Bounds of the pause between two scans of KSM.
+pub const KSM_SLEEP_RANGE: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(60)];
+/// Bounds of the time that a scan of KSM should take.
+pub const KSM_SCAN_TIME_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+/// Most pages that KSM looks at before a pause.
+pub const KSM_PAGES_MAX: u64 = 1_000_000;
 /// Longest path of a unix socket, in bytes.
 pub const SOCKET_PATH_BYTES_MAX: usize = crate::frontend::socket::PATH_BYTES_MAX;
 /// Longest name of a disk or VM, in bytes.
@@ -87,6 +107,8 @@ pub const ROOT: Section = Section {
     doc: "The file consists of these tables. Relative paths are taken from the directory of the file.",
     keys: &[
         key!("store", "table", "all defaults", "", "The RAM that caches."),
+        key!("pressure", "table", "all defaults", "", "When memory is given back to the machine."),
+        key!("ksm", "table", "not managed", "", "Merging of equal pages of guests' RAM by the kernel."),
         key!("daemon", "table", "all defaults", "", "The process: sockets, threads, logs."),
         key!("nbd", "table", "no listener", "", "Where NBD clients connect."),
         key!("scan", "table", "off", "", "The scan of guests' memory."),
@@ -99,13 +121,145 @@ pub const ROOT: Section = Section {
 pub const STORE: Section = Section {
     header: "[store]",
     doc: "The RAM that caches, for all disks together.",
-    keys: &[key!(
-        "memory",
-        "size",
-        "a quarter of the machine's memory, at most `1GiB`",
-        "`8MiB` to the machine's memory",
-        "Hard ceiling for cached data and its metadata together. It is never exceeded."
-    )],
+    keys: &[
+        key!(
+            "memory",
+            "size",
+            "a quarter of the machine's memory, at most `1GiB`",
+            "`8MiB` to the machine's memory",
+            "Hard ceiling for cached data and its metadata together. It is never exceeded. `undercroft set --memory` goes below it live."
+        ),
+        key!(
+            "floor",
+            "size",
+            "a quarter of `memory`",
+            "`0` to `memory`",
+            "What is never given back when the machine is short of memory, metadata included. Can change live."
+        ),
+    ],
+};
+
+/// `[pressure]`.
+pub const PRESSURE: Section = Section {
+    header: "[pressure]",
+    doc: "When the machine is short of memory, the store gives back what it holds above its floor, half of it within `give_within`, \
+          and again while the shortage lasts; afterwards it grows again slowly. Shortage is seen by the kernel's pressure files (PSI), by \
+          the limit and the events of the control group that the daemon runs in, and by available memory. All of it can change live.",
+    keys: &[
+        key!("watch", "boolean", "`true`", "", "Whether memory is given back at all."),
+        key!(
+            "stall",
+            "time",
+            "`150ms`",
+            "`1ms` to `1s`",
+            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits are not counted while the machine as a whole reclaims nothing (they are for the limit of another control group) or has a quarter of its memory available."
+        ),
+        key!(
+            "available_min",
+            "size",
+            "a fiftieth of the machine's memory; of a control group's limit, a 64th",
+            "`0` (off) to half of the machine's memory",
+            "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit): the store gives back what is missing. Of a control group's limit, at most half."
+        ),
+        key!(
+            "give_within",
+            "time",
+            "`2s`",
+            "`500ms` to `60s`",
+            "Within this from when shortage is seen, half of what the store holds above its floor is back with the kernel."
+        ),
+        key!(
+            "calm",
+            "time",
+            "`30s`",
+            "`1s` to `3600s`",
+            "How long there must be no shortage before the store grows again. Shortage that comes back while it grows doubles this each time, up to 16 times."
+        ),
+        key!(
+            "regrow",
+            "time",
+            "`64s`",
+            "`1s` to `3600s`",
+            "How long growing from nothing to the ceiling takes at least: with `64s`, a 64th of `memory` in a second."
+        ),
+    ],
+};
+
+/// `[ksm]`.
+pub const KSM: Section = Section {
+    header: "[ksm]",
+    doc: "Kernel same-page merging for guests with private RAM: what this daemon sets in /sys/kernel/mm/ksm, for the whole machine, while \
+          it runs. What it found is put back when it ends, and after a crash by its next start. Keys that are left out leave the kernel's \
+          value alone. **Side channel:** merging lets a guest find out, by how long its own writes take, whether another guest holds the \
+          same page; use it only among guests that may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never \
+          merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files. All of it can change live.",
+    keys: &[
+        key!(
+            "manage",
+            "boolean",
+            "`false`",
+            "",
+            "Whether anything is changed when the daemon starts. `undercroft ksm on` and `off` switch it live; they use the other keys too."
+        ),
+        key!(
+            "run",
+            "boolean",
+            "`true`",
+            "",
+            "Whether the kernel looks for equal pages while this daemon manages it. What is merged already stays merged with `false`; `undercroft ksm off --unmerge` undoes it."
+        ),
+        key!(
+            "pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "Pages looked at before each pause. Not together with `advisor = \"scan-time\"`, which sets it."
+        ),
+        key!("sleep", "time", "as found", "`1ms` to `60s`", "The pause. Whole milliseconds."),
+        key!(
+            "advisor",
+            "text",
+            "as found",
+            "`none`, `scan-time`",
+            "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes `advisor_target_scan_time`. Linux 6.7."
+        ),
+        key!(
+            "advisor_target_scan_time",
+            "time",
+            "as found",
+            "`1s` to `3600s`",
+            "How long one scan of all candidates should take. Whole seconds. Linux 6.7."
+        ),
+        key!(
+            "advisor_max_cpu",
+            "number",
+            "as found",
+            "1 to 100",
+            "Percent of one processor that the advisor spends at most. Linux 6.7."
+        ),
+        key!(
+            "advisor_min_pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "The least `pages_to_scan` that the advisor chooses. Linux 6.7."
+        ),
+        key!(
+            "advisor_max_pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "The most `pages_to_scan` that the advisor chooses. Linux 6.7."
+        ),
+        key!(
+            "smart_scan",
+            "boolean",
+            "as found",
+            "",
+            "Skips pages for a while that have not merged in several scans. Linux 6.7."
+        ),
+        key!("use_zero_pages", "boolean", "as found", "", "Makes empty pages the kernel's one zero page."),
+    ],
 };
 
 /// `[daemon]`.
@@ -374,7 +528,7 @@ pub const DISK: Section = Section {
 };
 
 /// All sections, in the order in which docs list them.
-pub const SECTIONS: [&Section; 7] = [&ROOT, &STORE, &DAEMON, &NBD, &SCAN, &VM, &DISK];
+pub const SECTIONS: [&Section; 9] = [&ROOT, &STORE, &PRESSURE, &DAEMON, &NBD, &KSM, &SCAN, &VM, &DISK];
 
 /// The policy of a disk without one; the reason is in the decision records of the engine.
 pub const POLICY_DEFAULT: undercroft_engine::PolicyKind = undercroft_engine::PolicyKind::S3Fifo;
@@ -420,6 +574,22 @@ mod tests {
         assert!(key(&DISK, "size").range.starts_with(&size(SHARE_BYTES_MIN)));
         assert!(key(&STORE, "memory").range.starts_with(&size(MEMORY_BYTES_MIN)));
         assert!(key(&STORE, "memory").default.ends_with(&size(MEMORY_BYTES_DEFAULT_MAX)));
+        let time = |d: Duration| format!("`{}`", Time::from(d));
+        let times = |[a, b]: [Duration; 2]| format!("{} to {}", time(a), time(b));
+        for (section, name, default, range) in [
+            (&PRESSURE, "stall", STALL_DEFAULT, STALL_RANGE),
+            (&PRESSURE, "give_within", GIVE_WITHIN_DEFAULT, GIVE_WITHIN_RANGE),
+            (&PRESSURE, "calm", CALM_DEFAULT, CALM_RANGE),
+            (&PRESSURE, "regrow", REGROW_DEFAULT, CALM_RANGE),
+        ] {
+            assert_eq!(
+                (key(section, name).default, key(section, name).range),
+                (time(default).as_str(), times(range).as_str())
+            );
+        }
+        assert_eq!(key(&KSM, "sleep").range, times(KSM_SLEEP_RANGE));
+        assert_eq!(key(&KSM, "advisor_target_scan_time").range, times(KSM_SCAN_TIME_RANGE));
+        assert!(key(&KSM, "pages_to_scan").range.ends_with(&KSM_PAGES_MAX.to_string()));
         assert_eq!(key(&DAEMON, "poll").default, format!("`{}`", Time::from(POLL_DEFAULT)));
         assert!(key(&DISK, "poll").range.ends_with(&format!("`{}`", Time::from(POLL_MAX))));
         let time = |d: Duration| format!("`{}`", Time::from(d));

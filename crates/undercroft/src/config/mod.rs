@@ -7,6 +7,7 @@
 pub mod change;
 pub mod images;
 pub mod images_only;
+mod kernel;
 pub mod keys;
 pub mod machine;
 pub mod plan;
@@ -139,6 +140,16 @@ pub fn check_bytes(data: &[u8]) {
     if shares::divide(plan.store.memory_bytes, &mut disks).is_ok() {
         let sum: u128 = disks.iter().map(|d| u128::from(d.share_bytes)).sum();
         assert!(sum <= u128::from(plan.store.memory_bytes), "the shares are larger than the memory");
+    }
+    assert!(plan.store.floor_bytes <= plan.store.memory_bytes, "the floor is above the ceiling");
+    let p = &plan.pressure;
+    for (time, [least, most]) in [
+        (p.stall, keys::STALL_RANGE),
+        (p.give_within, keys::GIVE_WITHIN_RANGE),
+        (p.calm, keys::CALM_RANGE),
+        (p.regrow, keys::CALM_RANGE),
+    ] {
+        assert!(time >= least && time <= most, "a time of [pressure] is out of its bounds");
     }
     let same = plan.difference(plan);
     assert!(same.added.is_empty() && same.removed.is_empty(), "a plan differs from itself");

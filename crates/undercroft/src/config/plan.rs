@@ -4,6 +4,8 @@
 //! socket paths; the shares of all disks together fit into the memory of the store.
 
 use crate::backend::ImageSpec;
+use crate::ksm::KsmPlan;
+use crate::pressure::PressurePlan;
 use crate::units::{Percent, Size, Time};
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,6 +22,10 @@ pub struct ServePlan {
     pub overrides: Overrides,
     /// The RAM that caches.
     pub store: StorePlan,
+    /// When memory is given back.
+    pub pressure: PressurePlan,
+    /// What the kernel is set to for merging guests' RAM.
+    pub ksm: KsmPlan,
     /// The process around it.
     pub daemon: DaemonPlan,
     /// Where NBD clients connect; none unless asked for.
@@ -74,6 +80,8 @@ pub struct Overrides {
 pub struct StorePlan {
     /// Hard ceiling in bytes, for data and metadata of all disks together.
     pub memory_bytes: u64,
+    /// What of it is never given back when the machine is short of memory; at most `memory_bytes`.
+    pub floor_bytes: u64,
 }
 
 /// The process.

@@ -5,7 +5,7 @@
 
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};
-use super::spec::{DaemonSpec, DiskSpec, Lines, ScanSpec, ServeSpec};
+use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, PressureSpec, ScanSpec, ServeSpec};
 use crate::units::{Percent, Size, Time, UnitError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -113,12 +113,20 @@ impl Reader {
         let mut spec = ServeSpec::default();
         let mut top = self.open(root, &keys::ROOT, "");
         let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
+        let (pressure, ksm) = (top.table("pressure"), top.table("ksm"));
         let scan = top.table("scan");
         let (vms, disks) = (top.tables("vm"), top.tables("disk"));
         if let Some((_, table)) = store {
             let mut t = self.open(table, &keys::STORE, "store");
             spec.memory = t.size("memory");
+            spec.floor = t.size("floor");
             spec.lines.append(&mut t.lines);
+        }
+        if let Some((_, table)) = pressure {
+            spec.pressure = self.pressure(table);
+        }
+        if let Some((_, table)) = ksm {
+            spec.ksm = self.ksm(table);
         }
         if let Some((_, table)) = daemon {
             spec.daemon = self.daemon(table);
@@ -171,6 +179,41 @@ impl Reader {
         for (line, table) in disks {
             spec.disks.extend(self.disk(line, table, None));
         }
+        spec
+    }
+
+    fn pressure(&mut self, table: &DeTable<'_>) -> PressureSpec {
+        let mut t = self.open(table, &keys::PRESSURE, "pressure");
+        let mut spec = PressureSpec {
+            watch: t.boolean("watch"),
+            stall: t.time("stall"),
+            available_min: t.size("available_min"),
+            give_within: t.time("give_within"),
+            calm: t.time("calm"),
+            regrow: t.time("regrow"),
+            lines: Lines::new(),
+        };
+        spec.lines = t.lines;
+        spec
+    }
+
+    fn ksm(&mut self, table: &DeTable<'_>) -> KsmSpec {
+        let mut t = self.open(table, &keys::KSM, "ksm");
+        let mut spec = KsmSpec {
+            manage: t.boolean("manage"),
+            run: t.boolean("run"),
+            pages_to_scan: t.number("pages_to_scan"),
+            sleep: t.time("sleep"),
+            advisor: t.text("advisor"),
+            advisor_target_scan_time: t.time("advisor_target_scan_time"),
+            advisor_max_cpu: t.number("advisor_max_cpu"),
+            advisor_min_pages_to_scan: t.number("advisor_min_pages_to_scan"),
+            advisor_max_pages_to_scan: t.number("advisor_max_pages_to_scan"),
+            smart_scan: t.boolean("smart_scan"),
+            use_zero_pages: t.boolean("use_zero_pages"),
+            lines: Lines::new(),
+        };
+        spec.lines = t.lines;
         spec
     }
 

@@ -113,8 +113,8 @@ impl ServePlan {
     }
 }
 
-struct Resolver<'m> {
-    machine: &'m Machine,
+pub(super) struct Resolver<'m> {
+    pub(super) machine: &'m Machine,
     /// Where relative paths start; without one they are refused.
     base: Option<PathBuf>,
     problems: Vec<Problem>,
@@ -138,12 +138,12 @@ impl<'m> Resolver<'m> {
         }
     }
 
-    fn error(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
+    pub(super) fn error(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
         let (place, remedy) = (place.to_string(), remedy.into());
         self.problems.push(Problem { severity: Severity::Error, line, place, error, remedy });
     }
 
-    fn warning(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
+    pub(super) fn warning(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
         let (place, remedy) = (place.to_string(), remedy.into());
         self.problems.push(Problem { severity: Severity::Warning, line, place, error, remedy });
     }
@@ -176,8 +176,8 @@ impl<'m> Resolver<'m> {
             nbd.extend(self.address(line, "nbd", "tcp", text, "127.0.0.1:10809").map(NbdListen::Tcp));
         }
         let workers = self.bounded(at("workers"), "daemon", "workers", d.workers, 1, keys::WORKERS_MAX as u64);
-        let level = self.choice(at("log_level"), "log_level", &d.log_level);
-        let format = self.choice(at("log_format"), "log_format", &d.log_format);
+        let level = self.choice(at("log_level"), "daemon", "log_level", &d.log_level);
+        let format = self.choice(at("log_format"), "daemon", "log_format", &d.log_format);
         let daemon = DaemonPlan {
             control_socket,
             control_access: self.group(d, "control_group", &d.control_group),
@@ -199,8 +199,10 @@ impl<'m> Resolver<'m> {
         };
         let config_file = spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p));
         let overrides = over.clone();
+        let store = StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes) };
+        let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
         let scan = self.scan(spec);
-        ServePlan { config_file, overrides, store: StorePlan { memory_bytes }, daemon, nbd, scan, disks: Vec::new() }
+        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, disks: Vec::new() }
     }
 
     fn scan(&mut self, spec: &ServeSpec) -> ScanPlan {
@@ -282,7 +284,13 @@ impl<'m> Resolver<'m> {
         SocketAccess { gid }
     }
 
-    fn choice<T: clap::ValueEnum>(&mut self, line: Option<usize>, key: &str, text: &Option<String>) -> Option<T> {
+    pub(super) fn choice<T: clap::ValueEnum>(
+        &mut self,
+        line: Option<usize>,
+        place: &str,
+        key: &str,
+        text: &Option<String>,
+    ) -> Option<T> {
         let text = text.as_ref()?;
         let chosen = T::from_str(text, true).ok();
         if chosen.is_none() {
@@ -292,12 +300,12 @@ impl<'m> Resolver<'m> {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => format!("known are {}", known.join(", ")),
             };
-            self.error(line, "daemon", format!("{key}: unknown value \"{}\"", clip(text)), remedy);
+            self.error(line, place, format!("{key}: unknown value \"{}\"", clip(text)), remedy);
         }
         chosen
     }
 
-    fn bounded(
+    pub(super) fn bounded(
         &mut self,
         line: Option<usize>,
         place: &str,

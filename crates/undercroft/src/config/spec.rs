@@ -21,6 +21,12 @@ pub struct ServeSpec {
     pub overrides: Overrides,
     /// `[store] memory`.
     pub memory: Option<Size>,
+    /// `[store] floor`.
+    pub floor: Option<Size>,
+    /// `[pressure]`.
+    pub pressure: PressureSpec,
+    /// `[ksm]`.
+    pub ksm: KsmSpec,
     /// `[daemon]`.
     pub daemon: DaemonSpec,
     /// `[nbd] unix`.
@@ -34,6 +40,54 @@ pub struct ServeSpec {
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
     /// Lines of the keys of `[store]` and `[nbd]`.
+    pub lines: Lines,
+}
+
+/// `[pressure]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PressureSpec {
+    /// `watch`.
+    pub watch: Option<bool>,
+    /// `stall`.
+    pub stall: Option<Time>,
+    /// `available_min`.
+    pub available_min: Option<Size>,
+    /// `give_within`.
+    pub give_within: Option<Time>,
+    /// `calm`.
+    pub calm: Option<Time>,
+    /// `regrow`.
+    pub regrow: Option<Time>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// `[ksm]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KsmSpec {
+    /// `manage`.
+    pub manage: Option<bool>,
+    /// `run`.
+    pub run: Option<bool>,
+    /// `pages_to_scan`.
+    pub pages_to_scan: Option<u64>,
+    /// `sleep`.
+    pub sleep: Option<Time>,
+    /// `advisor`.
+    pub advisor: Option<String>,
+    /// `advisor_target_scan_time`.
+    pub advisor_target_scan_time: Option<Time>,
+    /// `advisor_max_cpu`.
+    pub advisor_max_cpu: Option<u64>,
+    /// `advisor_min_pages_to_scan`.
+    pub advisor_min_pages_to_scan: Option<u64>,
+    /// `advisor_max_pages_to_scan`.
+    pub advisor_max_pages_to_scan: Option<u64>,
+    /// `smart_scan`.
+    pub smart_scan: Option<bool>,
+    /// `use_zero_pages`.
+    pub use_zero_pages: Option<bool>,
+    /// Lines of the keys.
     pub lines: Lines,
 }
 

@@ -3,20 +3,21 @@
 //! Owns paths, methods and HTTP status codes. Never blocks its thread: calls of the daemon run on threads for that.
 //! Invariant: every answer but metrics is JSON, and every error is `{error, remedy}`.
 
-use super::body::{self, BODY_BYTES_MAX, DiskChangeBody};
+use super::body::{self, BODY_BYTES_MAX, DiskChangeBody, KsmChangeBody, StoreChangeBody};
 use super::status::{
-    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, LatencyBucket,
-    LatencySnapshot, ReloadReport, Status, StoreStatus, VersionInfo,
+    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
+    LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, Status, StoreStatus, VersionInfo,
 };
 use super::{ControlError, ControlErrorKind, Daemon, metrics};
 use crate::config::DiskSpec;
+use crate::ksm::{Numbers, Settings};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub struct Dropped {
         patch_disk,
         delete_disk,
         drop_cache,
+        patch_store,
+        patch_ksm,
         reload,
         stop,
         version,
@@ -69,6 +72,11 @@ pub struct Dropped {
     components(schemas(
         Status,
         StoreStatus,
+        PressureStatus,
+        PressureDirection,
+        KsmStatus,
+        Settings,
+        Numbers,
         DiskStatus,
         DiskState,
         FrontendStatus,
@@ -81,6 +89,8 @@ pub struct Dropped {
         ReloadReport,
         VersionInfo,
         DiskChangeBody,
+        StoreChangeBody,
+        KsmChangeBody,
         DiskSpec,
         ErrorBody,
         Dropped
@@ -106,6 +116,8 @@ pub fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/disks", get(get_disks).post(post_disk))
         .route("/v1/disks/{name}", get(get_disk).patch(patch_disk).delete(delete_disk))
         .route("/v1/disks/{name}/drop-cache", post(drop_cache))
+        .route("/v1/store", patch(patch_store))
+        .route("/v1/ksm", patch(patch_ksm))
         .route("/v1/reload", post(reload))
         .route("/v1/stop", post(stop))
         .route("/v1/version", get(version))
@@ -251,6 +263,26 @@ async fn delete_disk(
 async fn drop_cache(State(d): State<Shared>, name: Result<Path<String>, PathRejection>) -> Answer<Dropped> {
     let name = name_of(name)?;
     call(d, move |d| d.drop_cache(&name)).await.map(|dropped_bytes| Json(Dropped { dropped_bytes }))
+}
+
+/// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
+#[utoipa::path(patch, path = "/v1/store", request_body = StoreChangeBody, responses(
+    (status = 200, body = StoreStatus),
+    (status = 400, body = ErrorBody, description = "Below the floor or above the ceiling")))]
+async fn patch_store(State(d): State<Shared>, body: Result<Bytes, BytesRejection>) -> Answer<StoreStatus> {
+    let bytes = body::parse_store(&bytes_of(body)?)?;
+    call(d, move |d| d.set_memory(bytes)).await.map(Json)
+}
+
+/// Sets the kernel's merging of equal pages (KSM) up as the configuration says, or puts back what was found. Merging lets
+/// guests find out whether another guest holds the same page.
+#[utoipa::path(patch, path = "/v1/ksm", request_body = KsmChangeBody, responses(
+    (status = 200, body = KsmStatus),
+    (status = 400, body = ErrorBody),
+    (status = 500, body = ErrorBody, description = "This kernel has none, the daemon may not, or another daemon does")))]
+async fn patch_ksm(State(d): State<Shared>, body: Result<Bytes, BytesRejection>) -> Answer<KsmStatus> {
+    let body = body::parse_ksm(&bytes_of(body)?)?;
+    call(d, move |d| d.manage_ksm(body.manage, body.unmerge)).await.map(Json)
 }
 
 /// Reads the configuration file again and does what can be done live, as SIGHUP does.

@@ -49,6 +49,51 @@ pub fn parse_change(bytes: &[u8]) -> Result<DiskChange, ControlError> {
     Ok(change)
 }
 
+/// What to change on the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoreChangeBody {
+    /// What it may hold at most, within its floor and its ceiling: a number of bytes or a text like `1GiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1GiB")]
+    pub memory: Option<Size>,
+}
+
+/// Reads the body of `PATCH /v1/store`: bytes that the store may hold at most.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_store(bytes: &[u8]) -> Result<u64, ControlError> {
+    let body: StoreChangeBody = parse(bytes, &["memory"])?;
+    body.memory.map(|m| m.0).ok_or_else(|| invalid("nothing is to be changed".into(), "give memory"))
+}
+
+/// Whether KSM is to be managed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KsmChangeBody {
+    /// Set it up as the configuration says (true), or put back what was found (false).
+    pub manage: bool,
+    /// With `manage: false`: make all merged pages of the machine private again first.
+    #[serde(default)]
+    pub unmerge: bool,
+}
+
+/// Reads the body of `PATCH /v1/ksm`.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_ksm(bytes: &[u8]) -> Result<KsmChangeBody, ControlError> {
+    let body: KsmChangeBody = parse(bytes, &["manage", "unmerge"])?;
+    if body.manage && body.unmerge {
+        return Err(invalid(
+            "managing and unmerging at once is a contradiction".into(),
+            "give unmerge with manage: false",
+        ));
+    }
+    Ok(body)
+}
+
 /// Reads the body of `POST /v1/disks`.
 ///
 /// # Errors
@@ -125,6 +170,13 @@ pub fn check_bytes(data: &[u8]) {
         }
         Err(e) => told(e),
     }
+    if let Err(e) = parse_store(data) {
+        told(e);
+    }
+    match parse_ksm(data) {
+        Ok(body) => assert!(!(body.manage && body.unmerge), "a contradiction was let through"),
+        Err(e) => told(e),
+    }
     match parse_disk(data) {
         Ok(spec) => assert!(spec.lines.is_empty(), "lines came from outside"),
         Err(e) => told(e),
@@ -167,6 +219,12 @@ mod tests {
             assert_eq!(e.kind, ControlErrorKind::Invalid);
             assert!(e.to_string().contains(needle), "{body}: {e}");
         }
+        assert_eq!(parse_store(br#"{"memory": "1GiB"}"#).unwrap(), GIB);
+        let e = parse_store(br#"{"memry": 1}"#).unwrap_err();
+        assert!(e.to_string().contains("did you mean \"memory\"?"), "{e}");
+        assert!(parse_store(b"{}").unwrap_err().to_string().contains("nothing is to be changed; give memory"));
+        assert!(!parse_ksm(br#"{"manage": false, "unmerge": true}"#).unwrap().manage);
+        assert!(parse_ksm(br#"{"manage": true, "unmerge": true}"#).unwrap_err().to_string().contains("contradiction"));
         let e = parse_disk(br#"{"name": "a", "image": "/x", "polcy": "lru"}"#).unwrap_err();
         assert!(e.to_string().contains("did you mean \"policy\"?"), "{e}");
         let e = parse_disk(br#"{"name": "a"}"#).unwrap_err();

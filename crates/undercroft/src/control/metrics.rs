@@ -3,7 +3,7 @@
 //! Owns names, units and help texts. A metric never changes its meaning: a new one gets a new name. Base units: seconds
 //! and bytes; counters end in `_total`. Invariant: buckets are cumulative counts at exact powers of two of nanoseconds.
 
-use super::status::{DiskState, DiskStatus, LatencySnapshot, Status};
+use super::status::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, Status};
 use prometheus::core::Collector;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
@@ -20,6 +20,7 @@ type Labels<'a> = [(&'a str, &'a str)];
 pub fn encode(status: &Status) -> String {
     let mut families = Families::default();
     daemon(&mut families, status);
+    memory(&mut families, status);
     for disk in &status.disks {
         disk_metrics(&mut families, disk);
     }
@@ -135,6 +136,57 @@ fn daemon(f: &mut Families, s: &Status) {
     for (kind, bytes) in [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
     {
         f.gauge("undercroft_store_bytes", "Memory of the RAM store in use, by kind.", &[("kind", kind)], bytes as f64);
+    }
+}
+
+fn memory(f: &mut Families, s: &Status) {
+    let (store, p) = (&s.store, &s.pressure);
+    for (name, help, value) in [
+        ("undercroft_store_floor_bytes", "What is never given back when memory is short.", store.floor_bytes),
+        (
+            "undercroft_store_set_bytes",
+            "What the store may hold at most: its ceiling, or less by hand.",
+            store.limit_bytes,
+        ),
+        ("undercroft_store_allowed_bytes", "What the store may hold now.", store.allowed_bytes),
+        ("undercroft_pressure_watching", "1 if the machine's memory is watched.", u64::from(p.watching)),
+    ] {
+        f.gauge(name, help, &[], value as f64);
+    }
+    for (direction, name) in [
+        (PressureDirection::Full, "full"),
+        (PressureDirection::Giving, "giving"),
+        (PressureDirection::Waiting, "waiting"),
+        (PressureDirection::Growing, "growing"),
+    ] {
+        let is = f64::from(u8::from(p.direction == direction));
+        f.gauge("undercroft_pressure_direction", "1 for the way the store goes.", &[("direction", name)], is);
+    }
+    for (name, help, value) in [
+        ("undercroft_pressure_given_total", "How often memory was given back.", p.given_count),
+        ("undercroft_pressure_given_bytes_total", "Bytes given back to the kernel.", p.given_bytes),
+        ("undercroft_pressure_ignored_stalls_total", "Stalls of others, at their own limits.", p.ignored_stalls),
+    ] {
+        f.counter(name, help, &[], value);
+    }
+    let (k, n) = (&s.ksm, &s.ksm.numbers);
+    f.gauge("undercroft_ksm_managed", "1 if this daemon has set KSM up.", &[], f64::from(u8::from(k.managed)));
+    for (name, help, value) in [
+        ("undercroft_ksm_run", "The switch of KSM: 0 off, 1 on, 2 unmerged.", k.settings.run),
+        ("undercroft_ksm_pages_to_scan", "Pages that KSM looks at before each pause.", k.settings.pages_to_scan),
+        ("undercroft_ksm_pages_shared", "Merged pages of the machine.", n.pages_shared),
+        ("undercroft_ksm_pages_sharing", "Pages saved by merging.", n.pages_sharing),
+        ("undercroft_ksm_pages_unshared", "Candidates whose content nobody else has.", n.pages_unshared),
+        ("undercroft_ksm_pages_volatile", "Candidates that change too fast.", n.pages_volatile),
+        ("undercroft_ksm_zero_pages", "Empty pages that became the zero page.", n.ksm_zero_pages),
+        ("undercroft_ksm_profit_bytes", "Bytes saved by KSM less its own.", n.general_profit),
+    ] {
+        if let Some(value) = value {
+            f.gauge(name, help, &[], value as f64);
+        }
+    }
+    if let Some(scans) = n.full_scans.and_then(|n| u64::try_from(n).ok()) {
+        f.counter("undercroft_ksm_full_scans_total", "Scans of all candidates since boot.", &[], scans);
     }
 }
 

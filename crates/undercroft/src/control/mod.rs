@@ -14,7 +14,8 @@ pub mod status;
 pub use server::{ControlListeners, ControlServer, ListenError};
 pub use status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus,
-    LatencyBucket, LatencySnapshot, ReloadReport, ScanStatus, Status, StoreStatus, VersionInfo,
+    KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, ScanStatus, Status,
+    StoreStatus, VersionInfo,
 };
 
 use crate::config::keys::nearest;
@@ -39,6 +40,19 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// `NotFound`; `Invalid` if the share does not fit into the store.
     fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError>;
+
+    /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
+    ///
+    /// # Errors
+    /// `Invalid` if it is below the floor or above the ceiling.
+    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError>;
+
+    /// Sets KSM up as the configuration says, or puts back what was found; with `unmerge` all merged pages of the machine become
+    /// private again first.
+    ///
+    /// # Errors
+    /// `Failed` if this kernel has none, this process may not, or another daemon does.
+    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError>;
 
     /// Attaches a disk. See `ServePlan::plan_disk` for the checks against the disks there are.
     ///

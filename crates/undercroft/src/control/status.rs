@@ -4,6 +4,7 @@
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
 use crate::config::ScanPlan;
+use crate::ksm::{Numbers, Settings};
 use crate::latency::Histogram;
 use crate::scan::patrol::Report;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,10 @@ pub struct Status {
     pub nbd: Vec<String>,
     /// The RAM store.
     pub store: StoreStatus,
+    /// How the store follows shortage of memory on the machine.
+    pub pressure: PressureStatus,
+    /// Merging of equal pages of guests' RAM by the kernel.
+    pub ksm: KsmStatus,
     /// The scan of guests' memory; absent if it is off.
     #[serde(default)]
     pub scan: Option<ScanStatus>,
@@ -115,12 +120,97 @@ impl ScanStatus {
 pub struct StoreStatus {
     /// Hard ceiling for data and metadata.
     pub memory_bytes: u64,
+    /// What is never given back when the machine is short of memory.
+    pub floor_bytes: u64,
+    /// What it may hold at most: the ceiling, or what was set by hand below it.
+    pub limit_bytes: u64,
+    /// What it may hold now: less than the limit while the machine is, or was, short of memory.
+    pub allowed_bytes: u64,
     /// Bytes of cached data.
     pub data_bytes: u64,
     /// Bytes of metadata: indexes, policies, ghosts.
     pub metadata_bytes: u64,
     /// Bytes that I/O operations under way own.
     pub io_bytes: u64,
+}
+
+/// How the store follows shortage of memory on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PressureStatus {
+    /// Whether the machine is watched.
+    pub watching: bool,
+    /// Where shortage is seen: which of the kernel's sources are in use.
+    pub source: String,
+    /// Which way the store goes.
+    pub direction: PressureDirection,
+    /// How often memory was given back.
+    pub given_count: u64,
+    /// How many bytes went back, together.
+    pub given_bytes: u64,
+    /// Why memory was last given back.
+    pub last_cause: Option<String>,
+    /// How many seconds ago that was.
+    pub last_seconds_ago: Option<u64>,
+    /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody else's, at
+    /// the limit of his control group.
+    pub ignored_stalls: u64,
+}
+
+/// Which way the store goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PressureDirection {
+    /// It may hold all that it is to hold at most.
+    #[default]
+    Full,
+    /// It gives memory back.
+    Giving,
+    /// It keeps what it has, until there was no shortage for long enough.
+    Waiting,
+    /// It grows again.
+    Growing,
+}
+
+impl From<crate::pressure::Direction> for PressureDirection {
+    fn from(d: crate::pressure::Direction) -> Self {
+        use crate::pressure::Direction;
+        match d {
+            Direction::Full => Self::Full,
+            Direction::Giving => Self::Giving,
+            Direction::Waiting => Self::Waiting,
+            Direction::Growing => Self::Growing,
+        }
+    }
+}
+
+impl From<&crate::pressure::View> for PressureStatus {
+    fn from(v: &crate::pressure::View) -> Self {
+        PressureStatus {
+            watching: v.watching,
+            source: v.source.clone(),
+            direction: v.direction.into(),
+            given_count: v.given_count,
+            given_bytes: v.given_bytes,
+            last_cause: v.last_cause.clone(),
+            last_seconds_ago: v.last_at.and_then(|t| t.elapsed().ok()).map(|t| t.as_secs()),
+            ignored_stalls: v.others,
+        }
+    }
+}
+
+/// Merging of equal pages of guests' RAM by the kernel (KSM), on the whole machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KsmStatus {
+    /// Whether this kernel has it.
+    pub available: bool,
+    /// Whether this daemon has set it up, and will put back what it found.
+    pub managed: bool,
+    /// What was asked for and could not be had, with the reason.
+    pub problems: Vec<String>,
+    /// What the kernel is set to.
+    pub settings: Settings,
+    /// What merging has come to.
+    pub numbers: Numbers,
 }
 
 /// One disk.

@@ -3,12 +3,13 @@
 //! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
 //! it was, or says in its error what it could not take back.
 
-use super::{ServedDisk, Service, ServiceError, lock, write};
+use super::{ServedDisk, Service, ServiceError, lock};
 use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
-    ExclusiveStatus, FrontendKind, FrontendStatus, LatencySnapshot, ReloadReport, ScanStatus, Status, StoreStatus,
+    ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus, ReloadReport,
+    ScanStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
@@ -108,7 +109,14 @@ impl Service {
 impl Daemon for Service {
     fn status(&self) -> Status {
         let plan = self.plan();
-        let mut store = StoreStatus { memory_bytes: plan.store.memory_bytes, ..StoreStatus::default() };
+        let view = self.watch.view();
+        let mut store = StoreStatus {
+            memory_bytes: plan.store.memory_bytes,
+            floor_bytes: view.floor_bytes,
+            limit_bytes: view.most_bytes,
+            allowed_bytes: view.allowed_bytes,
+            ..StoreStatus::default()
+        };
         let mut disks = Vec::new();
         for disk in self.disks() {
             let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
@@ -133,6 +141,8 @@ impl Daemon for Service {
             copying_seconds: copying_ns as f64 / 1e9,
             nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
             store,
+            pressure: PressureStatus::from(&view),
+            ksm: self.ksm_status(),
             scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
             disks,
         }
@@ -147,8 +157,19 @@ impl Daemon for Service {
         let disk = self.find(name)?;
         let plan = self.plan().with_change(name, &change)?;
         self.apply(&plan);
-        *write(&self.plan) = plan;
+        self.adopt(plan);
         self.status_of(&disk)
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {
+        self.set_most(bytes)?;
+        Ok(Daemon::status(self).store)
+    }
+
+    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError> {
+        let _change = lock(&self.change);
+        self.switch_ksm(manage, unmerge)?;
+        Ok(self.ksm_status())
     }
 
     fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
@@ -207,7 +228,7 @@ impl Daemon for Service {
             ..result.clone()
         };
         self.apply(&stay);
-        *write(&self.plan) = stay;
+        self.adopt(stay);
         report.changed = change.changed.into_iter().map(|(name, _)| name).collect();
         for disk in change.added {
             let mut plan = self.plan();
@@ -217,6 +238,17 @@ impl Daemon for Service {
                 Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
         }
+        if let Some(plan) = change.ksm {
+            report.changed.push("[ksm]".into());
+            let set = self.set_ksm(&plan);
+            report.failed.extend(set.err().map(|e| format!("[ksm]: {e}")));
+        }
+        if change.pressure {
+            report.changed.push("[pressure]".into());
+            self.watch.set_plan(result.pressure.clone(), result.store.floor_bytes);
+        }
+        // What was set by hand ends here, as it does for the disks.
+        self.watch.set_most(result.store.memory_bytes);
         if let Some(level) = change.log_level {
             crate::logging::set_level(level);
         }

@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod exports;
+mod memory;
 mod scan;
 
 pub use disk::ServedDisk;
@@ -14,6 +15,8 @@ use crate::backend::OpenError;
 use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
+use crate::ksm::{Keeper, Ksm};
+use crate::pressure::{Roots, Watch};
 use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
@@ -82,6 +85,13 @@ pub struct Service {
     nbd: Mutex<Vec<NbdServer>>,
     /// Held while disks come, go or change.
     change: Mutex<()>,
+    /// Decides what the store may hold while the machine is short of memory.
+    watch: Watch,
+    /// Held while disks are told what they may hold.
+    limits: Mutex<()>,
+    ksm: Mutex<Keeper>,
+    /// Why KSM is not managed although it is to be.
+    ksm_problem: Mutex<Option<String>>,
     /// The scanner of guests' memory, if there is one.
     patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
@@ -119,6 +129,9 @@ impl Service {
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }
+        let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes);
+        let watch = watch.map_err(|e| one(ServiceError::Worker(e)))?;
+        let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
         let service = Arc::new(Self {
             plan: RwLock::new(plan),
@@ -126,6 +139,10 @@ impl Service {
             disks: RwLock::default(),
             nbd: Mutex::default(),
             change: Mutex::default(),
+            watch,
+            limits: Mutex::default(),
+            ksm: Mutex::new(keeper),
+            ksm_problem: Mutex::default(),
             patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
@@ -148,6 +165,11 @@ impl Service {
             }
         }
         if errors.is_empty() {
+            let store = Arc::new(memory::Disks(Arc::downgrade(&service)));
+            if let Err(e) = service.watch.start(store, Roots::default()) {
+                tracing::error!("the machine's memory is not watched: there can be no thread for it: {e}");
+            }
+            service.begin_ksm();
             *lock(&service.patrol) = scan::start(&service, content_key);
             return Ok(service);
         }
@@ -196,7 +218,7 @@ impl Service {
         match served {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
-                *write(&self.plan) = plan.clone();
+                self.adopt(plan.clone());
                 Ok(served)
             }
             Err(e) => {
@@ -214,7 +236,7 @@ impl Service {
         if done {
             self.apply(plan);
         }
-        *write(&self.plan) = plan.clone();
+        self.adopt(plan.clone());
         done
     }
 
@@ -268,6 +290,8 @@ impl Service {
         let patrol = lock(&self.patrol).take();
         drop(patrol);
         let _change = lock(&self.change);
+        self.watch.stop();
+        lock(&self.ksm).release(false);
         for server in lock(&self.nbd).drain(..) {
             server.stop();
         }

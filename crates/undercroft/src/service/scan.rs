@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use undercroft_cache::{ContentHash, ContentKey};
 use undercroft_host::FRAME_BYTES;
 use undercroft_host::foreign::{PAGE_BYTES, PageRun, SharedFile};
@@ -33,7 +34,7 @@ pub(super) fn start(service: &Arc<Service>, key: ContentKey) -> Option<Patrol> {
     };
     let index_bytes = usize::try_from(plan.memory_bytes).unwrap_or(usize::MAX);
     let settings = Settings { cpu_percent: plan.cpu.value(), limits, index_bytes };
-    match Patrol::start(Scanned(Arc::downgrade(service)), key, settings) {
+    match Patrol::start(Scanned { service: Arc::downgrade(service), views: Vec::new() }, key, settings) {
         Ok(patrol) => {
             tracing::info!("guests' memory is scanned {plan}");
             Some(patrol)
@@ -46,7 +47,53 @@ pub(super) fn start(service: &Arc<Service>, key: ContentKey) -> Option<Patrol> {
 }
 
 /// The service; it may be gone before the scanner is.
-struct Scanned(Weak<Service>);
+struct Scanned {
+    service: Weak<Service>,
+    views: Vec<View>,
+}
+
+/// What a disk had cached a moment ago, by the hash of its content: looked through here, so that the worker need not.
+struct View {
+    disk: Weak<ServedDisk>,
+    taken: Instant,
+    cached: Vec<(ContentHash, u64)>,
+}
+
+/// Cached blocks whose hashes a worker is asked for in one go.
+const SLOTS_PER_CALL: u32 = 4096;
+/// A view older than this is taken anew.
+const VIEW_MAX: Duration = Duration::from_secs(2);
+
+impl View {
+    fn of(disk: &Arc<ServedDisk>) -> Option<Self> {
+        let (id, worker) = (disk.id(), disk.host().worker.clone());
+        let (mut cached, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let (some, next) = worker
+                .call(move |w| {
+                    let mut some = Vec::new();
+                    w.core().set_scanned(id, true);
+                    let next = w.core().cached_hashes(id, at, SLOTS_PER_CALL, &mut some);
+                    (some, next)
+                })
+                .ok()?;
+            cached.extend(some);
+            from = next;
+        }
+        cached.sort_unstable();
+        Some(Self { disk: Arc::downgrade(disk), taken: Instant::now(), cached })
+    }
+
+    /// The cached blocks that have one of these contents.
+    fn with(&self, contents: &[ContentHash]) -> Vec<(ContentHash, u64)> {
+        let mut found = Vec::new();
+        for &hash in contents {
+            let first = self.cached.partition_point(|&(h, _)| h < hash);
+            found.extend(self.cached[first..].iter().take_while(|&&(h, _)| h == hash));
+        }
+        found
+    }
+}
 
 /// A guest being put together.
 #[derive(Default)]
@@ -63,7 +110,7 @@ impl Cache for Scanned {
     type Disk = Arc<ServedDisk>;
 
     fn guests(&mut self) -> (Vec<Guest<Self::Disk>>, Vec<String>) {
-        let Some(service) = self.0.upgrade() else { return Default::default() };
+        let Some(service) = self.service.upgrade() else { return Default::default() };
         let (plan, mut problems) = (service.plan(), Vec::new());
         let mut drafts: Vec<Draft> = Vec::new();
         let mut unseen: BTreeMap<String, Vec<Arc<ServedDisk>>> = BTreeMap::new();
@@ -126,7 +173,7 @@ impl Cache for Scanned {
     }
 
     fn memory(&mut self) -> Memory {
-        let Some(service) = self.0.upgrade() else { return Memory::default() };
+        let Some(service) = self.service.upgrade() else { return Memory::default() };
         let mut memory = Memory::default();
         for disk in service.disks() {
             let Some(report) = disk.report() else { continue };
@@ -144,9 +191,22 @@ impl Cache for Scanned {
         if disk.is_detaching() {
             return None;
         }
-        // The cache cannot be told of contents yet: until it can, a scan only counts.
-        let _ = contents;
-        Some(Told::default())
+        self.views.retain(|v| v.taken.elapsed() < VIEW_MAX && v.disk.strong_count() > 0);
+        let at = self.views.iter().position(|v| v.disk.as_ptr() == Arc::as_ptr(disk));
+        let at = match at {
+            Some(at) => at,
+            None => {
+                self.views.push(View::of(disk)?);
+                self.views.len() - 1
+            }
+        };
+        let found = self.views[at].with(contents);
+        if found.is_empty() {
+            return Some(Told::default());
+        }
+        let (id, blocks) = (disk.id(), found.len() as u64);
+        let cooled = disk.host().worker.call(move |w| w.core().cool(id, &found)).ok()?;
+        Some(Told { blocks, cooled: u64::from(cooled) })
     }
 }
 

@@ -7,10 +7,16 @@
 //
 //   workload fill FILE --seed N --bytes N
 //   workload zipf FILE --seed N --bytes N --warm OPS --ops OPS --alpha A --write-percent P [--rng N]
+//   workload uniform FILE ...                        as zipf, without --alpha
+//   workload pool FILE ... --frames N                a database's buffer pool: uniform reads by O_DIRECT into N frames of
+//                                                    its own memory, one of them replaced at random
 //   workload seq  FILE --seed N --bytes N --warm PASSES --ops PASSES
 //   workload check FILE --seed N --bytes N           reads everything once; generation 0 expected
 //     --device vda   add the block device's own counters to the results
 //     --wait         after the warm-up print "ready" and wait for a line on standard input
+//     --anon BYTES --anon-every OPS   churn of anonymous memory: takes that much and fills it, lets it go OPS later, takes
+//                    it again OPS later, and so on. Counted in operations, so that the load is the same at any speed
+//     --prefill      before the warm-up read everything once, in order: caches fill up sooner than by random reads
 //     --check-all    at the end drop the file's cached pages and check every block of it
 //
 // Prints one JSON object a line: progress, ready, done. Exit status 0, 1 (wrong data or a failed call), 2 (usage).
@@ -28,6 +34,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -143,9 +150,9 @@ static struct device device_read(const char *name) {
 
 static struct {
     const char *kind, *file, *device;
-    uint64_t seed, bytes, warm, ops, rng;
+    uint64_t seed, bytes, warm, ops, rng, frames, anon, anon_every;
     double alpha;
-    int write_percent, wait, check_all;
+    int write_percent, wait, check_all, prefill;
 } arg = {.alpha = 0.9};
 
 static int fd;
@@ -219,6 +226,52 @@ static uint64_t zipf_next(void) {
     return zipf_block[low];
 }
 
+// A buffer pool: which frame holds a block, and the other way round. Frames are what the O_DIRECT reads go to.
+static uint64_t *pool;
+static uint32_t *frame_of, *block_in, frames_used;
+enum { NOWHERE = UINT32_MAX };
+
+static void pool_prepare(void) {
+    pool = mmap(0, arg.frames * BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    frame_of = malloc(blocks * sizeof *frame_of);
+    block_in = malloc(arg.frames * sizeof *block_in);
+    if (pool == MAP_FAILED || !frame_of || !block_in) die("memory");
+    memset(frame_of, 0xff, blocks * sizeof *frame_of);
+}
+
+static void pool_read(uint64_t block) {
+    uint64_t begin = now_ns();
+    int cached = frame_of[block] != NOWHERE;
+    if (!cached) {
+        uint32_t frame = frames_used;
+        if (frames_used < arg.frames) frames_used++;
+        else frame = rng() % arg.frames, frame_of[block_in[frame]] = NOWHERE;
+        if (pread(fd, pool + (uint64_t)frame * WORDS, BLOCK, block * BLOCK) != BLOCK) die("read");
+        frame_of[block] = frame, block_in[frame] = block;
+    }
+    uint64_t ns = now_ns() - begin;
+    latency_add(cached ? &sum.cached : &sum.disk, ns);
+    latency_add(&sum.all, ns);
+    sum.reads++;
+    sum.read_bytes += BLOCK;
+    sum.cached_bytes += cached ? BLOCK : 0;
+    pattern_check(pool + (uint64_t)frame_of[block] * WORDS, arg.seed, block, 0);
+}
+
+// Anonymous memory that comes and goes; every page of it is written, so that the kernel must find room for it.
+static void churn(uint64_t op) {
+    static char *held;
+    if (!arg.anon || op % arg.anon_every) return;
+    if (held) {
+        munmap(held, arg.anon);
+        held = 0;
+        return;
+    }
+    held = mmap(0, arg.anon, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (held == MAP_FAILED) die("memory");
+    for (uint64_t at = 0; at < arg.anon; at += BLOCK) *(uint64_t *)(held + at) = mix(at + op);
+}
+
 static uint64_t phase_begin, progress_last;
 
 static void progress(const char *phase, uint64_t done, uint64_t of) {
@@ -233,13 +286,17 @@ static void progress(const char *phase, uint64_t done, uint64_t of) {
     fflush(stdout);
 }
 
-static void phase(const char *name, uint64_t ops) {
+// OPS operations of a kind of load, or, of sequential load, as many passes over everything.
+static void phase(const char *name, const char *kind, uint64_t ops) {
     memset(&sum, 0, sizeof sum);
     phase_begin = progress_last = now_ns();
-    if (!strcmp(arg.kind, "zipf")) {
+    int uniform = strcmp(kind, "zipf"), direct = !strcmp(kind, "pool");
+    if (strcmp(kind, "seq")) {
         for (uint64_t i = 0; i < ops; i++) {
-            uint64_t block = zipf_next();
-            if ((int)(rng() % 100) < arg.write_percent) write_block(block);
+            uint64_t block = uniform ? rng() % blocks : zipf_next();
+            churn(i);
+            if (direct) pool_read(block);
+            else if ((int)(rng() % 100) < arg.write_percent) write_block(block);
             else read_checked(block * BLOCK, BLOCK);
             if (i % 64 == 0) progress(name, i, ops);
         }
@@ -256,11 +313,11 @@ static void phase(const char *name, uint64_t ops) {
 
 static void run(void) {
     rng_state = mix(arg.rng ? arg.rng : arg.seed);
-    if (!strcmp(arg.kind, "zipf")) {
-        zipf_prepare();
-        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-    }
-    phase("warm-up", arg.warm);
+    if (!strcmp(arg.kind, "zipf")) zipf_prepare();
+    if (!strcmp(arg.kind, "pool")) pool_prepare();
+    if (strcmp(arg.kind, "seq")) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    if (arg.prefill) phase("filling", "seq", 1);
+    phase("warm-up", arg.kind, arg.warm);
     if (arg.wait) {
         printf("{\"event\":\"ready\"}\n");
         fflush(stdout);
@@ -270,7 +327,7 @@ static void run(void) {
     struct device before = {0}, after = {0};
     if (arg.device) before = device_read(arg.device);
     uint64_t begin = now_ns();
-    phase("measuring", arg.ops);
+    phase("measuring", arg.kind, arg.ops);
     double seconds = (now_ns() - begin) / 1e9;
     if (arg.device) after = device_read(arg.device);
     if (sum.writes && fsync(fd)) die("fsync");
@@ -319,6 +376,7 @@ int main(int argc, char **argv) {
         const char *name = argv[i];
         if (!strcmp(name, "--wait")) { arg.wait = 1; continue; }
         if (!strcmp(name, "--check-all")) { arg.check_all = 1; continue; }
+        if (!strcmp(name, "--prefill")) { arg.prefill = 1; continue; }
         if (i + 1 == argc) return usage("an option lacks its value");
         const char *value = argv[++i];
         if (!strcmp(name, "--seed")) arg.seed = strtoull(value, 0, 0);
@@ -328,14 +386,22 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "--rng")) arg.rng = strtoull(value, 0, 0);
         else if (!strcmp(name, "--alpha")) arg.alpha = strtod(value, 0);
         else if (!strcmp(name, "--write-percent")) arg.write_percent = atoi(value);
+        else if (!strcmp(name, "--frames")) arg.frames = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--anon")) arg.anon = strtoull(value, 0, 0) / BLOCK * BLOCK;
+        else if (!strcmp(name, "--anon-every")) arg.anon_every = strtoull(value, 0, 0);
         else if (!strcmp(name, "--device")) arg.device = value;
         else return usage("unknown option");
     }
     int make = !strcmp(arg.kind, "fill"), check = !strcmp(arg.kind, "check");
-    if (!make && !check && strcmp(arg.kind, "zipf") && strcmp(arg.kind, "seq")) return usage("unknown workload");
+    int direct = !strcmp(arg.kind, "pool");
+    if (!make && !check && !direct && strcmp(arg.kind, "zipf") && strcmp(arg.kind, "uniform") && strcmp(arg.kind, "seq"))
+        return usage("unknown workload");
     blocks = arg.bytes / BLOCK;
-    if (!blocks) return usage("--bytes must be at least 4096");
-    fd = open(arg.file, make ? O_RDWR | O_CREAT : arg.write_percent ? O_RDWR : O_RDONLY, 0644);
+    if (!blocks || blocks >= NOWHERE) return usage("--bytes must be at least 4096, and less than 16 TiB");
+    if (direct && (!arg.frames || arg.frames >= NOWHERE || arg.write_percent || arg.check_all))
+        return usage("pool needs --frames, and only reads");
+    if (arg.anon && !arg.anon_every) return usage("--anon needs --anon-every");
+    fd = open(arg.file, (make ? O_RDWR | O_CREAT : arg.write_percent ? O_RDWR : O_RDONLY) | (direct ? O_DIRECT : 0), 0644);
     if (fd < 0) die(arg.file);
     generations = calloc(blocks, sizeof *generations);
     if (!generations || posix_memalign((void **)&buffer, BLOCK, CHUNK)) die("memory");

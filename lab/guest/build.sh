@@ -1,9 +1,10 @@
 #!/bin/bash
-# Makes the guests' kernel and user space under build/guest: demo/guest/build.sh [--tools]
+# Makes the guests' kernel and user space under build/guest: lab/guest/build.sh [--tools]
 #
 #   vmlinuz      Debian's cloud kernel, fetched by `apt-get download` (nothing is installed)
 #   initramfs    busybox, the virtio modules, init and the workload program: all a demo guest is
 #   workload     the same static program, for the host to make data files with
+#   iolog.so     what the laboratory loads into qemu-storage-daemon to see single transfers
 #   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
 #
 # Only what is missing or older than its source is made again; once made, it needs no network.
@@ -53,6 +54,11 @@ fi
 if stale workload "$here/workload.c"; then
     gcc -O2 -Wall -Wextra -static -o workload.new "$here/workload.c" -lm || stop "gcc could not compile workload.c"
     mv workload.new workload
+fi
+
+if stale iolog.so "$here/iolog.c"; then
+    gcc -O2 -Wall -Wextra -shared -fPIC -o iolog.so.new "$here/iolog.c" || stop "gcc could not compile iolog.c"
+    mv iolog.so.new iolog.so
 fi
 
 # Packs a folder into an initramfs. The format and that several may follow each other: Documentation/driver-api/early-userspace.

@@ -80,7 +80,7 @@ class Serving:
     def disk_reads(self):
         """What was read from the disk so far, by the kernel's count of the serving processes."""
         pids = self._pids()
-        reads = {"process_bytes": sum(_process_read_bytes(pid) for pid in pids)}
+        reads = {"process_bytes": sum(process_read_bytes(pid) for pid in pids)}
         counted = self.group.disk_reads() if self.group else None
         if counted:
             reads["group_ops"], reads["group_bytes"] = counted
@@ -101,7 +101,7 @@ class Serving:
         self.process = process.start(argv, log, cwd=self.run_dir)
 
 
-def _process_read_bytes(pid):
+def process_read_bytes(pid):
     """Bytes that a process caused to be read from storage (proc(5), /proc/PID/io)."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         name, value = line.split(":")
@@ -187,8 +187,11 @@ class Undercroft(Serving):
     explains = "undercroft serve: its own store in RAM, O_DIRECT below it, in a control group of the same size"
     binary = ROOT / "target" / "release" / "undercroft"
 
-    def __init__(self, memory_bytes, logs, image_format="qcow2", limited=True, disk_options="", reconnect=False):
+    def __init__(
+        self, memory_bytes, logs, image_format="qcow2", limited=True, disk_options="", reconnect=False, store_bytes=None
+    ):
         super().__init__(memory_bytes, logs, image_format)
+        self.store_bytes = store_bytes or memory_bytes - (PROGRAM_BYTES if limited else 0)
         self.limited = limited
         self.disk_options = disk_options
         self.reconnect = reconnect
@@ -200,8 +203,7 @@ class Undercroft(Serving):
         self.disks = disks
         self.config = self.run_dir / "demo.toml"
         self.control = self.run_dir / "control.sock"
-        store = self.memory_bytes - (PROGRAM_BYTES if self.limited else 0)
-        lines = [f'[store]\nmemory = "{store >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir = "{self.run_dir}"\n']
+        lines = [f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir = "{self.run_dir}"\n']
         for i, disk in enumerate(disks):
             lines.append(
                 f'[[vm]]\nname = "guest-{i + 1}"\n\n[[vm.disk]]\nname = "root"\nimage = "{disk}"\n'

@@ -1,7 +1,7 @@
 """A real guest: Debian's cloud kernel in QEMU, with a busybox that runs what it is sent.
 
 Owns the QEMU process and the two serial lines: the console goes to a log, commands go over the other one (see
-demo/guest/init). Never knows who serves the disk: it is given QEMU's arguments for it.
+lab/guest/init). Never knows who serves the disk: it is given QEMU's arguments for it.
 """
 
 import json
@@ -21,7 +21,7 @@ BUILT = ROOT / "build" / "guest"
 
 def build(tools=False):
     """Makes kernel and initramfs if they are missing or old; with `tools`, one with mkfs.ext4, e2fsck and fio too."""
-    script = ROOT / "demo" / "guest" / "build.sh"
+    script = ROOT / "lab" / "guest" / "build.sh"
     done = subprocess.run([script, *(["--tools"] if tools else [])], stdin=subprocess.DEVNULL)
     if done.returncode:
         raise Stopped("the guest could not be built (the line above says why)")
@@ -53,9 +53,12 @@ def accelerator():
 
 
 class Guest:
-    """One guest. `disk` are QEMU's arguments for its disk; logs go to the folder `logs`."""
+    """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
+    folder `logs`."""
 
-    def __init__(self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv):
+    def __init__(
+        self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append=""
+    ):
         self.name = name
         self.console = Path(logs) / f"{name}-console.log"
         self.log = Path(logs) / f"{name}-qemu.log"
@@ -70,7 +73,7 @@ class Guest:
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-serial", f"file:{self.console}", "-serial", "stdio",
             "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,
-            "-append", "console=ttyS0 quiet panic=-1",
+            "-append", f"console=ttyS0 quiet panic=-1 {append}".rstrip(),
             *disk,
         ]  # fmt: skip
         self.qemu = process.start(

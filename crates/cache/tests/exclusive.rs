@@ -1,0 +1,276 @@
+//! A disk whose guest's memory can be seen: what is captured, what is kept, what is forgotten.
+
+use std::collections::HashMap;
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, ExclusiveState, Extent, Io, IoDone, IoError, IoKind, Op,
+    ReqId, Request,
+};
+use undercroft_engine::{ExclusiveMode, PolicyKind};
+
+const B: u64 = 4096;
+const DISK: DiskId = DiskId(0);
+
+/// A guest of some pages over a disk whose block n is filled with n.
+struct Rig {
+    core: Core,
+    front: Front,
+    disk: HashMap<u64, u8>,
+}
+
+#[derive(Default)]
+struct Front {
+    pages: Vec<[u8; 4096]>,
+    /// The page of the request under way.
+    page: Option<u32>,
+    ios: Vec<Io>,
+    got: Vec<u8>,
+    copies: u32,
+    write: u8,
+}
+
+impl Effects for Front {
+    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
+        self.got.resize(at + bytes.len(), 0);
+        self.got[at..].copy_from_slice(bytes);
+        if let Some(page) = self.page {
+            self.pages[page as usize][at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
+        bytes.fill(self.write);
+    }
+    fn guest_page(&mut self, _req: ReqId, at: usize) -> Option<u32> {
+        self.page.filter(|_| at == 0)
+    }
+    fn copy_guest_page(&mut self, _disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
+        self.copies += 1;
+        to.copy_from_slice(&self.pages[page as usize]);
+        true
+    }
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
+        result.unwrap();
+    }
+}
+
+impl Rig {
+    fn new(mode: ExclusiveMode, capacity_blocks: u32, pages: u32) -> Self {
+        let mut core = Core::new(CoreOptions::new(32 << 20)).unwrap();
+        let options = DiskOptions {
+            size_bytes: 1000 * B,
+            align: 512,
+            read_only: false,
+            can_discard: true,
+            can_write_zeroes: true,
+            policy: PolicyKind::Lru,
+            capacity_blocks,
+            readahead_bytes: 0,
+            write_allocate: true,
+            exclusive: mode,
+        };
+        core.add_disk(DISK, options).unwrap();
+        core.set_guest(DISK, pages);
+        let front = Front { pages: vec![[0; 4096]; pages as usize], ..Front::default() };
+        Self { core, front, disk: HashMap::new() }
+    }
+
+    fn content(&self, block: u64) -> u8 {
+        self.disk.get(&block).copied().unwrap_or(block as u8 | 1)
+    }
+
+    fn run(&mut self, op: Op, block: u64, page: Option<u32>) {
+        self.front.page = page;
+        let id = ReqId { port: 0, tag: 0 };
+        self.core.apply(Event::Request(Request { id, disk: DISK, op, offset: block * B, len: B }), 0, &mut self.front);
+        while let Some(mut io) = self.front.ios.pop() {
+            let content = self.content(io.offset / B);
+            match io.kind {
+                IoKind::Read => io.buf.pieces_mut().for_each(|p| p.fill(content)),
+                IoKind::Write { .. } => _ = self.disk.insert(io.offset / B, self.front.write),
+                _ => {}
+            }
+            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+            self.core.apply(Event::IoDone(done), 0, &mut self.front);
+        }
+        self.core.apply(Event::Spare { copies: true }, 0, &mut self.front);
+        self.core.check();
+    }
+
+    /// The guest reads `block` into `page`. Whether the cache had it.
+    fn read(&mut self, block: u64, page: u32) -> bool {
+        let before = self.core.stats(DISK).hit_blocks;
+        self.run(Op::Read, block, Some(page));
+        assert!(self.front.got.iter().all(|&b| b == self.content(block)), "block {block}");
+        self.core.stats(DISK).hit_blocks > before
+    }
+
+    fn cached(&self) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        self.core.for_each_cached(DISK, |block, _| blocks.push(block));
+        blocks.sort_unstable();
+        blocks
+    }
+}
+
+/// A share that is full of what the guest does not hold.
+fn full(rig: &mut Rig, blocks: u64) {
+    for b in 0..blocks {
+        rig.read(500 + b, 0);
+    }
+}
+
+#[test]
+fn what_a_reused_page_still_holds_is_captured_and_served_without_the_disk() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
+    full(&mut rig, 60);
+    for b in 0..8 {
+        assert!(!rig.read(b, b as u32));
+    }
+    let reads = rig.core.stats(DISK).backend_reads;
+    // the guest reuses its pages: blocks 0 to 7 are evicted, and captured
+    for b in 0..8 {
+        rig.read(100 + b, b as u32);
+    }
+    assert_eq!(rig.core.stats(DISK).backend_reads, reads + 8);
+    for b in 0..8 {
+        assert!(rig.read(b, b as u32), "block {b} was captured");
+    }
+    assert_eq!(rig.core.stats(DISK).backend_reads, reads + 8);
+    let e = rig.core.exclusive(DISK).unwrap();
+    assert!(e.stats.captures >= 16 && e.stats.captures == e.stats.captures_tried, "{e:?}");
+}
+
+#[test]
+fn a_page_that_was_zeroed_or_changed_is_not_captured() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
+    full(&mut rig, 60);
+    rig.read(1, 1);
+    rig.read(2, 2);
+    rig.front.pages[1].fill(0);
+    rig.front.pages[2][4000] ^= 1;
+    let before = rig.core.exclusive(DISK).unwrap().stats;
+    rig.read(11, 1);
+    rig.read(12, 2);
+    let e = rig.core.exclusive(DISK).unwrap().stats;
+    assert_eq!((e.captures_tried - before.captures_tried, e.captures, e.captures_zeroed), (2, before.captures, 1));
+    assert!(!rig.cached().contains(&1) && !rig.cached().contains(&2));
+}
+
+#[test]
+fn a_write_between_makes_the_old_content_worthless() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
+    full(&mut rig, 60);
+    rig.read(1, 1);
+    // another client writes the block; the guest's page still has what it read before
+    rig.front.write = 77;
+    rig.run(Op::Write { fua: false }, 1, None);
+    rig.read(11, 1);
+    rig.read(1, 5);
+    assert_eq!(rig.front.got[0], 77);
+    for discarded in [false, true] {
+        rig.read(2, 2);
+        let op = if discarded { Op::Discard } else { Op::WriteZeroes { unmap: false, fua: false } };
+        rig.run(op, 2, None);
+        rig.disk.insert(2, 0);
+        rig.read(12, 2);
+        assert!(!rig.read(2, 2), "what the page held was not the block any more");
+        rig.disk.remove(&2);
+        rig.core.invalidate(DISK);
+    }
+}
+
+#[test]
+fn what_a_guest_writes_is_captured_when_its_page_is_reused() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
+    full(&mut rig, 60);
+    rig.front.write = 33;
+    rig.front.pages[3].fill(33);
+    rig.run(Op::Write { fua: false }, 9, Some(3));
+    full(&mut rig, 60);
+    rig.read(10, 3);
+    let reads = rig.core.stats(DISK).backend_reads;
+    assert!(rig.read(9, 4), "captured with what was written");
+    assert_eq!((rig.front.got[0], rig.core.stats(DISK).backend_reads), (33, reads));
+}
+
+#[test]
+fn pages_of_a_zeroing_guest_are_copied_before_they_go() {
+    let mut rig = Rig::new(ExclusiveMode::Delayed, 60, 200);
+    // more than the cache can keep, through pages that are reused in a ring and zeroed before
+    let mut hits = 0;
+    for n in 0..6000u64 {
+        let page = (n % 200) as u32;
+        rig.front.pages[page as usize].fill(0);
+        hits += u64::from(rig.read(n % 240, page) && n > 3000);
+    }
+    let e = rig.core.exclusive(DISK).unwrap();
+    assert!(e.stats.early > 1000 && e.stats.captures_tried == 0, "{e:?}");
+    assert!(hits > 600, "{hits} of 3000 reads: the 40 blocks that the guest does not hold fit");
+}
+
+#[test]
+fn a_new_memory_map_empties_the_table() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
+    full(&mut rig, 60);
+    rig.read(1, 1);
+    assert!(rig.core.exclusive(DISK).unwrap().stats.pages_held > 0);
+    rig.core.set_guest(DISK, 8);
+    assert_eq!(rig.core.exclusive(DISK).unwrap().stats.pages_held, 0);
+    let copies = rig.front.copies;
+    rig.read(2, 1);
+    assert_eq!(rig.front.copies, copies, "nothing is known of page 1");
+    rig.core.set_guest(DISK, 0);
+    assert_eq!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::NoGuest);
+    rig.read(3, 1);
+}
+
+#[test]
+fn a_guest_too_large_for_the_share_is_served_inclusively_and_said_so() {
+    let mut rig = Rig::new(ExclusiveMode::Auto, 40, 1);
+    rig.front.pages = vec![[0; 4096]; 1];
+    rig.core.set_guest(DISK, 1 << 20);
+    match rig.core.exclusive(DISK).unwrap().state {
+        ExclusiveState::NoMemory { needed_bytes, allowed_bytes } => {
+            assert!(needed_bytes > 26 << 20 && allowed_bytes == 40 * B / 4, "{needed_bytes} {allowed_bytes}");
+        }
+        other => panic!("{other:?}"),
+    }
+    rig.read(1, 0);
+    assert!(rig.read(1, 0));
+}
+
+#[test]
+fn with_off_no_page_is_looked_at() {
+    let mut rig = Rig::new(ExclusiveMode::Off, 40, 8);
+    for n in 0..200 {
+        rig.read(n % 50, (n % 8) as u32);
+    }
+    assert_eq!((rig.front.copies, rig.core.exclusive(DISK).unwrap().state), (0, ExclusiveState::Off));
+}
+
+#[test]
+fn what_a_scan_finds_in_the_guest_goes_first_and_only_if_it_is_still_that() {
+    let mut rig = Rig::new(ExclusiveMode::Off, 20, 8);
+    rig.core.set_scanned(DISK, true);
+    for n in 0..20 {
+        rig.run(Op::Read, n, None);
+    }
+    let (mut found, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        from = rig.core.cached_hashes(DISK, at, 7, &mut found);
+    }
+    assert_eq!(found.len(), 20);
+    rig.front.write = 99;
+    rig.run(Op::Write { fua: false }, 15, None);
+    found.retain(|&(_, block)| block >= 10);
+    assert_eq!(rig.core.cool(DISK, &found), 9, "block 15 is another now");
+    assert_eq!(rig.core.exclusive(DISK).unwrap().tiers[2], 9);
+    for n in 100..109 {
+        rig.run(Op::Read, n, None);
+    }
+    let cached = rig.cached();
+    assert!((0..10).all(|b| cached.contains(&b)) && cached.contains(&15), "{cached:?}");
+}

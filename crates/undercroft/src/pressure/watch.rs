@@ -1,0 +1,262 @@
+//! The thread that watches the machine's memory and has the store shrink and grow.
+//!
+//! Owns the thread, the clock and the log lines. Never runs on a worker, and never makes one wait: it asks for steps of bounded
+//! work. Invariant: one line of log for each change of direction, not for each step.
+
+use super::PressurePlan;
+use super::control::{Control, Direction, Rules};
+use super::divide::Holding;
+use super::source::{Roots, Sources};
+use crate::units::{Time, human_size};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+use undercroft_host::{EventFd, now_ns};
+
+/// How often available memory is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// Part of the stated time in which memory is given back: the rest is for noticing that it has to be.
+const GIVE_PART: u32 = 2;
+
+/// The store, as the watch sees it.
+pub trait Store: Send + Sync + 'static {
+    /// What each disk holds of its share.
+    fn holdings(&self) -> Vec<Holding>;
+
+    /// From now on all disks together may hold `total_bytes`, divided as in [`super::allowed_bytes`].
+    fn allow(&self, total_bytes: u64);
+
+    /// Brings the disks down to what they may hold and the memory back to the kernel, in steps spread over `within`. Returns how
+    /// many bytes went back.
+    fn give_back(&self, within: Duration) -> u64;
+}
+
+/// What the watch says about itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// Whether the machine is watched.
+    pub watching: bool,
+    /// Where shortage is seen, in words.
+    pub source: String,
+    /// What the store may hold now.
+    pub allowed_bytes: u64,
+    /// What it may hold at most: the ceiling, or less by hand.
+    pub most_bytes: u64,
+    /// What is never given back.
+    pub floor_bytes: u64,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// How often memory was given back.
+    pub given_count: u64,
+    /// How many bytes that were, together.
+    pub given_bytes: u64,
+    /// Why memory was last given back.
+    pub last_cause: Option<String>,
+    /// When memory was last given back.
+    pub last_at: Option<SystemTime>,
+    /// Stalls of the machine that were somebody else's.
+    pub others: u64,
+}
+
+struct Shared {
+    control: Control,
+    plan: PressurePlan,
+    /// The plan has changed: sources are to be looked for again.
+    replanned: bool,
+    stopping: bool,
+    view: View,
+}
+
+/// The running watch.
+pub struct Watch {
+    shared: Arc<Mutex<Shared>>,
+    bell: Arc<EventFd>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The rules of a plan.
+pub fn rules(plan: &PressurePlan, floor_bytes: u64, ceiling_bytes: u64) -> Rules {
+    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    Rules {
+        ceiling_bytes,
+        floor_bytes: floor_bytes.min(ceiling_bytes),
+        give_within_ns: ns(plan.give_within),
+        calm_ns: ns(plan.calm),
+        regrow_ns: ns(plan.regrow),
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(|p| p.into_inner())
+}
+
+impl Watch {
+    /// A watch that does not run yet; until then the store may hold everything.
+    ///
+    /// # Errors
+    /// If the kernel has no descriptor left.
+    pub fn new(plan: PressurePlan, floor_bytes: u64, ceiling_bytes: u64) -> std::io::Result<Self> {
+        let control = Control::new(rules(&plan, floor_bytes, ceiling_bytes));
+        let shared = Shared { control, plan, replanned: true, stopping: false, view: View::default() };
+        Ok(Watch { shared: Arc::new(Mutex::new(shared)), bell: Arc::new(EventFd::new()?), thread: Mutex::default() })
+    }
+
+    /// Starts the thread over `store`.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(&self, store: Arc<dyn Store>, roots: Roots) -> std::io::Result<()> {
+        let (shared, bell) = (self.shared.clone(), self.bell.clone());
+        let run = move || Runner { shared, bell, store, roots }.run();
+        let thread = std::thread::Builder::new().name("pressure".into()).spawn(run)?;
+        *self.thread.lock().unwrap_or_else(|p| p.into_inner()) = Some(thread);
+        Ok(())
+    }
+
+    /// What the store may hold now.
+    pub fn allowed_bytes(&self) -> u64 {
+        lock(&self.shared).control.allowed_bytes()
+    }
+
+    /// What it says about itself.
+    pub fn view(&self) -> View {
+        let s = lock(&self.shared);
+        View {
+            watching: s.plan.watch,
+            allowed_bytes: s.control.allowed_bytes(),
+            most_bytes: s.control.most_bytes(),
+            floor_bytes: s.control.rules().floor_bytes,
+            direction: s.control.direction(),
+            ..s.view.clone()
+        }
+    }
+
+    /// Changes by hand what the store may hold at most. What it may hold now follows, and is returned; the thread then brings
+    /// the disks there.
+    pub fn set_most(&self, bytes: u64) -> u64 {
+        let allowed = {
+            let mut s = lock(&self.shared);
+            s.control.set_most(bytes);
+            s.control.allowed_bytes()
+        };
+        self.bell.signal();
+        allowed
+    }
+
+    /// Another plan from now on.
+    pub fn set_plan(&self, plan: PressurePlan, floor_bytes: u64) {
+        {
+            let mut s = lock(&self.shared);
+            let rules = rules(&plan, floor_bytes, s.control.rules().ceiling_bytes);
+            s.control.set_rules(rules);
+            if !plan.watch {
+                s.control.forget();
+            }
+            s.replanned |= s.plan != plan;
+            s.plan = plan;
+        }
+        self.bell.signal();
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        lock(&self.shared).stopping = true;
+        self.bell.signal();
+        if let Some(t) = self.thread.lock().unwrap_or_else(|p| p.into_inner()).take() {
+            let _ = t.join();
+        }
+    }
+}
+
+struct Runner {
+    shared: Arc<Mutex<Shared>>,
+    bell: Arc<EventFd>,
+    store: Arc<dyn Store>,
+    roots: Roots,
+}
+
+impl Runner {
+    fn run(self) {
+        let mut sources = None;
+        let mut told = u64::MAX;
+        let mut said = Direction::Full;
+        loop {
+            let (plan, replanned, stopping) = {
+                let mut s = lock(&self.shared);
+                (s.plan.clone(), std::mem::take(&mut s.replanned), s.stopping)
+            };
+            if stopping {
+                return;
+            }
+            if replanned {
+                sources = plan.watch.then(|| Sources::probe(self.roots.clone(), &plan));
+                let text = sources.as_ref().map_or("not watched".to_string(), Sources::describe);
+                tracing::info!("memory pressure: {text}");
+                lock(&self.shared).view.source = text;
+            }
+            self.turn(sources.as_mut(), &mut said);
+            let allowed = lock(&self.shared).control.allowed_bytes();
+            if allowed != told {
+                self.store.allow(allowed);
+                if allowed < told {
+                    let given = self.store.give_back(plan.give_within / GIVE_PART);
+                    let view = &mut lock(&self.shared).view;
+                    view.given_bytes += given;
+                    if given > 0 {
+                        tracing::debug!("{} went back to the kernel", human_size(given));
+                    }
+                }
+                told = allowed;
+            }
+            match &mut sources {
+                Some(s) => s.wait(LOOK, self.bell.as_fd()),
+                None => Sources::idle(self.bell.as_fd()),
+            }
+            self.bell.drain();
+        }
+    }
+
+    /// Takes a reading and lets the control act on it; says when the direction changes.
+    fn turn(&self, sources: Option<&mut Sources>, said: &mut Direction) {
+        let Some(sources) = sources else { return };
+        let (reading, cause) = sources.read(now_ns());
+        // Disks are asked without the lock: their workers may be busy for a moment, and status must not wait for that.
+        let pressed = reading.stalled || reading.short_bytes > 0;
+        let holdings = if pressed { self.store.holdings() } else { Vec::new() };
+        let mut s = lock(&self.shared);
+        let before = s.control.allowed_bytes();
+        let changed = s.control.step(&reading, || holdings);
+        let (now, direction) = (s.control.allowed_bytes(), s.control.direction());
+        s.view.others = sources.others();
+        if changed && now < before {
+            s.view.given_count += 1;
+            s.view.last_cause = Some(cause.0.clone());
+            s.view.last_at = Some(SystemTime::now());
+        }
+        let rules = *s.control.rules();
+        let most = s.control.most_bytes();
+        drop(s);
+        let size = human_size;
+        match (*said, direction) {
+            (Direction::Giving | Direction::Waiting, Direction::Giving | Direction::Waiting) => return,
+            (a, b) if a == b => return,
+            (_, Direction::Giving) => tracing::info!(
+                "memory is short ({}): the store gives back, {} -> {} allowed, floor {}",
+                cause.0,
+                size(before),
+                size(now),
+                size(rules.floor_bytes)
+            ),
+            (_, Direction::Growing) => tracing::info!(
+                "no pressure on memory for {}: the store grows again from {} towards {}",
+                Time(rules.calm_ns),
+                size(now),
+                size(most)
+            ),
+            (_, Direction::Full) => tracing::info!("the store may hold {} again", size(most)),
+            (_, Direction::Waiting) => return,
+        }
+        *said = direction;
+    }
+}

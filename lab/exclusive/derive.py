@@ -1,0 +1,160 @@
+"""Figures from raw results.
+
+Owns the arithmetic. Never reads a file, never prints. Invariant: what cannot be computed from a record is None; nothing is
+made up, and nothing is left out because of what it says.
+"""
+
+MIB = 1 << 20
+GIB = 1 << 30
+BLOCK = 4096
+# Undercroft's own count against the kernel's: more than this apart, and the report says so.
+CHECK_WITHIN = 0.02
+SECONDS_AN_ARM = {False: 60, True: 25}
+
+
+def ratio(part, whole):
+    """`part` of `whole`, or None."""
+    return part / whole if whole else None
+
+
+def asked_bytes(record):
+    """Bytes that the guests' block layers read."""
+    return sum(guest["device"]["read_bytes"] for guest in record["guests"])
+
+
+def backend_bytes(record):
+    """Bytes that the disk delivered."""
+    return sum(record["measured"]["read_bytes"])
+
+
+def process_bytes(record):
+    """The same by the kernel's count of the serving processes."""
+    return record["measured"]["own"].get("process_read_bytes", backend_bytes(record))
+
+
+def saved(record):
+    """Of the bytes that the guests read, those that the disk did not have to deliver: 1 is all, below 0 is read-ahead that
+    brought nothing."""
+    asked = asked_bytes(record)
+    return 1 - process_bytes(record) / asked if asked else None
+
+
+def hit_blocks(record):
+    """Of the blocks that the guests read, those that the host's cache had."""
+    disks = record["measured"]["own"].get("disks")
+    if disks:
+        counters = [disk["counters"] for disk in disks]
+        hits = sum(c["hit_blocks"] for c in counters)
+        return ratio(hits, hits + sum(c["miss_blocks"] + c["joined_blocks"] for c in counters))
+    hits = record.get("hits")
+    if not hits or None in hits:
+        return None
+    return ratio(sum(hit for _, hit in hits), sum(blocks for blocks, _ in hits))
+
+
+def figures(record):
+    """All figures of one arm in one cell."""
+    measured, guests = record["measured"], record["guests"]
+    asked = asked_bytes(record)
+    mean = record["mean"] or {}
+    seconds = measured["time"]
+    reclaim = measured["reclaim"] or {}
+    group = measured["group"]
+    scanned = reclaim.get("scanned", group.get("pgscan"))
+    reclaimed = reclaim.get("reclaimed", group.get("pgsteal"))
+    weight = sum(guest["read_disk"]["count"] for guest in guests)
+    return {
+        "asked_bytes": asked,
+        "backend_bytes": process_bytes(record),
+        "saved": saved(record),
+        "hit_blocks": hit_blocks(record),
+        "ops_per_s": sum((guest["reads"] + guest["writes"]) / guest["seconds"] for guest in guests),
+        "read_us": ratio(sum(guest["read_disk"]["mean_us"] * guest["read_disk"]["count"] for guest in guests), weight),
+        "guest_hits": ratio(sum(guest["cached_bytes"] for guest in guests), sum(guest["read_bytes"] for guest in guests)),
+        "cached_bytes": mean.get("cached_bytes"),
+        "memory_bytes": mean.get("memory_bytes"),
+        "cpu_share": ratio(measured["cpu"]["seconds"], seconds),
+        "cpu_s_per_gib": ratio(measured["cpu"]["seconds"], asked / GIB),
+        "kb_per_s": sum(guest["read_bytes"] / guest["seconds"] for guest in guests) / 1024,
+        "scanner_share": ratio(sum(s for name, s in measured["cpu"]["threads"].items() if "scan" in name), seconds),
+        "scanned": scanned,
+        "reclaimed": reclaimed,
+        "scanned_per_s": None if scanned is None else ratio(scanned, seconds),
+        "scan_efficiency": None if reclaimed is None else ratio(reclaimed, scanned),
+        "swapped": sum(measured["vmstat"].get(name, 0) for name in ("pswpin", "pswpout")),
+        "own_bytes": backend_bytes(record) if "process_read_bytes" in measured["own"] else None,
+        "seconds": seconds,
+    }
+
+
+def measured_arms(cell):
+    """The arms of a cell that were measured, in their order."""
+    return {key: record for key, record in cell["arms"].items() if "absent" not in record}
+
+
+def perfect(cell):
+    """What a perfectly exclusive cache would have saved, computed from the O_DIRECT arm; None without it."""
+    found = cell["arms"].get("direct", {}).get("perfect")
+    return ratio(sum(s for _, s in found), sum(n for n, _ in found)) if found else None
+
+
+def computed_lru(cell):
+    """The same for an inclusive LRU cache."""
+    found = cell["arms"].get("direct", {}).get("inclusive_lru")
+    return ratio(sum(s for _, s in found), sum(n for n, _ in found)) if found else None
+
+
+INCLUSIVE = ("undercroft-lru", "undercroft-off")
+EXCLUSIVE = ("undercroft-auto", "undercroft-capture", "undercroft-delayed")
+
+
+def best_inclusive(cell):
+    """What the better of the inclusive policies saved."""
+    values = [saved(record) for key, record in measured_arms(cell).items() if key in INCLUSIVE]
+    return max((v for v in values if v is not None), default=None)
+
+
+def disagreements(cells):
+    """Where two counts of the same bytes are more than 2 % and 1 MiB apart, and where O_DIRECT was not what it must be."""
+    notes = []
+    for name, cell in cells.items():
+        for key, record in measured_arms(cell).items():
+            f = figures(record)
+            own = f["own_bytes"]
+            if own is not None and abs(own - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * f["backend_bytes"]):
+                notes.append(f"{name}, {record['title']}: {own / MIB:.1f} MiB by its own count, {f['backend_bytes'] / MIB:.1f} MiB by the kernel's")
+            if key == "direct" and abs(f["asked_bytes"] - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * f["asked_bytes"]):
+                notes.append(f"{name}: O_DIRECT read {f['backend_bytes'] / MIB:.1f} MiB where the guest read {f['asked_bytes'] / MIB:.1f} MiB")
+    return notes
+
+
+def percent(value, digits=1):
+    """A share as a percentage; a dash for None."""
+    # Adding 0 turns -0.0 into 0.0.
+    return "-" if value is None else f"{round(100 * value, digits) + 0:.{digits}f} %"
+
+
+def line(cell, key):
+    """One arm in one line, for the terminal."""
+    f = figures(cell["arms"][key])
+    text = f"saved {percent(f['saved']):>8}, hits {percent(f['hit_blocks']):>7}, {f['ops_per_s']:7,.0f} ops/s"
+    if f["cached_bytes"] is not None:
+        text += f", {f['cached_bytes'] / MIB:5.1f} MiB cached"
+    if key == "direct" and perfect(cell) is not None:
+        text += f"; computed: perfect exclusive {percent(perfect(cell))}, inclusive LRU {percent(computed_lru(cell))}"
+    return text
+
+
+def minutes(data, cells, arms):
+    """How long `cells` will take, from what the stored ones took."""
+    total = 0.0
+    for cell in cells:
+        took = [
+            record["seconds"]
+            for known in data["cells"].values()
+            if known["load"] == cell.load and known["quick"] == cell.quick and known["guest_mib"] == cell.guest_mib
+            for record in known["arms"].values()
+            if "seconds" in record
+        ]
+        total += arms * (sum(took) / len(took) if took else SECONDS_AN_ARM[cell.quick])
+    return total / 60

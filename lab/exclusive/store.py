@@ -1,0 +1,67 @@
+"""Raw results: one JSON file that grows by one arm after the other.
+
+Owns that file. Invariant: it is whole at every moment (written beside and renamed), and the arms of a cell that are compared
+come from one run: taking up an interrupted cell means running all of it again.
+"""
+
+import json
+from pathlib import Path
+
+VERSION = 1
+
+
+class Store:
+    """The results of all cells so far, by cell id and arm."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.data = {"version": VERSION, "cells": {}}
+        if self.path.exists():
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            if data.get("version") != VERSION:
+                raise ValueError(f"{self.path} was written by another version of the laboratory: move it away")
+            self.data = data
+
+    def begin(self, cell, facts):
+        """A new run of a cell: what was known of it is forgotten."""
+        self.data["cells"][cell] = facts | {"complete": False, "arms": {}}
+
+    def add(self, cell, arm, record):
+        """Adds the result of an arm."""
+        self.data["cells"][cell]["arms"][arm] = record
+        self.save()
+
+    def finish(self, cell):
+        """All arms of the cell were measured, or found absent."""
+        self.data["cells"][cell]["complete"] = True
+        self.save()
+
+    def done(self, cell, arms, present):
+        """Whether a cell need not be run again: complete, with all of `arms`, and none recorded as absent that this build
+        has now (`present`)."""
+        known = self.data["cells"].get(cell)
+        if not known or not known["complete"]:
+            return False
+        return all(arm in known["arms"] and not ("absent" in known["arms"][arm] and arm in present) for arm in arms)
+
+    def save(self):
+        """Writes the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        new.write_text(dumps(self.data), encoding="utf-8")
+        new.rename(self.path)
+
+
+def dumps(data):
+    """JSON with one line per arm: small enough to commit, and a change shows where it is."""
+    head = {k: v for k, v in data.items() if k != "cells"}
+    lines = [json.dumps(head, sort_keys=True)[:-1] + ', "cells": {']
+    cells = list(data["cells"].items())
+    for i, (cell, value) in enumerate(cells):
+        facts = {k: v for k, v in value.items() if k != "arms"}
+        lines.append(f"{json.dumps(cell)}: {json.dumps(facts, sort_keys=True)[:-1]}, \"arms\": {{")
+        arms = list(value["arms"].items())
+        for j, (arm, record) in enumerate(arms):
+            lines.append(f"  {json.dumps(arm)}: {json.dumps(record, separators=(',', ':'))}{',' if j < len(arms) - 1 else ''}")
+        lines.append("}}" + ("," if i < len(cells) - 1 else ""))
+    return "\n".join([*lines, "}}", ""])

@@ -1,0 +1,71 @@
+"""The laboratory with a real guest: a small cell on two arms, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness.programs import ROOT, built
+
+sys.path.insert(0, str(ROOT / "lab"))
+
+from exclusive import derive  # noqa: E402
+
+SMALL = ["--quick", "--loads", "uniform", "--n", "0.25", "--guest-memory", "112MiB"]
+
+
+def command(scratch, *arguments):
+    """The laboratory on the program under test, with all its files in `scratch`."""
+    program = ["--undercroft", built("undercroft"), "--work", scratch / "work", "--out", scratch / "out"]
+    return [str(a) for a in [sys.executable, ROOT / "lab" / "run.py", *SMALL, *program, *arguments]]
+
+
+def left_behind(scratch):
+    """Control groups, processes and tracing instances of the laboratory."""
+    found = [str(p) for p in Path("/sys/fs/cgroup").glob("**/undercroft-demo-*")]
+    found += [str(p) for p in Path("/sys/kernel/tracing/instances").glob("undercroft-lab*")]
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(scratch) in line and line.startswith(("qemu", "/bin/sh")):
+            found.append(line)
+    return found
+
+
+def test_a_small_cell(scratch, accel):
+    """O_DIRECT reads what the guest reads, LRU saves what an LRU cache put through the log of that saves, and a second run
+    with --resume has nothing to do."""
+    done = subprocess.run(command(scratch, "--arms", "direct,undercroft-lru"), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (cell,) = json.loads((scratch / "out" / "exclusive.json").read_text())["cells"].values()
+    arms = {key: derive.figures(record) for key, record in cell["arms"].items()}
+    assert abs(arms["direct"]["saved"]) < 0.01
+    assert abs(arms["undercroft-lru"]["hit_blocks"] - derive.computed_lru(cell)) < 0.05
+    assert 0.1 < derive.perfect(cell) < 0.9
+    assert derive.disagreements({"cell": cell}) == []
+    assert "uniform" in (scratch / "out" / "exclusive.md").read_text()
+    assert (scratch / "out" / "exclusive-memory.svg").exists()
+    again = subprocess.run(command(scratch, "--arms", "direct,undercroft-lru", "--resume"), capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0 and "0 of 1 cells" in again.stdout
+    assert left_behind(scratch) == []
+
+
+def test_a_stopped_run_leaves_nothing(scratch, accel):
+    """Ctrl-C while a guest runs: exit status 130 and nothing left."""
+    run = subprocess.Popen(command(scratch, "--arms", "default"), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        for line in run.stdout:
+            if "booting" in line:
+                break
+        time.sleep(2)
+        os.kill(run.pid, signal.SIGINT)
+        run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130
+    assert left_behind(scratch) == []

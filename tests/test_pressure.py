@@ -1,0 +1,197 @@
+"""Memory given back under real shortage, in a control group, and by hand; what is kept goes on being served from RAM."""
+
+import contextlib
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import images
+from harness.daemon import Disk, until
+from harness.programs import driver, need_root
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
+from rig.cgroup import Group, Unavailable
+
+MIB = images.MIB
+STORE, FLOOR, LIMIT, KEEP = 160 * MIB, 32 * MIB, 320 * MIB, 32 * MIB
+IMAGE = 192 * MIB
+RULES = f"""
+[pressure]
+available_min = {KEEP}
+give_within = "1s"
+calm = "4s"
+regrow = "4s"
+# What else runs on this machine is not to count.
+stall = "1s"
+"""
+# Takes memory step by step, 4 MiB in 100 ms, up to argv[1] bytes, and keeps it until it is killed.
+EATER = """
+import sys, time
+taken = []
+for _ in range(int(sys.argv[1]) // (4 << 20)):
+    taken.append(bytearray(b"x" * (4 << 20)))
+    time.sleep(0.1)
+print("full", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def group():
+    """A control group with a memory limit for the daemon and what runs beside it."""
+    need_root()
+    try:
+        made = Group("pressure", LIMIT)
+    except Unavailable as e:
+        pytest.skip(str(e))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def eat(group):
+    """Starts a process in the group that takes memory; ended when the test is over."""
+    running = []
+
+    def start(size: int) -> subprocess.Popen:
+        process = subprocess.Popen(group.wrap([sys.executable, "-c", EATER, str(size)]), stdout=subprocess.PIPE)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def fill(daemon) -> None:
+    """Reads the disk until the cache holds what it may."""
+    driver("run", daemon.vhost("a"), "--ops", "100", "--prefill", "--depth", "4")
+
+
+def hits(daemon) -> int:
+    return daemon.disk("a")["counters"]["hit_blocks"]
+
+
+def kills(group) -> int:
+    """Processes of the group that the kernel has killed for want of memory."""
+    name = "memory.events" if group.v2 else "memory.oom_control"
+    with contextlib.suppress(FileNotFoundError):
+        for line in (group.memory / name).read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(serve, scratch, group, eat):
+    """A process in the same limited group takes memory: the store makes room, down to its floor and no further, its resident
+    memory falls, hits on what is kept go on; when that process is gone the store grows again and fills."""
+    image = images.raw(scratch / "a.raw", IMAGE, seed=1)
+    daemon = serve(
+        [Disk("a", image, "raw", {"readahead": "0"})],
+        memory=f"{STORE // MIB}MiB",
+        store=f"floor = {FLOOR}",
+        extra=RULES,
+        wrap=group.wrap,
+    )
+    assert "control group" in daemon.status()["pressure"]["source"], daemon.status()["pressure"]
+    idle = daemon.rss("RssAnon")
+    fill(daemon)
+    full, resident = daemon.status()["store"], daemon.rss("RssAnon")
+    assert full["allowed_bytes"] == full["limit_bytes"] == STORE and full["data_bytes"] > STORE * 0.8
+    # More than there is beside a full store, less than there is beside its floor.
+    eater = eat(LIMIT - FLOOR - KEEP - 32 * MIB)
+    while not select.select([eater.stdout], [], [], 0.1)[0]:
+        assert daemon.status()["store"]["allowed_bytes"] >= FLOOR
+    assert eater.stdout.readline() == b"full\n", "the process got all that it asked for"
+    assert kills(group) == 0, "nothing was killed for want of memory"
+
+    def settled() -> bool:
+        status = daemon.status()
+        store = status["store"]
+        used = store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"]
+        return used <= store["allowed_bytes"] + MIB
+
+    until(settled, "the store holds no more than it may")
+    status = daemon.status()
+    store, pressure = status["store"], status["pressure"]
+    assert FLOOR <= store["allowed_bytes"] < STORE // 2, store
+    assert pressure["given_count"] >= 2 and pressure["given_bytes"] >= STORE // 3, pressure
+    assert "the control group has" in pressure["last_cause"]
+    shrunk = daemon.rss("RssAnon")
+    assert shrunk - idle <= store["allowed_bytes"] + 4 * MIB, f"{idle >> 20}, {resident >> 20}, {shrunk >> 20} MiB"
+    assert resident - shrunk > STORE // 3
+    # What is kept is served from RAM: as many blocks as it still has, read where the cache was left standing.
+    cached = daemon.disk("a")["cache"]["cached_bytes"]
+    assert cached > FLOOR // 3
+    before = hits(daemon)
+    driver("run", daemon.vhost("a"), "--ops", "4000", "--depth", "4")
+    expected = 4000 * cached / IMAGE
+    assert hits(daemon) - before > expected * 0.5, f"{hits(daemon) - before} hits, {expected:.0f} expected"
+    log = daemon.log()
+    assert 0 < log.count("memory is short") < pressure["given_count"], "a line for a descent, not for each step"
+    eater.kill()
+    eater.wait()
+    until(lambda: daemon.status()["store"]["allowed_bytes"] == STORE, "the store may hold everything again")
+    assert "the store grows again" in daemon.log()
+    fill(daemon)
+    assert daemon.status()["store"]["data_bytes"] > STORE * 0.8
+    assert daemon.rss("RssAnon") > resident * 0.9
+
+
+def test_the_stores_memory_is_set_by_hand_both_ways_without_losing_what_is_kept(serve, scratch):
+    """Smaller: exactly what is over goes, and its memory too; larger: nothing goes, nothing is read again."""
+    image = images.raw(scratch / "a.raw", IMAGE, seed=2)
+    disks = [Disk("a", image, "raw", {"readahead": "0"}), Disk("b", images.raw(scratch / "b.raw", MIB), "raw", {"size": '"16MiB"'})]
+    daemon = serve(disks, memory="160MiB", extra="[pressure]\nwatch = false\n")
+    fill(daemon)
+    before, resident = daemon.disk("a"), daemon.rss("RssAnon")
+    daemon.call("set", "--memory", "80MiB")
+    # 72 of the 144 MiB of the disk go, but for the frames that its operations need again and again.
+    until(lambda: daemon.rss("RssAnon") < resident - 60 * MIB, "the memory is back with the kernel")
+    after = daemon.disk("a")
+    gone = (before["cache"]["cached_bytes"] - after["cache"]["cached_bytes"]) // 4096
+    assert after["counters"]["evicted_blocks"] - before["counters"]["evicted_blocks"] == gone
+    # 40 of the 120 MiB above the floor are left to the store, so a third of the 108 MiB that the disk has above its own.
+    assert abs(gone * 4096 - 72 * MIB) < MIB, f"{gone * 4096 >> 20} MiB went"
+    store = daemon.status()["store"]
+    assert store["limit_bytes"] == store["allowed_bytes"] == 80 * MIB
+    assert store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"] <= 80 * MIB + MIB
+    daemon.call("set", "--memory", "160MiB")
+    grown = daemon.disk("a")
+    assert grown["cache"]["cached_bytes"] == after["cache"]["cached_bytes"], "growing loses nothing"
+    assert grown["counters"]["evicted_blocks"] == after["counters"]["evicted_blocks"]
+    fill(daemon)
+    assert daemon.disk("a")["cache"]["cached_bytes"] == before["cache"]["cached_bytes"]
+    # What is set by hand holds until the file is read again.
+    daemon.call("set", "--memory", "100MiB")
+    daemon.call("reload")
+    assert daemon.status()["store"]["limit_bytes"] == 160 * MIB
+
+
+def test_the_floor_and_the_rules_change_live(serve, scratch, group):
+    """A reload with another floor and other rules takes effect without a restart; without a watch the store is whole again."""
+    image = images.raw(scratch / "a.raw", MIB)
+    disks = [Disk("a", image, "raw")]
+    daemon = serve(disks, memory="160MiB", extra=f"[pressure]\navailable_min = {LIMIT // 2}\n", wrap=group.wrap)
+    assert daemon.status()["store"]["floor_bytes"] == 40 * MIB
+    daemon.store = f"floor = {64 * MIB}"
+    daemon.write_config(disks)
+    assert "changed: [pressure]" in daemon.call("reload").stdout
+    assert daemon.status()["store"]["floor_bytes"] == 64 * MIB
+    hog = subprocess.Popen(group.wrap([sys.executable, "-c", EATER, str(180 * MIB)]), stdout=subprocess.PIPE)
+    try:
+        until(lambda: daemon.status()["store"]["allowed_bytes"] == 64 * MIB, "an empty store may hold its floor only")
+        assert daemon.status()["pressure"]["direction"] == "giving"
+        assert "giving memory back: 64MiB allowed" in daemon.call("status").stdout
+        daemon.extra = "[pressure]\nwatch = false\n"
+        daemon.write_config(disks)
+        daemon.call("reload")
+        until(lambda: daemon.status()["store"]["allowed_bytes"] == 160 * MIB, "nobody watches any more")
+        assert daemon.status()["pressure"]["source"] == "not watched"
+    finally:
+        hog.send_signal(signal.SIGKILL)
+        hog.wait()
