@@ -70,8 +70,9 @@ def test_what_a_guest_holds_is_the_first_to_go(scanning, scratch, shared):
         daemon = scanning([Disk("root", image, "raw", {"socket": f'"{scratch}/root.sock"'})], vm="web", pid_file=pid_file)
         run("nbdcopy", daemon.nbd("web:root"), "null:")
         before = guest.held()
-        first = scanned(daemon, 1)["passes"]
-        scan = scanned(daemon, first + 2)
+        # Cached contents are hashed in spare time: it may take some passes until all are known.
+        until(lambda: daemon.status()["scan"]["cooled_blocks"] >= 52, "all that the guest holds is cold", limit=60)
+        scan = scanned(daemon, daemon.status()["scan"]["passes"] + 2)
         assert guest.held() == before, "the scan made nothing resident"
         assert (scan["guests"], scan["problems"]) == (1, [])
         n = scan["passes"]
@@ -79,12 +80,12 @@ def test_what_a_guest_holds_is_the_first_to_go(scanning, scratch, shared):
         assert scan["hole_pages"] == (64 * MIB // PAGE - 154) * n
         assert scan["equal_pages"] == n
         assert scan["unchanged_pages"] == 153 * (n - 1)
-        # Everything was cached by some pass at the latest; from the next on, all 52 were found in each.
-        assert scan["found_blocks"] >= 52 * 2
+        # 52 different contents; each was found in every pass since, and became cold once.
+        assert scan["found_blocks"] >= 3 * 52
         assert scan["cooled_blocks"] == 52
         assert daemon.disk("web:root")["exclusive"]["cold_blocks"] == 52
         metrics = run("curl", "-s", "--unix-socket", daemon.control, "http://localhost/metrics").stdout
-        assert f"undercroft_scan_cooled_blocks_total {scan['cooled_blocks']}" in metrics
+        assert "undercroft_scan_cooled_blocks_total 52" in metrics
         # Cold is not gone: it is read from RAM as before.
         misses = daemon.disk("web:root")["counters"]["miss_blocks"]
         run("nbdcopy", daemon.nbd("web:root"), scratch / "again.raw")
