@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_cache::{ContentHash, ContentKey};
 use undercroft_host::FRAME_BYTES;
-use undercroft_host::foreign::{PAGE_BYTES, PageRun, SharedFile};
+use undercroft_host::foreign::{PAGE_BYTES, PageRun, SharedFile, soft_dirty_is_built_in};
 
 /// Bytes of a pid file that are looked at.
 const PID_BYTES_MAX: u64 = 64;
@@ -104,6 +104,7 @@ struct Draft {
     pieces: Vec<((u64, u64), PageRun)>,
     ram: Vec<Source>,
     disks: Vec<Arc<ServedDisk>>,
+    changed: Option<Vec<Vec<PageRun>>>,
 }
 
 impl Cache for Scanned {
@@ -161,14 +162,18 @@ impl Cache for Scanned {
                 draft.disks.extend(disks);
             } else if let Some((_, path)) = plan.scan.pid_files.iter().find(|(vm, _)| *vm == name) {
                 match by_pid_file(path) {
-                    Ok(ram) => drafts.push(Draft { name, ram, disks, ..Draft::default() }),
+                    Ok(ram) => {
+                        let changed = if plan.scan.track_writes { changed(&ram, &mut problems) } else { None };
+                        drafts.push(Draft { name, ram, disks, changed, ..Draft::default() });
+                    }
                     Err(why) => problems.push(format!("the memory of {name} cannot be scanned: {why}")),
                 }
             }
         }
         problems.sort();
         problems.dedup();
-        let guests = drafts.into_iter().map(|d| Guest { name: d.name, ram: d.ram, disks: d.disks });
+        let guest = |d: Draft| Guest { name: d.name, ram: d.ram, disks: d.disks, changed: d.changed };
+        let guests = drafts.into_iter().map(guest);
         (guests.collect(), problems)
     }
 
@@ -208,6 +213,20 @@ impl Cache for Scanned {
         let cooled = disk.host().worker.call(move |w| w.core().cool(id, &found)).ok()?;
         Some(Told { blocks, cooled: u64::from(cooled) })
     }
+}
+
+/// What a guest has written to since the last pass, if all of its memory is private and the kernel notes it.
+fn changed(ram: &[Source], problems: &mut Vec<String>) -> Option<Vec<Vec<PageRun>>> {
+    let pieces: Option<Vec<_>> = ram.iter().map(Source::process).collect();
+    let pieces = pieces?;
+    let (process, _) = pieces.first()?;
+    if !soft_dirty_is_built_in() {
+        let text = "track_writes: this kernel does not note which pages are written to (CONFIG_MEM_SOFT_DIRTY), so all are read";
+        problems.push(text.to_string());
+        return None;
+    }
+    let ranges: Vec<PageRun> = pieces.iter().map(|(_, range)| *range).collect();
+    vm::changes(process, &ranges).ok()
 }
 
 /// The memory of the process that a pid file names.
