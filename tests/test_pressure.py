@@ -12,7 +12,7 @@ from harness import images
 from harness.daemon import Disk, until
 from harness.programs import driver, need_root
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 from rig.cgroup import Group, Unavailable
 
 MIB = images.MIB

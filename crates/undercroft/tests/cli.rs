@@ -112,13 +112,14 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "serve",
     "check",
     "status",
     "attach-args",
     "set",
     "ksm",
+    "duplicates",
     "drop-cache",
     "reload",
     "stop",
