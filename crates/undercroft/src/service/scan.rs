@@ -4,10 +4,12 @@
 //! memory. Never reads memory itself. Invariant: a disk hears only of contents that a guest of its own holds.
 
 use super::{ServedDisk, Service};
+use crate::config::ServePlan;
 use crate::scan::control::{Limits, Memory};
 use crate::scan::patrol::{Cache, Guest, Patrol, Settings, Told};
 use crate::scan::source::Source;
 use crate::scan::vm;
+use crate::worker::Worker;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -26,6 +28,11 @@ pub(super) fn start(service: &Arc<Service>, key: ContentKey) -> Option<Patrol> {
     let plan = service.plan().scan;
     if !plan.enabled {
         return None;
+    }
+    // From the first block on: what is cached before is not known by its content until it is read again.
+    for disk in service.disks() {
+        let (id, wanted) = (disk.id(), may_be_held(&service.plan(), &disk.info().name));
+        let _ = disk.host().worker.send(move |w| w.core().set_scanned(id, wanted));
     }
     let limits = Limits {
         period_ns_min: plan.period_min.as_nanos() as u64,
@@ -72,7 +79,6 @@ impl View {
             let (some, next) = worker
                 .call(move |w| {
                     let mut some = Vec::new();
-                    w.core().set_scanned(id, true);
                     let next = w.core().cached_hashes(id, at, SLOTS_PER_CALL, &mut some);
                     (some, next)
                 })
@@ -119,7 +125,12 @@ impl Cache for Scanned {
             let name = disk.info().name.clone();
             let vm = plan.find(&name).and_then(|d| d.vm.clone());
             let id = disk.id();
-            let files = disk.host().worker.call(move |w| w.guest_files(id)).unwrap_or_default();
+            let wanted = may_be_held(&plan, &name);
+            let look = move |w: &mut Worker| {
+                w.core().set_scanned(id, wanted);
+                w.guest_files(id)
+            };
+            let files = disk.host().worker.call(look).unwrap_or_default();
             let mut pieces = Vec::new();
             for f in files {
                 let page = PAGE_BYTES as u64;
@@ -213,6 +224,12 @@ impl Cache for Scanned {
         let cooled = disk.host().worker.call(move |w| w.core().cool(id, &found)).ok()?;
         Some(Told { blocks, cooled: u64::from(cooled) })
     }
+}
+
+/// Whether a guest whose memory is scanned may hold blocks of this disk: hashing what others cache would be for nothing.
+fn may_be_held(plan: &ServePlan, disk: &str) -> bool {
+    let named = |vm: &String| plan.scan.pid_files.iter().any(|(name, _)| name == vm);
+    plan.find(disk).is_some_and(|d| d.socket.is_some() || d.vm.as_ref().is_some_and(named))
 }
 
 /// What a guest has written to since the last pass, if all of its memory is private and the kernel notes it.
