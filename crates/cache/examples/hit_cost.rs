@@ -80,6 +80,7 @@ fn main() {
         readahead_bytes: 1 << 20,
         write_allocate: true,
         exclusive: Default::default(),
+        share: None,
     };
     core.add_disk(DISK, options).unwrap_or_else(|e| panic!("{e}"));
     let mut front = Front { to: vec![0; 64 * BLOCK], ios: Vec::new(), replies: 0 };

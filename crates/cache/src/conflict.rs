@@ -87,6 +87,11 @@ impl Changes {
         }
     }
 
+    /// The blocks of the active changes.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.list.iter().filter(|c| c.active).map(|c| (c.first, c.end))
+    }
+
     /// Whether an active change overlaps blocks `first..end`.
     #[inline]
     pub(crate) fn active_in(&self, first: u64, end: u64) -> bool {

@@ -10,15 +10,21 @@ use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
     SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
 };
-use crate::memory::{ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, usable_bytes};
+use crate::memory::{
+    ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, place_bytes, usable_bytes,
+};
 use crate::plant::{Plant, Sound};
-use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, IoError, Op, Request};
+use crate::share::Store;
+use crate::shared::Sharing;
+use crate::types::{
+    Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, IoError, Op, Request,
+};
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use undercroft_engine::PolicyKind;
-use undercroft_host::{Arena, FRAME_BYTES, IoBuf};
+use undercroft_host::{FRAME_BYTES, IoBuf};
 
 /// How a core is set up.
 #[derive(Clone, Debug)]
@@ -33,7 +39,7 @@ pub struct CoreOptions {
     /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
     pub hash_seed: u64,
     /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared, and
-    /// a block takes 32 bytes less.
+    /// a block takes 48 bytes less.
     pub contents: bool,
     /// The key of hashes of contents: one for all cores whose contents are compared.
     pub content_key: ContentKey,
@@ -125,7 +131,7 @@ impl fmt::Display for Size {
 /// The data path of one worker. `P` is [`Sound`] but in tests of the simulation.
 pub struct Core<P: Plant = Sound> {
     options: CoreOptions,
-    arena: Arena,
+    arena: Store,
     disks: Vec<Option<Box<Disk<P>>>>,
     content_key: ContentKey,
     /// Disks that have something to do once the replies are out; each at most once.
@@ -151,7 +157,7 @@ impl<P: Plant> Core<P> {
     /// # Errors
     /// If the address space cannot be reserved.
     pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
-        let arena = Arena::new(arena_frames(options.memory_bytes))?;
+        let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
         let content_key = options.content_key;
         Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), spare_presses: false, plant })
     }
@@ -182,7 +188,9 @@ impl<P: Plant> Core<P> {
         if self.disks.len() <= i {
             self.disks.resize_with(i + 1, || None);
         }
-        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, &self.options, self.plant)));
+        self.arena.enter(id, options.share, options.capacity_blocks);
+        let sharing = Sharing::new(self.arena.group_of(id));
+        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, &self.options, sharing, self.plant)));
         Ok(())
     }
 
@@ -193,7 +201,7 @@ impl<P: Plant> Core<P> {
 
     /// Checks that `needed` bytes can be promised in place of `instead_of`.
     fn promise(&self, needed: u64, instead_of: u64) -> Result<(), AddDiskError> {
-        let left_bytes = (usable_bytes(self.options.memory_bytes) + instead_of).saturating_sub(self.promised_bytes());
+        let left_bytes = (usable_bytes(&self.options) + instead_of).saturating_sub(self.promised_bytes());
         if needed > left_bytes {
             return Err(AddDiskError::NoMemory { needed_bytes: needed, left_bytes });
         }
@@ -202,8 +210,9 @@ impl<P: Plant> Core<P> {
 
     /// Gives memory of unused frames back, where `more` bytes of metadata could otherwise break the ceiling.
     fn make_room(&mut self, more: u64) {
-        let in_use = self.arena.reserved() - self.arena.available();
-        let places = (self.arena.reserved() * ARENA_BYTES_PER_FRAME) as u64;
+        let arena = self.arena.arena();
+        let in_use = arena.reserved() - arena.available();
+        let places = (arena.reserved() * place_bytes(self.options.contents)) as u64;
         let promised: u64 = self.disks.iter().flatten().map(|d| d.promised_bytes() - d.frames_max() * B).sum();
         let frames = self.options.memory_bytes.saturating_sub(promised + places + more) / B;
         self.arena.trim((frames as usize).saturating_sub(in_use));
@@ -217,6 +226,7 @@ impl<P: Plant> Core<P> {
         let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
         assert!(disk.is_idle(), "a disk was removed with requests under way");
         disk.release(&mut self.arena);
+        self.arena.leave(id);
     }
 
     /// From now on new requests of the disk are answered with [`IoError::Shutdown`]; those under way go on.
@@ -253,7 +263,7 @@ impl<P: Plant> Core<P> {
                 disk.request(req, cx);
                 disk.go_on(cx);
                 self.spare_presses |= disk.side.presses();
-                if disk.side.exclusive.is_some() && !disk.spare_listed {
+                if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
                     disk.spare_listed = true;
                     self.spare.push(req.disk);
                 }
@@ -265,7 +275,7 @@ impl<P: Plant> Core<P> {
                 let id = done.disk;
                 disk.done(done, cx);
                 disk.go_on(cx);
-                if disk.side.wants_spare() && !disk.spare_listed {
+                if disk.wants_spare() && !disk.spare_listed {
                     disk.spare_listed = true;
                     self.spare.push(id);
                 }
@@ -281,6 +291,9 @@ impl<P: Plant> Core<P> {
                 }
             }
             Event::Tick => {
+                self.fit_slots();
+                self.arena.fit();
+                self.arena.look_at_all();
                 for disk in self.disks.iter_mut().flatten() {
                     let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns };
                     disk.expire_ahead(READAHEAD_KEEP_NS, cx);
@@ -291,6 +304,60 @@ impl<P: Plant> Core<P> {
                 self.trim(TRIM_FRAMES_PER_TICK);
             }
         }
+        if self.arena.to_look_at() > 0 {
+            self.balance();
+        }
+    }
+
+    /// Disks whose charge has gone up by what others gave up keep to their share, a bounded number of blocks at a time.
+    #[cold]
+    fn balance(&mut self) {
+        for _ in 0..self.arena.to_look_at() {
+            let Some(id) = self.arena.next_to_look_at() else { break };
+            let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+            disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+            if disk.is_resizing() {
+                self.arena.look_at(id);
+            }
+        }
+    }
+
+    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer.
+    fn fit_slots(&mut self) {
+        for i in 0..self.disks.len() {
+            let Some(disk) = &self.disks[i] else { continue };
+            let Some(slots) = disk.better_slots(&self.arena) else { continue };
+            let more = u64::from(slots.saturating_sub(disk.target)) * (block_bytes(&self.options) - B);
+            self.make_room(more);
+            if let Some(disk) = &mut self.disks[i] {
+                disk.target = slots;
+                disk.resize_step(SHRINK_BLOCKS_PER_TICK, &mut self.arena);
+            }
+        }
+    }
+
+    /// The disk stands on an image that nobody writes: blocks that it has not of its own are shared with other disks of
+    /// this core on the same one. False if the disk shares nothing, or the map of its own clusters would take more than
+    /// a sixteenth of its share.
+    pub fn set_base(&mut self, id: DiskId, base: Base) -> bool {
+        self.make_room(base.own.len() as u64 * 8);
+        let Self { disks, arena, .. } = self;
+        disks.get_mut(id.0 as usize).and_then(Option::as_mut).is_some_and(|d| d.set_base(base, arena))
+    }
+
+    /// Whether the disk shares blocks with others on the same image.
+    pub fn has_base(&self, id: DiskId) -> bool {
+        self.disk(id).is_some_and(|d| d.has_base())
+    }
+
+    /// Who shares, and how much.
+    pub fn circles(&self) -> Vec<CircleReport> {
+        self.arena.report()
+    }
+
+    /// Frames in slots, each counted once however many blocks it is: the sum of what all disks are charged.
+    pub fn frames_used(&self) -> u64 {
+        u64::from(self.arena.seated())
     }
 
     /// Whether there is something to do once the replies are out: [`Event::Spare`].
@@ -366,12 +433,12 @@ impl<P: Plant> Core<P> {
     pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
         let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
         let now = disk.promised_bytes();
-        let more = u64::from(blocks.saturating_sub(disk.index.capacity())) * block_bytes(&self.options);
-        let fewer = u64::from(disk.target.saturating_sub(disk.index.capacity())) * block_bytes(&self.options);
-        self.promise(now + more - fewer, now)?;
+        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), now)?;
+        let slots = u64::from(disk.index.capacity().max(disk.blocks)) / u64::from(disk.blocks).max(1) + 1;
+        let more = u64::from(blocks.saturating_sub(disk.blocks)) * slots * (block_bytes(&self.options) - B);
         self.make_room(more);
         if let Some(d) = self.disks[id.0 as usize].as_mut() {
-            d.target = blocks;
+            d.set_capacity(blocks);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
         Ok(())
@@ -382,7 +449,7 @@ impl<P: Plant> Core<P> {
     /// and ticks, a bounded number of blocks each, and its memory back to the kernel with the ticks.
     pub fn set_limit(&mut self, id: DiskId, blocks: u32) {
         if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_limit(blocks);
+            d.set_limit(blocks, &mut self.arena);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
     }
@@ -407,11 +474,11 @@ impl<P: Plant> Core<P> {
     fn trim(&mut self, frames: usize) -> usize {
         let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
         let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
-        let warm = self.arena.warm();
+        let warm = self.arena.arena().warm();
         if warm > keep {
             self.arena.trim(keep.max(warm.saturating_sub(frames)));
         }
-        self.arena.warm().saturating_sub(keep)
+        self.arena.arena().warm().saturating_sub(keep)
     }
 
     /// Gives the disk another policy, while it runs; cached blocks stay.
@@ -431,7 +498,17 @@ impl<P: Plant> Core<P> {
 
     /// The counters of a disk; zeroes if there is none.
     pub fn stats(&self, id: DiskId) -> DiskStats {
-        self.disk(id).map(|d| d.stats()).unwrap_or_default()
+        let Some(d) = self.disk(id) else { return DiskStats::default() };
+        let mut s = d.stats();
+        if d.sharing.is_on() {
+            let account = self.arena.account(id);
+            s.zero_blocks = u64::from(account.zeroes);
+            s.shared_blocks = account.shared.iter().map(|&n| u64::from(n)).sum();
+            s.charged_blocks = self.arena.charge(id);
+        } else {
+            s.charged_blocks = s.cached_blocks;
+        }
+        s
     }
 
     /// The policy of a disk.
@@ -442,9 +519,10 @@ impl<P: Plant> Core<P> {
     /// Where the memory is.
     pub fn memory(&self) -> MemoryUse {
         let disks: usize = self.disks.iter().flatten().map(|d| d.metadata_bytes()).sum();
+        let arena = self.arena.arena();
         MemoryUse {
-            frames_bytes: self.arena.committed_bytes() as u64,
-            metadata_bytes: (disks + self.arena.reserved() * ARENA_BYTES_PER_FRAME) as u64,
+            frames_bytes: arena.committed_bytes() as u64,
+            metadata_bytes: (disks + arena.reserved() * ARENA_BYTES_PER_FRAME + self.arena.memory_bytes()) as u64,
             promised_bytes: self.promised_bytes(),
             ceiling_bytes: self.options.memory_bytes,
         }
@@ -475,14 +553,19 @@ impl<P: Plant> Core<P> {
         for d in self.disks.iter().flatten() {
             held += d.check();
             for page in d.frames.iter().flatten().chain(d.side.waiting()) {
-                if let Some(n) = self.arena.number_of(page) {
-                    shared.entry(n).or_insert((0, self.arena.holders(page))).0 += 1;
+                let arena = self.arena.arena();
+                if let Some(n) = arena.number_of(page) {
+                    shared.entry(n).or_insert((0, arena.holders(page))).0 += 1;
                 }
             }
         }
         assert!(shared.values().all(|&(found, holders)| found == holders), "holders of a frame are miscounted");
         held += shared.len();
-        assert!(self.arena.reserved() - self.arena.available() == held, "frames are lost or counted twice");
+        let arena = self.arena.arena();
+        assert!(arena.reserved() - arena.available() == held, "frames are lost or counted twice");
+        let slots = |d: &'_ Disk<P>| d.id;
+        let disks = self.disks.iter().flatten();
+        self.arena.check(disks.flat_map(|d| d.frames.iter().flatten().map(move |f| (slots(d), f))));
         let m = self.memory();
         assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
     }
@@ -555,9 +638,18 @@ impl<P: Plant> Disk<P> {
         if !self.ready.is_empty() || !self.starved.is_empty() {
             self.settle(cx);
         }
+        if self.sharing.moved && self.sharing.is_on() {
+            self.apply_limit(cx.arena);
+        }
         if self.is_resizing() {
             self.resize_step(SHRINK_BLOCKS_PER_EVENT, cx.arena);
         }
+    }
+
+    /// Whether there is something to do once the replies are out.
+    #[inline]
+    fn wants_spare(&self) -> bool {
+        self.side.wants_spare() || self.sharing.wants_spare()
     }
 
     fn for_each_cached(&self, see: &mut impl FnMut(u64, &[u8])) {

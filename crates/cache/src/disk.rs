@@ -20,13 +20,15 @@ use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
 use crate::memory::{Allowance, block_bytes, hash_buckets};
 use crate::plant::{Bug, Plant};
+use crate::share::Store;
+use crate::shared::Sharing;
 use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::mem::size_of;
 use undercroft_engine::{ExclusiveMode, HashKey, Index, Outcome};
-use undercroft_host::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
+use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 
 /// Bytes of a block.
 pub(crate) const B: u64 = FRAME_BYTES as u64;
@@ -43,7 +45,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
     pub fx: &'a mut E,
-    pub arena: &'a mut Arena,
+    pub arena: &'a mut Store,
     pub now_ns: u64,
 }
 
@@ -221,11 +223,17 @@ pub(crate) struct Disk<P> {
     pub block_bytes_promised: u64,
     /// The guest's side.
     pub side: GuestSide,
-    /// Blocks of the capacity whose memory the table of guest pages has.
+    /// What it shares, and with whom.
+    pub sharing: Sharing,
+    /// Blocks of the capacity whose memory the table of guest pages has, and the map of the base.
     pub overhead: u32,
-    /// The capacity asked for; the index follows step by step when it shrinks.
+    /// The capacity asked for.
+    pub blocks: u32,
+    /// The capacity that is paid for: more than that while the disk shrinks.
+    pub paid: u32,
+    /// The slots for it; the index follows step by step when it shrinks.
     pub target: u32,
-    /// Blocks that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
+    /// Frames that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
     pub limit: u32,
 
     pub recs: Slab<Rec>,
@@ -259,7 +267,14 @@ pub(crate) struct Disk<P> {
 }
 
 impl<P: Plant> Disk<P> {
-    pub(crate) fn new(id: DiskId, options: DiskOptions, allowance: Allowance, core: &CoreOptions, plant: P) -> Self {
+    pub(crate) fn new(
+        id: DiskId,
+        options: DiskOptions,
+        allowance: Allowance,
+        core: &CoreOptions,
+        sharing: Sharing,
+        plant: P,
+    ) -> Self {
         let hash_seed = core.hash_seed;
         let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
         let capacity = options.capacity_blocks;
@@ -280,8 +295,11 @@ impl<P: Plant> Disk<P> {
             contents: core.contents,
             block_bytes_promised: block_bytes(core),
             side: GuestSide::new(core.content_key, mode),
+            sharing,
             overhead: 0,
             resident: 0,
+            blocks: capacity,
+            paid: capacity,
             target: capacity,
             limit: u32::MAX,
             recs: Slab::new(allowance.requests),
@@ -327,6 +345,7 @@ impl<P: Plant> Disk<P> {
             + self.ring.memory_bytes()
             + self.hashes.capacity() * size_of::<u64>()
             + self.side.memory_bytes()
+            + self.sharing.memory_bytes()
             + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
             + queues * size_of::<u32>()
             + lists * IO_BLOCKS_MAX * size_of::<Frame>()
@@ -336,8 +355,8 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn stats(&self) -> DiskStats {
         DiskStats {
             cached_blocks: u64::from(self.resident),
-            capacity_blocks: u64::from(self.target),
-            limit_blocks: u64::from(self.limit.min(self.target)),
+            capacity_blocks: u64::from(self.blocks),
+            limit_blocks: u64::from(self.limit.min(self.blocks)),
             inflight_requests: self.recs.len() as u64,
             inflight_ops: self.ops.len() as u64,
             ..self.stats
@@ -354,7 +373,7 @@ impl<P: Plant> Disk<P> {
 
     /// Deals with what the index had to evict.
     #[inline]
-    pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Arena) {
+    pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
         if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
             self.stats.evicted_blocks += 1;
             self.vacate(slot, arena);
@@ -367,11 +386,12 @@ impl<P: Plant> Disk<P> {
 
     /// Frees the frame of a slot, if it has one.
     #[inline]
-    pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Arena) {
+    pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Store) {
         if let Some(held) = self.frames[slot as usize].take() {
             self.resident -= 1;
             self.set_hash(slot, 0);
-            arena.release(held);
+            self.sharing.moved = true;
+            arena.unseat(held, self.id, self.plant.has(Bug::ChargeLost));
         }
     }
 
@@ -384,14 +404,14 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Forgets a block: the index does, and its frame is freed.
-    pub(crate) fn drop_block(&mut self, block: u64, arena: &mut Arena) {
+    pub(crate) fn drop_block(&mut self, block: u64, arena: &mut Store) {
         if let Some(slot) = self.index.remove(block) {
             self.vacate(slot, arena);
         }
     }
 
     /// Forgets every cached block that overlaps bytes `from..to`. Costs no more than the blocks cached.
-    pub(crate) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Arena) {
+    pub(crate) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Store) {
         let (first, end) = (from / B, to.div_ceil(B));
         if end - first <= u64::from(self.index.len()) {
             for b in first..end {
@@ -420,13 +440,24 @@ impl<P: Plant> Disk<P> {
         if slot.is_none() && !wanted {
             return cx.arena.put(frame);
         }
-        let held = cx.arena.share(frame);
+        let mut held = cx.arena.share(frame);
         let Some(slot) = slot else { return self.learn_later(block, held, cx) };
         let again = if wanted { cx.arena.again(&held) } else { None };
-        self.set_hash(slot, 0);
-        match self.frames[slot as usize].replace(held) {
-            Some(old) => _ = cx.arena.release(old),
-            None => self.resident += 1,
+        let (circle, base) = self.circle_for(block);
+        if let Some(twin) = base.and_then(|n| cx.arena.again_base(circle, n)) {
+            // Another disk on the same base has read it meanwhile.
+            cx.arena.release(std::mem::replace(&mut held, twin));
+        }
+        if !self.put_in_slot(slot, held, circle, cx.arena) {
+            self.stats.bypassed_blocks += 1;
+            self.drop_block(block, cx.arena);
+        } else if let Some(held) = &self.frames[slot as usize] {
+            if let Some(n) = base {
+                cx.arena.register_base(held, n);
+            }
+            if again.is_none() && !cx.arena.is_registered(held) {
+                self.learn_in_slot_later(block, cx.arena);
+            }
         }
         if let Some(again) = again {
             self.learn_later(block, again, cx);
@@ -450,7 +481,7 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Takes `n` frames for an operation; the caller has seen to the allowance.
-    pub(crate) fn take_frames(&mut self, n: u64, arena: &mut Arena) -> Vec<Frame> {
+    pub(crate) fn take_frames(&mut self, n: u64, arena: &mut Store) -> Vec<Frame> {
         let mut list = self.list();
         list.extend((0..n).map(|_| arena.take().expect("the ceiling covers every disk's allowance")));
         list
@@ -465,7 +496,7 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Frees all frames of a buffer.
-    pub(crate) fn free(&mut self, mut buf: IoBuf, arena: &mut Arena) {
+    pub(crate) fn free(&mut self, mut buf: IoBuf, arena: &mut Store) {
         for f in buf.frames.drain(..) {
             arena.put(f);
         }
@@ -627,14 +658,15 @@ impl<P: Plant> Disk<P> {
     // ---- changes ----
 
     /// A change begins: reads of its blocks under way become stale, and blocks read ahead are dropped.
-    pub(crate) fn activate(&mut self, rec: u32, arena: &mut Arena) {
+    pub(crate) fn activate(&mut self, rec: u32, arena: &mut Store) {
         let (first, end) = self.changes.activate(rec);
+        self.leave_base(first, end);
         self.doubt(first, end);
         self.make_stale(first, end, arena);
     }
 
     /// Takes blocks `first..end` out of the table of blocks near at hand.
-    pub(crate) fn make_stale(&mut self, first: u64, end: u64, arena: &mut Arena) {
+    pub(crate) fn make_stale(&mut self, first: u64, end: u64, arena: &mut Store) {
         if self.near.is_empty() {
             return;
         }
@@ -653,7 +685,7 @@ impl<P: Plant> Disk<P> {
         }
     }
 
-    fn make_one_stale(&mut self, block: u64, near: Near, arena: &mut Arena) {
+    fn make_one_stale(&mut self, block: u64, near: Near, arena: &mut Store) {
         match near {
             Near::Reading { op, at } => {
                 if self.plant.has(Bug::StaleFill) {
@@ -695,23 +727,23 @@ impl<P: Plant> Disk<P> {
 
     // ---- the whole disk ----
 
-    /// Blocks that the disk may keep now; while it shrinks, those it had.
-    fn blocks_max(&self) -> u64 {
-        u64::from(self.target.max(self.index.capacity()))
-    }
-
     /// Frames that the disk may hold, operations included.
     pub(crate) fn frames_max(&self) -> u64 {
-        self.blocks_max() + (self.allowance.demand + self.allowance.ahead + self.allowance.later) as u64
+        u64::from(self.frames_promised()) + (self.allowance.demand + self.allowance.ahead + self.allowance.later) as u64
     }
 
     /// Bytes of the core's ceiling that are this disk's.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.allowance.bytes() + self.blocks_max() * self.block_bytes_promised
+        self.promised_bytes_for(self.paid)
+    }
+
+    /// The same with a capacity of `blocks`.
+    pub(crate) fn promised_bytes_for(&self, blocks: u32) -> u64 {
+        self.allowance.bytes() + u64::from(blocks) * self.block_bytes_promised
     }
 
     /// Frees all frames that are not with an operation: the disk goes.
-    pub(crate) fn release(&mut self, arena: &mut Arena) {
+    pub(crate) fn release(&mut self, arena: &mut Store) {
         self.release_later(arena);
         for slot in 0..self.frames.len() as u32 {
             self.vacate(slot, arena);
@@ -722,36 +754,38 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Forgets everything cached; nothing submitted before will be published.
-    pub(crate) fn invalidate(&mut self, arena: &mut Arena) {
+    pub(crate) fn invalidate(&mut self, arena: &mut Store) {
         self.make_stale(0, u64::MAX, arena);
         self.epoch = self.epoch.wrapping_add(1);
         self.forget_guest();
         for slot in 0..self.frames.len() as u32 {
             self.vacate(slot, arena);
         }
+        self.forget_base(arena);
         let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
         // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
         self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
         self.index.set_tiers(tiers);
-        self.apply_limit();
+        self.apply_limit(arena);
         self.streams.clear();
     }
 
-    /// Lets the disk keep at most `limit` blocks for now.
-    pub(crate) fn set_limit(&mut self, limit: u32) {
-        self.limit = limit;
-        self.apply_limit();
+    /// Gives the disk another capacity; the slots stand in the same proportion to it as before.
+    pub(crate) fn set_capacity(&mut self, blocks: u32) {
+        let slots = match self.blocks {
+            0 => blocks,
+            before => (u64::from(self.target) * u64::from(blocks) / u64::from(before)) as u32,
+        };
+        self.target = slots.max(blocks).min(u32::MAX - 1);
+        self.blocks = blocks;
+        self.paid = self.paid.max(blocks);
     }
 
-    pub(crate) fn apply_limit(&mut self) {
-        let limit = self.limit.min(self.index.capacity().saturating_sub(self.overhead));
-        if limit != self.index.limit() {
-            self.index.set_limit(limit);
-        }
-        if let Some(e) = &mut self.side.exclusive {
-            e.set_limit(limit);
-        }
+    /// Lets the disk keep at most `limit` frames for now.
+    pub(crate) fn set_limit(&mut self, limit: u32, arena: &mut Store) {
+        self.limit = limit;
+        self.apply_limit(arena);
     }
 
     /// Whether there is something to do for `resize_step`.
@@ -762,19 +796,27 @@ impl<P: Plant> Disk<P> {
 
     /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
     /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
-    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Arena) {
-        let most = self.target.min(self.index.limit());
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
+        self.apply_limit(arena);
         for _ in 0..step {
-            if self.index.len() <= most {
+            if self.index.len() <= self.target.min(self.index.limit()) {
                 break;
             }
             let Some((_, slot)) = self.index.evict(|_| true) else { break };
             self.stats.evicted_blocks += 1;
             self.vacate(slot, arena);
+            if self.sharing.is_on() {
+                // What one slot less saves depends on who else holds its frame.
+                self.apply_limit(arena);
+            }
         }
         let have = self.index.capacity();
-        if have == self.target || self.index.len() > self.target {
+        if self.index.len() > self.target.min(self.index.limit()) {
             return;
+        }
+        if have == self.target {
+            self.paid = self.blocks;
+            return self.apply_limit(arena);
         }
         if self.target > have {
             self.frames.reserve_exact((self.target - have) as usize);
@@ -806,7 +848,8 @@ impl<P: Plant> Disk<P> {
         self.frames.shrink_to_fit();
         self.hashes.truncate(reached as usize);
         self.hashes.shrink_to_fit();
-        self.apply_limit();
+        self.paid = self.blocks;
+        self.apply_limit(arena);
         self.check_guest_table(arena);
     }
 }

@@ -76,13 +76,17 @@ impl<P: Plant> Disk<P> {
             self.stats.hit_blocks += 1;
             return;
         }
-        match self.near.get(&block) {
+        match self.near.get(&block).copied() {
             Some(Near::Ahead(_)) => {
                 self.stats.hit_blocks += 1;
                 self.stats.readahead_hit_blocks += 1;
                 self.streams.used();
             }
             Some(Near::Reading { .. }) => self.stats.joined_blocks += 1,
+            None if self.adopt(block, cx.arena) => {
+                self.stats.hit_blocks += 1;
+                self.stats.shared_hit_blocks += 1;
+            }
             None => self.stats.miss_blocks += 1,
         }
     }
@@ -152,7 +156,8 @@ impl<P: Plant> Disk<P> {
             while count < room && block + count <= last {
                 let b = block + count;
                 self.touch(rec, b, cx);
-                if self.cached(b).is_some() || self.near.contains_key(&b) || self.is_changing(b) {
+                let at_hand = self.cached(b).is_some() || self.is_at_base(b, cx.arena);
+                if at_hand || self.near.contains_key(&b) || self.is_changing(b) {
                     break;
                 }
                 count += 1;
@@ -178,13 +183,27 @@ impl<P: Plant> Disk<P> {
             copy_part(cx.fx, &req, block, frame.bytes());
             return true;
         }
-        let Some(&Near::Ahead(n)) = self.near.get(&block) else { return false };
+        let Some(&Near::Ahead(n)) = self.near.get(&block) else { return self.copy_from_base(rec, block, cx) };
         let frame = self.ring.take(n);
         self.near.remove(&block);
         self.ahead_used -= 1;
         self.arrives_for(&req, block, None, None, cx);
         copy_part(cx.fx, &req, block, frame.bytes());
         self.install(block, frame, cx);
+        true
+    }
+
+    /// Copies the request's part of `block` out of a slot of another disk on the same base, where the index gave it none
+    /// here.
+    fn copy_from_base<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
+        let Some((circle, n)) = self.base_block(block).filter(|_| !self.near.contains_key(&block)) else {
+            return false;
+        };
+        let Some(held) = cx.arena.again_base(circle, n) else { return false };
+        let req = self.recs[rec].req;
+        self.arrives_for(&req, block, None, Some(true), cx);
+        copy_part(cx.fx, &req, block, held.bytes());
+        cx.arena.release(held);
         true
     }
 
@@ -333,7 +352,7 @@ impl<P: Plant> Disk<P> {
         let mut b = first;
         while b < stop {
             let mut count = 0;
-            while b + count < stop && count < IO_BLOCKS_MAX as u64 && self.may_read_ahead(b + count) {
+            while b + count < stop && count < IO_BLOCKS_MAX as u64 && self.may_read_ahead(b + count, cx) {
                 count += 1;
             }
             if count == 0 {
@@ -353,8 +372,11 @@ impl<P: Plant> Disk<P> {
         }
     }
 
-    fn may_read_ahead(&self, block: u64) -> bool {
-        self.index.peek(block).is_none() && !self.near.contains_key(&block) && !self.is_changing(block)
+    fn may_read_ahead<E: Effects>(&self, block: u64, cx: &Cx<'_, E>) -> bool {
+        self.index.peek(block).is_none()
+            && !self.near.contains_key(&block)
+            && !self.is_changing(block)
+            && !self.is_at_base(block, cx.arena)
     }
 
     /// Drops old blocks read ahead that no stream is about to use, until `count` more fit or none such is left.

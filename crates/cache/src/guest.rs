@@ -10,11 +10,12 @@ use crate::content::{ContentHash, ContentKey, is_zeroes};
 use crate::disk::{B, Cx, Disk};
 use crate::limits::{EARLY_COPIES_MAX, GUEST_TABLE_PART, LATER_MAX};
 use crate::plant::{Bug, Plant};
+use crate::share::Store;
 use crate::types::{Effects, ExclusiveReport, ExclusiveState, Request};
 use std::collections::VecDeque;
 use undercroft_engine::residency::{Class, Resident};
 use undercroft_engine::{Departure, Exclusive, ExclusiveMode, HashKey, Outcome, Tier};
-use undercroft_host::{Arena, FRAME_BYTES, Frame, Held};
+use undercroft_host::{FRAME_BYTES, Frame, Held};
 
 /// Content that waits to be hashed, after the replies that it must not delay.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl GuestSide {
 impl<P: Plant> Disk<P> {
     /// The disk's guest has `pages` pages of memory from now on, none of them known; 0 if there is no guest whose
     /// memory can be seen. The table of them takes room from the disk's share; the caller sees to the arena.
-    pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Arena) {
+    pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Store) {
         self.side.exclusive = None;
         self.side.refused_bytes = 0;
         self.cancel(0, u64::MAX);
@@ -102,24 +103,24 @@ impl<P: Plant> Disk<P> {
             } else {
                 self.index.set_tiers(true);
                 // room first, the table then
-                self.overhead = needed.div_ceil(B) as u32;
-                self.apply_limit();
+                self.overhead = self.overhead_blocks() + needed.div_ceil(B) as u32;
+                self.apply_limit(arena);
                 self.resize_step(u32::MAX, arena);
                 let key = HashKey::from_seed(self.hash_seed);
                 self.side.exclusive =
                     Some(Box::new(Exclusive::new(pages, self.side.mode, self.index.kind(), self.target, key)));
             }
         }
-        self.overhead = self.side.overhead_blocks();
-        self.apply_limit();
+        self.overhead = self.overhead_blocks();
+        self.apply_limit(arena);
     }
 
     fn guest_table_bytes_max(&self) -> u64 {
-        u64::from(self.target) * B / GUEST_TABLE_PART
+        u64::from(self.blocks) * B / GUEST_TABLE_PART
     }
 
     /// Drops the table of guest pages if the disk's share has become too small for it.
-    pub(crate) fn check_guest_table(&mut self, arena: &mut Arena) {
+    pub(crate) fn check_guest_table(&mut self, arena: &mut Store) {
         if let Some(e) = &self.side.exclusive {
             let pages = e.residency().pages();
             if Exclusive::bytes_for(pages, self.target) > self.guest_table_bytes_max() {
@@ -271,6 +272,8 @@ impl<P: Plant> Disk<P> {
             && self.frames[slot as usize].as_ref().is_some_and(|f| f.is_same(&held))
         {
             self.set_hash(slot, hash.get());
+            self.stats.hashed_blocks += 1;
+            self.share_content(slot, hash, cx.arena);
         }
         cx.arena.release(held);
     }
@@ -331,6 +334,7 @@ impl<P: Plant> Disk<P> {
         while !self.side.later.is_empty() {
             self.run_oldest(cx);
         }
+        self.learn_all(cx.arena);
         if let Some(e) = &mut self.side.exclusive {
             e.set_throttled(!copies);
         }
@@ -431,16 +435,21 @@ impl<P: Plant> Disk<P> {
                 return None;
             }
         };
-        match self.frames[slot as usize].replace(held) {
-            Some(old) => _ = cx.arena.release(old),
-            None => self.resident += 1,
+        let (circle, base) = self.circle_for_copy(block);
+        if !self.put_in_slot(slot, held, circle, cx.arena) {
+            self.drop_block(block, cx.arena);
+            return None;
         }
         self.set_hash(slot, hash.get());
+        if let (Some(n), Some(held)) = (base, &self.frames[slot as usize]) {
+            cx.arena.register_base(held, n);
+        }
+        self.share_content(slot, hash, cx.arena);
         Some(slot)
     }
 
     /// Frees what waits to be hashed: the disk goes.
-    pub(crate) fn release_later(&mut self, arena: &mut Arena) {
+    pub(crate) fn release_later(&mut self, arena: &mut Store) {
         for job in self.side.later.drain(..) {
             arena.release(job.held);
         }

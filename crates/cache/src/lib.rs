@@ -16,6 +16,8 @@ pub mod limits;
 mod memory;
 pub mod plant;
 mod range;
+mod share;
+mod shared;
 mod slab;
 pub mod types;
 mod write;
@@ -25,6 +27,6 @@ pub use content::{ContentHash, ContentKey};
 pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use plant::Sound;
 pub use types::{
-    DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Io, IoDone, IoError,
-    IoKind, Op, OpId, ReqId, Request,
+    Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent,
+    GroupId, Io, IoDone, IoError, IoKind, LayerId, Op, OpId, ReqId, Request, Shared,
 };

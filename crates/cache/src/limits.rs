@@ -20,8 +20,21 @@ pub const IO_FRAMES_PER_DISK: usize = 2048;
 /// Bytes of metadata per 4 KiB block at most: index, policy, ghosts and the core's own.
 pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 
-/// Bytes of metadata per block besides those, in a core that knows contents: hash, tier, and what sharing needs.
-pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = 32;
+/// Bytes of metadata per block besides those, in a core that knows contents: hash, tier and miniature of the slot, and 28 for the
+/// frame, which may have several holders.
+pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = SLOT_CONTENT_BYTES_MAX + 28;
+
+/// The part of those that a slot takes, whoever else holds its frame.
+pub const SLOT_CONTENT_BYTES_MAX: usize = 20;
+
+/// Slots of a disk at most for each block of its capacity, if sharing saves it the frames for them.
+pub const SLOTS_PER_BLOCK_MAX: u32 = 8;
+
+/// Blocks of one disk that wait in their slots to be hashed at most; one more is hashed at once.
+pub const UNLEARNED_MAX: usize = 1024;
+
+/// The map of the clusters that a disk has of its own takes at most one part in so many of its share.
+pub const BASE_MAP_PART: u64 = 16;
 
 /// Disks of one daemon at most.
 pub const DISKS_MAX: usize = 4096;

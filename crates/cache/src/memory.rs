@@ -12,11 +12,23 @@ use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
+use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
+use crate::shared::Sharing;
 use crate::slab::Slab;
 use undercroft_host::{FRAME_BYTES, Frame};
 
 /// Bytes of metadata that an arena keeps per frame it reserves: its place in the list of free ones, and its holders.
 pub(crate) const ARENA_BYTES_PER_FRAME: usize = 6;
+
+/// Bytes of metadata that a frame reserved may take while it is not in use.
+pub(crate) fn place_bytes(contents: bool) -> usize {
+    ARENA_BYTES_PER_FRAME + if contents { PAGE_BYTES } else { 0 }
+}
+
+/// Bytes that a frame in use takes.
+fn frame_bytes(contents: bool) -> usize {
+    FRAME_BYTES + ARENA_BYTES_PER_FRAME + if contents { SHARE_BYTES_PER_FRAME } else { 0 }
+}
 
 /// Bytes that each block of capacity takes from a ceiling.
 pub(crate) fn block_bytes(options: &CoreOptions) -> u64 {
@@ -44,6 +56,8 @@ pub(crate) struct Allowance {
     pub requests: usize,
     /// Reads joined and waited for.
     pub waiters: usize,
+    /// Bytes that each of those frames takes.
+    frame_bytes: usize,
 }
 
 impl Allowance {
@@ -62,6 +76,7 @@ impl Allowance {
             window: (ops as u32).div_ceil(2).min(REQUEST_OPS_MAX),
             requests: options.requests_per_disk.max(1) as usize,
             waiters: 2 * frames + 64,
+            frame_bytes: frame_bytes(options.contents),
         }
     }
 
@@ -77,7 +92,7 @@ impl Allowance {
 
     /// Bytes that a disk with this allowance takes from a ceiling, besides its blocks.
     pub(crate) fn bytes(&self) -> u64 {
-        let frames = (self.demand + self.ahead + self.later) * (FRAME_BYTES + ARENA_BYTES_PER_FRAME);
+        let frames = (self.demand + self.ahead + self.later) * self.frame_bytes;
         (frames + self.fixed_bytes()) as u64
     }
 
@@ -93,6 +108,7 @@ impl Allowance {
             + AheadRing::bytes_max(self.ahead)
             + hash_buckets(2 * self.near_blocks()) * NEAR_ENTRY_BYTES
             + GuestSide::later_bytes_max()
+            + Sharing::queue_bytes_max()
             + 3 * 2 * self.requests * size_of::<u32>()
             + lists
     }
@@ -114,7 +130,7 @@ pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: 
 /// The most blocks that each of `disks` equal disks can keep under the ceiling of `options`; 0 if not even disks
 /// without a cache fit.
 pub fn blocks_per_disk_max(options: &CoreOptions, disks: u32, readahead_bytes: u32) -> u32 {
-    let share = usable_bytes(options.memory_bytes) / u64::from(disks.max(1));
+    let share = usable_bytes(options) / u64::from(disks.max(1));
     // `disk_bytes` grows with the capacity, so the answer can be searched for by halves.
     let (mut fits, mut over) = (0u32, u32::MAX);
     while over - fits > 1 {
@@ -124,19 +140,18 @@ pub fn blocks_per_disk_max(options: &CoreOptions, disks: u32, readahead_bytes: u
     fits
 }
 
-/// Frames that an arena under a ceiling of `memory_bytes` reserves.
-pub(crate) fn arena_frames(memory_bytes: u64) -> usize {
-    let frames = memory_bytes / (FRAME_BYTES + ARENA_BYTES_PER_FRAME) as u64;
+/// Frames that an arena under the ceiling reserves.
+pub(crate) fn arena_frames(options: &CoreOptions) -> usize {
+    let frames = options.memory_bytes / frame_bytes(options.contents) as u64;
     usize::try_from(frames).unwrap_or(usize::MAX / (2 * FRAME_BYTES)).max(1)
 }
 
 /// What is left of a ceiling for disks: `disk_bytes` charges each frame for its place in the arena, but the arena
 /// keeps a place for every frame that could be.
-pub(crate) fn usable_bytes(memory_bytes: u64) -> u64 {
-    let blocks_at_most =
-        memory_bytes / (FRAME_BYTES + METADATA_BYTES_PER_BLOCK_MAX + CONTENT_BYTES_PER_BLOCK_MAX) as u64;
-    let idle_places = (arena_frames(memory_bytes) as u64).saturating_sub(blocks_at_most);
-    memory_bytes.saturating_sub(idle_places * ARENA_BYTES_PER_FRAME as u64)
+pub(crate) fn usable_bytes(options: &CoreOptions) -> u64 {
+    let blocks_at_most = options.memory_bytes / block_bytes(options);
+    let idle_places = (arena_frames(options) as u64).saturating_sub(blocks_at_most);
+    options.memory_bytes.saturating_sub(idle_places * place_bytes(options.contents) as u64)
 }
 
 #[cfg(test)]
@@ -148,7 +163,7 @@ mod tests {
         for (mib, disks) in [(64u64, 1u32), (64, 4), (1024, 1), (1024, 7), (1 << 20, 1)] {
             let o = CoreOptions::new(mib << 20);
             let n = blocks_per_disk_max(&o, disks, 1 << 20);
-            let share = usable_bytes(o.memory_bytes) / u64::from(disks);
+            let share = usable_bytes(&o) / u64::from(disks);
             assert!(disk_bytes(&o, n, 1 << 20) <= share && disk_bytes(&o, n + 1, 1 << 20) > share);
             assert!(n > 0, "{mib} MiB for {disks} disks");
         }

@@ -70,11 +70,21 @@ pub enum Bug {
     WriteKeepsResidency,
     /// A write leaves contents that wait to be hashed as they were.
     WriteKeepsLater,
+    /// Equal hashes are taken for equal contents.
+    ShareUncompared,
+    /// Contents are looked for in every group.
+    ShareAcrossGroups,
+    /// When all but one of those who share a frame have left it, nobody pays for it.
+    ChargeLost,
+    /// A write leaves the disk's block counted as that of its base.
+    BaseNotLeft,
+    /// What was copied from a guest is taken for the base's block.
+    CaptureTakenForBase,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 18] = [
+    pub const ALL: [Bug; 23] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -93,5 +103,10 @@ impl Bug {
         Bug::CaptureUnverified,
         Bug::WriteKeepsResidency,
         Bug::WriteKeepsLater,
+        Bug::ShareUncompared,
+        Bug::ShareAcrossGroups,
+        Bug::ChargeLost,
+        Bug::BaseNotLeft,
+        Bug::CaptureTakenForBase,
     ];
 }

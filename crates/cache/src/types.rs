@@ -211,6 +211,50 @@ pub trait Effects {
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>);
 }
 
+/// A trust group: disks that may hold equal content in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub u32);
+
+/// One state of an image that nobody writes: equal for two disks only if they have the same bytes below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LayerId(pub u64);
+
+/// What a disk stands on: an image that nobody writes, below what the disk has of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// The image.
+    pub layer: LayerId,
+    /// Bytes of it; what the disk reads at an offset below, and has not of its own, is what the image has there.
+    pub size_bytes: u64,
+    /// Unit in which `own` counts: a multiple of 4096, a power of two.
+    pub cluster_bytes: u32,
+    /// Bit per cluster of the disk, lowest first: the disk has it of its own, or it is not known. Clusters past the end
+    /// count as own. Changes that go through the core need not be told.
+    pub own: Vec<u64>,
+}
+
+/// Who shares frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Shared {
+    /// The disks of a trust group.
+    Group(GroupId),
+    /// The disks that stand on one image.
+    Layer(LayerId),
+}
+
+/// What is shared among some disks of a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CircleReport {
+    /// By whom.
+    pub what: Shared,
+    /// The disks.
+    pub disks: Vec<DiskId>,
+    /// Frames that several blocks hold.
+    pub shared_frames: u64,
+    /// Those blocks.
+    pub shared_blocks: u64,
+}
+
 /// How a disk is set up in a core.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
@@ -236,6 +280,9 @@ pub struct DiskOptions {
     /// Whether the cache is kept exclusive of the guest's, once [`Core::set_guest`](crate::Core::set_guest) has said
     /// that there is one.
     pub exclusive: ExclusiveMode,
+    /// The disks among which equal content is held once, of those of the same core; `None` for not even within this
+    /// disk. Nothing without [`CoreOptions::contents`](crate::CoreOptions::contents).
+    pub share: Option<GroupId>,
 }
 
 /// How a disk's cache stands to its guest's.
@@ -323,8 +370,18 @@ pub struct DiskStats {
     pub backend_errors: u64,
     /// Fills that were not published because the block was written or dropped meanwhile.
     pub stale_fills: u64,
+    /// Blocks of read requests that another disk on the same base had in RAM (counted as hits too).
+    pub shared_hit_blocks: u64,
+    /// Blocks whose content was hashed, to be shared.
+    pub hashed_blocks: u64,
     /// Gauge: blocks cached now.
     pub cached_blocks: u64,
+    /// Gauge: of those, blocks of zeroes, which take no memory.
+    pub zero_blocks: u64,
+    /// Gauge: of those, blocks whose frame other blocks hold too, of this disk or another.
+    pub shared_blocks: u64,
+    /// Gauge: frames that the disk pays for: those it alone holds, and its part of the shared ones, rounded up.
+    pub charged_blocks: u64,
     /// Gauge: blocks the disk may keep.
     pub capacity_blocks: u64,
     /// Gauge: blocks the disk may keep for now; fewer than its capacity while memory is short on the host.

@@ -94,6 +94,7 @@ fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
             readahead_bytes: 256 << 10,
             write_allocate: true,
             exclusive: Default::default(),
+            share: None,
         };
         core.add_disk(DISK, options).unwrap();
         let mut front = Front { data: vec![0; 64 * B as usize], ios: Vec::with_capacity(64), replies: 0 };

@@ -53,6 +53,7 @@ impl Rig {
             readahead_bytes: 0,
             write_allocate: true,
             exclusive: Default::default(),
+            share: None,
         };
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
@@ -296,6 +297,7 @@ fn a_long_request_leaves_frames_to_others() {
         readahead_bytes: 0,
         write_allocate: true,
         exclusive: Default::default(),
+        share: None,
     };
     r.core.add_disk(DISK, options).unwrap();
     r.ask(1, Op::Read, 0, 32 << 20);

@@ -70,6 +70,7 @@ impl Rig {
             readahead_bytes: 0,
             write_allocate: true,
             exclusive: mode,
+            share: None,
         };
         core.add_disk(DISK, options).unwrap();
         core.set_guest(DISK, pages);

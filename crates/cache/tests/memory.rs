@@ -20,6 +20,7 @@ fn options(policy: PolicyKind, capacity_blocks: u32) -> DiskOptions {
         readahead_bytes: 1 << 20,
         write_allocate: true,
         exclusive: Default::default(),
+        share: None,
     }
 }
 
@@ -49,7 +50,7 @@ fn read(core: &mut Core, front: &mut Front, disk: u32, block: u64, blocks: u64) 
 }
 
 #[test]
-fn a_block_costs_at_most_64_bytes_of_metadata_and_32_more_where_contents_are_known() {
+fn a_block_costs_at_most_64_bytes_of_metadata_and_48_more_where_contents_are_known() {
     for contents in [false, true] {
         metadata_per_block(contents);
     }

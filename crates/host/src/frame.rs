@@ -183,11 +183,14 @@ impl Arena {
     /// Takes a frame; its content is whatever was there before. `None` when all are out.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
-        if self.free.len() == self.cold && self.fresh < self.reserved {
+        // One whose memory was given back before one that never had any: so numbers stay as low as can be.
+        let Some(n) = self.free.pop() else {
+            if self.fresh == self.reserved {
+                return None;
+            }
             self.fresh += 1;
             return Some(Frame(self.page(self.fresh as u32 - 1)));
-        }
-        let n = self.free.pop()?;
+        };
         self.cold = self.cold.min(self.free.len());
         Some(Frame(self.page(n)))
     }
@@ -244,6 +247,25 @@ impl Arena {
             self.holders[n] = self.holders[n].checked_add(1)?;
         }
         Some(Held(held.0))
+    }
+
+    /// One more handle to the shared page number `n`; `None` if it has no holder, or 65,535.
+    #[inline]
+    pub fn again_number(&mut self, n: u32) -> Option<Held> {
+        let holders = self.holders.get_mut(n as usize).filter(|h| **h > 0)?;
+        *holders = holders.checked_add(1)?;
+        Some(Held(self.page(n)))
+    }
+
+    /// Whether the shared page number `n` has the same bytes as `held`; false if it has no holder.
+    pub fn is_equal(&self, n: u32, held: &Held) -> bool {
+        if self.holders.get(n as usize).is_none_or(|&h| h == 0) {
+            return false;
+        }
+        // SAFETY: the page has a `Held`, so nobody has a mutable reference to it, and no handle can go before this
+        // call ends: giving one back needs the arena mutably.
+        let page = unsafe { self.page(n).as_ref() };
+        page == held.bytes()
     }
 
     /// Gives a handle back; with the last one the page is free. Returns how many are left.
@@ -424,6 +446,25 @@ fn span(i: usize, head: usize, end: usize) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shared_page_is_found_by_its_number_while_somebody_holds_it() {
+        let mut a = Arena::new(2).unwrap();
+        let mut f = a.take().unwrap();
+        f.bytes_mut().fill(7);
+        let mut g = a.take().unwrap();
+        g.bytes_mut().fill(7);
+        let (f, g) = (a.share(f), a.share(g));
+        let n = a.number_of(&f).unwrap();
+        assert!(a.is_equal(n, &g) && a.is_equal(n, &f));
+        let again = a.again_number(n).unwrap();
+        assert!(again.is_same(&f) && a.holders(&f) == 2);
+        a.release(f);
+        a.release(again);
+        assert!(a.again_number(n).is_none() && !a.is_equal(n, &g), "nobody holds it any more");
+        assert!(a.again_number(99).is_none());
+        a.release(g);
+    }
 
     #[test]
     fn every_frame_is_handed_out_once() {

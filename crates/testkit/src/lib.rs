@@ -3,6 +3,7 @@
 //! Owns nothing that ships. Invariant: a seed fixes every step of a run.
 #![forbid(unsafe_code)]
 
+pub mod alike;
 pub mod model;
 pub mod rng;
 pub mod sim;

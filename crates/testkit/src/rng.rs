@@ -50,8 +50,17 @@ pub fn mix(mut z: u64) -> u64 {
 }
 
 /// Fills `to` with what write number `write` puts at byte `pos` of a disk and after: every byte depends on both, so
-/// data of another write, or of another place, shows.
+/// data of another write, or of another place, shows. But for numbers of alike contents: see `alike`.
 pub fn fill_pattern(write: u64, pos: u64, to: &mut [u8]) {
+    if write >= crate::alike::ALIKE {
+        crate::alike::fill(write, pos, to);
+    } else {
+        plain_pattern(write, pos, to);
+    }
+}
+
+/// The same, always of the place.
+pub fn plain_pattern(write: u64, pos: u64, to: &mut [u8]) {
     let key = mix(write);
     let word = |n: u64| (key ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).to_le_bytes();
     let (mut at, mut pos) = (0, pos);

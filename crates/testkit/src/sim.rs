@@ -7,17 +7,20 @@
 //! the clients are), then steps: a request begins, an operation executes, a completion is delivered, or something
 //! rarer happens (see `rare`). Now and then everything is brought to rest, and all that must hold then is checked.
 
+use crate::alike::SimBase;
 use crate::rng::Rng;
 use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::sim_guest::SimGuest;
 use crate::world::World;
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use undercroft_cache::ContentKey;
 use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
-    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, IoError, Op, ReqId, Request, disk_bytes,
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, GroupId, IoError, Op, ReqId, Request,
+    disk_bytes,
 };
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_host::FRAME_BYTES;
@@ -56,6 +59,14 @@ pub struct Outcome {
     pub evicted: u64,
     /// Failed operations.
     pub failures: u64,
+    /// Blocks seen at rest whose frame other blocks held too.
+    pub shared: u64,
+    /// Blocks seen at rest that were zeroes and took no frame.
+    pub zeroes: u64,
+    /// Blocks of a base that another disk had in RAM.
+    pub at_base: u64,
+    /// Times that a disk was seen to keep more blocks than it has capacity for, at no more cost.
+    pub beyond: u64,
     /// Copies of guest pages that became cached.
     pub captures: u64,
     /// Guests' evictions of blocks that were cached.
@@ -76,6 +87,10 @@ impl Outcome {
         self.ahead += o.ahead;
         self.evicted += o.evicted;
         self.failures += o.failures;
+        self.shared += o.shared;
+        self.zeroes += o.zeroes;
+        self.at_base += o.at_base;
+        self.beyond += o.beyond;
         self.captures += o.captures;
         self.promoted += o.promoted;
         self.early += o.early;
@@ -87,6 +102,8 @@ impl Outcome {
     /// With the counts, if one of them is 0.
     pub fn assert_reached_everything(&self) {
         let Outcome { answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, .. } = *self;
+        let Outcome { shared, zeroes, at_base, beyond, .. } = *self;
+        assert!([shared, zeroes, at_base, beyond].iter().all(|&n| n > 0), "the runs shared too little: {self:?}");
         let Outcome { captures, promoted, early, .. } = *self;
         let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, captures, promoted, early];
         assert!(all.iter().all(|&n| n > 0), "the runs missed something: {self:?}");
@@ -193,6 +210,9 @@ struct Sim<P: Plant> {
     /// Without power cuts, writes and writes are what matters; some runs have none.
     crashes: bool,
     multi_block: u64,
+    mostly_reads: bool,
+    /// Whether hashes collide.
+    weak: bool,
 }
 
 impl<P: Plant> Sim<P> {
@@ -202,6 +222,11 @@ impl<P: Plant> Sim<P> {
         let mut sims = Vec::new();
         let mut disk_options = Vec::new();
         let io_frames = *rng.pick(&[1u32, 2, 3, 8, 16, 64, 64, 256]);
+        let sharing = !rng.one_in(4);
+        let image = rng.bits() >> 16;
+        let image_bytes = rng.between(1, 170) * B + rng.below(2) * rng.below(B);
+        let cluster = *rng.pick(&[B, B, 4 * B]);
+        let mut bases = Vec::new();
         for _ in 0..disks {
             let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
             let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
@@ -215,8 +240,25 @@ impl<P: Plant> Sim<P> {
                 zeroes_lie: rng.one_in(5),
                 fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
             };
-            disk_options.push(options_for(&geometry, &mut rng));
-            sims.push(SimDisk::new(geometry));
+            let mut options = options_for(&geometry, &mut rng);
+            options.share =
+                if sharing { *rng.pick(&[None, Some(GroupId(0)), Some(GroupId(0)), Some(GroupId(1))]) } else { None };
+            disk_options.push(options);
+            if rng.one_in(3) {
+                bases.push(None);
+                sims.push(SimDisk::new(geometry));
+            } else {
+                let (base, medium) = SimBase::new(image % 4, image_bytes, cluster, geometry.size, || rng.one_in(4));
+                bases.push(Some(base));
+                sims.push(SimDisk::with_content(geometry, medium));
+            }
+        }
+        let mut content_key = ContentKey::from_seed(rng.bits());
+        let weak = rng.one_in(3);
+        if weak {
+            // Unequal contents of equal hash: shared contents are compared, copies of guests' pages are not.
+            content_key = content_key.weakened(rng.between(1, 4) as u32);
+            disk_options.iter_mut().for_each(|o: &mut DiskOptions| o.exclusive = ExclusiveMode::Off);
         }
         let mut core_options = CoreOptions {
             memory_bytes: 0,
@@ -224,7 +266,7 @@ impl<P: Plant> Sim<P> {
             requests_per_disk: *rng.pick(&[4, 16, 64]),
             hash_seed: rng.bits(),
             contents: !rng.one_in(6),
-            content_key: ContentKey::from_seed(rng.bits()),
+            content_key,
         };
         let needed: u64 = disk_options
             .iter()
@@ -235,6 +277,7 @@ impl<P: Plant> Sim<P> {
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
         let crashes = rng.one_in(2);
         let multi_block = *rng.pick(&[2, 4, 10, 90]);
+        let mostly_reads = rng.one_in(3);
         let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
             rng,
@@ -251,7 +294,14 @@ impl<P: Plant> Sim<P> {
             outcome: Outcome::default(),
             crashes,
             multi_block,
+            mostly_reads,
+            weak,
         };
+        for (i, base) in bases.into_iter().enumerate() {
+            let side = &mut sim.world.sides[i];
+            side.base = base;
+            side.group = sim.disk_options[i].share.map_or(10 + i as u64, |g| u64::from(g.0));
+        }
         sim.boot();
         sim
     }
@@ -261,6 +311,9 @@ impl<P: Plant> Sim<P> {
         for (i, o) in self.disk_options.iter().enumerate() {
             if let Err(e) = core.add_disk(DiskId(i as u32), o.clone()) {
                 panic!("the ceiling was made for these disks: {e}");
+            }
+            if let Some(base) = &self.world.sides[i].base {
+                core.set_base(DiskId(i as u32), base.told());
             }
         }
         self.core = Some(core);
@@ -313,7 +366,9 @@ impl<P: Plant> Sim<P> {
         }
         let geometry = self.world.sides[d].disk.geometry.clone();
         let fua = self.rng.one_in(6);
+        // Some guests hardly write: then more stays of what a disk stands on.
         let op = match self.rng.below(100) {
+            _ if self.mostly_reads && !self.rng.one_in(16) => Op::Read,
             0..46 => Op::Read,
             46..80 => Op::Write { fua },
             80..87 => Op::Flush,
@@ -455,6 +510,10 @@ impl<P: Plant> Sim<P> {
             20..23 => {
                 self.world.note(|| format!("invalidate disk {d}"));
                 self.core().invalidate(id);
+                let base = self.world.sides[d].base.as_ref().map(SimBase::told);
+                if let Some(base) = base.filter(|_| self.rng.one_in(2)) {
+                    self.core().set_base(id, base);
+                }
             }
             23..28 => self.stalled[d] = self.steps + self.rng.below(400),
             28..30 => {
@@ -492,11 +551,18 @@ impl<P: Plant> Sim<P> {
         let room = self.disk_options[d].clone();
         let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
         options.readahead_bytes = room.readahead_bytes;
+        options.share = room.share;
+        if self.weak {
+            options.exclusive = ExclusiveMode::Off;
+        }
         if self.core().add_disk(id, options.clone()).is_err() {
             options.capacity_blocks = 0;
             if let Err(e) = self.core().add_disk(id, options.clone()) {
                 return self.world.violate(format!("a disk does not fit where it was: {e}"));
             }
+        }
+        if let Some(base) = self.world.sides[d].base.as_ref().map(SimBase::told) {
+            self.core().set_base(id, base);
         }
         self.disk_options[d] = options;
         self.guest_changes(d);
@@ -567,8 +633,53 @@ impl<P: Plant> Sim<P> {
                 world.violate(format!("at rest, block {block} of disk {d} is not cached as it is on the disk"));
             }
         }
+        self.judge_shares();
         for d in 0..self.world.sides.len() {
             self.leave(d);
+        }
+    }
+
+    /// That the charges are what is in use, and that nobody has more than his share.
+    fn judge_shares(&mut self) {
+        let mut charged = 0;
+        let disks = self.world.sides.len() as u64;
+        for d in 0..self.world.sides.len() {
+            let s = self.core().stats(DiskId(d as u32));
+            charged += s.charged_blocks;
+            self.outcome.shared += s.shared_blocks;
+            self.outcome.zeroes += s.zero_blocks;
+            if s.cached_blocks > s.capacity_blocks && s.charged_blocks <= s.capacity_blocks {
+                self.outcome.beyond += 1;
+            }
+        }
+        self.judge_groups();
+        let used = self.core().frames_used();
+        let contents = self.core_options.contents;
+        if contents && !(used..=used + 2 * disks).contains(&charged) {
+            self.world.violate(format!("{charged} frames are charged, {used} are in use"));
+        }
+    }
+
+    /// That disks of two groups hold no frame in common, but for those of an image that both stand on.
+    fn judge_groups(&mut self) {
+        let mut held: HashMap<*const u8, usize> = HashMap::new();
+        let mut foreign = None;
+        let Self { core, world, .. } = self;
+        let Some(core) = core.as_ref() else { return };
+        for d in 0..world.sides.len() {
+            core.for_each_cached(DiskId(d as u32), |block, bytes| {
+                if bytes.iter().any(|&b| b != 0)
+                    && let Some(other) = held.insert(bytes.as_ptr(), d)
+                {
+                    let (a, b) = (&world.sides[d], &world.sides[other]);
+                    if a.group != b.group && (a.base.is_none() || b.base.is_none()) {
+                        foreign = Some((block, d, other));
+                    }
+                }
+            });
+        }
+        if let Some((block, d, other)) = foreign {
+            self.world.violate(format!("block {block} of disk {d} is in a frame of disk {other}, of another group"));
         }
     }
 
@@ -591,6 +702,7 @@ impl<P: Plant> Sim<P> {
         o.ahead += s.readahead_hit_blocks;
         o.evicted += s.evicted_blocks;
         o.failures += s.backend_errors;
+        o.at_base += s.shared_hit_blocks;
     }
 
     fn end(mut self) -> Result<Outcome, String> {
@@ -621,5 +733,6 @@ fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
         exclusive: *rng.pick(&ExclusiveMode::ALL),
+        share: None,
     }
 }

@@ -72,6 +72,11 @@ impl SimDisk {
     /// A disk full of zeroes.
     pub fn new(geometry: SimGeometry) -> Self {
         let medium = vec![0; geometry.size as usize];
+        Self::with_content(geometry, medium)
+    }
+
+    /// A disk that holds `medium`, durably.
+    pub fn with_content(geometry: SimGeometry, medium: Vec<u8>) -> Self {
         Self {
             geometry,
             live: medium.clone(),

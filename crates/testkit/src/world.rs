@@ -3,12 +3,13 @@
 //! Owns what the core must not know, and checks everything the core does against it. Never calls the core.
 //! Invariant: a request is in `requests` from its start until its answer, and is answered once.
 
+use crate::alike::{SimBase, number_of};
 use crate::model::{Change, Model};
 use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
 use std::collections::HashMap;
-use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, Op, ReqId, Request};
+use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, IoKind, Op, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
 
 /// A request under way, as its client sees it.
@@ -21,6 +22,8 @@ pub struct Pending {
     pub copied: Vec<u8>,
     /// The change in the model, if it makes one.
     pub change: u64,
+    /// The number of the data that it writes.
+    pub number: u64,
     /// When it started.
     pub start: u64,
     /// Failures of the disk delivered until then.
@@ -42,6 +45,10 @@ pub struct SimSide {
     pub model: Model,
     /// Where the sequential client reads next.
     pub sequential: u64,
+    /// Whose patterns it writes: those of its group, or its own.
+    pub group: u64,
+    /// What it stands on.
+    pub base: Option<SimBase>,
     /// The guest, if it has one whose memory can be seen, and how often that memory was mapped anew.
     pub guest: Option<SimGuest>,
     /// Counts the guests and their memories.
@@ -75,7 +82,10 @@ impl World {
     pub fn new(disks: Vec<SimDisk>, guest_seed: u64, with_log: bool) -> Self {
         let sides = disks
             .into_iter()
-            .map(|disk| SimSide { model: Model::new(disk.medium()), disk, sequential: 0, guest: None, memory: 0 })
+            .map(|disk| {
+                let model = Model::new(disk.medium());
+                SimSide { model, disk, sequential: 0, group: 0, base: None, guest: None, memory: 0 }
+            })
             .collect();
         Self {
             sides,
@@ -120,7 +130,7 @@ impl World {
         let side = &mut self.sides[req.disk.0 as usize];
         let change = match req.op {
             _ if must.is_some() || req.len == 0 => None,
-            Op::Write { .. } => Some(Change::Data(self.changes + 1)),
+            Op::Write { .. } => Some(Change::Data(number_of(self.changes + 1, side.group))),
             Op::WriteZeroes { .. } => Some(Change::Zeroes),
             Op::Discard => Some(Change::Discard),
             Op::Read | Op::Flush | Op::Status => None,
@@ -146,6 +156,7 @@ impl World {
             data: vec![0; bytes],
             copied: vec![0; bytes],
             change: number,
+            number: number_of(number, side.group),
             start: self.time,
             failures: side.disk.failures,
             must,
@@ -269,13 +280,18 @@ impl Effects for World {
             return self.violate(what);
         }
         p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n += 1);
-        fill_pattern(p.change, p.req.offset + at as u64, bytes);
+        fill_pattern(p.number, p.req.offset + at as u64, bytes);
     }
 
     fn submit(&mut self, io: Io) {
         self.note(|| format!("  submit {:?} disk {} {:?} {}+{}", io.op, io.disk.0, io.kind, io.offset, io.len));
         self.time += 1;
         let now = self.time;
+        let side = &mut self.sides[io.disk.0 as usize];
+        let changes = matches!(io.kind, IoKind::Write { .. } | IoKind::WriteZeroes { .. } | IoKind::Discard);
+        if let Some(base) = side.base.as_mut().filter(|_| changes) {
+            base.change(io.offset, io.len);
+        }
         if let Err(why) = self.sides[io.disk.0 as usize].disk.submit(io, now) {
             self.violate(why);
         }

@@ -17,6 +17,9 @@ fn assert_found(bug: Bug) {
     }
 }
 
+/// Bugs that have a test of their own, since no model of bytes can see them: crates/cache/tests/share.rs.
+const ELSEWHERE: [Bug; 1] = [Bug::CaptureTakenForBase];
+
 macro_rules! planted {
     ($($name:ident: $bug:ident,)*) => {
         $(#[test] fn $name() { assert_found(Bug::$bug); })*
@@ -24,7 +27,7 @@ macro_rules! planted {
         #[test]
         fn every_bug_has_a_test() {
             let tested = [$(Bug::$bug),*];
-            assert!(Bug::ALL.iter().all(|b| tested.contains(b)));
+            assert!(Bug::ALL.iter().all(|b| tested.contains(b) || ELSEWHERE.contains(b)));
         }
     };
 }
@@ -45,6 +48,10 @@ planted! {
     a_block_read_ahead_and_not_invalidated_is_found: AheadNotInvalidated,
     overlapping_writes_at_once_are_found: NotSerialized,
     a_moved_block_with_the_wrong_frame_is_found: MoveLosesFrame,
+    contents_shared_by_their_hash_alone_are_found: ShareUncompared,
+    contents_shared_across_groups_are_found: ShareAcrossGroups,
+    a_frame_that_nobody_pays_for_is_found: ChargeLost,
+    a_written_block_taken_for_the_bases_is_found: BaseNotLeft,
     a_copy_of_a_guest_page_that_is_not_verified_is_found: CaptureUnverified,
     a_write_that_keeps_what_is_known_of_guest_pages_is_found: WriteKeepsResidency,
     a_write_that_keeps_what_waits_to_be_hashed_is_found: WriteKeepsLater,

@@ -1,7 +1,8 @@
 //! One test per bug that the simulation found in the core: the scenario that showed it, and the seed.
 
 use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
+    Base, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, IoKind,
+    LayerId, Op, ReqId, Request,
 };
 use undercroft_engine::PolicyKind;
 use undercroft_testkit::{Plan, run};
@@ -28,9 +29,8 @@ impl Effects for Front {
     }
 }
 
-fn core() -> Core {
-    let mut core = Core::new(CoreOptions::new(16 << 20)).unwrap();
-    let options = DiskOptions {
+fn options() -> DiskOptions {
+    DiskOptions {
         size_bytes: 1 << 20,
         align: 512,
         read_only: false,
@@ -41,8 +41,13 @@ fn core() -> Core {
         readahead_bytes: 0,
         write_allocate: true,
         exclusive: Default::default(),
-    };
-    core.add_disk(DISK, options).unwrap();
+        share: Some(GroupId(0)),
+    }
+}
+
+fn core() -> Core {
+    let mut core = Core::new(CoreOptions::new(16 << 20)).unwrap();
+    core.add_disk(DISK, options()).unwrap();
     core
 }
 
@@ -61,6 +66,35 @@ fn lengths_of_refused_requests_are_not_counted() {
     let s = core.stats(DISK);
     assert_eq!((s.read_bytes, s.write_bytes, s.errors), (0, 0, 4));
     assert!(run(Plan { seed: 9, steps: 20_000, bug: None }).is_ok());
+}
+
+/// Seed 71: a base was set while a long write was under way, and its later parts were not counted as the disk's own.
+#[test]
+fn a_change_under_way_when_a_base_is_set_is_the_disks_own() {
+    let (mut core, mut front) = (core(), Front::default());
+    core.add_disk(DiskId(1), DiskOptions { share: Some(GroupId(0)), ..options() }).unwrap();
+    let base = || Base { layer: LayerId(1), size_bytes: 1 << 20, cluster_bytes: 4096, own: vec![0; 4] };
+    let on = |disk, op, offset, len| {
+        Event::Request(Request { id: ReqId { port: 0, tag: 1 }, disk: DiskId(disk), op, offset, len })
+    };
+    core.apply(on(0, Op::Write { fua: false }, 0, 4096), 0, &mut front);
+    assert!(core.set_base(DiskId(0), base()) && core.set_base(DiskId(1), base()));
+    let finish = |core: &mut Core, front: &mut Front| {
+        while let Some(io) = front.ios.pop() {
+            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+            core.apply(Event::IoDone(done), 0, front);
+        }
+    };
+    finish(&mut core, &mut front);
+    core.apply(on(1, Op::Read, 0, 4096), 0, &mut front);
+    finish(&mut core, &mut front);
+    core.apply(on(0, Op::Discard, 4096, 4096), 0, &mut front);
+    finish(&mut core, &mut front);
+    core.set_limit(DiskId(0), 0);
+    core.set_limit(DiskId(0), u32::MAX);
+    core.apply(on(0, Op::Read, 0, 4096), 0, &mut front);
+    assert_eq!((core.stats(DiskId(0)).shared_hit_blocks, front.ios.len()), (0, 1));
+    finish(&mut core, &mut front);
 }
 
 /// Seed 2: the range that a flush request happened to carry was handed on, past the end of the disk.

@@ -15,7 +15,7 @@ use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
     DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, PressureDirection, PressureStatus,
-    ReloadReport, Status, StoreStatus,
+    ReloadReport, SharingStatus, Status, StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
@@ -52,6 +52,7 @@ impl Memory {
             nbd: plan.nbd,
             frontends: vec![],
             cache: CacheStatus::new(plan.policy, plan.share_bytes, &stats),
+            sharing: SharingStatus::new(Some(plan.trust.clone()), false, &stats),
             exclusive: ExclusiveStatus { mode: "auto".into(), state: "no guest".into(), ..ExclusiveStatus::default() },
             counters: DiskCounters::from(&stats),
             latency: DiskLatency { read_hit: latency(), ..DiskLatency::default() },
@@ -78,6 +79,7 @@ impl Daemon for Memory {
             copying_seconds: 0.25,
             scan: None,
             nbd: vec![],
+            sharing: Vec::new(),
             store: StoreStatus {
                 memory_bytes: plan.store.memory_bytes,
                 limit_bytes: self.memory.load(Ordering::SeqCst),

@@ -6,6 +6,7 @@
 mod detect;
 mod error;
 mod failures;
+mod layers;
 pub mod nbd;
 pub mod qcow2;
 mod raw;
@@ -17,7 +18,7 @@ pub use undercroft_host::EngineChoice;
 use detect::Magic;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use undercroft_cache::{Io, IoDone};
+use undercroft_cache::{Base, Io, IoDone};
 use undercroft_host::{Direct, DiskFile};
 
 /// What a disk is like; fixed while it is open.
@@ -58,6 +59,12 @@ pub trait Backend: Send {
 
     /// Operations submitted and not yet returned by `poll`.
     fn inflight(&self) -> usize;
+
+    /// The image below the disk that nobody writes, and what the disk has of its own, as it was when it was opened: to
+    /// be asked once, before the first operation. `None` if there is none, or nothing is known of it.
+    fn take_base(&mut self) -> Option<Base> {
+        None
+    }
 
     /// Operations that have waited longer than the back end finds normal, where it looks.
     fn stalled_ops(&self) -> usize {

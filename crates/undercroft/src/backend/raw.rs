@@ -5,12 +5,12 @@
 
 use super::failures::{FailureLog, io_error};
 use super::registry::InUse;
-use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, detect};
+use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, detect, layers};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use undercroft_cache::{DiskId, Extent, Io, IoDone, IoError, IoKind, OpId, limits};
+use undercroft_cache::{Base, DiskId, Extent, Io, IoDone, IoError, IoKind, OpId, limits};
 use undercroft_host::{Action, Claim, DiskFile, Engine, FileDone, FileId, FileOp, claim};
 
 /// Smallest unit in which guests address a disk.
@@ -22,6 +22,7 @@ pub struct Raw {
     disk: Disk,
     /// Operations that need another call; empty between turns.
     again: Vec<FileDone<Token>>,
+    base: Option<Base>,
     /// Released last.
     _claim: InUse,
 }
@@ -110,8 +111,10 @@ impl Raw {
             can_discard,
             can_write_zeroes,
         };
+        let base = if spec.read_only { base(&file) } else { None };
         Ok(Self {
             engine,
+            base,
             disk: Disk {
                 geometry,
                 location: spec.location.clone(),
@@ -255,6 +258,10 @@ impl Backend for Raw {
         self.engine.as_fd()
     }
 
+    fn take_base(&mut self) -> Option<Base> {
+        self.base.take()
+    }
+
     fn describe(&self) -> String {
         let how = if self.disk.direct { "O_DIRECT" } else { "page cache" };
         let what = if self.disk.is_device { "raw device" } else { "raw" };
@@ -273,6 +280,15 @@ pub(super) fn warn_not_direct(image: &str, why: &str) {
         "going through the host page cache, which costs memory twice: {why}; keep the image on ext4, XFS or a block \
          device"
     );
+}
+
+/// A disk that nobody writes is all base.
+fn base(file: &DiskFile) -> Option<Base> {
+    let state = layers::FileState::of(file, false).ok().flatten()?;
+    const CLUSTER: u32 = 1 << 20;
+    let clusters = file.size_bytes.div_ceil(u64::from(CLUSTER));
+    let own = vec![0; usize::try_from(clusters.div_ceil(64)).ok()?];
+    Some(Base { layer: layers::number(&[state]), size_bytes: file.size_bytes, cluster_bytes: CLUSTER, own })
 }
 
 /// Takes the locks that QEMU, too, takes on images.

@@ -114,6 +114,12 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
         human_size(store.metadata_bytes),
         if status.workers == 1 { "1 worker".to_string() } else { format!("{} workers", status.workers) },
     );
+    if store.saved_bytes > 0 {
+        text += &format!(
+            "{} of what is cached take no memory: held once for several blocks, or zeroes\n",
+            human_size(store.saved_bytes)
+        );
+    }
     text += &notes(status);
     if let Some(scan) = &status.scan {
         text += &scanned(scan);
@@ -235,6 +241,21 @@ fn detail(d: &DiskStatus) -> String {
         d.cache.policy
     );
     rows.push(("cached", share));
+    let s = &d.sharing;
+    let with = match &s.trust {
+        None => "nothing".to_string(),
+        Some(trust) => format!(
+            "{} in common, {} zeroes; charged for {}; trust group {trust}{}",
+            human_size(s.shared_bytes),
+            human_size(s.zero_bytes),
+            human_size(s.charged_bytes),
+            if s.base { ", and all disks on its base" } else { "" }
+        ),
+    };
+    rows.push(("shares", with));
+    if d.counters.shared_hit_blocks > 0 {
+        rows.push(("hits at others", format!("{} blocks of the base", d.counters.shared_hit_blocks)));
+    }
     let e = &d.exclusive;
     rows.push(("exclusive", format!("{}{}", e.state, e.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))));
     if e.guest_pages > 0 {

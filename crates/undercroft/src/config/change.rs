@@ -110,6 +110,7 @@ impl ServePlan {
         };
         let (a, b) = (&self.daemon, &new.daemon);
         tell("store.memory", Size(self.store.memory_bytes).to_string(), Size(new.store.memory_bytes).to_string());
+        tell("store.share", self.store.share.to_string(), new.store.share.to_string());
         tell("daemon.control", a.control_socket.display().to_string(), b.control_socket.display().to_string());
         tell("daemon.control_group", group(a.control_access.gid), group(b.control_access.gid));
         tell("daemon.disk_group", group(a.disk_access.gid), group(b.disk_access.gid));
@@ -195,6 +196,8 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         readahead_bytes,
         write_allocate,
         exclusive,
+        trust,
+        share_base,
         serial,
         queues,
         queue_size,
@@ -214,6 +217,8 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
     check("readahead", *readahead_bytes == wanted.readahead_bytes);
     check("write_allocate", *write_allocate == wanted.write_allocate);
     check("exclusive", *exclusive == wanted.exclusive);
+    check("trust", *trust == wanted.trust);
+    check("share_base", *share_base == wanted.share_base);
     check("serial", *serial == wanted.serial);
     check("queues", *queues == wanted.queues);
     check("queue_size", *queue_size == wanted.queue_size);

@@ -123,6 +123,13 @@ pub const STORE: Section = Section {
     doc: "The RAM that caches, for all disks together.",
     keys: &[
         key!(
+            "share",
+            "boolean",
+            "`true`",
+            "",
+            "Holds equal blocks of one trust group in one piece of memory, blocks of zeroes in none, and blocks of an image below several disks once for all of them. Disks that share are served by one worker. `false` turns all of it off."
+        ),
+        key!(
             "memory",
             "size",
             "a quarter of the machine's memory, at most `1GiB`",
@@ -422,6 +429,13 @@ pub const VM: Section = Section {
         key!("name", "text", "required", "letters, digits, `-`, `_`, `.`; at most 64", "Its name, unique."),
         key!("disk", "tables", "none", "", "Its disks, as `[[vm.disk]]` after it."),
         key!(
+            "trust",
+            "text",
+            "a group of its own",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "The trust group of its disks, where they name none."
+        ),
+        key!(
             "pid_file",
             "path",
             "none",
@@ -507,6 +521,20 @@ pub const DISK: Section = Section {
             "`auto`",
             "`auto`, `off`, `capture` or `delayed`",
             "Keep what the guest does not hold, as learned from its requests and its memory (vhost-user only). `auto` finds out which way pays, and keeps whatever passes where none does; `capture` copies pages when the guest reuses them; `delayed` copies them shortly before it evicts them, for guests that zero pages."
+        ),
+        key!(
+            "trust",
+            "text",
+            "that of its VM; a disk without a VM trusts itself only",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "Disks that name the same group hold equal content once. Name one only for VMs that may learn of each other, by the time that reads take, which contents the others use."
+        ),
+        key!(
+            "share_base",
+            "boolean",
+            "`true`",
+            "",
+            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for all disks on it, whatever their groups. They can then learn, by the time that reads take, which of its blocks others read."
         ),
         key!(
             "write_allocate",

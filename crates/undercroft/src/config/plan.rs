@@ -85,6 +85,8 @@ pub struct StorePlan {
     pub memory_bytes: u64,
     /// What of it is never given back when the machine is short of memory; at most `memory_bytes`.
     pub floor_bytes: u64,
+    /// Whether equal content is held once.
+    pub share: bool,
 }
 
 /// The process.
@@ -202,6 +204,10 @@ pub struct DiskPlan {
     pub write_allocate: bool,
     /// How the cache is kept exclusive of the guest's.
     pub exclusive: ExclusiveMode,
+    /// The trust group: one that was named, or `vm:NAME`, or `disk:NAME`.
+    pub trust: String,
+    /// Whether blocks of an image that nobody writes are held once for all disks on it.
+    pub share_base: bool,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.

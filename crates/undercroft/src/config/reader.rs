@@ -119,6 +119,7 @@ impl Reader {
         if let Some((_, table)) = store {
             let mut t = self.open(table, &keys::STORE, "store");
             spec.memory = t.size("memory");
+            spec.share = t.boolean("share");
             spec.floor = t.size("floor");
             spec.lines.append(&mut t.lines);
         }
@@ -157,6 +158,8 @@ impl Reader {
             let name = t.text("name");
             let vm_disks = t.tables("disk");
             let pid_file = t.path("pid_file");
+            let trust = t.text("trust");
+            let trust_line = t.lines.get("trust").copied();
             let pid_line = t.lines.get("pid_file").copied();
             let line = t.lines.get("name").copied().unwrap_or(line);
             let Some(name) = name else {
@@ -174,7 +177,12 @@ impl Reader {
             }
             spec.pid_files.extend(pid_file.map(|path| (name.clone(), path, pid_line)));
             for (line, table) in vm_disks {
-                spec.disks.extend(self.disk(line, table, Some(&name)));
+                let Some(mut disk) = self.disk(line, table, Some(&name)) else { continue };
+                if disk.trust.is_none() {
+                    disk.trust.clone_from(&trust);
+                    disk.lines.extend(trust_line.map(|l| ("trust", l)));
+                }
+                spec.disks.push(disk);
             }
         }
         for (line, table) in disks {
@@ -261,6 +269,8 @@ impl Reader {
             readahead: t.size("readahead"),
             write_allocate: t.boolean("write_allocate"),
             exclusive: t.text("exclusive"),
+            trust: t.text("trust"),
+            share_base: t.boolean("share_base"),
             serial: t.text("serial"),
             queues: t.number("queues"),
             queue_size: t.number("queue_size"),

@@ -199,7 +199,8 @@ impl<'m> Resolver<'m> {
         };
         let config_file = spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p));
         let overrides = over.clone();
-        let store = StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes) };
+        let floor_bytes = self.floor(spec, memory_bytes);
+        let store = StorePlan { memory_bytes, floor_bytes, share: spec.share.unwrap_or(true) };
         let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
         let scan = self.scan(spec);
         ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, disks: Vec::new() }
@@ -462,6 +463,8 @@ impl<'m> Resolver<'m> {
         });
         DiskPlan {
             serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
+            trust: self.trust(at("trust"), place, &name, spec),
+            share_base: spec.share_base.unwrap_or(true),
             name,
             vm: spec.vm.clone(),
             image,
@@ -633,6 +636,23 @@ impl<'m> Resolver<'m> {
             self.error(line, place, format!("exclusive: unknown mode \"{}\"", clip(text)), remedy);
             ExclusiveMode::default()
         })
+    }
+
+    /// The trust group; names of VMs and disks, which stand for groups of their own, have a colon before them.
+    fn trust(&mut self, line: Option<usize>, place: &str, name: &str, spec: &DiskSpec) -> String {
+        match (&spec.trust, &spec.vm) {
+            (Some(trust), _) => {
+                let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+                if trust.is_empty() || trust.len() > keys::NAME_BYTES_MAX || !trust.chars().all(known) {
+                    let error = format!("\"{}\" cannot be the name of a trust group", clip(trust));
+                    let remedy = format!("use letters, digits, '-', '_' and '.', at most {}", keys::NAME_BYTES_MAX);
+                    self.error(line, place, error, remedy);
+                }
+                trust.clone()
+            }
+            (None, Some(vm)) => format!("vm:{vm}"),
+            (None, None) => format!("disk:{name}"),
+        }
     }
 
     fn queue_size(&mut self, line: Option<usize>, place: &str, size: Option<u64>) -> u16 {

@@ -21,6 +21,8 @@ pub struct ServeSpec {
     pub overrides: Overrides,
     /// `[store] memory`.
     pub memory: Option<Size>,
+    /// `[store] share`.
+    pub share: Option<bool>,
     /// `[store] floor`.
     pub floor: Option<Size>,
     /// `[pressure]`.
@@ -184,6 +186,12 @@ pub struct DiskSpec {
     /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive: Option<String>,
+    /// The trust group: disks that name the same one hold equal content once. That of the VM if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
+    /// Whether blocks of an image that nobody writes are held once for all disks on it; true if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_base: Option<bool>,
     /// Serial number that the guest sees, at most 20 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

@@ -5,8 +5,9 @@
 
 use super::body::{self, BODY_BYTES_MAX, DiskChangeBody, KsmChangeBody, StoreChangeBody};
 use super::status::{
-    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
-    LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, Status, StoreStatus, VersionInfo,
+    CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus,
+    KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, SharingStatus, Status,
+    StoreStatus, VersionInfo,
 };
 use super::{ControlError, ControlErrorKind, Daemon, metrics};
 use crate::config::DiskSpec;
@@ -77,6 +78,8 @@ pub struct Dropped {
         KsmStatus,
         Settings,
         Numbers,
+        CircleStatus,
+        SharingStatus,
         DiskStatus,
         DiskState,
         FrontendStatus,

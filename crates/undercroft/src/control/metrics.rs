@@ -131,6 +131,8 @@ fn daemon(f: &mut Families, s: &Status) {
         f.gauge("undercroft_scan_index_bytes", "Memory of the scanner's index.", &[], s.index_bytes as f64);
     }
     f.gauge("undercroft_disks", "Disks attached.", &[], s.disks.len() as f64);
+    let saved = "Cached data that takes no memory of its own: zeroes, and contents held once for several blocks.";
+    f.gauge("undercroft_store_saved_bytes", saved, &[], s.store.saved_bytes as f64);
     let memory = s.store.memory_bytes as f64;
     f.gauge("undercroft_store_limit_bytes", "Hard ceiling for data and metadata of the RAM store.", &[], memory);
     for (kind, bytes) in [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
@@ -233,6 +235,12 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         ("undercroft_cache_evictions_total", "Blocks evicted.", c.evicted_blocks),
         ("undercroft_cache_bypasses_total", "Blocks that were not let in.", c.bypassed_blocks),
         ("undercroft_cache_stale_fills_total", "Blocks not let in because they were written meanwhile.", c.stale_fills),
+        (
+            "undercroft_cache_shared_hit_blocks_total",
+            "Blocks had from another disk on the same base.",
+            c.shared_hit_blocks,
+        ),
+        ("undercroft_cache_hashed_blocks_total", "Blocks whose content was hashed, to be shared.", c.hashed_blocks),
         ("undercroft_backend_reads_total", "Reads sent to the image.", c.backend_reads),
         ("undercroft_backend_writes_total", "Writes sent to the image.", c.backend_writes),
         ("undercroft_backend_read_bytes_total", "Bytes read from the image.", c.backend_read_bytes),
@@ -242,6 +250,14 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         f.counter(name, help, &own, value);
     }
     f.gauge("undercroft_cache_bytes", "Data of a disk that is cached.", &own, d.cache.cached_bytes as f64);
+    let s = &d.sharing;
+    for (name, help, bytes) in [
+        ("undercroft_cache_zero_bytes", "Cached zeroes of a disk, which take no memory.", s.zero_bytes),
+        ("undercroft_cache_shared_bytes", "Cached data of a disk that shares its memory.", s.shared_bytes),
+        ("undercroft_cache_charged_bytes", "Memory that a disk is charged for.", s.charged_bytes),
+    ] {
+        f.gauge(name, help, &own, bytes as f64);
+    }
     f.gauge(
         "undercroft_cache_capacity_bytes",
         "Data of a disk that may be cached.",

@@ -13,9 +13,9 @@ pub mod status;
 
 pub use server::{ControlListeners, ControlServer, ListenError};
 pub use status::{
-    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus,
-    KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, ScanStatus, Status,
-    StoreStatus, VersionInfo,
+    CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind,
+    FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport,
+    ScanStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 
 use crate::config::keys::nearest;

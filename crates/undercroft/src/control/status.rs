@@ -37,8 +37,54 @@ pub struct Status {
     /// The scan of guests' memory; absent if it is off.
     #[serde(default)]
     pub scan: Option<ScanStatus>,
+    /// Who holds content in common.
+    pub sharing: Vec<CircleStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
+}
+
+/// What some disks hold in common. Each of them is charged for it in proportion to its blocks there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CircleStatus {
+    /// `trust` for a trust group, `base` for disks on one image that nobody writes.
+    pub kind: String,
+    /// Name of the trust group: as given, or `vm:NAME`, or `disk:NAME`. Absent for a base.
+    pub name: Option<String>,
+    /// Full names of the disks.
+    pub disks: Vec<String>,
+    /// Bytes of blocks that share their memory with others.
+    pub shared_bytes: u64,
+    /// Bytes of memory that those take.
+    pub held_bytes: u64,
+}
+
+/// What a disk holds in common with others, and what it is charged for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SharingStatus {
+    /// The trust group: as given, or `vm:NAME`, or `disk:NAME`; absent if nothing is shared.
+    pub trust: Option<String>,
+    /// Whether blocks of the image below it are shared by where they come from.
+    pub base: bool,
+    /// Bytes of cached blocks of zeroes, which take no memory.
+    pub zero_bytes: u64,
+    /// Bytes of cached blocks that share their memory with others, of this disk or another.
+    pub shared_bytes: u64,
+    /// Bytes of memory that the disk is charged for: what it alone holds, and its part of what is shared.
+    pub charged_bytes: u64,
+}
+
+impl SharingStatus {
+    /// From the core's numbers.
+    pub fn new(trust: Option<String>, base: bool, s: &DiskStats) -> Self {
+        let bytes = |blocks: u64| blocks.saturating_mul(4096);
+        SharingStatus {
+            trust,
+            base,
+            zero_bytes: bytes(s.zero_blocks),
+            shared_bytes: bytes(s.shared_blocks),
+            charged_bytes: bytes(s.charged_blocks),
+        }
+    }
 }
 
 /// The scan of guests' memory. Counts are since the daemon started, over all passes.
@@ -130,8 +176,10 @@ pub struct StoreStatus {
     pub limit_bytes: u64,
     /// What it may hold now: less than the limit while the machine is, or was, short of memory.
     pub allowed_bytes: u64,
-    /// Bytes of cached data.
+    /// Bytes of memory that cached data takes, what several blocks share counted once.
     pub data_bytes: u64,
+    /// Bytes of cached data that take no memory of their own: zeroes, and contents held once for several blocks.
+    pub saved_bytes: u64,
     /// Bytes of metadata: indexes, policies, ghosts.
     pub metadata_bytes: u64,
     /// Bytes that I/O operations under way own.
@@ -248,6 +296,8 @@ pub struct DiskStatus {
     pub cache: CacheStatus,
     /// How its cache stands to the guest's.
     pub exclusive: ExclusiveStatus,
+    /// What it holds in common with others.
+    pub sharing: SharingStatus,
     /// What it has done since it was attached.
     pub counters: DiskCounters,
     /// How long requests took.
@@ -405,7 +455,7 @@ pub struct CacheStatus {
     pub share_bytes: u64,
     /// Data it may keep, in bytes.
     pub capacity_bytes: u64,
-    /// Data it keeps now, in bytes.
+    /// Data it keeps now, in bytes; can be more than the capacity where it is shared.
     pub cached_bytes: u64,
     /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither, blocks that read-ahead had
     /// brought are hits (the counters tell them apart). Absent before the first read.
@@ -457,6 +507,10 @@ pub struct DiskCounters {
     pub backend_errors: u64,
     /// Fills dropped because the block was written meanwhile.
     pub stale_fills: u64,
+    /// Blocks of read requests that another disk on the same base had in RAM; hits too.
+    pub shared_hit_blocks: u64,
+    /// Blocks whose content was hashed, to be shared.
+    pub hashed_blocks: u64,
 }
 
 impl From<&DiskStats> for DiskCounters {
@@ -484,7 +538,12 @@ impl From<&DiskStats> for DiskCounters {
             backend_write_bytes,
             backend_errors,
             stale_fills,
+            shared_hit_blocks,
+            hashed_blocks,
             cached_blocks: _,
+            zero_blocks: _,
+            shared_blocks: _,
+            charged_blocks: _,
             capacity_blocks: _,
             limit_blocks: _,
             inflight_requests: _,
@@ -512,6 +571,8 @@ impl From<&DiskStats> for DiskCounters {
             backend_write_bytes,
             backend_errors,
             stale_fills,
+            shared_hit_blocks,
+            hashed_blocks,
         }
     }
 }

@@ -7,13 +7,14 @@ use super::{ServedDisk, Service, ServiceError, lock};
 use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
-    CacheStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency, DiskState, DiskStatus,
-    ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus, ReloadReport,
-    ScanStatus, Status, StoreStatus,
+    CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
+    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus,
+    ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
 use std::sync::Arc;
+use undercroft_cache::Shared;
 use undercroft_host::FRAME_BYTES;
 
 impl From<ServiceError> for ControlError {
@@ -38,6 +39,7 @@ impl From<Peer> for FrontendStatus {
 }
 
 fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskStatus {
+    let trust = disk.group().map(|_| plan.trust.clone());
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
@@ -67,6 +69,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         frontends: report.peers.iter().cloned().map(Into::into).collect(),
         cache: CacheStatus::new(plan.policy, plan.share_bytes, &report.stats),
         exclusive: ExclusiveStatus::from(&report.exclusive),
+        sharing: SharingStatus::new(trust, disk.layer().is_some(), &report.stats),
         counters: DiskCounters::from(&report.stats),
         latency: DiskLatency {
             read_hit: LatencySnapshot::from(&report.latencies.read_hit),
@@ -90,6 +93,28 @@ impl Service {
             let names: Vec<String> = disks.iter().map(|d| d.info().name.clone()).collect();
             ControlError::no_disk(name, names.iter().map(String::as_str))
         })
+    }
+
+    /// Who holds content in common.
+    fn circles(&self) -> Vec<CircleStatus> {
+        let (disks, mut all) = (self.disks(), Vec::new());
+        for (n, worker) in self.workers.iter().enumerate() {
+            for c in worker.call(|w| w.core().circles()).unwrap_or_default() {
+                let is_in = |d: &&Arc<ServedDisk>| d.worker_number() == n && c.disks.contains(&d.id());
+                let (kind, name) = match c.what {
+                    Shared::Group(g) => ("trust", Some(self.group_name(g))),
+                    Shared::Layer(_) => ("base", None),
+                };
+                all.push(CircleStatus {
+                    kind: kind.to_string(),
+                    name,
+                    disks: disks.iter().filter(is_in).map(|d| d.info().name.clone()).collect(),
+                    shared_bytes: c.shared_blocks * FRAME_BYTES as u64,
+                    held_bytes: c.shared_frames * FRAME_BYTES as u64,
+                });
+            }
+        }
+        all
     }
 
     fn status_of(&self, disk: &ServedDisk) -> Result<DiskStatus, ControlError> {
@@ -120,16 +145,20 @@ impl Daemon for Service {
         let mut disks = Vec::new();
         for disk in self.disks() {
             let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
-            store.data_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
+            store.saved_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
             disks.push(disk_status(&disk, p, &report));
         }
         let mut copying_ns = 0;
         for worker in &self.workers {
-            let Ok((memory, ns)) = worker.call(|w| (w.core().memory(), w.copying_ns())) else { continue };
+            let ask = |w: &mut crate::worker::Worker| (w.core().memory(), w.core().frames_used(), w.copying_ns());
+            let Ok((memory, frames, ns)) = worker.call(ask) else { continue };
             copying_ns += ns;
+            store.data_bytes += frames * FRAME_BYTES as u64;
             store.metadata_bytes += memory.metadata_bytes;
             store.io_bytes += memory.frames_bytes;
         }
+        // Of what is cached, that which takes no memory.
+        store.saved_bytes = store.saved_bytes.saturating_sub(store.data_bytes);
         // What frames hold besides cached blocks is under way, or kept ready for that.
         store.io_bytes = store.io_bytes.saturating_sub(store.data_bytes);
         Status {
@@ -144,6 +173,7 @@ impl Daemon for Service {
             pressure: PressureStatus::from(&view),
             ksm: self.ksm_status(),
             scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
+            sharing: self.circles(),
             disks,
         }
     }

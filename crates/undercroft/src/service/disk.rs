@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use undercroft_cache::{DiskId, DiskOptions, Io, IoKind, OpId};
+use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, LayerId, OpId};
 use undercroft_host::IoBuf;
 
 /// How long a detach waits for operations under way before it says so and goes on in the background.
@@ -33,6 +33,8 @@ pub struct ServedDisk {
     nbd: bool,
     host: Arc<DiskHost>,
     worker_number: usize,
+    group: Option<GroupId>,
+    layer: Option<LayerId>,
     vhost: Mutex<Option<VhostServer>>,
     detaching: AtomicBool,
 }
@@ -41,14 +43,16 @@ pub struct ServedDisk {
 pub(super) struct Opened {
     pub(super) plan: DiskPlan,
     pub(super) backend: Box<dyn Backend>,
+    /// The image below it that nobody writes, if that is to be shared.
+    pub(super) base: Option<Base>,
 }
 
-/// Opens the image of a disk.
-pub(super) fn open(plan: DiskPlan) -> Result<Opened, ServiceError> {
+/// Opens the image of a disk; with `share`, what it stands on is looked at.
+pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> {
     // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
     // gone: its successor must not fail because it came at once.
     let give_up = Instant::now() + LOCK_WAIT;
-    let backend = loop {
+    let mut backend = loop {
         match backend::open(&plan.image, &OpenOptions::default()) {
             Err(OpenError::InUse { by, .. }) if by.is_empty() && Instant::now() < give_up => {
                 std::thread::sleep(Duration::from_millis(50));
@@ -57,11 +61,12 @@ pub(super) fn open(plan: DiskPlan) -> Result<Opened, ServiceError> {
         }
     };
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
-    Ok(Opened { plan, backend })
+    let base = backend.take_base().filter(|_| share && plan.share_base);
+    Ok(Opened { plan, backend, base })
 }
 
 /// How the core is to treat a disk.
-fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32) -> DiskOptions {
+fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, share: Option<GroupId>) -> DiskOptions {
     DiskOptions {
         size_bytes: geometry.size_bytes,
         align: geometry.align,
@@ -73,6 +78,7 @@ fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32) -> DiskOp
         readahead_bytes: plan.readahead_bytes,
         write_allocate: plan.write_allocate,
         exclusive: plan.exclusive,
+        share,
     }
 }
 
@@ -83,19 +89,31 @@ impl ServedDisk {
         worker: Arc<WorkerHandle>,
         worker_number: usize,
         capacity_blocks: u32,
+        group: Option<GroupId>,
     ) -> Result<Self, ServiceError> {
-        let Opened { plan, backend } = opened;
+        let Opened { plan, backend, base } = opened;
+        let mut layer = base.as_ref().map(|b| b.layer);
         let geometry = backend.geometry().clone();
         let description = match &plan.vm {
             Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
             None => human_size(geometry.size_bytes),
         };
         let (options, name, poll_ns) =
-            (options(&plan, &geometry, capacity_blocks), plan.name.clone(), plan.poll.as_nanos() as u64);
+            (options(&plan, &geometry, capacity_blocks, group), plan.name.clone(), plan.poll.as_nanos() as u64);
         let id = worker
             .call(move |w| w.add_disk(name, backend, options, poll_ns))
             .map_err(|_| ServiceError::Stopping)?
             .map_err(|source| ServiceError::Attach { disk: plan.name.clone(), source })?;
+        if let Some(base) = base
+            && !worker.call(move |w| w.core().set_base(id, base)).unwrap_or(false)
+        {
+            layer = None;
+            tracing::info!(
+                disk = plan.name,
+                "its share of the store is too small for a map of its own clusters, so blocks of its base are not shared \
+                 by where they come from; a larger `size` lifts that"
+            );
+        }
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
         let host = Arc::new(DiskHost { worker, disk: id });
         Ok(Self {
@@ -104,6 +122,8 @@ impl ServedDisk {
             nbd: plan.nbd,
             host,
             worker_number,
+            group,
+            layer,
             vhost: Mutex::new(None),
             detaching: AtomicBool::new(false),
         })
@@ -117,6 +137,16 @@ impl ServedDisk {
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
+    }
+
+    /// Its trust group, if it shares.
+    pub(super) fn group(&self) -> Option<GroupId> {
+        self.group
+    }
+
+    /// The image that it stands on, if blocks of that are shared.
+    pub(super) fn layer(&self) -> Option<LayerId> {
+        self.layer
     }
 
     /// What NBD clients read about it.

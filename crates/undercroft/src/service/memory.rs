@@ -68,7 +68,7 @@ impl Service {
             let p = plan.find(&disk.info().name)?;
             let id = disk.id();
             let stats = disk.host().worker.call(move |w| w.core().stats(id)).ok()?;
-            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, stats.cached_blocks) })
+            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, stats.charged_blocks) })
         };
         self.disks().iter().filter_map(holding).collect()
     }

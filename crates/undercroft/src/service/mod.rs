@@ -22,7 +22,7 @@ use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
-use undercroft_cache::{CoreOptions, blocks_per_disk_max};
+use undercroft_cache::{CoreOptions, GroupId, blocks_per_disk_max};
 
 /// Why the daemon cannot serve something.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +82,8 @@ pub struct Service {
     plan: RwLock<ServePlan>,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
+    /// Names of trust groups by number; they stay.
+    groups: Mutex<Vec<String>>,
     nbd: Mutex<Vec<NbdServer>>,
     /// Held while disks come, go or change.
     change: Mutex<()>,
@@ -107,7 +109,7 @@ impl Service {
         let mut errors = Vec::new();
         let mut opened = Vec::new();
         for disk in &plan.disks {
-            match disk::open(disk.clone()) {
+            match disk::open(disk.clone(), plan.store.share) {
                 Ok(o) => opened.push(o),
                 Err(e) => errors.push(e),
             }
@@ -137,6 +139,7 @@ impl Service {
             plan: RwLock::new(plan),
             workers,
             disks: RwLock::default(),
+            groups: Mutex::default(),
             nbd: Mutex::default(),
             change: Mutex::default(),
             watch,
@@ -189,7 +192,25 @@ impl Service {
         read(&self.disks).clone()
     }
 
-    /// Puts an opened disk on the worker with the fewest disks.
+    /// The number of a trust group; `None` if nothing is shared.
+    fn group(&self, trust: &str) -> Option<GroupId> {
+        if !self.plan().store.share {
+            return None;
+        }
+        let mut groups = lock(&self.groups);
+        let n = groups.iter().position(|g| g == trust).unwrap_or_else(|| {
+            groups.push(trust.to_string());
+            groups.len() - 1
+        });
+        Some(GroupId(n as u32))
+    }
+
+    /// The name of a trust group.
+    fn group_name(&self, group: GroupId) -> String {
+        lock(&self.groups).get(group.0 as usize).cloned().unwrap_or_default()
+    }
+
+    /// Puts an opened disk on the worker of those that it can share with; otherwise on the one with the fewest disks.
     fn put_on_worker(&self, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         let plan = &opened.plan;
         let blocks = capacity_blocks(plan);
@@ -198,13 +219,19 @@ impl Service {
         }
         let mut load = vec![0usize; self.workers.len()];
         self.disks().iter().for_each(|d| load[d.worker_number()] += 1);
-        let n = (0..load.len()).min_by_key(|&n| load[n]).unwrap_or(0);
-        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks)?))
+        let group = self.group(&plan.trust);
+        let layer = opened.base.as_ref().map(|b| b.layer);
+        let disks = self.disks();
+        let like = |same: &dyn Fn(&ServedDisk) -> bool| disks.iter().find(|d| same(d)).map(|d| d.worker_number());
+        let together = like(&|d| layer.is_some() && d.layer() == layer)
+            .or_else(|| like(&|d| group.is_some() && d.group() == group));
+        let n = together.or_else(|| (0..load.len()).min_by_key(|&n| load[n])).unwrap_or(0);
+        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
     }
 
     /// Attaches a disk of `plan`, which is what is served now and this disk.
     fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
-        let opened = disk::open(disk.clone())?;
+        let opened = disk::open(disk.clone(), plan.store.share)?;
         // The others make room before this one comes.
         self.apply(plan);
         let access = plan.daemon.disk_access;

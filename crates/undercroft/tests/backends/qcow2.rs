@@ -364,3 +364,55 @@ fn random_damage_is_an_error_or_other_data_never_a_panic_or_a_hang() {
     }
     assert!(refused > 5 && served > 5, "{refused} refused, {served} served");
 }
+
+/// What two clones of one image have of their own, against what QEMU says of them; and that they stand on one state of
+/// one image, until it changes.
+#[test]
+fn a_clone_knows_its_own_clusters_and_what_it_stands_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base.raw");
+    std::fs::write(&base, pattern(1, 8 << 20)).unwrap();
+    let clone = |name: &str, options: &str, backing: &Path, format: &str| {
+        let path = dir.path().join(name);
+        let options = format!("backing_fmt={format}{options}");
+        run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", s(backing), "-o", &options, s(&path), "16M"]);
+        path
+    };
+    let base_of = |path: &Path| {
+        let mut backend = backend::open(&spec(path, ImageFormat::Qcow2), &OpenOptions::default()).unwrap();
+        let base = backend.take_base();
+        assert!(backend.take_base().is_none(), "it holds only once, before the first operation");
+        base
+    };
+    for (cluster, options) in
+        [(64u64 << 10, ""), (4096, ",cluster_size=4096"), (1 << 20, ",cluster_size=1M,compat=0.10")]
+    {
+        let a = clone("a.qcow2", options, &base, "raw");
+        let b = clone("b.qcow2", options, &base, "raw");
+        let zeroes = if options.contains("0.10") { "write -P 5 6M 5000" } else { "write -z 6M 64k" };
+        run("qemu-io", &["-f", "qcow2", "-c", "write -P 7 0 512", "-c", zeroes, "-c", "write -P 8 15M 4k", s(&a)]);
+        let of_a = base_of(&a).unwrap();
+        assert_eq!((of_a.size_bytes, u64::from(of_a.cluster_bytes)), (8 << 20, cluster));
+        let map = run("qemu-img", &["map", "--output=json", "-f", "qcow2", s(&a)]);
+        let map: serde_json::Value = serde_json::from_slice(&map.stdout).unwrap();
+        for extent in map.as_array().unwrap() {
+            let number = |key: &str| extent[key].as_u64().unwrap();
+            let (from, to) = (number("start"), number("start") + number("length"));
+            let own = number("depth") == 0 && (extent["present"] == true || extent["data"] == true);
+            for c in from / cluster..to.div_ceil(cluster) {
+                let said = of_a.own[(c / 64) as usize] >> (c % 64) & 1 != 0;
+                assert!(said || !own, "cluster {c} of {cluster} bytes is its own, says QEMU");
+                assert!(!said || own || to - from < cluster || number("depth") == 0, "cluster {c} is the base's");
+            }
+        }
+        let of_b = base_of(&b).unwrap();
+        assert_eq!(of_a.layer, of_b.layer);
+        assert!(of_b.own.iter().all(|&w| w == 0) && of_a.own.iter().any(|&w| w != 0));
+        let between = clone("mid.qcow2", "", &base, "raw");
+        let on_top = base_of(&clone("top.qcow2", "", &between, "qcow2")).unwrap();
+        assert_ne!(on_top.layer, of_a.layer, "another chain");
+        std::fs::write(&base, pattern(2, 8 << 20)).unwrap();
+        assert_ne!(base_of(&a).unwrap().layer, of_a.layer, "the base was written meanwhile");
+    }
+    assert!(base_of(&create(dir.path(), "alone.qcow2", "")).is_none());
+}

@@ -130,6 +130,7 @@ impl Rig {
             readahead_bytes: 0,
             write_allocate: true,
             exclusive: Default::default(),
+            share: None,
         };
         let label = name.to_owned();
         let disk = self.worker.call(move |w| w.add_disk(label, backend, options, 0)).unwrap().unwrap();

@@ -4,6 +4,8 @@
 //! Invariant: every file of a chain is claimed and locked before the first byte of it is trusted.
 
 use super::header::{self, Header, Refusal};
+use super::own;
+use crate::backend::layers::{self, FileState};
 use crate::backend::registry::InUse;
 use crate::backend::{ImageSpec, OpenError, detect, raw};
 use imago::file::File;
@@ -14,10 +16,13 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use undercroft_cache::Base;
 use undercroft_host::{Direct, DiskFile, FileId, OpenFile};
 
 /// Images of one chain at most.
 const DEPTH_MAX: usize = 64;
+/// Largest map of an image's own clusters, in bytes: that of 32TiB in clusters of 64KiB.
+const MAP_BYTES_MAX: u64 = 64 << 20;
 
 /// An open chain.
 pub(super) struct Chain {
@@ -31,17 +36,43 @@ pub(super) struct Chain {
     pub direct: bool,
     /// How many images there are.
     pub depth: usize,
+    /// The images behind the top one, and what that has of its own.
+    pub base: Option<Base>,
     /// Released last.
     pub claims: Vec<InUse>,
 }
 
 /// Opens the chain whose top is `file`.
 pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<&str>) -> Result<Chain, OpenError> {
-    let mut opening = Opening { location: &spec.location, ids: Vec::new(), claims: Vec::new(), direct: true };
+    let mut opening = Opening {
+        location: &spec.location,
+        ids: Vec::new(),
+        claims: Vec::new(),
+        direct: true,
+        states: Vec::new(),
+        base: None,
+    };
     let top = Arc::clone(&file.file);
     let (access, header) = opening.qcow2(Path::new(&spec.location), file, not_direct, !spec.read_only)?;
-    let Opening { ids, claims, direct, .. } = opening;
-    Ok(Chain { access, header, file: top, direct, depth: ids.len(), claims })
+    let Opening { ids, claims, direct, base, .. } = opening;
+    Ok(Chain { access, header, file: top, direct, depth: ids.len(), base, claims })
+}
+
+/// What the top image has of its own, and what the others are together; nothing if that cannot be told.
+fn base(file: &DiskFile, header: &Header, states: &[Option<FileState>], backing_bytes: u64) -> Option<Base> {
+    let behind: Vec<FileState> = states.get(1..).filter(|s| !s.is_empty())?.iter().cloned().collect::<Option<_>>()?;
+    match own::map(file, header, MAP_BYTES_MAX) {
+        Ok(own) => Some(Base {
+            layer: layers::number(&behind),
+            size_bytes: backing_bytes,
+            cluster_bytes: u32::try_from(header.cluster_bytes).ok()?,
+            own: own?,
+        }),
+        Err(e) => {
+            tracing::warn!("the tables of a qcow2 image cannot be read, so nothing of its base is shared: {e}");
+            None
+        }
+    }
 }
 
 struct Opening<'a> {
@@ -50,11 +81,22 @@ struct Opening<'a> {
     ids: Vec<FileId>,
     claims: Vec<InUse>,
     direct: bool,
+    /// The files of the chain as they were when they were opened, the top first.
+    states: Vec<Option<FileState>>,
+    /// That of the top image; what is opened last is the top.
+    base: Option<Base>,
 }
 
 impl Opening<'_> {
     /// Claims and locks one file of the chain.
-    fn enter(&mut self, image: &str, file: &DiskFile, not_direct: Option<&str>, write: bool) -> Result<(), OpenError> {
+    fn enter(
+        &mut self,
+        image: &str,
+        file: &DiskFile,
+        not_direct: Option<&str>,
+        write: bool,
+        qcow2: bool,
+    ) -> Result<(), OpenError> {
         let damaged = |what: &str| OpenError::Damaged { image: image.to_owned(), what: what.to_owned() };
         if self.ids.contains(&file.id) {
             return Err(damaged("its chain of backing images leads back to itself"));
@@ -65,6 +107,8 @@ impl Opening<'_> {
         self.ids.push(file.id);
         self.claims.push(InUse::claim(file.id, image, self.location, write)?);
         raw::lock(file, image, !write, write)?;
+        let state = FileState::of(file, qcow2).map_err(|e| io_error(image, "asking for its state", e))?;
+        self.states.push(state);
         if let Some(why) = not_direct {
             raw::warn_not_direct(image, why);
             self.direct = false;
@@ -80,7 +124,7 @@ impl Opening<'_> {
         write: bool,
     ) -> Result<(FormatAccess<File>, Header), OpenError> {
         let image = path.display().to_string();
-        self.enter(&image, &file, not_direct, write)?;
+        self.enter(&image, &file, not_direct, write, true)?;
         let header = read_header(&image, &file)?;
         let backing = match &header.backing {
             None => None,
@@ -92,6 +136,11 @@ impl Opening<'_> {
                 }
             })?),
         };
+        if self.ids.first() == Some(&file.id)
+            && let Some(backing) = &backing
+        {
+            self.base = base(&file, &header, &self.states, backing.size());
+        }
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let storage = storage(path, &file, write)?;
             let qcow2 = Qcow2::<File>::builder(storage).write(write).backing(backing).data_file(None);
@@ -127,7 +176,7 @@ impl Opening<'_> {
         if is_qcow2 {
             return Ok(self.qcow2(&path, file, not_direct.as_deref(), false)?.0);
         }
-        self.enter(&image, &file, not_direct.as_deref(), false)?;
+        self.enter(&image, &file, not_direct.as_deref(), false, false)?;
         let storage = storage(&path, &file, false).map_err(|e| imago_error(&image, e))?;
         let raw = Raw::builder(storage).open(DenyImplicitOpenGate::default()).map_err(|e| imago_error(&image, e))?;
         Ok(FormatAccess::new(raw))

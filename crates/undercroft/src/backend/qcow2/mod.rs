@@ -5,6 +5,7 @@
 
 mod chain;
 mod header;
+mod own;
 
 pub use header::{Header, Refusal, bytes_needed, check_l1, parse};
 
@@ -20,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use undercroft_cache::{Extent, Io, IoDone, IoError, IoKind, limits};
+use undercroft_cache::{Base, Extent, Io, IoDone, IoError, IoKind, limits};
 use undercroft_host::{Crew, DiskFile, OpenFile, Work};
 
 /// Operations of one disk that are carried out at a time.
@@ -36,12 +37,13 @@ pub struct Qcow2 {
     geometry: Geometry,
     depth: usize,
     direct: bool,
+    base: Option<Base>,
 }
 
 impl Qcow2 {
     /// Opens the image in `file`.
     pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<String>) -> Result<Self, OpenError> {
-        let chain::Chain { access, header, file, direct, depth, claims } =
+        let chain::Chain { access, header, file, direct, depth, claims, base } =
             chain::open(spec, file, not_direct.as_deref())?;
         let size = header.size_bytes;
         if !size.is_multiple_of(SECTOR) {
@@ -73,7 +75,7 @@ impl Qcow2 {
         let failed =
             |source| OpenError::Io { image: spec.location.clone(), doing: "setting up I/O for the image", source };
         let crew = Crew::new("qcow2", THREADS, image).map_err(failed)?;
-        Ok(Self { crew, geometry, depth, direct })
+        Ok(Self { crew, geometry, depth, direct, base })
     }
 }
 
@@ -104,6 +106,10 @@ impl Backend for Qcow2 {
 
     fn inflight(&self) -> usize {
         self.crew.inflight()
+    }
+
+    fn take_base(&mut self) -> Option<Base> {
+        self.base.take()
     }
 }
 

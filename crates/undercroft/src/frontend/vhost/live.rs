@@ -110,6 +110,7 @@ impl Daemon {
             readahead_bytes: 0,
             write_allocate: true,
             exclusive: Default::default(),
+            share: None,
         };
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };
