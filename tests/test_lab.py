@@ -57,6 +57,20 @@ def record(title, disk_mib, **more):
     } | more
 
 
+def exclusive_record(disk_mib):
+    """The exclusive arm, with Undercroft's own counters."""
+    exclusive = dict.fromkeys(
+        ("hot_blocks", "probation_blocks", "cold_blocks", "evictions", "evictions_cached", "captures_tried", "captures",
+         "early_tried", "early", "early_lapsed", "age_read", "age_write"), 0,
+    )  # fmt: skip
+    exclusive |= {"state": "delayed", "early_tried": 400, "early": 300, "hot_blocks": 1234}
+    counters = {"hit_blocks": 30, "miss_blocks": 60, "joined_blocks": 10}
+    own = {"process_read_bytes": int(disk_mib * MIB), "copying_seconds": 0.5, "disks": [{"counters": counters, "exclusive": exclusive}]}
+    made = record("exclusive", disk_mib, end={"own": own})
+    made["measured"]["own"] = own
+    return made
+
+
 MACHINE = {"cpu": "CPU", "cpus": 2, "kernel": "6.1-x", "qemu": "7.2", "accelerator": "tcg"}
 
 
@@ -74,7 +88,7 @@ def results(tmp_path, ours=70, perfect_saved=400):
     s.add("a", "direct", record("O_DIRECT", 100, perfect=[(1000, perfect_saved)], inclusive_lru=[(1000, 50)], hits=[(1000, 0)]))
     s.add("a", "default", record("host page cache", 110, hits=[(1000, 20)]))
     s.add("a", "undercroft-lru", record("inclusive, LRU", 95))
-    s.add("a", "undercroft-auto", record("exclusive", ours))
+    s.add("a", "undercroft-auto", exclusive_record(ours))
     s.finish("a")
     return s
 
@@ -247,6 +261,7 @@ def test_the_report_marks_what_was_not_reached(tmp_path):
     assert "| zeroing | 0.25 | 0.0 % | -10.0 % | 5.0 % | **30.0 %** | 40.0 % | 75 % |" in good
     assert "2x the best inclusive | 10.0 % | 30.0 % | reached" in good
     assert "80 % of perfect exclusive | 32.0 % | 30.0 % | **not reached**" in good
+    assert "| a | exclusive | delayed | 0 | 0 | 0 of 0 (-) | 300 of 400 (75 %) | 0 | 0 / 0 | 1,234 / 0 / 0 | 5.0 % |" in good
     assert "Nowhere by more than a point." in good and "![a.svg](a.svg)" in good
     bad = report.full(results(tmp_path, ours=97).data, [], why=[{"cells": "^a$", "against": ["undercroft-lru"], "text": "Because."}])
     assert "inclusive, LRU saved 5.0 %, exclusive 3.0 %. Because." in bad
@@ -265,10 +280,7 @@ def test_a_report_without_the_exclusive_arm_says_so(tmp_path):
 
 def test_disagreeing_counts_are_shown(tmp_path):
     s = results(tmp_path)
-    s.data["cells"]["a"]["arms"]["undercroft-auto"]["measured"]["own"] = {
-        "process_read_bytes": 80 * MIB,
-        "disks": [{"counters": {"hit_blocks": 1, "miss_blocks": 1, "joined_blocks": 0}}],
-    }
+    s.data["cells"]["a"]["arms"]["undercroft-auto"]["measured"]["own"]["process_read_bytes"] = 80 * MIB
     s.data["cells"]["a"]["arms"]["direct"]["measured"]["read_bytes"] = [50 * MIB]
     text = report.full(s.data, [])
     assert "a, exclusive: 70.0 MiB by its own count, 80.0 MiB by the kernel's" in text

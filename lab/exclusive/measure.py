@@ -20,7 +20,7 @@ VMSTAT = (
 # Of the serving process's control group; version 1 has only the first two, version 2 only the others.
 GROUP = ("pgpgin", "pgpgout", "pgscan", "pgsteal", "workingset_refault_file", "workingset_refault_anon")
 TRACING = Path("/sys/kernel/tracing")
-INSTANCE = "undercroft-lab"
+INSTANCE = "undercroft-lab-"
 
 
 def table(text):
@@ -125,11 +125,16 @@ class ReclaimTrace:
     def __init__(self, pids):
         self.pids = pids
         self.scanned = self.reclaimed = 0
-        self.folder = TRACING / "instances" / INSTANCE
+        self.folder = TRACING / "instances" / f"{INSTANCE}{os.getpid()}"
         self.fd = self.thread = None
 
     def __enter__(self):
         try:
+            # Left-overs of runs that were killed.
+            for old in self.folder.parent.glob(f"{INSTANCE}*"):
+                if not Path("/proc", old.name.removeprefix(INSTANCE)).exists():
+                    with contextlib.suppress(OSError):
+                        old.rmdir()
             self.folder.mkdir(exist_ok=True)
             (self.folder / "options" / "record-tgid").write_text("1")
             (self.folder / "events" / self.EVENT / "enable").write_text("1")

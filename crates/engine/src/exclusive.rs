@@ -143,6 +143,16 @@ pub struct ExclusiveStats {
 
 /// Youngest age at which pages are copied, in transfers.
 const AGE_MIN: f64 = 64.0;
+/// Pages whose copy lapsed are not copied again before so many transfers: one for so many pages of the guest.
+const KEPT_AGE_MIN_PART: u32 = 8;
+/// Early copies of a class that are remembered.
+const YIELD_MEMORY: u32 = 8192;
+/// Early copies of a class from which what they bring is known.
+const YIELD_SURE: u32 = 1024;
+/// A class gives way if it brings so many times less than the best one.
+const YIELD_BEHIND: f64 = 2.0;
+/// Of a class that gives way one page in so many is copied all the same.
+const YIELD_SAMPLE: u32 = 16;
 /// Part of the early copies that may come too late.
 const LATE_PART: f64 = 0.03;
 /// How far one copy moves the age.
@@ -181,7 +191,47 @@ pub struct Exclusive {
     /// Pages to copy again: page, the transfer that filled it, when.
     again: VecDeque<(u32, u32, u32)>,
     credit: u32,
+    yields: Yields,
     stats: ExclusiveStats,
+}
+
+/// What early copies of each class bring: how many of the latest ones were still there when their eviction was proved.
+///
+/// Pages whose ages at eviction vary widely bring little for the room they take; where room is short they give way to
+/// those that can be copied just in time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Yields {
+    made: [u32; 3],
+    paid: [u32; 3],
+    turn: u32,
+}
+
+impl Yields {
+    fn made(&mut self, class: Class) {
+        let i = class as usize;
+        self.made[i] += 1;
+        if self.made[i] >= YIELD_MEMORY {
+            self.made[i] /= 2;
+            self.paid[i] /= 2;
+        }
+    }
+
+    fn paid(&mut self, class: Class) {
+        let i = class as usize;
+        self.paid[i] = (self.paid[i] + 1).min(self.made[i]);
+    }
+
+    /// Whether a page of this class is worth a copy now.
+    fn worth(&mut self, class: Class) -> bool {
+        let part = |i: usize| f64::from(self.paid[i]) / f64::from(self.made[i].max(1));
+        let i = class as usize;
+        let best = (0..3).filter(|&k| self.made[k] >= YIELD_SURE).map(part).fold(0.0, f64::max);
+        if self.made[i] < YIELD_SURE || part(i) * YIELD_BEHIND >= best {
+            return true;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        self.turn.is_multiple_of(YIELD_SAMPLE)
+    }
 }
 
 impl Exclusive {
@@ -200,6 +250,7 @@ impl Exclusive {
             next: [1; 2],
             again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
             credit: 0,
+            yields: Yields::default(),
             stats: ExclusiveStats::default(),
         }
     }
@@ -290,6 +341,9 @@ impl Exclusive {
         self.stats.evictions += 1;
         if let Some(slot) = index.peek(left.block) {
             self.stats.evictions_cached += 1;
+            if index.tier(slot) == Tier::Probation {
+                self.yields.paid(left.class);
+            }
             index.set_tier(slot, Tier::Hot);
             return Departure::Kept;
         }
@@ -343,9 +397,14 @@ impl Exclusive {
 
     /// A block was evicted and its content is gone: if no early copy was tried, or one was in vain, it came too late.
     fn lost(&mut self, what: &Resident) {
+        // Copies made again must not crowd out first ones.
+        let least = match what.class {
+            Class::Kept => f64::from(self.residency.pages() / KEPT_AGE_MIN_PART).max(AGE_MIN),
+            Class::Read | Class::Write => AGE_MIN,
+        };
         let age = &mut self.ages[what.class as usize];
         if what.doubtful || what.class != Class::Kept && f64::from(what.age) < *age {
-            *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(AGE_MIN);
+            *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(least);
         }
     }
 
@@ -359,10 +418,14 @@ impl Exclusive {
         while looks < LOOKS_MAX {
             looks += 1;
             let due = self.next_due()?;
+            if !self.yields.worth(due.what.class) {
+                continue;
+            }
             if let Some(slot) = index.peek(due.what.block) {
                 // it need not be copied: it is here
                 if index.tier(slot) == Tier::Cold {
                     index.set_tier(slot, Tier::Probation);
+                    self.yields.made(due.what.class);
                 }
                 continue;
             }
@@ -415,6 +478,7 @@ impl Exclusive {
     pub fn copied(&mut self, index: &mut Index, due: &Due, held: bool, slot: Option<Slot>) {
         if held {
             self.stats.early += 1;
+            self.yields.made(due.what.class);
             let age = &mut self.ages[due.what.class as usize];
             let most = f64::from(self.residency.memory());
             *age = (*age * (1.0 + AGE_STEP * LATE_PART)).min(most);

@@ -31,7 +31,7 @@ const PROBATION: u8 = 2;
 const PROVEN: u8 = 4;
 
 /// The part of the slots that probation may take from hot blocks: one in so many.
-pub const PROBATION_PART: u32 = 12;
+pub const PROBATION_PART: u32 = 32;
 
 #[derive(Debug)]
 pub(crate) struct Tiers {

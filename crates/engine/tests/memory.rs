@@ -1,6 +1,6 @@
 //! The memory that an index takes is fixed, and within its part of the budget of 64 bytes per cached block.
 
-use undercroft_engine::{Access, Index, PolicyKind};
+use undercroft_engine::{Access, Exclusive, Index, PolicyKind};
 
 /// What the index may take of the 64 bytes; the cache core needs the rest.
 const BYTES_PER_SLOT_MAX: f64 = 50.0;
@@ -52,4 +52,19 @@ fn resizing_and_switching_keep_to_the_budget() {
             assert_eq!(index.memory_bytes(), Index::new(next, 5_000).memory_bytes(), "{kind} switched to {next}");
         }
     }
+}
+
+#[test]
+fn what_is_known_of_a_guest_takes_at_most_34_bytes_a_page_and_tiers_9_a_slot() {
+    // what the comparison with an inclusive cache takes depends on the capacity alone
+    let fixed = Exclusive::bytes_for(0, 4096);
+    for pages in [1 << 14, 49_152, 1 << 20, 3 << 20] {
+        let per_page = (Exclusive::bytes_for(pages, 4096) - fixed) as f64 / f64::from(pages);
+        assert!(per_page <= 34.0, "{pages} pages: {per_page:.1} bytes each");
+    }
+    let mut index = Index::new(PolicyKind::Lru, 50_000);
+    let before = index.memory_bytes();
+    index.set_tiers(true);
+    let per_slot = (index.memory_bytes() - before) as f64 / 50_000.0;
+    assert!(per_slot <= 9.1, "{per_slot} bytes a slot");
 }

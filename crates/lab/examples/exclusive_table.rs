@@ -14,6 +14,9 @@ fn main() {
             continue;
         }
         for zeroing in [true, false] {
+            if !zeroing && std::env::args().nth(2).is_some() {
+                continue;
+            }
             for n in [0.25, 0.5, 1.0] {
                 let blocks = (f64::from(pages) * 1.15 * n) as u32;
                 let set = (f64::from(pages) * 1.15 * if load == "loop" { 1.5 } else { 2.0 }) as u64;
@@ -29,7 +32,8 @@ fn main() {
                     ("hx-s3", Placement::Exclusive(ways), PolicyKind::S3Fifo),
                     ("hx-wt", Placement::Exclusive(ways), PolicyKind::WTinyLfu),
                 ];
-                for (name, placement, policy) in arms {
+                let few = std::env::args().nth(2).is_some();
+                for (name, placement, policy) in arms.into_iter().filter(|a| !few || a.0.ends_with("s3")) {
                     let mut guest = Guest::new(GuestOptions { pages, free_pages: pages / 50, zeroing });
                     let mut host = Host::new(placement, policy, blocks, pages);
                     host.opaque = load == "opaque";

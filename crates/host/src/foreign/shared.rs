@@ -80,17 +80,28 @@ impl SharedFile {
         if data >= end {
             return Ok(range.end());
         }
-        let hole = seek(&self.file, SeekFrom::Hole(data * page))?.div_ceil(page).clamp(data + 1, end);
-        let run = PageRun { first: data, count: (hole - data).min(LOOK_PAGES) };
+        let run = PageRun { first: data, count: (end - data).min(LOOK_PAGES) };
         if self.huge {
             out.push(Extent { run, flags: PageFlags::PRESENT | PageFlags::HUGE });
-        } else {
-            // Allocated pages may be swapped out, and reading them would bring them in.
-            let view = View::new(&self.file, run)?;
-            view.resident(|there, run| {
-                let flags = if there { PageFlags::PRESENT } else { PageFlags::SWAPPED };
-                out.push(Extent { run, flags: flags | PageFlags::FILE });
-            })?;
+            return Ok(run.end());
+        }
+        // Pages may be allocated and swapped out; reading them would bring them in. Looking for the next hole instead would
+        // walk to it, however far it is, in every call.
+        let mut missing = Vec::new();
+        View::new(&self.file, run)?.resident(|there, run| {
+            if there {
+                out.push(Extent { run, flags: PageFlags::PRESENT | PageFlags::FILE });
+            } else {
+                missing.push(run);
+            }
+        })?;
+        for run in missing {
+            // The first page with data in what is not in memory: from there on it is swapped out.
+            let data = seek(&self.file, SeekFrom::Data(run.first * page)).map_or(u64::MAX, |at| at / page);
+            if data < run.end() {
+                let run = PageRun { first: data, count: run.end() - data };
+                out.push(Extent { run, flags: PageFlags::SWAPPED | PageFlags::FILE });
+            }
         }
         Ok(run.end())
     }

@@ -328,8 +328,8 @@ pub enum AttachForm {
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll", "memory"]))]
 #[command(override_usage = "undercroft set [OPTIONS] DISK\n       undercroft set [OPTIONS] --memory SIZE")]
 #[command(after_long_help = "\
-Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio. What is
-cached and fits stays, both ways.
+Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
+What is cached and fits stays, both ways.
 
 Examples:
   undercroft set web:root --size 1GiB
@@ -363,16 +363,19 @@ pub struct SetArgs {
 /// `undercroft ksm`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-KSM is the kernel's own merging of equal pages, of all processes that marked memory for it: QEMU marks the RAM of its
-guests (mem-merge=on, its default). It merges private anonymous memory only. RAM that is shared with another process, as
-vhost-user needs it (memory-backend-memfd or -file with share=on), is never merged, whatever is set here.
+KSM is the kernel's own merging of equal pages, of all processes that marked memory for it:
+QEMU marks the RAM of its guests (mem-merge=on, its default). It merges private anonymous
+memory only. RAM that is shared with another process, as vhost-user needs it
+(memory-backend-memfd or -file with share=on), is never merged, whatever is set here.
 
-WARNING, side channels: merging lets a guest find out, by how long its own writes take, whether another guest holds the
-same page. Keys, addresses and versions of programs leak that way, and Rowhammer attacks have changed merged pages. Use it
-only among guests that may know each other's memory.
+WARNING, side channels: merging lets a guest find out, by how long its own writes take,
+whether another guest holds the same page. Keys, addresses and versions of programs leak that
+way, and Rowhammer attacks have changed merged pages. Use it only among guests that may know
+each other's memory.
 
-`status` reads /sys and /proc itself and needs no daemon; guests of other users are told only to root. `on` and `off` go
-through the daemon, because it keeps what it found and puts it back when it ends, after a crash when it is started again.
+`status` reads /sys and /proc itself and needs no daemon; guests of other users are told only
+to root. `on` and `off` go through the daemon, because it keeps what it found and puts it back
+when it ends, after a crash when it is started again.
 
 Examples:
   undercroft ksm status

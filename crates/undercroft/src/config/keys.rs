@@ -405,6 +405,13 @@ pub const SCAN: Section = Section {
             "Longest time between two scans: while they find nothing."
         ),
         key!(
+            "track_writes",
+            "boolean",
+            "`false`",
+            "",
+            "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan need not read the others. Costs the guest a fault for each page that it writes to after a scan, and takes the notes from other programs that use them (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
+        ),
+        key!(
             "memory",
             "size",
             "`64MiB`",

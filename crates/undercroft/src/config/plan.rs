@@ -47,6 +47,8 @@ pub struct ScanPlan {
     pub period_min: Duration,
     /// Longest; at least the shortest.
     pub period_max: Duration,
+    /// Whether the kernel is to note which pages of private memory are written to.
+    pub track_writes: bool,
     /// Most that the index takes, in bytes.
     pub memory_bytes: u64,
     /// Where the process numbers of VMs stand that do not connect over vhost-user: VM and absolute path.
@@ -60,6 +62,7 @@ impl fmt::Display for ScanPlan {
         }
         let (min, max) = (Time::from(self.period_min), Time::from(self.period_max));
         write!(f, "every {min} to {max} at {} of a core, {} of memory", self.cpu, Size(self.memory_bytes))?;
+        f.write_str(if self.track_writes { ", writes tracked" } else { "" })?;
         self.pid_files.iter().try_for_each(|(vm, path)| write!(f, ", {vm} by {}", path.display()))
     }
 }

@@ -145,6 +145,7 @@ impl Reader {
                 cpu: t.unit("cpu", "a percentage", "\"5%\"", Percent::from_str),
                 period_min: t.time("period_min"),
                 period_max: t.time("period_max"),
+                track_writes: t.boolean("track_writes"),
                 memory: t.size("memory"),
                 lines: Lines::new(),
             };

@@ -245,8 +245,9 @@ impl<'m> Resolver<'m> {
             }
             pid_files.push((vm.clone(), path));
         }
+        let track_writes = s.track_writes.unwrap_or(false);
         let cpu = s.cpu.unwrap_or(keys::SCAN_CPU_DEFAULT);
-        ScanPlan { enabled, cpu, period_min, period_max, memory_bytes, pid_files }
+        ScanPlan { enabled, cpu, period_min, period_max, track_writes, memory_bytes, pid_files }
     }
 
     fn memory(&mut self, spec: &ServeSpec) -> u64 {

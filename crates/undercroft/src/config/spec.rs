@@ -104,6 +104,8 @@ pub struct ScanSpec {
     pub period_min: Option<Time>,
     /// `period_max`.
     pub period_max: Option<Time>,
+    /// `track_writes`.
+    pub track_writes: Option<bool>,
     /// `memory`.
     pub memory: Option<Size>,
     /// Lines of the keys.

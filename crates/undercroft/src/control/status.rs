@@ -122,6 +122,9 @@ pub struct ScanStatus {
     pub lookahead_misses: u64,
     /// Contents that the index had no room for.
     pub unindexed_pages: u64,
+    /// Pages not read because the kernel knows that they have not changed (`track_writes`).
+    #[serde(default)]
+    pub unread_pages: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
     /// Cached blocks found in guests, counted in each pass.
@@ -143,7 +146,7 @@ impl ScanStatus {
             pass_seconds: seconds(r.pass_ns),
             cpu_seconds: seconds(r.cpu_ns),
             cpu_limit_percent: plan.cpu.value(),
-            read_pages: r.walked.present.saturating_sub(r.walked.unreadable),
+            read_pages: r.walked.present.saturating_sub(r.walked.unreadable + r.unread_pages),
             hole_pages: r.walked.absent + r.walked.zero_frames,
             swapped_pages: r.walked.swapped,
             unreadable_pages: r.walked.unreadable,
@@ -153,6 +156,7 @@ impl ScanStatus {
             lookahead_hits: r.lookahead_hits,
             lookahead_misses: r.lookahead_misses,
             unindexed_pages: r.unindexed,
+            unread_pages: r.unread_pages,
             index_bytes: r.index_bytes,
             found_blocks: r.found_blocks,
             cooled_blocks: r.cooled_blocks,

@@ -154,7 +154,7 @@ impl Keeper {
         let keeps = |name: &str| wanted.iter().any(|(w, _)| *w == name);
         let advised = keeps("advisor_mode");
         let names = self.saved.entries().iter().map(|e| e.name.clone());
-        let dropped: Vec<String> = names.filter(|n| !keeps(n) && !(advised && n == "pages_to_scan")).collect();
+        let dropped: Vec<String> = names.filter(|n| !(keeps(n) || advised && n == "pages_to_scan")).collect();
         self.put_back(dropped);
         self.refused.clear();
         for (name, value) in &wanted {

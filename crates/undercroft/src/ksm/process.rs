@@ -192,7 +192,7 @@ mod tests {
         for (command, name) in [
             ("qemu\0-name\0web", "web"),
             ("qemu\0-name\0guest=a b,process=x", "a b"),
-            ("/usr/bin/qemu-kvm\0-m\064", "qemu-kvm"),
+            ("/usr/bin/qemu-kvm\0-m\x0064", "qemu-kvm"),
             ("qemu\0-name\0\u{1b}[2Jx", "[2Jx"),
             ("qemu\0-name", "qemu"),
             ("", ""),

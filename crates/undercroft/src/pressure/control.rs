@@ -255,10 +255,6 @@ mod tests {
             World { control: Control::new(RULES), disks: disks.to_vec(), now_ns: 100 * S }
         }
 
-        fn held(&self) -> u64 {
-            self.disks.iter().map(|d| d.held_bytes).sum()
-        }
-
         /// Goes on by `ns` and takes a reading.
         fn after(&mut self, ns: u64, stalled: bool, short_bytes: u64) -> u64 {
             self.now_ns += ns;

@@ -194,6 +194,11 @@ impl ContentIndex {
         seen
     }
 
+    /// The content that a page had when it was last seen, in this pass or the one before; `None` if that is not kept.
+    pub fn last_hash(&self, place: Place) -> Option<ContentHash> {
+        ContentHash::new(self.shadow(place)?)
+    }
+
     /// Whether some guest holds this content: seen in this pass, or in the last.
     pub fn contains(&self, hash: ContentHash) -> bool {
         let hash = hash.get();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::{ContentHash, ContentKey};
-use undercroft_host::foreign::{Batch, PAGE_BYTES, Piece};
+use undercroft_host::foreign::{Batch, PAGE_BYTES, PageRun, Piece};
 use undercroft_host::idle::{lowest_priority, thread_cpu_ns};
 use undercroft_host::{now_ns, set_thread_name};
 
@@ -42,6 +42,8 @@ pub struct Guest<D> {
     pub ram: Vec<Source>,
     /// The disks that it may hold blocks of.
     pub disks: Vec<D>,
+    /// For each piece of `ram` the pages that may have changed since the pass before, in order, if the kernel knows.
+    pub changed: Option<Vec<Vec<PageRun>>>,
 }
 
 /// What a cache did with contents that a guest holds.
@@ -89,6 +91,8 @@ pub struct Report {
     pub lookahead_misses: u64,
     /// Contents that the index had no room for.
     pub unindexed: u64,
+    /// Pages not read because the kernel knows that they have not changed.
+    pub unread_pages: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
     /// Blocks of disks found in guests, once for every pass.
@@ -134,6 +138,8 @@ impl Patrol {
             shared: shared.clone(),
             cpu_ns: 0,
             said: Vec::new(),
+            read: Vec::new(),
+            begun: 0,
         };
         let thread = std::thread::Builder::new().name("undercroft-scan".into()).spawn(move || {
             set_thread_name("undercroft-scan");
@@ -184,14 +190,24 @@ struct Scanner<C: Cache> {
     cpu_ns: u64,
     /// Problems that the log has already.
     said: Vec<String>,
+    /// What the last pass read to the end, by the number of the source: only of that is the index in the know.
+    read: Vec<Option<(String, PageRun)>>,
+    /// Passes since the scanner started, also those that did not end.
+    begun: u64,
 }
+
+/// Every so many passes everything is read, whatever the kernel says: what it notes can miss a page.
+const ALL_EVERY: u64 = 8;
 
 /// What one pass did.
 #[derive(Default)]
 struct Pass {
     walked: Walked,
     zero: u64,
+    unread: u64,
     told: Told,
+    /// As `Scanner::read`, of this pass.
+    read: Vec<Option<(String, PageRun)>>,
 }
 
 impl<C: Cache> Scanner<C> {
@@ -240,6 +256,7 @@ impl<C: Cache> Scanner<C> {
         let (guests, mut problems) = self.cache.guests();
         let known = guests.len();
         self.index.begin_pass();
+        self.begun += 1;
         let mut pass = Pass::default();
         let mut number = 0;
         for mut guest in guests {
@@ -256,6 +273,7 @@ impl<C: Cache> Scanner<C> {
                 return;
             }
         }
+        self.read = std::mem::take(&mut pass.read);
         // What is gone need not be kept in mind for look-ahead.
         for gone in number..SOURCES_MAX.min(number + 64) {
             self.index.remove_source(gone as u16);
@@ -274,6 +292,7 @@ impl<C: Cache> Scanner<C> {
         r.lookahead_hits += stats.lookahead_hits;
         r.lookahead_misses += stats.lookahead_misses;
         r.unindexed += stats.full;
+        r.unread_pages += pass.unread;
         r.index_bytes = self.index.bytes() as u64;
         r.found_blocks += pass.told.blocks;
         r.cooled_blocks += pass.told.cooled;
@@ -294,12 +313,19 @@ impl<C: Cache> Scanner<C> {
         let first = *number as u16;
         let mut pending: Vec<ContentHash> = Vec::with_capacity(TELL_MAX);
         let mut result = Ok(());
+        let all = self.begun.is_multiple_of(ALL_EVERY);
+        let mut changed =
+            guest.changed.take().filter(|c| !all && c.len() == guest.ram.len()).unwrap_or_default().into_iter();
         for source in &mut guest.ram {
+            let (changed, name) = (changed.next(), (guest.name.clone(), source.range()));
+            let known = self.read.get(*number).is_some_and(|r| r.as_ref() == Some(&name));
+            let changed = changed.filter(|_| known);
             if *number >= SOURCES_MAX {
                 return Err(io::Error::other(format!("there are more than {SOURCES_MAX} pieces of guest memory")));
             }
             let own = first..=*number as u16;
-            result = self.source(source, own, &mut pending, &guest.disks, pass);
+            result = self.source(source, own, changed.as_deref(), &mut pending, &guest.disks, pass);
+            pass.read.push(result.is_ok().then_some(name));
             pass.walked.add(&source.walked());
             *number += 1;
             if result.is_err() || self.stopping() {
@@ -315,30 +341,33 @@ impl<C: Cache> Scanner<C> {
         &mut self,
         source: &mut Source,
         own: std::ops::RangeInclusive<u16>,
+        changed: Option<&[PageRun]>,
         pending: &mut Vec<ContentHash>,
         disks: &[C::Disk],
         pass: &mut Pass,
     ) -> io::Result<()> {
-        while let Some(mut runs) = source.look()? {
-            while !runs.is_empty() {
-                source.copy(&mut runs, Piece::Whole, &mut self.batch)?;
-                for i in 0..self.batch.len() {
-                    let page = self.batch.page(i);
-                    if is_zero(page) {
-                        pass.zero += 1;
-                        continue;
-                    }
-                    let hash = self.hash.of(page);
-                    let place = Place { source: *own.end(), page: source.number(self.batch.numbers()[i]) };
-                    // What the same guest holds twice need be told once.
-                    match self.index.see(place, hash) {
-                        Seen::Again(at) if own.contains(&at.source) => {}
-                        _ => pending.push(hash),
+        while let Some(runs) = source.look()? {
+            let (pieces, number) = (split(runs, changed), *own.end());
+            for (may_have_changed, mut runs) in pieces {
+                if !may_have_changed {
+                    // The pages whose content is not remembered are read after all.
+                    let pages = std::mem::take(&mut runs).into_iter().flat_map(|r| r.first..r.end());
+                    for page in pages {
+                        let place = Place { source: number, page: source.number(page) };
+                        match self.index.last_hash(place) {
+                            Some(hash) => {
+                                self.read_all(source, &mut runs, &own, pending, disks, pass)?;
+                                pass.unread += 1;
+                                self.seen(place, hash, &own, pending);
+                                if pending.len() >= TELL_MAX {
+                                    self.tell(pending, disks, pass);
+                                }
+                            }
+                            None => runs.push(PageRun { first: page, count: 1 }),
+                        }
                     }
                 }
-                if pending.len() + undercroft_host::foreign::BATCH_PAGES > TELL_MAX {
-                    self.tell(pending, disks, pass);
-                }
+                self.read_all(source, &mut runs, &own, pending, disks, pass)?;
                 self.rest();
                 if self.stopping() {
                     return Ok(());
@@ -346,6 +375,51 @@ impl<C: Cache> Scanner<C> {
             }
         }
         Ok(())
+    }
+
+    /// Reads pages and takes note of what they hold.
+    fn read_all(
+        &mut self,
+        source: &mut Source,
+        runs: &mut Vec<PageRun>,
+        own: &std::ops::RangeInclusive<u16>,
+        pending: &mut Vec<ContentHash>,
+        disks: &[C::Disk],
+        pass: &mut Pass,
+    ) -> io::Result<()> {
+        while !runs.is_empty() && !self.stopping() {
+            source.copy(runs, Piece::Whole, &mut self.batch)?;
+            for i in 0..self.batch.len() {
+                let page = self.batch.page(i);
+                if is_zero(page) {
+                    pass.zero += 1;
+                    continue;
+                }
+                let hash = self.hash.of(page);
+                let place = Place { source: *own.end(), page: source.number(self.batch.numbers()[i]) };
+                self.seen(place, hash, own, pending);
+            }
+            if pending.len() + undercroft_host::foreign::BATCH_PAGES > TELL_MAX {
+                self.tell(pending, disks, pass);
+            }
+            self.rest();
+        }
+        Ok(())
+    }
+
+    /// A page of the guest with the pieces `own` holds this content.
+    fn seen(
+        &mut self,
+        place: Place,
+        hash: ContentHash,
+        own: &std::ops::RangeInclusive<u16>,
+        pending: &mut Vec<ContentHash>,
+    ) {
+        // What the same guest holds twice need be told once.
+        match self.index.see(place, hash) {
+            Seen::Again(at) if own.contains(&at.source) => {}
+            _ => pending.push(hash),
+        }
     }
 
     fn tell(&mut self, pending: &mut Vec<ContentHash>, disks: &[C::Disk], pass: &mut Pass) {
@@ -361,6 +435,31 @@ impl<C: Cache> Scanner<C> {
     }
 }
 
+/// Divides runs into pages that may have changed and pages that have not, in order. Without knowledge all may have.
+fn split(runs: Vec<PageRun>, changed: Option<&[PageRun]>) -> Vec<(bool, Vec<PageRun>)> {
+    let Some(changed) = changed else { return vec![(true, runs)] };
+    let mut pieces: Vec<(bool, Vec<PageRun>)> = Vec::new();
+    for run in runs {
+        let mut at = run.first;
+        while at < run.end() {
+            // The first change that does not end before here.
+            let next = changed.get(changed.partition_point(|c| c.end() <= at));
+            let (is_changed, end) = match next {
+                Some(c) if c.first <= at => (true, c.end().min(run.end())),
+                Some(c) => (false, c.first.min(run.end())),
+                None => (false, run.end()),
+            };
+            let piece = PageRun { first: at, count: end - at };
+            match pieces.last_mut() {
+                Some((kind, list)) if *kind == is_changed => list.push(piece),
+                _ => pieces.push((is_changed, vec![piece])),
+            }
+            at = end;
+        }
+    }
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,7 +467,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::time::Instant;
-    use undercroft_host::foreign::{PageRun, SharedFile};
+    use undercroft_host::foreign::SharedFile;
 
     const KEY: u64 = 5;
 
@@ -377,6 +476,8 @@ mod tests {
         guests: Vec<(&'static str, Vec<File>, Vec<u8>)>,
         kept: Arc<Mutex<Vec<BTreeSet<ContentHash>>>>,
         told: Arc<Mutex<Vec<(u8, usize)>>>,
+        /// What the kernel is made to say has changed, of each guest's only piece.
+        changed: Option<Vec<PageRun>>,
     }
 
     fn memory_file(pages: u64, contents: &[(u64, u8)]) -> File {
@@ -405,6 +506,7 @@ mod tests {
                 name: name.to_string(),
                 ram: files.iter().map(source).collect(),
                 disks: disks.clone(),
+                changed: self.changed.clone().map(|c| vec![c]),
             };
             (self.guests.iter().map(guest).collect(), vec!["one guest is shy".to_string()])
         }
@@ -452,6 +554,7 @@ mod tests {
             guests: vec![("web", vec![web.try_clone().unwrap()], vec![0, 7]), ("db", vec![db], vec![1])],
             kept: kept.clone(),
             told: told.clone(),
+            changed: None,
         };
         let patrol = Patrol::start(toy, ContentKey::from_seed(KEY), settings(10)).unwrap();
         let report = until(&patrol, |r| r.passes >= 2);
@@ -483,6 +586,7 @@ mod tests {
             guests: vec![("web", vec![file], vec![0])],
             kept: Arc::new(Mutex::new(vec![BTreeSet::new()])),
             told: told.clone(),
+            changed: None,
         };
         let slow = Settings { cpu_percent: 0.1, ..settings(1) };
         let patrol = Patrol::start(toy, ContentKey::from_seed(KEY), slow).unwrap();
@@ -494,5 +598,54 @@ mod tests {
         patrol.stop();
         assert_eq!(patrol.report().passes, 0, "stopped in the middle");
         assert!(lock(&told).iter().all(|(_, n)| *n <= TELL_MAX));
+    }
+
+    #[test]
+    fn what_the_kernel_knows_unchanged_is_not_read_but_told() {
+        let file = memory_file(1000, &[(0, 1), (1, 2), (2, 0), (500, 3), (501, 4)]);
+        let kept = Arc::new(Mutex::new(vec![BTreeSet::new()]));
+        let toy = Toy {
+            guests: vec![("web", vec![file.try_clone().unwrap()], vec![0])],
+            kept: kept.clone(),
+            told: Arc::default(),
+            changed: Some(vec![PageRun { first: 1, count: 1 }, PageRun { first: 501, count: 400 }]),
+        };
+        let patrol = Patrol::start(toy, ContentKey::from_seed(KEY), settings(20)).unwrap();
+        let first = until(&patrol, |r| r.passes >= 1);
+        assert_eq!(first.unread_pages, 0, "the first pass reads everything");
+        // Pages 0 and 500 are not read any more: what is written to them now is not noticed until everything is read.
+        for page in [0u64, 1] {
+            file.write_all_at(&[page as u8 + 7; PAGE_BYTES], page * PAGE_BYTES as u64).unwrap();
+        }
+        let contents = |bytes: &[u8]| *lock(&kept) = vec![bytes.iter().map(|b| hash(*b)).collect()];
+        contents(&[1, 3, 7, 8]);
+        let before = patrol.report().passes;
+        until(&patrol, |r| r.passes >= before + 2);
+        let left = lock(&kept)[0].clone();
+        let passes = patrol.report().passes;
+        assert!(passes + 1 >= ALL_EVERY || left == [hash(7)].into(), "told of old 1 and 3, and of new 8");
+        let all = until(&patrol, |r| r.passes >= before + ALL_EVERY + 2);
+        assert!(lock(&kept)[0].is_empty(), "read at last");
+        patrol.stop();
+        assert!(all.unread_pages > 0 && all.unread_pages <= 2 * all.passes);
+        // Zeroes are not remembered, so they are read each time.
+        assert_eq!(all.zero_pages, all.passes);
+        assert_eq!(all.walked.present, 5 * all.passes);
+    }
+
+    #[test]
+    fn runs_are_split_where_changes_begin_and_end() {
+        let run = |first, count| PageRun { first, count };
+        assert_eq!(split(vec![run(0, 5)], None), [(true, vec![run(0, 5)])]);
+        assert_eq!(split(vec![run(0, 5), run(9, 1)], Some(&[])), [(false, vec![run(0, 5), run(9, 1)])]);
+        let got = split(vec![run(0, 10), run(20, 10)], Some(&[run(3, 2), run(8, 15), run(40, 1)]));
+        let want = [
+            (false, vec![run(0, 3)]),
+            (true, vec![run(3, 2)]),
+            (false, vec![run(5, 3)]),
+            (true, vec![run(8, 2), run(20, 3)]),
+            (false, vec![run(23, 7)]),
+        ];
+        assert_eq!(got, want);
     }
 }

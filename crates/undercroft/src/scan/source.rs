@@ -90,6 +90,19 @@ impl Source {
         Source { kind, range, next: range.first, walked: Walked::default(), extents: Vec::new() }
     }
 
+    /// The process and its pages, if that is what is behind it.
+    pub fn process(&self) -> Option<(&Arc<Process>, PageRun)> {
+        match &self.kind {
+            Kind::Process { process, .. } => Some((process, self.range)),
+            _ => None,
+        }
+    }
+
+    /// Its pages, by the numbers that `look` gives them.
+    pub fn range(&self) -> PageRun {
+        self.range
+    }
+
     /// Pages in it, absent ones included.
     pub fn pages(&self) -> u64 {
         self.range.count

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use undercroft_host::foreign::{
-    CachedFile, FileOfProcess, KPageFlags, Mapping, PAGE_BYTES, PageRun, Process, SharedFile, processes,
+    CachedFile, FileOfProcess, KPageFlags, Mapping, PAGE_BYTES, PageFlags, PageRun, Process, SharedFile, processes,
 };
 
 /// A mapping that QEMU keeps from its children is guest memory from this size on; smaller ones are ROMs and tables.
@@ -117,6 +117,26 @@ pub fn memory_of(pid: u32) -> io::Result<Vec<Source>> {
     let process = Arc::new(Process::open(pid)?);
     let frames = KPageFlags::open().ok().map(Arc::new);
     Ok(Found::default().guest(&process, "", &Arguments::default(), frames.as_ref())?.ram)
+}
+
+/// The pages of `ranges` that a process has written to since this was last asked, for each range; from now on the kernel notes
+/// them afresh. A page written to between the look and the note is missed: read everything now and then.
+///
+/// # Errors
+/// The process has ended, or may not be looked at.
+pub fn changes(process: &Process, ranges: &[PageRun]) -> io::Result<Vec<Vec<PageRun>>> {
+    let mut pagemap = process.pagemap()?;
+    let mut all = Vec::new();
+    for range in ranges {
+        let (mut extents, mut at) = (Vec::new(), range.first);
+        while at < range.end() {
+            at = pagemap.extents(PageRun { first: at, count: range.end() - at }, &mut extents)?.max(at + 1);
+        }
+        let changed = extents.iter().filter(|e| e.flags.has(PageFlags::SOFT_DIRTY));
+        all.push(changed.map(|e| e.run).collect());
+    }
+    process.forget_changes()?;
+    Ok(all)
 }
 
 /// What to do where another process's memory is closed to us.

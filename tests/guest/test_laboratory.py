@@ -24,9 +24,9 @@ def command(scratch, *arguments):
 
 
 def left_behind(scratch):
-    """Control groups, processes and tracing instances of the laboratory."""
-    found = [str(p) for p in Path("/sys/fs/cgroup").glob("**/undercroft-demo-*")]
-    found += [str(p) for p in Path("/sys/kernel/tracing/instances").glob("undercroft-lab*")]
+    """Control groups and tracing instances of runs that have ended, and processes of this one."""
+    named = [*Path("/sys/fs/cgroup").glob("**/undercroft-demo-*"), *Path("/sys/kernel/tracing/instances").glob("undercroft-lab-*")]
+    found = [str(p) for p in named if not Path("/proc", p.name.rsplit("-", 1)[1]).exists()]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -1,0 +1,84 @@
+//! What keeping a cache exclusive of its guest brings, below a simulated Linux guest, by the daemon's own engine.
+//!
+//! The bounds are those that real guests are measured against (`make lab-exclusive`); the simulated one is deterministic, so
+//! a change of the engine that loses more than it should fails here, at once.
+
+use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_lab::guest::{Guest, GuestOptions};
+use undercroft_lab::host::{Host, Placement};
+use undercroft_trace::synth::Zipf;
+
+const PAGES: u32 = 20_000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Load {
+    Uniform,
+    Zipf,
+    /// Uniform with 30 % writes.
+    Writes,
+    /// Zipf, and the guest's pages never hold what was read.
+    Opaque,
+}
+
+/// Hits of the second half of a run, in percent of its reads.
+fn hits(load: Load, zeroing: bool, part: f64, placement: Placement, policy: PolicyKind) -> f64 {
+    let blocks = (f64::from(PAGES) * part) as u32;
+    let set = u64::from(PAGES) * 2;
+    let mut guest = Guest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing });
+    let mut host = Host::new(placement, policy, blocks, PAGES);
+    host.opaque = load == Load::Opaque;
+    let mut zipf = Zipf::new(set as u32, 0.99, 5);
+    let (mut x, total) = (88_172_645_463_325_252u64, 24 * u64::from(PAGES));
+    let mut half = host.count;
+    for i in 0..total {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        let block = match load {
+            Load::Uniform | Load::Writes => (x >> 11) % set,
+            Load::Zipf | Load::Opaque => zipf.next().expect("endless"),
+        };
+        guest.access(block, load == Load::Writes && x % 10 < 3, &mut |g, t| host.transfer(g, t));
+        if i == total / 2 {
+            half = host.count;
+        }
+    }
+    100.0 * (host.count.hits - half.hits) as f64 / (host.count.reads - half.reads) as f64
+}
+
+const AUTO: Placement = Placement::Exclusive(ExclusiveMode::Auto);
+const DEFAULT: PolicyKind = PolicyKind::DEFAULT;
+
+#[test]
+fn a_guest_that_does_not_zero_pages_loses_next_to_nothing_against_one_that_tells() {
+    for load in [Load::Uniform, Load::Zipf, Load::Writes] {
+        for part in [0.25, 0.5] {
+            let (auto, perfect) =
+                (hits(load, false, part, AUTO, DEFAULT), hits(load, false, part, Placement::Perfect, DEFAULT));
+            println!("{load:?} {part}: {auto:.1} of {perfect:.1}");
+            assert!(auto > perfect * 0.93, "{load:?} {part}: {auto:.1} of {perfect:.1}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_zeroes_pages_loses_less_than_a_fifth_on_reads_and_a_quarter_with_writes() {
+    for (load, bound) in [(Load::Uniform, 0.8), (Load::Zipf, 0.8), (Load::Writes, 0.75)] {
+        for part in [0.25, 0.5] {
+            let (auto, perfect) =
+                (hits(load, true, part, AUTO, DEFAULT), hits(load, true, part, Placement::Perfect, DEFAULT));
+            println!("{load:?} {part}: {auto:.1} of {perfect:.1}");
+            assert!(auto > perfect * bound, "{load:?} {part}: {auto:.1} of {perfect:.1}");
+        }
+    }
+}
+
+#[test]
+fn where_nothing_can_be_learned_the_cache_is_no_worse_than_an_inclusive_one() {
+    for part in [0.25, 0.5] {
+        let auto = hits(Load::Opaque, true, part, AUTO, DEFAULT);
+        let inclusive = hits(Load::Opaque, true, part, Placement::Inclusive, DEFAULT);
+        println!("{part}: {auto:.1}, inclusive {inclusive:.1}");
+        assert!(auto > inclusive - 2.0, "{part}: {auto:.1}, inclusive {inclusive:.1}");
+    }
+}
