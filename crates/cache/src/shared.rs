@@ -157,9 +157,19 @@ impl<P: Plant> Disk<P> {
             return;
         }
         let clusters = base.own.len() as u64 * 64;
-        let (first, end) = ((first >> base.shift).min(clusters), ((end - 1 >> base.shift) + 1).min(clusters));
-        for cluster in first..end {
-            base.own[(cluster / 64) as usize] |= 1 << (cluster % 64);
+        let (first, end) = ((first >> base.shift).min(clusters), (((end - 1) >> base.shift) + 1).min(clusters));
+        if first >= end {
+            return;
+        }
+        // Whole words at a time: a discard may be as large as the disk.
+        let (from, to) = ((first / 64) as usize, ((end - 1) / 64) as usize);
+        let (low, high) = (u64::MAX << (first % 64), u64::MAX >> (63 - (end - 1) % 64));
+        if from == to {
+            base.own[from] |= low & high;
+        } else {
+            base.own[from] |= low;
+            base.own[from + 1..to].fill(u64::MAX);
+            base.own[to] |= high;
         }
     }
 

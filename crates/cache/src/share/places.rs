@@ -115,10 +115,12 @@ mod tests {
         for round in 0..20_000 {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let n = 1000 + (x >> 33) as u32 % N as u32;
-            if model.contains_key(&n) {
+            let known = model.contains_key(&n);
+            if known {
                 t.remove(n, |m| model[&m]);
                 model.remove(&n);
-            } else {
+            }
+            if !known {
                 let hash = match (x >> 20) % 3 {
                     0 => u32::MAX - (x >> 60) as u32,
                     1 => 7 << 28,
