@@ -577,3 +577,35 @@ fn pressure_and_ksm_change_live() {
     let result = change.result.unwrap();
     assert_eq!((result.store.floor_bytes, &result.ksm), (MIB, &new.ksm));
 }
+
+#[test]
+fn a_scan_is_off_until_asked_for_and_its_mistakes_are_named() {
+    let place = Place::new();
+    fs::write(place.at("a.raw"), vec![0u8; 4096]).unwrap();
+    let disk = "[[vm]]\nname = \"web\"\npid_file = \"web.pid\"\n[[vm.disk]]\nname = \"a\"\nimage = \"a.raw\"\nformat = \"raw\"\n";
+    let plain = place.good("[[disk]]\nname = \"a\"\nimage = \"a.raw\"\nformat = \"raw\"\n").scan;
+    assert!(!plain.enabled && plain.to_string() == "off");
+    let scan =
+        "[scan]\nenabled = true\ncpu = \"2.5%\"\nperiod_min = \"1s\"\nperiod_max = \"2min\"\nmemory = \"8MiB\"\n";
+    let plan = place.good(&format!("{scan}{disk}"));
+    assert_eq!(plan.scan.cpu, undercroft::units::Percent(250));
+    assert_eq!((plan.scan.period_min.as_secs(), plan.scan.period_max.as_secs()), (1, 120));
+    assert_eq!(plan.scan.pid_files, [("web".to_string(), place.at("web.pid"))]);
+    assert!(!plan.scan.track_writes);
+
+    let bad = place.bad(&format!(
+        "[scan]\nenabled = true\ncpu = \"0%\"\nperiod_min = \"5ms\"\nperiod_max = \"2000min\"\nmemory = \"4KiB\"\n{disk}"
+    ));
+    for needle in [
+        ":3: error: scan: cpu: \"0%\" is not a percentage; write it like 5%",
+        ":4: error: scan: period_min must not be 5ms; give 1s to 1440min",
+        ":5: error: scan: period_max must not be 120000s",
+        ":6: error: scan: memory is 4KiB, too little for an index; give at least 1MiB",
+    ] {
+        assert!(bad.contains(needle), "{needle}\nin:\n{bad}");
+    }
+    let bad = place.bad(&format!("[scan]\nenabled = true\nperiod_min = \"60s\"\nperiod_max = \"30s\"\n{disk}"));
+    assert!(bad.contains("period_max is shorter than period_min, 60s"), "{bad}");
+    let (_, warnings) = place.resolve(disk).accept().unwrap();
+    assert!(warnings.iter().any(|w| w.error.contains("pid_file is for [scan], which is not enabled")), "{warnings:?}");
+}
