@@ -32,3 +32,18 @@ pub fn exercise(data: &[u8]) {
     assert!(said.images.iter().all(|i| !i.as_os_str().is_empty()));
     vm::ksm_pages(data);
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What the fuzz target does at length.
+        #[test]
+        fn no_bytes_break_a_parser(data in proptest::collection::vec(any::<u8>(), 0..400),
+                                   words in "(-drive|-name|-blockdev|file=|[,{}\":a0= \\-\\n\\x00rw:]){0,60}") {
+            super::exercise(&data);
+            super::exercise(words.as_bytes());
+        }
+    }
+}

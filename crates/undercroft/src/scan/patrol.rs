@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::{ContentHash, ContentKey};
-use undercroft_host::foreign::{Batch, PAGE_BYTES, PageRun, Piece};
+use undercroft_host::foreign::{BATCH_PAGES, Batch, PAGE_BYTES, PageRun, Piece};
 use undercroft_host::idle::{lowest_priority, thread_cpu_ns};
 use undercroft_host::{now_ns, set_thread_name};
 
@@ -387,19 +387,23 @@ impl<C: Cache> Scanner<C> {
         disks: &[C::Disk],
         pass: &mut Pass,
     ) -> io::Result<()> {
+        let mut fresh = Vec::with_capacity(BATCH_PAGES);
         while !runs.is_empty() && !self.stopping() {
             source.copy(runs, Piece::Whole, &mut self.batch)?;
-            for i in 0..self.batch.len() {
+            fresh.clear();
+            for (i, number) in self.batch.numbers().iter().enumerate() {
                 let page = self.batch.page(i);
                 if is_zero(page) {
                     pass.zero += 1;
-                    continue;
+                } else {
+                    fresh.push((Place { source: *own.end(), page: source.number(*number) }, self.hash.of(page)));
                 }
-                let hash = self.hash.of(page);
-                let place = Place { source: *own.end(), page: source.number(self.batch.numbers()[i]) };
-                self.seen(place, hash, own, pending);
             }
-            if pending.len() + undercroft_host::foreign::BATCH_PAGES > TELL_MAX {
+            self.index.warm(fresh.iter().map(|(_, hash)| *hash));
+            for (place, hash) in &fresh {
+                self.seen(*place, *hash, own, pending);
+            }
+            if pending.len() + BATCH_PAGES > TELL_MAX {
                 self.tell(pending, disks, pass);
             }
             self.rest();
