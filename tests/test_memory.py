@@ -51,7 +51,7 @@ def test_memory_stays_under_the_ceiling(serve, scratch):
     assert grown <= MEMORY + SLACK, f"{grown >> 20} MiB above idle, with a store of {MEMORY >> 20} MiB"
 
 
-def test_metadata_is_at_most_64_bytes_a_block(serve, scratch):
+def test_metadata_is_at_most_112_bytes_a_block(serve, scratch):
     """What the store keeps about each 4 KiB block, measured by what more memory costs: what is there once does not count."""
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     metadata = []
@@ -64,7 +64,8 @@ def test_metadata_is_at_most_64_bytes_a_block(serve, scratch):
         metadata.append(store["metadata_bytes"])
         daemon.stop()
     blocks = (sizes[1] - sizes[0]) * images.MIB / 4096
-    assert (metadata[1] - metadata[0]) / blocks <= 64, metadata
+    # 64 for the block, 48 for what is known of its content.
+    assert (metadata[1] - metadata[0]) / blocks <= 64 + 48, metadata
 
 
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])

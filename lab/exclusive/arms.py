@@ -173,7 +173,8 @@ class Undercroft(serving.Undercroft, DiskReads):
         return [disk["counters"]["backend_read_bytes"] for disk in self.status()["disks"]]
 
     def cached_bytes(self):
-        return sum(disk["cache"]["cached_bytes"] for disk in self.status()["disks"] if disk["cache"])
+        # What equal blocks share is there once, whatever disks hold it.
+        return self.status()["store"]["data_bytes"]
 
     def own(self):
         status = self.status()

@@ -1,14 +1,15 @@
 //! What a RAM hit costs: nanoseconds per 4 KiB and per 256 KiB read, beside the copy alone.
 //!
 //! `cargo run --release -p undercroft-cache --example hit_cost [policy]`. Measures the core only: no front end, no
-//! guest. The medians of several rounds, and the least; read them as ratios.
+//! guest. In the end the same with a guest whose memory is seen: what a page transferred costs before the reply (to look
+//! up, and to copy aside what it held) and after it (to hash and keep that). The medians of several rounds, and the least; read them as ratios.
 
 use std::hint::black_box;
 use std::time::Instant;
 use undercroft_cache::{
     Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId, Request,
 };
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64 * 1024;
@@ -17,6 +18,9 @@ const DISK: DiskId = DiskId(0);
 /// Copies to one buffer, as a front end would copy to a guest, and keeps what is submitted.
 struct Front {
     to: Vec<u8>,
+    /// The memory of a guest, and the page that the request under way is for.
+    guest: Vec<[u8; BLOCK]>,
+    page: Option<u32>,
     ios: Vec<Io>,
     replies: u64,
 }
@@ -24,7 +28,17 @@ struct Front {
 impl Effects for Front {
     #[inline]
     fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
-        self.to[at..at + bytes.len()].copy_from_slice(bytes);
+        match self.page {
+            Some(page) => self.guest[page as usize][at..at + bytes.len()].copy_from_slice(bytes),
+            None => self.to[at..at + bytes.len()].copy_from_slice(bytes),
+        }
+    }
+    fn guest_page(&mut self, _req: ReqId, _at: usize) -> Option<u32> {
+        self.page
+    }
+    fn copy_guest_page(&mut self, _disk: DiskId, page: u32, to: &mut [u8; BLOCK]) -> bool {
+        to.copy_from_slice(&self.guest[page as usize]);
+        true
     }
     fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
         bytes.fill(7);
@@ -83,7 +97,7 @@ fn main() {
         share: None,
     };
     core.add_disk(DISK, options).unwrap_or_else(|e| panic!("{e}"));
-    let mut front = Front { to: vec![0; 64 * BLOCK], ios: Vec::new(), replies: 0 };
+    let mut front = Front { to: vec![0; 64 * BLOCK], guest: Vec::new(), page: None, ios: Vec::new(), replies: 0 };
     for block in (0..BLOCKS).step_by(16) {
         core.apply(Event::Request(read(block, 16)), 0, &mut front);
         while let Some(mut io) = front.ios.pop() {
@@ -134,4 +148,67 @@ fn main() {
         }
     }
     assert_eq!(core.stats(DISK).backend_reads, reads_before, "all that was measured were hits");
+    drop(from);
+    beside_a_guest(policy, &mut front);
+}
+
+/// Hits of a guest whose memory is seen and that reuses its pages in a ring: everything is captured at reuse.
+fn beside_a_guest(policy: PolicyKind, front: &mut Front) {
+    const PAGES: u64 = 16 * 1024;
+    for (name, mode) in [("off", ExclusiveMode::Off), ("capture", ExclusiveMode::Capture)] {
+        let mut core = Core::new(CoreOptions::new(400 << 20)).expect("address space");
+        let options = DiskOptions {
+            size_bytes: BLOCKS * BLOCK as u64,
+            align: 512,
+            read_only: false,
+            can_discard: false,
+            can_write_zeroes: false,
+            policy,
+            capacity_blocks: BLOCKS as u32 * 5 / 4,
+            readahead_bytes: 0,
+            write_allocate: true,
+            exclusive: mode,
+            share: None,
+        };
+        core.add_disk(DISK, options).unwrap_or_else(|e| panic!("{e}"));
+        core.set_guest(DISK, PAGES as u32);
+        front.guest = vec![[0; BLOCK]; PAGES as usize];
+        let (mut n, mut reply, mut spare) = (0u64, Vec::new(), Vec::new());
+        for round in 0..12 {
+            let (mut reply_ns, mut spare_ns, mut pages) = (0u64, 0u64, 0u64);
+            for _ in 0..BLOCKS / 16 {
+                let began = Instant::now();
+                for _ in 0..16 {
+                    front.page = Some((n % PAGES) as u32);
+                    core.apply(Event::Request(read(n * 7919 % BLOCKS, 1)), 0, front);
+                    while let Some(mut io) = front.ios.pop() {
+                        io.buf.pieces_mut().for_each(|p| p.fill(io.offset as u8 | 1));
+                        let done =
+                            IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+                        core.apply(Event::IoDone(done), 0, front);
+                    }
+                    n += 1;
+                }
+                let replied = Instant::now();
+                core.apply(Event::Spare { copies: true }, 0, front);
+                spare_ns += replied.elapsed().as_nanos() as u64;
+                reply_ns += (replied - began).as_nanos() as u64;
+                pages += 16;
+            }
+            // The first rounds fill the cache.
+            if round >= 3 {
+                reply.push(reply_ns as f64 / pages as f64);
+                spare.push(spare_ns as f64 / pages as f64);
+            }
+        }
+        front.page = None;
+        for (what, ns) in [("before the reply", &mut reply), ("after it", &mut spare)] {
+            ns.sort_by(f64::total_cmp);
+            let label = format!("4 KiB, guest, {name}: {what}");
+            println!("{label:34} {:9.1} {:9.1}", ns[0], ns[ns.len() / 2]);
+        }
+        let stats = core.exclusive(DISK).expect("the disk").stats;
+        let per_page = stats.captures as f64 / n as f64;
+        println!("{:34} {:9.2}", format!("  captures per page, {name}"), per_page);
+    }
 }

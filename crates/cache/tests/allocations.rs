@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId, Request,
+    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, Op, ReqId, Request,
 };
 use undercroft_engine::PolicyKind;
 
@@ -76,12 +76,15 @@ fn through(core: &mut Core, front: &mut Front, event: Event) -> u64 {
         let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
         core.apply(Event::IoDone(done), 0, front);
     }
+    if core.wants_spare() {
+        core.apply(Event::Spare { copies: false }, 0, front);
+    }
     ALLOCATIONS.with(Cell::get) - before
 }
 
 #[test]
 fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
-    for policy in PolicyKind::ALL {
+    for (policy, share) in PolicyKind::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
         let options = DiskOptions {
             size_bytes: 4096 * B,
@@ -94,7 +97,7 @@ fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
             readahead_bytes: 256 << 10,
             write_allocate: true,
             exclusive: Default::default(),
-            share: None,
+            share: share.then_some(GroupId(0)),
         };
         core.add_disk(DISK, options).unwrap();
         let mut front = Front { data: vec![0; 64 * B as usize], ios: Vec::with_capacity(64), replies: 0 };
