@@ -183,7 +183,11 @@ class Undercroft(serving.Undercroft, DiskReads):
             "process_read_bytes": serving.process_read_bytes(self.process.pid),
             "store": numbers(status["store"]),
             "copying_seconds": status.get("copying_seconds"),
-            "disks": [numbers({k: v for k, v in disk.items() if k != "latency"}) for disk in status["disks"]],
+            # Results are for everybody: no paths of the machine that they were measured on.
+            "disks": [
+                numbers({k: v for k, v in disk.items() if k not in ("latency", "image", "socket")})
+                for disk in status["disks"]
+            ],
         }
 
 
