@@ -677,7 +677,7 @@ impl<P: Plant> Disk<P> {
         assert!(named == resident, "a frame sits in a slot without a block");
         assert!(self.demand_used <= self.allowance.demand, "more frames under way than allowed");
         assert!(self.ahead_used <= self.allowance.ahead, "more frames read ahead than allowed");
-        let ahead = self.near.values().filter(|n| matches!(n, crate::disk::Near::Ahead(_))).count();
+        let ahead = self.near.values().filter(|n| matches!(n, crate::records::Near::Ahead(_))).count();
         assert!(ahead == self.ring.held(), "the ring of blocks read ahead and its table disagree");
         if self.is_idle() {
             assert!(self.demand_used == 0 && self.ops_used == 0, "an idle disk has frames under way");

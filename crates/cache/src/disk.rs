@@ -20,14 +20,14 @@ use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
 use crate::memory::{Allowance, block_bytes, hash_buckets};
 use crate::plant::{Bug, Plant};
+use crate::records::{NEAR_ENTRY_BYTES, Near, NearHash, NearTable, OpRec, Parked, Rec, Waiter, What};
 use crate::share::Store;
 use crate::shared::Sharing;
 use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher};
+use std::collections::VecDeque;
 use std::mem::size_of;
-use undercroft_engine::{ExclusiveMode, HashKey, Index, Outcome};
+use undercroft_engine::{ExclusiveMode, HashKey, Index};
 use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 
 /// Bytes of a block.
@@ -36,12 +36,6 @@ pub(crate) const B: u64 = FRAME_BYTES as u64;
 /// Bytes of a disk's own record.
 pub(crate) const DISK_BYTES: usize = 2048;
 
-/// Bytes of a bucket of the table of blocks near at hand.
-pub(crate) const NEAR_ENTRY_BYTES: usize = size_of::<(u64, Near)>() + 1;
-
-/// Marks the end of a list of waiters.
-pub(crate) const NONE: u32 = u32::MAX;
-
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
     pub fx: &'a mut E,
@@ -49,158 +43,7 @@ pub(crate) struct Cx<'a, E> {
     pub now_ns: u64,
 }
 
-/// A request under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rec {
-    pub req: Request,
-    /// The next byte of the disk to deal with; everything before is done or under way.
-    pub cursor: u64,
-    /// Reads: blocks below this have been through the index.
-    pub touched: u64,
-    /// Operations owned and reads joined.
-    pub pending: u32,
-    pub parked: Parked,
-    pub error: Option<IoError>,
-    /// A read that was joined failed, perhaps for a block this request never asked for: read again, alone.
-    pub retry: bool,
-    /// Joins nobody's reads.
-    pub alone: bool,
-    /// A planted bug has answered it already.
-    pub answered: bool,
-}
-
-/// What a request waits for, besides its own operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parked {
-    /// Nothing.
-    No,
-    /// Its turn in the queue of those that can go on.
-    Ready,
-    /// For one of its operations to end, because it has as many as it may, or goes step by step.
-    Window,
-    /// For frames, or a place in a table.
-    Starved,
-    /// A read: for the change that is active at its cursor.
-    Blocked,
-    /// A change: for earlier ones that it overlaps.
-    Turn,
-}
-
-/// An operation under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OpRec {
-    /// Unique among all operations of the disk's life; the upper half of its `OpId`.
-    pub seq: u32,
-    pub what: What,
-}
-
-/// What to do when an operation completes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
-    /// Whole blocks are read, for waiters, slots, or the ring of blocks read ahead.
-    Read(ReadOp),
-    /// A segment of a write or of zeroes.
-    Write(WriteOp),
-    /// The block under a partial write is read; the write follows in the same frame.
-    Merge {
-        rec: u32,
-        block: u64,
-        /// The part of the block to write.
-        lo: u32,
-        hi: u32,
-        epoch: u32,
-    },
-    /// Discard or zeroes of blocks that overlap bytes `from..to`.
-    Range { rec: u32, from: u64, to: u64 },
-    /// Flush or status.
-    Plain { rec: u32 },
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadOp {
-    pub first: u64,
-    pub count: u32,
-    /// Bit per block: it is in the table of blocks near at hand, so it can be joined and will be published.
-    pub fresh: u64,
-    /// Bit per block: somebody waits for it.
-    pub wanted: u64,
-    /// Whether its frames come from the allowance for read-ahead.
-    pub ahead: bool,
-    pub head: u32,
-    pub tail: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WriteOp {
-    pub rec: u32,
-    pub first: u64,
-    pub count: u32,
-    /// Whether the first and the last frame hold all of their blocks.
-    pub head_whole: bool,
-    pub tail_whole: bool,
-    pub epoch: u32,
-}
-
-/// A request that waits for blocks `first..first+count` of a read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiter {
-    pub rec: u32,
-    pub first: u16,
-    pub count: u16,
-    /// Whether the read was started for this request.
-    pub own: bool,
-    pub next: u32,
-}
-
-/// A block that is not in a slot but close.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Near {
-    /// Being read: block `at` of operation `op`.
-    Reading { op: u32, at: u32 },
-    /// Read ahead and unused, under this number in the ring.
-    Ahead(u64),
-}
-
-/// Hashes block numbers by one multiplication with a secret factor: guests choose block numbers, and should not be able
-/// to choose ones that collide.
-#[derive(Clone, Copy)]
-pub(crate) struct NearHash {
-    factor: u64,
-}
-
-impl NearHash {
-    fn new(seed: u64) -> Self {
-        Self { factor: (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1 }
-    }
-}
-
-impl BuildHasher for NearHash {
-    type Hasher = BlockHasher;
-    fn build_hasher(&self) -> BlockHasher {
-        BlockHasher { factor: self.factor, hash: 0 }
-    }
-}
-
-pub(crate) struct BlockHasher {
-    factor: u64,
-    hash: u64,
-}
-
-impl Hasher for BlockHasher {
-    fn finish(&self) -> u64 {
-        self.hash
-    }
-    fn write(&mut self, _bytes: &[u8]) {
-        unreachable!("block numbers are hashed as u64");
-    }
-    fn write_u64(&mut self, n: u64) {
-        let h = n.wrapping_mul(self.factor);
-        self.hash = h ^ (h >> 32);
-    }
-}
-
-pub(crate) type NearTable = HashMap<u64, Near, NearHash>;
-
+/// One disk of a core; see the head of the file.
 pub(crate) struct Disk<P> {
     pub id: DiskId,
     /// Bytes that can be reached: the size, cut to the alignment.
@@ -367,101 +210,6 @@ impl<P: Plant> Disk<P> {
     #[inline]
     pub(crate) fn block_bytes(&self, block: u64) -> u64 {
         B.min(self.size - block * B)
-    }
-
-    // ---- slots ----
-
-    /// Deals with what the index had to evict.
-    #[inline]
-    pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
-        if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
-            self.stats.evicted_blocks += 1;
-            self.vacate(slot, arena);
-            let Self { side, index, .. } = self;
-            if let Some(e) = &mut side.exclusive {
-                e.lapses(index);
-            }
-        }
-    }
-
-    /// Frees the frame of a slot, if it has one.
-    #[inline]
-    pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Store) {
-        if let Some(held) = self.frames[slot as usize].take() {
-            self.resident -= 1;
-            self.set_hash(slot, 0);
-            self.sharing.moved = true;
-            arena.unseat(held, self.id, self.plant.has(Bug::ChargeLost));
-        }
-    }
-
-    /// Notes the hash of the content in a slot; 0 if it is not known.
-    #[inline]
-    pub(crate) fn set_hash(&mut self, slot: u32, hash: u64) {
-        if let Some(h) = self.hashes.get_mut(slot as usize) {
-            *h = hash;
-        }
-    }
-
-    /// Forgets a block: the index does, and its frame is freed.
-    pub(crate) fn drop_block(&mut self, block: u64, arena: &mut Store) {
-        if let Some(slot) = self.index.remove(block) {
-            self.vacate(slot, arena);
-        }
-    }
-
-    /// Forgets every cached block that overlaps bytes `from..to`. Costs no more than the blocks cached.
-    pub(crate) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Store) {
-        let (first, end) = (from / B, to.div_ceil(B));
-        if end - first <= u64::from(self.index.len()) {
-            for b in first..end {
-                self.drop_block(b, arena);
-            }
-        } else {
-            // Rare and large: one list of the blocks concerned, since the index cannot be walked and changed at once.
-            let hit: Vec<u64> = self.index.iter().map(|(b, _)| b).filter(|b| (first..end).contains(b)).collect();
-            for b in hit {
-                self.drop_block(b, arena);
-            }
-        }
-    }
-
-    /// The frame of `block`, if it is cached.
-    #[inline]
-    pub(crate) fn cached(&self, block: u64) -> Option<&Held> {
-        self.frames[self.index.peek(block)? as usize].as_ref()
-    }
-
-    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot. It holds
-    /// what the disk does, and from here on nobody changes it. Its content is hashed later, if somebody wants to know.
-    pub(crate) fn install<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
-        let slot = self.index.peek(block);
-        let wanted = self.wants_hash(block);
-        if slot.is_none() && !wanted {
-            return cx.arena.put(frame);
-        }
-        let mut held = cx.arena.share(frame);
-        let Some(slot) = slot else { return self.learn_later(block, held, cx) };
-        let again = if wanted { cx.arena.again(&held) } else { None };
-        let (circle, base) = self.circle_for(block);
-        if let Some(twin) = base.and_then(|n| cx.arena.again_base(circle, n)) {
-            // Another disk on the same base has read it meanwhile.
-            cx.arena.release(std::mem::replace(&mut held, twin));
-        }
-        if !self.put_in_slot(slot, held, circle, cx.arena) {
-            self.stats.bypassed_blocks += 1;
-            self.drop_block(block, cx.arena);
-        } else if let Some(held) = &self.frames[slot as usize] {
-            if let Some(n) = base {
-                cx.arena.register_base(held, n);
-            }
-            if again.is_none() && !cx.arena.is_registered(held) {
-                self.learn_in_slot_later(block, cx.arena);
-            }
-        }
-        if let Some(again) = again {
-            self.learn_later(block, again, cx);
-        }
     }
 
     // ---- frames ----
@@ -723,134 +471,6 @@ impl<P: Plant> Disk<P> {
             !wakes
         });
         self.changes.unblock(first, end, &mut self.ready);
-    }
-
-    // ---- the whole disk ----
-
-    /// Frames that the disk may hold, operations included.
-    pub(crate) fn frames_max(&self) -> u64 {
-        u64::from(self.frames_promised()) + (self.allowance.demand + self.allowance.ahead + self.allowance.later) as u64
-    }
-
-    /// Bytes of the core's ceiling that are this disk's.
-    pub(crate) fn promised_bytes(&self) -> u64 {
-        self.promised_bytes_for(self.paid)
-    }
-
-    /// The same with a capacity of `blocks`.
-    pub(crate) fn promised_bytes_for(&self, blocks: u32) -> u64 {
-        self.allowance.bytes() + u64::from(blocks) * self.block_bytes_promised
-    }
-
-    /// Frees all frames that are not with an operation: the disk goes.
-    pub(crate) fn release(&mut self, arena: &mut Store) {
-        self.release_later(arena);
-        for slot in 0..self.frames.len() as u32 {
-            self.vacate(slot, arena);
-        }
-        while let Some((_, frame)) = self.ring.pop() {
-            arena.put(frame);
-        }
-    }
-
-    /// Forgets everything cached; nothing submitted before will be published.
-    pub(crate) fn invalidate(&mut self, arena: &mut Store) {
-        self.make_stale(0, u64::MAX, arena);
-        self.epoch = self.epoch.wrapping_add(1);
-        self.forget_guest();
-        for slot in 0..self.frames.len() as u32 {
-            self.vacate(slot, arena);
-        }
-        self.forget_base(arena);
-        let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
-        // The old index's memory goes before the new one's comes.
-        self.index = Index::new(kind, 0);
-        self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
-        self.index.set_tiers(tiers);
-        self.apply_limit(arena);
-        self.streams.clear();
-    }
-
-    /// Gives the disk another capacity; the slots stand in the same proportion to it as before.
-    pub(crate) fn set_capacity(&mut self, blocks: u32) {
-        let slots = match self.blocks {
-            0 => blocks,
-            before => (u64::from(self.target) * u64::from(blocks) / u64::from(before)) as u32,
-        };
-        self.target = slots.max(blocks).min(u32::MAX - 1);
-        self.blocks = blocks;
-        self.paid = self.paid.max(blocks);
-    }
-
-    /// Lets the disk keep at most `limit` frames for now.
-    pub(crate) fn set_limit(&mut self, limit: u32, arena: &mut Store) {
-        self.limit = limit;
-        self.apply_limit(arena);
-    }
-
-    /// Whether there is something to do for `resize_step`.
-    #[inline]
-    pub(crate) fn is_resizing(&self) -> bool {
-        self.target != self.index.capacity() || self.index.len() > self.index.limit()
-    }
-
-    /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
-    /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
-    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
-        self.apply_limit(arena);
-        for _ in 0..step {
-            if self.index.len() <= self.target.min(self.index.limit()) {
-                break;
-            }
-            let Some((_, slot)) = self.index.evict(|_| true) else { break };
-            self.stats.evicted_blocks += 1;
-            self.vacate(slot, arena);
-            if self.sharing.is_on() {
-                // What one slot less saves depends on who else holds its frame.
-                self.apply_limit(arena);
-            }
-        }
-        let have = self.index.capacity();
-        if self.index.len() > self.target.min(self.index.limit()) {
-            return;
-        }
-        if have == self.target {
-            self.paid = self.blocks;
-            return self.apply_limit(arena);
-        }
-        if self.target > have {
-            self.frames.reserve_exact((self.target - have) as usize);
-            self.frames.resize_with(self.target as usize, || None);
-            if self.contents {
-                self.hashes.reserve_exact((self.target - have) as usize);
-                self.hashes.resize(self.target as usize, 0);
-            }
-        }
-        let Self { index, frames, hashes, plant, .. } = self;
-        let reached = index.resize(
-            self.target,
-            |_| true,
-            |_, _| unreachable!("all that had to go went before"),
-            |from, to| {
-                assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
-                frames[to as usize] = frames[from as usize].take();
-                if !hashes.is_empty() {
-                    hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
-                }
-                if plant.has(Bug::MoveLosesFrame) {
-                    frames.swap(0, to as usize);
-                }
-            },
-        );
-        assert!(reached == self.target, "an index without locked slots did not reach its capacity");
-        assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
-        self.frames.truncate(reached as usize);
-        self.frames.shrink_to_fit();
-        self.hashes.truncate(reached as usize);
-        self.hashes.shrink_to_fit();
-        self.paid = self.blocks;
-        self.apply_limit(arena);
-        self.check_guest_table(arena);
     }
 }
 

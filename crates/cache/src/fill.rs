@@ -4,9 +4,10 @@
 //! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.
 
 use crate::content::ContentHash;
-use crate::disk::{B, Cx, Disk, NONE, Near, Parked, ReadOp, Rec, Waiter, What};
+use crate::disk::{B, Cx, Disk};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
+use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
 use crate::types::{Effects, IoDone, IoError, IoKind, Request};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome};

@@ -16,9 +16,11 @@ pub mod limits;
 mod memory;
 pub mod plant;
 mod range;
+mod records;
 mod share;
 mod shared;
 mod slab;
+mod slots;
 pub mod types;
 mod write;
 

@@ -4,8 +4,9 @@
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 
-use crate::disk::{B, Cx, Disk, Rec, What};
+use crate::disk::{B, Cx, Disk};
 use crate::plant::{Bug, Plant};
+use crate::records::{Rec, What};
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
 use undercroft_host::IoBuf;
 

@@ -5,9 +5,10 @@
 //! get the old one.
 //! Invariant: the data of a request is copied from its front end once, each byte.
 
-use crate::disk::{B, Cx, Disk, Parked, Rec, What, WriteOp};
+use crate::disk::{B, Cx, Disk};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
+use crate::records::{Parked, Rec, What, WriteOp};
 use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
 use undercroft_engine::residency::Class;

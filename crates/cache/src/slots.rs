@@ -1,0 +1,234 @@
+//! The slots of a disk: which frame a cached block has, and how many there may be.
+//!
+//! Owns how frames come into slots and leave them, and how a disk takes on another capacity or limit. Never starts I/O.
+//! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others come.
+
+use crate::disk::{B, Cx, Disk};
+use crate::plant::{Bug, Plant};
+use crate::share::Store;
+use crate::types::Effects;
+use undercroft_engine::{HashKey, Index, Outcome};
+use undercroft_host::{Frame, Held};
+
+impl<P: Plant> Disk<P> {
+    /// Deals with what the index had to evict.
+    #[inline]
+    pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
+        if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
+            self.stats.evicted_blocks += 1;
+            self.vacate(slot, arena);
+            let Self { side, index, .. } = self;
+            if let Some(e) = &mut side.exclusive {
+                e.lapses(index);
+            }
+        }
+    }
+
+    /// Frees the frame of a slot, if it has one.
+    #[inline]
+    pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Store) {
+        if let Some(held) = self.frames[slot as usize].take() {
+            self.resident -= 1;
+            self.set_hash(slot, 0);
+            self.sharing.moved = true;
+            arena.unseat(held, self.id, self.plant.has(Bug::ChargeLost));
+        }
+    }
+
+    /// Notes the hash of the content in a slot; 0 if it is not known.
+    #[inline]
+    pub(crate) fn set_hash(&mut self, slot: u32, hash: u64) {
+        if let Some(h) = self.hashes.get_mut(slot as usize) {
+            *h = hash;
+        }
+    }
+
+    /// Forgets a block: the index does, and its frame is freed.
+    pub(crate) fn drop_block(&mut self, block: u64, arena: &mut Store) {
+        if let Some(slot) = self.index.remove(block) {
+            self.vacate(slot, arena);
+        }
+    }
+
+    /// Forgets every cached block that overlaps bytes `from..to`. Costs no more than the blocks cached.
+    pub(crate) fn drop_cached(&mut self, from: u64, to: u64, arena: &mut Store) {
+        let (first, end) = (from / B, to.div_ceil(B));
+        if end - first <= u64::from(self.index.len()) {
+            for b in first..end {
+                self.drop_block(b, arena);
+            }
+        } else {
+            // Rare and large: one list of the blocks concerned, since the index cannot be walked and changed at once.
+            let hit: Vec<u64> = self.index.iter().map(|(b, _)| b).filter(|b| (first..end).contains(b)).collect();
+            for b in hit {
+                self.drop_block(b, arena);
+            }
+        }
+    }
+
+    /// The frame of `block`, if it is cached.
+    #[inline]
+    pub(crate) fn cached(&self, block: u64) -> Option<&Held> {
+        self.frames[self.index.peek(block)? as usize].as_ref()
+    }
+
+    /// Moves a frame into the slot of `block`, in place of what was there; frees it if the block has no slot. It holds
+    /// what the disk does, and from here on nobody changes it. Its content is hashed later, if somebody wants to know.
+    pub(crate) fn install<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
+        let slot = self.index.peek(block);
+        let wanted = self.wants_hash(block);
+        if slot.is_none() && !wanted {
+            return cx.arena.put(frame);
+        }
+        let mut held = cx.arena.share(frame);
+        let Some(slot) = slot else { return self.learn_later(block, held, cx) };
+        let again = if wanted { cx.arena.again(&held) } else { None };
+        let (circle, base) = self.circle_for(block);
+        if let Some(twin) = base.and_then(|n| cx.arena.again_base(circle, n)) {
+            // Another disk on the same base has read it meanwhile.
+            cx.arena.release(std::mem::replace(&mut held, twin));
+        }
+        if !self.put_in_slot(slot, held, circle, cx.arena) {
+            self.stats.bypassed_blocks += 1;
+            self.drop_block(block, cx.arena);
+        } else if let Some(held) = &self.frames[slot as usize] {
+            if let Some(n) = base {
+                cx.arena.register_base(held, n);
+            }
+            if again.is_none() && !cx.arena.is_registered(held) {
+                self.learn_in_slot_later(block, cx.arena);
+            }
+        }
+        if let Some(again) = again {
+            self.learn_later(block, again, cx);
+        }
+    }
+
+    // ---- capacity ----
+
+    /// Frames that the disk may hold, operations included.
+    pub(crate) fn frames_max(&self) -> u64 {
+        u64::from(self.frames_promised()) + (self.allowance.demand + self.allowance.ahead + self.allowance.later) as u64
+    }
+
+    /// Bytes of the core's ceiling that are this disk's.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.promised_bytes_for(self.paid)
+    }
+
+    /// The same with a capacity of `blocks`.
+    pub(crate) fn promised_bytes_for(&self, blocks: u32) -> u64 {
+        self.allowance.bytes() + u64::from(blocks) * self.block_bytes_promised
+    }
+
+    /// Frees all frames that are not with an operation: the disk goes.
+    pub(crate) fn release(&mut self, arena: &mut Store) {
+        self.release_later(arena);
+        for slot in 0..self.frames.len() as u32 {
+            self.vacate(slot, arena);
+        }
+        while let Some((_, frame)) = self.ring.pop() {
+            arena.put(frame);
+        }
+    }
+
+    /// Forgets everything cached; nothing submitted before will be published.
+    pub(crate) fn invalidate(&mut self, arena: &mut Store) {
+        self.make_stale(0, u64::MAX, arena);
+        self.epoch = self.epoch.wrapping_add(1);
+        self.forget_guest();
+        for slot in 0..self.frames.len() as u32 {
+            self.vacate(slot, arena);
+        }
+        self.forget_base(arena);
+        let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
+        // The old index's memory goes before the new one's comes.
+        self.index = Index::new(kind, 0);
+        self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
+        self.index.set_tiers(tiers);
+        self.apply_limit(arena);
+        self.streams.clear();
+    }
+
+    /// Gives the disk another capacity; the slots stand in the same proportion to it as before.
+    pub(crate) fn set_capacity(&mut self, blocks: u32) {
+        let slots = match self.blocks {
+            0 => blocks,
+            before => (u64::from(self.target) * u64::from(blocks) / u64::from(before)) as u32,
+        };
+        self.target = slots.max(blocks).min(u32::MAX - 1);
+        self.blocks = blocks;
+        self.paid = self.paid.max(blocks);
+    }
+
+    /// Lets the disk keep at most `limit` frames for now.
+    pub(crate) fn set_limit(&mut self, limit: u32, arena: &mut Store) {
+        self.limit = limit;
+        self.apply_limit(arena);
+    }
+
+    /// Whether there is something to do for `resize_step`.
+    #[inline]
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.target != self.index.capacity() || self.index.len() > self.index.limit()
+    }
+
+    /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
+    /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
+        self.apply_limit(arena);
+        for _ in 0..step {
+            if self.index.len() <= self.target.min(self.index.limit()) {
+                break;
+            }
+            let Some((_, slot)) = self.index.evict(|_| true) else { break };
+            self.stats.evicted_blocks += 1;
+            self.vacate(slot, arena);
+            if self.sharing.is_on() {
+                // What one slot less saves depends on who else holds its frame.
+                self.apply_limit(arena);
+            }
+        }
+        let have = self.index.capacity();
+        if self.index.len() > self.target.min(self.index.limit()) {
+            return;
+        }
+        if have == self.target {
+            self.paid = self.blocks;
+            return self.apply_limit(arena);
+        }
+        if self.target > have {
+            self.frames.reserve_exact((self.target - have) as usize);
+            self.frames.resize_with(self.target as usize, || None);
+            if self.contents {
+                self.hashes.reserve_exact((self.target - have) as usize);
+                self.hashes.resize(self.target as usize, 0);
+            }
+        }
+        let Self { index, frames, hashes, plant, .. } = self;
+        let reached = index.resize(
+            self.target,
+            |_| true,
+            |_, _| unreachable!("all that had to go went before"),
+            |from, to| {
+                assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
+                frames[to as usize] = frames[from as usize].take();
+                if !hashes.is_empty() {
+                    hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
+                }
+                if plant.has(Bug::MoveLosesFrame) {
+                    frames.swap(0, to as usize);
+                }
+            },
+        );
+        assert!(reached == self.target, "an index without locked slots did not reach its capacity");
+        assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
+        self.frames.truncate(reached as usize);
+        self.frames.shrink_to_fit();
+        self.hashes.truncate(reached as usize);
+        self.hashes.shrink_to_fit();
+        self.paid = self.blocks;
+        self.apply_limit(arena);
+        self.check_guest_table(arena);
+    }
+}
