@@ -14,7 +14,9 @@ sys.path.insert(0, str(ROOT / "lab"))
 
 from exclusive import derive  # noqa: E402
 
-SMALL = ["--quick", "--loads", "uniform", "--n", "0.25", "--guest-memory", "112MiB"]
+# A pool of the guest's own, past its page cache: what reaches the host then does not depend on how much memory the guest
+# found free when it booted, so that two arms see the same reads.
+SMALL = ["--quick", "--loads", "pool", "--n", "0.25", "--guest-memory", "112MiB"]
 
 
 def command(scratch, *arguments):
@@ -45,10 +47,10 @@ def test_a_small_cell(scratch, accel):
     (cell,) = json.loads((scratch / "out" / "exclusive.json").read_text())["cells"].values()
     arms = {key: derive.figures(record) for key, record in cell["arms"].items()}
     assert abs(arms["direct"]["saved"]) < 0.01
-    assert abs(arms["undercroft-lru"]["hit_blocks"] - derive.computed_lru(cell)) < 0.05
+    assert abs(arms["undercroft-lru"]["hit_blocks"] - derive.computed_lru(cell)) < 0.02
     assert 0.1 < derive.perfect(cell) < 0.9
     assert derive.disagreements({"cell": cell}) == []
-    assert "uniform" in (scratch / "out" / "exclusive.md").read_text()
+    assert "### O_DIRECT pool" in (scratch / "out" / "exclusive.md").read_text()
     assert (scratch / "out" / "exclusive-memory.svg").exists()
     again = subprocess.run(command(scratch, "--arms", "direct,undercroft-lru", "--resume"), capture_output=True, text=True, timeout=60)
     assert again.returncode == 0 and "0 of 1 cells" in again.stdout
