@@ -4,7 +4,7 @@
 //! Invariant: every file of a chain is claimed and locked before the first byte of it is trusted.
 
 use super::header::{self, Header, Refusal};
-use super::own;
+use super::own::own_clusters;
 use crate::backend::layers::{self, FileState};
 use crate::backend::registry::InUse;
 use crate::backend::{ImageSpec, OpenError, detect, raw};
@@ -61,7 +61,8 @@ pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<&str>) -
 /// What the top image has of its own, and what the others are together; nothing if that cannot be told.
 fn base(file: &DiskFile, header: &Header, states: &[Option<FileState>], backing_bytes: u64) -> Option<Base> {
     let behind: Vec<FileState> = states.get(1..).filter(|s| !s.is_empty())?.iter().cloned().collect::<Option<_>>()?;
-    match own::map(file, header, MAP_BYTES_MAX) {
+    let read = |offset, bytes| detect::read(file, offset, bytes);
+    match own_clusters(header, file.size_bytes, MAP_BYTES_MAX, read) {
         Ok(own) => Some(Base {
             layer: layers::number(&behind),
             size_bytes: backing_bytes,

@@ -8,6 +8,7 @@ mod header;
 mod own;
 
 pub use header::{Header, Refusal, bytes_needed, check_l1, parse};
+pub use own::own_clusters;
 
 use super::failures::{FailureLog, io_error};
 use super::registry::InUse;

@@ -4,19 +4,22 @@
 //! backing image's only if its entry is empty: what is compressed, zeroed, damaged or not understood is its own.
 
 use super::header::Header;
-use crate::backend::detect;
 use std::io;
-use undercroft_host::DiskFile;
 
 /// Bits of an L1 entry that are the offset of an L2 table.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
-/// Bit per cluster: the image has it of its own. `None` if the map would have more than `bytes_max` bytes, or the
-/// clusters are smaller than a block.
+/// Bit per cluster: the image, a file of `file_bytes`, has it of its own. `None` if the map would have more than `bytes_max`
+/// bytes, or the clusters are smaller than a block. `read(offset, bytes)` gives what is there, less where the file ends.
 ///
 /// # Errors
 /// A table cannot be read.
-pub(super) fn map(file: &DiskFile, header: &Header, bytes_max: u64) -> io::Result<Option<Vec<u64>>> {
+pub fn own_clusters(
+    header: &Header,
+    file_bytes: u64,
+    bytes_max: u64,
+    mut read: impl FnMut(u64, usize) -> io::Result<Vec<u8>>,
+) -> io::Result<Option<Vec<u64>>> {
     let clusters = header.size_bytes.div_ceil(header.cluster_bytes);
     if clusters.div_ceil(64) * 8 > bytes_max || header.cluster_bytes < 4096 {
         return Ok(None);
@@ -28,7 +31,7 @@ pub(super) fn map(file: &DiskFile, header: &Header, bytes_max: u64) -> io::Resul
             map[(c / 64) as usize] |= 1 << (c % 64);
         }
     };
-    let l1 = detect::read(file, header.l1_offset, header.l1_entries as usize * 8)?;
+    let l1 = read(header.l1_offset, header.l1_entries as usize * 8)?;
     let tables = clusters.div_ceil(per_table);
     for table in 0..tables {
         let first = table * per_table;
@@ -40,10 +43,10 @@ pub(super) fn map(file: &DiskFile, header: &Header, bytes_max: u64) -> io::Resul
             continue;
         }
         let offset = entry & OFFSET;
-        let l2 = if offset == 0 || !offset.is_multiple_of(header.cluster_bytes) || offset >= file.size_bytes {
+        let l2 = if offset == 0 || !offset.is_multiple_of(header.cluster_bytes) || offset >= file_bytes {
             Vec::new()
         } else {
-            detect::read(file, offset, header.cluster_bytes as usize)?
+            read(offset, header.cluster_bytes as usize)?
         };
         for i in 0..per_table {
             if word(&l2, i) != Some(0) {
