@@ -53,13 +53,14 @@ def undercroft(scratch):
 
 @pytest.fixture
 def boot(scratch, accel):
-    """boot(daemon): a guest on the daemon's disk, with mkfs.ext4, e2fsck and fio in it; ended after the test."""
+    """boot(daemon, **options): a guest on the daemon's disk, with mkfs.ext4, e2fsck and fio in it unless told otherwise; ended
+    after the test."""
     started = []
 
-    def start(daemon):
-        guest = guests.Guest(
-            f"guest-{len(started) + 1}", daemon.disk_args(0), scratch, ram_mib=512, accel=accel, initramfs="initramfs-tools"
-        )
+    def start(daemon, **options):
+        options = {"ram_mib": 512, "initramfs": "initramfs-tools"} | options
+        name = f"guest-{len(started) + 1}"
+        guest = guests.Guest(name, daemon.disk_args(0), scratch, accel=accel, **options)
         started.append(guest)
         guest.wait_ready()
         return guest

@@ -142,3 +142,22 @@ def test_guest_goes_on_after_the_daemon_was_killed(disk, undercroft, boot):
     assert kills == 0
     assert done == {"event": "checked", "blocks": size // 4096}
     guest.power_off()
+
+
+@pytest.mark.parametrize("disk", ["raw"], indirect=True)
+@pytest.mark.parametrize("zeroing", [True, False], ids=["zeroing", "not zeroing"])
+def test_pages_kept_from_a_guest_are_what_the_image_holds(disk, zeroing, undercroft, boot):
+    """A guest reads and writes twice what its own cache holds: every page of it that is kept is compared with the image."""
+    daemon = undercroft(disk, daemon_options="check_captures = true\n")
+    guest = boot(daemon, ram_mib=160, initramfs="initramfs", append=f"init_on_alloc={zeroing:d}")
+    size = 224 << 20
+    guest.run(f"workload fill /dev/vda --seed 5 --bytes {size}", 240)
+    ops = 400_000 if LONG else 60_000
+    events = list(
+        guest.events(f"workload zipf /dev/vda --seed 5 --bytes {size} --ops {ops} --write-percent 20 --check-all", 900)
+    )
+    assert events[-1] == {"event": "checked", "blocks": size // 4096}
+    exclusive = daemon.status()["disks"][0]["exclusive"]
+    guest.power_off()
+    assert exclusive["captures_wrong"] == 0
+    assert exclusive["captures_compared"] > 1000, exclusive

@@ -425,7 +425,10 @@ impl<P: Plant> Disk<P> {
         hash: ContentHash,
         cx: &mut Cx<'_, E>,
     ) -> Option<u32> {
-        cx.fx.captured(self.id, block, held.bytes());
+        if !cx.fx.captured(self.id, block, held.bytes()) {
+            cx.arena.release(held);
+            return None;
+        }
         let outcome = self.index.place(block, tier, |_| true);
         self.make_room(outcome, cx.arena);
         let slot = match outcome {

@@ -201,8 +201,11 @@ pub trait Effects {
     fn copy_guest_page(&mut self, _disk: DiskId, _page: u32, _to: &mut [u8; FRAME_BYTES]) -> bool {
         false
     }
-    /// `bytes`, copied from guest memory, have become what is cached of `block`: for tests that know better.
-    fn captured(&mut self, _disk: DiskId, _block: u64, _bytes: &[u8; FRAME_BYTES]) {}
+    /// `bytes`, copied from guest memory, are about to become what is cached of `block`, of which nothing is under way:
+    /// for those who know better. False if they must not.
+    fn captured(&mut self, _disk: DiskId, _block: u64, _bytes: &[u8; FRAME_BYTES]) -> bool {
+        true
+    }
     /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].
     fn submit(&mut self, io: Io);
     /// The answer to a [`Op::Status`] request; comes before its reply.

@@ -260,7 +260,7 @@ impl Effects for World {
         guest.is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
     }
 
-    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) {
+    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
         self.captures += 1;
         self.note(|| format!("  captured block {block} of disk {}", disk.0));
         let now = self.time;
@@ -269,6 +269,7 @@ impl Effects for World {
         if let Err(what) = side.model.check_read(block * FRAME_BYTES as u64, bytes, now, now) {
             self.violate(format!("a captured page is not the block: {what}"));
         }
+        true
     }
 
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {

@@ -66,6 +66,11 @@ pub trait Backend: Send {
         None
     }
 
+    /// Reads whole blocks at `offset` before it returns: for checks, never to serve. `None` if it cannot.
+    fn read_now(&self, _offset: u64, _to: &mut [u8]) -> Option<std::io::Result<()>> {
+        None
+    }
+
     /// Operations that have waited longer than the back end finds normal, where it looks.
     fn stalled_ops(&self) -> usize {
         0

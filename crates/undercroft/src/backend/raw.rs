@@ -19,6 +19,7 @@ const SECTOR: u64 = 512;
 /// A raw image.
 pub struct Raw {
     engine: Engine<Token>,
+    file: DiskFile,
     disk: Disk,
     /// Operations that need another call; empty between turns.
     again: Vec<FileDone<Token>>,
@@ -125,6 +126,7 @@ impl Raw {
                 failures: FailureLog::default(),
             },
             again: Vec::new(),
+            file,
             _claim: in_use,
         })
     }
@@ -260,6 +262,11 @@ impl Backend for Raw {
 
     fn take_base(&mut self) -> Option<Base> {
         self.base.take()
+    }
+
+    fn read_now(&self, offset: u64, to: &mut [u8]) -> Option<std::io::Result<()>> {
+        use std::os::unix::fs::FileExt;
+        Some(self.file.file.read_exact_at(to, offset))
     }
 
     fn describe(&self) -> String {

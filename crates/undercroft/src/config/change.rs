@@ -117,6 +117,7 @@ impl ServePlan {
         tell("daemon.runtime_dir", a.runtime_dir.display().to_string(), b.runtime_dir.display().to_string());
         tell("daemon.workers", a.workers.to_string(), b.workers.to_string());
         tell("daemon.copy_cpu", a.copy_cpu_percent.to_string(), b.copy_cpu_percent.to_string());
+        tell("daemon.check_captures", a.check_captures.to_string(), b.check_captures.to_string());
         let metrics = |m: Option<std::net::SocketAddr>| m.map_or("off".to_string(), |m| m.to_string());
         tell("daemon.metrics", metrics(a.metrics), metrics(b.metrics));
         tell("daemon.log_format", format!("{:?}", a.log.format), format!("{:?}", b.log.format));

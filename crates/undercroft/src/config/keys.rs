@@ -324,6 +324,13 @@ pub const DAEMON: Section = Section {
             "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what guests do not hold. With 0 nothing is copied."
         ),
         key!(
+            "check_captures",
+            "boolean",
+            "`false`",
+            "",
+            "For tests and for doubt: reads the block from the image whenever a page of a guest is about to be kept for it, and compares the two; the worker waits for that. `status` counts what was compared and what differed, and a difference is an error in the log and is not kept. Raw images only."
+        ),
+        key!(
             "metrics",
             "address",
             "off",

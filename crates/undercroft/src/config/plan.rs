@@ -106,6 +106,8 @@ pub struct DaemonPlan {
     pub poll: Duration,
     /// Percent of one processor that each worker may spend on copying and hashing guest memory.
     pub copy_cpu_percent: u32,
+    /// Whether pages kept from guests are compared with their images first.
+    pub check_captures: bool,
     /// Logging.
     pub log: LogPlan,
     /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.

@@ -236,6 +236,7 @@ impl Reader {
             workers: t.number("workers"),
             poll: t.time("poll"),
             copy_cpu: t.number("copy_cpu"),
+            check_captures: t.boolean("check_captures"),
             metrics: t.text("metrics"),
             log_level: t.text("log_level"),
             log_format: t.text("log_format"),

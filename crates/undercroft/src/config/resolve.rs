@@ -188,6 +188,7 @@ impl<'m> Resolver<'m> {
             copy_cpu_percent: self
                 .bounded(at("copy_cpu"), "daemon", "copy_cpu", d.copy_cpu, 0, 100)
                 .map_or(keys::COPY_CPU_PERCENT_DEFAULT, |n| n as u32),
+            check_captures: d.check_captures.unwrap_or(false),
             log: LogPlan {
                 level: over.log_level.or(level).unwrap_or(LogLevel::Info),
                 format: over.log_format.or(format).unwrap_or(LogFormat::Text),

@@ -129,6 +129,8 @@ pub struct DaemonSpec {
     pub poll: Option<Time>,
     /// `copy_cpu`.
     pub copy_cpu: Option<u64>,
+    /// `check_captures`.
+    pub check_captures: Option<bool>,
     /// `metrics`.
     pub metrics: Option<String>,
     /// `log_level`.

@@ -275,6 +275,8 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
         ("undercroft_guest_evictions_cached_total", "Evicted blocks that were cached already.", e.evictions_cached),
         ("undercroft_guest_captures_tried_total", "Guest pages copied at reuse.", e.captures_tried),
         ("undercroft_guest_captures_total", "Guest pages copied at reuse that held their block.", e.captures),
+        ("undercroft_guest_captures_compared_total", "Guest pages compared with the image first.", e.captures_compared),
+        ("undercroft_guest_captures_wrong_total", "Of those, pages that differed and were not kept.", e.captures_wrong),
         ("undercroft_guest_early_copies_tried_total", "Guest pages copied before eviction.", e.early_tried),
         ("undercroft_guest_early_copies_total", "Guest pages copied before eviction that held their block.", e.early),
     ] {

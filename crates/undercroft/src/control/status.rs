@@ -349,6 +349,10 @@ pub struct ExclusiveStatus {
     pub captures: u64,
     /// Of those, pages that held zeroes only.
     pub captures_zeroed: u64,
+    /// Pages compared with the image before they were kept (`daemon.check_captures`).
+    pub captures_compared: u64,
+    /// Of those, pages that differed and were not kept: a fault of this program.
+    pub captures_wrong: u64,
     /// Pages copied before their eviction.
     pub early_tried: u64,
     /// Of those, pages that held the block.
@@ -404,6 +408,8 @@ impl From<&ExclusiveReport> for ExclusiveStatus {
             captures_tried: s.captures_tried,
             captures: s.captures,
             captures_zeroed: s.captures_zeroed,
+            captures_compared: 0,
+            captures_wrong: 0,
             early_tried: s.early_tried,
             early: s.early,
             early_lapsed: s.early_lapsed,

@@ -68,7 +68,11 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         nbd: plan.nbd,
         frontends: report.peers.iter().cloned().map(Into::into).collect(),
         cache: CacheStatus::new(plan.policy, plan.share_bytes, &report.stats),
-        exclusive: ExclusiveStatus::from(&report.exclusive),
+        exclusive: ExclusiveStatus {
+            captures_compared: report.compared.blocks,
+            captures_wrong: report.compared.wrong,
+            ..ExclusiveStatus::from(&report.exclusive)
+        },
         sharing: SharingStatus::new(trust, disk.layer().is_some(), &report.stats),
         counters: DiskCounters::from(&report.stats),
         latency: DiskLatency {

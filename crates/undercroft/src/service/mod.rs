@@ -128,6 +128,7 @@ impl Service {
                 core: core.clone(),
                 poll_ns_max: 0,
                 copy_cpu_percent: plan.daemon.copy_cpu_percent,
+                check_captures: plan.daemon.check_captures,
             };
             workers.push(WorkerHandle::start(options).map_err(|e| one(ServiceError::Worker(e)))?);
         }

@@ -4,6 +4,7 @@
 //! Invariant: whatever is submitted or replied here stands on a dirty list until the end of the turn.
 
 use super::Disk;
+use super::compare;
 use super::ports::{Kind, PortSlot};
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, ReqId};
 
@@ -19,6 +20,8 @@ pub(super) struct Live<'a> {
     pub(super) ports: &'a mut [Option<PortSlot>],
     pub(super) disks: &'a mut [Option<Disk>],
     pub(super) dirty: &'a mut Dirty,
+    /// Whether pages kept from guests are compared with their images first.
+    pub(super) check_captures: bool,
     /// The request being applied, if any: replied at once, it was served without a disk.
     pub(super) current: Option<ReqId>,
     /// Replies given at once; they are timed together at the end of the batch.
@@ -60,6 +63,15 @@ impl Effects for Live<'_> {
         let port = self.disks.get(disk.0 as usize).and_then(Option::as_ref).and_then(|d| d.guest_port);
         let slot = port.and_then(|id| self.ports.get_mut(id as usize)).and_then(Option::as_mut);
         slot.is_some_and(|s| s.disk == disk && s.port.copy_guest_page(page, to))
+    }
+
+    #[inline]
+    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
+        if !self.check_captures {
+            return true;
+        }
+        let Some(disk) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return true };
+        compare::with_image(disk, block, bytes)
     }
 
     fn submit(&mut self, io: Io) {

@@ -73,6 +73,7 @@ impl WorkerHandle {
             epoll,
             mailbox: Mailbox { bell: bell.clone(), commands: rx },
             polling,
+            check_captures: options.check_captures,
             copying: Copying::new(options.copy_cpu_percent, now_ns()),
             stopping: false,
             now_ns: now_ns(),

@@ -4,6 +4,7 @@
 //! threads reach a worker by sending it closures. Invariant: everything that a turn submitted is kicked, and every
 //! reply of a turn is flushed, before the worker sleeps.
 
+mod compare;
 mod copying;
 mod effects;
 mod handle;
@@ -17,6 +18,7 @@ pub use latencies::Latencies;
 
 use crate::backend::Backend;
 use crate::frontend::{GuestFile, Peer};
+pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
 use handle::Mailbox;
@@ -37,6 +39,8 @@ pub struct WorkerOptions {
     pub poll_ns_max: u64,
     /// Percent of one processor that copying and hashing guest memory may take.
     pub copy_cpu_percent: u32,
+    /// Whether pages kept from guests are compared with their images first.
+    pub check_captures: bool,
 }
 
 /// A disk on its worker.
@@ -55,6 +59,8 @@ pub(crate) struct Disk {
     stalled: bool,
     /// For the log.
     name: String,
+    /// What was compared with the image, if that is asked for.
+    compared: Compared,
     /// The port through which the memory of the disk's guest is seen.
     guest_port: Option<u32>,
     /// Who waits for the disk to be idle so that it can go; it gets the back end, to close it on its own time.
@@ -79,6 +85,7 @@ pub struct Worker {
     mailbox: Mailbox,
     polling: Polling,
     copying: Copying,
+    check_captures: bool,
     /// Set by `stop`: the worker ends when everything is gone.
     stopping: bool,
     now_ns: u64,
@@ -103,6 +110,8 @@ pub struct DiskReport {
     pub peers: Vec<Peer>,
     /// How the cache stands to the guest's.
     pub exclusive: ExclusiveReport,
+    /// What was compared with the image, if that is asked for.
+    pub compared: Compared,
     /// Whether it is being detached.
     pub leaving: bool,
 }
@@ -157,6 +166,7 @@ impl Worker {
             progress_ns: 0,
             stalled: false,
             name,
+            compared: Compared::default(),
             guest_port: None,
             leaving: None,
         };
@@ -200,6 +210,7 @@ impl Worker {
             stalled_ops: if d.stalled { d.backend.inflight() } else { d.backend.stalled_ops() } as u64,
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             exclusive,
+            compared: d.compared,
             leaving: d.leaving.is_some(),
         })
     }

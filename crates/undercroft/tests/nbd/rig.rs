@@ -77,9 +77,14 @@ impl Rig {
     pub fn new(options: NbdOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let core = CoreOptions::new(64 << 20);
-        let worker =
-            WorkerHandle::start(WorkerOptions { name: "test".to_owned(), core, poll_ns_max: 0, copy_cpu_percent: 20 })
-                .unwrap();
+        let worker = WorkerHandle::start(WorkerOptions {
+            name: "test".to_owned(),
+            core,
+            poll_ns_max: 0,
+            copy_cpu_percent: 20,
+            check_captures: false,
+        })
+        .unwrap();
         let shelf = Arc::new(Shelf::default());
         let socket = dir.path().join("nbd.sock");
         let listen = Listen::Unix(socket.clone(), SocketAccess::default());

@@ -96,9 +96,14 @@ impl Daemon {
         let backend = Box::new(Stalling { image: backend, open: Arc::clone(gate), held: Vec::new() });
         let geometry = backend.geometry().clone();
         let core = CoreOptions { hash_seed: 1, ..CoreOptions::new(64 << 20) };
-        let worker =
-            WorkerHandle::start(WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 20 })
-                .unwrap();
+        let worker = WorkerHandle::start(WorkerOptions {
+            name: "worker".into(),
+            core,
+            poll_ns_max: 0,
+            copy_cpu_percent: 20,
+            check_captures: true,
+        })
+        .unwrap();
         let options = DiskOptions {
             size_bytes: geometry.size_bytes,
             align: geometry.align,
