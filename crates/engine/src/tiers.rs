@@ -176,9 +176,16 @@ impl Index {
                     with_policy!(&mut self.policy, p => p.remove(slot));
                 }
                 let proven = if was_hot { PROVEN } else { mark & PROVEN };
-                let tiers = self.tiers.as_mut().expect("looked at above");
-                tiers.put(slot, proven | if tier == Tier::Cold { COLD } else { PROBATION });
+                self.mark(slot, proven | if tier == Tier::Cold { COLD } else { PROBATION });
             }
+        }
+    }
+
+    /// Puts a slot that is in no queue into the queue of its tier.
+    #[inline]
+    fn mark(&mut self, slot: Slot, mark: u8) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.put(slot, mark);
         }
     }
 
@@ -206,8 +213,7 @@ impl Index {
             let tier = if access == Access::Take { Tier::Cold } else { Tier::Hot };
             return self.fill_tier(block, hash, tier, may_evict);
         };
-        let tiers = self.tiers.as_mut().expect("the caller looked");
-        let hot = tiers.marks[slot as usize] & (COLD | PROBATION) == 0;
+        let hot = self.tier(slot) == Tier::Hot;
         match access {
             Access::Take => {
                 if hot {
@@ -216,9 +222,9 @@ impl Index {
                         p.remove(slot);
                     });
                 }
-                let mark = self.tiers.as_mut().expect("as before").take(slot);
+                let mark = self.tiers.as_mut().map_or(0, |t| t.take(slot));
                 let proven = if hot { PROVEN } else { mark & PROVEN };
-                self.tiers.as_mut().expect("as before").put(slot, COLD | proven);
+                self.mark(slot, COLD | proven);
             }
             Access::Read | Access::Write if hot => with_policy!(&mut self.policy, p => p.touch(slot, block)),
             // Whoever reads it without keeping it may want it again.
@@ -238,13 +244,13 @@ impl Index {
         let (slot, evicted) = if self.slots.len() < self.limit {
             (self.slots.insert(block, hash), None)
         } else {
-            let tiers = self.tiers.as_ref().expect("only an index with tiers comes here");
+            let (share, full) = self.tiers.as_ref().map_or((0, true), |t| (t.share, t.probation.len() >= t.share));
             let victim = match tier {
                 Tier::Cold => self.cold_victim(&may_evict),
-                Tier::Probation if tiers.probation.len() >= tiers.share => self.tier_victim(0, &may_evict),
+                Tier::Probation if full => self.tier_victim(0, &may_evict),
                 Tier::Probation => self.tier_victim(u32::MAX, &may_evict).or_else(|| self.hot_victim(&may_evict, seen)),
                 Tier::Hot => self
-                    .tier_victim(tiers.share, &may_evict)
+                    .tier_victim(share, &may_evict)
                     .or_else(|| self.hot_victim(&may_evict, seen))
                     .or_else(|| self.tier_victim(0, &may_evict)),
             };
@@ -253,8 +259,8 @@ impl Index {
         };
         match tier {
             Tier::Hot => self.insert_hot_seen(slot, block, seen),
-            Tier::Cold => self.tiers.as_mut().expect("as above").put(slot, COLD),
-            Tier::Probation => self.tiers.as_mut().expect("as above").put(slot, PROBATION),
+            Tier::Cold => self.mark(slot, COLD),
+            Tier::Probation => self.mark(slot, PROBATION),
         }
         Outcome::Fill { slot, evicted }
     }
