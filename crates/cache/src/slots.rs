@@ -4,6 +4,7 @@
 //! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others come.
 
 use crate::disk::{B, Cx, Disk};
+use crate::limits::SLOTS_PER_BLOCK_MAX;
 use crate::plant::{Bug, Plant};
 use crate::share::Store;
 use crate::types::Effects;
@@ -161,6 +162,17 @@ impl<P: Plant> Disk<P> {
         self.paid = self.paid.max(blocks);
     }
 
+    /// Gives the disk another capacity, as one of many small steps: the slots stay as they are while they will do, and are a
+    /// quarter more than needed when they will not, so that few steps rebuild anything.
+    pub(crate) fn set_share(&mut self, blocks: u32) {
+        let per_block = if self.sharing.is_on() { SLOTS_PER_BLOCK_MAX } else { 2 };
+        if blocks > self.target || self.target > blocks.saturating_mul(per_block) {
+            self.target = blocks.saturating_add(blocks / 4).min(u32::MAX - 1);
+        }
+        self.blocks = blocks;
+        self.paid = self.paid.max(blocks);
+    }
+
     /// Lets the disk keep at most `limit` frames for now.
     pub(crate) fn set_limit(&mut self, limit: u32, arena: &mut Store) {
         self.limit = limit;
@@ -170,7 +182,7 @@ impl<P: Plant> Disk<P> {
     /// Whether there is something to do for `resize_step`.
     #[inline]
     pub(crate) fn is_resizing(&self) -> bool {
-        self.target != self.index.capacity() || self.index.len() > self.index.limit()
+        self.target != self.index.capacity() || self.index.len() > self.index.limit() || self.paid != self.blocks
     }
 
     /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at

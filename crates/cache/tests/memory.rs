@@ -125,6 +125,47 @@ fn the_ceiling_holds_through_growth_shrinkage_and_changes_of_policy() {
 }
 
 #[test]
+fn steps_of_a_share_keep_what_fits_and_rebuild_seldom() {
+    let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
+    core.add_disk(DiskId(0), options(PolicyKind::Lru, 4000)).unwrap();
+    let mut front = Front::default();
+    let hits = |core: &mut Core, front: &mut Front, blocks: std::ops::Range<u64>| {
+        let before = core.stats(DiskId(0)).hit_blocks;
+        for b in blocks {
+            read(core, front, 0, b * 3, 1);
+        }
+        core.stats(DiskId(0)).hit_blocks - before
+    };
+    hits(&mut core, &mut front, 0..4000);
+    // Down to the half and up again, a tenth at a time: the youngest stay, and come back within the same slots.
+    for blocks in [3600, 3200, 2800, 2400, 2000] {
+        core.set_share(DiskId(0), blocks).unwrap();
+        while core.stats(DiskId(0)).cached_blocks > u64::from(blocks) {
+            core.apply(Event::Tick, 0, &mut front);
+        }
+        let m = core.memory();
+        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+        assert!(core.slots(DiskId(0)) == 4000, "no step down to the half rebuilds");
+    }
+    let kept = core.stats(DiskId(0)).cached_blocks;
+    assert!((1950..=2000).contains(&kept), "2000 blocks less what 2000 empty slots cost: {kept}");
+    assert_eq!(hits(&mut core, &mut front, 4000 - kept..4000), kept);
+    core.set_share(DiskId(0), 4000).unwrap();
+    assert_eq!(core.slots(DiskId(0)), 4000);
+    hits(&mut core, &mut front, 0..4000);
+    assert_eq!(core.stats(DiskId(0)).cached_blocks, 4000);
+    // Past its slots it gets a quarter more than it needs; far below them they go.
+    core.set_share(DiskId(0), 4400).unwrap();
+    assert_eq!(core.slots(DiskId(0)), 5500);
+    core.set_share(DiskId(0), 1000).unwrap();
+    for _ in 0..100 {
+        core.apply(Event::Tick, 0, &mut front);
+    }
+    assert_eq!(core.slots(DiskId(0)), 1250);
+    core.check();
+}
+
+#[test]
 fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
     let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
     core.add_disk(DiskId(0), options(PolicyKind::Sieve, 8000)).unwrap();
