@@ -4,6 +4,7 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+pub mod curve;
 pub mod exclusive;
 mod ghosts;
 pub mod index;
@@ -19,6 +20,9 @@ mod tiers;
 #[cfg(test)]
 mod twin;
 
+pub use curve::{
+    Curve, LruCurve, LruCurveOptions, Meter, MeterOptions, PolicyCurve, PolicyCurveOptions, Served, Telemetry,
+};
 pub use exclusive::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways};
 pub use index::{Access, Index, Outcome, Slot};
 pub use policy::PolicyKind;

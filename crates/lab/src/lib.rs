@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod comparison;
+pub mod curve;
 pub mod guest;
 pub mod host;
 pub mod replay;

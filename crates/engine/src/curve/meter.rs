@@ -1,0 +1,233 @@
+//! What a leaf of the tree of shares carries: everything that the controllers want to know of it.
+//!
+//! Owns the counts of an interval and both estimates of the leaf's curve, which share one hash and one comparison.
+//! Never decides anything, and never reads a clock: the caller ends an interval.
+//! Invariant: nothing a guest asks for makes a request cost more than the options allow on average.
+
+use super::filter::Threshold;
+use super::lru::{LruCurve, LruCurveOptions};
+use super::points::Curve;
+use super::policy::{PolicyCurve, PolicyCurveOptions, sizes_around};
+use crate::policy::PolicyKind;
+use crate::table::HashKey;
+
+/// How a request for a block was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The block was there because it was asked for before.
+    Hit,
+    /// The block was there only because it had been read ahead, and this is its first use.
+    Ahead,
+    /// The block was not there.
+    Miss,
+}
+
+/// What a [`Meter`] may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeterOptions {
+    /// Of the curve for LRU; its largest size of interest is the meter's.
+    pub lru: LruCurveOptions,
+    /// Of the curve for the policy in use.
+    pub policy: PolicyCurveOptions,
+    /// Requests in excess of the working set's misses, in parts of all requests: see [`Curve::working_set`].
+    pub working_set_slack: f64,
+}
+
+impl Default for MeterOptions {
+    /// The defaults of both curves, and a hundredth for the working set.
+    fn default() -> Self {
+        let (lru, policy) = (LruCurveOptions::default(), PolicyCurveOptions::default());
+        Self { lru, policy, working_set_slack: 0.01 }
+    }
+}
+
+/// What one interval showed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telemetry {
+    /// Requests for blocks (R of the donor rule).
+    pub requests: u64,
+    /// Of these, the misses (M of the donor rule).
+    pub misses: u64,
+    /// Of these, the ones that were hits by read-ahead alone: no hit that space has earned.
+    pub ahead: u64,
+    /// Distinct blocks asked for, estimated (the donor rule's U is at most the share).
+    pub distinct: u64,
+    /// Misses by size for as many requests as the interval had. Read-ahead is not in it: what is read ahead in time and
+    /// never asked for twice misses at every size. Smoothed: each interval weighs half as much as the one after it.
+    pub curve: Curve,
+    /// Whether the curve is that of the policy in use; if not it is LRU's, since the miniature caches are not warm yet.
+    pub of_policy: bool,
+    /// The working-set size in blocks, by the curve: see [`Curve::working_set`].
+    pub working_set: u64,
+}
+
+/// See the head of the file.
+pub struct Meter {
+    key: HashKey,
+    /// The higher of both estimates' thresholds.
+    threshold: Threshold,
+    requests: u64,
+    /// Requests of this interval that the estimates know of.
+    told: u64,
+    misses: u64,
+    ahead: u64,
+    working_set_slack: f64,
+    share: u64,
+    size_max: u64,
+    lru: LruCurve,
+    policy: PolicyCurve,
+}
+
+impl Meter {
+    /// A meter for a leaf that has `share` blocks now and can have up to `size_max`, under `kind`. The daemon passes a
+    /// key that guests cannot know.
+    pub fn new(kind: PolicyKind, share: u64, size_max: u64, options: MeterOptions, key: HashKey) -> Self {
+        let key = key.derived();
+        let lru = LruCurve::with_filter(LruCurveOptions { size_max, ..options.lru }, key);
+        let policy = PolicyCurve::with_filter(kind, &sizes_around(share, size_max), options.policy, key);
+        let working_set_slack = options.working_set_slack;
+        let (requests, told, misses, ahead, threshold) = (0, 0, 0, 0, Threshold::ALL);
+        let mut meter =
+            Self { key, threshold, requests, told, misses, ahead, working_set_slack, share, size_max, lru, policy };
+        meter.update_threshold();
+        meter
+    }
+
+    /// One request for `block`, and how it was served.
+    #[inline]
+    pub fn observe(&mut self, block: u64, served: Served) {
+        self.requests += 1;
+        self.misses += u64::from(served == Served::Miss);
+        self.ahead += u64::from(served == Served::Ahead);
+        let hash = self.key.hash(block);
+        if self.threshold.admits(hash) {
+            self.sampled(block, hash);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sampled(&mut self, block: u64, hash: u64) {
+        if self.lru.threshold().admits(hash) {
+            self.lru.sampled(block);
+            self.update_threshold();
+        }
+        if self.policy.threshold().is_some_and(|t| t.admits(hash)) {
+            self.policy.sampled(block, hash);
+        }
+    }
+
+    fn update_threshold(&mut self) {
+        self.threshold = self.policy.threshold().map_or(self.lru.threshold(), |t| t.max(self.lru.threshold()));
+    }
+
+    /// Tells the estimates how many requests there were: they see only what they sample.
+    fn tell(&mut self) {
+        let news = self.requests - std::mem::replace(&mut self.told, self.requests);
+        self.lru.count(news);
+        self.policy.count(news);
+    }
+
+    /// Ends the interval: what it showed. After an interval without requests the curve is that of the last ones, for no
+    /// requests. Takes time in proportion to the sample (some ten microseconds) and to the points of the curve.
+    pub fn interval(&mut self) -> Telemetry {
+        self.tell();
+        let of_policy = self.policy.is_ready();
+        let curve = self.curve().scaled_to(self.requests as f64);
+        let telemetry = Telemetry {
+            requests: self.requests,
+            misses: self.misses,
+            ahead: self.ahead,
+            distinct: (self.lru.distinct().round() as u64).min(self.requests),
+            working_set: curve.working_set(self.working_set_slack),
+            curve,
+            of_policy,
+        };
+        (self.requests, self.told, self.misses, self.ahead) = (0, 0, 0, 0);
+        self.lru.decay();
+        self.policy.decay();
+        self.update_threshold();
+        telemetry
+    }
+
+    /// The policy's curve within its sizes, and LRU's shape, made to meet it, outside; LRU's alone while the policy's is
+    /// not ready.
+    fn curve(&self) -> Curve {
+        let lru = self.lru.curve();
+        if !self.policy.is_ready() {
+            return lru;
+        }
+        let policy = self.policy.curve().scaled_to(lru.requests());
+        let inside = &policy.points()[1..];
+        let (Some(&first), Some(&last)) = (inside.first(), inside.last()) else { return lru };
+        let (at_first, at_last) = (lru.misses_at(first.0), lru.misses_at(last.0));
+        // hits below the first size and misses above the last one: both then stay within the requests
+        let requests = lru.requests();
+        let below = |misses: f64| {
+            let hits = requests - at_first;
+            requests - if hits > 0.0 { (requests - misses) * (requests - first.1) / hits } else { 0.0 }
+        };
+        let above = |misses: f64| if at_last > 0.0 { misses * last.1 / at_last } else { last.1 };
+        let outside = lru.points().iter().filter_map(|&(size, misses)| match size {
+            size if size < first.0 => Some((size, below(misses))),
+            size if size > last.0 => Some((size, above(misses))),
+            _ => None,
+        });
+        Curve::new(requests, outside.chain(inside.iter().copied()))
+    }
+
+    /// The leaf has `share` blocks now: the sizes at which the policy is simulated follow. Cheap while they stay.
+    pub fn set_share(&mut self, share: u64) {
+        if share != self.share {
+            self.share = share;
+            self.set_sizes();
+        }
+    }
+
+    /// The leaf can have up to `size_max` blocks.
+    pub fn set_size_max(&mut self, size_max: u64) {
+        if size_max != self.size_max {
+            self.size_max = size_max;
+            self.lru.set_size_max(size_max);
+            self.set_sizes();
+        }
+    }
+
+    fn set_sizes(&mut self) {
+        let sizes = sizes_around(self.share, self.size_max);
+        self.tell();
+        self.policy.set_sizes(&sizes);
+        self.update_threshold();
+    }
+
+    /// The leaf has another policy now.
+    pub fn set_policy(&mut self, kind: PolicyKind) {
+        self.tell();
+        self.policy.set_policy(kind);
+    }
+
+    /// The curve for LRU, as it stood at the last [`Meter::interval`].
+    pub fn lru(&self) -> &LruCurve {
+        &self.lru
+    }
+
+    /// The curve for the policy in use, as it stood at the last [`Meter::interval`].
+    pub fn policy(&self) -> &PolicyCurve {
+        &self.policy
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() - size_of::<LruCurve>() - size_of::<PolicyCurve>()
+            + self.lru.memory_bytes()
+            + self.policy.memory_bytes()
+    }
+
+    /// Checks the invariants; for tests. Panics with what is broken.
+    pub fn check(&self) {
+        self.lru.check();
+        self.policy.check();
+        let higher = self.policy.threshold().map_or(self.lru.threshold(), |t| t.max(self.lru.threshold()));
+        assert_eq!(self.threshold, higher, "the meter asks whom a block concerns");
+    }
+}

@@ -1,0 +1,279 @@
+//! The miss curve of the policy in use, at a few sizes, from caches that are scaled down.
+//!
+//! Owns the miniature caches: each is an [`Index`] like the disk's own, with fewer slots, that is asked only for as
+//! small a part of the blocks. Never sees what the disk's own index decided.
+//! Invariant: the rates' sum is within the budget, but for the last cache that is left when none would be.
+//!
+//! Miniature simulation (Waldspurger, Saemundsson, Ahmad and Park, "Cache Modeling and Optimization using Miniature
+//! Simulations", ATC 2017): a cache of s blocks behaves like one of R·s slots on the blocks that are sampled at rate R.
+//! All caches get about the same number of slots, so the larger ones sample fewer blocks, and of nested samples.
+
+use super::filter::Threshold;
+use super::points::Curve;
+use crate::index::{Access, Index, Outcome};
+use crate::policy::PolicyKind;
+use crate::table::HashKey;
+
+/// What a [`PolicyCurve`] may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PolicyCurveOptions {
+    /// The sum of the rates at which all miniature caches sample: what bounds the time. 8 or more (as many as there are
+    /// sizes) with `slots_max` large enough makes each of them whole and exact.
+    pub rates_sum_max: f64,
+    /// Slots of a miniature cache at most: what bounds the memory, at about 50 bytes each.
+    pub slots_max: u32,
+    /// Slots without which a miniature cache says too little: where the budget does not reach, the smallest sizes
+    /// are left out.
+    pub slots_min: u32,
+}
+
+impl Default for PolicyCurveOptions {
+    /// 1 in 10 in all, 64 to 1024 slots.
+    fn default() -> Self {
+        Self { rates_sum_max: 0.1, slots_max: 1024, slots_min: 64 }
+    }
+}
+
+/// Sampled requests for each slot after which a miniature cache is said to be warm though it never became full.
+const WARM_REQUESTS_PER_SLOT: u64 = 8;
+
+/// The sizes that [`sizes_around`] gives.
+const SIZES: usize = 8;
+
+/// Eight sizes around a share of `share` blocks, up to `max`: powers of the square root of 2, such that a share that
+/// moves a little keeps all of them and one that moves more keeps most. From about a quarter of the share to three times as
+/// much; near `max`, further below. Fewer where sizes would be below 4 blocks.
+pub fn sizes_around(share: u64, max: u64) -> Vec<u64> {
+    let size = |step: i32| 2f64.powf(f64::from(step) / 2.0).round() as u64;
+    let step_below = |blocks: u64| ((blocks.max(4) as f64).log2() * 2.0 + 1e-9).floor() as i32;
+    let last = (step_below(share.min(max)) + 4).min(step_below(max));
+    let sizes = (last - SIZES as i32 + 1..=last).map(size).filter(|&s| s >= 4);
+    sizes.collect()
+}
+
+/// See the head of the file. Only construction, [`PolicyCurve::set_sizes`] and [`PolicyCurve::set_policy`] allocate.
+pub struct PolicyCurve {
+    options: PolicyCurveOptions,
+    kind: PolicyKind,
+    key: HashKey,
+    /// By falling threshold, so by rising size.
+    caches: Vec<Miniature>,
+    /// Requests ever.
+    clock: u64,
+    /// Requests when `decay` was last called.
+    decayed: u64,
+}
+
+struct Miniature {
+    /// The size it stands for, in blocks.
+    size: u64,
+    threshold: Threshold,
+    index: Index,
+    /// Misses, those of earlier intervals halved.
+    misses: f64,
+    /// Requests, likewise, of all blocks, until `counted_to`.
+    requests: f64,
+    counted_to: u64,
+    /// Sampled requests ever.
+    sampled: u64,
+    warm: bool,
+}
+
+impl Miniature {
+    fn new(size: u64, plan: (u32, Threshold), kind: PolicyKind, key: HashKey, clock: u64) -> Self {
+        let (slots, threshold) = plan;
+        // not the key of the filter: what is sampled has low hashes by it, and all homes would be one
+        let index = Index::with_hash_key(kind, slots, key.derived());
+        Self { size, threshold, index, misses: 0.0, requests: 0.0, counted_to: clock, sampled: 0, warm: false }
+    }
+}
+
+/// Slots and threshold for each of some sizes (rising), within the budget; `None` for a size that is left out.
+fn plan(sizes: &[u64], options: &PolicyCurveOptions) -> Vec<Option<(u32, Threshold)>> {
+    let rate = |size: u64, slots: f64| (slots / size as f64).min(1.0);
+    let sum = |from: usize, slots: f64| sizes[from..].iter().map(|&s| rate(s, slots)).sum::<f64>();
+    let slots_max = f64::from(options.slots_max.max(1));
+    let slots_min = f64::from(options.slots_min).clamp(1.0, slots_max);
+    let last = sizes.len().saturating_sub(1);
+    let from = (0..last).find(|&from| sum(from, slots_min) <= options.rates_sum_max).unwrap_or(last);
+    // as many as the budget allows: the sum rises with the slots
+    let (mut low, mut high) = (slots_min, slots_max);
+    for _ in 0..32 {
+        let middle = (low + high) / 2.0;
+        if sum(from, middle) <= options.rates_sum_max { low = middle } else { high = middle }
+    }
+    let slots = if sum(from, slots_max) <= options.rates_sum_max { slots_max } else { low };
+    let one = |&size: &u64| {
+        let slots = slots.min(size as f64).floor();
+        (slots as u32, Threshold::of_rate(slots / size as f64))
+    };
+    sizes.iter().enumerate().map(|(i, size)| (i >= from).then(|| one(size))).collect()
+}
+
+impl PolicyCurve {
+    /// Miniature caches of `kind` for `sizes` in blocks (any order; 0 is ignored). The key decides which blocks are
+    /// sampled, and is as secret as the index's.
+    pub fn new(kind: PolicyKind, sizes: &[u64], options: PolicyCurveOptions, key: HashKey) -> Self {
+        Self::with_filter(kind, sizes, options, key.derived())
+    }
+
+    /// The same for somebody who hashes blocks with `key` already.
+    pub(super) fn with_filter(kind: PolicyKind, sizes: &[u64], options: PolicyCurveOptions, key: HashKey) -> Self {
+        let mut curve = Self { options, kind, key, caches: vec![], clock: 0, decayed: 0 };
+        curve.set_sizes(sizes);
+        curve
+    }
+
+    /// One request for `block`.
+    #[inline]
+    pub fn observe(&mut self, block: u64) {
+        self.clock += 1;
+        let hash = self.key.hash(block);
+        if self.threshold().is_some_and(|t| t.admits(hash)) {
+            self.sampled(block, hash);
+        }
+    }
+
+    /// The highest hash that any cache samples; `None` without caches.
+    #[inline]
+    pub(super) fn threshold(&self) -> Option<Threshold> {
+        self.caches.first().map(|cache| cache.threshold)
+    }
+
+    /// Counts requests whose blocks somebody else has filtered.
+    pub(super) fn count(&mut self, requests: u64) {
+        self.clock += requests;
+    }
+
+    /// A request for a block that the first cache samples.
+    pub(super) fn sampled(&mut self, block: u64, hash: u64) {
+        for cache in self.caches.iter_mut().take_while(|cache| cache.threshold.admits(hash)) {
+            cache.sampled += 1;
+            if !matches!(cache.index.access(block, Access::Read, |_| true), Outcome::Hit(_)) {
+                cache.misses += 1.0;
+            }
+        }
+    }
+
+    /// Other sizes. A cache whose size stays keeps what it knows (it may change its number of slots for it, if the
+    /// budget is divided anew by more than a fifth: it then begins anew). In proportion to the slots made.
+    pub fn set_sizes(&mut self, sizes: &[u64]) {
+        let mut sizes: Vec<u64> = sizes.iter().copied().filter(|&s| s > 0).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let plans = plan(&sizes, &self.options);
+        let mut before = std::mem::take(&mut self.caches);
+        for (size, plan) in sizes.into_iter().zip(plans) {
+            let Some(plan) = plan else { continue };
+            let wanted = f64::from(plan.0);
+            let same = |c: &Miniature| c.size == size && (f64::from(c.index.capacity()) / wanted - 1.0).abs() <= 0.2;
+            let cache = match before.iter().position(same) {
+                Some(at) => before.swap_remove(at),
+                None => Miniature::new(size, plan, self.kind, self.key, self.clock),
+            };
+            self.caches.push(cache);
+        }
+        // caches that were kept may have a few slots more than the others: larger sizes could sample more
+        self.caches.sort_by_key(|cache| std::cmp::Reverse(cache.threshold));
+    }
+
+    /// The sizes that have a cache, rising.
+    pub fn sizes(&self) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.caches.iter().map(|cache| cache.size).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    /// Another policy. What is cached stays, as in [`Index::switch`]; what was counted does not.
+    pub fn set_policy(&mut self, kind: PolicyKind) {
+        if kind == self.kind {
+            return;
+        }
+        self.kind = kind;
+        for cache in &mut self.caches {
+            cache.index.switch(kind);
+            cache.start_anew(self.clock);
+        }
+    }
+
+    /// The policy.
+    pub fn kind(&self) -> PolicyKind {
+        self.kind
+    }
+
+    /// Ends an interval: all that was counted so far weighs half from now on. A cache that has become warm in it starts
+    /// to count: what it missed while it filled says nothing of its size. If nothing was counted since the last call
+    /// nothing happens.
+    pub fn decay(&mut self) {
+        if self.clock == self.decayed {
+            return;
+        }
+        self.decayed = self.clock;
+        for cache in &mut self.caches {
+            let slots = cache.index.capacity();
+            let full = cache.index.len() == slots;
+            if !cache.warm && (full || cache.sampled >= u64::from(slots) * WARM_REQUESTS_PER_SLOT) {
+                cache.start_anew(self.clock);
+                cache.warm = true;
+                continue;
+            }
+            cache.requests = (cache.requests + (self.clock - cache.counted_to) as f64) / 2.0;
+            cache.counted_to = self.clock;
+            cache.misses /= 2.0;
+        }
+    }
+
+    /// Whether at least half of the caches are warm and have counted since: from then on the curve tells the policy's
+    /// steady state.
+    pub fn is_ready(&self) -> bool {
+        !self.caches.is_empty() && self.caches.iter().filter(|c| self.is_steady(c)).count() * 2 >= self.caches.len()
+    }
+
+    fn is_steady(&self, cache: &Miniature) -> bool {
+        cache.warm && cache.counted(self.clock) > 0.0
+    }
+
+    /// The curve: the requests of all intervals, the earlier ones weighing less each, and a point for each cache that
+    /// is warm; if it is not ready, for all, with the misses of their filling up.
+    pub fn curve(&self) -> Curve {
+        let ready = self.is_ready();
+        let caches = self.caches.iter().filter(|c| !ready || self.is_steady(c)).filter(|c| c.counted(self.clock) > 0.0);
+        let requests = caches.clone().map(|c| c.counted(self.clock)).fold(0.0, f64::max);
+        let points = caches.map(|c| {
+            // as with SHARDS-adj: the requests are known, what was sampled too few or too many are hits of hot blocks
+            (c.size, c.misses / c.threshold.rate() / c.counted(self.clock) * requests)
+        });
+        Curve::new(requests, points)
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> usize {
+        let beside = self.caches.capacity() * size_of::<Miniature>() - self.caches.len() * size_of::<Index>();
+        size_of::<Self>() + beside + self.caches.iter().map(|c| c.index.memory_bytes()).sum::<usize>()
+    }
+
+    /// Checks the invariants; for tests. Panics with what is broken.
+    pub fn check(&self) {
+        let rates: f64 = self.caches.iter().map(|cache| cache.threshold.rate()).sum();
+        // a cache that was kept may have a fifth more slots than the plan
+        assert!(self.caches.len() <= 1 || rates <= self.options.rates_sum_max * 1.25, "the rates add up to {rates}");
+        assert!(self.caches.is_sorted_by_key(|cache| std::cmp::Reverse(cache.threshold)), "thresholds fall");
+        for cache in &self.caches {
+            cache.index.check();
+            for (block, _) in cache.index.iter() {
+                assert!(cache.threshold.admits(self.key.hash(block)), "block {block} is not to be sampled");
+            }
+        }
+    }
+}
+
+impl Miniature {
+    /// Requests that the misses are of.
+    fn counted(&self, clock: u64) -> f64 {
+        self.requests + (clock - self.counted_to) as f64
+    }
+
+    fn start_anew(&mut self, clock: u64) {
+        (self.misses, self.requests, self.counted_to) = (0.0, 0.0, clock);
+    }
+}
