@@ -12,6 +12,7 @@ mod list;
 pub mod policy;
 pub mod residency;
 mod rival;
+pub mod shares;
 mod sketch;
 mod slots;
 mod table;
