@@ -26,6 +26,8 @@ pub struct Share {
     pub demand: u64,
     /// What it has.
     pub share: u64,
+    /// What ceilings, its own and those below it, let it have at most; 0 without a disk.
+    pub room: u64,
 }
 
 impl Share {
@@ -68,8 +70,6 @@ impl Tree {
     pub fn divide(&self, mut demand: impl FnMut(NodeId) -> u64) -> Division {
         let nodes = self.below(self.root());
         let mut shares = vec![Share::default(); self.slots.len()];
-        // what the children's ceilings allow
-        let mut room = vec![0; self.slots.len()];
         for &id in nodes.iter().rev() {
             let (node, i) = (self.at(id), id.index as usize);
             let (wanted, room_below) = if node.level == Level::Disk {
@@ -78,15 +78,15 @@ impl Tree {
                 let below = |of: &dyn Fn(usize) -> u64| {
                     node.children.iter().fold(0u64, |sum, c| sum.saturating_add(of(c.index as usize)))
                 };
-                (below(&|c| shares[c].demand), below(&|c| room[c]))
+                (below(&|c| shares[c].demand), below(&|c| shares[c].room))
             };
-            room[i] = room_below.min(node.ceiling());
-            shares[i].demand = wanted.min(room[i]);
+            shares[i].room = room_below.min(node.ceiling());
+            shares[i].demand = wanted.min(shares[i].room);
         }
         for (share, entitled) in shares.iter_mut().zip(self.entitlements()) {
             share.entitled = entitled;
         }
-        shares[0].share = self.total().min(room[0]);
+        shares[0].share = self.total().min(shares[0].room);
         for &id in &nodes {
             let node = self.at(id);
             let claims: Vec<Claim> = node
@@ -94,11 +94,8 @@ impl Tree {
                 .iter()
                 .map(|&child| {
                     let settings = self.at(child).settings();
-                    let demand = shares[child.index as usize].demand;
-                    Claim {
-                        weight: settings.weight,
-                        steps: [settings.floor.min(demand), demand, room[child.index as usize]],
-                    }
+                    let Share { demand, room, .. } = shares[child.index as usize];
+                    Claim { weight: settings.weight, steps: [settings.floor.min(demand), demand, room] }
                 })
                 .collect();
             for (child, blocks) in node.children.iter().zip(fill(shares[id.index as usize].share, &claims)) {
