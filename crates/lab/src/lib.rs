@@ -7,6 +7,7 @@ pub mod comparison;
 pub mod guest;
 pub mod host;
 pub mod replay;
+pub mod tenants;
 pub mod workload;
 
 pub use comparison::{Comparison, Row, Standing};

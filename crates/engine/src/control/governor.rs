@@ -260,14 +260,18 @@ fn growth(tree: &Tree, id: NodeId) -> Growth {
     tree.node(id).expect("listed by the tree").settings().hint.growth()
 }
 
-/// What blocks save a disk: its curve without the misses that read-ahead foresaw, and flat where a hint says so.
+/// What blocks save a disk in an interval like the past one: the shape of its curve, which may remember more than that
+/// interval, at the past one's rate; without the misses that read-ahead foresaw, and flat where a hint says so.
 fn worth(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>) -> MissCurve {
     let Some(leaf) = leaf else { return MissCurve::flat(0.0) };
     let waited = if leaf.seen.misses == 0 { 1.0 } else { leaf.seen.waited() as f64 / leaf.seen.misses as f64 };
-    match (leaf.curve, growth(tree, id)) {
-        (None, _) => MissCurve::flat(leaf.seen.waited() as f64),
-        (Some(curve), Growth::ByUtility | Growth::Entitled) => curve.scaled(waited),
-        (Some(curve), Growth::Floor | Growth::Nothing) => MissCurve::flat(curve.at(leaf.held) * waited),
+    let Some(curve) = leaf.curve else { return MissCurve::flat(leaf.seen.waited() as f64) };
+    // without a block everything is missed
+    let all = curve.at(0);
+    let curve = curve.scaled(if all > 0.0 { waited * leaf.seen.requests as f64 / all } else { 0.0 });
+    match growth(tree, id) {
+        Growth::ByUtility | Growth::Entitled => curve,
+        Growth::Floor | Growth::Nothing => MissCurve::flat(curve.at(leaf.held)),
     }
 }
 

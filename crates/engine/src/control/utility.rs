@@ -12,7 +12,7 @@ use super::event::Reason;
 use super::guard::{Finding, Guard};
 use super::lookahead::{Appetite, lookahead};
 use super::view::{ChildView, Verdict, by_weight, fitted};
-use crate::shares::{Claim, fill};
+use crate::shares::{Claim, WEIGHT_MAX, WEIGHT_MIN, fill};
 
 /// How careful it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,14 +66,27 @@ fn misses(children: &[ChildView<'_>], sizes: &[u64]) -> f64 {
     children.iter().zip(sizes).map(|(c, &size)| f64::from(c.weight) * c.curve.at(size)).sum()
 }
 
-/// Where blocks save most, and what saves nobody anything by weight; nobody below `kept`.
+/// Where blocks save most; nobody below `kept`. What visibly saves nobody anything goes by weight and by the misses that are
+/// left: who misses would fill it, and a curve does not know yet what blocks asked for once will be worth.
 pub(super) fn best(total: u64, children: &[ChildView<'_>], kept: &[u64]) -> Vec<u64> {
     let parties: Vec<Appetite<'_>> = children
         .iter()
         .zip(kept)
         .map(|(c, &from)| Appetite { weight: c.weight, from, room: c.room.max(from), curve: c.curve })
         .collect();
-    fitted(total, children, &lookahead(total, &parties))
+    let sizes = lookahead(total, &parties);
+    let left: Vec<f64> =
+        children.iter().zip(&sizes).map(|(c, &size)| f64::from(c.weight) * (1.0 + c.curve.at(size))).collect();
+    let most = left.iter().copied().fold(1.0, f64::max);
+    let claims: Vec<Claim> = children
+        .iter()
+        .zip(sizes.iter().zip(&left))
+        .map(|(c, (&size, left))| {
+            let weight = (left / most * f64::from(WEIGHT_MAX)) as u32;
+            Claim { weight: weight.clamp(WEIGHT_MIN, WEIGHT_MAX), steps: [size, size, c.room.max(size)] }
+        })
+        .collect();
+    fill(total, &claims)
 }
 
 impl Controller for Utility {
