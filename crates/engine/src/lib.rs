@@ -4,6 +4,7 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod curve;
 pub mod exclusive;
 mod ghosts;
@@ -13,6 +14,7 @@ mod list;
 pub mod policy;
 pub mod residency;
 mod rival;
+pub mod shares;
 mod sketch;
 mod slots;
 mod table;

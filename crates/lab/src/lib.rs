@@ -8,6 +8,7 @@ pub mod curve;
 pub mod guest;
 pub mod host;
 pub mod replay;
+pub mod tenants;
 pub mod workload;
 
 pub use comparison::{Comparison, Row, Standing};

@@ -1,0 +1,336 @@
+//! One interval for the whole tree: telemetry of the disks in, targets of the disks out.
+//!
+//! Owns each node's controller, the targets and the event log. Never measures, never moves a limit.
+//! Invariant: after each interval the targets of the disks sum to at most what the host has, and differ from those before by
+//! what the events tell.
+
+use super::curve::MissCurve;
+use super::event::{Event, Events, Goal, Party};
+use super::view::{ChildView, Telemetry};
+use super::{Controller, Donor, Fixed, Paper, Target, Utility};
+use crate::shares::{BLOCKS_MAX, Growth, Level, NodeId, Share, Tree};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// Events that are kept.
+const EVENTS_MAX: usize = 4096;
+
+/// The controllers a node can be given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// By weight; what is not demanded is lent.
+    Static,
+    /// The rules of thin provisioning with so many rounds an interval, 1 to 4.
+    Donor(u32),
+    /// Where blocks save most misses.
+    #[default]
+    Utility,
+    /// What the goals of the children take.
+    Target,
+    /// The growth rule of the per-file page cache.
+    Paper,
+}
+
+impl Kind {
+    /// As configuration and API write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Donor(_) => "donor",
+            Self::Utility => "utility",
+            Self::Target => "target",
+            Self::Paper => "paper",
+        }
+    }
+
+    fn make(self) -> Box<dyn Controller> {
+        match self {
+            Self::Static => Box::new(Fixed::default()),
+            Self::Donor(rounds) => Box::new(Donor::new(rounds)),
+            Self::Utility => Box::new(Utility::default()),
+            Self::Target => Box::new(Target::default()),
+            Self::Paper => Box::new(Paper::default()),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Ok(match s {
+            "static" => Self::Static,
+            "donor" => Self::Donor(1),
+            "utility" => Self::Utility,
+            "target" => Self::Target,
+            "paper" => Self::Paper,
+            _ => return Err(format!("`{s}` is no controller; take one of static, donor, utility, target, paper")),
+        })
+    }
+}
+
+/// What is told of one disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf<'a> {
+    /// The disk.
+    pub node: NodeId,
+    /// Blocks it holds.
+    pub held: u64,
+    /// What happened in the interval.
+    pub seen: Telemetry,
+    /// Its misses by size, as sampled; `None`: nothing is known yet, and it is taken to want all it can get if it was used.
+    pub curve: Option<&'a MissCurve>,
+}
+
+/// What is known of a node for this interval.
+#[derive(Clone, Debug)]
+struct Known {
+    held: u64,
+    seen: Telemetry,
+    curve: MissCurve,
+    floor: u64,
+    room: u64,
+}
+
+/// See the head of the file.
+pub struct Governor {
+    set: BTreeMap<NodeId, Kind>,
+    running: BTreeMap<NodeId, (Option<Kind>, Box<dyn Controller>)>,
+    goals: BTreeMap<NodeId, Goal>,
+    targets: BTreeMap<NodeId, u64>,
+    events: Events,
+    interval: u64,
+}
+
+impl Default for Governor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Governor {
+    /// With [`Kind::default`] at every node.
+    pub fn new() -> Self {
+        Self {
+            set: BTreeMap::new(),
+            running: BTreeMap::new(),
+            goals: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            events: Events::new(EVENTS_MAX),
+            interval: 0,
+        }
+    }
+
+    /// Who divides the share of `node` from now on, and of the nodes below for which nothing is set; `None`: as above it.
+    pub fn set(&mut self, node: NodeId, kind: Option<Kind>) {
+        match kind {
+            Some(kind) => self.set.insert(node, kind),
+            None => self.set.remove(&node),
+        };
+    }
+
+    /// A controller made by the caller divides the share of `node` (of none below) from now on.
+    pub fn install(&mut self, node: NodeId, controller: Box<dyn Controller>) {
+        self.running.insert(node, (None, controller));
+    }
+
+    /// What `node` is to reach, where [`Kind::Target`] divides the share of its parent.
+    pub fn set_goal(&mut self, node: NodeId, goal: Option<Goal>) {
+        match goal {
+            Some(goal) => self.goals.insert(node, goal),
+            None => self.goals.remove(&node),
+        };
+    }
+
+    /// The log.
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The target of a node, in blocks.
+    pub fn target(&self, node: NodeId) -> u64 {
+        self.targets.get(&node).copied().unwrap_or(0)
+    }
+
+    /// An interval has passed. Disks of which nothing is told did nothing; what is told of others than disks of the tree is
+    /// passed over. The targets of all disks, in the order of [`Tree::below`].
+    pub fn interval(&mut self, tree: &Tree, leaves: &[Leaf<'_>]) -> Vec<(NodeId, u64)> {
+        self.forget(tree);
+        let told: BTreeMap<NodeId, &Leaf<'_>> = leaves.iter().map(|leaf| (leaf.node, leaf)).collect();
+        let curves: BTreeMap<NodeId, MissCurve> =
+            tree.leaves().into_iter().map(|id| (id, worth(tree, id, told.get(&id).copied()))).collect();
+        let division = tree.divide(|id| demand(tree, id, told.get(&id).copied(), &curves[&id]));
+        let entitled_demand = |id: NodeId| division.get(id);
+        let known = know(tree, &told, curves, &entitled_demand);
+
+        let nodes = tree.below(tree.root());
+        let root = tree.root();
+        self.targets.insert(root, tree.total().min(known[&root].room));
+        for &id in &nodes {
+            let node = tree.node(id).expect("listed by the tree");
+            if node.children().is_empty() {
+                continue;
+            }
+            let views: Vec<ChildView<'_>> = node
+                .children()
+                .iter()
+                .map(|&child| {
+                    let (settings, share) = (tree.node(child).expect("listed by the tree"), division.get(child));
+                    let known = &known[&child];
+                    ChildView {
+                        node: child,
+                        name: settings.name(),
+                        weight: settings.settings().weight,
+                        floor: known.floor,
+                        room: known.room,
+                        entitled: share.entitled,
+                        demand: share.demand,
+                        hint: settings.settings().hint,
+                        now: self.targets.get(&child).copied().unwrap_or(0),
+                        held: known.held,
+                        seen: known.seen,
+                        curve: &known.curve,
+                        goal: self.goals.get(&child).copied(),
+                    }
+                })
+                .collect();
+            let total = self.targets[&id];
+            let verdict = self.controller(tree, id).decide(total, &views);
+            assert!(verdict.targets.iter().sum::<u64>() <= total, "a controller gave out more than there is");
+            let party = |i: usize| Party { node: views[i].node, name: views[i].name.clone() };
+            for m in verdict.moves {
+                self.events.add(Event {
+                    sequence: 0,
+                    interval: self.interval,
+                    node: Party { node: id, name: node.name().clone() },
+                    from: m.from.map(party),
+                    to: m.to.map(party),
+                    blocks: m.blocks,
+                    reason: m.reason,
+                });
+            }
+            for (view, &target) in views.iter().zip(&verdict.targets) {
+                self.targets.insert(view.node, target);
+            }
+        }
+        self.interval += 1;
+        nodes
+            .into_iter()
+            .filter(|&id| tree.node(id).is_ok_and(|n| n.level() == Level::Disk))
+            .map(|id| (id, self.target(id)))
+            .collect()
+    }
+
+    /// The controller of a node: its own, or a new one of the kind set for it or above it.
+    fn controller(&mut self, tree: &Tree, id: NodeId) -> &mut dyn Controller {
+        let mut at = Some(id);
+        let mut kind = Kind::default();
+        while let Some(node) = at {
+            if let Some(&set) = self.set.get(&node) {
+                kind = set;
+                break;
+            }
+            at = tree.node(node).ok().and_then(|n| n.parent());
+        }
+        let fits = self.running.get(&id).is_some_and(|(running, _)| running.is_none_or(|k| k == kind));
+        if !fits {
+            self.running.insert(id, (Some(kind), kind.make()));
+        }
+        self.running.get_mut(&id).expect("just there").1.as_mut()
+    }
+
+    /// Forgets what belongs to nodes that are gone.
+    fn forget(&mut self, tree: &Tree) {
+        let lives = |id: &NodeId| tree.node(*id).is_ok();
+        self.set.retain(|id, _| lives(id));
+        self.running.retain(|id, _| lives(id));
+        self.goals.retain(|id, _| lives(id));
+        self.targets.retain(|id, _| lives(id));
+    }
+}
+
+fn growth(tree: &Tree, id: NodeId) -> Growth {
+    tree.node(id).expect("listed by the tree").settings().hint.growth()
+}
+
+/// What blocks save a disk in an interval like the past one: the shape of its curve, which may remember more than that
+/// interval, at the past one's rate; without the misses that read-ahead foresaw, and flat where a hint says so.
+fn worth(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>) -> MissCurve {
+    let Some(leaf) = leaf else { return MissCurve::flat(0.0) };
+    let waited = if leaf.seen.misses == 0 { 1.0 } else { leaf.seen.waited() as f64 / leaf.seen.misses as f64 };
+    let Some(curve) = leaf.curve else { return MissCurve::flat(leaf.seen.waited() as f64) };
+    // without a block everything is missed
+    let all = curve.at(0);
+    let curve = curve.scaled(if all > 0.0 { waited * leaf.seen.requests as f64 / all } else { 0.0 });
+    match growth(tree, id) {
+        Growth::ByUtility | Growth::Entitled => curve,
+        Growth::Floor | Growth::Nothing => MissCurve::flat(curve.at(leaf.held)),
+    }
+}
+
+/// What a disk could use.
+fn demand(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, worth: &MissCurve) -> u64 {
+    let floor = tree.node(id).expect("listed by the tree").settings().floor;
+    let used = leaf.is_some_and(|l| l.seen.requests > 0);
+    match growth(tree, id) {
+        Growth::Nothing => 0,
+        Growth::Floor => {
+            if used {
+                floor
+            } else {
+                0
+            }
+        }
+        Growth::Entitled => BLOCKS_MAX,
+        Growth::ByUtility if used && leaf.is_some_and(|l| l.curve.is_none()) => BLOCKS_MAX,
+        Growth::ByUtility => worth.enough(),
+    }
+}
+
+/// What is known of every node: of disks what is told, of others what those below are together.
+fn know(
+    tree: &Tree,
+    told: &BTreeMap<NodeId, &Leaf<'_>>,
+    mut curves: BTreeMap<NodeId, MissCurve>,
+    share: &dyn Fn(NodeId) -> Share,
+) -> BTreeMap<NodeId, Known> {
+    let mut known: BTreeMap<NodeId, Known> = BTreeMap::new();
+    for id in tree.below(tree.root()).into_iter().rev() {
+        let node = tree.node(id).expect("listed by the tree");
+        let (settings, Share { entitled, room, .. }) = (node.settings(), share(id));
+        let found = if node.level() == Level::Disk {
+            let (held, seen) = told.get(&id).map_or((0, Telemetry::default()), |l| (l.held, l.seen));
+            let curve = curves.remove(&id).expect("every disk has one");
+            let (floor, room) = match settings.hint.growth() {
+                Growth::Nothing => (0, 0),
+                Growth::Entitled => (settings.floor.max(entitled), room),
+                Growth::ByUtility | Growth::Floor => (settings.floor, room),
+            };
+            Known { held, seen, curve, floor: floor.min(room), room }
+        } else {
+            let below: Vec<(u32, &Known)> = node
+                .children()
+                .iter()
+                .map(|&child| (tree.node(child).expect("listed by the tree").settings().weight, &known[&child]))
+                .collect();
+            let sum = |of: &dyn Fn(&Known) -> u64| below.iter().fold(0u64, |sum, (_, k)| sum.saturating_add(of(k)));
+            let room = room.min(sum(&|k| k.room));
+            Known {
+                held: sum(&|k| k.held),
+                seen: below.iter().fold(Telemetry::default(), |sum, (_, k)| sum.plus(&k.seen)),
+                curve: MissCurve::merged(below.iter().map(|(weight, k)| (*weight, &k.curve))),
+                floor: settings.floor.max(sum(&|k| k.floor).min(entitled)).min(room),
+                room,
+            }
+        };
+        known.insert(id, found);
+    }
+    known
+}

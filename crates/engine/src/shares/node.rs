@@ -1,0 +1,160 @@
+//! What a node of the tree is: its name, its place, what is set for it.
+//!
+//! Owns the vocabulary of the tree. Never divides anything.
+
+use super::hint::Hint;
+use crate::PolicyKind;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Names a node for as long as it lives; the number of a node that is gone is never given to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// Where in the tree a node may stand: below any node of a higher level, so levels may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// The root; there is one.
+    Host,
+    /// A virtual machine.
+    Vm,
+    /// A group of disks, or of parts of disks.
+    Container,
+    /// A disk, or the part of a disk that has an index of its own: the only level that holds blocks.
+    Disk,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Vm => "VM",
+            Self::Container => "container",
+            Self::Disk => "disk",
+        })
+    }
+}
+
+/// Where a node's blocks may be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Store {
+    /// In RAM only.
+    #[default]
+    Ram,
+    /// On the SSD only.
+    Ssd,
+    /// In RAM, and on the SSD what RAM has no room for.
+    Both,
+}
+
+impl Store {
+    /// All, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::Ram, Self::Ssd, Self::Both];
+
+    /// As configuration and API write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ram => "ram",
+            Self::Ssd => "ssd",
+            Self::Both => "both",
+        }
+    }
+}
+
+impl FromStr for Store {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|store| store.name() == s);
+        known.ok_or_else(|| format!("`{s}` is no store; take one of ram, ssd, both"))
+    }
+}
+
+/// The least weight.
+pub const WEIGHT_MIN: u32 = 1;
+/// The largest weight.
+pub const WEIGHT_MAX: u32 = 10_000;
+/// What a node weighs if nobody says.
+pub const WEIGHT_DEFAULT: u32 = 100;
+
+/// What is set for a node. Sizes in blocks of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Its part of what its siblings and it contend for: [`WEIGHT_MIN`]..=[`WEIGHT_MAX`].
+    pub weight: u32,
+    /// What it has whenever it wants it.
+    pub floor: u64,
+    /// What it never has more of; `None`: no bound of its own.
+    pub ceiling: Option<u64>,
+    /// Carried along for the data path.
+    pub store: Store,
+    /// Carried along for the index; `None`: as the parent says.
+    pub policy: Option<PolicyKind>,
+    /// How its blocks will be used; see [`Hint`].
+    pub hint: Hint,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { weight: WEIGHT_DEFAULT, floor: 0, ceiling: None, store: Store::Ram, policy: None, hint: Hint::Normal }
+    }
+}
+
+/// A node of the tree.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(super) name: Arc<str>,
+    pub(super) level: Level,
+    pub(super) parent: Option<NodeId>,
+    /// By name.
+    pub(super) children: Vec<NodeId>,
+    pub(super) settings: Settings,
+    pub(super) version: u64,
+}
+
+impl Node {
+    /// Its name, unlike that of any sibling.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its level.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// What is above it; `None` for the host.
+    pub fn parent(&self) -> Option<NodeId> {
+        self.parent
+    }
+
+    /// What is below it, by name.
+    pub fn children(&self) -> &[NodeId] {
+        &self.children
+    }
+
+    /// What is set for it.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// How often its settings have been changed: what [`super::Tree::change_if`] compares.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Its ceiling, or what stands for none.
+    pub(super) fn ceiling(&self) -> u64 {
+        self.settings.ceiling.unwrap_or(super::BLOCKS_MAX).min(super::BLOCKS_MAX)
+    }
+}

@@ -1,0 +1,153 @@
+//! The loads of the experiments.
+//!
+//! Owns their numbers, each with what it stands for. Never runs anything.
+
+use super::load::{Activity, Load, Mix, Pattern, Phase};
+
+/// Blocks of the cache in the phased load: a quantum of the donor rule is then 128.
+const TOTAL: u32 = 6144;
+
+fn act(rate: u32, mix: Mix) -> Activity {
+    Activity { rate, mix }
+}
+
+/// A file server: files read from begin to end, some again and again, some once.
+fn file(rate: u32, blocks: u32) -> Activity {
+    act(
+        rate,
+        vec![
+            (500, Pattern::Zipf { first: 0, blocks, alpha: 0.6 }),
+            (350, Pattern::Uniform { first: 0, blocks }),
+            (150, Pattern::Once),
+        ],
+    )
+}
+
+/// A web server: popular pages, and a tail.
+fn web(rate: u32, blocks: u32) -> Activity {
+    act(rate, vec![(930, Pattern::Zipf { first: 0, blocks, alpha: 0.7 }), (70, Pattern::Once)])
+}
+
+/// A database: a hot index, tables read at random, a log.
+fn database(rate: u32, blocks: u32) -> Activity {
+    act(
+        rate,
+        vec![
+            (250, Pattern::Uniform { first: 0, blocks: blocks / 16 }),
+            (650, Pattern::Uniform { first: 0, blocks }),
+            (100, Pattern::Once),
+        ],
+    )
+}
+
+/// The three servers of the thin-provisioning thesis (sections 3.6 and 6.1): a file, a web and a database server, each under heavy
+/// load while the others are nearly idle (databases by day, backups by night), with times when two are busy.
+pub fn phased() -> Load {
+    let phase = |name, f: (u32, u32), w: (u32, u32), d: (u32, u32)| Phase {
+        name,
+        intervals: 160,
+        activities: vec![file(f.0, f.1), web(w.0, w.1), database(d.0, d.1)],
+    };
+    Load {
+        name: "phased",
+        total: TOTAL,
+        tenants: vec!["file", "web", "database"],
+        phases: vec![
+            phase("database", (25, 400), (50, 300), (1000, 5000)),
+            phase("web", (25, 400), (1000, 6000), (50, 400)),
+            phase("file", (1000, 5000), (50, 300), (50, 400)),
+            phase("database and web", (25, 400), (900, 3000), (900, 3000)),
+        ],
+        bursts: false,
+    }
+}
+
+/// The first case of the paper on derivative clouds (section 2.2): a VM of low locality and a high rate (two requests for each of
+/// the other's) beside one of high locality, scheduled in turn; ten times its 100 blocks.
+pub fn locality() -> Load {
+    Load {
+        name: "locality",
+        total: 1000,
+        tenants: vec!["low", "high"],
+        phases: vec![Phase {
+            name: "all",
+            intervals: 200,
+            activities: vec![
+                act(1000, vec![(100, Pattern::Uniform { first: 0, blocks: 50 }), (900, Pattern::Once)]),
+                act(500, vec![(1000, Pattern::Uniform { first: 0, blocks: 900 })]),
+            ],
+        }],
+        bursts: true,
+    }
+}
+
+/// Everybody heavy with the same appetite: there is nothing to be won.
+pub fn all_heavy() -> Load {
+    let busy = || web(600, 5000);
+    Load {
+        name: "all heavy",
+        total: TOTAL,
+        tenants: vec!["a", "b", "c"],
+        phases: vec![Phase { name: "all", intervals: 300, activities: vec![busy(), busy(), busy()] }],
+        bursts: false,
+    }
+}
+
+/// Two tenants that are busy in turn for `stretch` intervals, each coming back to the same blocks, which fit into an equal
+/// share: whoever takes an idle tenant's blocks makes it read them again.
+pub fn in_turn(name: &'static str, stretch: u32) -> Load {
+    let busy = |rate| act(rate, vec![(900, Pattern::Uniform { first: 0, blocks: 2800 }), (100, Pattern::Once)]);
+    let larger =
+        |rate| act(rate, vec![(900, Pattern::Zipf { first: 0, blocks: 8000, alpha: 0.7 }), (100, Pattern::Once)]);
+    let turn = |a, b| Phase { name: "in turn", intervals: stretch, activities: vec![busy(a), larger(b)] };
+    let phases = (0..400 / stretch).map(|i| if i % 2 == 0 { turn(1000, 10) } else { turn(10, 1000) }).collect();
+    Load { name, total: TOTAL, tenants: vec!["fits", "larger"], phases, bursts: false }
+}
+
+/// Loops beside popularity: nothing helps a loop until all of it fits. One fits into half of the cache, one never does.
+pub fn loops() -> Load {
+    Load {
+        name: "loops",
+        total: TOTAL,
+        tenants: vec!["small loop", "large loop", "popular"],
+        phases: vec![Phase {
+            name: "all",
+            intervals: 300,
+            activities: vec![
+                act(500, vec![(1000, Pattern::Loop { first: 0, blocks: 3000 })]),
+                act(500, vec![(1000, Pattern::Loop { first: 0, blocks: 9000 })]),
+                web(500, 4000),
+            ],
+        }],
+        bursts: false,
+    }
+}
+
+/// A tenant that reads everything once beside two that come back to theirs.
+pub fn stream() -> Load {
+    Load {
+        name: "stream",
+        total: TOTAL,
+        tenants: vec!["stream", "web", "database"],
+        phases: vec![Phase {
+            name: "all",
+            intervals: 300,
+            activities: vec![act(1500, vec![(1000, Pattern::Once)]), web(400, 4000), database(400, 4000)],
+        }],
+        bursts: false,
+    }
+}
+
+/// Every load.
+pub fn all() -> Vec<Load> {
+    vec![
+        phased(),
+        locality(),
+        all_heavy(),
+        in_turn("in turn, 2 intervals", 2),
+        in_turn("in turn, 8 intervals", 8),
+        in_turn("in turn, 40 intervals", 40),
+        loops(),
+        stream(),
+    ]
+}

@@ -1,0 +1,14 @@
+//! Several tenants on one cache: who gets what under which controller, on the daemon's own engine.
+//!
+//! Owns the loads, the arms and the rows of results. Never decides: tree, controllers, mover and index are the engine's.
+//! Invariant: every arm sees the same requests in the same order.
+
+pub mod distance;
+pub mod load;
+pub mod loads;
+pub mod row;
+pub mod run;
+
+pub use load::{Activity, Load, Pattern, Phase};
+pub use row::LabRow;
+pub use run::{Arm, Options, run};
