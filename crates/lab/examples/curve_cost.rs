@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::time::Duration;
-use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Served};
+use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, Meter, MeterOptions, PolicyKind, Served};
 use undercroft_trace::synth::Zipf;
 
 const REQUESTS: usize = 2_000_000;
@@ -48,6 +48,15 @@ fn main() {
             black_box(sum);
             thread_time() - start
         });
+        let mut lru = LruCurve::new(LruCurveOptions::default(), HashKey::from_seed(1));
+        let alone = best(|| {
+            let start = thread_time();
+            for &block in blocks {
+                lru.observe(black_box(block));
+            }
+            thread_time() - start
+        });
+        println!("| {name} | | lru alone | {:.1} | {} |", alone - bare, lru.memory_bytes());
         for share in [1_000, 10_000, 100_000, 1_000_000] {
             for kind in [PolicyKind::S3Fifo, PolicyKind::Arc, PolicyKind::WTinyLfu] {
                 let mut bytes = 0;

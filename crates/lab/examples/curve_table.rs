@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = ["arc-OLTP.lis.zst", "arc-P6.lis.zst", "cloudPhysicsIO.vscsi", "cloudphysics-w106.u32le.xz", "zipf"];
     for file in files.into_iter().filter(|file| file.starts_with(&wanted)) {
         let workload = match traces.join(file) {
-            _ if file == "zipf" => Workload::zipf("zipf", 1_000_000, 20_000_000, 1.0, 42),
+            _ if file == "zipf" => Workload::zipf("zipf", 1_000_000, 5_000_000, 1.0, 42),
             path if path.exists() => Workload::open(file, &path)?,
             path => {
                 eprintln!("SKIPPED: no trace at {}", path.display());
@@ -33,8 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         };
         let exact = ExactLru::new(&workload.blocks).curve();
-        let at = sizes(u64::from(workload.footprint) / 1000, u64::from(workload.footprint), LRU_SIZES);
-        for samples_max in [2048, 4096, 8192, 16384] {
+        let at = sizes(u64::from(workload.footprint) / 100, u64::from(workload.footprint), LRU_SIZES);
+        for samples_max in [2048, 8192] {
             let (mut errors, mut rate) = (vec![], 0.0);
             for seed in 0..SEEDS {
                 let options = LruCurveOptions { samples_max, ..Default::default() };
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             println!("| {file} | lru of {samples_max} | {rate:.5} | {} |", together(&errors));
         }
-        for kind in [PolicyKind::Lru, PolicyKind::S3Fifo, PolicyKind::Arc, PolicyKind::WTinyLfu] {
+        for kind in [PolicyKind::S3Fifo, PolicyKind::Arc, PolicyKind::WTinyLfu] {
             for share in [workload.footprint / 100, workload.footprint / 10] {
                 let at = curve::sizes_around(u64::from(share), u64::from(workload.footprint));
                 let mut errors = vec![];

@@ -17,8 +17,8 @@ use crate::table::HashKey;
 /// What a [`PolicyCurve`] may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyCurveOptions {
-    /// The sum of the rates at which all miniature caches sample: what bounds the time. 8 or more (as many as there are
-    /// sizes) with `slots_max` large enough makes each of them whole and exact.
+    /// The sum of the rates at which all miniature caches sample: what bounds the time. As many as there are sizes,
+    /// with `slots_max` large enough makes each of them whole and exact.
     pub rates_sum_max: f64,
     /// Slots of a miniature cache at most: what bounds the memory, at about 50 bytes each.
     pub slots_max: u32,
@@ -28,9 +28,9 @@ pub struct PolicyCurveOptions {
 }
 
 impl Default for PolicyCurveOptions {
-    /// 1 in 10 in all, 64 to 1024 slots.
+    /// 1 in 64 in all, 32 to 1024 slots.
     fn default() -> Self {
-        Self { rates_sum_max: 0.1, slots_max: 1024, slots_min: 64 }
+        Self { rates_sum_max: 1.0 / 64.0, slots_max: 1024, slots_min: 32 }
     }
 }
 
@@ -38,15 +38,15 @@ impl Default for PolicyCurveOptions {
 const WARM_REQUESTS_PER_SLOT: u64 = 8;
 
 /// The sizes that [`sizes_around`] gives.
-const SIZES: usize = 8;
+const SIZES: usize = 6;
 
-/// Eight sizes around a share of `share` blocks, up to `max`: powers of the square root of 2, such that a share that
-/// moves a little keeps all of them and one that moves more keeps most. From about a quarter of the share to three times as
+/// Six sizes around a share of `share` blocks, up to `max`: powers of the square root of 2, so that a share that moves a
+/// little keeps all of them and one that moves more keeps most. From about half the share to almost three times as
 /// much; near `max`, further below. Fewer where sizes would be below 4 blocks.
 pub fn sizes_around(share: u64, max: u64) -> Vec<u64> {
     let size = |step: i32| 2f64.powf(f64::from(step) / 2.0).round() as u64;
     let step_below = |blocks: u64| ((blocks.max(4) as f64).log2() * 2.0 + 1e-9).floor() as i32;
-    let last = (step_below(share.min(max)) + 4).min(step_below(max));
+    let last = (step_below(share.min(max)) + 3).min(step_below(max));
     let sizes = (last - SIZES as i32 + 1..=last).map(size).filter(|&s| s >= 4);
     sizes.collect()
 }
@@ -130,7 +130,7 @@ impl PolicyCurve {
         self.clock += 1;
         let hash = self.key.hash(block);
         if self.threshold().is_some_and(|t| t.admits(hash)) {
-            self.sampled(block, hash);
+            self.sampled(&[(block, hash)]);
         }
     }
 
@@ -145,12 +145,14 @@ impl PolicyCurve {
         self.clock += requests;
     }
 
-    /// A request for a block that the first cache samples.
-    pub(super) fn sampled(&mut self, block: u64, hash: u64) {
-        for cache in self.caches.iter_mut().take_while(|cache| cache.threshold.admits(hash)) {
-            cache.sampled += 1;
-            if !matches!(cache.index.access(block, Access::Read, |_| true), Outcome::Hit(_)) {
-                cache.misses += 1.0;
+    /// Requests in order, as block and hash; some of them for blocks that a cache samples.
+    pub(super) fn sampled(&mut self, requests: &[(u64, u64)]) {
+        for cache in &mut self.caches {
+            for &(block, hash) in requests.iter().filter(|&&(_, hash)| cache.threshold.admits(hash)) {
+                cache.sampled += 1;
+                if !matches!(cache.index.access(block, Access::Read, |_| true), Outcome::Hit(_)) {
+                    cache.misses += 1.0;
+                }
             }
         }
     }

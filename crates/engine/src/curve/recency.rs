@@ -1,23 +1,41 @@
 //! The order in which sampled blocks were last asked for, such that "how many since" is quick.
 //!
-//! Owns positions: one bit each, and a Fenwick tree over the words of 64 bits. A block takes the next position whenever
+//! Owns positions: one bit each, counted by words of 64 and by groups of 8 words. A block takes the next position whenever
 //! it is asked for and leaves its old one. Never knows which block is where.
-//! Invariant: the tree counts exactly the bits; no bit is set at or after `next`.
+//! Invariant: the counts are those of the bits; no bit is set at or after `next`.
+//!
+//! No tree: a request changes three numbers and adds up 1/512 of the positions without a branch that could be guessed
+//! wrongly, which for the samples that a meter takes is less than half the time of a Fenwick tree.
+
+/// Positions of a word.
+const WORD: u32 = u64::BITS;
+/// Positions of a group: 8 words, whose counts are one byte each of a number.
+const GROUP: u32 = 8 * WORD;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     words: Vec<u64>,
-    /// Fenwick tree (Fenwick, 1994) over the words' bit counts; entry `i` here is entry `i + 1` of the textbook.
-    tree: Vec<u32>,
+    /// Byte `i` is the count of the group's word `i`.
+    by_word: Vec<u64>,
+    by_group: Vec<u32>,
     next: u32,
     live: u32,
+}
+
+/// The sum of the lowest `bytes` bytes (0..8), each at most 64.
+fn sum_of_bytes(packed: u64, bytes: u32) -> u32 {
+    const EVERY_SECOND: u64 = 0x00FF_00FF_00FF_00FF;
+    let lowest = packed & ((1 << (bytes * 8)) - 1);
+    let pairs = (lowest & EVERY_SECOND) + (lowest >> 8 & EVERY_SECOND);
+    (pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as u32
 }
 
 impl Recency {
     /// No position taken; room for at least `positions`.
     pub fn new(positions: u32) -> Self {
-        let words = positions.div_ceil(u64::BITS) as usize;
-        Self { words: vec![0; words], tree: vec![0; words], next: 0, live: 0 }
+        let mut recency = Self { words: vec![], by_word: vec![], by_group: vec![], next: 0, live: 0 };
+        recency.make_dense(0, positions);
+        recency
     }
 
     /// Positions taken.
@@ -32,70 +50,59 @@ impl Recency {
 
     /// Whether positions must be made dense before the next one is given.
     pub fn is_used_up(&self) -> bool {
-        self.next as usize == self.words.len() * u64::BITS as usize
+        self.next as usize == self.words.len() * WORD as usize
     }
 
     /// Takes the newest position.
+    #[inline]
     pub fn push(&mut self) -> u32 {
         let at = self.next;
         self.next += 1;
         self.live += 1;
-        self.words[(at / u64::BITS) as usize] |= 1 << (at % u64::BITS);
-        self.count(at, 1);
+        self.words[(at / WORD) as usize] |= 1 << (at % WORD);
+        self.by_word[(at / GROUP) as usize] += 1 << (at % GROUP / WORD * 8);
+        self.by_group[(at / GROUP) as usize] += 1;
         at
     }
 
     /// Gives up a position that is taken.
+    #[inline]
     pub fn remove(&mut self, at: u32) {
         self.live -= 1;
-        self.words[(at / u64::BITS) as usize] &= !(1 << (at % u64::BITS));
-        self.count(at, u32::MAX);
-    }
-
-    fn count(&mut self, at: u32, by: u32) {
-        let mut entry = (at / u64::BITS) as usize;
-        while let Some(count) = self.tree.get_mut(entry) {
-            *count = count.wrapping_add(by);
-            entry |= entry + 1;
-        }
+        self.words[(at / WORD) as usize] &= !(1 << (at % WORD));
+        self.by_word[(at / GROUP) as usize] -= 1 << (at % GROUP / WORD * 8);
+        self.by_group[(at / GROUP) as usize] -= 1;
     }
 
     /// Positions taken that are older than `at`.
+    #[inline]
     pub fn older_than(&self, at: u32) -> u32 {
-        let word = (at / u64::BITS) as usize;
-        let mut older = self.words.get(word).map_or(0, |w| (w & ((1 << (at % u64::BITS)) - 1)).count_ones());
-        let mut end = word;
-        while end > 0 {
-            older += self.tree[end - 1];
-            end &= end - 1;
-        }
-        older
+        let Some(word) = self.words.get((at / WORD) as usize) else { return self.live };
+        let group = (at / GROUP) as usize;
+        // all groups, so that the end of the loop is always the same
+        let groups: u32 = self.by_group.iter().enumerate().map(|(i, &n)| if i < group { n } else { 0 }).sum();
+        let words = sum_of_bytes(self.by_word[group], at % GROUP / WORD);
+        groups + words + (word & ((1 << (at % WORD)) - 1)).count_ones()
     }
 
     /// Makes the taken positions `0..live`, in their order, with room for at least `positions`: what was at `at` is
     /// at what `older_than(at)` was.
     pub fn make_dense(&mut self, live: u32, positions: u32) {
-        let words = positions.div_ceil(u64::BITS) as usize;
+        let groups = positions.div_ceil(GROUP);
         self.words.clear();
-        self.words.resize(words, 0);
-        self.tree.clear();
-        self.tree.resize(words, 0);
+        let full = |from: u32| live.saturating_sub(from).min(WORD);
+        self.words.extend((0..groups * 8).map(|w| u64::MAX.checked_shr(WORD - full(w * WORD)).unwrap_or(0)));
+        self.by_word.clear();
+        let packed = |group: u32| (0..8).map(|w| u64::from(full(group * GROUP + w * WORD)) << (w * 8)).sum::<u64>();
+        self.by_word.extend((0..groups).map(packed));
+        self.by_group.clear();
+        self.by_group.extend((0..groups).map(|group| live.saturating_sub(group * GROUP).min(GROUP)));
         (self.next, self.live) = (live, live);
-        for (word, bits) in self.words.iter_mut().enumerate() {
-            let set = live.saturating_sub(word as u32 * u64::BITS).min(u64::BITS);
-            *bits = u64::MAX.checked_shr(u64::BITS - set).unwrap_or(0);
-            self.tree[word] = set;
-        }
-        for entry in 0..words {
-            let parent = entry | (entry + 1);
-            if parent < words {
-                self.tree[parent] += self.tree[entry];
-            }
-        }
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.words.capacity() * size_of::<u64>() + self.tree.capacity() * size_of::<u32>()
+        (self.words.capacity() + self.by_word.capacity()) * size_of::<u64>()
+            + self.by_group.capacity() * size_of::<u32>()
     }
 }
 
@@ -107,16 +114,16 @@ mod tests {
     proptest! {
         /// Against a sorted list of positions.
         #[test]
-        fn counts_as_a_list_does(steps in prop::collection::vec(any::<prop::sample::Index>(), 1..600)) {
-            let mut recency = Recency::new(200);
+        fn counts_as_a_list_does(steps in prop::collection::vec(any::<prop::sample::Index>(), 1..4000)) {
+            let mut recency = Recency::new(1200);
             let mut model: Vec<u32> = vec![];
             for step in steps {
                 if recency.is_used_up() {
                     model = model.iter().map(|&at| recency.older_than(at)).collect();
                     prop_assert_eq!(&model, &(0..recency.live()).collect::<Vec<_>>());
-                    recency.make_dense(recency.live(), 200);
+                    recency.make_dense(recency.live(), 1200);
                 }
-                if model.len() > 100 || step.index(3) == 0 && !model.is_empty() {
+                if model.len() > 700 || step.index(5) == 0 && !model.is_empty() {
                     recency.remove(model.remove(step.index(model.len())));
                 } else {
                     model.push(recency.push());
