@@ -7,8 +7,9 @@
 //! SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015), the variant of
 //! fixed size: when the sample is full the threshold falls. A request sampled at rate R stands for 1/R requests and a
 //! distance of d sampled blocks for d/R blocks; that gives each count the weight that the paper's rescaling gives it.
-//! The paper's adjustment (what the sampled requests fall short of all requests goes to the first bucket) is here: the
-//! misses at a size are the weights above it, and their base is the exact number of requests.
+//! The paper adjusts for a sample with too many or too few requests: the difference is taken for hits of popular blocks
+//! and goes to the first bucket. Here it is divided between hits and misses (see `Weight::misses_of`), because where
+//! no block is popular that adjustment makes errors of its own.
 //!
 //! A paper's trace ends, a disk's requests do not, so there is one thing more. Blocks deeper than any size of interest, or
 //! idle for so long that they cannot matter, leave; and when the sample has become small the threshold rises again.
@@ -16,7 +17,7 @@
 //! their first requests say nothing, and what was last asked for before the rise counts at the old rate.
 
 use super::filter::Threshold;
-use super::histogram::Histogram;
+use super::histogram::{Histogram, Weight};
 use super::points::Curve;
 use super::recency::Recency;
 use crate::slots::Slots;
@@ -29,7 +30,7 @@ pub struct LruCurveOptions {
     /// The part of all blocks that is sampled at most, 0..=1: what bounds the time. 1 makes the curve exact while the
     /// sample is not full.
     pub rate_max: f64,
-    /// Blocks sampled at most, at least 64: what bounds the memory, at 28 bytes each.
+    /// Blocks sampled at most, at least 64: what bounds the memory, at 32 bytes each.
     pub samples_max: u32,
     /// The largest size of interest, in blocks: beyond it every request counts as a miss.
     pub size_max: u64,
@@ -66,10 +67,12 @@ pub struct LruCurve {
     slots: Slots,
     /// The position of the block in each slot, or `FREE`.
     at: Vec<u32>,
+    /// How often the block in each slot was asked for, halved with all else.
+    asked: Vec<u32>,
     recency: Recency,
     histogram: Histogram,
     /// Weight of the requests that no size of interest would have made hits.
-    missed: f64,
+    missed: Weight,
     /// Requests before the last [`LruCurve::decay`], halved as often as their weights.
     past: f64,
     /// Requests since.
@@ -108,9 +111,10 @@ impl LruCurve {
             rise: None,
             slots: Slots::new(SAMPLES_MIN, Fill::Half, key.derived()),
             at: vec![FREE; SAMPLES_MIN as usize],
+            asked: vec![0; SAMPLES_MIN as usize],
             recency: Recency::new(SAMPLES_MIN * 2),
             histogram: Histogram::default(),
-            missed: 0.0,
+            missed: Weight::default(),
             past: 0.0,
             requests: 0,
             clock: 0,
@@ -150,7 +154,8 @@ impl LruCurve {
         match self.slots.find(block, hash) {
             Some(slot) => {
                 let at = self.at[slot as usize];
-                self.record(at);
+                self.asked[slot as usize] = self.asked[slot as usize].saturating_add(1);
+                self.record(at, self.asked[slot as usize]);
                 self.recency.remove(at);
                 self.at[slot as usize] = self.recency.push();
             }
@@ -166,8 +171,8 @@ impl LruCurve {
         }
     }
 
-    /// Counts a request for a block that was last asked for at `at`.
-    fn record(&mut self, at: u32) {
+    /// Counts the request number `asked` for a block that was last asked for at `at`.
+    fn record(&mut self, at: u32, asked: u32) {
         let newer = f64::from(self.recency.live() - self.recency.older_than(at) - 1);
         let weight = self.blocks_per_sample_at(at);
         let blocks = match &self.rise {
@@ -178,10 +183,11 @@ impl LruCurve {
             _ => newer * weight,
         };
         let size = (blocks as u64).saturating_add(1);
+        let weight = Weight { requests: weight, popular: weight * f64::from(asked) };
         if size <= self.options.size_max {
             self.histogram.add(size, weight);
         } else {
-            self.missed += weight;
+            self.missed.add(weight);
         }
         if at < self.interval_from {
             self.distinct += self.blocks_per_sample;
@@ -191,12 +197,13 @@ impl LruCurve {
     #[cold]
     fn newcomer(&mut self, block: u64, hash: u64) {
         self.distinct += self.blocks_per_sample;
-        match &self.rise {
+        let weight = match &self.rise {
             // whether it was asked for before the rise cannot be known
-            Some(rise) if !rise.before.admits(self.key.hash(block)) => {}
-            Some(rise) => self.missed += 1.0 / rise.before.rate(),
-            None => self.missed += self.blocks_per_sample,
-        }
+            Some(rise) if !rise.before.admits(self.key.hash(block)) => 0.0,
+            Some(rise) => 1.0 / rise.before.rate(),
+            None => self.blocks_per_sample,
+        };
+        self.missed.add(Weight { requests: weight, popular: weight });
         if self.slots.is_full() {
             self.make_room();
             if !self.threshold.admits(self.key.hash(block)) {
@@ -205,6 +212,7 @@ impl LruCurve {
         }
         let slot = self.slots.insert(block, hash);
         self.at[slot as usize] = self.recency.push();
+        self.asked[slot as usize] = 1;
     }
 
     /// Lets the oldest go or grows or, as the last resort, lowers the threshold until a slot is free.
@@ -218,6 +226,7 @@ impl LruCurve {
             let more = (capacity * 2).min(self.options.samples_max);
             self.slots.grow(more);
             self.at.resize(more as usize, FREE);
+            self.asked.resize(more as usize, 0);
             self.recency.make_dense(self.recency.live(), more * 2);
             return;
         }
@@ -296,7 +305,8 @@ impl LruCurve {
         }
         self.clock += self.requests;
         self.past = (self.past + self.requests as f64) / 2.0;
-        self.missed /= 2.0;
+        self.missed.halve();
+        self.asked.iter_mut().for_each(|asked| *asked = asked.div_ceil(2));
         self.histogram.halve();
         self.requests = 0;
         self.distinct = 0.0;
@@ -340,18 +350,23 @@ impl LruCurve {
     /// The curve of all requests so far, the earlier intervals' weighing less each; in requests of that weight.
     /// Takes time in proportion to the buckets, at most a few thousand.
     pub fn curve(&self) -> Curve {
-        let mut misses = self.missed;
+        let all = self.past + self.requests as f64;
+        let mut sampled = self.missed;
+        self.histogram.falling().for_each(|(.., weight)| sampled.add(weight));
+        let mut above = self.missed;
+        let mut least = above.misses_of(sampled, all, self.blocks_per_sample).max(0.0);
         let mut points = vec![];
         for (before, last, weight) in self.histogram.falling() {
-            points.push((last, misses));
-            misses += weight;
-            points.push((before, misses));
+            points.push((last, least));
+            above.add(weight);
+            // LRU never misses more in more space, whatever the sample says
+            least = above.misses_of(sampled, all, self.blocks_per_sample).max(least);
+            points.push((before, least));
         }
-        // the adjustment of SHARDS: what was not sampled hits in the smallest cache
         if points.last().is_none_or(|&(size, _)| size > 1) {
-            points.push((1, misses));
+            points.push((1, least));
         }
-        Curve::new(self.past + self.requests as f64, points)
+        Curve::new(all, points)
     }
 
     /// An estimate of the distinct blocks asked for since the last [`LruCurve::decay`].
@@ -369,11 +384,11 @@ impl LruCurve {
         self.slots.len()
     }
 
-    /// Bytes of memory held: at most 28 for each of the sampled blocks there may be, and 20 KiB.
+    /// Bytes of memory held: at most 32 for each of the sampled blocks there may be, and 64 KiB.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.slots.memory_bytes()
-            + self.at.capacity() * size_of::<u32>()
+            + (self.at.capacity() + self.asked.capacity()) * size_of::<u32>()
             + self.recency.memory_bytes()
             + self.histogram.memory_bytes()
             + self.epochs.capacity() * size_of::<(u64, u32)>()

@@ -9,6 +9,7 @@
 //! All caches get about the same number of slots, so the larger ones sample fewer blocks, and of nested samples.
 
 use super::filter::Threshold;
+use super::histogram::Weight;
 use super::points::Curve;
 use crate::index::{Access, Index, Outcome};
 use crate::policy::PolicyKind;
@@ -69,8 +70,13 @@ struct Miniature {
     size: u64,
     threshold: Threshold,
     index: Index,
-    /// Misses, those of earlier intervals halved.
-    misses: f64,
+    /// Requests that a sampled one stands for.
+    weight: f64,
+    /// How often the block in each slot was asked for since it came, halved with all else.
+    asked: Vec<u32>,
+    /// Sampled requests and the misses among them, as they stand for all blocks; those of earlier intervals halved.
+    told: Weight,
+    missed: Weight,
     /// Requests, likewise, of all blocks, until `counted_to`.
     requests: f64,
     counted_to: u64,
@@ -84,7 +90,21 @@ impl Miniature {
         let (slots, threshold) = plan;
         // not the key of the filter: what is sampled has low hashes by it, and all homes would be one
         let index = Index::with_hash_key(kind, slots, key.derived());
-        Self { size, threshold, index, misses: 0.0, requests: 0.0, counted_to: clock, sampled: 0, warm: false }
+        let weight = 1.0 / threshold.rate();
+        let (told, missed, asked) = (Weight::default(), Weight::default(), vec![0; slots as usize]);
+        Self {
+            size,
+            threshold,
+            index,
+            weight,
+            asked,
+            told,
+            missed,
+            requests: 0.0,
+            counted_to: clock,
+            sampled: 0,
+            warm: false,
+        }
     }
 }
 
@@ -148,17 +168,15 @@ impl PolicyCurve {
     /// Requests in order, as block and hash; some of them for blocks that a cache samples.
     pub(super) fn sampled(&mut self, requests: &[(u64, u64)]) {
         for cache in &mut self.caches {
-            for &(block, hash) in requests.iter().filter(|&&(_, hash)| cache.threshold.admits(hash)) {
-                cache.sampled += 1;
-                if !matches!(cache.index.access(block, Access::Read, |_| true), Outcome::Hit(_)) {
-                    cache.misses += 1.0;
-                }
+            let threshold = cache.threshold;
+            for &(block, _) in requests.iter().filter(|&&(_, hash)| threshold.admits(hash)) {
+                cache.access(block);
             }
         }
     }
 
-    /// Other sizes. A cache whose size stays keeps what it knows (it may change its number of slots for it, if the
-    /// budget is divided anew by more than a fifth: it then begins anew). In proportion to the slots made.
+    /// Other sizes. A cache whose size stays keeps what it knows: where the budget now gives it fewer slots it shrinks, and
+    /// only where it could have twice as many it begins anew. In proportion to the slots.
     pub fn set_sizes(&mut self, sizes: &[u64]) {
         let mut sizes: Vec<u64> = sizes.iter().copied().filter(|&s| s > 0).collect();
         sizes.sort_unstable();
@@ -167,15 +185,18 @@ impl PolicyCurve {
         let mut before = std::mem::take(&mut self.caches);
         for (size, plan) in sizes.into_iter().zip(plans) {
             let Some(plan) = plan else { continue };
-            let wanted = f64::from(plan.0);
-            let same = |c: &Miniature| c.size == size && (f64::from(c.index.capacity()) / wanted - 1.0).abs() <= 0.2;
+            let same = |c: &Miniature| c.size == size && c.index.capacity() > plan.0 / 2;
             let cache = match before.iter().position(same) {
-                Some(at) => before.swap_remove(at),
+                Some(at) => {
+                    let mut cache = before.swap_remove(at);
+                    cache.shrink(plan, self.key);
+                    cache
+                }
                 None => Miniature::new(size, plan, self.kind, self.key, self.clock),
             };
             self.caches.push(cache);
         }
-        // caches that were kept may have a few slots more than the others: larger sizes could sample more
+        // caches that were kept may have fewer slots than the others: larger sizes could sample more
         self.caches.sort_by_key(|cache| std::cmp::Reverse(cache.threshold));
     }
 
@@ -221,7 +242,9 @@ impl PolicyCurve {
             }
             cache.requests = (cache.requests + (self.clock - cache.counted_to) as f64) / 2.0;
             cache.counted_to = self.clock;
-            cache.misses /= 2.0;
+            cache.told.halve();
+            cache.missed.halve();
+            cache.asked.iter_mut().for_each(|asked| *asked = asked.div_ceil(2));
         }
     }
 
@@ -242,8 +265,8 @@ impl PolicyCurve {
         let caches = self.caches.iter().filter(|c| !ready || self.is_steady(c)).filter(|c| c.counted(self.clock) > 0.0);
         let requests = caches.clone().map(|c| c.counted(self.clock)).fold(0.0, f64::max);
         let points = caches.map(|c| {
-            // as with SHARDS-adj: the requests are known, what was sampled too few or too many are hits of hot blocks
-            (c.size, c.misses / c.threshold.rate() / c.counted(self.clock) * requests)
+            let counted = c.counted(self.clock);
+            (c.size, c.missed.misses_of(c.told, counted, c.weight) / counted * requests)
         });
         Curve::new(requests, points)
     }
@@ -251,14 +274,16 @@ impl PolicyCurve {
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         let beside = self.caches.capacity() * size_of::<Miniature>() - self.caches.len() * size_of::<Index>();
-        size_of::<Self>() + beside + self.caches.iter().map(|c| c.index.memory_bytes()).sum::<usize>()
+        size_of::<Self>()
+            + beside
+            + self.caches.iter().map(|c| c.index.memory_bytes() + c.asked.capacity() * size_of::<u32>()).sum::<usize>()
     }
 
     /// Checks the invariants; for tests. Panics with what is broken.
     pub fn check(&self) {
         let rates: f64 = self.caches.iter().map(|cache| cache.threshold.rate()).sum();
-        // a cache that was kept may have a fifth more slots than the plan
-        assert!(self.caches.len() <= 1 || rates <= self.options.rates_sum_max * 1.25, "the rates add up to {rates}");
+        let within = rates <= self.options.rates_sum_max * (1.0 + 1e-6);
+        assert!(self.caches.len() <= 1 || within, "the rates add up to {rates}");
         assert!(self.caches.is_sorted_by_key(|cache| std::cmp::Reverse(cache.threshold)), "thresholds fall");
         for cache in &self.caches {
             cache.index.check();
@@ -270,12 +295,51 @@ impl PolicyCurve {
 }
 
 impl Miniature {
+    #[inline]
+    fn access(&mut self, block: u64) {
+        self.sampled += 1;
+        let (asked, missed) = match self.index.access(block, Access::Read, |_| true) {
+            Outcome::Hit(slot) => {
+                let asked = &mut self.asked[slot as usize];
+                *asked = asked.saturating_add(1);
+                (*asked, false)
+            }
+            Outcome::Fill { slot, .. } => {
+                self.asked[slot as usize] = 1;
+                (1, true)
+            }
+            Outcome::Bypass => (1, true),
+        };
+        let weight = Weight { requests: self.weight, popular: self.weight * f64::from(asked) };
+        self.told.add(weight);
+        if missed {
+            self.missed.add(weight);
+        }
+    }
+
     /// Requests that the misses are of.
     fn counted(&self, clock: u64) -> f64 {
         self.requests + (clock - self.counted_to) as f64
     }
 
+    /// Makes do with fewer slots and as many blocks fewer, if `plan` has fewer; what was counted stays.
+    fn shrink(&mut self, (slots, threshold): (u32, Threshold), key: HashKey) {
+        if slots >= self.index.capacity() {
+            return;
+        }
+        (self.threshold, self.weight) = (threshold, 1.0 / threshold.rate());
+        let blocks = self.index.iter().map(|(block, _)| block);
+        let gone: Vec<u64> = blocks.filter(|&block| !threshold.admits(key.hash(block))).collect();
+        for block in gone {
+            self.index.remove(block);
+        }
+        let Self { index, asked, .. } = self;
+        index.resize(slots, |_| true, |_, _| {}, |from, to| asked[to as usize] = asked[from as usize]);
+        asked.truncate(slots as usize);
+        asked.shrink_to_fit();
+    }
+
     fn start_anew(&mut self, clock: u64) {
-        (self.misses, self.requests, self.counted_to) = (0.0, 0.0, clock);
+        (self.told, self.missed, self.requests, self.counted_to) = (Weight::default(), Weight::default(), 0.0, clock);
     }
 }
