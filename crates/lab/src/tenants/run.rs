@@ -7,7 +7,7 @@ use super::distance::Distances;
 use super::load::Load;
 use super::row::{LabRow, Part};
 use undercroft_engine::control::{
-    Appetite, Controller, Donor, Fixed, Goal, Governor, Kind, Leaf, MissCurve, Mover, Position, Target, Telemetry,
+    Appetite, Donor, Fixed, Goal, Governor, Guarded, Kind, Leaf, MissCurve, Mover, Paper, Position, Target, Telemetry,
     Thresholds, Utility, UtilitySettings, lookahead,
 };
 use undercroft_engine::shares::{Level, NodeId, Settings, Tree};
@@ -22,8 +22,12 @@ pub enum Arm {
     Strict,
     /// A controller of the engine.
     Governed(Kind),
-    /// `utility` with other settings than its own.
+    /// `utility` with these settings and without a guard.
     Utility(UtilitySettings),
+    /// The donor rule without a guard, with marks from a run at equal shares, as its authors did.
+    LiteralDonor(u32),
+    /// The growth rule of the per-file page cache without a guard.
+    LiteralPaper,
     /// Goals for the tenants, by place.
     Goals(Vec<Option<Goal>>),
     /// The curves of each phase are known when it begins, and limits change at once: the best known.
@@ -38,7 +42,9 @@ impl Arm {
             Self::Strict => "equal static shares".into(),
             Self::Governed(Kind::Donor(rounds)) => format!("donor, {rounds} rounds"),
             Self::Governed(kind) => kind.name().into(),
-            Self::Utility(_) => "utility, set".into(),
+            Self::Utility(_) => "utility, unguarded".into(),
+            Self::LiteralDonor(rounds) => format!("donor, {rounds} rounds, unguarded"),
+            Self::LiteralPaper => "paper, unguarded".into(),
             Self::Goals(_) => "target".into(),
             Self::KnownCurves => "curves known in advance".into(),
         }
@@ -138,8 +144,12 @@ pub fn run(load: &Load, arm: &Arm, options: &Options) -> LabRow {
         Arm::Shared | Arm::KnownCurves => {}
         Arm::Strict => governor.install(root, Box::new(Fixed { strict: true })),
         Arm::Governed(Kind::Donor(rounds)) => {
-            governor.install(root, donor(load, &requests, options, &tenants, *rounds))
+            governor.install(root, Box::new(Guarded::new(donor(load, &requests, options, &tenants, *rounds))));
         }
+        Arm::LiteralDonor(rounds) => {
+            governor.install(root, Box::new(donor(load, &requests, options, &tenants, *rounds)));
+        }
+        Arm::LiteralPaper => governor.install(root, Box::new(Paper::default())),
         Arm::Governed(kind) => governor.set(root, Some(*kind)),
         Arm::Utility(settings) => governor.install(root, Box::new(Utility::new(*settings))),
         Arm::Goals(goals) => {
@@ -194,6 +204,8 @@ pub fn run(load: &Load, arm: &Arm, options: &Options) -> LabRow {
             count(&mut row, *phase, t, &seen[t]);
         }
         row.misses_by_interval.push(seen.iter().map(|s| s.misses).sum());
+        let ratio = |s: &Telemetry| 1.0 - s.misses as f64 / s.requests.max(1) as f64;
+        row.hit_ratios.push(seen.iter().map(ratio).collect());
         row.targets.push(targets.clone());
         if known.is_empty() {
             let curves: Vec<MissCurve> = tenants.iter().map(|t| t.recent.curve()).collect();
@@ -261,6 +273,7 @@ fn row(load: &Load, arm: &Arm, options: &Options) -> LabRow {
         utilisation: 0.0,
         targets: vec![],
         misses_by_interval: vec![],
+        hit_ratios: vec![],
     }
 }
 
@@ -310,7 +323,7 @@ fn known_sizes(load: &Load, requests: &Requests) -> Vec<Vec<u64>> {
 }
 
 /// The donor rule with marks from a run at equal shares, as its authors did.
-fn donor(load: &Load, requests: &Requests, options: &Options, tenants: &[Tenant], rounds: u32) -> Box<dyn Controller> {
+fn donor(load: &Load, requests: &Requests, options: &Options, tenants: &[Tenant], rounds: u32) -> Donor {
     let share = load.total / load.tenants.len() as u32;
     let mut indexes: Vec<Index> = tenants.iter().map(|_| Index::new(options.policy, share)).collect();
     let mut seen: Vec<Vec<(u64, f64)>> = vec![vec![]; tenants.len()];
@@ -329,5 +342,5 @@ fn donor(load: &Load, requests: &Requests, options: &Options, tenants: &[Tenant]
     for (tenant, seen) in tenants.iter().zip(seen) {
         donor.set_thresholds(tenant.node, Thresholds::learned(seen));
     }
-    Box::new(donor)
+    donor
 }
