@@ -208,9 +208,9 @@ fn a_miss_of_a_heavier_node_counts_for_more() {
 fn the_guard_lets_nobody_move_before_it_would_have_paid() {
     let mut bench = Bench::new(1000, &[("a", weighing(100)), ("b", weighing(100))]);
     bench.governor.set(bench.tree.root(), Some(Kind::Utility));
-    // each in turn uses what fits into its half: moving only makes both read again
+    // each in turn could use all; but in the time it has it would hardly have read it again
     for i in 0..60 {
-        let busy = || even(2000, 450, 0);
+        let busy = || even(600, 1000, 0);
         let targets = bench.interval(&if i % 2 == 0 { [busy(), IDLE()] } else { [IDLE(), busy()] });
         assert_eq!(targets, [500, 500], "interval {i}");
     }
@@ -388,6 +388,22 @@ fn the_reaper_takes_from_the_idle_first_and_a_sequential_disk_does_not_grow() {
         "{:?}",
         bench.last_events()
     );
+}
+
+#[test]
+fn the_reaper_takes_first_from_what_was_idle_longest() {
+    let disks = ["busy", "later", "longest"].map(|name| (name, weighing(100)));
+    let mut bench = Bench::new(4800, &disks).with(Paper::default());
+    let hitting = || even(2000, 4000, 100);
+    for _ in 0..10 {
+        bench.interval(&[hitting(), hitting(), hitting()]);
+    }
+    // nobody asks, so nobody gives
+    let small = || even(10, 10, 0);
+    let full = bench.interval(&[small(), small(), IDLE()]);
+    assert_eq!(full.iter().sum::<u64>(), 4800);
+    let after = bench.interval(&[hitting(), IDLE(), IDLE()]);
+    assert!(after[0] > full[0] && after[1] == full[1] && after[2] < full[2], "{full:?} then {after:?}");
 }
 
 #[test]
