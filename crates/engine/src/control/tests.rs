@@ -208,11 +208,15 @@ fn a_miss_of_a_heavier_node_counts_for_more() {
 fn the_guard_lets_nobody_move_before_it_would_have_paid() {
     let mut bench = Bench::new(1000, &[("a", weighing(100)), ("b", weighing(100))]);
     bench.governor.set(bench.tree.root(), Some(Kind::Utility));
-    // each in turn could use all; but in the time it has it would hardly have read it again
-    for i in 0..60 {
-        let busy = || even(600, 1000, 0);
-        let targets = bench.interval(&if i % 2 == 0 { [busy(), IDLE()] } else { [IDLE(), busy()] });
-        assert_eq!(targets, [500, 500], "interval {i}");
+    // each for four intervals in turn could use all; but in that time it would hardly have read what it gave up again
+    let busy = || even(400, 1000, 0);
+    for _ in 0..5 {
+        bench.interval(&[busy(), busy()]);
+    }
+    for i in 0..64 {
+        let targets = bench.interval(&if i % 8 < 4 { [busy(), IDLE()] } else { [IDLE(), busy()] });
+        // once it has seen the other come back
+        assert!(i < 24 || targets == [500, 500], "interval {i}: {targets:?}");
     }
     // from now on one of them could use all
     let mut taken = 0;
