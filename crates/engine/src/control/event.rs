@@ -36,14 +36,19 @@ pub enum Reason {
         /// Misses that the giver has more.
         costs: f64,
     },
-    /// Moving has not paid for itself of late: back to shares by weight.
+    /// Moving would not have paid for itself of late: shares go by weight.
     Guarded {
-        /// Misses of late, as the curves tell.
+        /// Misses of late if blocks had moved, as the curves tell.
         misses: f64,
-        /// What they would have been with shares by weight.
+        /// And with shares by weight.
         by_weight: f64,
-        /// Intervals until moves are tried again.
-        pause: u32,
+    },
+    /// Moving would have paid for itself of late: the controller is in charge again.
+    Resumed {
+        /// Misses of late if blocks had moved, as the curves tell.
+        misses: f64,
+        /// And with shares by weight.
+        by_weight: f64,
     },
     /// The taker's requests and misses are above the marks of heavy load, the giver's below.
     Heavy {
@@ -165,10 +170,13 @@ impl fmt::Display for Event {
                 Some(_) => write!(f, "they save {taker} {saves:.0} misses an interval, and cost {giver} {costs:.0}"),
                 None => write!(f, "they save {saves:.0} misses an interval, and nobody had them"),
             },
-            Reason::Guarded { misses, by_weight, pause } => write!(
+            Reason::Guarded { misses, by_weight } => write!(
                 f,
-                "moving did not pay: {misses:.0} misses of late where shares by weight would have had {by_weight:.0}; \
-                 by weight for {pause} intervals"
+                "shares go by weight: moving blocks would have meant {misses:.0} misses of late, by weight {by_weight:.0}"
+            ),
+            Reason::Resumed { misses, by_weight } => write!(
+                f,
+                "moving blocks pays: it would have meant {misses:.0} misses of late, by weight {by_weight:.0}"
             ),
             Reason::Heavy { requests, misses, remaining } => write!(
                 f,

@@ -7,7 +7,7 @@
 use super::curve::MissCurve;
 use super::event::{Event, Events, Goal, Party};
 use super::view::{ChildView, Telemetry};
-use super::{Controller, Donor, Fixed, Paper, Target, Utility};
+use super::{Controller, Donor, Fixed, Guarded, Paper, Target, Utility};
 use crate::shares::{BLOCKS_MAX, Growth, Level, NodeId, Share, Tree};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,10 +47,10 @@ impl Kind {
     fn make(self) -> Box<dyn Controller> {
         match self {
             Self::Static => Box::new(Fixed::default()),
-            Self::Donor(rounds) => Box::new(Donor::new(rounds)),
-            Self::Utility => Box::new(Utility::default()),
+            Self::Donor(rounds) => Box::new(Guarded::new(Donor::new(rounds))),
+            Self::Utility => Box::new(Guarded::new(Utility::default())),
             Self::Target => Box::new(Target::default()),
-            Self::Paper => Box::new(Paper::default()),
+            Self::Paper => Box::new(Guarded::new(Paper::default())),
         }
     }
 }

@@ -1,91 +1,146 @@
-//! Whether moving blocks pays: misses of late against what shares by weight would have had.
+//! Lets a controller decide only while that is better than shares by weight.
 //!
-//! Owns a shadow of the shares by weight: how full each would be, and its misses by the same curves. Never moves anything.
-//! Invariant: both sides are judged by the same curve of the same interval, so an error of the curves hits both alike.
+//! Owns two shadows that always run, whoever is in charge: the shares that the controller would give if it had always been
+//! free, and shares by weight; of each how full its parts would be and what they would miss, by the curve of every interval.
+//! Never decides how to divide. Invariant: both are judged by the same curves of the same intervals, so an error of the
+//! curves hits both alike; a part that grows is full only after it has missed as often as it has grown, so moves to and fro cost.
+//!
+//! A part that shrank and grows again holds the blocks used last: what a cache of that size holds by the inclusion property
+//! of LRU (Mattson et al., 1970). So the shadow needs no trace, only the curve at the size that is full.
 
-use super::view::ChildView;
+use super::Controller;
+use super::event::Reason;
+use super::view::{ChildView, Move, Verdict, by_weight, fitted};
 use crate::shares::NodeId;
 
-/// What of the past counts in an interval: about ten intervals are remembered.
-const KEEP: f64 = 0.9;
-/// How much worse than the shadow is too much.
-const WORSE: f64 = 1.01;
-/// The longest pause, in intervals.
-const PAUSE_MAX: u32 = 64;
-/// Intervals without being worse after which the next pause is short again.
-const GOOD: u32 = 32;
+/// What of the past counts in an interval: some twenty intervals are remembered.
+const KEEP: f64 = 0.95;
+/// Free while it is not this much worse than by weight; again when it is this much better.
+const MARGIN: f64 = 0.01;
+/// The part of the whole that moves in an interval at most when the one in charge changes.
+const PACE: f64 = 0.5;
 
+/// See the head of the file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Guard {
+pub struct Guarded<C> {
+    inner: C,
     shadows: Vec<Shadow>,
-    misses: f64,
+    /// Misses of late, weighed: of the controller if it were free, and of shares by weight.
+    free: f64,
     by_weight: f64,
-    paused: u32,
-    pause: u32,
-    good: u32,
+    /// Whether the controller is in charge.
+    on: bool,
 }
 
-#[derive(Clone, Debug)]
+/// What one child would have.
+#[derive(Clone, Copy, Debug)]
 struct Shadow {
     node: NodeId,
-    /// What the child held when the interval began, and what it would have held.
-    held: u64,
-    would: f64,
+    /// If the controller were free: its target and how full that is.
+    target: u64,
+    full: f64,
+    /// By weight: how full that is.
+    full_by_weight: f64,
 }
 
-/// What the guard found.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Finding {
-    pub misses: f64,
-    pub by_weight: f64,
-    pub pause: u32,
+/// One interval of a part that is `full` and may have `target`: its misses, and how full it is afterwards.
+fn interval(child: &ChildView<'_>, full: f64, target: u64) -> (f64, f64) {
+    let begin = full.min(target as f64);
+    let first = child.curve.at(begin as u64);
+    let end = (begin + first).min(target as f64);
+    ((first + child.curve.at(end as u64)) / 2.0, end)
 }
 
-impl Guard {
-    /// An interval has passed; `by_weight` are the shares by weight. Whether shares are to go by weight now.
-    pub fn interval(&mut self, children: &[ChildView<'_>], by_weight: &[u64]) -> Option<Finding> {
-        let mut shadows = Vec::with_capacity(children.len());
-        let (mut misses, mut shadow_misses) = (0.0, 0.0);
-        for (child, &share) in children.iter().zip(by_weight) {
-            let weight = f64::from(child.weight);
-            let before = self.shadows.iter().find(|s| s.node == child.node);
-            let (held, would) = before.map_or((0, 0.0), |s| (s.held, s.would.min(share as f64)));
-            // the mean of its begin and its end
-            let real = (child.curve.at(held) + child.curve.at(child.held)) / 2.0;
-            // it fills by its misses
-            let fills = child.curve.at(would as u64);
-            let end = (would + fills).min(share as f64);
-            let shadow = (fills + child.curve.at(end as u64)) / 2.0;
-            misses += weight * real;
-            shadow_misses += weight * shadow;
-            shadows.push(Shadow { node: child.node, held: child.held, would: end });
-        }
-        self.shadows = shadows;
-        self.misses = self.misses * KEEP + misses;
-        self.by_weight = self.by_weight * KEEP + shadow_misses;
-        if self.paused > 0 {
-            self.paused -= 1;
-            // while it pauses nothing is to be blamed on moves
-            self.misses = self.misses.min(self.by_weight);
-            return Some(self.finding());
-        }
-        let noise = self.by_weight.max(0.0).sqrt();
-        if self.misses > self.by_weight * WORSE + noise {
-            self.pause = (self.pause * 2).clamp(1, PAUSE_MAX);
-            self.paused = self.pause;
-            self.good = 0;
-            let finding = self.finding();
-            self.misses = self.by_weight;
-            return Some(finding);
-        }
-        self.good += 1;
-        if self.good >= GOOD {
-            self.pause = 0;
-        }
-        None
+impl<C: Controller> Guarded<C> {
+    /// Shares go by weight until `inner` would have been better for some intervals.
+    pub fn new(inner: C) -> Self {
+        Self { inner, shadows: vec![], free: 0.0, by_weight: 0.0, on: false }
     }
 
-    fn finding(&self) -> Finding {
-        Finding { misses: self.misses, by_weight: self.by_weight, pause: self.paused }
+    /// The past interval of both shadows.
+    fn account(&mut self, children: &[ChildView<'_>], by_weight: &[u64]) {
+        let mean = children.iter().map(|c| f64::from(c.weight)).sum::<f64>() / children.len().max(1) as f64;
+        let (mut free, mut weighed) = (0.0, 0.0);
+        let shadows = children.iter().zip(by_weight).map(|(child, &share)| {
+            let before = self.shadows.iter().find(|s| s.node == child.node).copied();
+            let before = before.unwrap_or(Shadow { node: child.node, target: 0, full: 0.0, full_by_weight: 0.0 });
+            let (misses, full) = interval(child, before.full, before.target);
+            let (misses_by_weight, full_by_weight) = interval(child, before.full_by_weight, share);
+            // a child that is new has had no share from anybody
+            if before.target > 0 {
+                let weight = f64::from(child.weight) / mean;
+                free += weight * misses;
+                weighed += weight * misses_by_weight;
+            }
+            Shadow { full, full_by_weight, ..before }
+        });
+        self.shadows = shadows.collect();
+        self.free = self.free * KEEP + free;
+        self.by_weight = self.by_weight * KEEP + weighed;
     }
+
+    fn choose(&mut self) {
+        // a count varies by about its square root
+        let noise = self.by_weight.sqrt();
+        if self.on {
+            self.on = self.free <= self.by_weight * (1.0 + MARGIN) + noise;
+        } else {
+            self.on = self.free < self.by_weight * (1.0 - MARGIN) - noise;
+        }
+    }
+}
+
+impl<C: Controller> Controller for Guarded<C> {
+    fn decide(&mut self, total: u64, children: &[ChildView<'_>]) -> Verdict {
+        let by_weight = by_weight(total, children);
+        self.account(children, &by_weight);
+        // what the controller would see if it had been free
+        let free: Vec<ChildView<'_>> = children
+            .iter()
+            .zip(&self.shadows)
+            .map(|(child, shadow)| {
+                let mut view = child.clone();
+                if child.now != shadow.target {
+                    (view.now, view.held) = (shadow.target, shadow.full as u64);
+                    let misses = child.curve.at(shadow.full as u64) as u64 + child.seen.read_ahead_hits;
+                    view.seen.misses = misses.min(child.seen.requests);
+                }
+                view
+            })
+            .collect();
+        let verdict = self.inner.decide(total, &free);
+        for (shadow, &target) in self.shadows.iter_mut().zip(&verdict.targets) {
+            shadow.target = target;
+        }
+        self.choose();
+
+        if self.on && children.iter().zip(&free).all(|(child, view)| child.now == view.now) {
+            return verdict;
+        }
+        let wish = if self.on { &verdict.targets } else { &by_weight };
+        let begun: Vec<u64> =
+            children.iter().zip(&by_weight).map(|(c, &w)| if c.now == 0 { w } else { c.now }).collect();
+        let targets = slowly(total, children, &fitted(total, children, &begun), wish, (total as f64 * PACE) as u64);
+        let reason = if self.on {
+            Reason::Resumed { misses: self.free, by_weight: self.by_weight }
+        } else {
+            Reason::Guarded { misses: self.free, by_weight: self.by_weight }
+        };
+        let findings = verdict.moves.into_iter().filter(|m: &Move| m.blocks == 0);
+        let mut explained = Verdict::explained(children, targets, |_, _, _| reason.clone());
+        explained.moves.extend(findings);
+        explained
+    }
+}
+
+/// From `now` towards `wish`, moving at most `most` blocks.
+pub(super) fn slowly(total: u64, children: &[ChildView<'_>], now: &[u64], wish: &[u64], most: u64) -> Vec<u64> {
+    let moved: u64 = now.iter().zip(wish).map(|(&n, &w)| w.saturating_sub(n)).sum();
+    if moved <= most {
+        return wish.to_vec();
+    }
+    let part = |blocks: u64| (u128::from(blocks) * u128::from(most) / u128::from(moved)) as u64;
+    let sizes: Vec<u64> =
+        now.iter().zip(wish).map(|(&n, &w)| if w > n { n + part(w - n) } else { n - part(n - w) }).collect();
+    fitted(total, children, &sizes)
 }

@@ -25,6 +25,7 @@ pub use donor::{Donor, Thresholds};
 pub use event::{Event, Events, Goal, Party, Reason};
 pub use fixed::Fixed;
 pub use governor::{Governor, Kind, Leaf};
+pub use guard::Guarded;
 pub use lookahead::{Appetite, lookahead};
 pub use mover::{Mover, Position};
 pub use paper::{MISS_DELAY, Paper, expand_file};

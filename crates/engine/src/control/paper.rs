@@ -55,12 +55,14 @@ impl Controller for Paper {
         let mut sizes = crate::shares::fill(total, &claims);
         let mut free = total - sizes.iter().sum::<u64>();
 
-        // accesses for each miss and each read-ahead that was right: high is good
-        let utility = |accesses: u64, misses: u64, ahead: u64| accesses as f64 / (misses + ahead + 1) as f64;
-        let sum = |of: &dyn Fn(&ChildView<'_>) -> u64| children.iter().map(of).sum::<u64>();
-        let of_all = utility(sum(&|c| c.seen.requests), sum(&|c| c.seen.misses), sum(&|c| c.seen.read_ahead_hits));
-        let own: Vec<f64> =
-            children.iter().map(|c| utility(c.seen.requests, c.seen.misses, c.seen.read_ahead_hits)).collect();
+        // accesses for each miss and each read-ahead that was right, one more so that there is one: high is good
+        let utility = |accesses: u64, bad: u64, files: u64| accesses as f64 / (bad + files).max(1) as f64;
+        let bad = |c: &ChildView<'_>| c.seen.misses + c.seen.read_ahead_hits;
+        let used = children.iter().filter(|c| c.seen.requests > 0);
+        let (accesses, all_bad, files) = used.fold((0, 0, 0), |(a, b, n), c| (a + c.seen.requests, b + bad(c), n + 1));
+        // files that are alike are all average
+        let of_all = utility(accesses, all_bad, files);
+        let own: Vec<f64> = children.iter().map(|c| utility(c.seen.requests, bad(c), 1)).collect();
 
         let mut askers: Vec<usize> = (0..children.len()).filter(|&i| own[i] >= of_all).collect();
         askers.sort_by(|&a, &b| own[b].total_cmp(&own[a]).then(a.cmp(&b)));

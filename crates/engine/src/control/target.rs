@@ -1,14 +1,15 @@
 //! `target`: as much as each child's goal takes, and no more; what is over saves misses elsewhere.
 //!
-//! Owns how far the curves are off for each child. Never promises: says whether goals are feasible and what they take.
+//! Owns how far the curve of each child is off. Never promises: says whether goals are feasible and what they take.
 //! Invariant: a goal gets what it needs before anybody without a goal gets more than its floor; goals that do not fit together
 //! get their parts by weight.
 //!
 //! Every goal becomes a miss ratio. Hit ratio h: 1 - h. p99 latency: of the misses a part s is slower than the goal allows; at
 //! most one request in a hundred may be, so the miss ratio is at most 0.01 / s. Requests per second: by Little's law the
 //! guest keeps (rate x mean time) requests in flight; with as many in flight the goal needs a mean time of that / goal.
-//! The ratio becomes a size by the curve, corrected by how the misses at the present size compare with what the curve
-//! says there: so a curve that is wrong (another policy, sampling) is found out within a few intervals.
+//! The ratio becomes a size by the curve, stretched as the misses at the present size ask for: if the curve has so many misses at
+//! half of that size, everything takes twice what it says. So a curve that is wrong (another policy, sampling) is found out
+//! within a few intervals.
 
 use super::Controller;
 use super::event::{Goal, Reason};
@@ -17,18 +18,20 @@ use super::view::{ChildView, Move, Telemetry, Verdict};
 use crate::shares::{Claim, NodeId, fill};
 use std::collections::BTreeMap;
 
-/// What of the past counts in the correction.
+/// What of the past counts in the stretch.
 const KEEP: f64 = 0.7;
-/// A correction is at most this factor either way.
-const CORRECTION_MAX: f64 = 4.0;
+/// A curve is stretched at most by this factor, either way.
+const STRETCH_MAX: f64 = 4.0;
+/// Misses that differ from the curve's by less than this part of the requests say nothing against it.
+const EQUAL: f64 = 0.01;
 /// Needs within this part of the present target leave it: sizes do not follow the noise.
 const STILL: f64 = 0.02;
 
 /// See the head of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// Measured misses as a multiple of what the curve says.
-    corrections: BTreeMap<NodeId, f64>,
+    /// Sizes as a multiple of what the curve says.
+    stretches: BTreeMap<NodeId, f64>,
 }
 
 /// The miss ratio at which the goal is reached; `None`: the misses are not what keeps it from being reached.
@@ -59,24 +62,30 @@ impl Target {
             return (child.floor, true);
         }
         // while it fills, or is being emptied, it misses for other reasons than its size
-        let settled = child.held.abs_diff(child.now) <= child.now / 50;
-        let told = child.curve.at(child.held);
-        let correction = self.corrections.entry(child.node).or_insert(1.0);
-        if settled && told > 0.0 {
-            let off = (seen.waited() as f64 / told).clamp(1.0 / CORRECTION_MAX, CORRECTION_MAX);
-            *correction = *correction * KEEP + off * (1.0 - KEEP);
+        let settled = child.now > 0 && child.held.abs_diff(child.now) <= child.now / 50;
+        let stretch = self.stretches.entry(child.node).or_insert(1.0);
+        if settled {
+            let (missed, told) = (seen.waited() as f64, child.curve.at(child.held));
+            let off = if (missed - told).abs() <= seen.requests as f64 * EQUAL {
+                1.0
+            } else {
+                let there = child.curve.size_for(missed).unwrap_or_else(|| child.curve.enough());
+                (child.held as f64 / there.max(1) as f64).clamp(1.0 / STRETCH_MAX, STRETCH_MAX)
+            };
+            *stretch = *stretch * KEEP + off * (1.0 - KEEP);
         }
-        let allowed = miss_ratio_for(goal, seen).map(|ratio| ratio * seen.requests as f64 / *correction);
+        let stretched = |size: u64| (size as f64 * *stretch).ceil() as u64;
+        let allowed = miss_ratio_for(goal, seen).map(|ratio| ratio * seen.requests as f64);
         match allowed.and_then(|misses| child.curve.size_for(misses)) {
-            Some(size) => (size, true),
-            None => (child.curve.enough(), false),
+            Some(size) => (stretched(size), true),
+            None => (stretched(child.curve.enough()), false),
         }
     }
 }
 
 impl Controller for Target {
     fn decide(&mut self, total: u64, children: &[ChildView<'_>]) -> Verdict {
-        self.corrections.retain(|node, _| children.iter().any(|c| c.node == *node));
+        self.stretches.retain(|node, _| children.iter().any(|c| c.node == *node));
         let needs: Vec<Option<(u64, bool)>> = children.iter().map(|c| c.goal.map(|goal| self.needs(c, goal))).collect();
         // goals first, by weight where they do not fit
         let claims: Vec<Claim> = children

@@ -2,14 +2,14 @@
 //!
 //! Owns the damping. Never decides from anything but curves, settings and sizes.
 //! Invariant: every child keeps its floor and a part of what its weight alone would give it, so nobody is squeezed to nothing by
-//! what a curve says; and where moves of late did worse than shares by weight, shares go by weight.
+//! what a curve says. Whether moving pays at all is the guard's business (see `guard`).
 //!
 //! The search is Lookahead (see `lookahead`). Damping: nothing moves for less than the noise; at most a part of the whole moves
 //! in an interval.
 
 use super::Controller;
 use super::event::Reason;
-use super::guard::{Finding, Guard};
+use super::guard::slowly;
 use super::lookahead::{Appetite, lookahead};
 use super::view::{ChildView, Verdict, by_weight, fitted};
 use crate::shares::{Claim, WEIGHT_MAX, WEIGHT_MIN, fill};
@@ -24,13 +24,11 @@ pub struct UtilitySettings {
     pub pace: f64,
     /// The part of its share by weight that every child keeps.
     pub isolation: f64,
-    /// Whether shares go by weight after moves that did not pay.
-    pub guarded: bool,
 }
 
 impl Default for UtilitySettings {
     fn default() -> Self {
-        Self { noise: 0.01, pace: 0.5, isolation: 1.0 / 16.0, guarded: true }
+        Self { noise: 0.01, pace: 0.5, isolation: 1.0 / 16.0 }
     }
 }
 
@@ -38,13 +36,12 @@ impl Default for UtilitySettings {
 #[derive(Clone, Debug, Default)]
 pub struct Utility {
     settings: UtilitySettings,
-    guard: Guard,
 }
 
 impl Utility {
     /// With other settings than the default ones.
     pub fn new(settings: UtilitySettings) -> Self {
-        Self { settings, guard: Guard::default() }
+        Self { settings }
     }
 
     /// What every child keeps.
@@ -96,11 +93,7 @@ impl Controller for Utility {
         // a child that is new begins with what its weight gives it
         let begun: Vec<u64> = now.iter().zip(&by_weight).map(|(&n, &w)| if n == 0 { w } else { n }).collect();
         let begun = fitted(total, children, &begun);
-        let guarded = self.guard.interval(children, &by_weight).filter(|_| self.settings.guarded);
-        let wish = match guarded {
-            Some(_) => by_weight,
-            None => best(total, children, &self.kept(total, children, &by_weight)),
-        };
+        let wish = best(total, children, &self.kept(total, children, &by_weight));
 
         let weight_mean = {
             let sum: f64 = children.iter().map(|c| f64::from(c.weight)).sum();
@@ -108,39 +101,17 @@ impl Controller for Utility {
         };
         let before = misses(children, &begun);
         let noise = (before * self.settings.noise).max((before * weight_mean).sqrt());
-        let targets = if guarded.is_none() && before - misses(children, &wish) <= noise {
+        let targets = if before - misses(children, &wish) <= noise {
             begun
         } else {
             slowly(total, children, &begun, &wish, (total as f64 * self.settings.pace) as u64)
         };
         let ends = targets.clone();
-        Verdict::explained(children, targets, |from, to, blocks| why(children, &ends, guarded, from, to, blocks))
+        Verdict::explained(children, targets, |from, to, blocks| why(children, &ends, from, to, blocks))
     }
 }
 
-/// From `now` towards `wish`, moving at most `most` blocks.
-fn slowly(total: u64, children: &[ChildView<'_>], now: &[u64], wish: &[u64], most: u64) -> Vec<u64> {
-    let moved: u64 = now.iter().zip(wish).map(|(&n, &w)| w.saturating_sub(n)).sum();
-    if moved <= most {
-        return wish.to_vec();
-    }
-    let part = |blocks: u64| (u128::from(blocks) * u128::from(most) / u128::from(moved)) as u64;
-    let sizes: Vec<u64> =
-        now.iter().zip(wish).map(|(&n, &w)| if w > n { n + part(w - n) } else { n - part(n - w) }).collect();
-    fitted(total, children, &sizes)
-}
-
-fn why(
-    children: &[ChildView<'_>],
-    targets: &[u64],
-    guarded: Option<Finding>,
-    from: Option<usize>,
-    to: Option<usize>,
-    blocks: u64,
-) -> Reason {
-    if let Some(Finding { misses, by_weight, pause }) = guarded {
-        return Reason::Guarded { misses, by_weight, pause };
-    }
+fn why(children: &[ChildView<'_>], targets: &[u64], from: Option<usize>, to: Option<usize>, blocks: u64) -> Reason {
     // of what all blocks together save or cost the child, the part of these
     let part = |i: usize| {
         let (child, all) = (&children[i], targets[i].abs_diff(children[i].now));

@@ -88,19 +88,19 @@ pub fn all_heavy() -> Load {
         name: "all heavy",
         total: TOTAL,
         tenants: vec!["a", "b", "c"],
-        phases: vec![Phase { name: "all", intervals: 300, activities: vec![busy(), busy(), busy()] }],
+        phases: vec![Phase { name: "all", intervals: 150, activities: vec![busy(), busy(), busy()] }],
         bursts: false,
     }
 }
 
-/// Two tenants that are busy in turn for `stretch` intervals, each coming back to the same blocks, which fit into an equal
+/// Two tenants that are busy in turn for `stretch` of `intervals` intervals, each coming back to the same blocks, which fit into an equal
 /// share: whoever takes an idle tenant's blocks makes it read them again.
-pub fn in_turn(name: &'static str, stretch: u32) -> Load {
+pub fn in_turn(name: &'static str, stretch: u32, intervals: u32) -> Load {
     let busy = |rate| act(rate, vec![(900, Pattern::Uniform { first: 0, blocks: 2800 }), (100, Pattern::Once)]);
     let larger =
         |rate| act(rate, vec![(900, Pattern::Zipf { first: 0, blocks: 8000, alpha: 0.7 }), (100, Pattern::Once)]);
     let turn = |a, b| Phase { name: "in turn", intervals: stretch, activities: vec![busy(a), larger(b)] };
-    let phases = (0..400 / stretch).map(|i| if i % 2 == 0 { turn(1000, 10) } else { turn(10, 1000) }).collect();
+    let phases = (0..intervals / stretch).map(|i| if i % 2 == 0 { turn(1000, 10) } else { turn(10, 1000) }).collect();
     Load { name, total: TOTAL, tenants: vec!["fits", "larger"], phases, bursts: false }
 }
 
@@ -112,7 +112,7 @@ pub fn loops() -> Load {
         tenants: vec!["small loop", "large loop", "popular"],
         phases: vec![Phase {
             name: "all",
-            intervals: 300,
+            intervals: 200,
             activities: vec![
                 act(500, vec![(1000, Pattern::Loop { first: 0, blocks: 3000 })]),
                 act(500, vec![(1000, Pattern::Loop { first: 0, blocks: 9000 })]),
@@ -131,7 +131,7 @@ pub fn stream() -> Load {
         tenants: vec!["stream", "web", "database"],
         phases: vec![Phase {
             name: "all",
-            intervals: 300,
+            intervals: 200,
             activities: vec![act(1500, vec![(1000, Pattern::Once)]), web(400, 4000), database(400, 4000)],
         }],
         bursts: false,
@@ -144,9 +144,9 @@ pub fn all() -> Vec<Load> {
         phased(),
         locality(),
         all_heavy(),
-        in_turn("in turn, 2 intervals", 2),
-        in_turn("in turn, 8 intervals", 8),
-        in_turn("in turn, 40 intervals", 40),
+        in_turn("in turn, 2 intervals", 2, 200),
+        in_turn("in turn, 8 intervals", 8, 200),
+        in_turn("in turn, 40 intervals", 40, 320),
         loops(),
         stream(),
     ]

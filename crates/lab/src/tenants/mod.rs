@@ -8,7 +8,9 @@ pub mod load;
 pub mod loads;
 pub mod row;
 pub mod run;
+pub mod trace;
 
 pub use load::{Activity, Load, Pattern, Phase};
 pub use row::LabRow;
 pub use run::{Arm, Options, run};
+pub use trace::Trace;

@@ -31,6 +31,8 @@ pub struct LabRow {
     pub targets: Vec<Vec<u64>>,
     /// Misses of each interval.
     pub misses_by_interval: Vec<u64>,
+    /// Hit ratio of each tenant in each interval; empty without partitions.
+    pub hit_ratios: Vec<Vec<f64>>,
 }
 
 /// Part of a row.

@@ -3,11 +3,11 @@
 //!
 //! Owns the driving and the counting. Never decides. Invariant: what the indexes hold together is never above the total.
 
-use super::distance::Distances;
 use super::load::Load;
 use super::row::{LabRow, Part};
+use super::trace::{Request, Trace};
 use undercroft_engine::control::{
-    Appetite, Controller, Donor, Fixed, Goal, Governor, Kind, Leaf, MissCurve, Mover, Position, Target, Telemetry,
+    Appetite, Donor, Fixed, Goal, Governor, Guarded, Kind, Leaf, MissCurve, Mover, Paper, Position, Target, Telemetry,
     Thresholds, Utility, UtilitySettings, lookahead,
 };
 use undercroft_engine::shares::{Level, NodeId, Settings, Tree};
@@ -22,8 +22,12 @@ pub enum Arm {
     Strict,
     /// A controller of the engine.
     Governed(Kind),
-    /// `utility` with other settings than its own.
+    /// `utility` with these settings and without a guard.
     Utility(UtilitySettings),
+    /// The donor rule without a guard, with marks from a run at equal shares, as its authors did.
+    LiteralDonor(u32),
+    /// The growth rule of the per-file page cache without a guard.
+    LiteralPaper,
     /// Goals for the tenants, by place.
     Goals(Vec<Option<Goal>>),
     /// The curves of each phase are known when it begins, and limits change at once: the best known.
@@ -38,7 +42,9 @@ impl Arm {
             Self::Strict => "equal static shares".into(),
             Self::Governed(Kind::Donor(rounds)) => format!("donor, {rounds} rounds"),
             Self::Governed(kind) => kind.name().into(),
-            Self::Utility(_) => "utility, set".into(),
+            Self::Utility(_) => "utility, unguarded".into(),
+            Self::LiteralDonor(rounds) => format!("donor, {rounds} rounds, unguarded"),
+            Self::LiteralPaper => "paper, unguarded".into(),
             Self::Goals(_) => "target".into(),
             Self::KnownCurves => "curves known in advance".into(),
         }
@@ -109,17 +115,14 @@ impl Histogram {
 struct Tenant {
     node: NodeId,
     index: Index,
-    distances: Distances,
     recent: Histogram,
 }
 
-type Requests = Vec<(usize, Vec<(usize, u64)>)>;
-
-/// Runs `load` under `arm`.
-pub fn run(load: &Load, arm: &Arm, options: &Options) -> LabRow {
-    let requests = load.intervals_of_requests();
+/// Runs the requests of a load under `arm`.
+pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
+    let load = &trace.load;
     if *arm == Arm::Shared {
-        return shared(load, &requests, options);
+        return shared(trace, options);
     }
     let mut tree = Tree::new("host", u64::from(load.total));
     let mut governor = Governor::new();
@@ -131,15 +134,19 @@ pub fn run(load: &Load, arm: &Arm, options: &Options) -> LabRow {
                 tree.add(root, Level::Disk, load.tenants[i], settings).expect("the settings of an experiment fit");
             let mut index = Index::new(options.policy, load.total);
             index.set_limit(0);
-            Tenant { node, index, distances: Distances::default(), recent: Histogram::new(tree.total()) }
+            Tenant { node, index, recent: Histogram::new(tree.total()) }
         })
         .collect();
     match arm {
         Arm::Shared | Arm::KnownCurves => {}
         Arm::Strict => governor.install(root, Box::new(Fixed { strict: true })),
         Arm::Governed(Kind::Donor(rounds)) => {
-            governor.install(root, donor(load, &requests, options, &tenants, *rounds))
+            governor.install(root, Box::new(Guarded::new(donor(trace, options, &tenants, *rounds))));
         }
+        Arm::LiteralDonor(rounds) => {
+            governor.install(root, Box::new(donor(trace, options, &tenants, *rounds)));
+        }
+        Arm::LiteralPaper => governor.install(root, Box::new(Paper::default())),
         Arm::Governed(kind) => governor.set(root, Some(*kind)),
         Arm::Utility(settings) => governor.install(root, Box::new(Utility::new(*settings))),
         Arm::Goals(goals) => {
@@ -149,51 +156,51 @@ pub fn run(load: &Load, arm: &Arm, options: &Options) -> LabRow {
             }
         }
     }
-    let known = if *arm == Arm::KnownCurves { known_sizes(load, &requests) } else { vec![] };
+    let known = if *arm == Arm::KnownCurves { known_sizes(trace) } else { vec![] };
 
     let mover = Mover { blocks_per_tick: u64::from(load.total.div_ceil(options.ticks)) };
     let mut row = row(load, arm, options);
     let mut targets = vec![];
     let mut in_use = 0.0;
-    for (i, (phase, requests)) in requests.iter().enumerate() {
+    for (i, interval) in trace.intervals.iter().enumerate() {
         if i == 0 {
             // nothing is known yet
             targets = governor.interval(&tree, &[]).into_iter().map(|t| t.1).collect();
             targets = by_tenant(&tree, &tenants, &targets);
         }
-        if let Some(sizes) = known.get(*phase) {
+        if let Some(sizes) = known.get(interval.phase) {
             targets.clone_from(sizes);
         }
         let mut seen = vec![Telemetry::default(); tenants.len()];
-        let mut interval: Vec<Histogram> = tenants.iter().map(|_| Histogram::new(tree.total())).collect();
-        let mut distinct: Vec<std::collections::HashSet<u64>> = vec![Default::default(); tenants.len()];
+        let mut histograms: Vec<Histogram> = tenants.iter().map(|_| Histogram::new(tree.total())).collect();
         let ticks = if known.is_empty() { options.ticks } else { 1 };
-        for requests in requests.chunks(requests.len().div_ceil(ticks as usize).max(1)) {
+        for requests in interval.requests.chunks(interval.requests.len().div_ceil(ticks as usize).max(1)) {
             let mover = if known.is_empty() { mover } else { Mover { blocks_per_tick: u64::MAX } };
             row.moved_blocks += tick(&mover, &tree, &mut tenants, &targets, known.is_empty());
-            for &(t, block) in requests {
+            for &Request { tenant: t, block, distance } in requests {
                 let tenant = &mut tenants[t];
                 let hit = matches!(tenant.index.access(block, Access::Read, |_| true), Outcome::Hit(_));
                 seen[t].requests += 1;
                 seen[t].misses += u64::from(!hit);
-                interval[t].add(tenant.distances.access(block));
-                distinct[t].insert(block);
+                histograms[t].add(distance);
             }
             in_use += tenants.iter().map(|t| f64::from(t.index.len())).sum::<f64>()
                 / f64::from(load.total)
                 / f64::from(ticks);
         }
         for t in 0..tenants.len() {
-            seen[t].distinct = distinct[t].len() as u64;
+            seen[t].distinct = interval.distinct[t];
             let missed = seen[t].misses as f64 / seen[t].requests.max(1) as f64;
             (seen[t].hit_us, seen[t].miss_us) = (HIT_US, MISS_US);
             // one request in flight
             seen[t].iops = 1e6 / (HIT_US + missed * (MISS_US - HIT_US));
             seen[t].slow_misses = 1.0;
-            tenants[t].recent.merge(options.memory, &interval[t], 1.0 - options.memory);
-            count(&mut row, *phase, t, &seen[t]);
+            tenants[t].recent.merge(options.memory, &histograms[t], 1.0 - options.memory);
+            count(&mut row, interval.phase, t, &seen[t]);
         }
         row.misses_by_interval.push(seen.iter().map(|s| s.misses).sum());
+        let ratio = |s: &Telemetry| 1.0 - s.misses as f64 / s.requests.max(1) as f64;
+        row.hit_ratios.push(seen.iter().map(ratio).collect());
         row.targets.push(targets.clone());
         if known.is_empty() {
             let curves: Vec<MissCurve> = tenants.iter().map(|t| t.recent.curve()).collect();
@@ -211,7 +218,7 @@ pub fn run(load: &Load, arm: &Arm, options: &Options) -> LabRow {
             targets = by_tenant(&tree, &tenants, &decided);
         }
     }
-    row.utilisation = in_use / requests.len() as f64;
+    row.utilisation = in_use / trace.intervals.len() as f64;
     row
 }
 
@@ -261,6 +268,7 @@ fn row(load: &Load, arm: &Arm, options: &Options) -> LabRow {
         utilisation: 0.0,
         targets: vec![],
         misses_by_interval: vec![],
+        hit_ratios: vec![],
     }
 }
 
@@ -274,30 +282,36 @@ fn count(row: &mut LabRow, phase: usize, tenant: usize, seen: &Telemetry) {
 }
 
 /// One index for all tenants.
-fn shared(load: &Load, requests: &Requests, options: &Options) -> LabRow {
+fn shared(trace: &Trace, options: &Options) -> LabRow {
+    let load = &trace.load;
     let mut row = row(load, &Arm::Shared, options);
     let mut index = Index::new(options.policy, load.total);
     let mut in_use = 0.0;
-    for (phase, requests) in requests {
+    for interval in &trace.intervals {
         let before = row.misses;
-        for &(t, block) in requests {
+        for &Request { tenant: t, block, .. } in &interval.requests {
             let hit = matches!(index.access((t as u64) << 48 | block, Access::Read, |_| true), Outcome::Hit(_));
-            count(&mut row, *phase, t, &Telemetry { requests: 1, misses: u64::from(!hit), ..Telemetry::default() });
+            count(
+                &mut row,
+                interval.phase,
+                t,
+                &Telemetry { requests: 1, misses: u64::from(!hit), ..Telemetry::default() },
+            );
         }
         row.misses_by_interval.push(row.misses - before);
         in_use += f64::from(index.len()) / f64::from(load.total);
     }
-    row.utilisation = in_use / requests.len() as f64;
+    row.utilisation = in_use / trace.intervals.len() as f64;
     row
 }
 
 /// For each phase the sizes that save most by the exact curves of that phase.
-fn known_sizes(load: &Load, requests: &Requests) -> Vec<Vec<u64>> {
-    let mut distances = vec![Distances::default(); load.tenants.len()];
+fn known_sizes(trace: &Trace) -> Vec<Vec<u64>> {
+    let load = &trace.load;
     let mut phases = vec![vec![Histogram::new(u64::from(load.total)); load.tenants.len()]; load.phases.len()];
-    for (phase, requests) in requests {
-        for &(t, block) in requests {
-            phases[*phase][t].add(distances[t].access(block));
+    for interval in &trace.intervals {
+        for request in &interval.requests {
+            phases[interval.phase][request.tenant].add(request.distance);
         }
     }
     let sizes = phases.iter().map(|tenants| {
@@ -310,18 +324,19 @@ fn known_sizes(load: &Load, requests: &Requests) -> Vec<Vec<u64>> {
 }
 
 /// The donor rule with marks from a run at equal shares, as its authors did.
-fn donor(load: &Load, requests: &Requests, options: &Options, tenants: &[Tenant], rounds: u32) -> Box<dyn Controller> {
+fn donor(trace: &Trace, options: &Options, tenants: &[Tenant], rounds: u32) -> Donor {
+    let load = &trace.load;
     let share = load.total / load.tenants.len() as u32;
     let mut indexes: Vec<Index> = tenants.iter().map(|_| Index::new(options.policy, share)).collect();
     let mut seen: Vec<Vec<(u64, f64)>> = vec![vec![]; tenants.len()];
-    for (_, requests) in requests {
-        let mut interval = vec![(0, 0.0); tenants.len()];
-        for &(t, block) in requests {
+    for interval in &trace.intervals {
+        let mut counts = vec![(0, 0.0); tenants.len()];
+        for &Request { tenant: t, block, .. } in &interval.requests {
             let hit = matches!(indexes[t].access(block, Access::Read, |_| true), Outcome::Hit(_));
-            interval[t].0 += 1;
-            interval[t].1 += f64::from(u8::from(!hit));
+            counts[t].0 += 1;
+            counts[t].1 += f64::from(u8::from(!hit));
         }
-        for (all, one) in seen.iter_mut().zip(interval) {
+        for (all, one) in seen.iter_mut().zip(counts) {
             all.push(one);
         }
     }
@@ -329,5 +344,5 @@ fn donor(load: &Load, requests: &Requests, options: &Options, tenants: &[Tenant]
     for (tenant, seen) in tenants.iter().zip(seen) {
         donor.set_thresholds(tenant.node, Thresholds::learned(seen));
     }
-    Box::new(donor)
+    donor
 }

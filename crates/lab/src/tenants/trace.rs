@@ -1,0 +1,56 @@
+//! A load as it is run: every request with its stack distance, made once for all arms.
+//!
+//! Owns the sequence. Invariant: distances are those within a tenant, over the whole load.
+
+use super::distance::Distances;
+use super::load::Load;
+use std::collections::HashSet;
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Whose, by place.
+    pub tenant: usize,
+    /// For which block.
+    pub block: u64,
+    /// How many other blocks the tenant asked for since; `None`: the block's first.
+    pub distance: Option<u64>,
+}
+
+/// One interval.
+#[derive(Clone, Debug)]
+pub struct Interval {
+    /// Which phase it is part of.
+    pub phase: usize,
+    /// In their order.
+    pub requests: Vec<Request>,
+    /// Distinct blocks of each tenant.
+    pub distinct: Vec<u64>,
+}
+
+/// See the head of the file.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// What it was made from.
+    pub load: Load,
+    /// One after the other.
+    pub intervals: Vec<Interval>,
+}
+
+impl Trace {
+    /// Makes the requests of `load`.
+    pub fn new(load: Load) -> Self {
+        let mut distances = vec![Distances::default(); load.tenants.len()];
+        let mut intervals = vec![];
+        for (phase, requests) in load.intervals_of_requests() {
+            let mut seen: Vec<HashSet<u64>> = vec![HashSet::new(); load.tenants.len()];
+            let requests = requests.into_iter().map(|(tenant, block)| {
+                seen[tenant].insert(block);
+                Request { tenant, block, distance: distances[tenant].access(block) }
+            });
+            let requests = requests.collect();
+            intervals.push(Interval { phase, requests, distinct: seen.iter().map(|s| s.len() as u64).collect() });
+        }
+        Self { load, intervals }
+    }
+}
