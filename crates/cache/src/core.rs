@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 use undercroft_host::{FRAME_BYTES, IoBuf};
 
 /// How a core is set up.
@@ -460,6 +460,44 @@ impl<P: Plant> Core<P> {
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
         Ok(())
+    }
+
+    /// Measures from now on what the disk's requests would be worth with other capacities, up to `blocks_max`; what was
+    /// measured before is forgotten. `None` ends it. Its memory comes out of the disk's share.
+    pub fn measure(&mut self, id: DiskId, blocks_max: Option<u64>) {
+        let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        disk.meter = blocks_max.map(|max| {
+            let key = HashKey::from_seed(disk.hash_seed);
+            let kind = disk.index.kind();
+            Box::new(Meter::new(kind, disk.blocks.into(), max, MeterOptions::default(), key))
+        });
+        disk.account_meter(&mut self.arena);
+    }
+
+    /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured follows the
+    /// disk's capacity and policy as they are now.
+    pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
+        let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
+        let (blocks, kind) = (u64::from(disk.blocks), disk.index.kind());
+        let meter = disk.meter.as_mut()?;
+        let telemetry = meter.interval();
+        meter.set_share(blocks);
+        meter.set_policy(kind);
+        disk.account_meter(&mut self.arena);
+        Some(telemetry)
+    }
+
+    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
+    pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
+        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
+        blocks.min(u64::from(u32::MAX / 2)) as u32
+    }
+
+    /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
+    pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
+        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 
     /// Places for blocks that the disk has tables for, 0 if there is no such disk.

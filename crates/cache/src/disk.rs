@@ -27,7 +27,7 @@ use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
 use std::collections::VecDeque;
 use std::mem::size_of;
-use undercroft_engine::{ExclusiveMode, HashKey, Index};
+use undercroft_engine::{ExclusiveMode, HashKey, Index, Meter};
 use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 
 /// Bytes of a block.
@@ -64,6 +64,8 @@ pub(crate) struct Disk<P> {
     pub contents: bool,
     /// Bytes of the core's ceiling that one block of capacity takes.
     pub block_bytes_promised: u64,
+    /// What its requests are worth at other sizes, if somebody wants to know.
+    pub meter: Option<Box<Meter>>,
     /// The guest's side.
     pub side: GuestSide,
     /// What it shares, and with whom.
@@ -137,6 +139,7 @@ impl<P: Plant> Disk<P> {
             hashes: vec![0; if core.contents { capacity as usize } else { 0 }],
             contents: core.contents,
             block_bytes_promised: block_bytes(core),
+            meter: None,
             side: GuestSide::new(core.content_key, mode),
             sharing,
             overhead: 0,
@@ -188,6 +191,7 @@ impl<P: Plant> Disk<P> {
             + self.ring.memory_bytes()
             + self.hashes.capacity() * size_of::<u64>()
             + self.side.memory_bytes()
+            + self.meter.as_ref().map_or(0, |m| m.memory_bytes())
             + self.sharing.memory_bytes()
             + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
             + queues * size_of::<u32>()

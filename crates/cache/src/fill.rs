@@ -10,7 +10,7 @@ use crate::plant::{Bug, Plant};
 use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
 use crate::types::{Effects, IoDone, IoError, IoKind, Request};
 use undercroft_engine::residency::Class;
-use undercroft_engine::{Access, Outcome};
+use undercroft_engine::{Access, Outcome, Served};
 use undercroft_host::IoBuf;
 
 impl<P: Plant> Disk<P> {
@@ -28,6 +28,9 @@ impl<P: Plant> Disk<P> {
             {
                 if let Some(page) = page {
                     self.arrives(page, block, Class::Read, self.hash_in(slot), Some(true), cx);
+                }
+                if let Some(meter) = &mut self.meter {
+                    meter.observe(block, Served::Hit);
                 }
                 let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
@@ -71,24 +74,39 @@ impl<P: Plant> Disk<P> {
         if outcome == Outcome::Bypass {
             self.stats.bypassed_blocks += 1;
         }
+        let served = self.count_read(block, outcome, cx);
+        if let Some(meter) = &mut self.meter {
+            meter.observe(block, served);
+        }
+    }
+
+    fn count_read<E: Effects>(&mut self, block: u64, outcome: Outcome, cx: &mut Cx<'_, E>) -> Served {
         if let Outcome::Hit(slot) = outcome
             && self.frames[slot as usize].is_some()
         {
             self.stats.hit_blocks += 1;
-            return;
+            return Served::Hit;
         }
         match self.near.get(&block).copied() {
             Some(Near::Ahead(_)) => {
                 self.stats.hit_blocks += 1;
                 self.stats.readahead_hit_blocks += 1;
                 self.streams.used();
+                Served::Ahead
             }
-            Some(Near::Reading { .. }) => self.stats.joined_blocks += 1,
+            Some(Near::Reading { .. }) => {
+                self.stats.joined_blocks += 1;
+                Served::Miss
+            }
             None if self.adopt(block, cx.arena) => {
                 self.stats.hit_blocks += 1;
                 self.stats.shared_hit_blocks += 1;
+                Served::Hit
             }
-            None => self.stats.miss_blocks += 1,
+            None => {
+                self.stats.miss_blocks += 1;
+                Served::Miss
+            }
         }
     }
 

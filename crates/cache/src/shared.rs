@@ -299,7 +299,8 @@ impl<P: Plant> Disk<P> {
 
     /// Blocks of the capacity whose memory is used for something else.
     pub(crate) fn overhead_blocks(&self) -> u32 {
-        self.side.overhead_blocks() + self.sharing.overhead_blocks()
+        let meter = self.meter.as_ref().map_or(0, |m| m.memory_bytes() as u64).div_ceil(B) as u32;
+        self.side.overhead_blocks() + self.sharing.overhead_blocks() + meter
     }
 
     /// Slots that there are or are to be.

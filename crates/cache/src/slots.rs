@@ -173,6 +173,12 @@ impl<P: Plant> Disk<P> {
         self.paid = self.paid.max(blocks);
     }
 
+    /// The meter has another size: the disk pays for it.
+    pub(crate) fn account_meter(&mut self, arena: &mut Store) {
+        self.overhead = self.overhead_blocks();
+        self.apply_limit(arena);
+    }
+
     /// Lets the disk keep at most `limit` frames for now.
     pub(crate) fn set_limit(&mut self, limit: u32, arena: &mut Store) {
         self.limit = limit;

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, Overrides, ServePlan, ServeSpec};
+use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, NodePlan, Overrides, ServePlan, ServeSpec};
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, PressureDirection, PressureStatus,
-    ReloadReport, SharingStatus, Status, StoreStatus,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, NodeChange, NodeStatus,
+    PressureDirection, PressureStatus, ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
@@ -111,6 +111,24 @@ impl Daemon for Memory {
         let changed = self.plan.lock().unwrap().with_change(name, &change)?;
         *self.plan.lock().unwrap() = changed;
         self.disk(name)
+    }
+
+    fn shares(&self) -> SharesStatus {
+        let plan = self.plan.lock().unwrap();
+        let node = |n: &NodePlan| NodeStatus { name: n.name.clone(), weight: n.weight, ..NodeStatus::default() };
+        SharesStatus { nodes: plan.nodes.iter().map(node).collect(), ..SharesStatus::default() }
+    }
+
+    fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
+        self.plan.lock().unwrap().with_node(name, &NodeChange::default())?;
+        Ok(Vec::new())
+    }
+
+    fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError> {
+        let changed = self.plan.lock().unwrap().with_node(name, &change)?;
+        *self.plan.lock().unwrap() = changed;
+        let found = self.shares().nodes.into_iter().find(|n| n.name == name);
+        Ok(found.unwrap_or_default())
     }
 
     fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {

@@ -67,8 +67,12 @@ pub enum Command {
     Status(StatusArgs),
     /// Print what QEMU and libvirt need to attach a disk
     AttachArgs(AttachArgs),
-    /// Change a disk, or the memory of the store, while it serves
+    /// Change a disk, a VM, a container or the whole store while it serves
     Set(SetArgs),
+    /// Show how the store is divided among VMs, containers and disks
+    Shares(SharesArgs),
+    /// Say why a share changed
+    Why(WhyArgs),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements
@@ -325,29 +329,53 @@ pub enum AttachForm {
 
 /// `undercroft set`.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["size", "policy", "poll", "memory"]))]
-#[command(override_usage = "undercroft set [OPTIONS] DISK\n       undercroft set [OPTIONS] --memory SIZE")]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
+    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller"]))]
+#[command(override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE")]
 #[command(after_long_help = "\
 Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
 What is cached and fits stays, both ways.
 
+A disk has a share that a controller gives it, within its floor and its ceiling; --size fixes it instead, and a new
+weight, floor or ceiling ends that. A VM is named VM, a container of it VM/CONTAINER.
+
 Examples:
-  undercroft set web:root --size 1GiB
   undercroft set web:root --policy arc --poll 0
+  undercroft set web:root --size 1GiB
+
+  Twice what others get where all contend, and never less than 256MiB:
+    undercroft set web --weight 200 --floor 256MiB
+    undercroft set web/shop --ceiling 1GiB
+
+  Who divides the host's share, or a VM's:
+    undercroft set host --controller static
+    undercroft set web --controller utility
 
   The whole store, between its floor and its ceiling (`store.floor` and `store.memory` of the configuration):
     undercroft set --memory 2GiB
 ")]
 pub struct SetArgs {
-    /// The disk
-    #[arg(value_name = "DISK", required_unless_present = "memory", conflicts_with = "memory")]
+    /// A disk, a VM, a container (VM/CONTAINER), or `host`
+    #[arg(value_name = "NAME", required_unless_present = "memory", conflicts_with = "memory")]
     pub disk: Option<String>,
     /// Memory that the whole store may hold at most, metadata included; without a disk
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller"])]
     pub memory: Option<Size>,
-    /// Share of the store, metadata included
+    /// Fixed share of the store for a disk, metadata included
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
+    /// Part of what it and its siblings contend for, 1 to 10000
+    #[arg(long, value_name = "N", conflicts_with_all = ["size", "policy", "poll"])]
+    pub weight: Option<u64>,
+    /// What it has whenever it wants it
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    pub floor: Option<Size>,
+    /// What it never has more of; `none` takes it away
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    pub ceiling: Option<String>,
+    /// Who divides its share: static, donor, utility, target, paper; `inherit`: as above it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "policy", "poll"])]
+    pub controller: Option<String>,
     /// Replacement policy
     #[arg(long, value_name = "POLICY", ignore_case = true,
           value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name())))]
@@ -409,6 +437,51 @@ pub enum KsmCommand {
         #[allow(missing_docs)]
         control: ControlArgs,
     },
+}
+
+/// `undercroft shares`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+ENTITLED is what a node has when everybody wants all they can get; SHARE is what it has now, TARGET where that goes.
+MISSES are those of the last interval, and WORKING SET is what would have to be kept for hardly one of them to be left
+that any size can save.
+
+Examples:
+  undercroft shares
+  undercroft shares --json | jq '.nodes[] | select(.level == \"disk\") | {name, curve}'
+")]
+pub struct SharesArgs {
+    /// As JSON, with the curves
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft why`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The last ones of 4096 moves and findings are kept while the daemon runs.
+
+Examples:
+  undercroft why web:root
+  undercroft why web/shop --last 5
+  undercroft why host --json
+")]
+pub struct WhyArgs {
+    /// A disk, a VM, a container (VM/CONTAINER), or `host` for all
+    #[arg(value_name = "NAME")]
+    pub node: String,
+    /// How many, the youngest last
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub last: usize,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
 }
 
 /// `undercroft drop-cache`.

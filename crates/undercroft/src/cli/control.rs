@@ -37,6 +37,9 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(memory) = args.memory {
         return set_memory(&socket, memory, out);
     }
+    if args.weight.is_some() || args.floor.is_some() || args.ceiling.is_some() || args.controller.is_some() {
+        return super::shares::set(args, &socket, out);
+    }
     let name = full_name(&socket, args.disk.as_deref().unwrap_or_default())?;
     let change = DiskChangeBody { size: args.size, policy: args.policy.clone(), poll: args.poll };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;

@@ -13,6 +13,7 @@ pub mod ksm;
 pub mod manual;
 pub mod output;
 pub mod serve;
+pub mod shares;
 pub mod status;
 
 use crate::config::{Machine, Problems, ServePlan};
@@ -94,6 +95,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Status(args) => status::run(&args, out),
         Command::AttachArgs(args) => attach::run(&args, out),
         Command::Set(args) => control::set(&args, out),
+        Command::Shares(args) => shares::shares(&args, out),
+        Command::Why(args) => shares::why(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),

@@ -4,10 +4,11 @@
 //! Invariant: applying `difference(old, new)` to `old` keeps the shares within the memory at the end.
 
 use super::keys::SHARE_BYTES_MIN;
-use super::plan::{DiskPlan, LogLevel, ServePlan};
+use super::plan::{DiskPlan, LogLevel, NodePlan, ServePlan};
 use super::shares;
-use crate::control::{ControlError, ControlErrorKind, DiskChange};
+use crate::control::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use crate::units::Size;
+use std::collections::BTreeSet;
 
 /// What leads from one plan to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct PlanChange {
     pub ksm: Option<crate::ksm::KsmPlan>,
     /// Whether `[pressure]` or the floor differs.
     pub pressure: bool,
+    /// Whether `[shares]`, or what is set for VMs and containers, differs.
+    pub shares: bool,
     /// What cannot be done live, in words: `daemon.workers: 2 -> 4`.
     pub needs_restart: Vec<String>,
     /// The plan that holds once all of it is done.
@@ -51,6 +54,9 @@ impl ServePlan {
         change.pressure = self.pressure != new.pressure || self.store.floor_bytes != floor_bytes;
         result.pressure = new.pressure.clone();
         result.store.floor_bytes = floor_bytes;
+        change.shares = self.nodes != new.nodes || self.shares != new.shares;
+        result.nodes.clone_from(&new.nodes);
+        result.shares = new.shares.clone();
         result.disks.clear();
         for disk in &new.disks {
             let Some(old) = self.disks.iter().find(|d| d.name == disk.name) else {
@@ -65,6 +71,9 @@ impl ServePlan {
             merged.share_bytes = disk.share_bytes;
             merged.share_fixed = disk.share_fixed;
             merged.weight = disk.weight;
+            merged.floor_bytes = disk.floor_bytes;
+            merged.ceiling_bytes = disk.ceiling_bytes;
+            merged.container.clone_from(&disk.container);
             merged.policy = disk.policy;
             merged.poll = disk.poll;
             for key in stubborn(&merged, disk) {
@@ -74,7 +83,7 @@ impl ServePlan {
             result.disks.push(merged);
         }
         // The new file's shares were worked out for its own memory; what runs keeps the old.
-        if let Err(misfit) = shares::divide(result.store.memory_bytes, &mut result.disks) {
+        if let Err(misfit) = shares::divide_from(&mut result, &self.disks) {
             change.needs_restart.push(format!("everything: {}", misfit.error));
             return PlanChange { needs_restart: change.needs_restart, ..PlanChange::default() };
         }
@@ -150,11 +159,66 @@ impl ServePlan {
         disk.policy = change.policy.unwrap_or(disk.policy);
         disk.poll = change.poll.unwrap_or(disk.poll);
         if change.share_bytes.is_some() {
-            shares::divide(plan.store.memory_bytes, &mut plan.disks).map_err(|m| {
+            shares::divide_from(&mut plan, &self.disks).map_err(|m| {
                 ControlError::new(ControlErrorKind::Invalid, format!("disk \"{name}\": {}", m.error), m.remedy)
             })?;
         }
         Ok(plan)
+    }
+
+    /// This plan with something else set for a node of the tree of shares.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Invalid` if it does not fit.
+    pub fn with_node(&self, name: &str, change: &NodeChange) -> Result<ServePlan, ControlError> {
+        let invalid = |error: String, remedy: &str| ControlError::new(ControlErrorKind::Invalid, error, remedy);
+        let mut plan = self.clone();
+        if name == "host" {
+            if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None) {
+                let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
+                return Err(invalid("the host has no weight, floor or ceiling".into(), remedy));
+            }
+            plan.shares.controller = change.controller.flatten().unwrap_or_default();
+            return Ok(plan);
+        }
+        let disk = self.find(name).map(|d| d.name.clone());
+        if let Some(disk) = plan.disks.iter_mut().find(|d| Some(&d.name) == disk.as_ref()) {
+            if change.controller.is_some() {
+                let remedy = "set it for its container, its VM or the host";
+                return Err(invalid(format!("disk \"{name}\" has nothing below it to divide its share among"), remedy));
+            }
+            disk.weight = change.weight.unwrap_or(disk.weight);
+            disk.floor_bytes = change.floor_bytes.unwrap_or(disk.floor_bytes);
+            disk.ceiling_bytes = change.ceiling_bytes.unwrap_or(disk.ceiling_bytes);
+            disk.share_fixed = false;
+        } else {
+            let groups = self.groups();
+            if !groups.contains(name) {
+                let known = groups.iter().map(String::as_str).chain(self.disks.iter().map(|d| d.name.as_str()));
+                return Err(ControlError::no_node(name, known));
+            }
+            let at = plan.nodes.iter().position(|n| n.name == name).unwrap_or_else(|| {
+                plan.nodes.push(NodePlan::new(name));
+                plan.nodes.len() - 1
+            });
+            let node = &mut plan.nodes[at];
+            node.weight = change.weight.unwrap_or(node.weight);
+            node.floor_bytes = change.floor_bytes.unwrap_or(node.floor_bytes);
+            node.ceiling_bytes = change.ceiling_bytes.unwrap_or(node.ceiling_bytes);
+            node.controller = change.controller.unwrap_or(node.controller);
+        }
+        shares::divide_from(&mut plan, &self.disks).map_err(|m| invalid(m.error, &m.remedy))?;
+        Ok(plan)
+    }
+
+    /// VMs and containers, those for which nothing is set included.
+    fn groups(&self) -> BTreeSet<String> {
+        let of_disk = |d: &DiskPlan| {
+            let vm = d.vm.clone();
+            let container = vm.as_ref().zip(d.container.as_ref()).map(|(vm, c)| format!("{vm}/{c}"));
+            [vm, container]
+        };
+        self.nodes.iter().map(|n| n.name.clone()).chain(self.disks.iter().flat_map(of_disk).flatten()).collect()
     }
 
     /// This plan without a disk, its share given to those without a fixed one.
@@ -167,7 +231,7 @@ impl ServePlan {
         }
         let mut plan = self.clone();
         plan.disks.retain(|d| d.name != name);
-        shares::divide(plan.store.memory_bytes, &mut plan.disks)
+        shares::divide_from(&mut plan, &self.disks)
             .map_err(|m| ControlError::new(ControlErrorKind::Failed, m.error, m.remedy))?;
         Ok(plan)
     }
@@ -194,6 +258,9 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         share_bytes: _,
         share_fixed: _,
         weight: _,
+        floor_bytes: _,
+        ceiling_bytes: _,
+        container: _,
         readahead_bytes,
         write_allocate,
         exclusive,

@@ -38,6 +38,12 @@ pub const POLL_MAX: Duration = Duration::from_millis(10);
 pub const WORKERS_MAX: usize = 256;
 /// Workers at most if no number is given.
 pub const WORKERS_DEFAULT_MAX: usize = 16;
+/// How often the store is divided anew.
+pub const SHARES_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
+/// Bounds of that.
+pub const SHARES_INTERVAL_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
+/// Those who can divide it.
+pub const CONTROLLERS: [&str; 5] = ["static", "donor", "utility", "target", "paper"];
 /// Percent of a processor for copying and hashing guest memory.
 pub const COPY_CPU_PERCENT_DEFAULT: u32 = 20;
 /// Longest serial number that virtio-blk can carry, in bytes.
@@ -112,6 +118,7 @@ pub const ROOT: Section = Section {
         key!("daemon", "table", "all defaults", "", "The process: sockets, threads, logs."),
         key!("nbd", "table", "no listener", "", "Where NBD clients connect."),
         key!("scan", "table", "off", "", "The scan of guests' memory."),
+        key!("shares", "table", "all defaults", "", "How the store is divided."),
         key!("vm", "tables", "none", "", "Virtual machines, each with its disks."),
         key!("disk", "tables", "none", "", "Disks that belong to no VM."),
     ],
@@ -443,11 +450,99 @@ pub const VM: Section = Section {
             "The trust group of its disks, where they name none."
         ),
         key!(
+            "weight",
+            "number",
+            "`100`",
+            "1 to 10000",
+            "Its part of what its siblings and it contend for. Can change live."
+        ),
+        key!(
+            "floor",
+            "size",
+            "`0`",
+            "what its parent is entitled to",
+            "What it has whenever it wants it. Can change live."
+        ),
+        key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live."),
+        key!(
+            "controller",
+            "text",
+            "as above it",
+            "`static`, `donor`, `utility`, `target`, `paper`",
+            "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
+        ),
+        key!(
+            "container",
+            "tables",
+            "none",
+            "",
+            "Its containers for which something is set, as `[[vm.container]]` after it."
+        ),
+        key!(
             "pid_file",
             "path",
             "none",
             "",
             "The file that QEMU's `-pidfile` names (libvirt: `/run/libvirt/qemu/NAME.pid`), for `[scan]` to find the memory of a guest that is attached over NBD. Needs CAP_SYS_PTRACE."
+        ),
+    ],
+};
+
+/// `[[vm.container]]`.
+pub const CONTAINER: Section = Section {
+    header: "[[vm.container]]",
+    doc: "A container of the VM above it: a group of its disks, those that name it. Only needed where something is set for it.",
+    keys: &[
+        key!(
+            "name",
+            "text",
+            "required",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "Its name, unique within its VM."
+        ),
+        key!(
+            "weight",
+            "number",
+            "`100`",
+            "1 to 10000",
+            "Its part of what its siblings and it contend for. Can change live."
+        ),
+        key!(
+            "floor",
+            "size",
+            "`0`",
+            "what its parent is entitled to",
+            "What it has whenever it wants it. Can change live."
+        ),
+        key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live."),
+        key!(
+            "controller",
+            "text",
+            "as above it",
+            "`static`, `donor`, `utility`, `target`, `paper`",
+            "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
+        ),
+    ],
+};
+
+/// `[shares]`.
+pub const SHARES: Section = Section {
+    header: "[shares]",
+    doc: "How the store is divided among VMs, their containers and their disks while it runs. All of it can change live.",
+    keys: &[
+        key!(
+            "controller",
+            "text",
+            "`utility`",
+            "`static`, `donor`, `utility`, `target`, `paper`",
+            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`undercroft set`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
+        ),
+        key!(
+            "interval",
+            "time",
+            "`5s`",
+            "`1s` to `600s`",
+            "How often is measured and decided. What is decided is moved a little at a time."
         ),
     ],
 };
@@ -504,16 +599,31 @@ pub const DISK: Section = Section {
         key!(
             "size",
             "size",
-            "a part by `weight` of what the disks with a `size` leave",
+            "what the controller gives it",
             "`4MiB` to `store.memory`",
-            "Share of the store for this disk, metadata included. Can change live."
+            "A fixed share of the store for this disk, metadata included: floor and ceiling in one. Can change live."
         ),
         key!(
             "weight",
             "number",
             "`100`",
             "1 to 10000",
-            "Part of what is left, relative to the other disks without a `size`."
+            "Its part of what it and the others in its container (in its VM, if it has none; on the host) contend for. Can change live."
+        ),
+        key!(
+            "floor",
+            "size",
+            "`0`",
+            "what its parent is entitled to",
+            "What it has whenever it wants it. Can change live."
+        ),
+        key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live."),
+        key!(
+            "container",
+            "text",
+            "none",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "The container of its VM that it belongs to: disks of one container share a weight, a floor and a ceiling, which `[[vm.container]]` sets. Can change live."
         ),
         key!(
             "readahead",
@@ -570,7 +680,8 @@ pub const DISK: Section = Section {
 };
 
 /// All sections, in the order in which docs list them.
-pub const SECTIONS: [&Section; 9] = [&ROOT, &STORE, &PRESSURE, &DAEMON, &NBD, &KSM, &SCAN, &VM, &DISK];
+pub const SECTIONS: [&Section; 11] =
+    [&ROOT, &STORE, &SHARES, &PRESSURE, &DAEMON, &NBD, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
 
 /// The policy of a disk without one; the reason is in the decision records of the engine.
 pub const POLICY_DEFAULT: undercroft_engine::PolicyKind = undercroft_engine::PolicyKind::S3Fifo;

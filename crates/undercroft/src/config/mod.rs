@@ -10,6 +10,7 @@ pub mod images_only;
 mod kernel;
 pub mod keys;
 pub mod machine;
+mod nodes;
 pub mod plan;
 pub mod problem;
 pub mod reader;
@@ -21,11 +22,12 @@ pub mod spec;
 pub use change::PlanChange;
 pub use machine::Machine;
 pub use plan::{
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, Overrides, ScanPlan, ServePlan, SocketAccess,
-    StorePlan,
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, NodePlan, Overrides, ScanPlan, ServePlan,
+    SharesPlan, SocketAccess, StorePlan,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};
+pub use shares::{Layout, UNIT_BYTES};
 pub use spec::{DiskSpec, ScanSpec, ServeSpec};
 
 use std::io::Read;
@@ -136,9 +138,9 @@ pub fn check_bytes(data: &[u8]) {
         assert!(disk.poll <= keys::POLL_MAX && disk.readahead_bytes <= keys::READAHEAD_BYTES_MAX);
         assert!((1..=keys::WEIGHT_MAX).contains(&disk.weight));
     }
-    let mut disks = plan.disks.clone();
-    if shares::divide(plan.store.memory_bytes, &mut disks).is_ok() {
-        let sum: u128 = disks.iter().map(|d| u128::from(d.share_bytes)).sum();
+    let mut divided = plan.clone();
+    if shares::divide(&mut divided).is_ok() {
+        let sum: u128 = divided.disks.iter().map(|d| u128::from(d.share_bytes)).sum();
         assert!(sum <= u128::from(plan.store.memory_bytes), "the shares are larger than the memory");
     }
     assert!(plan.store.floor_bytes <= plan.store.memory_bytes, "the floor is above the ceiling");

@@ -11,6 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use undercroft_engine::control::Kind;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// Everything `serve` needs, however it was asked for.
@@ -32,8 +33,36 @@ pub struct ServePlan {
     pub nbd: Vec<NbdListen>,
     /// The scan of guests' memory.
     pub scan: ScanPlan,
+    /// How the store is divided while it runs.
+    pub shares: SharesPlan,
+    /// VMs and containers for which something is set, in the order of the configuration.
+    pub nodes: Vec<NodePlan>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskPlan>,
+}
+
+/// How the store is divided while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharesPlan {
+    /// Who divides, where no VM or container says otherwise.
+    pub controller: Kind,
+    /// How often.
+    pub interval: Duration,
+}
+
+/// What is set for a VM or a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlan {
+    /// `VM` or `VM/CONTAINER`.
+    pub name: String,
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it, in bytes.
+    pub floor_bytes: u64,
+    /// What it never has more of, in bytes.
+    pub ceiling_bytes: Option<u64>,
+    /// Who divides its share; as above it if `None`.
+    pub controller: Option<Kind>,
 }
 
 /// The scan of guests' memory.
@@ -198,8 +227,14 @@ pub struct DiskPlan {
     pub share_bytes: u64,
     /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and go.
     pub share_fixed: bool,
-    /// Its part of what the disks with a fixed share leave.
+    /// Its part of what its siblings and it contend for.
     pub weight: u32,
+    /// What it has whenever it wants it, in bytes.
+    pub floor_bytes: u64,
+    /// What it never has more of, in bytes.
+    pub ceiling_bytes: Option<u64>,
+    /// The container of its VM that it belongs to.
+    pub container: Option<String>,
     /// Read-ahead at most, in bytes; 0 is off.
     pub readahead_bytes: u32,
     /// Whether a written block that was not cached becomes cached.
@@ -218,6 +253,14 @@ pub struct DiskPlan {
     pub queue_size: u16,
     /// How long a worker polls for the next request at most before it sleeps; zero is off.
     pub poll: Duration,
+}
+
+impl NodePlan {
+    /// A VM or a container for which nothing is set.
+    pub fn new(name: &str) -> Self {
+        let weight = super::keys::WEIGHT_DEFAULT;
+        Self { name: name.to_string(), weight, floor_bytes: 0, ceiling_bytes: None, controller: None }
+    }
 }
 
 impl ServePlan {

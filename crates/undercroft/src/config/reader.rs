@@ -5,7 +5,7 @@
 
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};
-use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, PressureSpec, ScanSpec, ServeSpec};
+use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, NodeSpec, PressureSpec, ScanSpec, ServeSpec, SharesSpec};
 use crate::units::{Percent, Size, Time, UnitError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -115,6 +115,7 @@ impl Reader {
         let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
         let (pressure, ksm) = (top.table("pressure"), top.table("ksm"));
         let scan = top.table("scan");
+        let shares = top.table("shares");
         let (vms, disks) = (top.tables("vm"), top.tables("disk"));
         if let Some((_, table)) = store {
             let mut t = self.open(table, &keys::STORE, "store");
@@ -122,6 +123,11 @@ impl Reader {
             spec.share = t.boolean("share");
             spec.floor = t.size("floor");
             spec.lines.append(&mut t.lines);
+        }
+        if let Some((_, table)) = shares {
+            let mut t = self.open(table, &keys::SHARES, "shares");
+            let (controller, interval) = (t.text("controller"), t.time("interval"));
+            spec.shares = SharesSpec { controller, interval, lines: t.lines };
         }
         if let Some((_, table)) = pressure {
             spec.pressure = self.pressure(table);
@@ -157,6 +163,8 @@ impl Reader {
             let mut t = self.open(table, &keys::VM, &format!("vm {}", i + 1));
             let name = t.text("name");
             let vm_disks = t.tables("disk");
+            let containers = t.tables("container");
+            let node = t.node();
             let pid_file = t.path("pid_file");
             let trust = t.text("trust");
             let trust_line = t.lines.get("trust").copied();
@@ -175,6 +183,10 @@ impl Reader {
             } else {
                 vm_lines.insert(name.clone(), line);
             }
+            spec.nodes.extend(node.map(|n| NodeSpec { name: name.clone(), ..n }));
+            for (line, table) in containers {
+                spec.nodes.extend(self.container(line, table, &name));
+            }
             spec.pid_files.extend(pid_file.map(|path| (name.clone(), path, pid_line)));
             for (line, table) in vm_disks {
                 let Some(mut disk) = self.disk(line, table, Some(&name)) else { continue };
@@ -189,6 +201,17 @@ impl Reader {
             spec.disks.extend(self.disk(line, table, None));
         }
         spec
+    }
+
+    fn container(&mut self, line: usize, table: &DeTable<'_>, vm: &str) -> Option<NodeSpec> {
+        let known: Option<&str> = table.get("name").and_then(|v| v.get_ref().as_str());
+        let place = format!("container \"{vm}/{}\"", known.unwrap_or("?").chars().take(80).collect::<String>());
+        let mut t = self.open(table, &keys::CONTAINER, &place);
+        let name = t.required("name", line)?;
+        let node = t.node().unwrap_or_default();
+        let mut lines = node.lines.clone();
+        lines.entry("name").or_insert(line);
+        Some(NodeSpec { name: format!("{vm}/{name}"), lines, ..node })
     }
 
     fn pressure(&mut self, table: &DeTable<'_>) -> PressureSpec {
@@ -267,6 +290,9 @@ impl Reader {
             policy: t.text("policy"),
             size: t.size("size"),
             weight: t.number("weight"),
+            floor: t.size("floor"),
+            ceiling: t.size("ceiling"),
+            container: t.text("container"),
             readahead: t.size("readahead"),
             write_allocate: t.boolean("write_allocate"),
             exclusive: t.text("exclusive"),
@@ -352,6 +378,20 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
                 None
             }
         }
+    }
+
+    /// What is set for the node of the tree that this table is about, if anything is.
+    fn node(&mut self) -> Option<NodeSpec> {
+        let node = NodeSpec {
+            name: String::new(),
+            weight: self.number("weight"),
+            floor: self.size("floor"),
+            ceiling: self.size("ceiling"),
+            controller: self.text("controller"),
+            lines: self.lines.clone(),
+        };
+        let NodeSpec { weight, floor, ceiling, controller, .. } = &node;
+        (weight.is_some() || floor.is_some() || ceiling.is_some() || controller.is_some()).then_some(node)
     }
 
     fn boolean(&mut self, key: &'static str) -> Option<bool> {

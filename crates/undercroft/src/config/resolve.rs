@@ -71,7 +71,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
         let line = spec.lines.get("unix").or(spec.lines.get("tcp")).copied();
         resolver.warning(line, "nbd", "no disk is exported".into(), "set nbd = true on the disks that should be");
     }
-    resolver.share(&mut plan.disks, plan.store.memory_bytes, spec.lines.get("memory").copied());
+    resolver.share(&mut plan, &[], spec.lines.get("memory").copied());
     resolver.images(&plan.disks);
     let mut problems = resolver.problems;
     problems.sort_by_key(|p| p.line.unwrap_or(usize::MAX));
@@ -104,7 +104,7 @@ impl ServePlan {
         if plan.disks.len() > DISKS_MAX {
             resolver.error(None, "", format!("there are {DISKS_MAX} disks already"), "detach one first");
         }
-        resolver.share(&mut plan.disks, plan.store.memory_bytes, None);
+        resolver.share(&mut plan, &self.disks, None);
         resolver.images(&plan.disks);
         if resolver.problems.iter().any(|p| p.severity == Severity::Error) {
             return Err(Problems { file: None, problems: resolver.problems });
@@ -204,7 +204,8 @@ impl<'m> Resolver<'m> {
         let store = StorePlan { memory_bytes, floor_bytes, share: spec.share.unwrap_or(true) };
         let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
         let scan = self.scan(spec);
-        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, disks: Vec::new() }
+        let (shares, nodes) = (self.shares(&spec.shares), spec.nodes.iter().map(|n| self.node(n)).collect());
+        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, shares, nodes, disks: Vec::new() }
     }
 
     fn scan(&mut self, spec: &ServeSpec) -> ScanPlan {
@@ -448,10 +449,13 @@ impl<'m> Resolver<'m> {
                 self.error(at("size"), place, error, "make size smaller or store.memory larger");
             }
         }
-        if spec.size.is_some() && spec.weight.is_some() {
-            let remedy = "weight divides what is left by disks with a size: take one of them away";
-            self.warning(at("weight"), place, "it has a size, so its weight means nothing".into(), remedy);
+        for key in ["weight", "floor", "ceiling"] {
+            if spec.size.is_some() && spec.lines.contains_key(key) {
+                let remedy = format!("a size is floor and ceiling in one: take size or {key} away");
+                self.warning(at(key), place, format!("it has a size, so its {key} means nothing"), remedy);
+            }
         }
+        self.bounds(&spec.lines, place, spec.floor, spec.ceiling);
         let weight = self.bounded(at("weight"), place, "weight", spec.weight, 1, keys::WEIGHT_MAX.into());
         let queues = self.bounded(at("queues"), place, "queues", spec.queues, 1, keys::QUEUES_MAX.into());
         let readahead = spec.readahead.filter(|r| {
@@ -475,6 +479,9 @@ impl<'m> Resolver<'m> {
             share_bytes: spec.size.map_or(0, |s| s.0),
             share_fixed: spec.size.is_some(),
             weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
+            floor_bytes: spec.floor.map_or(0, |s| s.0),
+            ceiling_bytes: spec.ceiling.map(|s| s.0),
+            container: self.container(at("container"), place, spec),
             readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
             write_allocate: spec.write_allocate.unwrap_or(true),
             exclusive: self.exclusive(at("exclusive"), place, spec.exclusive.as_deref()),
@@ -486,22 +493,9 @@ impl<'m> Resolver<'m> {
 
     fn name(&mut self, spec: &DiskSpec, place: &str) -> String {
         let line = spec.lines.get("name").copied();
-        let mut check = |what: &str, name: &str| {
-            let mut chars = name.chars();
-            let start = chars.next().is_some_and(|c| c.is_ascii_alphanumeric());
-            let rest = chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-            if !start || !rest || name.len() > keys::NAME_BYTES_MAX {
-                let error = format!("\"{}\" cannot be the name of a {what}", clip(name));
-                let remedy = format!(
-                    "use letters, digits, '-', '_' and '.', beginning with a letter or digit, at most {}",
-                    keys::NAME_BYTES_MAX
-                );
-                self.error(line, place, error, remedy);
-            }
-        };
-        check("disk", &spec.name);
+        self.check_name(line, place, "disk", &spec.name);
         if let Some(vm) = &spec.vm {
-            check("VM", vm);
+            self.check_name(line, place, "VM", vm);
         }
         let full = spec.vm.as_ref().map_or(spec.name.clone(), |vm| format!("{vm}:{}", spec.name));
         if let Some(first) = self.names.get(&full) {
@@ -677,13 +671,14 @@ impl<'m> Resolver<'m> {
         text.to_string()
     }
 
-    fn share(&mut self, disks: &mut [DiskPlan], memory_bytes: u64, line: Option<usize>) {
+    fn share(&mut self, plan: &mut ServePlan, before: &[DiskPlan], line: Option<usize>) {
         // A memory too small, or a single size past it, has been named already: the sum would only say it again.
+        let memory_bytes = plan.store.memory_bytes;
         let too_small = memory_bytes < keys::MEMORY_BYTES_MIN;
-        if too_small || disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
+        if too_small || plan.disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
             return;
         }
-        if let Err(misfit) = shares::divide(memory_bytes, disks) {
+        if let Err(misfit) = shares::divide_from(plan, before) {
             self.error(line, "store", misfit.error, misfit.remedy);
         }
     }
@@ -729,7 +724,7 @@ impl<'m> Resolver<'m> {
 }
 
 /// What of a text fits into a message.
-fn clip(text: &str) -> String {
+pub(super) fn clip(text: &str) -> String {
     if text.chars().count() <= 120 {
         return text.escape_debug().to_string();
     }

@@ -1,11 +1,16 @@
-//! How the memory of the store is divided among the disks.
+//! How the memory of the store is divided among VMs, containers and disks.
 //!
-//! Owns the arithmetic. Invariants: the shares together never exceed the memory; every disk gets at least
-//! `SHARE_BYTES_MIN`; the same disks always get the same shares.
+//! Owns the way from a plan to the tree of shares and back. Never moves anything: `service` does. Invariants: the shares
+//! together never exceed the memory; every disk gets at least `SHARE_BYTES_MIN`; the same plan always gives the same shares.
 
 use super::keys::SHARE_BYTES_MIN;
-use super::plan::DiskPlan;
+use super::plan::{DiskPlan, NodePlan, ServePlan};
 use crate::units::Size;
+use std::collections::BTreeMap;
+use undercroft_engine::shares::{BLOCKS_MAX, Claim, Level, NodeId, Settings, Tree, TreeError, fill};
+
+/// Bytes of a unit in which the tree counts: what a disk has of the store, metadata and operations under way included.
+pub const UNIT_BYTES: u64 = 4096;
 
 /// Why the disks do not fit: a sentence each for what and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,41 +21,274 @@ pub struct Misfit {
     pub remedy: String,
 }
 
-/// Gives every disk without a fixed share its part, by weight, of what the fixed ones leave. Changes nothing if they do
+/// Where every node of a plan stands in a tree of shares. A node keeps its id for as long as it is in the plan.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    tree: Tree,
+    /// VMs as `VM`, containers as `VM/CONTAINER`.
+    groups: BTreeMap<String, NodeId>,
+    /// Disks by full name.
+    disks: BTreeMap<String, NodeId>,
+}
+
+/// What a node is to be.
+struct Wish<'a> {
+    parent: Option<String>,
+    level: Level,
+    name: &'a str,
+    settings: Settings,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { tree: Tree::new("host", 0), groups: BTreeMap::new(), disks: BTreeMap::new() }
+    }
+}
+
+impl Layout {
+    /// The tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The node of a disk.
+    pub fn disk(&self, name: &str) -> Option<NodeId> {
+        self.disks.get(name).copied()
+    }
+
+    /// Every disk by full name, with its node.
+    pub fn disks(&self) -> impl Iterator<Item = (&str, NodeId)> {
+        self.disks.iter().map(|(name, id)| (name.as_str(), *id))
+    }
+
+    /// Every VM and container by name, with its node.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, NodeId)> {
+        self.groups.iter().map(|(name, id)| (name.as_str(), *id))
+    }
+
+    /// The node called `name`: `host`, `VM`, `VM/CONTAINER`, or the full name of a disk.
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.groups.get(name).or_else(|| self.disks.get(name)).copied().or((name == "host").then(|| self.tree.root()))
+    }
+
+    /// What a node is called.
+    pub fn name_of(&self, node: NodeId) -> String {
+        let of = |map: &BTreeMap<String, NodeId>| map.iter().find(|(_, id)| **id == node).map(|(name, _)| name.clone());
+        of(&self.groups).or_else(|| of(&self.disks)).unwrap_or_else(|| "host".to_string())
+    }
+
+    /// Makes the tree that of `plan`. What it says of shares is not looked at, but for fixed ones.
+    ///
+    /// # Errors
+    /// What does not fit together; the tree may then be anything between.
+    pub fn follow(&mut self, plan: &ServePlan) -> Result<(), Misfit> {
+        let (groups, disks) = wishes(plan);
+        self.tree.set_total(plan.store.memory_bytes / UNIT_BYTES);
+        let gone = |have: &BTreeMap<String, NodeId>, want: &dyn Fn(&str) -> bool| -> Vec<String> {
+            have.keys().filter(|n| !want(n)).cloned().collect()
+        };
+        // A disk that has moved to another container is another node.
+        let moved = |name: &str, tree: &Tree, groups: &BTreeMap<String, NodeId>, id: NodeId| {
+            let parent = disks.get(name).and_then(|w| w.parent.as_ref());
+            let there = parent.map_or(Some(tree.root()), |p| groups.get(p).copied());
+            tree.node(id).ok().and_then(|n| n.parent()) != there
+        };
+        for name in gone(&self.disks, &|n| disks.contains_key(n) && !moved(n, &self.tree, &self.groups, self.disks[n]))
+        {
+            if let Some(id) = self.disks.remove(&name) {
+                let _ = self.tree.remove(id);
+            }
+        }
+        for name in gone(&self.groups, &|n| groups.contains_key(n)).into_iter().rev() {
+            if let Some(id) = self.groups.remove(&name) {
+                let _ = self.tree.remove(id);
+            }
+        }
+        // Everything without floors first: a floor is checked against what all weights and ceilings give its parent.
+        let bare = |s: &Settings| Settings { floor: 0, ..*s };
+        for (name, wish) in &groups {
+            self.place(name, wish, bare(&wish.settings), plan)?;
+        }
+        for (name, wish) in &disks {
+            self.place(name, wish, bare(&wish.settings), plan)?;
+        }
+        for (name, wish) in groups.iter().chain(&disks) {
+            let id = self.find_as(name, wish.level);
+            if let Some(id) = id.filter(|_| wish.settings.floor > 0) {
+                self.tree.change(id, wish.settings).map_err(|e| misfit(&e, plan))?;
+            }
+        }
+        if let Some(short) = self.tree.shortfalls().first() {
+            return Err(shortfall(&self.name_of(short.node), short.floors, short.entitled));
+        }
+        Ok(())
+    }
+
+    fn find_as(&self, name: &str, level: Level) -> Option<NodeId> {
+        if level == Level::Disk { self.disks.get(name) } else { self.groups.get(name) }.copied()
+    }
+
+    fn place(&mut self, name: &str, wish: &Wish<'_>, settings: Settings, plan: &ServePlan) -> Result<(), Misfit> {
+        if let Some(id) = self.find_as(name, wish.level) {
+            return self.tree.change(id, settings).map_err(|e| misfit(&e, plan));
+        }
+        let root = self.tree.root();
+        let parent = wish.parent.as_ref().and_then(|p| self.groups.get(p)).copied().unwrap_or(root);
+        let added = match self.tree.add(parent, wish.level, wish.name, settings) {
+            Err(TreeError::Duplicate { .. }) => {
+                self.tree.add(parent, wish.level, &format!("{} ({})", wish.name, wish.level), settings)
+            }
+            other => other,
+        };
+        let id = added.map_err(|e| misfit(&e, plan))?;
+        if wish.level == Level::Disk { &mut self.disks } else { &mut self.groups }.insert(name.to_string(), id);
+        Ok(())
+    }
+
+    /// What every disk is entitled to, in bytes, in the order of `disks`.
+    fn entitled(&self, disks: &[DiskPlan]) -> Vec<u64> {
+        let division = self.tree.divide(|_| BLOCKS_MAX);
+        let bytes = |d: &DiskPlan| self.disk(&d.name).map_or(0, |id| division.get(id).share * UNIT_BYTES);
+        disks.iter().map(bytes).collect()
+    }
+}
+
+type Wishes<'a> = BTreeMap<String, Wish<'a>>;
+
+/// What the tree is to consist of: groups by path, parents before children in the order of the map, and disks by name.
+fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
+    let units = |bytes: u64| bytes / UNIT_BYTES;
+    let (mut groups, mut disks) = (Wishes::new(), Wishes::new());
+    let set = |node: &NodePlan| Settings {
+        weight: node.weight,
+        floor: units(node.floor_bytes),
+        ceiling: node.ceiling_bytes.map(units),
+        ..Settings::default()
+    };
+    for node in &plan.nodes {
+        let (level, parent) = match node.name.split_once('/') {
+            None => (Level::Vm, None),
+            Some((vm, _)) => (Level::Container, Some(vm.to_string())),
+        };
+        let name = node.name.split_once('/').map_or(node.name.as_str(), |(_, container)| container);
+        groups.insert(node.name.clone(), Wish { parent, level, name, settings: set(node) });
+    }
+    for disk in &plan.disks {
+        let parent = match (&disk.vm, &disk.container) {
+            (Some(vm), Some(container)) => Some(format!("{vm}/{container}")),
+            (vm, _) => vm.clone(),
+        };
+        if let Some(vm) = &disk.vm {
+            let wish = |level, parent, name| Wish { parent, level, name, settings: Settings::default() };
+            groups.entry(vm.clone()).or_insert_with(|| wish(Level::Vm, None, vm));
+            if let Some(container) = &disk.container {
+                let path = format!("{vm}/{container}");
+                groups.entry(path).or_insert_with(|| wish(Level::Container, Some(vm.clone()), container));
+            }
+        }
+        let fixed = disk.share_fixed.then(|| units(disk.share_bytes));
+        let least = units(SHARE_BYTES_MIN);
+        let settings = Settings {
+            weight: disk.weight,
+            floor: fixed.unwrap_or(units(disk.floor_bytes)).max(least),
+            ceiling: fixed.or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
+            ..Settings::default()
+        };
+        disks.insert(disk.name.clone(), Wish { parent, level: Level::Disk, name: &disk.name, settings });
+    }
+    (groups, disks)
+}
+
+fn bytes(units: u64) -> Size {
+    Size(units.saturating_mul(UNIT_BYTES))
+}
+
+fn shortfall(node: &str, floors: u64, entitled: u64) -> Misfit {
+    let whose = if node == "host" { "the store".to_string() } else { format!("\"{node}\"") };
+    Misfit {
+        error: format!(
+            "{whose} has {} for what is below it, too little for floors and sizes of {}",
+            bytes(entitled),
+            bytes(floors)
+        ),
+        remedy: format!(
+            "make memory larger, floors and sizes smaller, or weights more alike; every disk needs at least {}",
+            Size(SHARE_BYTES_MIN)
+        ),
+    }
+}
+
+fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
+    match e {
+        TreeError::CeilingBelowFloor { node, floor, ceiling } => Misfit {
+            error: format!("\"{node}\": its ceiling of {} is below its floor of {}", bytes(*ceiling), bytes(*floor)),
+            remedy: "raise the ceiling or lower the floor".to_string(),
+        },
+        TreeError::FloorsAboveCeiling { node, floor, parent, ceiling, others } => Misfit {
+            error: format!(
+                "\"{node}\": a floor of {} does not fit: \"{parent}\" has a ceiling of {}, and what else is in it has floors of {}",
+                bytes(*floor),
+                bytes(*ceiling),
+                bytes(*others)
+            ),
+            remedy: "lower the floors or raise that ceiling".to_string(),
+        },
+        TreeError::FloorsAboveParent { floor, parent, entitled, others, .. } => {
+            let of_store = &**parent == "host";
+            let sum = floor.saturating_add(*others);
+            if of_store
+                && plan.disks.iter().all(|d| d.vm.is_none())
+                && *entitled == plan.store.memory_bytes / UNIT_BYTES
+            {
+                let error = format!(
+                    "the sizes and floors of the disks add up to {}, but memory is {}",
+                    bytes(sum),
+                    bytes(*entitled)
+                );
+                return Misfit { error, remedy: "make sizes smaller or memory larger".to_string() };
+            }
+            shortfall(parent, sum, *entitled)
+        }
+        other => Misfit { error: other.to_string(), remedy: "change the disks or VMs it names".to_string() },
+    }
+}
+
+/// Gives every disk without a fixed share what it is entitled to by weights, floors and ceilings. Changes nothing if they do
 /// not fit.
 ///
 /// # Errors
-/// The sizes add up to more than the memory, or leave less than the least share for a disk.
-pub fn divide(memory_bytes: u64, disks: &mut [DiskPlan]) -> Result<(), Misfit> {
-    let fixed: u128 = disks.iter().filter(|d| d.share_fixed).map(|d| u128::from(d.share_bytes)).sum();
-    let memory = u128::from(memory_bytes);
-    let shown = |n: u128| Size(u64::try_from(n).unwrap_or(u64::MAX));
-    if fixed > memory {
-        return Err(Misfit {
-            error: format!("the sizes of the disks add up to {}, but memory is {}", shown(fixed), Size(memory_bytes)),
-            remedy: "make sizes smaller or memory larger".to_string(),
-        });
-    }
-    let left = memory - fixed;
-    let weights: u128 = disks.iter().filter(|d| !d.share_fixed).map(|d| u128::from(d.weight)).sum();
-    let part = |d: &DiskPlan| (left * u128::from(d.weight) / weights) as u64 / 4096 * 4096;
-    if let Some(poor) = disks.iter().find(|d| !d.share_fixed && part(d) < SHARE_BYTES_MIN) {
-        return Err(Misfit {
-            error: format!(
-                "the disks with a size leave {} of {} memory, too little for disk \"{}\"",
-                shown(left),
-                Size(memory_bytes),
-                poor.name
-            ),
-            remedy: format!(
-                "every disk needs at least {}: make memory larger, sizes smaller, or weights more alike",
-                Size(SHARE_BYTES_MIN)
-            ),
-        });
-    }
-    let parts: Vec<u64> = disks.iter().map(|d| if d.share_fixed { d.share_bytes } else { part(d) }).collect();
-    for (disk, part) in disks.iter_mut().zip(parts) {
-        disk.share_bytes = part;
+/// Sizes and floors add up to more than there is, at any node, or leave less than the least share for a disk.
+pub fn divide(plan: &mut ServePlan) -> Result<(), Misfit> {
+    divide_from(plan, &[])
+}
+
+/// The same for a plan that changes while it runs: disks that are in `before` keep what they have of the store as far as
+/// the others' entitlements allow, and others have what they are entitled to. From there shares move gradually.
+///
+/// # Errors
+/// As [`divide`].
+pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan]) -> Result<(), Misfit> {
+    let mut layout = Layout::default();
+    layout.follow(plan)?;
+    let (_, wishes) = wishes(plan);
+    let entitled = layout.entitled(&plan.disks);
+    let claims: Vec<Claim> = plan
+        .disks
+        .iter()
+        .zip(&entitled)
+        .map(|(disk, &entitled)| {
+            let settings = wishes[&disk.name].settings;
+            let (entitled, ceiling) = (entitled / UNIT_BYTES, settings.ceiling.unwrap_or(BLOCKS_MAX));
+            let had = before.iter().find(|b| b.name == disk.name).map_or(entitled, |b| b.share_bytes / UNIT_BYTES);
+            let (sure, most) = (had.min(entitled), had.max(entitled).min(ceiling));
+            Claim { weight: disk.weight, steps: [settings.floor.min(sure), sure, most] }
+        })
+        .collect();
+    let parts = fill(layout.tree().total(), &claims);
+    for (disk, part) in plan.disks.iter_mut().zip(parts) {
+        if !disk.share_fixed {
+            disk.share_bytes = part * UNIT_BYTES;
+        }
     }
     Ok(())
 }

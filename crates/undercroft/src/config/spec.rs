@@ -39,6 +39,10 @@ pub struct ServeSpec {
     pub scan: ScanSpec,
     /// VMs that say where their process number is: name, `pid_file` and its line.
     pub pid_files: Vec<(String, PathBuf, Option<usize>)>,
+    /// `[shares]`.
+    pub shares: SharesSpec,
+    /// VMs and containers for which something is set.
+    pub nodes: Vec<NodeSpec>,
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
     /// Lines of the keys of `[store]` and `[nbd]`.
@@ -141,6 +145,34 @@ pub struct DaemonSpec {
     pub lines: Lines,
 }
 
+/// `[shares]` as it was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SharesSpec {
+    /// `controller`.
+    pub controller: Option<String>,
+    /// `interval`.
+    pub interval: Option<Time>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// What was asked for a VM or a container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeSpec {
+    /// `VM` or `VM/CONTAINER`.
+    pub name: String,
+    /// `weight`.
+    pub weight: Option<u64>,
+    /// `floor`.
+    pub floor: Option<Size>,
+    /// `ceiling`.
+    pub ceiling: Option<Size>,
+    /// `controller`.
+    pub controller: Option<String>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
 /// A disk as it was asked for: `[[disk]]`, `[[vm.disk]]`, `--image`, or the body of `POST /v1/disks`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -175,9 +207,20 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "512MiB")]
     pub size: Option<Size>,
-    /// Part of what the disks with a `size` leave, relative to the other disks without one.
+    /// Part of what the others in its container, in its VM or beside it and it contend for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
+    /// What it has whenever it wants it: a number of bytes or a text like `512MiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "64MiB")]
+    pub floor: Option<Size>,
+    /// What it never has more of: a number of bytes or a text like `512MiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "2GiB")]
+    pub ceiling: Option<Size>,
+    /// The container of its VM that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Read-ahead at most: a number of bytes or a text like `1MiB`; 0 is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1MiB")]

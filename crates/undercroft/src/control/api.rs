@@ -4,6 +4,7 @@
 //! Invariant: every answer but metrics is JSON, and every error is `{error, remedy}`.
 
 use super::body::{self, BODY_BYTES_MAX, DiskChangeBody, KsmChangeBody, StoreChangeBody};
+use super::shares::{NodeChangeBody, NodeStatus, ShareEvent, SharesStatus, parse_node};
 use super::status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus,
     KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, SharingStatus, Status,
@@ -62,6 +63,9 @@ pub struct Dropped {
         patch_disk,
         delete_disk,
         drop_cache,
+        get_shares,
+        patch_node,
+        get_node_events,
         patch_store,
         patch_ksm,
         reload,
@@ -89,6 +93,10 @@ pub struct Dropped {
         DiskLatency,
         LatencySnapshot,
         LatencyBucket,
+        SharesStatus,
+        NodeStatus,
+        ShareEvent,
+        NodeChangeBody,
         ReloadReport,
         VersionInfo,
         DiskChangeBody,
@@ -119,6 +127,9 @@ pub fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/disks", get(get_disks).post(post_disk))
         .route("/v1/disks/{name}", get(get_disk).patch(patch_disk).delete(delete_disk))
         .route("/v1/disks/{name}/drop-cache", post(drop_cache))
+        .route("/v1/shares", get(get_shares))
+        .route("/v1/nodes/{name}", patch(patch_node))
+        .route("/v1/nodes/{name}/events", get(get_node_events))
         .route("/v1/store", patch(patch_store))
         .route("/v1/ksm", patch(patch_ksm))
         .route("/v1/reload", post(reload))
@@ -266,6 +277,39 @@ async fn delete_disk(
 async fn drop_cache(State(d): State<Shared>, name: Result<Path<String>, PathRejection>) -> Answer<Dropped> {
     let name = name_of(name)?;
     call(d, move |d| d.drop_cache(&name)).await.map(|dropped_bytes| Json(Dropped { dropped_bytes }))
+}
+
+/// How the store is divided among VMs, containers and disks, and what each would gain by more.
+#[utoipa::path(get, path = "/v1/shares", responses((status = 200, body = SharesStatus)))]
+async fn get_shares(State(d): State<Shared>) -> Answer<SharesStatus> {
+    call(d, |d| Ok(d.shares())).await.map(Json)
+}
+
+/// Changes what is set for a VM, a container or a disk, or the controller of the host. Touches nothing that is set above
+/// or below it; shares follow within seconds.
+#[utoipa::path(patch, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
+    params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk")),
+    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+async fn patch_node(
+    State(d): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<NodeStatus> {
+    let name = name_of(name)?;
+    let change = parse_node(&bytes_of(body)?)?;
+    call(d, move |d| d.change_node(&name, change)).await.map(Json)
+}
+
+/// What moved to, from and within a node, and why; the oldest first.
+#[utoipa::path(get, path = "/v1/nodes/{name}/events",
+    params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk")),
+    responses((status = 200, body = Vec<ShareEvent>), (status = 404, body = ErrorBody)))]
+async fn get_node_events(
+    State(d): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Answer<Vec<ShareEvent>> {
+    let name = name_of(name)?;
+    call(d, move |d| d.share_events(&name)).await.map(Json)
 }
 
 /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.

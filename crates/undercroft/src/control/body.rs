@@ -125,11 +125,11 @@ fn poll(time: Time) -> Result<std::time::Duration, ControlError> {
     Ok(time.duration())
 }
 
-fn invalid(error: String, remedy: &str) -> ControlError {
+pub(super) fn invalid(error: String, remedy: &str) -> ControlError {
     ControlError::new(ControlErrorKind::Invalid, error, remedy)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result<T, ControlError> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result<T, ControlError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(invalid("the request has no body".into(), "send a JSON object; GET /openapi.json describes it"));
     }

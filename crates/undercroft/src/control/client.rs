@@ -87,7 +87,16 @@ pub fn request_json<T: DeserializeOwned>(
 
 /// The path of a disk in the API.
 pub fn disk_path(name: &str) -> String {
-    let mut path = String::from("/v1/disks/");
+    format!("/v1/disks/{}", escaped(name))
+}
+
+/// The path of a VM, a container or a disk as a node of the tree of shares.
+pub fn node_path(name: &str) -> String {
+    format!("/v1/nodes/{}", escaped(name))
+}
+
+fn escaped(name: &str) -> String {
+    let mut path = String::new();
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':') {
             path.push(byte as char);

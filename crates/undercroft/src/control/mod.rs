@@ -9,9 +9,11 @@ pub mod body;
 pub mod client;
 pub mod metrics;
 pub mod server;
+pub mod shares;
 pub mod status;
 
 pub use server::{ControlListeners, ControlServer, ListenError};
+pub use shares::{NodeChange, NodeStatus, ShareEvent, SharesStatus};
 pub use status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind,
     FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport,
@@ -40,6 +42,21 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// `NotFound`; `Invalid` if the share does not fit into the store.
     fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError>;
+
+    /// How the store is divided.
+    fn shares(&self) -> SharesStatus;
+
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. Only the last ones are kept.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError>;
+
+    /// Changes what is set for a VM, a container or a disk, or the controller of the host. Shares follow gradually.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if it does not fit to what is set above, below or beside it.
+    fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError>;
 
     /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
     ///

@@ -8,8 +8,8 @@ use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
-    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, PressureStatus,
-    ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus,
+    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NodeChange,
+    NodeStatus, PressureStatus, ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::worker::DiskReport;
@@ -193,6 +193,18 @@ impl Daemon for Service {
         self.apply(&plan);
         self.adopt(plan);
         self.status_of(&disk)
+    }
+
+    fn shares(&self) -> SharesStatus {
+        self.shares_status()
+    }
+
+    fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
+        self.events_of(name)
+    }
+
+    fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError> {
+        self.set_node(name, &change)
     }
 
     fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {

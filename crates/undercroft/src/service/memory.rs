@@ -80,7 +80,7 @@ impl Service {
     }
 
     /// Tells every disk how many blocks it may keep now.
-    fn limit_disks(&self) {
+    pub(super) fn limit_disks(&self) {
         let _limits = lock(&self.limits);
         let (plan, view) = (self.plan(), self.watch.view());
         for disk in self.disks() {

@@ -5,9 +5,11 @@
 
 mod api;
 mod disk;
+mod division;
 mod exports;
 mod memory;
 mod scan;
+mod shares;
 
 pub use disk::ServedDisk;
 
@@ -21,6 +23,7 @@ use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use undercroft_cache::{CoreOptions, GroupId, blocks_per_disk_max};
 
@@ -94,6 +97,10 @@ pub struct Service {
     ksm: Mutex<Keeper>,
     /// Why KSM is not managed although it is to be.
     ksm_problem: Mutex<Option<String>>,
+    /// Decides how the store is divided, and moves it.
+    steward: Mutex<shares::Steward>,
+    /// The thread that it runs on.
+    steward_thread: Mutex<Option<JoinHandle<()>>>,
     /// The scanner of guests' memory, if there is one.
     patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
@@ -147,6 +154,8 @@ impl Service {
             limits: Mutex::default(),
             ksm: Mutex::new(keeper),
             ksm_problem: Mutex::default(),
+            steward: Mutex::default(),
+            steward_thread: Mutex::default(),
             patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
@@ -174,6 +183,9 @@ impl Service {
                 tracing::error!("the machine's memory is not watched: there can be no thread for it: {e}");
             }
             service.begin_ksm();
+            if let Err(e) = service.begin_shares() {
+                tracing::error!("shares stay as they are: there can be no thread that moves them: {e}");
+            }
             *lock(&service.patrol) = scan::start(&service, content_key);
             return Ok(service);
         }
@@ -317,6 +329,9 @@ impl Service {
         // It asks the workers, so it goes before them.
         let patrol = lock(&self.patrol).take();
         drop(patrol);
+        if let Some(thread) = lock(&self.steward_thread).take() {
+            let _ = thread.join();
+        }
         let _change = lock(&self.change);
         self.watch.stop();
         lock(&self.ksm).release(false);

@@ -1,0 +1,169 @@
+//! What the API says of shares, and what can be changed about them.
+//!
+//! Owns the shapes. Never decides. Sizes are bytes of the store, metadata included.
+
+use super::body::{invalid, parse};
+use super::{ControlError, ControlErrorKind};
+use crate::config::keys::{self, nearest};
+use crate::units::Size;
+use serde::{Deserialize, Serialize};
+use undercroft_engine::control::Kind;
+use utoipa::ToSchema;
+
+/// How the store is divided.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SharesStatus {
+    /// Who divides, where nothing else is set.
+    pub controller: String,
+    /// How often.
+    pub interval_seconds: f64,
+    /// Intervals so far.
+    pub intervals: u64,
+    /// Whether shares are on their way to their targets.
+    pub moving: bool,
+    /// Why shares stay as they are, if they do.
+    pub problem: Option<String>,
+    /// The host, then VMs, containers and disks, each after what it belongs to.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// The host, a VM, a container or a disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeStatus {
+    /// `host`, `VM`, `VM/CONTAINER`, or the full name of a disk.
+    pub name: String,
+    /// `host`, `vm`, `container` or `disk`.
+    pub level: String,
+    /// What it belongs to.
+    pub parent: Option<String>,
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it.
+    pub floor_bytes: u64,
+    /// What it never has more of.
+    pub ceiling_bytes: Option<u64>,
+    /// Who divides its share, if that is set here.
+    pub controller: Option<String>,
+    /// What it has when everybody wants all they can get.
+    pub entitled_bytes: u64,
+    /// What it has.
+    pub share_bytes: u64,
+    /// What it is to have.
+    pub target_bytes: u64,
+    /// Blocks read in the last interval.
+    pub requests: u64,
+    /// Those that were not kept from before.
+    pub misses: u64,
+    /// Of these, those that read-ahead had brought in time.
+    pub read_ahead_hits: u64,
+    /// What would have to be kept for hardly a miss to be left that any size saves.
+    pub working_set_bytes: u64,
+    /// A disk: misses of an interval like the last ones by size, as (bytes, misses).
+    pub curve: Vec<(u64, f64)>,
+    /// Whether the curve is that of the disk's policy; otherwise it is LRU's, until enough has been seen.
+    pub curve_of_policy: bool,
+}
+
+/// A part of the store that changed hands, or a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ShareEvent {
+    /// Rises by one with every event.
+    pub sequence: u64,
+    /// The number of the interval after which it was decided.
+    pub interval: u64,
+    /// Whose share was divided.
+    pub node: String,
+    /// Who gave; absent: it was free.
+    pub from: Option<String>,
+    /// Who took; absent: it is free now.
+    pub to: Option<String>,
+    /// How much; 0 for a finding.
+    pub bytes: u64,
+    /// In words, why.
+    pub text: String,
+}
+
+/// What can change on a node; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeChange {
+    /// New weight.
+    pub weight: Option<u32>,
+    /// New floor, in bytes.
+    pub floor_bytes: Option<u64>,
+    /// New ceiling, in bytes; none at all.
+    pub ceiling_bytes: Option<Option<u64>>,
+    /// New controller of its share; as above it.
+    pub controller: Option<Option<Kind>>,
+}
+
+/// What to change on a node; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeChangeBody {
+    /// New weight, 1 to 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
+    /// New floor: a number of bytes or a text like `1GiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "256MiB")]
+    pub floor: Option<Size>,
+    /// New ceiling: a number of bytes or a text like `1GiB`; `none` takes it away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "1GiB")]
+    pub ceiling: Option<String>,
+    /// New controller: one of `static`, `donor`, `utility`, `target`, `paper`; `inherit`: as above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "utility")]
+    pub controller: Option<String>,
+}
+
+/// Reads the body of `PATCH /v1/nodes/{name}`.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
+    let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller"])?;
+    let most = u64::from(keys::WEIGHT_MAX);
+    let weight = match body.weight {
+        Some(w) if !(1..=most).contains(&w) => {
+            return Err(invalid(format!("weight {w} is out of range"), &format!("give 1 to {most}")));
+        }
+        w => w.map(|w| w as u32),
+    };
+    let ceiling_bytes = match body.ceiling.as_deref() {
+        None => None,
+        Some("none") => Some(None),
+        Some(text) => {
+            let size: Size =
+                text.parse().map_err(|e| invalid(format!("ceiling: {e}"), "give a size like 1GiB, or none"))?;
+            Some(Some(size.0))
+        }
+    };
+    let controller = match body.controller.as_deref() {
+        None => None,
+        Some("inherit") => Some(None),
+        Some(name) => Some(Some(name.parse().map_err(|_| {
+            let near = nearest(name, keys::CONTROLLERS).map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
+            let shown: String = name.chars().take(60).collect();
+            let remedy = format!("{near}known are {}, and inherit", keys::CONTROLLERS.join(", "));
+            invalid(format!("unknown controller \"{shown}\""), &remedy)
+        })?)),
+    };
+    let change = NodeChange { weight, floor_bytes: body.floor.map(|s| s.0), ceiling_bytes, controller };
+    if change == NodeChange::default() {
+        return Err(invalid("nothing is to be changed".into(), "give weight, floor, ceiling or controller"));
+    }
+    Ok(change)
+}
+
+impl ControlError {
+    /// There is no node of that name among `known`; names the nearest one.
+    pub fn no_node<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let shown: String = name.chars().take(160).collect();
+        let remedy = match nearest(name, known) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => "`undercroft shares` lists VMs, containers and disks".to_string(),
+        };
+        Self::new(ControlErrorKind::NotFound, format!("there is no VM, container or disk \"{shown}\""), remedy)
+    }
+}

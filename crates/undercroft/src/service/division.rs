@@ -1,0 +1,116 @@
+//! What operators see of shares and change about them: the tree, its events, one node.
+//!
+//! Owns the way from the steward's numbers to the API's. Never moves anything: `shares` does.
+
+use super::{Service, lock};
+use crate::config::{ServePlan, UNIT_BYTES};
+use crate::control::{ControlError, NodeChange, NodeStatus, ShareEvent, SharesStatus};
+use std::collections::BTreeMap;
+use undercroft_engine::control::{Kind, MissCurve};
+use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
+
+impl Service {
+    /// What every node of the tree has.
+    pub(super) fn shares_status(&self) -> SharesStatus {
+        let plan = self.plan();
+        let mut steward = lock(&self.steward);
+        // What is set is shown at once, also before it is acted upon.
+        let _ = steward.layout.follow(&plan);
+        let layout = &steward.layout;
+        let tree = layout.tree();
+        let settings = tree.divide(|_| BLOCKS_MAX);
+        let disks: BTreeMap<NodeId, &str> = layout.disks().map(|(name, id)| (id, name)).collect();
+        let mut names: BTreeMap<NodeId, &str> = layout.groups().map(|(name, id)| (id, name)).collect();
+        names.extend(&disks);
+        names.insert(tree.root(), "host");
+        let name_of = |id: NodeId| names.get(&id).copied().unwrap_or_default().to_string();
+        let mut nodes = Vec::new();
+        for id in tree.below(tree.root()) {
+            let Ok(node) = tree.node(id) else { continue };
+            let below: Vec<&str> = tree.below(id).into_iter().filter_map(|n| disks.get(&n).copied()).collect();
+            let share = |d: &str| plan.find(d).map_or(0, |p| p.share_bytes);
+            let target = |d: &str| steward.targets.get(d).map_or_else(|| share(d), |t| t * UNIT_BYTES);
+            let measured: Vec<_> = below.iter().filter_map(|d| steward.measured.get(*d)).collect();
+            let name = name_of(id);
+            let curve = disks.get(&id).and_then(|d| steward.measured.get(*d));
+            nodes.push(NodeStatus {
+                level: node.level().to_string().to_lowercase(),
+                parent: node.parent().map(name_of),
+                weight: node.settings().weight,
+                floor_bytes: node.settings().floor * UNIT_BYTES,
+                ceiling_bytes: node.settings().ceiling.map(|c| c * UNIT_BYTES),
+                controller: controller_of(&plan, &name).map(|k| k.name().to_string()),
+                entitled_bytes: settings.get(id).share * UNIT_BYTES,
+                share_bytes: below.iter().map(|d| share(d)).sum(),
+                target_bytes: below.iter().map(|d| target(d)).sum(),
+                requests: measured.iter().map(|m| m.seen.requests).sum(),
+                misses: measured.iter().map(|m| m.seen.misses).sum(),
+                read_ahead_hits: measured.iter().map(|m| m.seen.read_ahead_hits).sum(),
+                working_set_bytes: measured.iter().map(|m| m.working_set_bytes).sum(),
+                curve: curve.map_or(Vec::new(), |m| in_bytes(&m.curve)),
+                curve_of_policy: curve.is_some_and(|m| m.of_policy),
+                name,
+            });
+        }
+        SharesStatus {
+            controller: plan.shares.controller.name().to_string(),
+            interval_seconds: plan.shares.interval.as_secs_f64(),
+            intervals: steward.intervals,
+            moving: steward.moving,
+            problem: steward.problem.clone(),
+            nodes,
+        }
+    }
+
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`.
+    pub(super) fn events_of(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
+        let plan = self.plan();
+        let steward = lock(&self.steward);
+        let told = |e: &undercroft_engine::control::Event| ShareEvent {
+            sequence: e.sequence,
+            interval: e.interval,
+            node: e.node.name.to_string(),
+            from: e.from.as_ref().map(|p| p.name.to_string()),
+            to: e.to.as_ref().map(|p| p.name.to_string()),
+            bytes: e.blocks * UNIT_BYTES,
+            text: e.to_string(),
+        };
+        let events = steward.governor.events();
+        if name == "host" {
+            return Ok(events.since(0).map(told).collect());
+        }
+        let layout = &steward.layout;
+        let full = plan.find(name).map(|d| d.name.as_str());
+        let Some(id) = layout.find(name).or_else(|| full.and_then(|d| layout.disk(d))) else {
+            let known = layout.groups().chain(layout.disks()).map(|(name, _)| name);
+            return Err(ControlError::no_node(name, known));
+        };
+        Ok(events.about(id).map(told).collect())
+    }
+
+    /// Changes what is set for a node.
+    pub(super) fn set_node(&self, name: &str, change: &NodeChange) -> Result<NodeStatus, ControlError> {
+        {
+            let _change = lock(&self.change);
+            let plan = self.plan().with_node(name, change)?;
+            self.apply(&plan);
+            self.adopt(plan);
+            self.hurry_shares();
+        }
+        let name = self.plan().find(name).map_or(name.to_string(), |d| d.name.clone());
+        let found = self.shares_status().nodes.into_iter().find(|n| n.name == name);
+        found.ok_or_else(|| ControlError::no_node(&name, []))
+    }
+}
+
+fn in_bytes(curve: &MissCurve) -> Vec<(u64, f64)> {
+    curve.points().iter().map(|&(units, misses)| (units * UNIT_BYTES, misses)).collect()
+}
+
+/// The controller set for a node itself.
+fn controller_of(plan: &ServePlan, name: &str) -> Option<Kind> {
+    if name == "host" {
+        return Some(plan.shares.controller);
+    }
+    plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller)
+}

@@ -1,0 +1,225 @@
+//! Shares that follow the load: measured, decided and moved while the daemon serves.
+//!
+//! Owns the thread, its pace, and the way from what workers measure to what controllers see. Never decides who gets what:
+//! the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the store at
+//! any time: nobody grows before somebody else has given; fixed shares stay.
+
+use super::{Service, capacity_blocks, lock};
+use crate::config::{Layout, ServePlan, UNIT_BYTES};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use undercroft_cache::DiskId;
+use undercroft_engine::Telemetry;
+use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
+
+/// Pause between two steps of a move.
+const STEP: Duration = Duration::from_millis(250);
+/// Part of the store by which a share may change in one step.
+const STEP_PART: u64 = 32;
+
+/// What is known of a disk from its last interval.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) seen: Seen,
+    /// Misses by units of its share.
+    pub(super) curve: MissCurve,
+    pub(super) held_units: u64,
+    pub(super) working_set_bytes: u64,
+    /// Whether the curve is that of its policy, or LRU's.
+    pub(super) of_policy: bool,
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub(super) struct Steward {
+    pub(super) layout: Layout,
+    pub(super) governor: Governor,
+    /// What each disk is to have, by name, in units.
+    pub(super) targets: BTreeMap<String, u64>,
+    pub(super) measured: HashMap<String, Measured>,
+    /// When the last interval ended.
+    pub(super) since: Option<Instant>,
+    /// Whether shares are on their way.
+    pub(super) moving: bool,
+    /// What stands in the way of dividing, once said.
+    pub(super) problem: Option<String>,
+    pub(super) intervals: u64,
+}
+
+/// What a worker says of a disk at the end of an interval.
+struct Answer {
+    telemetry: Option<Telemetry>,
+    held_bytes: u64,
+    /// Bytes of a share for each point of the curve.
+    sizes: Vec<u64>,
+    working_set_bytes: u64,
+}
+
+impl Service {
+    /// Starts the thread that moves shares.
+    pub(super) fn begin_shares(self: &Arc<Self>) -> std::io::Result<()> {
+        let service: Weak<Self> = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("undercroft-shares".into()).spawn(move || {
+            while let Some(service) = service.upgrade() {
+                if service.wait(STEP) {
+                    return;
+                }
+                service.step_shares();
+            }
+        })?;
+        *lock(&self.steward_thread) = Some(thread);
+        Ok(())
+    }
+
+    /// The next interval ends at the next step: settings have changed.
+    pub(super) fn hurry_shares(&self) {
+        lock(&self.steward).since = None;
+    }
+
+    /// One step: the end of an interval if it is time, and a piece of what is to be moved.
+    fn step_shares(&self) {
+        // Whoever changes disks goes first; the next step comes soon.
+        let Ok(_change) = self.change.try_lock() else { return };
+        let plan = self.plan();
+        let mut steward = lock(&self.steward);
+        let elapsed = steward.since.map_or(plan.shares.interval, |s| s.elapsed());
+        if elapsed >= plan.shares.interval {
+            steward.since = Some(Instant::now());
+            self.end_interval(&mut steward, &plan, elapsed);
+        }
+        if steward.moving {
+            self.move_shares(&mut steward, plan);
+        }
+    }
+
+    fn end_interval(&self, steward: &mut Steward, plan: &ServePlan, elapsed: Duration) {
+        if let Err(misfit) = steward.layout.follow(plan) {
+            let what = format!("{}; {}", misfit.error, misfit.remedy);
+            if steward.problem.as_ref() != Some(&what) {
+                tracing::warn!("shares stay as they are: {what}");
+                steward.problem = Some(what);
+            }
+            return;
+        }
+        steward.problem = None;
+        steward.measured = self.measure_disks(plan, elapsed);
+        let Steward { layout, governor, measured, .. } = &mut *steward;
+        let tree = layout.tree();
+        governor.set(tree.root(), Some(plan.shares.controller));
+        for (name, id) in layout.groups() {
+            governor.set(id, plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller));
+        }
+        let leaf = |(name, m): (&String, &Measured)| Some((layout.disk(name)?, m.clone()));
+        let known: Vec<_> = measured.iter().filter_map(leaf).collect();
+        let leaves: Vec<Leaf<'_>> = known
+            .iter()
+            .map(|(node, m)| Leaf { node: *node, held: m.held_units, seen: m.seen, curve: Some(&m.curve) })
+            .collect();
+        let targets = governor.interval(tree, &leaves);
+        let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
+        steward.targets = targets.into_iter().filter_map(|(id, t)| Some((by_name.get(&id)?.clone(), t))).collect();
+        steward.moving = true;
+        steward.intervals += 1;
+    }
+
+    /// Asks every worker for what its disks did.
+    fn measure_disks(&self, plan: &ServePlan, elapsed: Duration) -> HashMap<String, Measured> {
+        let most = plan.store.memory_bytes / UNIT_BYTES;
+        let mut measured = HashMap::new();
+        let disks = self.disks();
+        for (n, worker) in self.workers.iter().enumerate() {
+            let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).collect();
+            let ids: Vec<DiskId> = own.iter().map(|d| d.id()).collect();
+            let Ok(answers) = worker.call(move |w| ids.into_iter().map(|id| answer(w, id, most)).collect::<Vec<_>>())
+            else {
+                continue;
+            };
+            for (disk, answer) in own.iter().zip(answers) {
+                if let Some(m) = answer.measured(elapsed) {
+                    measured.insert(disk.info().name.clone(), m);
+                }
+            }
+        }
+        measured
+    }
+
+    /// Moves what is to be moved, by one step.
+    fn move_shares(&self, steward: &mut Steward, mut plan: ServePlan) {
+        let disks = self.disks();
+        let total = plan.store.memory_bytes / UNIT_BYTES;
+        let (mut places, mut positions) = (Vec::new(), Vec::new());
+        for disk in &disks {
+            let name = &disk.info().name;
+            let Some(at) = plan.disks.iter().position(|p| p.name == *name) else { continue };
+            let share = plan.disks[at].share_bytes / UNIT_BYTES;
+            let target = if plan.disks[at].share_fixed { share } else { *steward.targets.get(name).unwrap_or(&share) };
+            let id = disk.id();
+            let held = disk.host().worker.call(move |w| {
+                let held = w.core().stats(id).charged_blocks;
+                w.core().bytes_for(id, held)
+            });
+            let Ok(held) = held else { continue };
+            places.push((disk, at));
+            positions.push(Position { limit: share, held: held / UNIT_BYTES, target });
+        }
+        let before: Vec<u64> = positions.iter().map(|p| p.limit).collect();
+        steward.moving = Mover { blocks_per_tick: (total / STEP_PART).max(1) }.tick(total, &mut positions);
+        let mut moved: Vec<usize> = (0..positions.len()).filter(|&i| positions[i].limit != before[i]).collect();
+        if moved.is_empty() {
+            return;
+        }
+        moved.sort_by_key(|&i| positions[i].limit > before[i]);
+        for i in moved {
+            let (disk, at) = places[i];
+            plan.disks[at].share_bytes = positions[i].limit * UNIT_BYTES;
+            let (id, p) = (disk.id(), &plan.disks[at]);
+            let (bytes, most) = (p.share_bytes, capacity_blocks(p));
+            let set = disk.host().worker.call(move |w| {
+                let blocks = w.core().blocks_for(id, bytes).min(most);
+                w.core().set_share(id, blocks)
+            });
+            if let Ok(Err(e)) = set {
+                tracing::error!(disk = p.name, "cannot change its share: {e}");
+            }
+        }
+        self.adopt(plan);
+    }
+}
+
+/// What one disk did since it was asked last; measuring begins with the first question.
+fn answer(w: &mut crate::worker::Worker, id: DiskId, most: u64) -> Answer {
+    let core = w.core();
+    let telemetry = core.telemetry(id);
+    if telemetry.is_none() {
+        core.measure(id, Some(most));
+    }
+    let held_bytes = core.bytes_for(id, core.stats(id).charged_blocks);
+    let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
+    let sizes = points.iter().map(|p| core.bytes_for(id, p.0)).collect();
+    let working_set_bytes = telemetry.as_ref().map_or(0, |t| core.bytes_for(id, t.working_set));
+    Answer { telemetry, held_bytes, sizes, working_set_bytes }
+}
+
+impl Answer {
+    fn measured(self, elapsed: Duration) -> Option<Measured> {
+        let t = self.telemetry?;
+        let seen = Seen {
+            requests: t.requests,
+            misses: t.misses + t.ahead,
+            read_ahead_hits: t.ahead,
+            distinct: t.distinct,
+            iops: t.requests as f64 / elapsed.as_secs_f64().max(1e-3),
+            ..Seen::default()
+        };
+        let points = self.sizes.iter().zip(t.curve.points()).map(|(bytes, p)| (bytes / UNIT_BYTES, p.1));
+        Some(Measured {
+            seen,
+            // What operations may take comes before the first block.
+            curve: MissCurve::new(std::iter::once((0, t.curve.misses_at(0))).chain(points)),
+            held_units: self.held_bytes / UNIT_BYTES,
+            working_set_bytes: self.working_set_bytes,
+            of_policy: t.of_policy,
+        })
+    }
+}
