@@ -276,3 +276,36 @@ fn a_disk_that_does_not_fit_is_refused_with_the_sizes() {
     assert!(err.contains("MiB") && err.contains("fewer blocks"), "{err}");
     assert!(matches!(core.set_capacity(DiskId(3), 1), Err(AddDiskError::Unknown(DiskId(3)))));
 }
+
+#[test]
+fn a_meter_tells_what_reads_would_be_worth_and_comes_out_of_the_share() {
+    let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
+    let o = DiskOptions { readahead_bytes: 0, ..options(PolicyKind::Lru, 2000) };
+    core.add_disk(DiskId(0), o).unwrap();
+    assert!(core.telemetry(DiskId(0)).is_none(), "nobody asked for it");
+    core.measure(DiskId(0), Some(16_384));
+    let mut front = Front::default();
+    // A loop over 3000 blocks: none of it hits with 2000 blocks, all of it would with 3000.
+    for i in 0..60_000u64 {
+        read(&mut core, &mut front, 0, i % 3000 * 7, 1);
+        let m = core.memory();
+        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+    }
+    let seen = core.telemetry(DiskId(0)).unwrap();
+    assert_eq!((seen.requests, seen.misses, seen.ahead), (60_000, 60_000, 0));
+    // One block of 16 is sampled, under a key that differs each time: 3000 blocks are told within 7 %, mostly; four times
+    // that is never seen.
+    assert!((2200..=3800).contains(&seen.distinct), "{} distinct blocks", seen.distinct);
+    assert!(seen.curve.miss_ratio_at(2000) > 0.95 && seen.curve.miss_ratio_at(4000) < 0.15, "{:?}", seen.curve);
+    // With a share that holds the loop it hits, and the next interval says so of itself.
+    core.set_share(DiskId(0), 3600).unwrap();
+    for i in 0..6000u64 {
+        read(&mut core, &mut front, 0, i % 3000 * 7, 1);
+    }
+    let seen = core.telemetry(DiskId(0)).unwrap();
+    assert_eq!((seen.requests, seen.misses), (6000, core.stats(DiskId(0)).miss_blocks - 60_000));
+    assert!(seen.misses <= 3000);
+    core.measure(DiskId(0), None);
+    assert!(core.telemetry(DiskId(0)).is_none());
+    core.check();
+}

@@ -124,6 +124,18 @@ impl Layout {
         Ok(())
     }
 
+    /// Lets a disk have at least `units`, whatever its floor, if that fits; until the tree follows a plan again.
+    pub fn raise_floor(&mut self, disk: &str, units: u64) {
+        let Some(id) = self.disk(disk) else { return };
+        if let Ok(node) = self.tree.node(id)
+            && node.settings().floor < units
+        {
+            let floor = units.min(node.settings().ceiling.unwrap_or(units));
+            // Where it does not fit, the floor stays as it is set.
+            let _ = self.tree.change(id, Settings { floor, ..*node.settings() });
+        }
+    }
+
     fn find_as(&self, name: &str, level: Level) -> Option<NodeId> {
         if level == Level::Disk { self.disks.get(name) } else { self.groups.get(name) }.copied()
     }

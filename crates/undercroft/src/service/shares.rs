@@ -25,6 +25,8 @@ pub(super) struct Measured {
     /// Misses by units of its share.
     pub(super) curve: MissCurve,
     pub(super) held_units: u64,
+    /// What it has whatever it keeps: for operations under way.
+    pub(super) fixed_units: u64,
     pub(super) working_set_bytes: u64,
     /// Whether the curve is that of its policy, or LRU's.
     pub(super) of_policy: bool,
@@ -51,6 +53,7 @@ pub(super) struct Steward {
 struct Answer {
     telemetry: Option<Telemetry>,
     held_bytes: u64,
+    fixed_bytes: u64,
     /// Bytes of a share for each point of the curve.
     sizes: Vec<u64>,
     working_set_bytes: u64,
@@ -104,6 +107,10 @@ impl Service {
         }
         steward.problem = None;
         steward.measured = self.measure_disks(plan, elapsed);
+        for (name, m) in &steward.measured {
+            // What its operations may take is never lent.
+            steward.layout.raise_floor(name, m.fixed_units);
+        }
         let Steward { layout, governor, measured, .. } = &mut *steward;
         let tree = layout.tree();
         governor.set(tree.root(), Some(plan.shares.controller));
@@ -195,10 +202,11 @@ fn answer(w: &mut crate::worker::Worker, id: DiskId, most: u64) -> Answer {
         core.measure(id, Some(most));
     }
     let held_bytes = core.bytes_for(id, core.stats(id).charged_blocks);
+    let fixed_bytes = core.bytes_for(id, 0);
     let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
     let sizes = points.iter().map(|p| core.bytes_for(id, p.0)).collect();
     let working_set_bytes = telemetry.as_ref().map_or(0, |t| core.bytes_for(id, t.working_set));
-    Answer { telemetry, held_bytes, sizes, working_set_bytes }
+    Answer { telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes }
 }
 
 impl Answer {
@@ -218,6 +226,7 @@ impl Answer {
             // What operations may take comes before the first block.
             curve: MissCurve::new(std::iter::once((0, t.curve.misses_at(0))).chain(points)),
             held_units: self.held_bytes / UNIT_BYTES,
+            fixed_units: self.fixed_bytes.div_ceil(UNIT_BYTES),
             working_set_bytes: self.working_set_bytes,
             of_policy: t.of_policy,
         })

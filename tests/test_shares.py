@@ -1,0 +1,146 @@
+"""Shares that follow the load: VMs, containers and disks of one store, changed while they serve."""
+
+import json
+import time
+
+import pytest
+from harness import images
+from harness.programs import finish_driver, start_driver
+
+SIZE = 96 * images.MIB
+MEMORY = 96 * images.MIB
+WITHIN_S = 60
+
+
+def vm(name, image, more="", disk=""):
+    """A VM with one disk, `root`, over NBD."""
+    return (
+        f'[[vm]]\nname = "{name}"\n{more}\n[[vm.disk]]\nname = "root"\nimage = "{image}"\nformat = "raw"\nnbd = true\n'
+        f"vhost_user = false\n{disk}\n"
+    )
+
+
+@pytest.fixture
+def two(serve, scratch):
+    """Two VMs, `web` and `db`, that divide 96 MiB anew every second."""
+    web, db = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate(("web", "db"), 1))
+    extra = '[shares]\ninterval = "1s"\n' + vm("web", web) + vm("db", db)
+    return serve([], memory="96MiB", extra=extra)
+
+
+def shares(daemon):
+    """The nodes by name. Whatever moves, together they have no more than the store."""
+    nodes = {n["name"]: n for n in json.loads(daemon.call("shares", "--json").stdout)["nodes"]}
+    assert sum(n["share_bytes"] for n in nodes.values() if n["level"] == "disk") <= MEMORY
+    store = daemon.status()["store"]
+    assert store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"] <= store["memory_bytes"] == MEMORY
+    return nodes
+
+
+def until(daemon, what, holds):
+    """Waits until `holds` of the nodes."""
+    end = time.monotonic() + WITHIN_S
+    while not holds(nodes := shares(daemon)):
+        assert time.monotonic() < end, f"{what}: {nodes}\n{daemon.call('why', 'host').stdout}"
+        time.sleep(0.2)
+    return nodes
+
+
+def test_an_idle_share_is_lent_and_comes_back(two):
+    """By weight, a VM that could use more than its half gets it while the other is idle, and gives it back when the other wants
+    it; every move is explained."""
+    two.call("set", "host", "--controller", "static")
+    entitled = shares(two)["web"]["entitled_bytes"]
+    assert entitled == MEMORY // 2
+    loads = [start_driver("run", two.nbd("web:root"), "--seconds", "120", "--depth", "8")]
+    try:
+        lent = until(two, "web borrows", lambda n: n["web"]["share_bytes"] > entitled + 24 * images.MIB)
+        assert lent["db"]["share_bytes"] <= entitled - 23 * images.MIB
+        assert "web took" in two.call("why", "web").stdout
+        loads.append(start_driver("run", two.nbd("db:root"), "--seconds", "120", "--depth", "8"))
+        until(two, "db gets its half back", lambda n: n["db"]["share_bytes"] > entitled - 4 * images.MIB)
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+    counters = {d["name"]: d["counters"] for d in two.status()["disks"]}
+    assert all(c["errors"] == 0 and c["hit_blocks"] > 0 for c in counters.values())
+
+
+def test_space_goes_where_it_saves_misses(two):
+    """Of two busy VMs, one is served by a few MiB and the other could use all there is: it gets most of it, and the first
+    goes on without a miss."""
+    loads = [
+        start_driver("run", two.nbd("web:root"), "--seconds", "120", "--depth", "8"),
+        start_driver("run", two.nbd("db:root"), "--seconds", "120", "--depth", "8", "--length", "4MiB"),
+    ]
+    try:
+        until(two, "web gets more", lambda n: n["web"]["target_bytes"] == n["web"]["share_bytes"] > 64 * images.MIB)
+        missed = [d["counters"]["miss_blocks"] for d in two.status()["disks"] if d["name"] == "db:root"]
+        time.sleep(3)
+        assert missed == [d["counters"]["miss_blocks"] for d in two.status()["disks"] if d["name"] == "db:root"]
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+    assert "moving blocks pays" in two.call("why", "host").stdout
+
+
+def test_weights_floors_and_ceilings_change_live(two):
+    """What is set by hand is followed within seconds under any load, and what does not fit is refused with the remedy."""
+    two.call("set", "host", "--controller", "static")
+    loads = [start_driver("run", two.nbd(f"{name}:root"), "--seconds", "120", "--depth", "8") for name in ("web", "db")]
+    try:
+        two.call("set", "web", "--weight", "300")
+        wanted = MEMORY * 3 // 4
+        until(two, "3:1", lambda n: abs(n["web"]["share_bytes"] - wanted) < MEMORY // 32)
+        two.call("set", "db:root", "--floor", "20MiB")
+        two.call("set", "web", "--ceiling", "40MiB")
+        until(two, "a ceiling", lambda n: n["web"]["share_bytes"] <= 40 * images.MIB and n["db"]["share_bytes"] > 50 * images.MIB)
+        two.call("set", "web", "--ceiling", "none")
+        until(two, "3:1 again", lambda n: abs(n["web"]["share_bytes"] - wanted) < MEMORY // 32)
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+    for arguments, said in (
+        (("db:root", "--floor", "1GiB"), "too little for floors"),
+        (("web", "--ceiling", "1MiB"), "floor"),
+        (("web", "--weight", "0"), "1 to 10000"),
+        (("wbe", "--weight", "7"), 'did you mean "web"?'),
+        (("host", "--weight", "7"), "the host has no weight"),
+        (("web:root", "--controller", "static"), "nothing below it"),
+        (("web", "--controller", "magic"), "known are static"),
+    ):
+        refused = two.call("set", *arguments, check=False)
+        assert refused.returncode == 1 and said in refused.stderr, refused.stderr
+    assert two.call("why", "nobody", check=False).returncode == 1
+
+
+def test_what_was_kept_survives_moves(two):
+    """A share that shrinks and grows again keeps what fits: reads of that never go to the disk."""
+    finish_driver(start_driver("run", two.nbd("web:root"), "--seconds", "4", "--depth", "8", "--length", "8MiB"))
+    before = two.status()["disks"][0]["counters"]["backend_read_bytes"]
+    for weight in ("40", "500", "100"):
+        two.call("set", "web", "--weight", weight)
+        finish_driver(start_driver("run", two.nbd("web:root"), "--seconds", "3", "--depth", "8", "--length", "8MiB"))
+    after = two.status()["disks"][0]["counters"]["backend_read_bytes"]
+    assert after == before, f"{(after - before) >> 10} KiB were read again"
+
+
+def test_containers_share_what_their_vm_has(serve, scratch):
+    """Disks of one container are one node: by weight 25:75 below a VM, whatever happens beside it."""
+    files = [images.raw(scratch / f"{n}.raw", 32 * images.MIB, seed=n) for n in range(3)]
+    disks = "".join(
+        f'[[vm.disk]]\nname = "d{n}"\nimage = "{file}"\nformat = "raw"\nnbd = true\nvhost_user = false\ncontainer = "{c}"\n'
+        for n, (file, c) in enumerate(zip(files, ("small", "large", "large")))
+    )
+    containers = '[[vm.container]]\nname = "small"\nweight = 25\n[[vm.container]]\nname = "large"\nweight = 75\n'
+    extra = f'[shares]\ncontroller = "static"\ninterval = "1s"\n[[vm]]\nname = "web"\n{containers}{disks}'
+    daemon = serve([], memory="96MiB", extra=extra)
+    nodes = shares(daemon)
+    assert nodes["web/small"]["entitled_bytes"] == MEMORY // 4
+    assert nodes["web/large"]["entitled_bytes"] == MEMORY * 3 // 4
+    assert nodes["web:d1"]["parent"] == "web/large"
+    two_thirds = nodes["web:d1"]["entitled_bytes"] + nodes["web:d2"]["entitled_bytes"]
+    assert two_thirds == nodes["web/large"]["entitled_bytes"]
