@@ -341,3 +341,21 @@ impl Miniature {
         (self.told, self.missed, self.requests, self.counted_to) = (Weight::default(), Weight::default(), 0.0, clock);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the filter's own key all sampled blocks have low hashes, and an index that used it would search its whole
+    /// table at each request.
+    #[test]
+    fn sampled_blocks_spread_over_the_tables_of_their_miniature_caches() {
+        let mut curve =
+            PolicyCurve::new(PolicyKind::Lru, &[100_000], PolicyCurveOptions::default(), HashKey::from_seed(1));
+        (0..100_000).for_each(|block| curve.observe(block));
+        let index = &curve.caches[0].index;
+        let upper = index.iter().filter(|&(block, _)| index.slots.hash(block) >> 63 == 1).count();
+        let all = index.len() as usize;
+        assert!(all > 500 && (all * 2 / 5..=all * 3 / 5).contains(&upper), "{upper} of {all} in the upper half");
+    }
+}
