@@ -1,6 +1,6 @@
 //! What a meter costs: `cargo run --release -p undercroft-lab --example curve_cost`.
 //!
-//! Times a loop over block numbers with and without a meter, best of some runs, and prints the difference in
+//! Times a loop over block numbers with and without a meter, and prints the difference of best, median and worst run in
 //! nanoseconds per request, and the memory that the meter came to. 10 ns are 1 % of a core at a million requests a second.
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, Meter, MeterOptions,
 use undercroft_trace::synth::Zipf;
 
 const REQUESTS: usize = 2_000_000;
-const RUNS: usize = 5;
+const RUNS: usize = 9;
 /// Requests of an interval: a million requests a second, one second.
 const INTERVAL: usize = 1_000_000;
 
@@ -19,8 +19,16 @@ fn thread_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-fn best(mut run: impl FnMut() -> Duration) -> f64 {
-    (0..RUNS).map(|_| run()).min().expect("some runs").as_nanos() as f64 / REQUESTS as f64
+/// Nanoseconds a request of each run, rising.
+fn times(mut run: impl FnMut() -> Duration) -> Vec<f64> {
+    let mut times: Vec<f64> = (0..RUNS).map(|_| run().as_nanos() as f64 / REQUESTS as f64).collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+/// Best, median and worst run, less what the bare loop takes.
+fn row(times: &[f64], bare: f64) -> String {
+    format!("{:.1} | {:.1} | {:.1}", times[0] - bare, times[RUNS / 2] - bare, times[RUNS - 1] - bare)
 }
 
 fn main() {
@@ -37,9 +45,9 @@ fn main() {
         ("uniform of 1,000,000", (0..REQUESTS).map(|_| random() % 1_000_000).collect()),
         ("each once", (0..REQUESTS as u64).collect()),
     ];
-    println!("| load | share | policy | ns a request | bytes |\n|---|--:|---|--:|--:|");
+    println!("| load | share | policy | ns a request: best | median | worst | bytes |\n|---|--:|---|--:|--:|--:|--:|");
     for (name, blocks) in &loads {
-        let bare = best(|| {
+        let bare = times(|| {
             let start = thread_time();
             let mut sum = 0u64;
             for &block in blocks {
@@ -47,20 +55,20 @@ fn main() {
             }
             black_box(sum);
             thread_time() - start
-        });
+        })[RUNS / 2];
         let mut lru = LruCurve::new(LruCurveOptions::default(), HashKey::from_seed(1));
-        let alone = best(|| {
+        let alone = times(|| {
             let start = thread_time();
             for &block in blocks {
                 lru.observe(black_box(block));
             }
             thread_time() - start
         });
-        println!("| {name} | | lru alone | {:.1} | {} |", alone - bare, lru.memory_bytes());
+        println!("| {name} | | lru alone | {} | {} |", row(&alone, bare), lru.memory_bytes());
         for share in [1_000, 10_000, 100_000, 1_000_000] {
             for kind in [PolicyKind::S3Fifo, PolicyKind::Arc, PolicyKind::WTinyLfu] {
                 let mut bytes = 0;
-                let metered = best(|| {
+                let metered = times(|| {
                     let mut meter = Meter::new(kind, share, share * 8, MeterOptions::default(), HashKey::from_seed(1));
                     // warm: all tables have grown, all miniature caches are full
                     blocks.iter().for_each(|&block| meter.observe(block, Served::Miss));
@@ -79,7 +87,7 @@ fn main() {
                     bytes = meter.memory_bytes();
                     took
                 });
-                println!("| {name} | {share} | {kind} | {:.1} | {bytes} |", metered - bare);
+                println!("| {name} | {share} | {kind} | {} | {bytes} |", row(&metered, bare));
             }
         }
     }

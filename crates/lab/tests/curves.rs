@@ -1,5 +1,5 @@
 //! How far the online curves are off on real traces and Zipf, with the options that a daemon uses: the bounds that
-//! docs/decisions/0110 states.
+//! docs/decisions/0110 states, which are of 32 keys.
 //!
 //! The hash keys are fixed, so every figure here is the same on every run. `examples/curve_table.rs` prints the errors over
 //! whole traces and more policies.
@@ -31,16 +31,29 @@ fn zipf() -> Workload {
     Workload::zipf("zipf", 1_000_000, REQUESTS, 1.0, 42)
 }
 
-fn hold(what: &str, errors: &[CurveError], mean: f64, max: f64) {
+/// What docs/decisions/0110 states of a curve, in miss ratio.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// The mean error over sizes, and over keys.
+    typical: f64,
+    /// The mean error over sizes with the worst of 32 keys.
+    mean: f64,
+    /// The error at the worst size with the worst of 32 keys.
+    max: f64,
+}
+
+fn hold(what: &str, errors: &[CurveError], bounds: Bounds) {
     for (seed, error) in errors.iter().enumerate() {
         println!("{what}, seed {seed}: mean {:.4}, at most {:.4} at {}", error.mean, error.max.0, error.max.1);
     }
     for error in errors {
-        assert!(error.mean <= mean && error.max.0 <= max, "{what}: {error:?} is past {mean}, {max}");
+        assert!(error.mean <= bounds.mean && error.max.0 <= bounds.max, "{what}: {error:?} is past {bounds:?}");
     }
+    let typical = errors.iter().map(|e| e.mean).sum::<f64>() / errors.len() as f64;
+    assert!(typical <= bounds.typical, "{what}: {typical} is past {bounds:?}");
 }
 
-fn hold_lru(workload: &Workload, mean: f64, max: f64) {
+fn hold_lru(workload: &Workload, bounds: Bounds) {
     let exact = ExactLru::new(&workload.blocks).curve();
     let footprint = u64::from(workload.footprint);
     let errors: Vec<_> = (0..SEEDS)
@@ -54,10 +67,10 @@ fn hold_lru(workload: &Workload, mean: f64, max: f64) {
             )
         })
         .collect();
-    hold(&format!("{}, lru", workload.name), &errors, mean, max);
+    hold(&format!("{}, lru", workload.name), &errors, bounds);
 }
 
-fn hold_policy(kind: PolicyKind, workload: &Workload, mean: f64, max: f64) {
+fn hold_policy(kind: PolicyKind, workload: &Workload, bounds: Bounds) {
     let at = curve::sizes_around(u64::from(workload.footprint) / 10, u64::from(workload.footprint));
     let caches = |seed| PolicyCurve::new(kind, &at, PolicyCurveOptions::default(), HashKey::from_seed(seed));
     let ratio = |size: u64| misses(kind, size as u32, workload) as f64 / workload.blocks.len() as f64;
@@ -70,29 +83,41 @@ fn hold_policy(kind: PolicyKind, workload: &Workload, mean: f64, max: f64) {
             error(&policy.curve(), exact.iter().copied())
         })
         .collect();
-    hold(&format!("{}, {kind}", workload.name), &errors, mean, max);
+    hold(&format!("{}, {kind}", workload.name), &errors, bounds);
 }
 
 #[test]
-fn zipf_is_told_within_its_bounds() {
-    hold_lru(&zipf(), 0.01, 0.035);
-    hold_policy(PolicyKind::S3Fifo, &zipf(), 0.02, 0.035);
+fn zipf_under_lru() {
+    hold_lru(&zipf(), Bounds { typical: 0.015, mean: 0.016, max: 0.08 });
 }
 
 #[test]
-fn arc_p6_is_told_within_its_bounds() {
+fn zipf_under_s3_fifo() {
+    hold_policy(PolicyKind::S3Fifo, &zipf(), Bounds { typical: 0.025, mean: 0.04, max: 0.065 });
+}
+
+#[test]
+fn arc_p6_under_lru() {
     let Some(workload) = trace("arc-P6.lis.zst") else { return };
-    // the largest error is at a cliff, which the estimate has a little beside it
-    hold_lru(&workload, 0.01, 0.06);
-    // a miniature cache of some hundred slots of a load that falls off cliffs: within the budget there is no better one
-    hold_policy(PolicyKind::S3Fifo, &workload, 0.08, 0.16);
+    hold_lru(&workload, Bounds { typical: 0.008, mean: 0.011, max: 0.07 });
 }
 
 #[test]
-fn cloudphysics_is_told_within_its_bounds() {
+fn arc_p6_under_s3_fifo() {
+    let Some(workload) = trace("arc-P6.lis.zst") else { return };
+    hold_policy(PolicyKind::S3Fifo, &workload, Bounds { typical: 0.075, mean: 0.1, max: 0.2 });
+}
+
+#[test]
+fn cloudphysics_under_lru() {
     let Some(workload) = trace("cloudphysics-w106.u32le.xz") else { return };
-    hold_lru(&workload, 0.02, 0.04);
-    hold_policy(PolicyKind::S3Fifo, &workload, 0.02, 0.035);
+    hold_lru(&workload, Bounds { typical: 0.015, mean: 0.046, max: 0.135 });
+}
+
+#[test]
+fn cloudphysics_under_s3_fifo() {
+    let Some(workload) = trace("cloudphysics-w106.u32le.xz") else { return };
+    hold_policy(PolicyKind::S3Fifo, &workload, Bounds { typical: 0.025, mean: 0.04, max: 0.045 });
 }
 
 #[test]

@@ -37,9 +37,9 @@ pub struct LruCurveOptions {
 }
 
 impl Default for LruCurveOptions {
-    /// 1 in 32, 8192 blocks, all sizes.
+    /// 1 in 48, 8192 blocks, all sizes.
     fn default() -> Self {
-        Self { rate_max: 1.0 / 32.0, samples_max: 8192, size_max: u64::MAX }
+        Self { rate_max: 1.0 / 48.0, samples_max: 8192, size_max: u64::MAX }
     }
 }
 
@@ -261,6 +261,7 @@ impl LruCurve {
     /// sample; positions last for as many sampled requests as the sample has room for.
     fn tidy(&mut self) {
         let live = self.recency.live();
+        self.recency.sum_up();
         // by the rate of today: after a rise, too many are kept for a while
         let deepest = self.options.size_max as f64 * self.threshold.rate() + 1.0;
         let too_deep = live.saturating_sub(deepest as u32);
@@ -269,7 +270,7 @@ impl LruCurve {
             self.epochs.pop_front();
         }
         let idle = match self.epochs.front() {
-            Some(&(clock, at)) if clock <= idle_since => self.recency.older_than(at),
+            Some(&(clock, at)) if clock <= idle_since => self.recency.rank(at),
             _ => 0,
         };
         let gone = too_deep.max(idle);
@@ -280,7 +281,7 @@ impl LruCurve {
             if *position == FREE {
                 continue;
             }
-            let older = recency.older_than(*position);
+            let older = recency.rank(*position);
             if older < gone {
                 *position = FREE;
                 slots.free(slot);
@@ -288,7 +289,7 @@ impl LruCurve {
                 *position = older - gone;
             }
         }
-        let moved = |position: u32| recency.older_than(position).saturating_sub(gone);
+        let moved = |position: u32| recency.rank(position).saturating_sub(gone);
         self.interval_from = moved(self.interval_from);
         if let Some(rise) = &mut self.rise {
             rise.from = moved(rise.from);
