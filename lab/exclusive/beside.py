@@ -172,7 +172,7 @@ class Clones(Company):
 
     def images(self, cell: Cell, folder: Path, say) -> list[Path]:
         """A base with one file in ext4, and empty clones of it."""
-        base = folder / f"base-{self.common_mib}MiB.qcow2"
+        base = folder / f"base-4k-{self.common_mib}MiB.qcow2"
         if not base.exists():
             say(f"making a base image with {self.common_mib} MiB in a file")
             files, raw = folder / "base-files", folder / "base.raw"
@@ -183,7 +183,7 @@ class Clones(Company):
             with open(raw, "wb") as f:
                 f.truncate(size + 64 * MIB)
             mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-            process.run([mkfs, "-q", "-F", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-d", files, raw], "mkfs.ext4")
+            process.run([mkfs, "-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-d", files, raw], "mkfs.ext4")
             process.run(["qemu-img", "convert", "-O", "qcow2", raw, base], "qemu-img convert")
             raw.unlink()
             shutil.rmtree(files)

@@ -63,7 +63,7 @@ class Images:
         with open(raw, "wb") as f:
             f.truncate(2 * self.file_bytes + (128 << 20))
         mkfs = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-        process.run([mkfs, "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-d", files, raw], "mkfs.ext4")
+        process.run([mkfs, "-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-d", files, raw], "mkfs.ext4")
         process.run(["qemu-img", "convert", "-O", "qcow2", raw, self.base], "qemu-img convert")
         say(f"making {self.count} clones: each guest writes {mib} MiB of its own into its clone")
         for index in range(self.count):

@@ -6,7 +6,7 @@ use undercroft_trace::synth::Zipf;
 
 fn main() {
     let pages = 40_000u32;
-    let loads: Vec<&str> = vec!["uniform", "zipf", "loop", "writes", "opaque"];
+    let loads: Vec<&str> = vec!["uniform", "zipf", "loop", "writes", "opaque", "anon", "mixed"];
     let ways = ExclusiveMode::Auto;
     let only: Option<String> = std::env::args().nth(1);
     for load in loads {
@@ -48,10 +48,17 @@ fn main() {
                         let block = match load {
                             "uniform" | "writes" => (x >> 11) % set,
                             "zipf" | "opaque" => zipf.next().unwrap(),
+                            "anon" => (x >> 11) % set,
+                            // Scans of a part each, random reads between them.
+                            "mixed" => if i / 20_000 % 2 == 0 { i % (set / 2) } else { (x >> 11) % set },
                             _ => i % set,
                         };
                         let write = load == "writes" && x % 10 < 3;
                         guest.access(block, write, &mut |g, t| host.transfer(g, t));
+                        if load == "anon" && i % 4 == 0 {
+                            // Memory of programs comes and goes: pages that the host sees nothing of.
+                            guest.access(set + i / 4 % u64::from(pages / 4), false, &mut |_, _| {});
+                        }
                         if i == total / 2 {
                             at_half = host.count
                         }
