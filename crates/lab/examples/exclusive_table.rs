@@ -50,7 +50,13 @@ fn main() {
                             "zipf" | "opaque" => zipf.next().unwrap(),
                             "anon" => (x >> 11) % set,
                             // Scans of a part each, random reads between them.
-                            "mixed" => if i / 20_000 % 2 == 0 { i % (set / 2) } else { (x >> 11) % set },
+                            "mixed" => {
+                                if i / 20_000 % 2 == 0 {
+                                    i % (set / 2)
+                                } else {
+                                    (x >> 11) % set
+                                }
+                            }
                             _ => i % set,
                         };
                         let write = load == "writes" && x % 10 < 3;
