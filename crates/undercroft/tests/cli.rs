@@ -112,12 +112,14 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 15] = [
     "serve",
     "check",
     "status",
     "attach-args",
     "set",
+    "shares",
+    "why",
     "ksm",
     "duplicates",
     "drop-cache",
@@ -143,7 +145,7 @@ fn usage_errors_are_2_and_help_is_0() {
     );
     p.run(&["serve", "-i", "a.raw", "--policy", "lur"]).is(2, &[], &["possible values: fifo, lru"]);
     p.run(&["set", "a"]).is(2, &[], &["--size"]);
-    p.run(&["set", "--size", "1GiB"]).is(2, &[], &["DISK"]);
+    p.run(&["set", "--size", "1GiB"]).is(2, &[], &["NAME"]);
     p.run(&["set", "a", "--memory", "1GiB"]).is(2, &[], &["cannot be used with"]);
     p.run(&["--version"]).is(0, &["undercroft 0."], &[]);
     p.run(&["version", "--json"]).is(0, &["\"api\": \"1\""], &[]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use undercroft::config::{
     self, DiskSpec, LogFormat, LogLevel, Machine, NbdListen, Overrides, PlanChange, ServePlan, Severity,
 };
-use undercroft::control::DiskChange;
+use undercroft::control::{DiskChange, NodeChange};
 use undercroft_engine::PolicyKind;
 
 const MIB: u64 = 1 << 20;
@@ -131,8 +131,8 @@ fn a_full_file_means_what_it_says() {
     assert_eq!((root.readahead_bytes, root.write_allocate), (MIB as u32, false));
     assert_eq!((root.serial.as_str(), root.queues, root.queue_size), ("ROOT 1", 8, 1024));
     assert_eq!((root.poll, root.nbd), (Duration::ZERO, true));
-    // 1536MiB are left, for weights 300 and 100.
-    assert_eq!((data.share_bytes, plain.share_bytes), (1152 * MIB, 384 * MIB));
+    // The VM and the disk beside it have half each, and the VM's other disk what the one of a fixed size leaves.
+    assert_eq!((data.share_bytes, plain.share_bytes), (512 * MIB, GIB));
     assert_eq!(data.image.location, "nbd+unix:///x?socket=/run/up.sock");
     assert_eq!(data.socket, Some(PathBuf::from("/run/elsewhere/web-data.sock")));
     assert_eq!((data.poll, data.serial.as_str()), (Duration::from_micros(100), "web-data"));
@@ -358,6 +358,48 @@ fn the_example_is_good_with_every_line_uncommented() {
         (plan.store, plan.daemon.poll, plan.daemon.log),
         (defaults.store, defaults.daemon.poll, defaults.daemon.log)
     );
+}
+
+#[test]
+fn vms_and_containers_divide_before_their_disks() {
+    let place = Place::new();
+    let file = |more: &str| {
+        format!(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\nweight=300\n{more}\
+             [[vm.container]]\nname=\"shop\"\nweight=25\n\
+             [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n\
+             [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\nweight=75\n\
+             [[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n"
+        )
+    };
+    let shares = |plan: &ServePlan| plan.disks.iter().map(|d| d.share_bytes / MIB).collect::<Vec<_>>();
+    let plan = place.good(&file(""));
+    assert_eq!(shares(&plan), [192, 576, 256], "768MiB for the first VM, 25:75 within it");
+    assert_eq!(shares(&place.good(&file("ceiling=\"512MiB\"\n"))), [128, 384, 512]);
+
+    // A change by hand keeps what others have of their entitlement; what is free goes to who lacks most of his.
+    let change = |weight| NodeChange { weight: Some(weight), ..NodeChange::default() };
+    let less = plan.with_node("web", &change(100)).unwrap();
+    assert_eq!(shares(&less).iter().sum::<u64>(), 1024);
+    assert!(less.disks[2].share_bytes >= 256 * MIB && less.disks[1].share_bytes >= 384 * MIB, "{:?}", shares(&less));
+    for (node, change, needle) in [
+        ("web", NodeChange { floor_bytes: Some(2 * GIB), ..NodeChange::default() }, "too little for floors"),
+        ("web/shop", NodeChange { ceiling_bytes: Some(Some(MIB)), ..NodeChange::default() }, "below its floor of 4MiB"),
+        ("wbe", change(7), "did you mean \"web\"?"),
+        ("host", change(7), "the host has no weight"),
+    ] {
+        let e = plan.with_node(node, &change).unwrap_err().to_string();
+        assert!(e.contains(needle), "{needle}: {e}");
+    }
+    for (text, needle) in [
+        (file("floor=\"64MiB\"\nceiling=\"32MiB\"\n"), "its ceiling of 32MiB is below its floor of 64MiB"),
+        (file("controller=\"magic\"\n"), "unknown controller \"magic\""),
+        (file("weight_=1\n"), "unknown key \"weight_\""),
+        ("[shares]\ninterval=\"1ms\"".to_string(), "interval must not be 1ms"),
+        ("[[disk]]\nname=\"d\"\nimage=\"a.raw\"\ncontainer=\"x\"".to_string(), "it belongs to no VM"),
+    ] {
+        assert!(place.bad(&text).contains(needle), "{needle}: {}", place.bad(&text));
+    }
 }
 
 fn two_disks() -> &'static str {

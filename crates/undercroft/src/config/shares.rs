@@ -37,6 +37,8 @@ struct Wish<'a> {
     level: Level,
     name: &'a str,
     settings: Settings,
+    /// A group: what disks below it have before anything is divided.
+    promised: u64,
 }
 
 impl Default for Layout {
@@ -183,7 +185,7 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             Some((vm, _)) => (Level::Container, Some(vm.to_string())),
         };
         let name = node.name.split_once('/').map_or(node.name.as_str(), |(_, container)| container);
-        groups.insert(node.name.clone(), Wish { parent, level, name, settings: set(node) });
+        groups.insert(node.name.clone(), Wish { parent, level, name, settings: set(node), promised: 0 });
     }
     for disk in &plan.disks {
         let parent = match (&disk.vm, &disk.container) {
@@ -191,7 +193,7 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             (vm, _) => vm.clone(),
         };
         if let Some(vm) = &disk.vm {
-            let wish = |level, parent, name| Wish { parent, level, name, settings: Settings::default() };
+            let wish = |level, parent, name| Wish { parent, level, name, settings: Settings::default(), promised: 0 };
             groups.entry(vm.clone()).or_insert_with(|| wish(Level::Vm, None, vm));
             if let Some(container) = &disk.container {
                 let path = format!("{vm}/{container}");
@@ -206,9 +208,43 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             ceiling: fixed.or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
             ..Settings::default()
         };
-        disks.insert(disk.name.clone(), Wish { parent, level: Level::Disk, name: &disk.name, settings });
+        // What every disk needs, and what was promised to one by its size, is taken before anything is divided.
+        let mut above = parent.clone();
+        while let Some(group) = above.as_ref().and_then(|name| groups.get_mut(name)) {
+            group.promised += fixed.unwrap_or(least).max(least);
+            above.clone_from(&group.parent);
+        }
+        disks.insert(disk.name.clone(), Wish { parent, level: Level::Disk, name: &disk.name, settings, promised: 0 });
+    }
+    for group in groups.values_mut() {
+        group.settings.floor = group.settings.floor.max(group.promised);
     }
     (groups, disks)
+}
+
+/// Whether the sizes of the disks fit into the memory, and leave every other disk the least share.
+fn check_sizes(plan: &ServePlan) -> Result<(), Misfit> {
+    let fixed: u128 = plan.disks.iter().filter(|d| d.share_fixed).map(|d| u128::from(d.share_bytes)).sum();
+    let memory = Size(plan.store.memory_bytes);
+    let shown = |n: u128| Size(u64::try_from(n).unwrap_or(u64::MAX));
+    let Some(left) = u128::from(memory.0).checked_sub(fixed) else {
+        return Err(Misfit {
+            error: format!("the sizes of the disks add up to {}, but memory is {memory}", shown(fixed)),
+            remedy: "make sizes smaller or memory larger".to_string(),
+        });
+    };
+    let fit = usize::try_from(left / u128::from(SHARE_BYTES_MIN)).unwrap_or(usize::MAX);
+    match plan.disks.iter().filter(|d| !d.share_fixed).nth(fit) {
+        None => Ok(()),
+        Some(poor) => Err(Misfit {
+            error: format!(
+                "the disks with a size leave {} of {memory} memory, too little for disk \"{}\"",
+                shown(left),
+                poor.name
+            ),
+            remedy: format!("every disk needs at least {}: make memory larger or sizes smaller", Size(SHARE_BYTES_MIN)),
+        }),
+    }
 }
 
 fn bytes(units: u64) -> Size {
@@ -280,6 +316,7 @@ pub fn divide(plan: &mut ServePlan) -> Result<(), Misfit> {
 /// # Errors
 /// As [`divide`].
 pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan]) -> Result<(), Misfit> {
+    check_sizes(plan)?;
     let mut layout = Layout::default();
     layout.follow(plan)?;
     let (_, wishes) = wishes(plan);
