@@ -333,8 +333,10 @@ impl Exclusive {
         tag: Option<u64>,
         found: Option<bool>,
     ) -> Departure {
-        if let Some(hit) = found {
-            self.compare(index, block, class == Class::Write, hit);
+        match found {
+            Some(hit) => self.compare(index, block, class == Class::Write, hit),
+            None if self.mode == ExclusiveMode::Auto => self.rival.passed(block, class == Class::Write),
+            None => {}
         }
         self.credit = (self.credit + COPIES_PER_TRANSFER).min(CREDIT_MAX);
         let Some(left) = self.residency.transfer(page, block, class, tag) else { return Departure::None };
