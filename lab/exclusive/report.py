@@ -132,7 +132,7 @@ def bytes_tables(cells):
             ours = numbers.get(reach.ARM)
             perfect = derive.perfect(cell)
             # It keeps the youngest: of a loop that is larger than both caches together that is nothing to be measured by.
-            of = derive.ratio(ours, perfect) if ours is not None and perfect is not None and perfect > 0.05 else None
+            of = derive.ratio(ours, perfect) if ours is not None and perfect is not None and perfect > 0.1 else None
             rows.append([guest_kind(cell), shown_n(cell), *values.values(), percent(perfect), percent(of, 0)])
         lines += [f"### {first['title']}", "", first["explains"][0].upper() + first["explains"][1:] + ".", "", *table(head, rows)]
     return lines
