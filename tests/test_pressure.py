@@ -142,6 +142,10 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(serve, scra
     assert daemon.rss("RssAnon") > resident * 0.9
 
 
+# SPECIFICATION.md, R19.
+METER_BYTES_MAX = 525_000
+
+
 def test_the_stores_memory_is_set_by_hand_both_ways_without_losing_what_is_kept(serve, scratch):
     """Smaller: exactly what is over goes, and its memory too; larger: nothing goes, nothing is read again."""
     image = images.raw(scratch / "a.raw", IMAGE, seed=2)
@@ -165,7 +169,9 @@ def test_the_stores_memory_is_set_by_hand_both_ways_without_losing_what_is_kept(
     assert grown["cache"]["cached_bytes"] == after["cache"]["cached_bytes"], "growing loses nothing"
     assert grown["counters"]["evicted_blocks"] == after["counters"]["evicted_blocks"]
     fill(daemon)
-    assert daemon.disk("a")["cache"]["cached_bytes"] == before["cache"]["cached_bytes"]
+    # All of it again, but for what measuring the disk has come to take of its share since.
+    missing = before["cache"]["cached_bytes"] - daemon.disk("a")["cache"]["cached_bytes"]
+    assert 0 <= missing <= METER_BYTES_MAX
     # What is set by hand holds until the file is read again.
     daemon.call("set", "--memory", "100MiB")
     daemon.call("reload")
