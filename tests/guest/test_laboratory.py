@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,8 +51,10 @@ def test_a_small_cell(scratch, accel):
     assert abs(arms["undercroft-lru"]["hit_blocks"] - derive.computed_lru(cell)) < 0.02
     assert 0.1 < derive.perfect(cell) < 0.9
     assert derive.disagreements({"cell": cell}) == []
-    assert "### O_DIRECT pool" in (scratch / "out" / "exclusive.md").read_text()
-    assert (scratch / "out" / "exclusive-memory.svg").exists()
+    report = (scratch / "out" / "exclusive.md").read_text()
+    assert "### O_DIRECT pool" in report
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", report)
+    assert pictures and all((scratch / "out" / picture).exists() for picture in pictures), pictures
     again = subprocess.run(command(scratch, "--arms", "direct,undercroft-lru", "--resume"), capture_output=True, text=True, timeout=60)
     assert again.returncode == 0 and "0 of 1 cells" in again.stdout
     assert left_behind(scratch) == []
