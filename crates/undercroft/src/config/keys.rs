@@ -435,6 +435,31 @@ pub const SCAN: Section = Section {
     ],
 };
 
+// What VMs, containers and disks have alike as nodes of the tree of shares.
+const NODE_WEIGHT: Key = key!(
+    "weight",
+    "number",
+    "`100`",
+    "1 to 10000",
+    "Its part of what its siblings and it contend for. Can change live."
+);
+const NODE_FLOOR: Key = key!(
+    "floor",
+    "size",
+    "`0`",
+    "what its parent is entitled to",
+    "What it has whenever it wants it. Can change live."
+);
+const NODE_CEILING: Key =
+    key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live.");
+const NODE_CONTROLLER: Key = key!(
+    "controller",
+    "text",
+    "as above it",
+    "`static`, `donor`, `utility`, `target`, `paper`",
+    "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
+);
+
 /// `[[vm]]`.
 pub const VM: Section = Section {
     header: "[[vm]]",
@@ -449,28 +474,10 @@ pub const VM: Section = Section {
             "letters, digits, `-`, `_`, `.`; at most 64",
             "The trust group of its disks, where they name none."
         ),
-        key!(
-            "weight",
-            "number",
-            "`100`",
-            "1 to 10000",
-            "Its part of what its siblings and it contend for. Can change live."
-        ),
-        key!(
-            "floor",
-            "size",
-            "`0`",
-            "what its parent is entitled to",
-            "What it has whenever it wants it. Can change live."
-        ),
-        key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live."),
-        key!(
-            "controller",
-            "text",
-            "as above it",
-            "`static`, `donor`, `utility`, `target`, `paper`",
-            "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
-        ),
+        NODE_WEIGHT,
+        NODE_FLOOR,
+        NODE_CEILING,
+        NODE_CONTROLLER,
         key!(
             "container",
             "tables",
@@ -500,28 +507,10 @@ pub const CONTAINER: Section = Section {
             "letters, digits, `-`, `_`, `.`; at most 64",
             "Its name, unique within its VM."
         ),
-        key!(
-            "weight",
-            "number",
-            "`100`",
-            "1 to 10000",
-            "Its part of what its siblings and it contend for. Can change live."
-        ),
-        key!(
-            "floor",
-            "size",
-            "`0`",
-            "what its parent is entitled to",
-            "What it has whenever it wants it. Can change live."
-        ),
-        key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live."),
-        key!(
-            "controller",
-            "text",
-            "as above it",
-            "`static`, `donor`, `utility`, `target`, `paper`",
-            "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
-        ),
+        NODE_WEIGHT,
+        NODE_FLOOR,
+        NODE_CEILING,
+        NODE_CONTROLLER,
     ],
 };
 
@@ -610,14 +599,8 @@ pub const DISK: Section = Section {
             "1 to 10000",
             "Its part of what it and the others in its container (in its VM, if it has none; on the host) contend for. Can change live."
         ),
-        key!(
-            "floor",
-            "size",
-            "`0`",
-            "what its parent is entitled to",
-            "What it has whenever it wants it. Can change live."
-        ),
-        key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live."),
+        NODE_FLOOR,
+        NODE_CEILING,
         key!(
             "container",
             "text",
