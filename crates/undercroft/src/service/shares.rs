@@ -4,12 +4,12 @@
 //! the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the store at
 //! any time: nobody grows before somebody else has given; fixed shares stay.
 
-use super::{Service, capacity_blocks, lock};
+use super::{ServedDisk, Service, capacity_blocks, lock};
 use crate::config::{Layout, ServePlan, UNIT_BYTES};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use undercroft_cache::DiskId;
+use undercroft_cache::{Core, DiskId};
 use undercroft_engine::Telemetry;
 use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
 
@@ -117,12 +117,11 @@ impl Service {
         for (name, id) in layout.groups() {
             governor.set(id, plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller));
         }
-        let leaf = |(name, m): (&String, &Measured)| Some((layout.disk(name)?, m.clone()));
-        let known: Vec<_> = measured.iter().filter_map(leaf).collect();
-        let leaves: Vec<Leaf<'_>> = known
-            .iter()
-            .map(|(node, m)| Leaf { node: *node, held: m.held_units, seen: m.seen, curve: Some(&m.curve) })
-            .collect();
+        let mut leaves = Vec::with_capacity(measured.len());
+        for (name, m) in measured.iter() {
+            let Some(node) = layout.disk(name) else { continue };
+            leaves.push(Leaf { node, held: m.held_units, seen: m.seen, curve: Some(&m.curve) });
+        }
         let targets = governor.interval(tree, &leaves);
         let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
         steward.targets = targets.into_iter().filter_map(|(id, t)| Some((by_name.get(&id)?.clone(), t))).collect();
@@ -130,56 +129,35 @@ impl Service {
         steward.intervals += 1;
     }
 
-    /// Asks every worker for what its disks did.
+    /// What every disk did since this was asked last.
     fn measure_disks(&self, plan: &ServePlan, elapsed: Duration) -> HashMap<String, Measured> {
         let most = plan.store.memory_bytes / UNIT_BYTES;
-        let mut measured = HashMap::new();
-        let disks = self.disks();
-        for (n, worker) in self.workers.iter().enumerate() {
-            let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).collect();
-            let ids: Vec<DiskId> = own.iter().map(|d| d.id()).collect();
-            let Ok(answers) = worker.call(move |w| ids.into_iter().map(|id| answer(w, id, most)).collect::<Vec<_>>())
-            else {
-                continue;
-            };
-            for (disk, answer) in own.iter().zip(answers) {
-                if let Some(m) = answer.measured(elapsed) {
-                    measured.insert(disk.info().name.clone(), m);
-                }
-            }
-        }
-        measured
+        let answers = self.ask_disks(move |core, id| answer(core, id, most));
+        let named = |(disk, a): (Arc<ServedDisk>, Answer)| Some((disk.info().name.clone(), a.measured(elapsed)?));
+        answers.into_iter().filter_map(named).collect()
     }
 
     /// Moves what is to be moved, by one step.
     fn move_shares(&self, steward: &mut Steward, mut plan: ServePlan) {
-        let disks = self.disks();
         let total = plan.store.memory_bytes / UNIT_BYTES;
-        let (mut places, mut positions) = (Vec::new(), Vec::new());
-        for disk in &disks {
-            let name = &disk.info().name;
-            let Some(at) = plan.disks.iter().position(|p| p.name == *name) else { continue };
-            let share = plan.disks[at].share_bytes / UNIT_BYTES;
-            let target = if plan.disks[at].share_fixed { share } else { *steward.targets.get(name).unwrap_or(&share) };
-            let id = disk.id();
-            let held = disk.host().worker.call(move |w| {
-                let held = w.core().stats(id).charged_blocks;
-                w.core().bytes_for(id, held)
-            });
-            let Ok(held) = held else { continue };
-            places.push((disk, at));
+        let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
+        let (mut moving, mut positions) = (Vec::new(), Vec::new());
+        for (disk, held) in self.ask_disks(|core, id| core.bytes_for(id, core.stats(id).charged_blocks)) {
+            let Some(&at) = places.get(disk.info().name.as_str()) else { continue };
+            let p = &plan.disks[at];
+            let share = p.share_bytes / UNIT_BYTES;
+            let target = if p.share_fixed { share } else { *steward.targets.get(&p.name).unwrap_or(&share) };
             positions.push(Position { limit: share, held: held / UNIT_BYTES, target });
+            moving.push((disk, at, share));
         }
-        let before: Vec<u64> = positions.iter().map(|p| p.limit).collect();
         steward.moving = Mover { blocks_per_tick: (total / STEP_PART).max(1) }.tick(total, &mut positions);
-        let mut moved: Vec<usize> = (0..positions.len()).filter(|&i| positions[i].limit != before[i]).collect();
+        let mut moved: Vec<_> = moving.into_iter().zip(&positions).filter(|((_, _, had), p)| p.limit != *had).collect();
         if moved.is_empty() {
             return;
         }
-        moved.sort_by_key(|&i| positions[i].limit > before[i]);
-        for i in moved {
-            let (disk, at) = places[i];
-            plan.disks[at].share_bytes = positions[i].limit * UNIT_BYTES;
+        moved.sort_by_key(|((_, _, had), p)| p.limit > *had);
+        for ((disk, at, _), position) in moved {
+            plan.disks[at].share_bytes = position.limit * UNIT_BYTES;
             let (id, p) = (disk.id(), &plan.disks[at]);
             let (bytes, most) = (p.share_bytes, capacity_blocks(p));
             let set = disk.host().worker.call(move |w| {
@@ -192,11 +170,26 @@ impl Service {
         }
         self.adopt(plan);
     }
+
+    /// What the cores say of their disks: one call for each worker, however many disks it has.
+    fn ask_disks<T: Send + 'static>(
+        &self,
+        ask: impl Fn(&mut Core, DiskId) -> T + Clone + Send + 'static,
+    ) -> Vec<(Arc<ServedDisk>, T)> {
+        let mut answers = Vec::new();
+        let disks = self.disks();
+        for (n, worker) in self.workers.iter().enumerate() {
+            let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).cloned().collect();
+            let (ids, ask): (Vec<DiskId>, _) = (own.iter().map(|d| d.id()).collect(), ask.clone());
+            let told = worker.call(move |w| ids.into_iter().map(|id| ask(w.core(), id)).collect::<Vec<_>>());
+            answers.extend(own.into_iter().zip(told.unwrap_or_default()));
+        }
+        answers
+    }
 }
 
 /// What one disk did since it was asked last; measuring begins with the first question.
-fn answer(w: &mut crate::worker::Worker, id: DiskId, most: u64) -> Answer {
-    let core = w.core();
+fn answer(core: &mut Core, id: DiskId, most: u64) -> Answer {
     let telemetry = core.telemetry(id);
     if telemetry.is_none() {
         core.measure(id, Some(most));
