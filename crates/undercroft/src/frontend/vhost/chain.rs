@@ -44,27 +44,61 @@ pub(super) struct Chain {
 enum Table<'a> {
     Own(&'a Ring),
     Indirect(&'a GuestMap, Span),
+    /// At a guest address, across regions of memory: rare, since regions are large.
+    Scattered {
+        map: &'a GuestMap,
+        at: u64,
+        entries: u16,
+    },
 }
 
 impl Table<'_> {
+    /// The indirect table of `bytes` bytes at `at`.
+    fn indirect<'a>(map: &'a GuestMap, at: u64, bytes: u32, hint: &mut u32) -> Result<Table<'a>, Broken> {
+        match map.locate(at, bytes, hint) {
+            Some(span) => Ok(Table::Indirect(map, span)),
+            None if map.locate_all(at, bytes, hint, |_| true) => {
+                Ok(Table::Scattered { map, at, entries: (bytes as usize / DESCRIPTOR_BYTES) as u16 })
+            }
+            None => Err(Broken::Indirect),
+        }
+    }
+
     fn entries(&self) -> u16 {
         match self {
             Table::Own(ring) => ring.size(),
             // Checked against QUEUE_SIZE_MAX when it was made.
             Table::Indirect(_, span) => (span.len as usize / DESCRIPTOR_BYTES) as u16,
+            Table::Scattered { entries, .. } => *entries,
         }
     }
 
     #[inline]
     fn read(&self, index: u16) -> Result<Descriptor, Broken> {
+        if !matches!(self, Table::Own(_)) && index >= self.entries() {
+            return Err(Broken::DescriptorIndex);
+        }
         match self {
             Table::Own(ring) => ring.descriptor(index),
             Table::Indirect(map, span) => {
-                if index >= self.entries() {
-                    return Err(Broken::DescriptorIndex);
-                }
                 let entry = map.slice(*span, usize::from(index) * DESCRIPTOR_BYTES, DESCRIPTOR_BYTES);
                 Ok(Descriptor::from_bits(entry.get_ref::<u128>(0).expect("an entry is 16 bytes").load()))
+            }
+            Table::Scattered { map, at, .. } => {
+                let (mut entry, mut done) = ([0; DESCRIPTOR_BYTES], 0);
+                // The whole table is in the map, so each of its entries is.
+                map.locate_all(
+                    at + u64::from(index) * DESCRIPTOR_BYTES as u64,
+                    DESCRIPTOR_BYTES as u32,
+                    &mut 0,
+                    |span| {
+                        let len = span.len as usize;
+                        map.slice(span, 0, len).copy_to(&mut entry[done..done + len]);
+                        done += len;
+                        true
+                    },
+                );
+                Ok(Descriptor::from_bits(u128::from_ne_bytes(entry)))
             }
         }
     }
@@ -96,7 +130,7 @@ pub(super) fn walk(
         if d.flags & INDIRECT != 0 {
             let bytes = d.len as usize;
             let entries = bytes / DESCRIPTOR_BYTES;
-            let nested = matches!(table, Table::Indirect(..));
+            let nested = !matches!(table, Table::Own(_));
             if nested
                 || d.flags & NEXT != 0
                 || !bytes.is_multiple_of(DESCRIPTOR_BYTES)
@@ -105,7 +139,7 @@ pub(super) fn walk(
             {
                 return Err(Broken::Indirect);
             }
-            table = Table::Indirect(map, map.locate(d.addr, d.len, hint).ok_or(Broken::Indirect)?);
+            table = Table::indirect(map, d.addr, d.len, hint)?;
             left = entries as u16;
             index = 0;
             continue;

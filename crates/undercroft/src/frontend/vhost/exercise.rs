@@ -459,6 +459,12 @@ mod tests {
         }
     }
 
+    /// Found by fuzzing: an indirect table that lies in two regions, one of its entries too.
+    #[test]
+    fn tables_cross_from_one_region_into_the_next() {
+        exercise(include_bytes!("../../../../../fuzz/seeds/virtio_chain/table-in-two-regions"));
+    }
+
     #[test]
     fn arbitrary_guests_do_no_harm() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
