@@ -37,10 +37,20 @@ def shares(daemon):
     return nodes
 
 
-def misses(daemon, disk):
-    """Blocks that had to be read for somebody who waited."""
+def counters_of(daemon, disk):
+    """What a disk has counted."""
     (counters,) = [d["counters"] for d in daemon.status()["disks"] if d["name"] == disk]
-    return counters["miss_blocks"]
+    return counters
+
+
+def misses_of_reads(daemon, disk, seconds):
+    """The part of a disk's blocks that had to be read for somebody who waited, within the next seconds."""
+    before = counters_of(daemon, disk)
+    time.sleep(seconds)
+    after = counters_of(daemon, disk)
+    missed, hit = (after[name] - before[name] for name in ("miss_blocks", "hit_blocks"))
+    assert missed + hit > 0, "nothing was read"
+    return missed / (missed + hit)
 
 
 def until(daemon, what, holds):
@@ -75,19 +85,19 @@ def test_an_idle_share_is_lent_and_comes_back(two):
 
 def test_space_goes_where_it_saves_misses(two):
     """Of two busy VMs, one is served by a few MiB and the other could use all there is: it gets most of it, and the first
-    goes on without a miss."""
+    goes on nearly without a miss, for good."""
     loads = [
         start_driver("run", two.nbd("web:root"), "--seconds", "120", "--depth", "8"),
         start_driver("run", two.nbd("db:root"), "--seconds", "120", "--depth", "8", "--length", "4MiB"),
     ]
     try:
         until(two, "web gets more", lambda n: n["web"]["target_bytes"] == n["web"]["share_bytes"] > 64 * images.MIB)
-        # Once all of its few MiB have come, it does not miss any more, whatever the other one does.
-        end, before = time.monotonic() + WITHIN_S, -1
-        while (now := misses(two, "db:root")) != before:
-            assert time.monotonic() < end, f"db still misses: {now}"
-            before = now
-            time.sleep(3)
+        # A few rounds may go by until what is measured of a small working set is exact.
+        end = time.monotonic() + WITHIN_S
+        while (ratio := misses_of_reads(two, "db:root", 3)) > 0.02:
+            assert time.monotonic() < end, f"db misses {ratio:.3f} of its reads\n{two.call('why', 'db').stdout}"
+        assert misses_of_reads(two, "db:root", 5) < 0.03
+        assert shares(two)["web"]["share_bytes"] > 64 * images.MIB
     finally:
         for load in loads:
             load.terminate()
@@ -129,11 +139,11 @@ def test_weights_floors_and_ceilings_change_live(two):
 def test_what_was_kept_survives_moves(two):
     """A share that shrinks and grows again keeps what fits: reads of that never wait for the disk."""
     finish_driver(start_driver("run", two.nbd("web:root"), "--seconds", "4", "--depth", "8", "--length", "8MiB"))
-    before = misses(two, "web:root")
+    before = counters_of(two, "web:root")["miss_blocks"]
     for weight in ("40", "500", "100"):
         two.call("set", "web", "--weight", weight)
         finish_driver(start_driver("run", two.nbd("web:root"), "--seconds", "3", "--depth", "8", "--length", "8MiB"))
-    assert misses(two, "web:root") == before
+    assert counters_of(two, "web:root")["miss_blocks"] == before
 
 
 def test_containers_share_what_their_vm_has(serve, scratch):

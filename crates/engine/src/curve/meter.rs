@@ -4,6 +4,7 @@
 //! Never decides anything, and never reads a clock: the caller ends an interval.
 //! Invariant: nothing a guest asks for makes a request cost more than the options allow on average.
 
+use super::correction::Correction;
 use super::filter::Threshold;
 use super::lru::{LruCurve, LruCurveOptions};
 use super::points::Curve;
@@ -81,6 +82,7 @@ pub struct Meter {
     size_max: u64,
     lru: LruCurve,
     policy: PolicyCurve,
+    correction: Correction,
 }
 
 impl Meter {
@@ -106,6 +108,7 @@ impl Meter {
             size_max,
             lru,
             policy,
+            correction: Correction::new(share),
         };
         meter.update_threshold();
         meter
@@ -164,7 +167,9 @@ impl Meter {
     pub fn interval(&mut self) -> Telemetry {
         self.tell();
         let of_policy = self.policy.is_ready();
-        let curve = self.curve().scaled_to(self.requests as f64);
+        self.correction.interval(self.requests, self.misses + self.ahead);
+        let curve = self.curve();
+        let curve = self.correction.apply(curve, self.share, self.lru.samples()).scaled_to(self.requests as f64);
         let telemetry = Telemetry {
             requests: self.requests,
             misses: self.misses,
@@ -210,6 +215,7 @@ impl Meter {
     /// The leaf has `share` blocks now: the sizes at which the policy is simulated follow. Cheap while they stay.
     pub fn set_share(&mut self, share: u64) {
         if share != self.share {
+            self.correction.moved(self.share, share);
             self.share = share;
             self.set_sizes();
         }

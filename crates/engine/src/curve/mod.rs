@@ -9,6 +9,7 @@
 //! Waldspurger et al., FAST 2015). [`PolicyCurve`] knows a few sizes, for the policy in use, from scaled-down caches
 //! run on such samples (miniature simulation, Waldspurger et al., ATC 2017). docs/decisions/0110 has costs and errors.
 
+mod correction;
 mod filter;
 mod histogram;
 mod lru;

@@ -53,10 +53,15 @@ impl Curve {
 
     /// Misses at `size` blocks.
     pub fn misses_at(&self, size: u64) -> f64 {
-        let after = self.points.partition_point(|&(s, _)| s <= size);
+        self.at(size as f64)
+    }
+
+    /// Misses at a size of 0 or more that need not be whole.
+    pub(super) fn at(&self, size: f64) -> f64 {
+        let after = self.points.partition_point(|&(s, _)| s as f64 <= size);
         let (from, misses) = self.points[after - 1];
         match self.points.get(after) {
-            Some(&(to, less)) => misses + (less - misses) * ((size - from) as f64 / (to - from) as f64),
+            Some(&(to, less)) => misses + (less - misses) * ((size - from as f64) / (to - from) as f64),
             None => misses,
         }
     }
@@ -101,6 +106,32 @@ impl Curve {
     pub fn scaled_to(&self, requests: f64) -> Self {
         let factor = if self.requests() > 0.0 { requests / self.requests() } else { 0.0 };
         Self::new(requests, self.points.iter().map(|&(size, misses)| (size, misses * factor)))
+    }
+
+    /// The same misses at sizes `factor` times as large.
+    ///
+    /// # Panics
+    /// If `factor` is not finite or not above 0.
+    pub fn stretched(&self, factor: f64) -> Self {
+        assert!(factor.is_finite() && factor > 0.0, "a curve stretched by {factor}");
+        let size = |size: u64| ((size as f64 * factor).round() as u64).max(1);
+        Self::new(self.requests(), self.points[1..].iter().map(|&(s, misses)| (size(s), misses)))
+    }
+
+    /// Of the sizes with `misses` misses, the one that is nearest to `size` on the side where a falling curve has it; `None`
+    /// if there is none on that side.
+    pub(super) fn nearest_size(&self, size: f64, misses: f64) -> Option<f64> {
+        let line = |pair: &[(u64, f64)]| {
+            let (a, b) = (pair[0], pair[1]);
+            a.0 as f64 + (b.0 - a.0) as f64 * ((misses - a.1) / (b.1 - a.1)).clamp(0.0, 1.0)
+        };
+        let after = self.points.partition_point(|&(s, _)| s as f64 <= size);
+        if self.at(size) < misses {
+            let before = &self.points[..(after + 1).min(self.points.len())];
+            before.windows(2).rev().find(|p| p[0].1 >= misses).map(|p| line(p).min(size))
+        } else {
+            self.points[after - 1..].windows(2).find(|p| p[1].1 <= misses).map(|p| line(p).max(size))
+        }
     }
 
     /// The working-set size: the smallest size whose misses exceed those that no size avoids by at most `slack` of
