@@ -9,7 +9,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-fuzz_seconds=30
+fuzz_seconds=15
 if [ "${1:-}" = --long ]; then
     export UNDERCROFT_LONG=1
     fuzz_seconds=300

@@ -15,6 +15,8 @@ use std::str::FromStr;
 
 /// Events that are kept.
 const EVENTS_MAX: usize = 4096;
+/// The part of a node's share from which on a move is told by itself: a two hundred and fifty-sixth.
+const TOLD_PART: u64 = 256;
 
 /// The controllers a node can be given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,6 +108,8 @@ pub struct Governor {
     goals: BTreeMap<NodeId, Goal>,
     targets: BTreeMap<NodeId, u64>,
     events: Events,
+    /// Blocks that moved in steps too small for an event each: from whom and to whom.
+    drift: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     interval: u64,
 }
 
@@ -124,6 +128,7 @@ impl Governor {
             goals: BTreeMap::new(),
             targets: BTreeMap::new(),
             events: Events::new(EVENTS_MAX),
+            drift: BTreeMap::new(),
             interval: 0,
         }
     }
@@ -152,6 +157,14 @@ impl Governor {
     /// The log.
     pub fn events(&self) -> &Events {
         &self.events
+    }
+
+    /// Blocks that came to and left `node` in steps too small for an event each, since an event last told of them.
+    pub fn untold(&self, node: NodeId) -> (u64, u64) {
+        let sum = |is: &dyn Fn(&(Option<NodeId>, Option<NodeId>)) -> bool| {
+            self.drift.iter().filter(|(key, _)| is(key)).map(|(_, blocks)| blocks).sum()
+        };
+        (sum(&|key| key.1 == Some(node)), sum(&|key| key.0 == Some(node)))
     }
 
     /// The target of a node, in blocks.
@@ -205,7 +218,12 @@ impl Governor {
             let verdict = self.controller(tree, id).decide(total, &views);
             assert!(verdict.targets.iter().sum::<u64>() <= total, "a controller gave out more than there is");
             let party = |i: usize| Party { node: views[i].node, name: views[i].name.clone() };
-            for m in verdict.moves {
+            for mut m in verdict.moves {
+                if m.blocks > 0 {
+                    let key = (m.from.map(|i| views[i].node), m.to.map(|i| views[i].node));
+                    let Some(blocks) = self.told(key, m.blocks, total) else { continue };
+                    m.blocks = blocks;
+                }
                 self.events.add(Event {
                     sequence: 0,
                     interval: self.interval,
@@ -226,6 +244,22 @@ impl Governor {
             .filter(|&id| tree.node(id).is_ok_and(|n| n.level() == Level::Disk))
             .map(|id| (id, self.target(id)))
             .collect()
+    }
+
+    /// How many blocks an event tells of if so many more move: small steps add up, those in the other direction count
+    /// against them, until they are worth telling. Curves are measured, so shares follow them to and fro by a few blocks.
+    fn told(&mut self, (from, to): (Option<NodeId>, Option<NodeId>), blocks: u64, total: u64) -> Option<u64> {
+        let back = self.drift.remove(&(to, from)).unwrap_or(0);
+        if back > blocks {
+            self.drift.insert((to, from), back - blocks);
+            return None;
+        }
+        let moved = self.drift.remove(&(from, to)).unwrap_or(0) + blocks - back;
+        if moved * TOLD_PART < total {
+            self.drift.insert((from, to), moved);
+            return None;
+        }
+        Some(moved)
     }
 
     /// The controller of a node: its own, or a new one of the kind set for it or above it.
@@ -253,6 +287,11 @@ impl Governor {
         self.running.retain(|id, _| lives(id));
         self.goals.retain(|id, _| lives(id));
         self.targets.retain(|id, _| lives(id));
+        for ((from, to), blocks) in std::mem::take(&mut self.drift) {
+            // what has gone to or come from one that is gone is free, or was
+            *self.drift.entry((from.filter(lives), to.filter(lives))).or_default() += blocks;
+        }
+        self.drift.remove(&(None, None));
     }
 }
 
