@@ -29,7 +29,7 @@ build: ## Build the daemon: target/release/undercroft
 	@scripts/setup.sh build
 	$(CARGO) build --release -p undercroft
 
-test: ## Prove it right: layout, lints, unit and property tests, simulation, 30 s of fuzzing a target, real programs, a guest
+test: ## Prove it right: layout, lints, unit and property tests, simulation, 15 s of fuzzing a target, real programs, a guest
 	@scripts/setup.sh build test
 	@scripts/test.sh
 

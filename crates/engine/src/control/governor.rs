@@ -161,10 +161,12 @@ impl Governor {
 
     /// Blocks that came to and left `node` in steps too small for an event each, since an event last told of them.
     pub fn untold(&self, node: NodeId) -> (u64, u64) {
-        let sum = |is: &dyn Fn(&(Option<NodeId>, Option<NodeId>)) -> bool| {
-            self.drift.iter().filter(|(key, _)| is(key)).map(|(_, blocks)| blocks).sum()
-        };
-        (sum(&|key| key.1 == Some(node)), sum(&|key| key.0 == Some(node)))
+        let (mut came, mut left) = (0, 0);
+        for (&(from, to), &blocks) in &self.drift {
+            came += if to == Some(node) { blocks } else { 0 };
+            left += if from == Some(node) { blocks } else { 0 };
+        }
+        (came, left)
     }
 
     /// The target of a node, in blocks.
