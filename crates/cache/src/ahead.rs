@@ -43,6 +43,12 @@ impl Streams {
         Self { next: [NOWHERE; STREAMS_PER_DISK], streams, max, limit: max, reads: 0 }
     }
 
+    /// Other blocks ahead at most, never more than `frames`; streams that are known stay.
+    pub(crate) fn set_max(&mut self, readahead_bytes: u32, frames: usize) {
+        self.max = (readahead_bytes / FRAME_BYTES as u32).min(frames as u32);
+        self.limit = self.max;
+    }
+
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.max != 0

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use undercroft_engine::shares::Hint;
 use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 use undercroft_host::{FRAME_BYTES, IoBuf};
 
@@ -546,6 +547,15 @@ impl<P: Plant> Core<P> {
     pub fn set_policy(&mut self, id: DiskId, kind: PolicyKind) {
         if let Some(d) = self.disk_mut(id) {
             d.index.switch(kind);
+        }
+    }
+
+    /// How the disk will be used from now on, until told otherwise: what is read may be the first to go, or not be kept at
+    /// all, and read-ahead reaches twice as far or is off ([`Hint`] has the table). Growth is the controllers' business.
+    pub fn set_hint(&mut self, id: DiskId, hint: Hint) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_hint(hint, &mut self.arena);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
     }
 

@@ -27,6 +27,7 @@ use crate::slab::Slab;
 use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
 use std::collections::VecDeque;
 use std::mem::size_of;
+use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, HashKey, Index, Meter};
 use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 
@@ -80,6 +81,10 @@ pub(crate) struct Disk<P> {
     pub target: u32,
     /// Frames that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
     pub limit: u32,
+    /// How it will be used, as far as somebody knows.
+    pub hint: Hint,
+    /// What is read or written is the first to go, by that hint.
+    pub first_to_go: bool,
 
     pub recs: Slab<Rec>,
     pub ops: Slab<OpRec>,
@@ -148,6 +153,8 @@ impl<P: Plant> Disk<P> {
             paid: capacity,
             target: capacity,
             limit: u32::MAX,
+            hint: Hint::Normal,
+            first_to_go: false,
             recs: Slab::new(allowance.requests),
             ops: Slab::new(allowance.ops_of_any_kind()),
             waiters: Slab::new(allowance.waiters),

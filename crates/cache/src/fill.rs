@@ -22,7 +22,7 @@ impl<P: Plant> Disk<P> {
         while at < end {
             let block = at / B;
             let page = self.page_of(&req, block, cx);
-            let outcome = self.index.access(block, kind(page), |_| true);
+            let outcome = self.index.access(block, self.kind(page), |_| true);
             if let Outcome::Hit(slot) = outcome
                 && self.frames[slot as usize].is_some()
             {
@@ -80,6 +80,13 @@ impl<P: Plant> Disk<P> {
         }
     }
 
+    /// How the index is asked about a block that is read into `page` of the guest, if that is known: what the guest holds, or
+    /// will not want again, is the first to go.
+    #[inline]
+    fn kind(&self, page: Option<u32>) -> Access {
+        if page.is_some() || self.first_to_go { Access::Take } else { Access::Read }
+    }
+
     fn count_read<E: Effects>(&mut self, block: u64, outcome: Outcome, cx: &mut Cx<'_, E>) -> Served {
         if let Outcome::Hit(slot) = outcome
             && self.frames[slot as usize].is_some()
@@ -117,7 +124,7 @@ impl<P: Plant> Disk<P> {
             r.touched = block + 1;
             let req = r.req;
             let page = self.page_of(&req, block, cx);
-            let outcome = self.index.access(block, kind(page), |_| true);
+            let outcome = self.index.access(block, self.kind(page), |_| true);
             self.judge(block, outcome, cx);
         }
     }
@@ -445,12 +452,6 @@ impl<P: Plant> Disk<P> {
         self.near.insert(block, Near::Ahead(n));
         self.ahead_used += 1;
     }
-}
-
-/// What a read through a page of the guest's cache, or another one, is to the index.
-#[inline]
-fn kind(page: Option<u32>) -> Access {
-    if page.is_some() { Access::Take } else { Access::Read }
 }
 
 /// Copies out the part of `block` that the request asks for.

@@ -69,6 +69,11 @@ impl GuestSide {
         self.later.iter().map(|j| &j.held)
     }
 
+    /// Whether the guest's memory is scanned for contents.
+    pub(crate) fn scanned(&self) -> bool {
+        self.scanned
+    }
+
     /// Whether there is something to do once the replies are out.
     #[inline]
     pub(crate) fn wants_spare(&self) -> bool {
@@ -95,7 +100,7 @@ impl<P: Plant> Disk<P> {
         self.side.exclusive = None;
         self.side.refused_bytes = 0;
         self.cancel(0, u64::MAX);
-        self.index.set_tiers(self.side.scanned);
+        self.index.set_tiers(self.side.scanned || self.first_to_go);
         if self.side.mode != ExclusiveMode::Off && pages > 0 {
             let needed = Exclusive::bytes_for(pages, self.target);
             if needed > self.guest_table_bytes_max() {
@@ -137,7 +142,8 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn set_scanned(&mut self, scanned: bool) {
         self.side.scanned = scanned && self.contents;
         let inclusive = self.side.exclusive.as_ref().is_some_and(|e| e.is_inclusive());
-        self.index.set_tiers(!inclusive && (self.side.scanned || self.side.exclusive.is_some()));
+        let wanted = self.side.scanned || self.side.exclusive.is_some();
+        self.index.set_tiers(self.first_to_go || !inclusive && wanted);
     }
 
     /// Appends the hashes and numbers of cached blocks to `out`, from those of slot `from` on, of at most `most` slots.
@@ -181,7 +187,7 @@ impl<P: Plant> Disk<P> {
                 allowed_bytes: self.guest_table_bytes_max(),
             },
             None => ExclusiveState::NoGuest,
-            Some(_) if !self.index.has_tiers() => ExclusiveState::Inclusive,
+            Some(e) if e.is_inclusive() || !self.index.has_tiers() => ExclusiveState::Inclusive,
             Some(e) => ExclusiveState::On { capture: e.ways().capture, delay: e.ways().delay },
         };
         ExclusiveReport {
@@ -199,6 +205,10 @@ impl<P: Plant> Disk<P> {
     #[inline]
     pub(crate) fn page_of<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
         self.side.exclusive.as_ref()?;
+        if self.first_to_go {
+            // Nobody wants it again: what becomes of it in the guest does not matter.
+            return None;
+        }
         let start = block * B;
         if start < req.offset || start + B > req.offset + req.len {
             return None;

@@ -17,6 +17,7 @@ use crate::plant::{Bug, Plant};
 use crate::share::{ALONE, Circle, SHARE_BYTES_PER_FRAME, Store};
 use crate::types::Base;
 use std::collections::VecDeque;
+use undercroft_engine::shares::Admission;
 use undercroft_host::{FRAME_BYTES, Held};
 
 /// Bytes that a slot takes, whatever is in it.
@@ -316,6 +317,9 @@ impl<P: Plant> Disk<P> {
     /// Frames that the disk may keep now.
     fn frames_limit(&self) -> u32 {
         let frames = frames_for(self.blocks, self.target).min(self.frames_promised());
+        if self.hint.admission() == Admission::Never {
+            return 0;
+        }
         self.limit.min(frames.saturating_sub(self.overhead))
     }
 

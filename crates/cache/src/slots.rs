@@ -8,6 +8,7 @@ use crate::limits::SLOTS_PER_BLOCK_MAX;
 use crate::plant::{Bug, Plant};
 use crate::share::Store;
 use crate::types::Effects;
+use undercroft_engine::shares::{Admission, Hint, ReadAhead};
 use undercroft_engine::{HashKey, Index, Outcome};
 use undercroft_host::{Frame, Held};
 
@@ -176,6 +177,29 @@ impl<P: Plant> Disk<P> {
     /// The meter has another size: the disk pays for it.
     pub(crate) fn account_meter(&mut self, arena: &mut Store) {
         self.overhead = self.overhead_blocks();
+        self.apply_limit(arena);
+    }
+
+    /// How the disk will be used from now on. What is kept stays, but for a disk of which nothing is to be kept: that goes
+    /// with the next steps.
+    pub(crate) fn set_hint(&mut self, hint: Hint, arena: &mut Store) {
+        self.hint = hint;
+        // A place among the first to go takes memory that is promised only where contents are known.
+        self.first_to_go = self.contents && hint.admission() == Admission::FirstToGo;
+        let bytes = self.options.readahead_bytes;
+        let frames = self.allowance.ahead;
+        match hint.read_ahead() {
+            ReadAhead::Configured => self.streams.set_max(bytes, frames / 2),
+            // One stream has all frames for it; where there are several, waste makes each look less far.
+            ReadAhead::Double => self.streams.set_max(bytes.saturating_mul(2), frames),
+            ReadAhead::Off => self.streams.set_max(0, 0),
+        }
+        let pages = self.side.exclusive.as_ref().map(|e| e.residency().pages());
+        match pages {
+            // What the guest held before is not known after a time without a look.
+            Some(pages) => self.set_guest(pages, arena),
+            None => self.set_scanned(self.side.scanned()),
+        }
         self.apply_limit(arena);
     }
 

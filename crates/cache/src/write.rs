@@ -204,7 +204,8 @@ impl<P: Plant> Disk<P> {
             let whole = (i != 0 || head_whole) && (i + 1 != count || tail_whole);
             let allocate = whole && self.options.write_allocate;
             if allocate || self.index.peek(first + i).is_some() {
-                let access = if taken >> i & 1 != 0 { Access::Take } else { Access::Write };
+                let take = self.first_to_go || taken >> i & 1 != 0;
+                let access = if take { Access::Take } else { Access::Write };
                 let outcome = self.index.access(first + i, access, |_| true);
                 self.make_room(outcome, cx.arena);
             }

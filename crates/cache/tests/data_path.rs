@@ -4,6 +4,7 @@ use undercroft_cache::{
     Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
 };
 use undercroft_engine::PolicyKind;
+use undercroft_engine::shares::Hint;
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
@@ -327,4 +328,76 @@ fn a_disk_that_leaves_refuses_and_a_read_only_one_refuses_changes() {
     r.core.remove_disk(DISK);
     r.ask(5, Op::Read, 0, B);
     assert_eq!(r.replies(), [(4, Err(IoError::Shutdown)), (5, Err(IoError::Shutdown))]);
+}
+
+impl Rig {
+    /// Reads blocks one after the other; returns how many waited for the disk.
+    fn pass(&mut self, blocks: std::ops::Range<u64>) -> u64 {
+        let before = self.core.stats(DISK).miss_blocks;
+        for b in blocks {
+            self.ask(1, Op::Read, b * B, B);
+            while !self.front.ios.is_empty() {
+                self.complete(b as u8, Ok(()));
+            }
+            assert_eq!(self.seen().pop(), Some((1, 0, b as u8)), "block {b}");
+        }
+        self.core.stats(DISK).miss_blocks - before
+    }
+}
+
+#[test]
+fn what_is_wanted_once_takes_no_place_of_what_is_kept() {
+    for hint in [Hint::NoReuse, Hint::Sequential, Hint::Normal] {
+        let mut r = Rig::new(|o| o.readahead_bytes = 0);
+        r.pass(0..40);
+        r.core.set_hint(DISK, hint);
+        assert_eq!(r.pass(100..250), 150);
+        // What fits beside it is kept all the same: the 24 last blocks, of which none is worth more than the next.
+        assert_eq!(r.core.stats(DISK).cached_blocks, 64, "{hint}");
+        r.core.set_hint(DISK, Hint::Normal);
+        let missed = r.pass(0..40);
+        assert_eq!(missed, if hint == Hint::Normal { 40 } else { 0 }, "{hint}");
+        r.rest();
+    }
+}
+
+#[test]
+fn of_what_is_not_wanted_nothing_is_kept() {
+    let mut r = Rig::new(|_| ());
+    r.pass(0..40);
+    r.core.set_hint(DISK, Hint::DontNeed);
+    assert_eq!(r.pass(0..40), 40);
+    r.ask(9, WRITE, 0, 4 * B);
+    r.complete(0, Ok(()));
+    assert_eq!(r.core.stats(DISK).cached_blocks, 0);
+    // sticky, until something else is said
+    r.core.set_hint(DISK, Hint::WillNeed);
+    r.pass(0..8);
+    assert_eq!(r.core.stats(DISK).cached_blocks, 8);
+    r.rest();
+}
+
+#[test]
+fn hints_say_how_far_is_read_ahead() {
+    let furthest = |hint| {
+        let mut r = Rig::new(|o| o.readahead_bytes = 64 << 10);
+        r.core.set_hint(DISK, hint);
+        let (mut furthest, mut reads) = (0, 0);
+        for b in 0..100 {
+            r.ask(1, Op::Read, b * B, B);
+            furthest = r.shapes().iter().map(|(at, len)| (at + len) / B - b).max().unwrap_or(0).max(furthest);
+            while !r.front.ios.is_empty() {
+                r.complete(b as u8, Ok(()));
+                reads += 1;
+            }
+        }
+        (furthest, reads)
+    };
+    let (normal, fewer) = furthest(Hint::Normal);
+    assert_eq!(normal, 17, "16 blocks after the one that is read");
+    assert_eq!(furthest(Hint::Sequential).0, 33);
+    for hint in [Hint::Random, Hint::DontNeed] {
+        assert_eq!(furthest(hint), (1, 100), "{hint}");
+    }
+    assert!(fewer < 30, "{fewer} reads of the disk");
 }

@@ -22,6 +22,7 @@ use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Event, GroupId, IoError, Op, ReqId, Request,
     disk_bytes,
 };
+use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_host::FRAME_BYTES;
 
@@ -210,6 +211,7 @@ struct Sim<P: Plant> {
     /// Without power cuts, writes and writes are what matters; some runs have none.
     crashes: bool,
     shares: bool,
+    hints: bool,
     multi_block: u64,
     mostly_reads: bool,
     /// Whether hashes collide.
@@ -295,6 +297,7 @@ impl<P: Plant> Sim<P> {
             outcome: Outcome::default(),
             crashes,
             shares: seed % 4 == 3,
+            hints: seed % 8 == 7,
             multi_block,
             mostly_reads,
             weak,
@@ -530,6 +533,11 @@ impl<P: Plant> Sim<P> {
             }
             32..34 if self.crashes => self.crash(),
             // Not for every seed: those of faults that were found long ago are to run as they did.
+            32..34 if self.shares && self.hints && self.rng.one_in(4) => {
+                let hint = *self.rng.pick(&Hint::ALL);
+                self.world.note(|| format!("hint of disk {d}: {hint}"));
+                self.core().set_hint(id, hint);
+            }
             32..34 if self.shares => self.move_share(d),
             34..36 => self.rest(),
             36 => self.world.sides[d].sequential = 0,
