@@ -129,7 +129,7 @@ pub(super) fn invalid(error: String, remedy: &str) -> ControlError {
     ControlError::new(ControlErrorKind::Invalid, error, remedy)
 }
 
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result<T, ControlError> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result<T, ControlError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(invalid("the request has no body".into(), "send a JSON object; GET /openapi.json describes it"));
     }
