@@ -19,7 +19,7 @@ use crate::control::{ControlError, ControlErrorKind};
 use std::fmt;
 
 /// Ranges of one disk at most, those of all its containers together.
-pub const RANGES_MAX: usize = 65_536;
+pub const RANGES_MAX: usize = undercroft_ranges::RANGES_MAX;
 /// Containers of one disk at most.
 pub const CONTAINERS_MAX: usize = 256;
 /// Bytes of a block of the cache, to which ranges are rounded outwards.
