@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test test-long demo demo-quick lab-exclusive bench sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges test test-long demo demo-quick lab-exclusive bench sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ setup: ## Install everything that any target needs (apt packages, Rust), saying 
 build: ## Build the daemon: target/release/undercroft
 	@scripts/setup.sh build
 	$(CARGO) build --release -p undercroft
+
+ranges: ## Build undercroft-ranges, the static program for inside guests (1.3 MB), and say where it is
+	@scripts/setup.sh build
+	@scripts/build-ranges.sh
 
 test: ## Prove it right: layout, lints, unit and property tests, simulation, 15 s of fuzzing a target, real programs, a guest
 	@scripts/setup.sh build test

@@ -63,6 +63,8 @@ else
     programs=target/debug
 fi
 count "cargo build" $? 0 0 0
+scripts/build-ranges.sh
+count "scripts/build-ranges.sh" $? 0 0 0
 export UNDERCROFT_PROGRAM=$PWD/$programs/undercroft UNDERCROFT_DRIVER_PROGRAM=$PWD/$programs/undercroft-driver
 [ $failed -eq 0 ] || finish
 

@@ -6,6 +6,7 @@
 
 pub mod crew;
 pub mod engine;
+pub mod fiemap;
 pub mod file;
 pub mod foreign;
 pub mod frame;
@@ -16,6 +17,7 @@ pub mod wait;
 
 pub use crew::{Crew, Work};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
+pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
 pub use ring::probe_io_uring;

@@ -10,15 +10,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use undercroft::config::{self, DaemonPlan, DiskSpec, Machine, NodePlan, Overrides, ServePlan, ServeSpec};
+use undercroft::config::{
+    self, DaemonPlan, DiskSpec, Machine, NodeSet, Overrides, ServePlan, ServeSpec, SocketAccess, VmControl,
+    spec::NodeSpec,
+};
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, NodeChange, NodeStatus,
-    PressureDirection, PressureStatus, ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, NodeChange, NodeChanged,
+    NodeSettings, NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, ReloadReport, ShareEvent,
+    SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
+use undercroft::ranges::{DiskRanges, RangeList};
 use undercroft_cache::DiskStats;
 
 /// A daemon that keeps a plan and invents counters.
@@ -27,6 +32,8 @@ struct Memory {
     stopped: AtomicBool,
     memory: AtomicU64,
     ksm: AtomicBool,
+    version: AtomicU64,
+    ranges: Mutex<DiskRanges>,
 }
 
 fn latency() -> LatencySnapshot {
@@ -115,20 +122,66 @@ impl Daemon for Memory {
 
     fn shares(&self) -> SharesStatus {
         let plan = self.plan.lock().unwrap();
-        let node = |n: &NodePlan| NodeStatus { name: n.name.clone(), weight: n.weight, ..NodeStatus::default() };
-        SharesStatus { nodes: plan.nodes.iter().map(node).collect(), ..SharesStatus::default() }
+        let version = self.version.load(Ordering::SeqCst);
+        let node = |(name, set): (String, NodeSet)| NodeStatus {
+            level: if name.contains(':') {
+                "disk"
+            } else if name == "host" {
+                "host"
+            } else {
+                "vm"
+            }
+            .into(),
+            parent: Some("host".into()),
+            name,
+            weight: set.weight,
+            version,
+            ..NodeStatus::default()
+        };
+        SharesStatus { nodes: plan.settings().into_iter().map(node).collect(), ..SharesStatus::default() }
     }
 
-    fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
-        self.plan.lock().unwrap().with_node(name, &NodeChange::default())?;
-        Ok(Vec::new())
+    fn node(&self, name: &str) -> Result<NodeStatus, ControlError> {
+        let name = self.plan.lock().unwrap().node_name(name)?;
+        Ok(self.shares().nodes.into_iter().find(|n| n.name == name).unwrap_or_default())
     }
 
-    fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError> {
-        let changed = self.plan.lock().unwrap().with_node(name, &change)?;
-        *self.plan.lock().unwrap() = changed;
-        let found = self.shares().nodes.into_iter().find(|n| n.name == name);
-        Ok(found.unwrap_or_default())
+    fn share_events(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
+        let plan = self.plan.lock().unwrap();
+        plan.node_name(name)?;
+        let event = |node: &str| ShareEvent { node: node.into(), ..ShareEvent::default() };
+        Ok(["host", "web"].into_iter().filter(|n| within.is_none_or(|vm| vm == *n)).map(event).collect())
+    }
+
+    fn change_node(
+        &self,
+        name: &str,
+        change: NodeChange,
+        expected: Option<Vec<u64>>,
+    ) -> Result<NodeChanged, ControlError> {
+        let mut plan = self.plan.lock().unwrap();
+        let name = plan.node_name(name)?;
+        let previous = NodeSettings::new(&plan.settings()[&name], self.version.load(Ordering::SeqCst));
+        if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
+            return Err(ControlError::stale(&name, &expected, previous));
+        }
+        *plan = plan.with_node(&name, &change)?;
+        drop(plan);
+        self.version.fetch_add(1, Ordering::SeqCst);
+        Ok(NodeChanged { node: self.node(&name)?, previous })
+    }
+
+    fn ranges(&self, disk: &str) -> Result<RangesStatus, ControlError> {
+        self.disk(disk)?;
+        Ok(RangesStatus::new(disk, &self.ranges.lock().unwrap()))
+    }
+
+    fn set_ranges(&self, list: RangeList) -> Result<RangesTaken, ControlError> {
+        self.disk(list.disk())?;
+        let mut ranges = self.ranges.lock().unwrap();
+        let taken = RangesTaken::new(&list, &ranges);
+        ranges.put(&list)?;
+        Ok(taken)
     }
 
     fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {
@@ -193,11 +246,14 @@ fn daemon_plan(dir: &Path) -> (ServePlan, DaemonPlan) {
             image: "a.raw".into(),
             ..DiskSpec::default()
         }],
+        nodes: vec![NodeSpec { name: "secret".into(), ..NodeSpec::default() }],
         overrides: Overrides::default(),
         ..ServeSpec::default()
     };
     let (plan, _) = config::resolve(&spec, &machine, vec![]).accept().unwrap();
-    let daemon = DaemonPlan { metrics: Some("127.0.0.1:0".parse().unwrap()), ..plan.daemon.clone() };
+    let vm = VmControl { vm: "web".into(), socket: dir.join("web.sock"), access: SocketAccess { gid: None } };
+    let metrics = Some("127.0.0.1:0".parse().unwrap());
+    let daemon = DaemonPlan { metrics, vm_controls: vec![vm], ..plan.daemon.clone() };
     (plan, daemon)
 }
 
@@ -210,6 +266,8 @@ impl Api {
             plan: Mutex::new(plan),
             stopped: AtomicBool::new(false),
             ksm: AtomicBool::new(false),
+            version: AtomicU64::new(7),
+            ranges: Mutex::new(DiskRanges::new("web:root", 1 << 30)),
         });
         let listeners = ControlListeners::bind(&daemon_plan).unwrap();
         let metrics = listeners.metrics_addr().unwrap();
@@ -221,6 +279,12 @@ impl Api {
     /// Status code and body.
     fn raw(&self, head: &str, body: &str) -> (u16, String) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
+        exchange(&mut stream, head, body)
+    }
+
+    /// The same on the socket of VM `web`.
+    fn vm(&self, head: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.dir.path().join("web.sock")).unwrap();
         exchange(&mut stream, head, body)
     }
 
@@ -254,7 +318,7 @@ fn the_socket_is_ours_alone_and_goes_with_the_server() {
     let e = ControlListeners::bind(&plan).unwrap_err().to_string();
     assert!(e.contains("in use") && e.contains("control.sock"), "a second daemon: {e}");
     api.server.take().unwrap().stop();
-    assert!(!api.socket.exists());
+    assert!(!api.socket.exists() && !api.dir.path().join("web.sock").exists());
     let e = client::request(&api.socket, Method::GET, "/v1/status", None).unwrap_err().to_string();
     assert!(e.contains("no daemon answers") && e.contains("undercroft serve"), "{e}");
 }
@@ -319,6 +383,24 @@ fn errors_have_their_status_and_a_remedy() {
         ("PATCH /v1/nodes/web", r#"{"wieght": 1}"#, 400, "did you mean \\\"weight\\\"?"),
         ("PATCH /v1/nodes/web", r#"{"controller": "utlity"}"#, 400, "did you mean \\\"utility\\\"?"),
         ("PATCH /v1/nodes/web", r#"{"ceiling": "lots"}"#, 400, "ceiling:"),
+        ("PATCH /v1/nodes/web", r#"{"controller": "static", "weight": 1, "weight": 2}"#, 400, "duplicate"),
+        ("PUT /v1/nodes/web", r#"{"weight": 0}"#, 400, "1 to 10000"),
+        ("PUT /v1/nodes/web", "", 400, "no body"),
+        ("GET /v1/nodes/wbe", "", 404, "did you mean \\\"web\\\"?"),
+        ("PUT /v1/ranges", "{", 400, "the body is not what is expected"),
+        (
+            "PUT /v1/ranges",
+            r#"{"disk": "web:rot", "container": "shop", "ranges": []}"#,
+            404,
+            "did you mean \\\"web:root\\\"?",
+        ),
+        (
+            "PUT /v1/ranges",
+            r#"{"disk": "web:root", "container": "shop", "ranges": [{"offset_bytes": 1073741824, "length_bytes": 1}]}"#,
+            400,
+            "not all on disk",
+        ),
+        ("GET /v1/disks/web:rot/ranges", "", 404, "did you mean"),
         ("PATCH /v1/nodes/web%2Fx", r#"{"weight": 1}"#, 404, "there is no VM, container or disk"),
         ("GET /v1/nodes/nobody/events", "", 404, "there is no VM, container or disk"),
         ("POST /v1/disks", r#"{"name": "x", "image": "/nowhere/x.raw", "policy": "best"}"#, 400, "unknown policy"),
@@ -473,4 +555,124 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}
+
+/// Two writers: the second one's change is refused if it says what it knows, and otherwise told what it replaced.
+#[test]
+fn a_node_changed_meanwhile_is_not_overwritten_unseen() {
+    let api = Api::start();
+    // `raw` ends the line with the version of HTTP: here that is the value of a header that nobody reads.
+    let patch =
+        |tag: &str, body: &str| api.raw(&format!("PATCH /v1/nodes/web HTTP/1.1\r\nif-match: {tag}\r\nx-rest:"), body);
+    let node: NodeStatus = client::request_json(&api.socket, Method::GET, "/v1/nodes/web", None).unwrap();
+    assert_eq!(node.version, 7);
+    let mut stream = UnixStream::connect(&api.socket).unwrap();
+    let head =
+        "PATCH /v1/nodes/web HTTP/1.1\r\nhost: x\r\nconnection: close\r\nif-match: \"7\"\r\ncontent-length: 15\r\n\r\n";
+    stream.write_all(format!("{head}{{\"weight\": 200}}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("etag: \"8\"\r\n"), "{answer}");
+    let changed: NodeChanged = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!((changed.node.weight, changed.previous.weight, changed.previous.version), (200, 100, 7));
+
+    for tag in ["\"7\"", "7", "\"6\", \"7\""] {
+        let (code, body) = patch(tag, r#"{"weight": 300}"#);
+        let error: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (code, &error["current"]["weight"], &error["current"]["version"]),
+            (412, &200.into(), &8.into()),
+            "{body}"
+        );
+        assert!(error["remedy"].as_str().unwrap().contains("version 8"), "{body}");
+    }
+    assert_eq!(patch("W/\"8\"", r#"{"weight": 300}"#).0, 400);
+    assert_eq!(patch("\"7\", \"8\"", r#"{"weight": 300}"#).0, 200);
+    assert_eq!(patch("*", r#"{"floor": "16MiB"}"#).0, 200);
+    let refused = client::change_node(&api.socket, "/v1/nodes/web", "{\"weight\": 1}".into(), Some(9)).unwrap_err();
+    assert!(refused.to_string().contains("weight 300, floor 16MiB, ceiling none (version 10)"), "{refused}");
+    // PUT sets everything: what it does not name is as if it had never been set.
+    let (code, body) = api.raw("PUT /v1/nodes/web", r#"{"ceiling": "64MiB"}"#);
+    let put: NodeChanged = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, put.node.weight, put.previous.weight, put.previous.floor_bytes), (200, 100, 300, 16 << 20));
+}
+
+/// On a VM's own socket there is nothing but what is below it: no other VM is named, nothing of the host can be changed.
+#[test]
+fn a_vms_socket_reaches_what_is_below_it_alone() {
+    let api = Api::start();
+    let meta = std::fs::metadata(api.dir.path().join("web.sock")).unwrap();
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+    let (code, body) = api.vm("GET /v1/shares", "");
+    let shares: SharesStatus = serde_json::from_str(&body).unwrap();
+    let names: Vec<_> = shares.nodes.iter().map(|n| n.name.as_str()).collect();
+    assert_eq!((code, names), (200, vec!["web", "web:root"]));
+    let weight = r#"{"weight": 300}"#;
+    for (head, body, code, needle) in [
+        // In full and in short; the VM's own weight is not its own to set, but who divides below it is.
+        ("PATCH /v1/nodes/web:root", weight, 200, "\"weight\":300"),
+        ("PATCH /v1/nodes/root", r#"{"weight": 200}"#, 200, "\"weight\":300"),
+        ("PATCH /v1/nodes/web", r#"{"controller": "static"}"#, 200, "\"name\":\"web\""),
+        ("GET /v1/nodes/web", "", 200, "\"parent\":null"),
+        ("PATCH /v1/nodes/web", weight, 403, "itself cannot be seen or changed"),
+        ("PATCH /v1/nodes/web", r#"{"controller": "static", "ceiling": "none"}"#, 403, "control.sock, may do it"),
+        ("PUT /v1/nodes/web", r#"{"controller": "static"}"#, 403, "itself"),
+        ("PATCH /v1/nodes/web:rot", weight, 404, "did you mean \\\"web:root\\\"?"),
+        ("PATCH /v1/nodes/host", r#"{"controller": "static"}"#, 403, "host's control socket"),
+        ("GET /v1/nodes/web/events", "", 200, "[{\"sequence\":0,\"interval\":0,\"node\":\"web\""),
+        ("GET /v1/nodes/host/events", "", 403, "below VM \\\"web\\\""),
+        ("PUT /v1/ranges", r#"{"disk": "secret:root", "container": "a", "ranges": []}"#, 403, "secret:root"),
+        ("PUT /v1/ranges", r#"{"disk": "web:root", "container": "a", "ranges": []}"#, 200, "\"ranges\":0"),
+        ("GET /v1/disks/root/ranges", "", 200, "\"containers\":[]"),
+        ("GET /v1/version", "", 200, "\"api\""),
+        ("GET /v1/nothing", "", 404, "there is nothing at"),
+        ("GET /v1/status", "", 403, "/v1/status cannot"),
+        ("GET /v1/disks", "", 403, "/v1/disks cannot"),
+        ("PATCH /v1/disks/web:root", r#"{"size": "64MiB"}"#, 403, "cannot"),
+        ("POST /v1/disks/web:root/drop-cache", "", 403, "cannot"),
+        ("PATCH /v1/store", r#"{"memory": "64MiB"}"#, 403, "cannot"),
+        ("PATCH /v1/ksm", "{}", 403, "cannot"),
+        ("POST /v1/reload", "", 403, "cannot"),
+        ("POST /v1/stop", "", 403, "cannot"),
+        ("GET /metrics", "", 403, "cannot"),
+    ] {
+        let (got, answer) = api.vm(head, body);
+        assert_eq!(got, code, "{head}: {answer}");
+        assert!(answer.contains(needle), "{head}: {answer}");
+    }
+    // Whether another VM is there or not, the answer is the same.
+    let about = |name: &str| {
+        let (code, answer) = api.vm(&format!("PATCH /v1/nodes/{name}"), weight);
+        (code, answer.replace(name, "NAME"))
+    };
+    assert_eq!(about("secret"), about("secreu"));
+    assert_eq!(about("secret:root"), about("secreu:root"));
+    // What is said of a node that is nearly another VM's names no other VM.
+    assert!(!api.vm("GET /v1/nodes/web:secret", "").1.contains("\\\"secret\\\""));
+    assert!(!api.daemon.stopped.load(Ordering::SeqCst));
+}
+
+/// Lists of ranges are taken whole, replace what was said before, and may be longer than other bodies.
+#[test]
+fn ranges_are_taken_replaced_and_shown() {
+    let api = Api::start();
+    let put = |container: &str, ranges: &str| {
+        let body = format!(r#"{{"disk": "web:root", "container": "{container}", "ranges": {ranges}}}"#);
+        api.raw("PUT /v1/ranges", &body)
+    };
+    let range = |offset: u64, length: u64| format!(r#"{{"offset_bytes": {offset}, "length_bytes": {length}}}"#);
+    let many: Vec<String> = (0..4000u64).map(|n| range(n * 8192, 4096)).collect();
+    let (code, body) = put("shop", &format!("[{}]", many.join(",")));
+    let taken: RangesTaken = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, taken.ranges, taken.bytes, taken.previous_ranges), (200, 4000, 4000 * 4096, 0));
+    let (code, body) = put("db", &format!("[{}]", range(4096, 4097)));
+    assert!(code == 409 && body.contains("container \\\"shop\\\"'s"), "{body}");
+    assert_eq!(put("shop", &format!("[{}]", range(8192, 5000))).0, 200);
+    assert_eq!(put("db", &format!("[{}]", range(4096, 4096))).0, 200);
+    let status: RangesStatus =
+        client::request_json(&api.socket, Method::GET, "/v1/disks/web:root/ranges", None).unwrap();
+    let shown: Vec<_> = status.containers.iter().map(|c| (c.container.as_str(), c.bytes, c.blocks)).collect();
+    assert_eq!(shown, [("db", 4096, 1), ("shop", 5000, 2)]);
+    let (code, body) = api.raw("PUT /v1/ranges", &" ".repeat((8 << 20) + 1));
+    assert!(code == 400 && body.contains("longer than 8388608 bytes"), "{body}");
 }

@@ -73,6 +73,8 @@ pub enum Command {
     Shares(SharesArgs),
     /// Say why a share changed
     Why(WhyArgs),
+    /// Inside a guest: print where a container's files are on the virtual disk
+    Ranges(RangesArgs),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements
@@ -124,7 +126,8 @@ Examples:
 pub struct ControlArgs {
     /// Control socket of the daemon [default: /run/undercroft/control.sock for root, else
     /// $XDG_RUNTIME_DIR/undercroft/control.sock]
-    #[arg(long, value_name = "SOCKET", env = "UNDERCROFT_CONTROL", hide_env_values = true, value_hint = ValueHint::FilePath)]
+    #[arg(long, visible_alias = "socket", value_name = "SOCKET", env = "UNDERCROFT_CONTROL", hide_env_values = true,
+          value_hint = ValueHint::FilePath)]
     pub control: Option<PathBuf>,
 }
 
@@ -330,8 +333,10 @@ pub enum AttachForm {
 /// `undercroft set`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
-    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller"]))]
-#[command(override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE")]
+    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "ranges"]))]
+#[command(
+    override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       undercroft set [OPTIONS] --ranges FILE"
+)]
 #[command(after_long_help = "\
 Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
 What is cached and fits stays, both ways.
@@ -351,12 +356,21 @@ Examples:
     undercroft set host --controller static
     undercroft set web --controller utility
 
+  Only if nobody else has changed it since it was of that version (`undercroft shares --json`):
+    undercroft set web/shop --weight 200 --if-version 1795345244123
+
+  On a VM's own control socket, what is below it:
+    undercroft set shop --weight 200 --socket /run/undercroft/web.sock
+
+  Blocks of one disk for a container, as `undercroft ranges` prints them inside the guest, kept up to date:
+    ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop | undercroft set --ranges -
+
   The whole store, between its floor and its ceiling (`store.floor` and `store.memory` of the configuration):
     undercroft set --memory 2GiB
 ")]
 pub struct SetArgs {
     /// A disk, a VM, a container (VM/CONTAINER), or `host`
-    #[arg(value_name = "NAME", required_unless_present = "memory", conflicts_with = "memory")]
+    #[arg(value_name = "NAME", required_unless_present_any = ["memory", "ranges"], conflicts_with_all = ["memory", "ranges"])]
     pub disk: Option<String>,
     /// Memory that the whole store may hold at most, metadata included; without a disk
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller"])]
@@ -376,6 +390,13 @@ pub struct SetArgs {
     /// Who divides its share: static, donor, utility, target, paper; `inherit`: as above it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "policy", "poll"])]
     pub controller: Option<String>,
+    /// Change it only if what is set is still of this version
+    #[arg(long, value_name = "N", conflicts_with_all = ["size", "policy", "poll", "memory", "ranges"])]
+    pub if_version: Option<u64>,
+    /// Lists of ranges that containers have of disks; `-` is standard input, and each list is sent as it comes
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller"])]
+    pub ranges: Option<PathBuf>,
     /// Replacement policy
     #[arg(long, value_name = "POLICY", ignore_case = true,
           value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name())))]
@@ -482,6 +503,49 @@ pub struct WhyArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
+}
+
+/// `undercroft ranges`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "undercroft ranges --container NAME --disk VM:DISK [OPTIONS] PATH...\n       undercroft ranges --table PATH..."
+)]
+#[command(after_long_help = "\
+Run it inside the guest; undercroft-ranges is the same as a small static program. It looks at every regular file at and below
+each PATH: on the same file system only, without following symbolic links, a file with several names once. What files have not
+written yet is written back first.
+
+Examples:
+  What a container has of the disk:
+    undercroft ranges --table /var/lib/containers/shop
+
+  Tell the daemon, from the host:
+    ssh guest undercroft ranges --container shop --disk web:root /srv/shop | undercroft set --ranges -
+
+Exit codes:
+  0  done (a broken pipe counts as done)
+  1  failed, or some files could not be looked at: the reasons are on standard error
+  2  used wrongly
+")]
+pub struct RangesArgs {
+    /// Directories and files of the container; for an overlay its upperdir and lowerdir
+    #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
+    pub path: Vec<PathBuf>,
+    /// The container on the host, without its VM
+    #[arg(long, value_name = "NAME", required_unless_present = "table")]
+    pub container: Option<String>,
+    /// The disk on the host, as `undercroft status` shows it there
+    #[arg(long, value_name = "VM:DISK", required_unless_present = "table")]
+    pub disk: Option<String>,
+    /// One line of JSON (what it does without an option)
+    #[arg(long, conflicts_with = "table")]
+    pub json: bool,
+    /// A line for each extent, for people; needs neither --container nor --disk
+    #[arg(long)]
+    pub table: bool,
+    /// Look again after each INTERVAL, and print a new line when the list has changed
+    #[arg(long, value_name = "INTERVAL", value_parser = undercroft_ranges::arguments::interval)]
+    pub watch: Option<std::time::Duration>,
 }
 
 /// `undercroft drop-cache`.

@@ -37,6 +37,9 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(memory) = args.memory {
         return set_memory(&socket, memory, out);
     }
+    if let Some(file) = &args.ranges {
+        return super::ranges::set(file, &socket, out);
+    }
     if args.weight.is_some() || args.floor.is_some() || args.ceiling.is_some() || args.controller.is_some() {
         return super::shares::set(args, &socket, out);
     }

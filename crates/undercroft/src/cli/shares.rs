@@ -7,7 +7,7 @@ use super::output::Out;
 use super::{Failure, control_socket};
 use crate::control::client::{self, node_path};
 use crate::control::shares::NodeChangeBody;
-use crate::control::{NodeStatus, ShareEvent, SharesStatus};
+use crate::control::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use crate::units::{Size, human_size};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
@@ -124,17 +124,20 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
         controller: args.controller.clone(),
     };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
-    let node: NodeStatus = client::request_json(socket, Method::PATCH, &node_path(name), Some(body))?;
+    let done: NodeChanged = client::change_node(socket, &node_path(name), body, args.if_version)?;
+    let NodeChanged { node, previous } = done;
     let controller = node.controller.map_or(String::new(), |c| format!(", divided by {c}"));
     let ceiling = node.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
     out.line(&format!(
-        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}; entitled to {}, has {}",
+        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}; entitled to {}, has {}; version {}",
         node.level,
         node.name,
         node.weight,
         Size(node.floor_bytes),
         human_size(node.entitled_bytes),
-        human_size(node.share_bytes)
+        human_size(node.share_bytes),
+        node.version
     ))?;
+    out.line(&format!("before: {previous} (version {})", previous.version))?;
     Ok(())
 }

@@ -3,12 +3,13 @@
 //! Owns the arithmetic of reload and resize, so that the daemon only carries out. Never does anything itself.
 //! Invariant: applying `difference(old, new)` to `old` keeps the shares within the memory at the end.
 
-use super::keys::SHARE_BYTES_MIN;
-use super::plan::{DiskPlan, LogLevel, NodePlan, ServePlan};
+use super::keys::{SHARE_BYTES_MIN, WEIGHT_DEFAULT};
+use super::plan::{DaemonPlan, DiskPlan, LogLevel, NodePlan, ServePlan, VmControl};
 use super::shares;
 use crate::control::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use crate::units::Size;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use undercroft_engine::control::Kind;
 
 /// What leads from one plan to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,21 @@ pub struct PlanChange {
     pub needs_restart: Vec<String>,
     /// The plan that holds once all of it is done.
     pub result: Option<ServePlan>,
+}
+
+/// What is set for a node of the tree of shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeSet {
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it, in bytes.
+    pub floor_bytes: u64,
+    /// What it never has more of, in bytes.
+    pub ceiling_bytes: Option<u64>,
+    /// Who divides its share, if that is set here.
+    pub controller: Option<Kind>,
+    /// A disk: its share, if that is fixed.
+    pub fixed_bytes: Option<u64>,
 }
 
 impl ServePlan {
@@ -122,6 +138,12 @@ impl ServePlan {
         tell("store.share", self.store.share.to_string(), new.store.share.to_string());
         tell("daemon.control", a.control_socket.display().to_string(), b.control_socket.display().to_string());
         tell("daemon.control_group", group(a.control_access.gid), group(b.control_access.gid));
+        let vm_controls = |d: &DaemonPlan| {
+            let one = |c: &VmControl| format!("{}: {} (group {})", c.vm, c.socket.display(), group(c.access.gid));
+            let all: Vec<_> = d.vm_controls.iter().map(one).collect();
+            if all.is_empty() { "none".to_string() } else { all.join(", ") }
+        };
+        tell("control sockets of VMs", vm_controls(a), vm_controls(b));
         tell("daemon.disk_group", group(a.disk_access.gid), group(b.disk_access.gid));
         tell("daemon.runtime_dir", a.runtime_dir.display().to_string(), b.runtime_dir.display().to_string());
         tell("daemon.workers", a.workers.to_string(), b.workers.to_string());
@@ -172,7 +194,7 @@ impl ServePlan {
     /// `NotFound`, or `Invalid` if it does not fit.
     pub fn with_node(&self, name: &str, change: &NodeChange) -> Result<ServePlan, ControlError> {
         let invalid = |error: String, remedy: &str| ControlError::new(ControlErrorKind::Invalid, error, remedy);
-        let mut plan = self.clone();
+        let (mut plan, groups) = (self.clone(), self.groups());
         if name == "host" {
             if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None) {
                 let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
@@ -181,34 +203,75 @@ impl ServePlan {
             plan.shares.controller = change.controller.flatten().unwrap_or_default();
             return Ok(plan);
         }
-        let disk = self.find(name).map(|d| d.name.clone());
+        let name = &self.node_name(name)?;
+        let disk = self.disks.iter().find(|d| d.name == *name && !groups.contains(name)).map(|d| d.name.clone());
+        // What is not named stays, or goes back to what holds where nothing is set.
+        let rest = change.replace;
         if let Some(disk) = plan.disks.iter_mut().find(|d| Some(&d.name) == disk.as_ref()) {
-            if change.controller.is_some() {
+            if change.controller.flatten().is_some() {
                 let remedy = "set it for its container, its VM or the host";
                 return Err(invalid(format!("disk \"{name}\" has nothing below it to divide its share among"), remedy));
             }
-            disk.weight = change.weight.unwrap_or(disk.weight);
-            disk.floor_bytes = change.floor_bytes.unwrap_or(disk.floor_bytes);
-            disk.ceiling_bytes = change.ceiling_bytes.unwrap_or(disk.ceiling_bytes);
+            disk.weight = change.weight.unwrap_or(if rest { WEIGHT_DEFAULT } else { disk.weight });
+            disk.floor_bytes = change.floor_bytes.unwrap_or(if rest { 0 } else { disk.floor_bytes });
+            disk.ceiling_bytes = change.ceiling_bytes.unwrap_or(if rest { None } else { disk.ceiling_bytes });
             disk.share_fixed = false;
         } else {
-            let groups = self.groups();
-            if !groups.contains(name) {
-                let known = groups.iter().map(String::as_str).chain(self.disks.iter().map(|d| d.name.as_str()));
-                return Err(ControlError::no_node(name, known));
-            }
-            let at = plan.nodes.iter().position(|n| n.name == name).unwrap_or_else(|| {
+            let at = plan.nodes.iter().position(|n| n.name == *name).unwrap_or_else(|| {
                 plan.nodes.push(NodePlan::new(name));
                 plan.nodes.len() - 1
             });
+            let had = if rest { NodePlan::new(name) } else { plan.nodes[at].clone() };
             let node = &mut plan.nodes[at];
-            node.weight = change.weight.unwrap_or(node.weight);
-            node.floor_bytes = change.floor_bytes.unwrap_or(node.floor_bytes);
-            node.ceiling_bytes = change.ceiling_bytes.unwrap_or(node.ceiling_bytes);
-            node.controller = change.controller.unwrap_or(node.controller);
+            node.weight = change.weight.unwrap_or(had.weight);
+            node.floor_bytes = change.floor_bytes.unwrap_or(had.floor_bytes);
+            node.ceiling_bytes = change.ceiling_bytes.unwrap_or(had.ceiling_bytes);
+            node.controller = change.controller.unwrap_or(had.controller);
         }
         shares::divide_from(&mut plan, &self.disks).map_err(|m| invalid(m.error, &m.remedy))?;
         Ok(plan)
+    }
+
+    /// The full name of a node: `host`, a VM, a container, or a disk in full or in short. VMs come before disks without one.
+    ///
+    /// # Errors
+    /// `NotFound`, with the nearest name.
+    pub fn node_name(&self, name: &str) -> Result<String, ControlError> {
+        let groups = self.groups();
+        if name == "host" || groups.contains(name) {
+            return Ok(name.to_string());
+        }
+        self.find(name).map(|d| d.name.clone()).ok_or_else(|| {
+            let known = groups.iter().map(String::as_str).chain(self.disks.iter().map(|d| d.name.as_str()));
+            ControlError::no_node(name, known)
+        })
+    }
+
+    /// What is set for every node, by full name; of a disk and a VM of one name, what is set for the VM.
+    pub fn settings(&self) -> BTreeMap<String, NodeSet> {
+        let of_disk = |d: &DiskPlan| NodeSet {
+            weight: d.weight,
+            floor_bytes: d.floor_bytes,
+            ceiling_bytes: d.ceiling_bytes,
+            controller: None,
+            fixed_bytes: d.share_fixed.then_some(d.share_bytes),
+        };
+        let of_group = |n: &NodePlan| NodeSet {
+            weight: n.weight,
+            floor_bytes: n.floor_bytes,
+            ceiling_bytes: n.ceiling_bytes,
+            controller: n.controller,
+            fixed_bytes: None,
+        };
+        let host = NodeSet { controller: Some(self.shares.controller), ..of_group(&NodePlan::new("host")) };
+        let mut all: BTreeMap<_, _> = self.disks.iter().map(|d| (d.name.clone(), of_disk(d))).collect();
+        all.extend(self.groups().into_iter().map(|name| {
+            let set = self.nodes.iter().find(|n| n.name == name).map(of_group);
+            let set = set.unwrap_or_else(|| of_group(&NodePlan::new(&name)));
+            (name, set)
+        }));
+        all.insert("host".to_string(), host);
+        all
     }
 
     /// VMs and containers, those for which nothing is set included.

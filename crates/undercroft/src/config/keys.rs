@@ -486,6 +486,20 @@ pub const VM: Section = Section {
             "Its containers for which something is set, as `[[vm.container]]` after it."
         ),
         key!(
+            "control_socket",
+            "path",
+            "none",
+            "at most 107 bytes",
+            "A control socket for whoever runs this VM: on it, what is below the VM (its containers and disks) can be seen and given weights, floors, ceilings, controllers and ranges, and nothing else. `undercroft shares --socket PATH` and `undercroft set --socket PATH` use it."
+        ),
+        key!(
+            "control_group",
+            "group",
+            "none: mode 0600",
+            "name or number",
+            "Group that may use `control_socket` (mode 0660)."
+        ),
+        key!(
             "pid_file",
             "path",
             "none",

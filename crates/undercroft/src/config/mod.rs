@@ -19,11 +19,11 @@ pub mod resolve;
 pub mod shares;
 pub mod spec;
 
-pub use change::PlanChange;
+pub use change::{NodeSet, PlanChange};
 pub use machine::Machine;
 pub use plan::{
     DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, NodePlan, Overrides, ScanPlan, ServePlan,
-    SharesPlan, SocketAccess, StorePlan,
+    SharesPlan, SocketAccess, StorePlan, VmControl,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};

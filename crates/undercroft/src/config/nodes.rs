@@ -3,9 +3,9 @@
 //! Owns the checks of one node by itself. Never divides: `shares` does, and finds what does not fit together.
 
 use super::keys::{self, WEIGHT_DEFAULT, WEIGHT_MAX};
-use super::plan::{NodePlan, SharesPlan};
+use super::plan::{NodePlan, SharesPlan, VmControl};
 use super::resolve::{Resolver, clip};
-use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec};
+use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec, VmControlSpec};
 use crate::units::{Size, Time};
 use undercroft_engine::control::Kind;
 
@@ -27,6 +27,28 @@ impl Resolver<'_> {
             controller: controller.unwrap_or_default(),
             interval: interval.map_or(keys::SHARES_INTERVAL_DEFAULT, Time::duration),
         }
+    }
+
+    /// A VM's own control socket.
+    pub(super) fn vm_control(&mut self, spec: &VmControlSpec) -> Option<VmControl> {
+        let place = format!("vm \"{}\"", clip(&spec.vm));
+        let at = |key: &str| spec.lines.get(key).copied();
+        self.check_name(at("name"), &place, "VM", &spec.vm);
+        let access = self.group(at("control_group"), &place, "control_group", &spec.group);
+        let Some(path) = &spec.socket else {
+            let remedy = "add control_socket = \"PATH\", or take control_group out";
+            self.error(
+                at("control_group"),
+                &place,
+                "control_group is for control_socket, which is missing".into(),
+                remedy,
+            );
+            return None;
+        };
+        let socket = self.path(at("control_socket"), &place, "control_socket", path);
+        let whose = format!("the control socket of VM \"{}\"", clip(&spec.vm));
+        self.socket(&place, at("control_socket"), &whose, &socket, true);
+        Some(VmControl { vm: spec.vm.clone(), socket, access })
     }
 
     /// A VM or a container.

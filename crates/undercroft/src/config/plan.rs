@@ -125,6 +125,8 @@ pub struct DaemonPlan {
     pub control_socket: PathBuf,
     /// Who may use the control socket.
     pub control_access: SocketAccess,
+    /// Control sockets of single VMs.
+    pub vm_controls: Vec<VmControl>,
     /// Where sockets go that have no path of their own; to be created if missing.
     pub runtime_dir: PathBuf,
     /// Who may use the sockets of disks (vhost-user, and NBD over unix).
@@ -141,6 +143,17 @@ pub struct DaemonPlan {
     pub log: LogPlan,
     /// Where `/metrics` is served over TCP besides the control socket; off unless asked for.
     pub metrics: Option<SocketAddr>,
+}
+
+/// A control socket on which only what is below one VM can be seen and changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmControl {
+    /// The VM.
+    pub vm: String,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Who may use it.
+    pub access: SocketAccess,
 }
 
 /// Owner and mode of a socket file.

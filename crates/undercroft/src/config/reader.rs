@@ -5,7 +5,9 @@
 
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};
-use super::spec::{DaemonSpec, DiskSpec, KsmSpec, Lines, NodeSpec, PressureSpec, ScanSpec, ServeSpec, SharesSpec};
+use super::spec::{
+    DaemonSpec, DiskSpec, KsmSpec, Lines, NodeSpec, PressureSpec, ScanSpec, ServeSpec, SharesSpec, VmControlSpec,
+};
 use crate::units::{Percent, Size, Time, UnitError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -166,6 +168,8 @@ impl Reader {
             let containers = t.tables("container");
             let node = t.node();
             let pid_file = t.path("pid_file");
+            let (socket, group) = (t.path("control_socket"), t.group("control_group"));
+            let control_lines = t.lines.clone();
             let trust = t.text("trust");
             let trust_line = t.lines.get("trust").copied();
             let pid_line = t.lines.get("pid_file").copied();
@@ -186,6 +190,9 @@ impl Reader {
             spec.nodes.extend(node.map(|n| NodeSpec { name: name.clone(), ..n }));
             for (line, table) in containers {
                 spec.nodes.extend(self.container(line, table, &name));
+            }
+            if socket.is_some() || group.is_some() {
+                spec.vm_controls.push(VmControlSpec { vm: name.clone(), socket, group, lines: control_lines });
             }
             spec.pid_files.extend(pid_file.map(|path| (name.clone(), path, pid_line)));
             for (line, table) in vm_disks {

@@ -12,7 +12,7 @@ use super::plan::{
 use super::problem::{Problem, Problems, Severity};
 use super::reader::place_of;
 use super::shares;
-use super::spec::{DaemonSpec, DiskSpec, ServeSpec};
+use super::spec::{DiskSpec, ServeSpec};
 use crate::backend::{ImageFormat, ImageSpec};
 use crate::units::{Size, Time};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -86,6 +86,9 @@ impl ServePlan {
     pub fn with_disk(&self, spec: &DiskSpec, machine: &Machine) -> Result<ServePlan, Problems> {
         let mut resolver = Resolver::new(machine, None);
         resolver.sockets.insert(self.daemon.control_socket.clone(), ("the control socket".to_string(), None));
+        for c in &self.daemon.vm_controls {
+            resolver.sockets.insert(c.socket.clone(), (format!("the control socket of VM \"{}\"", c.vm), None));
+        }
         for (disk, i) in self.disks.iter().zip(0..) {
             resolver.names.insert(disk.name.clone(), None);
             resolver.taken.insert(i, None);
@@ -178,11 +181,12 @@ impl<'m> Resolver<'m> {
         let workers = self.bounded(at("workers"), "daemon", "workers", d.workers, 1, keys::WORKERS_MAX as u64);
         let level = self.choice(at("log_level"), "daemon", "log_level", &d.log_level);
         let format = self.choice(at("log_format"), "daemon", "log_format", &d.log_format);
-        let daemon = DaemonPlan {
+        let mut daemon = DaemonPlan {
             control_socket,
-            control_access: self.group(d, "control_group", &d.control_group),
+            control_access: self.group(at("control_group"), "daemon", "control_group", &d.control_group),
+            vm_controls: Vec::new(),
             runtime_dir,
-            disk_access: self.group(d, "disk_group", &d.disk_group),
+            disk_access: self.group(at("disk_group"), "daemon", "disk_group", &d.disk_group),
             workers: workers.map_or(self.machine.cpus.clamp(1, keys::WORKERS_DEFAULT_MAX), |n| n as usize),
             poll: self.poll(at("poll"), "daemon", d.poll).unwrap_or(keys::POLL_DEFAULT),
             copy_cpu_percent: self
@@ -198,6 +202,7 @@ impl<'m> Resolver<'m> {
                 .as_ref()
                 .and_then(|text| self.address(at("metrics"), "daemon", "metrics", text, "127.0.0.1:9464")),
         };
+        daemon.vm_controls = spec.vm_controls.iter().filter_map(|c| self.vm_control(c)).collect();
         let config_file = spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p));
         let overrides = over.clone();
         let floor_bytes = self.floor(spec, memory_bytes);
@@ -271,7 +276,13 @@ impl<'m> Resolver<'m> {
         bytes
     }
 
-    fn group(&mut self, d: &DaemonSpec, key: &'static str, group: &Option<String>) -> SocketAccess {
+    pub(super) fn group(
+        &mut self,
+        line: Option<usize>,
+        place: &str,
+        key: &'static str,
+        group: &Option<String>,
+    ) -> SocketAccess {
         let gid = group.as_ref().and_then(|name| {
             let gid = self.machine.gid(name);
             if gid.is_none() {
@@ -281,7 +292,7 @@ impl<'m> Resolver<'m> {
                     None => "make it with `groupadd --system`, or name one that `getent group` lists".to_string(),
                 };
                 let error = format!("{key}: there is no group \"{}\"", clip(name));
-                self.error(d.lines.get(key).copied(), "daemon", error, remedy);
+                self.error(line, place, error, remedy);
             }
             gid
         });
@@ -362,7 +373,7 @@ impl<'m> Resolver<'m> {
     }
 
     /// Makes a path absolute.
-    fn path(&mut self, line: Option<usize>, place: &str, key: &str, path: &Path) -> PathBuf {
+    pub(super) fn path(&mut self, line: Option<usize>, place: &str, key: &str, path: &Path) -> PathBuf {
         if path.as_os_str().is_empty() {
             self.error(line, place, format!("{key} is empty"), "give a path, or leave the key out");
         } else if path.as_os_str().as_bytes().contains(&0) {
@@ -380,7 +391,7 @@ impl<'m> Resolver<'m> {
     }
 
     /// Checks the path of a socket and books it. `explicit` tells whether somebody wrote that path.
-    fn socket(&mut self, place: &str, line: Option<usize>, whose: &str, path: &Path, explicit: bool) {
+    pub(super) fn socket(&mut self, place: &str, line: Option<usize>, whose: &str, path: &Path, explicit: bool) {
         let shown = path.display();
         let len = path.as_os_str().as_bytes().len();
         if len > keys::SOCKET_PATH_BYTES_MAX {
@@ -389,6 +400,8 @@ impl<'m> Resolver<'m> {
                 "unix"
             } else if place == "daemon" {
                 "control"
+            } else if place.starts_with("vm ") {
+                "control_socket"
             } else {
                 "socket"
             };

@@ -39,6 +39,8 @@ pub struct ServeSpec {
     pub scan: ScanSpec,
     /// VMs that say where their process number is: name, `pid_file` and its line.
     pub pid_files: Vec<(String, PathBuf, Option<usize>)>,
+    /// VMs that have a control socket of their own, or say who may use it.
+    pub vm_controls: Vec<VmControlSpec>,
     /// `[shares]`.
     pub shares: SharesSpec,
     /// VMs and containers for which something is set.
@@ -152,6 +154,19 @@ pub struct SharesSpec {
     pub controller: Option<String>,
     /// `interval`.
     pub interval: Option<Time>,
+    /// Lines of the keys.
+    pub lines: Lines,
+}
+
+/// A VM's own control socket as it was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VmControlSpec {
+    /// The VM.
+    pub vm: String,
+    /// `control_socket`.
+    pub socket: Option<PathBuf>,
+    /// `control_group`: a name or a number.
+    pub group: Option<String>,
     /// Lines of the keys.
     pub lines: Lines,
 }

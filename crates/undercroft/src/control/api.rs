@@ -4,7 +4,11 @@
 //! Invariant: every answer but metrics is JSON, and every error is `{error, remedy}`.
 
 use super::body::{self, BODY_BYTES_MAX, DiskChangeBody, KsmChangeBody, StoreChangeBody};
-use super::shares::{NodeChangeBody, NodeStatus, ShareEvent, SharesStatus, parse_node};
+use super::ranges::{ContainerRanges, RangesStatus, RangesTaken};
+use super::shares::{
+    NodeChangeBody, NodeChanged, NodeSettings, NodeStatus, ShareEvent, SharesStatus, parse_if_match, parse_node,
+    parse_whole_node,
+};
 use super::status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus,
     KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, SharingStatus, Status,
@@ -13,13 +17,14 @@ use super::status::{
 use super::{ControlError, ControlErrorKind, Daemon, metrics};
 use crate::config::DiskSpec;
 use crate::ksm::{Numbers, Settings};
+use crate::ranges::{self, RangeBody, RangeList, RangeListBody};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, patch, post};
+use axum::routing::{get, patch, post, put};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +43,9 @@ pub struct ErrorBody {
     pub error: String,
     /// What to do about it.
     pub remedy: String,
+    /// With status 412: what is set for the node now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Box<NodeSettings>>,
 }
 
 /// The answer of `POST /v1/disks/{name}/drop-cache`.
@@ -64,8 +72,12 @@ pub struct Dropped {
         delete_disk,
         drop_cache,
         get_shares,
+        get_node,
         patch_node,
+        put_node,
         get_node_events,
+        get_ranges,
+        put_ranges,
         patch_store,
         patch_ksm,
         reload,
@@ -97,6 +109,13 @@ pub struct Dropped {
         NodeStatus,
         ShareEvent,
         NodeChangeBody,
+        NodeSettings,
+        NodeChanged,
+        RangeListBody,
+        RangeBody,
+        RangesStatus,
+        ContainerRanges,
+        RangesTaken,
         ReloadReport,
         VersionInfo,
         DiskChangeBody,
@@ -117,8 +136,8 @@ pub fn openapi() -> String {
     text
 }
 
-type Shared = Arc<dyn Daemon>;
-type Answer<T> = Result<Json<T>, ControlError>;
+pub(super) type Shared = Arc<dyn Daemon>;
+pub(super) type Answer<T> = Result<Json<T>, ControlError>;
 
 /// Every route, over a daemon.
 pub fn router(daemon: Arc<dyn Daemon>) -> Router {
@@ -128,8 +147,10 @@ pub fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/disks/{name}", get(get_disk).patch(patch_disk).delete(delete_disk))
         .route("/v1/disks/{name}/drop-cache", post(drop_cache))
         .route("/v1/shares", get(get_shares))
-        .route("/v1/nodes/{name}", patch(patch_node))
+        .route("/v1/nodes/{name}", get(get_node).patch(patch_node).put(put_node))
         .route("/v1/nodes/{name}/events", get(get_node_events))
+        .route("/v1/disks/{name}/ranges", get(get_ranges))
+        .route("/v1/ranges", put(put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
         .route("/v1/store", patch(patch_store))
         .route("/v1/ksm", patch(patch_ksm))
         .route("/v1/reload", post(reload))
@@ -158,20 +179,28 @@ impl IntoResponse for ControlError {
         let status = match self.kind {
             ControlErrorKind::NotFound => StatusCode::NOT_FOUND,
             ControlErrorKind::Invalid => StatusCode::BAD_REQUEST,
+            ControlErrorKind::Forbidden => StatusCode::FORBIDDEN,
+            ControlErrorKind::Stale => StatusCode::PRECONDITION_FAILED,
             ControlErrorKind::Conflict => StatusCode::CONFLICT,
             ControlErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             ControlErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         };
-        (status, Json(ErrorBody { error: self.error, remedy: self.remedy })).into_response()
+        (status, Json(ErrorBody { error: self.error, remedy: self.remedy, current: self.current })).into_response()
     }
 }
 
 /// Runs a call of the daemon on a thread where it may block.
-async fn call<T: Send + 'static>(
+pub(super) async fn call<T: Send + 'static>(
     daemon: Shared,
     f: impl FnOnce(&dyn Daemon) -> Result<T, ControlError> + Send + 'static,
 ) -> Result<T, ControlError> {
-    let task = tokio::task::spawn_blocking(move || f(&*daemon));
+    blocking(move || f(&*daemon)).await
+}
+
+async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
+) -> Result<T, ControlError> {
+    let task = tokio::task::spawn_blocking(f);
     match tokio::time::timeout(CALL_TIMEOUT, task).await {
         Ok(Ok(result)) => result,
         // A panic in the daemon's code: reported by its own message, and the connection lives.
@@ -188,17 +217,17 @@ async fn call<T: Send + 'static>(
     }
 }
 
-fn name_of(path: Result<Path<String>, PathRejection>) -> Result<String, ControlError> {
+pub(super) fn name_of(path: Result<Path<String>, PathRejection>) -> Result<String, ControlError> {
     path.map(|Path(name)| name).map_err(|_| {
         ControlError::new(
             ControlErrorKind::Invalid,
-            "the name of the disk in the path is no text",
+            "the name in the path is no text",
             "write it as UTF-8, with %XX for special characters",
         )
     })
 }
 
-fn bytes_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ControlError> {
+pub(super) fn bytes_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ControlError> {
     body.map_err(|_| {
         ControlError::new(
             ControlErrorKind::Invalid,
@@ -285,19 +314,99 @@ async fn get_shares(State(d): State<Shared>) -> Answer<SharesStatus> {
     call(d, |d| Ok(d.shares())).await.map(Json)
 }
 
-/// Changes what is set for a VM, a container or a disk, or the controller of the host. Touches nothing that is set above
-/// or below it; shares follow within seconds.
-#[utoipa::path(patch, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
+/// One node.
+#[utoipa::path(get, path = "/v1/nodes/{name}",
     params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk")),
-    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = NodeStatus, description = "Its version is the `ETag`"), (status = 404, body = ErrorBody)))]
+async fn get_node(
+    State(d): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, ControlError> {
+    let name = name_of(name)?;
+    Ok(tagged(call(d, move |d| d.node(&name)).await?))
+}
+
+/// Changes what is set for a VM, a container or a disk, or the controller of the host. Touches nothing that is set above
+/// or below it; shares follow within seconds. Without `If-Match` the last writer wins, and is told what was set before.
+#[utoipa::path(patch, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
+    params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk"),
+        ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has changed since")),
+    responses((status = 200, body = NodeChanged, description = "Its version is the `ETag`"),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 412, body = ErrorBody, description = "It has changed meanwhile; `current` is what is set now")))]
 async fn patch_node(
     State(d): State<Shared>,
     name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Answer<NodeStatus> {
+) -> Result<Response, ControlError> {
+    let (name, expected, change) = (name_of(name)?, expected(&headers)?, parse_node(&bytes_of(body)?)?);
+    Ok(changed(call(d, move |d| d.change_node(&name, change, expected)).await?))
+}
+
+/// The same, but what is not named goes back to what holds where nothing is set.
+#[utoipa::path(put, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
+    params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk"),
+        ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has changed since")),
+    responses((status = 200, body = NodeChanged, description = "Its version is the `ETag`"),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 412, body = ErrorBody, description = "It has changed meanwhile; `current` is what is set now")))]
+async fn put_node(
+    State(d): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ControlError> {
+    let (name, expected, change) = (name_of(name)?, expected(&headers)?, parse_whole_node(&bytes_of(body)?)?);
+    Ok(changed(call(d, move |d| d.change_node(&name, change, expected)).await?))
+}
+
+/// The versions that a client expects, if it cares.
+pub(super) fn expected(headers: &HeaderMap) -> Result<Option<Vec<u64>>, ControlError> {
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    parse_if_match(&String::from_utf8_lossy(value.as_bytes()))
+}
+
+/// A node with its version as the tag.
+pub(super) fn tagged(node: NodeStatus) -> Response {
+    ([(header::ETAG, format!("\"{}\"", node.version))], Json(node)).into_response()
+}
+
+/// The same for one that was changed.
+pub(super) fn changed(node: NodeChanged) -> Response {
+    ([(header::ETAG, format!("\"{}\"", node.node.version))], Json(node)).into_response()
+}
+
+/// What containers have of a disk, where they share it by ranges.
+#[utoipa::path(get, path = "/v1/disks/{name}/ranges",
+    params(("name" = String, Path, description = "Full name of the disk")),
+    responses((status = 200, body = RangesStatus), (status = 404, body = ErrorBody)))]
+async fn get_ranges(State(d): State<Shared>, name: Result<Path<String>, PathRejection>) -> Answer<RangesStatus> {
     let name = name_of(name)?;
-    let change = parse_node(&bytes_of(body)?)?;
-    call(d, move |d| d.change_node(&name, change)).await.map(Json)
+    call(d, move |d| d.ranges(&name)).await.map(Json)
+}
+
+/// Replaces what a container has of a disk: the list that `undercroft ranges` prints inside the guest. No ranges take it away.
+#[utoipa::path(put, path = "/v1/ranges", request_body = RangeListBody, responses(
+    (status = 200, body = RangesTaken),
+    (status = 400, body = ErrorBody, description = "An empty range, one past the end of the disk, or too many"),
+    (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody, description = "Another container has some of these bytes, or the whole disk")))]
+async fn put_ranges(State(d): State<Shared>, body: Result<Bytes, BytesRejection>) -> Answer<RangesTaken> {
+    let list = list_of(body).await?;
+    call(d, move |d| d.set_ranges(list)).await.map(Json)
+}
+
+/// A list of ranges; reading a long one takes a while, so it is done on a thread where that is fine.
+pub(super) async fn list_of(body: Result<Bytes, BytesRejection>) -> Result<RangeList, ControlError> {
+    let bytes = body.map_err(|_| {
+        ControlError::new(
+            ControlErrorKind::Invalid,
+            format!("the list cannot be read, or is longer than {} bytes", ranges::BODY_BYTES_MAX),
+            "name fewer files, or give the container a disk of its own",
+        )
+    })?;
+    blocking(move || Ok(ranges::parse(&bytes)?)).await
 }
 
 /// What moved to, from and within a node, and why; the oldest first.
@@ -309,7 +418,7 @@ async fn get_node_events(
     name: Result<Path<String>, PathRejection>,
 ) -> Answer<Vec<ShareEvent>> {
     let name = name_of(name)?;
-    call(d, move |d| d.share_events(&name)).await.map(Json)
+    call(d, move |d| d.share_events(&name, None)).await.map(Json)
 }
 
 /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
@@ -352,7 +461,7 @@ async fn stop(State(d): State<Shared>) -> Result<StatusCode, ControlError> {
 
 /// Versions of the program and of this API.
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, body = VersionInfo)))]
-async fn version() -> Json<VersionInfo> {
+pub(super) async fn version() -> Json<VersionInfo> {
     Json(VersionInfo { version: env!("CARGO_PKG_VERSION").to_string(), api: API_VERSION.to_string() })
 }
 
@@ -366,11 +475,11 @@ async fn get_metrics(State(d): State<Shared>) -> Result<Response, ControlError> 
 
 /// This description.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, content_type = "application/json")))]
-async fn openapi_json() -> Response {
+pub(super) async fn openapi_json() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi()).into_response()
 }
 
-async fn not_found(uri: Uri) -> ControlError {
+pub(super) async fn not_found(uri: Uri) -> ControlError {
     let path: String = uri.path().chars().take(100).collect();
     ControlError::new(
         ControlErrorKind::NotFound,
@@ -379,11 +488,12 @@ async fn not_found(uri: Uri) -> ControlError {
     )
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Response {
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> Response {
     let path: String = uri.path().chars().take(100).collect();
     let body = ErrorBody {
         error: format!("{path} does not take {method}"),
         remedy: "GET /openapi.json lists what there is".to_string(),
+        current: None,
     };
     (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
 }

@@ -3,6 +3,7 @@
 //! Owns one request and its answer; nothing stays open. Never retries. Invariant: an error says whether no daemon
 //! listens, or the daemon refused, and what to do.
 
+use super::NodeChanged;
 use super::api::ErrorBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -48,11 +49,30 @@ pub enum ClientError {
 /// # Errors
 /// See [`ClientError`].
 pub fn request(socket: &Path, method: Method, path: &str, body: Option<String>) -> Result<String, ClientError> {
+    send(socket, method, path, body, None)
+}
+
+/// Changes a node; with `version` only if it is still of that one.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn change_node(socket: &Path, path: &str, body: String, version: Option<u64>) -> Result<NodeChanged, ClientError> {
+    let text = send(socket, Method::PATCH, path, Some(body), version)?;
+    read(socket, &text)
+}
+
+fn send(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+    version: Option<u64>,
+) -> Result<String, ClientError> {
     let bad = |reason: String| ClientError::Bad { socket: socket.to_path_buf(), reason };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| bad(e.to_string()))?;
     let work = async {
         let stream = tokio::net::UnixStream::connect(socket).await.map_err(|e| no_daemon(socket, &e))?;
-        let exchanged = exchange(stream, method, path, body).await;
+        let exchanged = exchange(stream, method, path, body, version).await;
         let (status, text) = exchanged.map_err(|e| bad(e.to_string()))?;
         if status.is_success() {
             return Ok(text);
@@ -81,7 +101,11 @@ pub fn request_json<T: DeserializeOwned>(
     body: Option<String>,
 ) -> Result<T, ClientError> {
     let text = request(socket, method, path, body)?;
-    serde_json::from_str(&text)
+    read(socket, &text)
+}
+
+fn read<T: DeserializeOwned>(socket: &Path, text: &str) -> Result<T, ClientError> {
+    serde_json::from_str(text)
         .map_err(|e| ClientError::Bad { socket: socket.to_path_buf(), reason: format!("its JSON is unexpected: {e}") })
 }
 
@@ -131,15 +155,19 @@ async fn exchange(
     method: Method,
     path: &str,
     body: Option<String>,
+    version: Option<u64>,
 ) -> anyhow::Result<(StatusCode, String)> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
-    let request = Request::builder()
+    let mut request = Request::builder()
         .method(method)
         .uri(path)
         .header("host", "localhost")
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body.unwrap_or_default())))?;
+        .header("content-type", "application/json");
+    if let Some(version) = version {
+        request = request.header("if-match", format!("\"{version}\""));
+    }
+    let request = request.body(Full::new(Bytes::from(body.unwrap_or_default())))?;
     let response = sender.send_request(request).await?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;

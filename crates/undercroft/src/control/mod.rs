@@ -8,12 +8,15 @@ pub mod api;
 pub mod body;
 pub mod client;
 pub mod metrics;
+mod ranges;
+mod scope;
 pub mod server;
 pub mod shares;
 pub mod status;
 
+pub use ranges::{ContainerRanges, RangesStatus, RangesTaken};
 pub use server::{ControlListeners, ControlServer, ListenError};
-pub use shares::{NodeChange, NodeStatus, ShareEvent, SharesStatus};
+pub use shares::{NodeChange, NodeChanged, NodeSettings, NodeStatus, ShareEvent, SharesStatus};
 pub use status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind,
     FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport,
@@ -22,6 +25,7 @@ pub use status::{
 
 use crate::config::keys::nearest;
 use crate::config::{DiskSpec, Problems};
+use crate::ranges::RangeList;
 use std::time::Duration;
 use undercroft_engine::PolicyKind;
 
@@ -46,17 +50,42 @@ pub trait Daemon: Send + Sync + 'static {
     /// How the store is divided.
     fn shares(&self) -> SharesStatus;
 
-    /// What moved to, from and within a node, oldest first; of all nodes for `host`. Only the last ones are kept.
+    /// One node of it.
     ///
     /// # Errors
     /// `NotFound`.
-    fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError>;
+    fn node(&self, name: &str) -> Result<NodeStatus, ControlError>;
 
-    /// Changes what is set for a VM, a container or a disk, or the controller of the host. Shares follow gradually.
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. Only the last ones are kept. With `within`,
+    /// only of what was divided in that VM: then no other VM is named.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if it does not fit to what is set above, below or beside it.
-    fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError>;
+    /// `NotFound`.
+    fn share_events(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError>;
+
+    /// Changes what is set for a VM, a container or a disk, or the controller of the host. Shares follow gradually. With
+    /// `expected`, only if the version of what is set is one of these. All or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Stale` if the version is another one; `Invalid` if it does not fit to what is set above, below or beside it.
+    fn change_node(
+        &self,
+        name: &str,
+        change: NodeChange,
+        expected: Option<Vec<u64>>,
+    ) -> Result<NodeChanged, ControlError>;
+
+    /// What containers have of a disk.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn ranges(&self, disk: &str) -> Result<RangesStatus, ControlError>;
+
+    /// Replaces what a container has of a disk. All or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` if another container has some of it; `Invalid` if it does not fit onto the disk.
+    fn set_ranges(&self, list: RangeList) -> Result<RangesTaken, ControlError>;
 
     /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
     ///
@@ -120,6 +149,8 @@ pub struct ControlError {
     pub error: String,
     /// What to do about it.
     pub remedy: String,
+    /// `Stale`: what is set now.
+    pub current: Option<Box<NodeSettings>>,
 }
 
 /// Kinds of control errors.
@@ -129,6 +160,10 @@ pub enum ControlErrorKind {
     NotFound,
     /// The request makes no sense (400).
     Invalid,
+    /// Not on this socket (403).
+    Forbidden,
+    /// It was changed meanwhile (412).
+    Stale,
     /// It contradicts what there is (409).
     Conflict,
     /// It was tried and failed (500).
@@ -140,7 +175,7 @@ pub enum ControlErrorKind {
 impl ControlError {
     /// An error of any kind.
     pub fn new(kind: ControlErrorKind, error: impl Into<String>, remedy: impl Into<String>) -> Self {
-        ControlError { kind, error: error.into(), remedy: remedy.into() }
+        ControlError { kind, error: error.into(), remedy: remedy.into(), current: None }
     }
 
     /// There is no disk of that name among `known`; names the nearest one.

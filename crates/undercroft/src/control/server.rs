@@ -3,7 +3,7 @@
 //! Owns the only async runtime of the daemon. Never trusts a client to be quick, short or well-behaved: connections,
 //! heads, bodies and calls are all bounded. Invariant: the socket's file is gone when the server is.
 
-use super::{Daemon, api};
+use super::{Daemon, api, scope};
 use crate::config::DaemonPlan;
 use crate::frontend::socket::{BoundSocket, SocketAccess, SocketError, SocketGuard, bind_unix};
 use axum::Router;
@@ -14,7 +14,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +23,8 @@ use tokio::sync::{Semaphore, watch};
 
 /// Connections to the control socket at a time; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
+/// Connections to each VM's own control socket at a time.
+const VM_CONNECTIONS_MAX: usize = 8;
 /// Connections to the metrics listener at a time.
 const METRICS_CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to send the head of a request, and how long a connection may idle.
@@ -67,6 +69,8 @@ pub enum ListenError {
 #[derive(Debug)]
 pub struct ControlListeners {
     control: BoundSocket,
+    /// Of single VMs, with their names.
+    vms: Vec<(String, BoundSocket)>,
     metrics: Option<TcpListener>,
 }
 
@@ -76,14 +80,20 @@ impl ControlListeners {
     /// # Errors
     /// See [`ListenError`]; nothing is left behind but the directory.
     pub fn bind(plan: &DaemonPlan) -> Result<Self, ListenError> {
-        if plan.control_socket.starts_with(&plan.runtime_dir) {
+        let mut sockets = plan.vm_controls.iter().map(|c| &c.socket).chain([&plan.control_socket]);
+        if sockets.any(|s| s.starts_with(&plan.runtime_dir)) {
             prepare_runtime_dir(&plan.runtime_dir)?;
         }
         let access = SocketAccess { mode: plan.control_access.mode(), gid: plan.control_access.gid };
         let control = bind_unix(&plan.control_socket, access)?;
+        let mut vms = Vec::with_capacity(plan.vm_controls.len());
+        for c in &plan.vm_controls {
+            let access = SocketAccess { mode: c.access.mode(), gid: c.access.gid };
+            vms.push((c.vm.clone(), bind_unix(&c.socket, access)?));
+        }
         let metrics =
             plan.metrics.map(|addr| TcpListener::bind(addr).map_err(|source| ListenError::Metrics { addr, source }));
-        Ok(ControlListeners { control, metrics: metrics.transpose()? })
+        Ok(ControlListeners { control, vms, metrics: metrics.transpose()? })
     }
 
     /// Where metrics are served over TCP: the real port, if 0 was asked for.
@@ -119,7 +129,7 @@ pub fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
 pub struct ControlServer {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
-    _guard: SocketGuard,
+    _guards: Vec<SocketGuard>,
 }
 
 impl ControlServer {
@@ -128,27 +138,33 @@ impl ControlServer {
     /// # Errors
     /// The thread or its runtime cannot start.
     pub fn start(listeners: ControlListeners, daemon: Arc<dyn Daemon>) -> Result<Self, ListenError> {
-        let ControlListeners { control: BoundSocket { listener, guard }, metrics } = listeners;
+        let ControlListeners { control: BoundSocket { listener, guard }, vms, metrics } = listeners;
         listener.set_nonblocking(true).map_err(ListenError::Thread)?;
+        let (mut sockets, mut guards) = (vec![(listener, None)], vec![guard]);
+        for (vm, BoundSocket { listener, guard }) in vms {
+            listener.set_nonblocking(true).map_err(ListenError::Thread)?;
+            sockets.push((listener, Some(vm)));
+            guards.push(guard);
+        }
         if let Some(metrics) = &metrics {
             metrics.set_nonblocking(true).map_err(ListenError::Thread)?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .thread_name("undercroft-call")
-            .max_blocking_threads(CONNECTIONS_MAX + METRICS_CONNECTIONS_MAX)
+            .max_blocking_threads(CONNECTIONS_MAX + METRICS_CONNECTIONS_MAX + VM_CONNECTIONS_MAX * (sockets.len() - 1))
             .build()
             .map_err(ListenError::Thread)?;
         let (stop, stopped) = watch::channel(false);
         let thread = std::thread::Builder::new()
             .name("undercroft-ctl".to_string())
             .spawn(move || {
-                runtime.block_on(serve(listener, metrics, daemon, stopped));
+                runtime.block_on(serve(sockets, metrics, daemon, stopped));
                 // Calls that hang on a stalled image must not hold up the end.
                 runtime.shutdown_timeout(Duration::from_millis(100));
             })
             .map_err(ListenError::Thread)?;
-        Ok(ControlServer { stop, thread: Some(thread), _guard: guard })
+        Ok(ControlServer { stop, thread: Some(thread), _guards: guards })
     }
 
     /// Stops accepting, lets answers under way out, ends the thread and removes the socket.
@@ -170,35 +186,48 @@ impl Drop for ControlServer {
     }
 }
 
+/// Serves the host's control socket, which comes first and is nobody's, those of VMs, and metrics.
 async fn serve(
-    control: std::os::unix::net::UnixListener,
+    sockets: Vec<(std::os::unix::net::UnixListener, Option<String>)>,
     metrics: Option<TcpListener>,
     daemon: Arc<dyn Daemon>,
     stopped: watch::Receiver<bool>,
 ) {
-    let control = match tokio::net::UnixListener::from_std(control) {
-        Ok(listener) => listener,
-        Err(e) => {
-            tracing::error!("the control socket cannot be served: {e}");
-            return;
-        }
+    let path = |l: &std::os::unix::net::UnixListener| {
+        l.local_addr().ok().and_then(|a| a.as_pathname().map(Path::to_path_buf)).unwrap_or_default()
     };
+    let host: PathBuf = sockets.first().map_or_else(PathBuf::new, |(l, _)| path(l));
+    let mut accepting = tokio::task::JoinSet::new();
+    for (listener, vm) in sockets {
+        let listener = match tokio::net::UnixListener::from_std(listener) {
+            Ok(listener) => Arc::new(listener),
+            Err(e) => {
+                tracing::error!("a control socket cannot be served: {e}");
+                continue;
+            }
+        };
+        let next = move || {
+            let listener = listener.clone();
+            async move { listener.accept().await.map(|(io, _)| io) }
+        };
+        let (router, connections_max) = match &vm {
+            None => (api::router(daemon.clone()), CONNECTIONS_MAX),
+            Some(vm) => (scope::router(daemon.clone(), vm, host.clone()), VM_CONNECTIONS_MAX),
+        };
+        accepting.spawn(accept(next, router, connections_max, stopped.clone()));
+    }
     let metrics = metrics.and_then(|l| {
         tokio::net::TcpListener::from_std(l).inspect_err(|e| tracing::error!("metrics cannot be served: {e}")).ok()
     });
-    let metrics_daemon = daemon.clone();
-    let on_control = accept(
-        || async { control.accept().await.map(|(io, _)| io) },
-        api::router(daemon),
-        CONNECTIONS_MAX,
-        stopped.clone(),
-    );
-    let on_metrics = async {
-        let Some(listener) = metrics else { return };
-        let accept_tcp = || async { listener.accept().await.map(|(io, _)| io) };
-        accept(accept_tcp, api::metrics_router(metrics_daemon), METRICS_CONNECTIONS_MAX, stopped.clone()).await;
-    };
-    tokio::join!(on_control, on_metrics);
+    if let Some(listener) = metrics {
+        let listener = Arc::new(listener);
+        let next = move || {
+            let listener = listener.clone();
+            async move { listener.accept().await.map(|(io, _)| io) }
+        };
+        accepting.spawn(accept(next, api::metrics_router(daemon), METRICS_CONNECTIONS_MAX, stopped));
+    }
+    while accepting.join_next().await.is_some() {}
 }
 
 /// Accepts until stopped, then waits for the answers under way, a little.
@@ -214,7 +243,7 @@ where
             Some((next().await, place))
         };
         let (io, place) = tokio::select! {
-            _ = stopped.wait_for(|s| *s) => break,
+            () = stop_of(&mut stopped) => break,
             accepted = accepted => match accepted {
                 Some((Ok(io), place)) => (io, place),
                 Some((Err(e), _)) => {
@@ -235,6 +264,11 @@ where
     let _ = tokio::time::timeout(STOP_TIMEOUT, places.acquire_many(all)).await;
 }
 
+/// Waits until the server stops.
+async fn stop_of(stopped: &mut watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|s| *s).await;
+}
+
 /// Serves one connection to its end; once the server stops, to the end of the request under way.
 async fn connection<Io>(io: Io, router: Router, mut stopped: watch::Receiver<bool>)
 where
@@ -249,7 +283,7 @@ where
     tokio::pin!(serving);
     tokio::select! {
         _ = serving.as_mut() => return,
-        _ = stopped.wait_for(|s| *s) => serving.as_mut().graceful_shutdown(),
+        () = stop_of(&mut stopped) => serving.as_mut().graceful_shutdown(),
     }
     let _ = serving.await;
 }

@@ -4,9 +4,11 @@
 
 use super::body::{invalid, parse};
 use super::{ControlError, ControlErrorKind};
+use crate::config::NodeSet;
 use crate::config::keys::{self, nearest};
 use crate::units::Size;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use undercroft_engine::control::Kind;
 use utoipa::ToSchema;
 
@@ -44,6 +46,9 @@ pub struct NodeStatus {
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share, if that is set here.
     pub controller: Option<String>,
+    /// Rises whenever what is set for it changes, by whomever; its `ETag`.
+    #[serde(default)]
+    pub version: u64,
     /// What it has when everybody wants all they can get.
     pub entitled_bytes: u64,
     /// What it has.
@@ -64,8 +69,58 @@ pub struct NodeStatus {
     pub curve_of_policy: bool,
 }
 
+/// What is set for a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeSettings {
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it, as it is set; what its disks need at least is not in it.
+    pub floor_bytes: u64,
+    /// What it never has more of.
+    pub ceiling_bytes: Option<u64>,
+    /// Who divides its share, if that is set here.
+    pub controller: Option<String>,
+    /// A disk: its share, if that is fixed.
+    pub size_bytes: Option<u64>,
+    /// The version of all this.
+    pub version: u64,
+}
+
+impl NodeSettings {
+    /// As it is set in a plan.
+    pub fn new(set: &NodeSet, version: u64) -> Self {
+        Self {
+            weight: set.weight,
+            floor_bytes: set.floor_bytes,
+            ceiling_bytes: set.ceiling_bytes,
+            controller: set.controller.map(|c| c.name().to_string()),
+            size_bytes: set.fixed_bytes,
+            version,
+        }
+    }
+}
+
+impl fmt::Display for NodeSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ceiling = self.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
+        write!(f, "weight {}, floor {}, ceiling {ceiling}", self.weight, Size(self.floor_bytes))?;
+        self.size_bytes.iter().try_for_each(|s| write!(f, ", size {}", Size(*s)))?;
+        self.controller.iter().try_for_each(|c| write!(f, ", divided by {c}"))
+    }
+}
+
+/// A node that was changed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeChanged {
+    /// How it is now.
+    #[serde(flatten)]
+    pub node: NodeStatus,
+    /// What was set until then.
+    pub previous: NodeSettings,
+}
+
 /// A part of the store that changed hands, or a finding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShareEvent {
     /// Rises by one with every event.
     pub sequence: u64,
@@ -94,6 +149,8 @@ pub struct NodeChange {
     pub ceiling_bytes: Option<Option<u64>>,
     /// New controller of its share; as above it.
     pub controller: Option<Option<Kind>>,
+    /// What is `None` goes back to what holds where nothing is set.
+    pub replace: bool,
 }
 
 /// What to change on a node; what is absent stays.
@@ -122,6 +179,43 @@ pub struct NodeChangeBody {
 /// # Errors
 /// `Invalid`, with the field and the remedy.
 pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
+    let change = parse_settings(bytes)?;
+    if change == NodeChange::default() {
+        return Err(invalid("nothing is to be changed".into(), "give weight, floor, ceiling or controller"));
+    }
+    Ok(change)
+}
+
+/// Reads the body of `PUT /v1/nodes/{name}`: everything that is set, the rest as where nothing is.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_whole_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
+    Ok(NodeChange { replace: true, ..parse_settings(bytes)? })
+}
+
+/// Reads an `If-Match`: versions of which one has to be the current one; `None` if any is good (`*`).
+///
+/// # Errors
+/// `Invalid` if there is something else than versions in it.
+pub fn parse_if_match(text: &str) -> Result<Option<Vec<u64>>, ControlError> {
+    if text.trim() == "*" {
+        return Ok(None);
+    }
+    let version = |tag: &str| {
+        let tag = tag.trim();
+        tag.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(tag).parse::<u64>().ok()
+    };
+    text.split(',').map(version).collect::<Option<Vec<u64>>>().map(Some).ok_or_else(|| {
+        let shown: String = text.chars().take(60).collect();
+        invalid(
+            format!("If-Match: {shown} is no version of a node"),
+            "send the ETag of an answer about it as it was, or *",
+        )
+    })
+}
+
+fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
     let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller"])?;
     let most = u64::from(keys::WEIGHT_MAX);
     let weight = match body.weight {
@@ -149,14 +243,55 @@ pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
             invalid(format!("unknown controller \"{shown}\""), &remedy)
         })?)),
     };
-    let change = NodeChange { weight, floor_bytes: body.floor.map(|s| s.0), ceiling_bytes, controller };
-    if change == NodeChange::default() {
-        return Err(invalid("nothing is to be changed".into(), "give weight, floor, ceiling or controller"));
+    Ok(NodeChange { weight, floor_bytes: body.floor.map(|s| s.0), ceiling_bytes, controller, replace: false })
+}
+
+/// Puts any bytes through the parsers of nodes, for the fuzzer.
+///
+/// # Panics
+/// If an error has no words, or a value breaks its bounds: that is a bug.
+pub fn check_bytes(data: &[u8]) {
+    let told = |e: ControlError| assert!(!e.error.is_empty() && !e.remedy.is_empty(), "an error without words");
+    let holds =
+        |c: &NodeChange| assert!(c.weight.is_none_or(|w| (1..=keys::WEIGHT_MAX).contains(&w)), "weight out of range");
+    match (parse_node(data), parse_whole_node(data)) {
+        (Ok(part), Ok(whole)) => {
+            holds(&part);
+            assert_eq!(NodeChange { replace: true, ..part }, whole, "PATCH and PUT read a body differently");
+        }
+        (Err(e), Ok(whole)) => {
+            assert_eq!(whole, NodeChange { replace: true, ..NodeChange::default() }, "only PUT takes this: {e}");
+            told(e);
+        }
+        (Ok(_), Err(e)) => panic!("only PATCH takes this: {e}"),
+        (Err(e), Err(also)) => {
+            told(e);
+            told(also);
+        }
     }
-    Ok(change)
+    match std::str::from_utf8(data).map(parse_if_match) {
+        Ok(Ok(versions)) => assert!(versions.is_none_or(|v| !v.is_empty()), "no version is enough"),
+        Ok(Err(e)) => told(e),
+        Err(_) => {}
+    }
 }
 
 impl ControlError {
+    /// Somebody else has changed the node since the version that was expected.
+    pub fn stale(name: &str, expected: &[u64], current: NodeSettings) -> Self {
+        let wanted: Vec<_> = expected.iter().map(ToString::to_string).collect();
+        let error = format!(
+            "what is set for \"{name}\" is not of version {} any more: {} (version {})",
+            wanted.join(" or "),
+            current,
+            current.version
+        );
+        let remedy = format!("nothing has been changed; look at that, then try again with version {}", current.version);
+        let mut e = Self::new(ControlErrorKind::Stale, error, remedy);
+        e.current = Some(Box::new(current));
+        e
+    }
+
     /// There is no node of that name among `known`; names the nearest one.
     pub fn no_node<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let shown: String = name.chars().take(160).collect();

@@ -9,9 +9,11 @@ use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
     DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NodeChange,
-    NodeStatus, PressureStatus, ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, ReloadReport, ScanStatus, ShareEvent,
+    SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
+use crate::ranges::RangeList;
 use crate::worker::DiskReport;
 use std::sync::Arc;
 use undercroft_cache::Shared;
@@ -91,7 +93,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
 }
 
 impl Service {
-    fn find(&self, name: &str) -> Result<Arc<ServedDisk>, ControlError> {
+    pub(super) fn find(&self, name: &str) -> Result<Arc<ServedDisk>, ControlError> {
         let disks = self.disks();
         disks.iter().find(|d| d.info().name == name).cloned().ok_or_else(|| {
             let names: Vec<String> = disks.iter().map(|d| d.info().name.clone()).collect();
@@ -199,12 +201,29 @@ impl Daemon for Service {
         self.shares_status()
     }
 
-    fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
-        self.events_of(name)
+    fn node(&self, name: &str) -> Result<NodeStatus, ControlError> {
+        self.node_status(&self.plan().node_name(name)?)
     }
 
-    fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError> {
-        self.set_node(name, &change)
+    fn share_events(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
+        self.events_of(name, within)
+    }
+
+    fn change_node(
+        &self,
+        name: &str,
+        change: NodeChange,
+        expected: Option<Vec<u64>>,
+    ) -> Result<NodeChanged, ControlError> {
+        self.set_node(name, &change, expected)
+    }
+
+    fn ranges(&self, disk: &str) -> Result<RangesStatus, ControlError> {
+        self.ranges_of(disk)
+    }
+
+    fn set_ranges(&self, list: RangeList) -> Result<RangesTaken, ControlError> {
+        self.take_ranges(&list)
     }
 
     fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {

@@ -9,12 +9,13 @@ use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
 use crate::frontend::socket::SocketAccess;
 use crate::frontend::vhost::{VhostOptions, VhostServer};
+use crate::ranges::DiskRanges;
 use crate::units::human_size;
 use crate::worker::{DiskHost, DiskReport, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, LayerId, OpId};
 use undercroft_host::IoBuf;
@@ -37,6 +38,8 @@ pub struct ServedDisk {
     layer: Option<LayerId>,
     vhost: Mutex<Option<VhostServer>>,
     detaching: AtomicBool,
+    /// What containers have of it.
+    ranges: Mutex<DiskRanges>,
 }
 
 /// What has to be known to open the image of a plan and put it on a worker.
@@ -115,6 +118,7 @@ impl ServedDisk {
             );
         }
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
+        let ranges = DiskRanges::new(&plan.name, info.geometry.size_bytes);
         let host = Arc::new(DiskHost { worker, disk: id });
         Ok(Self {
             info,
@@ -126,6 +130,7 @@ impl ServedDisk {
             layer,
             vhost: Mutex::new(None),
             detaching: AtomicBool::new(false),
+            ranges: Mutex::new(ranges),
         })
     }
 
@@ -137,6 +142,11 @@ impl ServedDisk {
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())
+    }
+
+    /// What containers have of it.
+    pub(super) fn ranges(&self) -> MutexGuard<'_, DiskRanges> {
+        self.ranges.lock().unwrap_or_else(|p| p.into_inner())
     }
 
     /// Its trust group, if it shares.

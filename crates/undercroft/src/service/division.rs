@@ -4,15 +4,17 @@
 
 use super::{Service, lock};
 use crate::config::{ServePlan, UNIT_BYTES};
-use crate::control::{ControlError, NodeChange, NodeStatus, ShareEvent, SharesStatus};
+use crate::control::{ControlError, NodeChange, NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use std::collections::BTreeMap;
-use undercroft_engine::control::{Kind, MissCurve};
+use undercroft_engine::control::{Event, Kind, MissCurve};
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
 
 impl Service {
     /// What every node of the tree has.
     pub(super) fn shares_status(&self) -> SharesStatus {
+        let mut versions = lock(&self.versions);
         let plan = self.plan();
+        versions.observe(&plan);
         let mut steward = lock(&self.steward);
         // What is set is shown at once, also before it is acted upon.
         let _ = steward.layout.follow(&plan);
@@ -40,6 +42,7 @@ impl Service {
                 floor_bytes: node.settings().floor * UNIT_BYTES,
                 ceiling_bytes: node.settings().ceiling.map(|c| c * UNIT_BYTES),
                 controller: controller_of(&plan, &name).map(|k| k.name().to_string()),
+                version: versions.of(&name).map_or(0, |s| s.version),
                 entitled_bytes: settings.get(id).share * UNIT_BYTES,
                 share_bytes: below.iter().map(|d| share(d)).sum(),
                 target_bytes: below.iter().map(|d| target(d)).sum(),
@@ -62,11 +65,18 @@ impl Service {
         }
     }
 
-    /// What moved to, from and within a node, oldest first; of all nodes for `host`.
-    pub(super) fn events_of(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
+    /// One of them, by its full name.
+    pub(super) fn node_status(&self, name: &str) -> Result<NodeStatus, ControlError> {
+        let found = self.shares_status().nodes.into_iter().find(|n| n.name == name);
+        found.ok_or_else(|| ControlError::no_node(name, []))
+    }
+
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. With `within`, only of what was divided
+    /// in that VM.
+    pub(super) fn events_of(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
         let plan = self.plan();
         let steward = lock(&self.steward);
-        let told = |e: &undercroft_engine::control::Event| ShareEvent {
+        let told = |e: &Event| ShareEvent {
             sequence: e.sequence,
             interval: e.interval,
             node: e.node.name.to_string(),
@@ -85,21 +95,36 @@ impl Service {
             let known = layout.groups().chain(layout.disks()).map(|(name, _)| name);
             return Err(ControlError::no_node(name, known));
         };
-        Ok(events.about(id).map(told).collect())
+        let tree = layout.tree();
+        let inside = within.map(|vm| layout.find(vm).map_or(Vec::new(), |vm| tree.below(vm)));
+        let of_it = |e: &&Event| inside.as_ref().is_none_or(|nodes| nodes.contains(&e.node.node));
+        Ok(events.about(id).filter(of_it).map(told).collect())
     }
 
-    /// Changes what is set for a node.
-    pub(super) fn set_node(&self, name: &str, change: &NodeChange) -> Result<NodeStatus, ControlError> {
-        {
-            let _change = lock(&self.change);
-            let plan = self.plan().with_node(name, change)?;
-            self.apply(&plan);
-            self.adopt(plan);
-            self.hurry_shares();
+    /// Changes what is set for a node, if it is of one of the versions that are expected.
+    pub(super) fn set_node(
+        &self,
+        name: &str,
+        change: &NodeChange,
+        expected: Option<Vec<u64>>,
+    ) -> Result<NodeChanged, ControlError> {
+        // Nobody else changes, attaches or reloads until this is done, and the answer is of what was done here.
+        let _change = lock(&self.change);
+        let now = self.plan();
+        let name = now.node_name(name)?;
+        let previous = {
+            let mut versions = lock(&self.versions);
+            versions.observe(&now);
+            versions.of(&name).unwrap_or_default()
+        };
+        if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
+            return Err(ControlError::stale(&name, &expected, previous));
         }
-        let name = self.plan().find(name).map_or(name.to_string(), |d| d.name.clone());
-        let found = self.shares_status().nodes.into_iter().find(|n| n.name == name);
-        found.ok_or_else(|| ControlError::no_node(&name, []))
+        let plan = now.with_node(&name, change)?;
+        self.apply(&plan);
+        self.adopt(plan);
+        self.hurry_shares();
+        Ok(NodeChanged { node: self.node_status(&name)?, previous })
     }
 }
 

@@ -8,8 +8,10 @@ mod disk;
 mod division;
 mod exports;
 mod memory;
+mod ranges;
 mod scan;
 mod shares;
+mod versions;
 
 pub use disk::ServedDisk;
 
@@ -99,6 +101,8 @@ pub struct Service {
     ksm_problem: Mutex<Option<String>>,
     /// Decides how the store is divided, and moves it.
     steward: Mutex<shares::Steward>,
+    /// Of what is set for each node. Taken before `plan` is read for it, so that it never sees an older one than before.
+    versions: Mutex<versions::Versions>,
     /// The thread that it runs on.
     steward_thread: Mutex<Option<JoinHandle<()>>>,
     /// The scanner of guests' memory, if there is one.
@@ -155,6 +159,7 @@ impl Service {
             ksm: Mutex::new(keeper),
             ksm_problem: Mutex::default(),
             steward: Mutex::default(),
+            versions: Mutex::default(),
             steward_thread: Mutex::default(),
             patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
