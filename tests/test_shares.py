@@ -162,3 +162,81 @@ def test_containers_share_what_their_vm_has(serve, scratch):
     assert nodes["web:d1"]["parent"] == "web/large"
     two_thirds = nodes["web:d1"]["entitled_bytes"] + nodes["web:d2"]["entitled_bytes"]
     assert two_thirds == nodes["web/large"]["entitled_bytes"]
+
+
+def test_goals_are_kept_and_what_they_take_is_said(two):
+    """A hit ratio that is asked for is reached and no more than it takes is given; goals that do not fit are told so."""
+    two.call("set", "host", "--controller", "target")
+    two.call("set", "web", "--goal", "hit 60%")
+    assert "hit 60%" in two.call("set", "web", "--weight", "100").stdout
+    loads = [
+        start_driver("run", two.nbd("web:root"), "--seconds", "180", "--depth", "8", "--length", "64MiB"),
+        start_driver("run", two.nbd("db:root"), "--seconds", "180", "--depth", "8"),
+    ]
+    try:
+        end = time.monotonic() + 2 * WITHIN_S
+        held = 0
+        while held < 3:
+            hits = 1 - misses_of_reads(two, "web:root", 2)
+            held = held + 1 if abs(hits - 0.6) <= 0.05 else 0
+            assert time.monotonic() < end, f"hits {hits:.3f}\n{two.call('why', 'web').stdout}"
+        assert "a hit ratio of 60.0 % takes web" in two.call("why", "web").stdout
+        two.call("set", "web", "--goal", "hit 99%")
+        two.call("set", "db:root", "--goal", "hit 99%")
+        two.call("set", "db", "--goal", "hit 99%")
+        end = time.monotonic() + WITHIN_S
+        while "all goals together" not in (why := two.call("why", "web").stdout):
+            assert time.monotonic() < end, why
+            time.sleep(0.5)
+        # degraded by weight: neither is starved for the other
+        until(two, "parts by weight", lambda n: all(n[vm]["share_bytes"] > 36 * images.MIB for vm in ("web", "db")))
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+
+
+def test_a_goal_for_latency_and_one_for_rate_are_weighed_by_what_was_measured(two):
+    """Reads that hit are faster than those that miss by far: a p99 between them takes nearly everything that is read, and a rate
+    that is reached already takes nothing."""
+    two.call("set", "host", "--controller", "target")
+    two.call("set", "web", "--goal", "p99 1us")
+    two.call("set", "db", "--goal", "iops 1")
+    loads = [start_driver("run", two.nbd(f"{vm}:root"), "--seconds", "180", "--length", "24MiB") for vm in ("web", "db")]
+    try:
+        # no hit is that fast, so no size is enough
+        end = time.monotonic() + WITHIN_S
+        while "out of reach" not in (why := two.call("why", "web").stdout):
+            assert time.monotonic() < end, why
+            time.sleep(0.5)
+        two.call("set", "web", "--goal", "p99 60s")
+        until(two, "everybody is content", lambda n: n["web"]["goal"] == "p99 1m" or n["web"]["goal"] == "p99 60s")
+        assert not [e for e in json.loads(two.call("why", "db", "--json").stdout) if "out of reach" in e["text"]]
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+
+
+def test_hints_hold_until_others_are_given(two):
+    """Of a disk that is not wanted nothing is kept, whoever reads it; afterwards it is a disk like others."""
+    cached = lambda: {d["name"]: d["cache"]["cached_bytes"] for d in two.status()["disks"]}["web:root"]  # noqa: E731
+    load = lambda: finish_driver(start_driver("run", two.nbd("web:root"), "--ops", "3000", "--length", "8MiB"))  # noqa: E731
+    load()
+    assert cached() > 4 * images.MIB
+    assert "hint dontneed" in two.call("set", "web:root", "--hint", "dontneed").stdout
+    load()
+    assert cached() == 0
+    (node,) = [n for n in json.loads(two.call("shares", "--json").stdout)["nodes"] if n["name"] == "web:root"]
+    assert node["hint"] == "dontneed"
+    two.call("set", "web:root", "--hint", "normal")
+    load()
+    assert cached() > 4 * images.MIB
+    for arguments, said in (
+        (("web:root", "--hint", "nouse"), 'did you mean "noreuse"?'),
+        (("web", "--hint", "random"), "hints are for disks"),
+        (("host", "--goal", "hit 9%"), "the host has no weight"),
+        (("web", "--goal", "fast"), "give `hit 90%`"),
+    ):
+        refused = two.call("set", *arguments, check=False)
+        assert refused.returncode == 1 and said in refused.stderr, refused.stderr

@@ -183,7 +183,9 @@ impl<P: Plant> Disk<P> {
     /// How the disk will be used from now on. What is kept stays, but for a disk of which nothing is to be kept: that goes
     /// with the next steps.
     pub(crate) fn set_hint(&mut self, hint: Hint, arena: &mut Store) {
-        self.hint = hint;
+        if std::mem::replace(&mut self.hint, hint) == hint {
+            return;
+        }
         // A place among the first to go takes memory that is promised only where contents are known.
         self.first_to_go = self.contents && hint.admission() == Admission::FirstToGo;
         let bytes = self.options.readahead_bytes;

@@ -58,6 +58,34 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// What was recorded since `earlier`, a state of the same histogram. The largest is not known, only its bucket.
+    #[must_use]
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let mut new = Histogram::new();
+        for (i, (now, then)) in self.buckets.iter().zip(&earlier.buckets).enumerate() {
+            new.buckets[i] = now.saturating_sub(*then);
+            if new.buckets[i] > 0 {
+                new.max_ns = bucket_max_ns(i).min(self.max_ns);
+            }
+        }
+        new.sum_ns = self.sum_ns.saturating_sub(earlier.sum_ns);
+        new
+    }
+
+    /// Mean of all of them, in nanoseconds; 0 if nothing was recorded.
+    pub fn mean_ns(&self) -> f64 {
+        let count = self.count();
+        if count == 0 { 0.0 } else { self.sum_ns as f64 / count as f64 }
+    }
+
+    /// The part that took longer than `ns`, 0 to 1, by buckets: a bucket that `ns` lies in counts as not longer.
+    pub fn part_above(&self, ns: u64) -> f64 {
+        let count = self.count();
+        let above: u64 =
+            self.filled().filter(|&(max, _)| max > ns && bucket_of(max) != bucket_of(ns)).map(|(_, n)| n).sum();
+        if count == 0 { 0.0 } else { above as f64 / count as f64 }
+    }
+
     /// How many latencies have been recorded.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -163,6 +191,22 @@ mod tests {
         assert!((500_000..=562_500).contains(&p50), "{p50}");
         assert_eq!(h.quantile_ns(1.0), 1_000_000);
         assert!(h.quantile_ns(0.0) >= 1000);
+    }
+
+    #[test]
+    fn what_came_since_and_how_much_of_it_took_longer() {
+        let mut h = Histogram::new();
+        h.record_n(50_000_000, 3);
+        let then = h.clone();
+        h.record_n(100_000, 90);
+        h.record_n(4_000_000, 10);
+        let new = h.since(&then);
+        assert_eq!((new.count(), new.sum_ns()), (100, 49_000_000));
+        assert_eq!(new.mean_ns(), 490_000.0);
+        assert!((4_000_000..4_600_000).contains(&new.max_ns()), "{}", new.max_ns());
+        assert_eq!((new.part_above(1_000_000), new.part_above(10_000), new.part_above(5_000_000)), (0.1, 1.0, 0.0));
+        let none = h.since(&h);
+        assert_eq!((none.mean_ns(), none.part_above(0)), (0.0, 0.0));
     }
 
     #[test]

@@ -333,7 +333,7 @@ pub enum AttachForm {
 /// `undercroft set`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
-    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "ranges"]))]
+    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "ranges"]))]
 #[command(
     override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       undercroft set [OPTIONS] --ranges FILE"
 )]
@@ -356,6 +356,12 @@ Examples:
     undercroft set host --controller static
     undercroft set web --controller utility
 
+  What a VM, a container or a disk is to reach, where `target` divides (`undercroft why NAME` says what it takes), and
+  how a disk will be used:
+    undercroft set host --controller target
+    undercroft set web --goal 'hit 90%'
+    undercroft set web:backup --hint noreuse
+
   Only if nobody else has changed it since it was of that version (`undercroft shares --json`):
     undercroft set web/shop --weight 200 --if-version 1795345244123
 
@@ -373,7 +379,7 @@ pub struct SetArgs {
     #[arg(value_name = "NAME", required_unless_present_any = ["memory", "ranges"], conflicts_with_all = ["memory", "ranges"])]
     pub disk: Option<String>,
     /// Memory that the whole store may hold at most, metadata included; without a disk
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller", "goal", "hint"])]
     pub memory: Option<Size>,
     /// Fixed share of the store for a disk, metadata included
     #[arg(long, value_name = "SIZE")]
@@ -390,12 +396,19 @@ pub struct SetArgs {
     /// Who divides its share: static, donor, utility, target, paper; `inherit`: as above it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "policy", "poll"])]
     pub controller: Option<String>,
+    /// What it is to reach, where `target` divides: "hit 90%", "p99 2ms", "iops 5000"; `none` takes it away
+    #[arg(long, value_name = "GOAL", conflicts_with_all = ["size", "policy", "poll"])]
+    pub goal: Option<String>,
+    /// How a disk will be used, as in posix_fadvise, for all accesses to come: normal, sequential, random, noreuse,
+    /// dontneed, willneed
+    #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "policy", "poll"])]
+    pub hint: Option<String>,
     /// Change it only if what is set is still of this version
     #[arg(long, value_name = "N", conflicts_with_all = ["size", "policy", "poll", "memory", "ranges"])]
     pub if_version: Option<u64>,
     /// Lists of ranges that containers have of disks; `-` is standard input, and each list is sent as it comes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller"])]
+          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint"])]
     pub ranges: Option<PathBuf>,
     /// Replacement policy
     #[arg(long, value_name = "POLICY", ignore_case = true,

@@ -40,7 +40,8 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(file) = &args.ranges {
         return super::ranges::set(file, &socket, out);
     }
-    if args.weight.is_some() || args.floor.is_some() || args.ceiling.is_some() || args.controller.is_some() {
+    let texts = [&args.ceiling, &args.controller, &args.goal, &args.hint];
+    if args.weight.is_some() || args.floor.is_some() || texts.iter().any(|t| t.is_some()) {
         return super::shares::set(args, &socket, out);
     }
     let name = full_name(&socket, args.disk.as_deref().unwrap_or_default())?;

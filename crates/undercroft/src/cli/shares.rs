@@ -12,6 +12,7 @@ use crate::units::{Size, human_size};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
 use std::path::Path;
+use undercroft_engine::shares::Hint;
 
 /// Runs `undercroft shares`.
 ///
@@ -122,14 +123,18 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
         floor: args.floor,
         ceiling: args.ceiling.clone(),
         controller: args.controller.clone(),
+        goal: args.goal.clone(),
+        hint: args.hint.clone(),
     };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
     let done: NodeChanged = client::change_node(socket, &node_path(name), body, args.if_version)?;
     let NodeChanged { node, previous } = done;
     let controller = node.controller.map_or(String::new(), |c| format!(", divided by {c}"));
     let ceiling = node.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
+    let goal = node.goal.map_or(String::new(), |g| format!(", goal {g}"));
+    let hint = node.hint.filter(|h| *h != Hint::Normal.name()).map_or(String::new(), |h| format!(", hint {h}"));
     out.line(&format!(
-        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}; entitled to {}, has {}; version {}",
+        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{hint}; entitled to {}, has {}; version {}",
         node.level,
         node.name,
         node.weight,

@@ -3,6 +3,7 @@
 //! Owns the arithmetic of reload and resize, so that the daemon only carries out. Never does anything itself.
 //! Invariant: applying `difference(old, new)` to `old` keeps the shares within the memory at the end.
 
+use super::goal::GoalPlan;
 use super::keys::{SHARE_BYTES_MIN, WEIGHT_DEFAULT};
 use super::plan::{DaemonPlan, DiskPlan, LogLevel, NodePlan, ServePlan, VmControl};
 use super::shares;
@@ -10,6 +11,7 @@ use crate::control::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use crate::units::Size;
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_engine::control::Kind;
+use undercroft_engine::shares::Hint;
 
 /// What leads from one plan to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,10 @@ pub struct NodeSet {
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share, if that is set here.
     pub controller: Option<Kind>,
+    /// What it is to reach.
+    pub goal: Option<GoalPlan>,
+    /// A disk: how it will be used.
+    pub hint: Option<Hint>,
     /// A disk: its share, if that is fixed.
     pub fixed_bytes: Option<u64>,
 }
@@ -89,6 +95,7 @@ impl ServePlan {
             merged.weight = disk.weight;
             merged.floor_bytes = disk.floor_bytes;
             merged.ceiling_bytes = disk.ceiling_bytes;
+            (merged.goal, merged.hint) = (disk.goal, disk.hint);
             merged.container.clone_from(&disk.container);
             merged.policy = disk.policy;
             merged.poll = disk.poll;
@@ -196,9 +203,11 @@ impl ServePlan {
         let invalid = |error: String, remedy: &str| ControlError::new(ControlErrorKind::Invalid, error, remedy);
         let (mut plan, groups) = (self.clone(), self.groups());
         if name == "host" {
-            if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None) {
+            if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None)
+                || (change.goal, change.hint) != (None, None)
+            {
                 let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
-                return Err(invalid("the host has no weight, floor or ceiling".into(), remedy));
+                return Err(invalid("the host has no weight, floor, ceiling, goal or hint".into(), remedy));
             }
             plan.shares.controller = change.controller.flatten().unwrap_or_default();
             return Ok(plan);
@@ -212,11 +221,22 @@ impl ServePlan {
                 let remedy = "set it for its container, its VM or the host";
                 return Err(invalid(format!("disk \"{name}\" has nothing below it to divide its share among"), remedy));
             }
+            disk.goal = change.goal.unwrap_or(if rest { None } else { disk.goal });
+            disk.hint = change.hint.unwrap_or(if rest { Hint::Normal } else { disk.hint });
+            if (change.goal, change.hint) != (None, None)
+                && (change.weight, change.floor_bytes, change.ceiling_bytes) == (None, None, None)
+                && !rest
+            {
+                return Ok(plan);
+            }
             disk.weight = change.weight.unwrap_or(if rest { WEIGHT_DEFAULT } else { disk.weight });
             disk.floor_bytes = change.floor_bytes.unwrap_or(if rest { 0 } else { disk.floor_bytes });
             disk.ceiling_bytes = change.ceiling_bytes.unwrap_or(if rest { None } else { disk.ceiling_bytes });
             disk.share_fixed = false;
         } else {
+            if change.hint.is_some() {
+                return Err(invalid(format!("\"{name}\" is no disk, and hints are for disks"), "give its disks hints"));
+            }
             let at = plan.nodes.iter().position(|n| n.name == *name).unwrap_or_else(|| {
                 plan.nodes.push(NodePlan::new(name));
                 plan.nodes.len() - 1
@@ -227,6 +247,7 @@ impl ServePlan {
             node.floor_bytes = change.floor_bytes.unwrap_or(had.floor_bytes);
             node.ceiling_bytes = change.ceiling_bytes.unwrap_or(had.ceiling_bytes);
             node.controller = change.controller.unwrap_or(had.controller);
+            node.goal = change.goal.unwrap_or(had.goal);
         }
         shares::divide_from(&mut plan, &self.disks).map_err(|m| invalid(m.error, &m.remedy))?;
         Ok(plan)
@@ -254,6 +275,8 @@ impl ServePlan {
             floor_bytes: d.floor_bytes,
             ceiling_bytes: d.ceiling_bytes,
             controller: None,
+            goal: d.goal,
+            hint: Some(d.hint),
             fixed_bytes: d.share_fixed.then_some(d.share_bytes),
         };
         let of_group = |n: &NodePlan| NodeSet {
@@ -261,6 +284,8 @@ impl ServePlan {
             floor_bytes: n.floor_bytes,
             ceiling_bytes: n.ceiling_bytes,
             controller: n.controller,
+            goal: n.goal,
+            hint: None,
             fixed_bytes: None,
         };
         let host = NodeSet { controller: Some(self.shares.controller), ..of_group(&NodePlan::new("host")) };
@@ -324,6 +349,8 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         floor_bytes: _,
         ceiling_bytes: _,
         container: _,
+        goal: _,
+        hint: _,
         readahead_bytes,
         write_allocate,
         exclusive,

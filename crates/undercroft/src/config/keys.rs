@@ -460,6 +460,14 @@ const NODE_CONTROLLER: Key = key!(
     "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
 );
 
+const NODE_GOAL: Key = key!(
+    "goal",
+    "text",
+    "none",
+    "`hit 90%`, `p99 2ms`, `iops 5000`",
+    "What it is to reach, where `target` divides the share of what it belongs to: a part of the blocks read, a time that 99 of 100 reads take at most, or reads a second. `undercroft why` says what it takes, and whether there is enough. Can change live."
+);
+
 /// `[[vm]]`.
 pub const VM: Section = Section {
     header: "[[vm]]",
@@ -478,6 +486,7 @@ pub const VM: Section = Section {
         NODE_FLOOR,
         NODE_CEILING,
         NODE_CONTROLLER,
+        NODE_GOAL,
         key!(
             "container",
             "tables",
@@ -525,6 +534,7 @@ pub const CONTAINER: Section = Section {
         NODE_FLOOR,
         NODE_CEILING,
         NODE_CONTROLLER,
+        NODE_GOAL,
     ],
 };
 
@@ -538,7 +548,7 @@ pub const SHARES: Section = Section {
             "text",
             "`utility`",
             "`static`, `donor`, `utility`, `target`, `paper`",
-            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`undercroft set`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
+            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`goal`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
         ),
         key!(
             "interval",
@@ -615,6 +625,14 @@ pub const DISK: Section = Section {
         ),
         NODE_FLOOR,
         NODE_CEILING,
+        NODE_GOAL,
+        key!(
+            "hint",
+            "text",
+            "`normal`",
+            "`normal`, `sequential`, `random`, `noreuse`, `dontneed`, `willneed`",
+            "How it will be used, as in posix_fadvise, for all accesses to come. `sequential`: read-ahead twice as far, and its blocks are the first to go; `random`: no read-ahead; `noreuse`: its blocks are the first to go; `dontneed`: nothing is kept; `willneed`: it has its share before its misses show the need. Can change live."
+        ),
         key!(
             "container",
             "text",

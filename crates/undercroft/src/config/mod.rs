@@ -5,6 +5,7 @@
 //! `plan`). Invariant: no text makes it panic, and a bad one gets all its problems named at once.
 
 pub mod change;
+pub mod goal;
 pub mod images;
 pub mod images_only;
 mod kernel;
@@ -20,6 +21,7 @@ pub mod shares;
 pub mod spec;
 
 pub use change::{NodeSet, PlanChange};
+pub use goal::GoalPlan;
 pub use machine::Machine;
 pub use plan::{
     DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, NodePlan, Overrides, ScanPlan, ServePlan,

@@ -2,12 +2,14 @@
 //!
 //! Owns the checks of one node by itself. Never divides: `shares` does, and finds what does not fit together.
 
+use super::goal::{GOALS, GoalPlan};
 use super::keys::{self, WEIGHT_DEFAULT, WEIGHT_MAX};
 use super::plan::{NodePlan, SharesPlan, VmControl};
 use super::resolve::{Resolver, clip};
 use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec, VmControlSpec};
 use crate::units::{Size, Time};
 use undercroft_engine::control::Kind;
+use undercroft_engine::shares::Hint;
 
 impl Resolver<'_> {
     /// `[shares]`.
@@ -68,7 +70,29 @@ impl Resolver<'_> {
             floor_bytes: spec.floor.map_or(0, |s| s.0),
             ceiling_bytes: spec.ceiling.map(|s| s.0),
             controller: self.controller(&spec.lines, &place, spec.controller.as_deref()),
+            goal: self.goal(&spec.lines, &place, spec.goal.as_deref()),
         }
+    }
+
+    /// What a node is to reach.
+    pub(super) fn goal(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<GoalPlan> {
+        let goal = text?.parse::<GoalPlan>();
+        goal.map_err(|error| {
+            let (error, remedy) = error.split_once("; ").unwrap_or((&error, GOALS));
+            self.error(lines.get("goal").copied(), place, format!("goal: {error}"), remedy);
+        })
+        .ok()
+    }
+
+    /// How a disk will be used.
+    pub(super) fn hint(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Hint {
+        let Some(text) = text else { return Hint::Normal };
+        text.parse().unwrap_or_else(|_| {
+            let known = Hint::ALL.map(Hint::name).join(", ");
+            let error = format!("unknown hint \"{}\"", clip(text));
+            self.error(lines.get("hint").copied(), place, error, format!("known are {known}"));
+            Hint::Normal
+        })
     }
 
     /// Whether a name can be one: it stands in paths of sockets, in `VM:DISK` and in `VM/CONTAINER`.

@@ -3,6 +3,7 @@
 //! Owns plain data. Never an `Option` that means "default". Invariants, once resolved: disk names are unique, so are
 //! socket paths; the shares of all disks together fit into the memory of the store.
 
+use super::goal::GoalPlan;
 use crate::backend::ImageSpec;
 use crate::ksm::KsmPlan;
 use crate::pressure::PressurePlan;
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use undercroft_engine::control::Kind;
+use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// Everything `serve` needs, however it was asked for.
@@ -63,6 +65,8 @@ pub struct NodePlan {
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share; as above it if `None`.
     pub controller: Option<Kind>,
+    /// What it is to reach.
+    pub goal: Option<GoalPlan>,
 }
 
 /// The scan of guests' memory.
@@ -246,6 +250,10 @@ pub struct DiskPlan {
     pub floor_bytes: u64,
     /// What it never has more of, in bytes.
     pub ceiling_bytes: Option<u64>,
+    /// What it is to reach.
+    pub goal: Option<GoalPlan>,
+    /// How it will be used.
+    pub hint: Hint,
     /// The container of its VM that it belongs to.
     pub container: Option<String>,
     /// Read-ahead at most, in bytes; 0 is off.
@@ -272,7 +280,7 @@ impl NodePlan {
     /// A VM or a container for which nothing is set.
     pub fn new(name: &str) -> Self {
         let weight = super::keys::WEIGHT_DEFAULT;
-        Self { name: name.to_string(), weight, floor_bytes: 0, ceiling_bytes: None, controller: None }
+        Self { name: name.to_string(), weight, floor_bytes: 0, ceiling_bytes: None, controller: None, goal: None }
     }
 }
 

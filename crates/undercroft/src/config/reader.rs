@@ -299,6 +299,8 @@ impl Reader {
             weight: t.number("weight"),
             floor: t.size("floor"),
             ceiling: t.size("ceiling"),
+            goal: t.text("goal"),
+            hint: t.text("hint"),
             container: t.text("container"),
             readahead: t.size("readahead"),
             write_allocate: t.boolean("write_allocate"),
@@ -395,10 +397,12 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
             floor: self.size("floor"),
             ceiling: self.size("ceiling"),
             controller: self.text("controller"),
+            goal: self.text("goal"),
             lines: self.lines.clone(),
         };
-        let NodeSpec { weight, floor, ceiling, controller, .. } = &node;
-        (weight.is_some() || floor.is_some() || ceiling.is_some() || controller.is_some()).then_some(node)
+        let NodeSpec { weight, floor, ceiling, controller, goal, .. } = &node;
+        let set = weight.is_some() || floor.is_some() || ceiling.is_some() || controller.is_some() || goal.is_some();
+        set.then_some(node)
     }
 
     fn boolean(&mut self, key: &'static str) -> Option<bool> {

@@ -494,6 +494,8 @@ impl<'m> Resolver<'m> {
             weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
             floor_bytes: spec.floor.map_or(0, |s| s.0),
             ceiling_bytes: spec.ceiling.map(|s| s.0),
+            goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
+            hint: self.hint(&spec.lines, place, spec.hint.as_deref()),
             container: self.container(at("container"), place, spec),
             readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
             write_allocate: spec.write_allocate.unwrap_or(true),

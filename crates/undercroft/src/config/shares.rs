@@ -206,6 +206,7 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             weight: disk.weight,
             floor: fixed.unwrap_or(units(disk.floor_bytes)).max(least),
             ceiling: fixed.or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
+            hint: disk.hint,
             ..Settings::default()
         };
         // What every disk needs, and what was promised to one by its size, is taken before anything is divided.

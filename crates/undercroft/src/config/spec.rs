@@ -184,6 +184,8 @@ pub struct NodeSpec {
     pub ceiling: Option<Size>,
     /// `controller`.
     pub controller: Option<String>,
+    /// `goal`.
+    pub goal: Option<String>,
     /// Lines of the keys.
     pub lines: Lines,
 }
@@ -233,6 +235,14 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "2GiB")]
     pub ceiling: Option<Size>,
+    /// What it is to reach, where `target` divides: `hit 90%`, `p99 2ms` or `iops 5000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "p99 2ms")]
+    pub goal: Option<String>,
+    /// How it will be used: `normal`, `sequential`, `random`, `noreuse`, `dontneed` or `willneed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "normal")]
+    pub hint: Option<String>,
     /// The container of its VM that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,

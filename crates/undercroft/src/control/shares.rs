@@ -4,12 +4,14 @@
 
 use super::body::{invalid, parse};
 use super::{ControlError, ControlErrorKind};
-use crate::config::NodeSet;
+use crate::config::goal::GOALS;
 use crate::config::keys::{self, nearest};
+use crate::config::{GoalPlan, NodeSet};
 use crate::units::Size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use undercroft_engine::control::Kind;
+use undercroft_engine::shares::Hint;
 use utoipa::ToSchema;
 
 /// How the store is divided.
@@ -46,6 +48,12 @@ pub struct NodeStatus {
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share, if that is set here.
     pub controller: Option<String>,
+    /// What it is to reach: `hit 90%`, `p99 2ms` or `iops 5000`.
+    #[serde(default)]
+    pub goal: Option<String>,
+    /// A disk: how it will be used.
+    #[serde(default)]
+    pub hint: Option<String>,
     /// Rises whenever what is set for it changes, by whomever; its `ETag`.
     #[serde(default)]
     pub version: u64,
@@ -80,6 +88,12 @@ pub struct NodeSettings {
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share, if that is set here.
     pub controller: Option<String>,
+    /// What it is to reach.
+    #[serde(default)]
+    pub goal: Option<String>,
+    /// A disk: how it will be used.
+    #[serde(default)]
+    pub hint: Option<String>,
     /// A disk: its share, if that is fixed.
     pub size_bytes: Option<u64>,
     /// The version of all this.
@@ -94,6 +108,8 @@ impl NodeSettings {
             floor_bytes: set.floor_bytes,
             ceiling_bytes: set.ceiling_bytes,
             controller: set.controller.map(|c| c.name().to_string()),
+            goal: set.goal.map(|g| g.to_string()),
+            hint: set.hint.map(|h| h.to_string()),
             size_bytes: set.fixed_bytes,
             version,
         }
@@ -105,7 +121,9 @@ impl fmt::Display for NodeSettings {
         let ceiling = self.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
         write!(f, "weight {}, floor {}, ceiling {ceiling}", self.weight, Size(self.floor_bytes))?;
         self.size_bytes.iter().try_for_each(|s| write!(f, ", size {}", Size(*s)))?;
-        self.controller.iter().try_for_each(|c| write!(f, ", divided by {c}"))
+        self.controller.iter().try_for_each(|c| write!(f, ", divided by {c}"))?;
+        self.goal.iter().try_for_each(|g| write!(f, ", goal {g}"))?;
+        self.hint.iter().filter(|h| *h != Hint::Normal.name()).try_for_each(|h| write!(f, ", hint {h}"))
     }
 }
 
@@ -149,6 +167,10 @@ pub struct NodeChange {
     pub ceiling_bytes: Option<Option<u64>>,
     /// New controller of its share; as above it.
     pub controller: Option<Option<Kind>>,
+    /// New goal; none.
+    pub goal: Option<Option<GoalPlan>>,
+    /// A disk: how it will be used.
+    pub hint: Option<Hint>,
     /// What is `None` goes back to what holds where nothing is set.
     pub replace: bool,
 }
@@ -172,6 +194,14 @@ pub struct NodeChangeBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "utility")]
     pub controller: Option<String>,
+    /// New goal, where `target` divides: `hit 90%`, `p99 2ms` or `iops 5000`; `none` takes it away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "p99 2ms")]
+    pub goal: Option<String>,
+    /// A disk: how it will be used: `normal`, `sequential`, `random`, `noreuse`, `dontneed` or `willneed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "sequential")]
+    pub hint: Option<String>,
 }
 
 /// Reads the body of `PATCH /v1/nodes/{name}`.
@@ -181,7 +211,10 @@ pub struct NodeChangeBody {
 pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
     let change = parse_settings(bytes)?;
     if change == NodeChange::default() {
-        return Err(invalid("nothing is to be changed".into(), "give weight, floor, ceiling or controller"));
+        return Err(invalid(
+            "nothing is to be changed".into(),
+            "give weight, floor, ceiling, controller, goal or hint",
+        ));
     }
     Ok(change)
 }
@@ -216,7 +249,7 @@ pub fn parse_if_match(text: &str) -> Result<Option<Vec<u64>>, ControlError> {
 }
 
 fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
-    let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller"])?;
+    let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller", "goal", "hint"])?;
     let most = u64::from(keys::WEIGHT_MAX);
     let weight = match body.weight {
         Some(w) if !(1..=most).contains(&w) => {
@@ -243,7 +276,27 @@ fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
             invalid(format!("unknown controller \"{shown}\""), &remedy)
         })?)),
     };
-    Ok(NodeChange { weight, floor_bytes: body.floor.map(|s| s.0), ceiling_bytes, controller, replace: false })
+    let goal = match body.goal.as_deref() {
+        None => None,
+        Some("none") => Some(None),
+        Some(text) => {
+            let goal = text.parse::<GoalPlan>().map_err(|e| {
+                let (error, remedy) = e.split_once("; ").unwrap_or((&e, GOALS));
+                invalid(format!("goal: {error}"), &format!("{remedy}, or `none`"))
+            })?;
+            Some(Some(goal))
+        }
+    };
+    let hint = body.hint.as_deref().map(|text| {
+        text.parse::<Hint>().map_err(|_| {
+            let shown: String = text.chars().take(60).collect();
+            let known = Hint::ALL.map(Hint::name);
+            let near = nearest(text, known).map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
+            invalid(format!("unknown hint \"{shown}\""), &format!("{near}known are {}", known.join(", ")))
+        })
+    });
+    let floor_bytes = body.floor.map(|s| s.0);
+    Ok(NodeChange { weight, floor_bytes, ceiling_bytes, controller, goal, hint: hint.transpose()?, replace: false })
 }
 
 /// Puts any bytes through the parsers of nodes, for the fuzzer.

@@ -101,10 +101,14 @@ impl ServedDisk {
             Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
             None => human_size(geometry.size_bytes),
         };
-        let (options, name, poll_ns) =
-            (options(&plan, &geometry, capacity_blocks, group), plan.name.clone(), plan.poll.as_nanos() as u64);
+        let options = options(&plan, &geometry, capacity_blocks, group);
+        let (name, hint, poll_ns) = (plan.name.clone(), plan.hint, plan.poll.as_nanos() as u64);
         let id = worker
-            .call(move |w| w.add_disk(name, backend, options, poll_ns))
+            .call(move |w| {
+                let id = w.add_disk(name, backend, options, poll_ns)?;
+                w.core().set_hint(id, hint);
+                Ok(id)
+            })
             .map_err(|_| ServiceError::Stopping)?
             .map_err(|source| ServiceError::Attach { disk: plan.name.clone(), source })?;
         if let Some(base) = base

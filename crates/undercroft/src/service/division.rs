@@ -3,7 +3,7 @@
 //! Owns the way from the steward's numbers to the API's. Never moves anything: `shares` does.
 
 use super::{Service, lock};
-use crate::config::{ServePlan, UNIT_BYTES};
+use crate::config::{GoalPlan, ServePlan, UNIT_BYTES};
 use crate::control::{ControlError, NodeChange, NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use std::collections::BTreeMap;
 use undercroft_engine::control::{Event, Kind, MissCurve};
@@ -42,6 +42,8 @@ impl Service {
                 floor_bytes: node.settings().floor * UNIT_BYTES,
                 ceiling_bytes: node.settings().ceiling.map(|c| c * UNIT_BYTES),
                 controller: controller_of(&plan, &name).map(|k| k.name().to_string()),
+                goal: goal_of(&plan, &name).map(|g| g.to_string()),
+                hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.hint.to_string()),
                 version: versions.of(&name).map_or(0, |s| s.version),
                 entitled_bytes: settings.get(id).share * UNIT_BYTES,
                 share_bytes: below.iter().map(|d| share(d)).sum(),
@@ -138,4 +140,12 @@ fn controller_of(plan: &ServePlan, name: &str) -> Option<Kind> {
         return Some(plan.shares.controller);
     }
     plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller)
+}
+
+/// The goal set for a node itself; of a disk and a VM of one name, the VM's.
+fn goal_of(plan: &ServePlan, name: &str) -> Option<GoalPlan> {
+    match plan.nodes.iter().find(|n| n.name == name) {
+        Some(node) => node.goal,
+        None => plan.find(name).and_then(|d| d.goal),
+    }
 }

@@ -296,12 +296,13 @@ impl Service {
         wanted.sort_by_key(|(_, p)| p.share_bytes > share_now(&p.name));
         for (disk, p) in wanted {
             let (id, blocks) = (disk.id(), capacity_blocks(p));
-            let (policy, poll_ns) = (p.policy, p.poll.as_nanos() as u64);
+            let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
             let result = disk.host().worker.call(move |w| {
                 w.set_poll(id, poll_ns);
                 if w.core().policy(id) != Some(policy) {
                     w.core().set_policy(id, policy);
                 }
+                w.core().set_hint(id, hint);
                 w.core().set_capacity(id, blocks)
             });
             if let Ok(Err(e)) = result {

@@ -5,11 +5,12 @@
 //! any time: nobody grows before somebody else has given; fixed shares stay.
 
 use super::{ServedDisk, Service, capacity_blocks, lock};
-use crate::config::{Layout, ServePlan, UNIT_BYTES};
+use crate::config::{GoalPlan, Layout, ServePlan, UNIT_BYTES};
+use crate::worker::{Latencies, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use undercroft_cache::{Core, DiskId};
+use undercroft_cache::DiskId;
 use undercroft_engine::Telemetry;
 use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
 
@@ -40,6 +41,8 @@ pub(super) struct Steward {
     /// What each disk is to have, by name, in units.
     pub(super) targets: BTreeMap<String, u64>,
     pub(super) measured: HashMap<String, Measured>,
+    /// Latencies of each disk when the last interval ended.
+    latencies: HashMap<String, Latencies>,
     /// When the last interval ended.
     pub(super) since: Option<Instant>,
     /// Whether shares are on their way.
@@ -51,6 +54,7 @@ pub(super) struct Steward {
 
 /// What a worker says of a disk at the end of an interval.
 struct Answer {
+    latencies: Latencies,
     telemetry: Option<Telemetry>,
     held_bytes: u64,
     fixed_bytes: u64,
@@ -106,7 +110,7 @@ impl Service {
             return;
         }
         steward.problem = None;
-        steward.measured = self.measure_disks(plan, elapsed);
+        self.measure_disks(steward, plan, elapsed);
         for (name, m) in &steward.measured {
             // What its operations may take is never lent.
             steward.layout.raise_floor(name, m.fixed_units);
@@ -115,7 +119,12 @@ impl Service {
         let tree = layout.tree();
         governor.set(tree.root(), Some(plan.shares.controller));
         for (name, id) in layout.groups() {
-            governor.set(id, plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller));
+            let node = plan.nodes.iter().find(|n| n.name == name);
+            governor.set(id, node.and_then(|n| n.controller));
+            governor.set_goal(id, node.and_then(|n| n.goal).map(GoalPlan::goal));
+        }
+        for (name, id) in layout.disks() {
+            governor.set_goal(id, plan.find(name).and_then(|d| d.goal).map(GoalPlan::goal));
         }
         let mut leaves = Vec::with_capacity(measured.len());
         for (name, m) in measured.iter() {
@@ -130,11 +139,17 @@ impl Service {
     }
 
     /// What every disk did since this was asked last.
-    fn measure_disks(&self, plan: &ServePlan, elapsed: Duration) -> HashMap<String, Measured> {
+    fn measure_disks(&self, steward: &mut Steward, plan: &ServePlan, elapsed: Duration) {
         let most = plan.store.memory_bytes / UNIT_BYTES;
-        let answers = self.ask_disks(move |core, id| answer(core, id, most));
-        let named = |(disk, a): (Arc<ServedDisk>, Answer)| Some((disk.info().name.clone(), a.measured(elapsed)?));
-        answers.into_iter().filter_map(named).collect()
+        let before = std::mem::take(&mut steward.latencies);
+        steward.measured.clear();
+        for (disk, answer) in self.ask_disks(move |w, id| answer(w, id, most)) {
+            let Some(answer) = answer else { continue };
+            let name = &disk.info().name;
+            let times = Times::between(before.get(name), &answer.latencies, elapsed, p99_for(plan, name));
+            steward.latencies.insert(name.clone(), answer.latencies.clone());
+            steward.measured.extend(answer.measured(&times).map(|m| (name.clone(), m)));
+        }
     }
 
     /// Moves what is to be moved, by one step.
@@ -142,7 +157,10 @@ impl Service {
         let total = plan.store.memory_bytes / UNIT_BYTES;
         let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
         let (mut moving, mut positions) = (Vec::new(), Vec::new());
-        for (disk, held) in self.ask_disks(|core, id| core.bytes_for(id, core.stats(id).charged_blocks)) {
+        for (disk, held) in self.ask_disks(|w, id| {
+            let core = w.core();
+            core.bytes_for(id, core.stats(id).charged_blocks)
+        }) {
             let Some(&at) = places.get(disk.info().name.as_str()) else { continue };
             let p = &plan.disks[at];
             let share = p.share_bytes / UNIT_BYTES;
@@ -174,14 +192,14 @@ impl Service {
     /// What the cores say of their disks: one call for each worker, however many disks it has.
     fn ask_disks<T: Send + 'static>(
         &self,
-        ask: impl Fn(&mut Core, DiskId) -> T + Clone + Send + 'static,
+        ask: impl Fn(&mut Worker, DiskId) -> T + Clone + Send + 'static,
     ) -> Vec<(Arc<ServedDisk>, T)> {
         let mut answers = Vec::new();
         let disks = self.disks();
         for (n, worker) in self.workers.iter().enumerate() {
             let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).cloned().collect();
             let (ids, ask): (Vec<DiskId>, _) = (own.iter().map(|d| d.id()).collect(), ask.clone());
-            let told = worker.call(move |w| ids.into_iter().map(|id| ask(w.core(), id)).collect::<Vec<_>>());
+            let told = worker.call(move |w| ids.into_iter().map(|id| ask(w, id)).collect::<Vec<_>>());
             answers.extend(own.into_iter().zip(told.unwrap_or_default()));
         }
         answers
@@ -189,7 +207,9 @@ impl Service {
 }
 
 /// What one disk did since it was asked last; measuring begins with the first question.
-fn answer(core: &mut Core, id: DiskId, most: u64) -> Answer {
+fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<Answer> {
+    let latencies = w.latencies(id)?.clone();
+    let core = w.core();
     let telemetry = core.telemetry(id);
     if telemetry.is_none() {
         core.measure(id, Some(most));
@@ -199,19 +219,21 @@ fn answer(core: &mut Core, id: DiskId, most: u64) -> Answer {
     let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
     let sizes = points.iter().map(|p| core.bytes_for(id, p.0)).collect();
     let working_set_bytes = telemetry.as_ref().map_or(0, |t| core.bytes_for(id, t.working_set));
-    Answer { telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes }
+    Some(Answer { latencies, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes })
 }
 
 impl Answer {
-    fn measured(self, elapsed: Duration) -> Option<Measured> {
+    fn measured(self, times: &Times) -> Option<Measured> {
         let t = self.telemetry?;
         let seen = Seen {
             requests: t.requests,
             misses: t.misses + t.ahead,
             read_ahead_hits: t.ahead,
             distinct: t.distinct,
-            iops: t.requests as f64 / elapsed.as_secs_f64().max(1e-3),
-            ..Seen::default()
+            iops: times.reads_per_second,
+            hit_us: times.hit_us,
+            miss_us: times.miss_us,
+            slow_misses: times.slow_misses,
         };
         let points = self.sizes.iter().zip(t.curve.points()).map(|(bytes, p)| (bytes / UNIT_BYTES, p.1));
         Some(Measured {
@@ -223,5 +245,39 @@ impl Answer {
             working_set_bytes: self.working_set_bytes,
             of_policy: t.of_policy,
         })
+    }
+}
+
+/// The p99 latency that a disk is to reach: its own goal, its container's or its VM's, whichever is the nearest.
+fn p99_for(plan: &ServePlan, name: &str) -> Option<Duration> {
+    let disk = plan.find(name)?;
+    let group = |name: &str| plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.goal);
+    let container = || group(&format!("{}/{}", disk.vm.as_ref()?, disk.container.as_ref()?));
+    match disk.goal.or_else(container).or_else(|| group(disk.vm.as_ref()?)) {
+        Some(GoalPlan::P99(time)) => Some(time),
+        _ => None,
+    }
+}
+
+/// What reads of a disk took in an interval.
+struct Times {
+    reads_per_second: f64,
+    hit_us: f64,
+    miss_us: f64,
+    /// Part of the reads that waited for the disk that took longer than the goal allows.
+    slow_misses: f64,
+}
+
+impl Times {
+    fn between(before: Option<&Latencies>, now: &Latencies, elapsed: Duration, p99: Option<Duration>) -> Self {
+        let none = Latencies::default();
+        let before = before.unwrap_or(&none);
+        let (hits, misses) = (now.read_hit.since(&before.read_hit), now.read_miss.since(&before.read_miss));
+        Self {
+            reads_per_second: (hits.count() + misses.count()) as f64 / elapsed.as_secs_f64().max(1e-3),
+            hit_us: hits.mean_ns() / 1e3,
+            miss_us: misses.mean_ns() / 1e3,
+            slow_misses: p99.map_or(0.0, |most| misses.part_above(most.as_nanos() as u64)),
+        }
     }
 }

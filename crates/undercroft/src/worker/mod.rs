@@ -199,6 +199,11 @@ impl Worker {
         &mut self.core
     }
 
+    /// The latencies of a disk since it was added.
+    pub(crate) fn latencies(&self, id: DiskId) -> Option<&Latencies> {
+        Some(&self.disks.get(id.0 as usize)?.as_ref()?.latencies)
+    }
+
     /// What there is to say about a disk; `None` if there is none of that id.
     pub fn report(&self, id: DiskId) -> Option<DiskReport> {
         let d = self.disks.get(id.0 as usize)?.as_ref()?;
