@@ -1,4 +1,4 @@
-//! Bodies of API requests: any bytes give a value or an error with a remedy.
+//! Bodies of API requests, those of nodes and `If-Match` included: any bytes give a value or an error with a remedy.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 

@@ -61,10 +61,11 @@ def wanted(*files):
     return sorted(chunk("web", file, n) for file, count in files for n in range(count))
 
 
-def test_what_it_prints_is_where_the_bytes_are(disk, undercroft, boot):
+def test_what_it_prints_is_where_the_bytes_are(disk, scratch, undercroft, boot):
     """Fragmented, linked, sparse and deleted files on a partition: the ranges hold every byte of the container's files once,
     and nothing else; the list follows when files grow and go."""
-    guest = boot(undercroft(disk))
+    daemon = undercroft(disk)
+    guest = boot(daemon)
     guest.run("mount -t ext4 -o noatime /dev/vda1 /mnt && mkdir /mnt/web /mnt/db /mnt/web/deep")
     # Two containers that write in turn, each piece on the disk before the next: many extents, those of both in between.
     turns = "; ".join(
@@ -78,6 +79,11 @@ def test_what_it_prints_is_where_the_bytes_are(disk, undercroft, boot):
     assert (listed["disk"], listed["container"]) == ("guest-1:root", "web")
     assert len(listed["ranges"]) > 5, "it was not fragmented"
     assert sorted(held(disk, listed["ranges"])) == wanted(("big", 480), ("deep/small", 3))
+    # The daemon takes it as it is, and knows as many bytes.
+    lists = scratch / "lists"
+    lists.write_text(text)
+    said = daemon.ctl("set", "--ranges", str(lists))
+    assert f"in {len(listed['ranges'])} ranges of disk" in said, said
     # Both containers together have twice that, and nothing in common.
     _, text = guest.run(f"{COMMAND.replace('web', 'db')} /mnt/db")
     others = json.loads(text)["ranges"]

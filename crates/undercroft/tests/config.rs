@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use undercroft::config::{
-    self, DiskSpec, LogFormat, LogLevel, Machine, NbdListen, Overrides, PlanChange, ServePlan, Severity,
+    self, DiskSpec, Layout, LogFormat, LogLevel, Machine, NbdListen, Overrides, PlanChange, ServePlan, Severity,
 };
 use undercroft::control::{DiskChange, NodeChange};
 use undercroft_engine::PolicyKind;
@@ -400,6 +400,77 @@ fn vms_and_containers_divide_before_their_disks() {
     ] {
         assert!(place.bad(&text).contains(needle), "{needle}: {}", place.bad(&text));
     }
+}
+
+/// Whoever runs the host is not bound by floors that somebody else has set below a VM; whoever sets those is.
+#[test]
+fn floors_below_a_vm_do_not_bind_the_host() {
+    let place = Place::new();
+    let plan = place.good(
+        "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n\
+         [[vm.container]]\nname=\"shop\"\nfloor=\"300MiB\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\nfloor=\"200MiB\"\n\
+         [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\nweight=10000\nfloor=\"100MiB\"\n\
+         [[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+    );
+    let set = |plan: &ServePlan, node: &str, change: NodeChange| plan.with_node(node, &change);
+    let ceiling = |bytes: u64| NodeChange { ceiling_bytes: Some(Some(bytes)), ..NodeChange::default() };
+    let floor = |bytes: u64| NodeChange { floor_bytes: Some(bytes), ..NodeChange::default() };
+    let weight = |weight| NodeChange { weight: Some(weight), ..NodeChange::default() };
+    let floor_of = |plan: &ServePlan, node: &str| {
+        let mut layout = Layout::default();
+        layout.follow(plan).unwrap();
+        let id = layout.find(node).unwrap();
+        layout.tree().node(id).unwrap().settings().floor * 4096 / MIB
+    };
+    // What fits of 64 MiB after the 4 MiB that each disk needs; the first by name has it.
+    let small = set(&plan, "web", ceiling(64 * MIB)).unwrap();
+    assert_eq!([floor_of(&small, "web/shop"), floor_of(&small, "web:a"), floor_of(&small, "web:b")], [60, 60, 4]);
+    assert!(small.disks[..2].iter().all(|d| d.share_bytes >= 4 * MIB), "{:?}", small.disks);
+    assert!(small.disks[..2].iter().map(|d| d.share_bytes).sum::<u64>() <= 64 * MIB);
+    // Nothing that was set is lost: with the ceiling gone it is all there again.
+    let back = set(&small, "web", NodeChange { ceiling_bytes: Some(None), ..NodeChange::default() }).unwrap();
+    assert_eq!(["web/shop", "web:a", "web:b"].map(|n| floor_of(&back, n)), [300, 200, 100]);
+    // The host's changes all happen: weights, other VMs, other disks.
+    let light = set(&plan, "db", weight(10_000)).unwrap();
+    fs::write(place.at("d.raw"), [0; 4096]).unwrap();
+    let added = light.with_disk(&spec(&place, "d", "d.raw"), &place.machine).unwrap();
+    assert!(added.without_disk("d").is_ok());
+    assert!(added.disks.iter().all(|d| d.share_bytes >= 4 * MIB));
+    // But who sets a floor below the VM is held to what the VM has, and the VM to what its disks need.
+    for (plan, node, change, needle) in [
+        (&plan, "web/shop", floor(600 * MIB), "\"web\" has 512MiB"),
+        (&small, "web:b", floor(16 * MIB), "\"web\""),
+        (&plan, "web", ceiling(6 * MIB), "below its floor of 8MiB"),
+        (&plan, "web", floor(2 * GIB), "too little for floors"),
+    ] {
+        let e = set(plan, node, change).unwrap_err().to_string();
+        assert!(e.contains(needle), "{needle}: {e}");
+    }
+}
+
+#[test]
+fn a_vm_can_have_a_control_socket_of_its_own() {
+    let place = Place::new();
+    let disk = "[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n";
+    let plan = place.good(&format!("[[vm]]\nname=\"web\"\ncontrol_socket=\"web.sock\"\ncontrol_group=\"kvm\"\n{disk}"));
+    let [control] = &plan.daemon.vm_controls[..] else { panic!("{:?}", plan.daemon) };
+    assert_eq!((control.vm.as_str(), &control.socket), ("web", &place.at("web.sock")));
+    assert_eq!((control.access.gid, control.access.mode()), (Some(104), 0o660));
+    for (keys, needle) in [
+        ("control_group=\"kvm\"", "control_group is for control_socket, which is missing"),
+        ("control_socket=\"web.sock\"\ncontrol_group=\"kvn\"", "did you mean \"kvm\"?"),
+        ("control_socket=\"nowhere/web.sock\"", "does not exist"),
+        ("control_socket=\"a.raw\"", "is no socket"),
+        ("control_socket=\"control.sock\"", "is that of the control socket"),
+    ] {
+        let text = format!("[daemon]\ncontrol=\"control.sock\"\n[[vm]]\nname=\"web\"\n{keys}\n{disk}");
+        assert!(place.bad(&text).contains(needle), "{needle}: {}", place.bad(&text));
+    }
+    // It is bound when the daemon starts: another one is told.
+    let without = place.good(&format!("[[vm]]\nname=\"web\"\n{disk}"));
+    let told = plan.difference(&without).needs_restart;
+    assert!(told.iter().any(|t| t.contains("control sockets of VMs") && t.contains("web.sock")), "{told:?}");
 }
 
 fn two_disks() -> &'static str {

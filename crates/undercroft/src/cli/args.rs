@@ -124,10 +124,9 @@ Examples:
 /// How to reach the daemon.
 #[derive(Clone, Debug, Args)]
 pub struct ControlArgs {
-    /// Control socket of the daemon [default: /run/undercroft/control.sock for root, else
+    /// Control socket of the daemon, or of one VM [default: /run/undercroft/control.sock for root, else
     /// $XDG_RUNTIME_DIR/undercroft/control.sock]
-    #[arg(long, visible_alias = "socket", value_name = "SOCKET", env = "UNDERCROFT_CONTROL", hide_env_values = true,
-          value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "SOCKET", env = "UNDERCROFT_CONTROL", hide_env_values = true, value_hint = ValueHint::FilePath)]
     pub control: Option<PathBuf>,
 }
 
@@ -366,7 +365,7 @@ Examples:
     undercroft set web/shop --weight 200 --if-version 1795345244123
 
   On a VM's own control socket, what is below it:
-    undercroft set shop --weight 200 --socket /run/undercroft/web.sock
+    undercroft set shop --weight 200 --control /run/undercroft/web.sock
 
   Blocks of one disk for a container, as `undercroft ranges` prints them inside the guest, kept up to date:
     ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop | undercroft set --ranges -

@@ -6,7 +6,7 @@
 use super::goal::GoalPlan;
 use super::keys::{SHARE_BYTES_MIN, WEIGHT_DEFAULT};
 use super::plan::{DaemonPlan, DiskPlan, LogLevel, NodePlan, ServePlan, VmControl};
-use super::shares;
+use super::shares::{self, Strict};
 use crate::control::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use crate::units::Size;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,7 +106,7 @@ impl ServePlan {
             result.disks.push(merged);
         }
         // The new file's shares were worked out for its own memory; what runs keeps the old.
-        if let Err(misfit) = shares::divide_from(&mut result, &self.disks) {
+        if let Err(misfit) = shares::divide_from(&mut result, &self.disks, Strict::OnHost) {
             change.needs_restart.push(format!("everything: {}", misfit.error));
             return PlanChange { needs_restart: change.needs_restart, ..PlanChange::default() };
         }
@@ -188,7 +188,7 @@ impl ServePlan {
         disk.policy = change.policy.unwrap_or(disk.policy);
         disk.poll = change.poll.unwrap_or(disk.poll);
         if change.share_bytes.is_some() {
-            shares::divide_from(&mut plan, &self.disks).map_err(|m| {
+            shares::divide_from(&mut plan, &self.disks, Strict::OnHost).map_err(|m| {
                 ControlError::new(ControlErrorKind::Invalid, format!("disk \"{name}\": {}", m.error), m.remedy)
             })?;
         }
@@ -249,7 +249,9 @@ impl ServePlan {
             node.controller = change.controller.unwrap_or(had.controller);
             node.goal = change.goal.unwrap_or(had.goal);
         }
-        shares::divide_from(&mut plan, &self.disks).map_err(|m| invalid(m.error, &m.remedy))?;
+        // What is set below other VMs, or below this one by somebody else, is no reason to refuse it.
+        let strict = name.split_once(['/', ':']).map_or(Strict::OnHost, |(vm, _)| Strict::Within(vm));
+        shares::divide_from(&mut plan, &self.disks, strict).map_err(|m| invalid(m.error, &m.remedy))?;
         Ok(plan)
     }
 
@@ -319,7 +321,7 @@ impl ServePlan {
         }
         let mut plan = self.clone();
         plan.disks.retain(|d| d.name != name);
-        shares::divide_from(&mut plan, &self.disks)
+        shares::divide_from(&mut plan, &self.disks, Strict::OnHost)
             .map_err(|m| ControlError::new(ControlErrorKind::Failed, m.error, m.remedy))?;
         Ok(plan)
     }

@@ -499,7 +499,7 @@ pub const VM: Section = Section {
             "path",
             "none",
             "at most 107 bytes",
-            "A control socket for whoever runs this VM: on it, what is below the VM (its containers and disks) can be seen and given weights, floors, ceilings, controllers and ranges, and nothing else. `undercroft shares --socket PATH` and `undercroft set --socket PATH` use it."
+            "A control socket for whoever runs this VM: on it, what is below the VM (its containers and disks) can be seen and given weights, floors, ceilings, controllers and ranges, and nothing else. `undercroft shares`, `why` and `set` use it with `--control PATH`."
         ),
         key!(
             "control_group",

@@ -11,7 +11,7 @@ use super::plan::{
 };
 use super::problem::{Problem, Problems, Severity};
 use super::reader::place_of;
-use super::shares;
+use super::shares::{self, Strict};
 use super::spec::{DiskSpec, ServeSpec};
 use crate::backend::{ImageFormat, ImageSpec};
 use crate::units::{Size, Time};
@@ -71,7 +71,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
         let line = spec.lines.get("unix").or(spec.lines.get("tcp")).copied();
         resolver.warning(line, "nbd", "no disk is exported".into(), "set nbd = true on the disks that should be");
     }
-    resolver.share(&mut plan, &[], spec.lines.get("memory").copied());
+    resolver.share(&mut plan, &[], Strict::Everywhere, spec.lines.get("memory").copied());
     resolver.images(&plan.disks);
     let mut problems = resolver.problems;
     problems.sort_by_key(|p| p.line.unwrap_or(usize::MAX));
@@ -107,7 +107,8 @@ impl ServePlan {
         if plan.disks.len() > DISKS_MAX {
             resolver.error(None, "", format!("there are {DISKS_MAX} disks already"), "detach one first");
         }
-        resolver.share(&mut plan, &self.disks, None);
+        let strict = spec.vm.as_deref().map_or(Strict::OnHost, Strict::Within);
+        resolver.share(&mut plan, &self.disks, strict, None);
         resolver.images(&plan.disks);
         if resolver.problems.iter().any(|p| p.severity == Severity::Error) {
             return Err(Problems { file: None, problems: resolver.problems });
@@ -686,14 +687,14 @@ impl<'m> Resolver<'m> {
         text.to_string()
     }
 
-    fn share(&mut self, plan: &mut ServePlan, before: &[DiskPlan], line: Option<usize>) {
+    fn share(&mut self, plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>, line: Option<usize>) {
         // A memory too small, or a single size past it, has been named already: the sum would only say it again.
         let memory_bytes = plan.store.memory_bytes;
         let too_small = memory_bytes < keys::MEMORY_BYTES_MIN;
         if too_small || plan.disks.iter().any(|d| d.share_fixed && d.share_bytes > memory_bytes) {
             return;
         }
-        if let Err(misfit) = shares::divide_from(plan, before) {
+        if let Err(misfit) = shares::divide_from(plan, before, strict) {
             self.error(line, "store", misfit.error, misfit.remedy);
         }
     }

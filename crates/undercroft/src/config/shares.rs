@@ -37,8 +37,27 @@ struct Wish<'a> {
     level: Level,
     name: &'a str,
     settings: Settings,
-    /// A group: what disks below it have before anything is divided.
+    /// What it, or the disks below it, has before anything is divided: sizes, and what every disk needs.
     promised: u64,
+    /// The VM that it is below.
+    within: Option<&'a str>,
+}
+
+/// Where a floor that does not fit is refused. Elsewhere it is kept as far as it goes, for somebody else has set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strict<'a> {
+    /// Everywhere: a configuration that is read.
+    Everywhere,
+    /// Below this VM, and for VMs themselves.
+    Within(&'a str),
+    /// For VMs, and disks without one: whoever runs the host need not know what is set below.
+    OnHost,
+}
+
+impl Strict<'_> {
+    fn holds(self, within: Option<&str>) -> bool {
+        within.is_none_or(|vm| self == Strict::Everywhere || self == Strict::Within(vm))
+    }
 }
 
 impl Default for Layout {
@@ -79,11 +98,16 @@ impl Layout {
         of(&self.groups).or_else(|| of(&self.disks)).unwrap_or_else(|| "host".to_string())
     }
 
-    /// Makes the tree that of `plan`. What it says of shares is not looked at, but for fixed ones.
+    /// Makes the tree that of `plan`. What it says of shares is not looked at, but for fixed ones. Floors below VMs that do not
+    /// fit are kept as far as they go, in the order of names.
     ///
     /// # Errors
-    /// What does not fit together; the tree may then be anything between.
+    /// What does not fit together on the host; the tree may then be anything between.
     pub fn follow(&mut self, plan: &ServePlan) -> Result<(), Misfit> {
+        self.follow_as(plan, Strict::OnHost)
+    }
+
+    fn follow_as(&mut self, plan: &ServePlan, strict: Strict<'_>) -> Result<(), Misfit> {
         let (groups, disks) = wishes(plan);
         self.tree.set_total(plan.store.memory_bytes / UNIT_BYTES);
         let gone = |have: &BTreeMap<String, NodeId>, want: &dyn Fn(&str) -> bool| -> Vec<String> {
@@ -114,11 +138,25 @@ impl Layout {
         for (name, wish) in &disks {
             self.place(name, wish, bare(&wish.settings), plan)?;
         }
-        for (name, wish) in groups.iter().chain(&disks) {
-            let id = self.find_as(name, wish.level);
-            if let Some(id) = id.filter(|_| wish.settings.floor > 0) {
-                self.tree.change(id, wish.settings).map_err(|e| misfit(&e, plan))?;
-            }
+        let all =
+            || groups.iter().chain(&disks).filter_map(|(name, wish)| Some((self.find_as(name, wish.level)?, wish)));
+        let mut floors: Vec<(NodeId, Settings, u64)> = Vec::new();
+        for (id, wish) in all() {
+            let sure = if strict.holds(wish.within) { wish.settings.floor } else { wish.promised };
+            floors.push((id, wish.settings, sure));
+        }
+        for &(id, settings, floor) in floors.iter().filter(|(_, _, sure)| *sure > 0) {
+            self.tree.change(id, Settings { floor, ..settings }).map_err(|e| misfit(&e, plan))?;
+        }
+        for &(id, settings, sure) in floors.iter().filter(|(_, settings, sure)| settings.floor > *sure) {
+            let room = match self.tree.change(id, settings) {
+                Ok(()) => continue,
+                Err(TreeError::FloorsAboveParent { entitled: whole, others, .. })
+                | Err(TreeError::FloorsAboveCeiling { ceiling: whole, others, .. }) => whole.saturating_sub(others),
+                Err(e) => return Err(misfit(&e, plan)),
+            };
+            let floor = room.clamp(sure, settings.floor);
+            self.tree.change(id, Settings { floor, ..settings }).map_err(|e| misfit(&e, plan))?;
         }
         if let Some(short) = self.tree.shortfalls().first() {
             return Err(shortfall(&self.name_of(short.node), short.floors, short.entitled));
@@ -185,7 +223,8 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             Some((vm, _)) => (Level::Container, Some(vm.to_string())),
         };
         let name = node.name.split_once('/').map_or(node.name.as_str(), |(_, container)| container);
-        groups.insert(node.name.clone(), Wish { parent, level, name, settings: set(node), promised: 0 });
+        let within = node.name.split_once('/').map(|(vm, _)| vm);
+        groups.insert(node.name.clone(), Wish { parent, level, name, settings: set(node), promised: 0, within });
     }
     for disk in &plan.disks {
         let parent = match (&disk.vm, &disk.container) {
@@ -193,7 +232,10 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             (vm, _) => vm.clone(),
         };
         if let Some(vm) = &disk.vm {
-            let wish = |level, parent, name| Wish { parent, level, name, settings: Settings::default(), promised: 0 };
+            let wish = |level, parent: Option<String>, name| {
+                let within = parent.is_some().then_some(vm.as_str());
+                Wish { parent, level, name, settings: Settings::default(), promised: 0, within }
+            };
             groups.entry(vm.clone()).or_insert_with(|| wish(Level::Vm, None, vm));
             if let Some(container) = &disk.container {
                 let path = format!("{vm}/{container}");
@@ -210,12 +252,14 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             ..Settings::default()
         };
         // What every disk needs, and what was promised to one by its size, is taken before anything is divided.
+        let promised = fixed.unwrap_or(least).max(least);
         let mut above = parent.clone();
         while let Some(group) = above.as_ref().and_then(|name| groups.get_mut(name)) {
-            group.promised += fixed.unwrap_or(least).max(least);
+            group.promised += promised;
             above.clone_from(&group.parent);
         }
-        disks.insert(disk.name.clone(), Wish { parent, level: Level::Disk, name: &disk.name, settings, promised: 0 });
+        let (level, within) = (Level::Disk, disk.vm.as_deref());
+        disks.insert(disk.name.clone(), Wish { parent, level, name: &disk.name, settings, promised, within });
     }
     for group in groups.values_mut() {
         group.settings.floor = group.settings.floor.max(group.promised);
@@ -308,18 +352,18 @@ fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
 /// # Errors
 /// Sizes and floors add up to more than there is, at any node, or leave less than the least share for a disk.
 pub fn divide(plan: &mut ServePlan) -> Result<(), Misfit> {
-    divide_from(plan, &[])
+    divide_from(plan, &[], Strict::Everywhere)
 }
 
 /// The same for a plan that changes while it runs: disks that are in `before` keep what they have of the store as far as
 /// the others' entitlements allow, and others have what they are entitled to. From there shares move gradually.
 ///
 /// # Errors
-/// As [`divide`].
-pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan]) -> Result<(), Misfit> {
+/// As [`divide`], but floors only where `strict` says.
+pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>) -> Result<(), Misfit> {
     check_sizes(plan)?;
     let mut layout = Layout::default();
-    layout.follow(plan)?;
+    layout.follow_as(plan, strict)?;
     let (_, wishes) = wishes(plan);
     let entitled = layout.entitled(&plan.disks);
     let claims: Vec<Claim> = plan
