@@ -80,10 +80,10 @@ policy-table: ## Measure every policy on the block traces: the table behind the 
 	@scripts/setup.sh build
 	$(CARGO) run --release -p undercroft-lab --example policy_table
 
-install: build ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
+install: build ranges ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh
 
-deb: build ## Build a Debian package under build/
+deb: build ranges ## Build a Debian package under build/
 	@OUT=build dist/make-deb.sh
 
 clean: ## Remove everything that was built or fetched

@@ -6,6 +6,7 @@
 # PREFIX   where it will run from (default /usr/local)
 # DESTDIR  put before every path, for packages (default none)
 # BINARY   the built program (default target/release/undercroft)
+# RANGES   the static program for guests, installed if it is there (default where scripts/build-ranges.sh puts it)
 #
 # An existing configuration is never overwritten. Nothing is started.
 set -eu
@@ -15,6 +16,7 @@ root=$(dirname "$here")
 PREFIX=${PREFIX:-/usr/local}
 DESTDIR=${DESTDIR:-}
 BINARY=${BINARY:-$root/target/release/undercroft}
+RANGES=${RANGES:-$root/target/x86_64-unknown-linux-gnu/release/undercroft-ranges}
 
 fail() {
     echo "install: $*" >&2
@@ -38,6 +40,7 @@ share=$DESTDIR$PREFIX/share
 config=$DESTDIR/etc/undercroft/undercroft.toml
 
 install -D -m 0755 "$BINARY" "$DESTDIR$PREFIX/bin/undercroft"
+[ ! -x "$RANGES" ] || install -D -m 0755 "$RANGES" "$DESTDIR$PREFIX/bin/undercroft-ranges"
 "$BINARY" man --dir "$share/man"
 mkdir -p "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
 "$BINARY" completions bash >"$share/bash-completion/completions/undercroft"

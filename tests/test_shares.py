@@ -298,6 +298,7 @@ def test_two_scopes_do_not_touch_each_other(scoped):
     scoped.call("set", "web", "--ceiling", "20MiB")
     squeezed = node(scoped, "web/shop")
     assert 4 * images.MIB <= squeezed["floor_bytes"] <= 20 * images.MIB and squeezed["version"] == node(scoped, "web/shop")["version"]
+    assert "of 30MiB" in web("shares").stdout
     until(scoped, "the VM gives", lambda n: n["web"]["share_bytes"] <= 20 * images.MIB)
     refused = web("set", "web/blog", "--floor", "16MiB", check=False)
     assert refused.returncode == 1 and "db" not in refused.stderr, refused.stderr

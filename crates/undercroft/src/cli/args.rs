@@ -476,6 +476,7 @@ pub enum KsmCommand {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 ENTITLED is what a node has when everybody wants all they can get; SHARE is what it has now, TARGET where that goes.
+A FLOOR of 20MiB of 30MiB is set to 30MiB, and only 20MiB of that fit into what is above it.
 MISSES are those of the last interval, and WORKING SET is what would have to be kept for hardly one of them to be left
 that any size can save.
 

@@ -60,7 +60,11 @@ fn describe(status: &SharesStatus) -> String {
         table.add_row([
             format!("{}{}", "  ".repeat(depth(node)), node.name),
             if host { "-".to_string() } else { node.weight.to_string() },
-            or_dash(node.floor_bytes),
+            if node.set_floor_bytes > node.floor_bytes {
+                format!("{} of {}", human_size(node.floor_bytes), human_size(node.set_floor_bytes))
+            } else {
+                or_dash(node.floor_bytes)
+            },
             node.ceiling_bytes.map_or("-".to_string(), human_size),
             node.controller.clone().unwrap_or_else(|| "-".to_string()),
             human_size(node.entitled_bytes),

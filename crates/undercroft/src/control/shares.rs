@@ -44,6 +44,10 @@ pub struct NodeStatus {
     pub weight: u32,
     /// What it has whenever it wants it.
     pub floor_bytes: u64,
+    /// What is set as its floor: more than `floor_bytes` where it does not fit into what is above it any more, less where its
+    /// disks need more.
+    #[serde(default)]
+    pub set_floor_bytes: u64,
     /// What it never has more of.
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share, if that is set here.

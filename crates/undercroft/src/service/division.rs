@@ -35,6 +35,7 @@ impl Service {
             let measured: Vec<_> = below.iter().filter_map(|d| steward.measured.get(*d)).collect();
             let name = name_of(id);
             let curve = disks.get(&id).and_then(|d| steward.measured.get(*d));
+            let set = versions.of(&name);
             nodes.push(NodeStatus {
                 level: node.level().to_string().to_lowercase(),
                 parent: node.parent().map(name_of),
@@ -44,7 +45,8 @@ impl Service {
                 controller: controller_of(&plan, &name).map(|k| k.name().to_string()),
                 goal: goal_of(&plan, &name).map(|g| g.to_string()),
                 hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.hint.to_string()),
-                version: versions.of(&name).map_or(0, |s| s.version),
+                set_floor_bytes: set.as_ref().map_or(0, |s| s.floor_bytes),
+                version: set.map_or(0, |s| s.version),
                 entitled_bytes: settings.get(id).share * UNIT_BYTES,
                 share_bytes: below.iter().map(|d| share(d)).sum(),
                 target_bytes: below.iter().map(|d| target(d)).sum(),

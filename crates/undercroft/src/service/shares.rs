@@ -16,6 +16,8 @@ use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Tel
 
 /// Pause between two steps of a move.
 const STEP: Duration = Duration::from_millis(250);
+/// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of others.
+const HURRIED: Duration = Duration::from_secs(1);
 /// Part of the store by which a share may change in one step.
 const STEP_PART: u64 = 32;
 
@@ -45,6 +47,8 @@ pub(super) struct Steward {
     latencies: HashMap<String, Latencies>,
     /// When the last interval ended.
     pub(super) since: Option<Instant>,
+    /// Whether settings have changed since.
+    pub(super) hurried: bool,
     /// Whether shares are on their way.
     pub(super) moving: bool,
     /// What stands in the way of dividing, once said.
@@ -79,9 +83,9 @@ impl Service {
         Ok(())
     }
 
-    /// The next interval ends at the next step: settings have changed.
+    /// The next interval ends soon: settings have changed.
     pub(super) fn hurry_shares(&self) {
-        lock(&self.steward).since = None;
+        lock(&self.steward).hurried = true;
     }
 
     /// One step: the end of an interval if it is time, and a piece of what is to be moved.
@@ -91,8 +95,10 @@ impl Service {
         let plan = self.plan();
         let mut steward = lock(&self.steward);
         let elapsed = steward.since.map_or(plan.shares.interval, |s| s.elapsed());
-        if elapsed >= plan.shares.interval {
+        let due = if steward.hurried { HURRIED.min(plan.shares.interval) } else { plan.shares.interval };
+        if elapsed >= due {
             steward.since = Some(Instant::now());
+            steward.hurried = false;
             self.end_interval(&mut steward, &plan, elapsed);
         }
         if steward.moving {
