@@ -1,7 +1,7 @@
 //! What many disks and parts of disks cost a RAM hit: a thousand disks, or one of 64 parts, beside one disk with as many
 //! blocks and frames in all.
 //!
-//! `cargo run --release -p undercroft-cache --example many_disks [rounds]`. All cores read the same sequence of blocks, in
+//! `cargo run --release -p undercroft-cache --example many_disks [rounds [case]]`. All cores read the same sequence of blocks, in
 //! turn, in short rounds, and begin with another one each time, so that whatever else the machine does hits them alike; the
 //! figures are the median of the nanoseconds per 4 KiB read and the median of the rounds' ratios to one disk that is
 //! measured as much. Prefetched as workers do it, and without.
@@ -152,6 +152,8 @@ fn main() {
         eprintln!("how many rounds? a number, please");
         std::process::exit(2);
     });
+    // For a profiler: one case alone.
+    let only: Option<usize> = std::env::args().nth(2).and_then(|n| n.parse().ok());
     let mut front = Front { to: vec![0; BLOCK], ..Front::default() };
     let mut cases = [
         Case::new("one disk", 1, 0, false, 0),
@@ -181,6 +183,10 @@ fn main() {
         for (times, ahead) in times.iter_mut().zip([0, AHEAD]) {
             for i in 0..cases.len() {
                 let i = (i + round) % cases.len();
+                if only.is_some_and(|only| only != i) {
+                    times[i].push(1.0);
+                    continue;
+                }
                 times[i].push(cases[i].round(&at, ahead, &mut front));
             }
         }

@@ -215,9 +215,9 @@ impl<P: Plant> Core<P> {
             let (needed_blocks, disk_blocks) = (needed.into(), disk.blocks.into());
             return Err(SetPartsError::NoRoom { needed_blocks, disk_blocks });
         }
-        // Room first, for the old ones and the new ones, the tables then.
+        // Room first, the tables then.
         self.with_disk(id, |d, arena| {
-            d.overhead += needed;
+            d.overhead += needed.saturating_sub(d.parts_blocks(d.slots_max()));
             d.apply_limit(arena);
             d.resize_step(u32::MAX, arena);
         });
