@@ -210,11 +210,15 @@ impl<P: Plant> Core<P> {
     }
 
     /// Gives memory of unused frames back, where `more` bytes of metadata could otherwise break the ceiling.
-    fn make_room(&mut self, more: u64) {
+    pub(crate) fn make_room(&mut self, more: u64) {
         let arena = self.arena.arena();
         let in_use = arena.reserved() - arena.available();
         let places = (arena.reserved() * place_bytes(self.options.contents)) as u64;
-        let promised: u64 = self.disks.iter().flatten().map(|d| d.promised_bytes() - d.frames_max() * B).sum();
+        let metadata = |d: &Disk<P>| {
+            let overhead = u64::from(d.overhead_with(d.slots_max()));
+            d.promised_bytes() - d.frames_max() * B + overhead * B
+        };
+        let promised: u64 = self.disks.iter().flatten().map(|d| metadata(d)).sum();
         let frames = self.options.memory_bytes.saturating_sub(promised + places + more) / B;
         self.arena.trim((frames as usize).saturating_sub(in_use));
     }
@@ -452,14 +456,20 @@ impl<P: Plant> Core<P> {
     /// # Errors
     /// As [`Core::set_capacity`].
     pub fn set_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
-        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
-        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), disk.promised_bytes())?;
-        let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.target));
-        self.make_room(more * (block_bytes(&self.options) - B));
+        self.may_share(id, blocks)?;
         if let Some(d) = self.disks[id.0 as usize].as_mut() {
             d.set_share(blocks);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
         }
+        Ok(())
+    }
+
+    /// Sees that the disk can have a share of `blocks`, and makes room for its tables.
+    pub(crate) fn may_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
+        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), disk.promised_bytes())?;
+        let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.target));
+        self.make_room(more * (block_bytes(&self.options) - B));
         Ok(())
     }
 
@@ -526,7 +536,7 @@ impl<P: Plant> Core<P> {
             let before = disk.index.len();
             disk.resize_step(left, &mut self.arena);
             left -= before.saturating_sub(disk.index.len()).min(left);
-            over += disk.index.len().saturating_sub(disk.target.min(disk.index.limit())) as usize;
+            over += disk.excess() as usize;
         }
         over + self.trim(frames as usize)
     }
@@ -642,8 +652,15 @@ impl<P: Plant> Core<P> {
     }
 
     #[inline]
-    fn disk(&self, id: DiskId) -> Option<&Disk<P>> {
+    pub(crate) fn disk(&self, id: DiskId) -> Option<&Disk<P>> {
         self.disks.get(id.0 as usize)?.as_deref()
+    }
+
+    /// Does something to a disk, if there is one, and to what the core's disks share.
+    pub(crate) fn with_disk(&mut self, id: DiskId, act: impl FnOnce(&mut Disk<P>, &mut Store)) {
+        if let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            act(disk, &mut self.arena);
+        }
     }
 
     fn disk_mut(&mut self, id: DiskId) -> Option<&mut Disk<P>> {
@@ -737,6 +754,7 @@ impl<P: Plant> Disk<P> {
     /// Checks the disk's invariants; returns how many frames are with operations or read ahead.
     fn check(&self) -> usize {
         self.index.check();
+        self.check_parts();
         if let Some(e) = &self.side.exclusive {
             e.residency().check();
         }

@@ -19,6 +19,7 @@ use crate::core::CoreOptions;
 use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
 use crate::memory::{Allowance, block_bytes, hash_buckets};
+use crate::parts::DiskParts;
 use crate::plant::{Bug, Plant};
 use crate::records::{NEAR_ENTRY_BYTES, Near, NearHash, NearTable, OpRec, Parked, Rec, Waiter, What};
 use crate::share::Store;
@@ -67,6 +68,8 @@ pub(crate) struct Disk<P> {
     pub block_bytes_promised: u64,
     /// What its requests are worth at other sizes, if somebody wants to know.
     pub meter: Option<Box<Meter>>,
+    /// What its parts have and did, if it has any.
+    pub parts: Option<Box<DiskParts>>,
     /// The guest's side.
     pub side: GuestSide,
     /// What it shares, and with whom.
@@ -145,6 +148,7 @@ impl<P: Plant> Disk<P> {
             contents: core.contents,
             block_bytes_promised: block_bytes(core),
             meter: None,
+            parts: None,
             side: GuestSide::new(core.content_key, mode),
             sharing,
             overhead: 0,
@@ -199,6 +203,7 @@ impl<P: Plant> Disk<P> {
             + self.hashes.capacity() * size_of::<u64>()
             + self.side.memory_bytes()
             + self.meter.as_ref().map_or(0, |m| m.memory_bytes())
+            + self.parts.as_ref().map_or(0, |p| p.memory_bytes())
             + self.sharing.memory_bytes()
             + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
             + queues * size_of::<u32>()

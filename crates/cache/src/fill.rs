@@ -32,6 +32,9 @@ impl<P: Plant> Disk<P> {
                 if let Some(meter) = &mut self.meter {
                     meter.observe(block, Served::Hit);
                 }
+                if let Some(parts) = &mut self.parts {
+                    parts.served(self.index.part_of_slot(slot), block, Served::Hit);
+                }
                 let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
                 let hi = (end - block * B).min(B) as usize;
@@ -77,6 +80,9 @@ impl<P: Plant> Disk<P> {
         let served = self.count_read(block, outcome, cx);
         if let Some(meter) = &mut self.meter {
             meter.observe(block, served);
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.served(self.index.part_of_block(block), block, served);
         }
     }
 

@@ -14,6 +14,7 @@ mod fill;
 mod guest;
 pub mod limits;
 mod memory;
+mod parts;
 pub mod plant;
 mod range;
 mod records;
@@ -30,5 +31,5 @@ pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use plant::Sound;
 pub use types::{
     Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent,
-    GroupId, Io, IoDone, IoError, IoKind, LayerId, Op, OpId, ReqId, Request, Shared,
+    GroupId, Io, IoDone, IoError, IoKind, LayerId, Op, OpId, PartStats, ReqId, Request, SetPartsError, Shared,
 };

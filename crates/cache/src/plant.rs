@@ -80,11 +80,19 @@ pub enum Bug {
     BaseNotLeft,
     /// What was copied from a guest is taken for the base's block.
     CaptureTakenForBase,
+    /// A frame that leaves a slot is counted off the part of the block that comes into it.
+    NewcomersPartPays,
+    /// Blocks of parts are not counted anew when the ranges change.
+    PartsNotCountedAnew,
+    /// A part with more than its share keeps it as long as the disk has no more than its own.
+    PartKeepsExcess,
+    /// What is forgotten when the disk's content is another takes the parts with it.
+    PartsForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 23] = [
+    pub const ALL: [Bug; 27] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -108,5 +116,9 @@ impl Bug {
         Bug::ChargeLost,
         Bug::BaseNotLeft,
         Bug::CaptureTakenForBase,
+        Bug::NewcomersPartPays,
+        Bug::PartsNotCountedAnew,
+        Bug::PartKeepsExcess,
+        Bug::PartsForgotten,
     ];
 }

@@ -204,7 +204,8 @@ impl<P: Plant> Disk<P> {
     /// empty, and the caller gives it up.
     #[must_use]
     pub(crate) fn put_in_slot(&mut self, slot: u32, held: Held, circle: Circle, arena: &mut Store) -> bool {
-        self.vacate(slot, arena);
+        let part = self.index.part_of_slot(slot);
+        self.vacate(slot, part, arena);
         if !arena.is_seated(&held) && !arena.has_seat() {
             arena.release(held);
             // Somebody's charge has gone up by what others gave up, and he has not followed yet.
@@ -214,6 +215,9 @@ impl<P: Plant> Disk<P> {
         arena.seat(&held, self.id, circle);
         self.frames[slot as usize] = Some(held);
         self.resident += 1;
+        if let Some(parts) = &mut self.parts {
+            parts.came(part);
+        }
         self.sharing.moved = true;
         true
     }
@@ -301,11 +305,12 @@ impl<P: Plant> Disk<P> {
     /// Blocks of the capacity whose memory is used for something else.
     pub(crate) fn overhead_blocks(&self) -> u32 {
         let meter = self.meter.as_ref().map_or(0, |m| m.memory_bytes() as u64).div_ceil(B) as u32;
-        self.side.overhead_blocks() + self.sharing.overhead_blocks() + meter
+        let meters = self.parts.as_ref().map_or(0, |p| p.meter_bytes() as u64).div_ceil(B) as u32;
+        self.side.overhead_blocks() + self.sharing.overhead_blocks() + meter + meters
     }
 
     /// Slots that there are or are to be.
-    fn slots_max(&self) -> u32 {
+    pub(crate) fn slots_max(&self) -> u32 {
         self.target.max(self.index.capacity())
     }
 
@@ -320,7 +325,12 @@ impl<P: Plant> Disk<P> {
         if self.hint.admission() == Admission::Never {
             return 0;
         }
-        self.limit.min(frames.saturating_sub(self.overhead))
+        self.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))
+    }
+
+    /// Blocks of the capacity whose memory is used for something else, if there are `slots` slots.
+    pub(crate) fn overhead_with(&self, slots: u32) -> u32 {
+        self.overhead.saturating_add(self.parts_blocks(slots))
     }
 
     /// Frames that sharing saves the disk: blocks in RAM less what it is charged for them.
@@ -358,7 +368,7 @@ impl<P: Plant> Disk<P> {
         let most = blocks.saturating_mul(SLOTS_PER_BLOCK_MAX).min(u32::MAX - 1);
         if could > slots.saturating_add(slots / 16) && self.index.len() >= slots - slots / 16 && slots < most {
             let more = slots.saturating_mul(2).min(most);
-            let frames = frames_for(blocks, more).saturating_sub(self.overhead).min(self.limit);
+            let frames = frames_for(blocks, more).saturating_sub(self.overhead_with(more)).min(self.limit);
             return (arena.charge(self.id) <= u64::from(frames)).then_some(more);
         }
         (slots > blocks && could < slots / 3).then(|| (slots / 2).max(blocks))

@@ -9,16 +9,19 @@ use crate::plant::{Bug, Plant};
 use crate::share::Store;
 use crate::types::Effects;
 use undercroft_engine::shares::{Admission, Hint, ReadAhead};
-use undercroft_engine::{HashKey, Index, Outcome};
+use undercroft_engine::{HashKey, Index, Outcome, PartId};
 use undercroft_host::{Frame, Held};
 
 impl<P: Plant> Disk<P> {
     /// Deals with what the index had to evict.
     #[inline]
     pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
-        if let Outcome::Fill { evicted: Some((_, slot)), .. } = outcome {
-            self.stats.evicted_blocks += 1;
-            self.vacate(slot, arena);
+        if let Outcome::Fill { evicted: Some((block, slot)), .. } = outcome {
+            // The slot is the newcomer's already.
+            let newcomers = self.plant.has(Bug::NewcomersPartPays);
+            let part = if newcomers { self.index.part_of_slot(slot) } else { self.index.part_of_block(block) };
+            self.count_evicted(block);
+            self.vacate(slot, part, arena);
             let Self { side, index, .. } = self;
             if let Some(e) = &mut side.exclusive {
                 e.lapses(index);
@@ -26,11 +29,22 @@ impl<P: Plant> Disk<P> {
         }
     }
 
-    /// Frees the frame of a slot, if it has one.
+    /// Counts an eviction of `block`.
+    fn count_evicted(&mut self, block: u64) {
+        self.stats.evicted_blocks += 1;
+        if let Some(parts) = &mut self.parts {
+            parts.evicted(self.index.part_of_block(block));
+        }
+    }
+
+    /// Frees the frame of a slot, if it has one; it was that of a block of `part`.
     #[inline]
-    pub(crate) fn vacate(&mut self, slot: u32, arena: &mut Store) {
+    pub(crate) fn vacate(&mut self, slot: u32, part: PartId, arena: &mut Store) {
         if let Some(held) = self.frames[slot as usize].take() {
             self.resident -= 1;
+            if let Some(parts) = &mut self.parts {
+                parts.went(part);
+            }
             self.set_hash(slot, 0);
             self.sharing.moved = true;
             arena.unseat(held, self.id, self.plant.has(Bug::ChargeLost));
@@ -47,8 +61,9 @@ impl<P: Plant> Disk<P> {
 
     /// Forgets a block: the index does, and its frame is freed.
     pub(crate) fn drop_block(&mut self, block: u64, arena: &mut Store) {
+        let part = self.index.part_of_block(block);
         if let Some(slot) = self.index.remove(block) {
-            self.vacate(slot, arena);
+            self.vacate(slot, part, arena);
         }
     }
 
@@ -126,9 +141,7 @@ impl<P: Plant> Disk<P> {
     /// Frees all frames that are not with an operation: the disk goes.
     pub(crate) fn release(&mut self, arena: &mut Store) {
         self.release_later(arena);
-        for slot in 0..self.frames.len() as u32 {
-            self.vacate(slot, arena);
-        }
+        self.vacate_all(arena);
         while let Some((_, frame)) = self.ring.pop() {
             arena.put(frame);
         }
@@ -139,17 +152,25 @@ impl<P: Plant> Disk<P> {
         self.make_stale(0, u64::MAX, arena);
         self.epoch = self.epoch.wrapping_add(1);
         self.forget_guest();
-        for slot in 0..self.frames.len() as u32 {
-            self.vacate(slot, arena);
-        }
+        self.vacate_all(arena);
         self.forget_base(arena);
+        self.streams.clear();
+        if self.parts.is_some() && !self.plant.has(Bug::PartsForgotten) {
+            self.index.forget_all();
+            return self.apply_limit(arena);
+        }
         let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
         // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
         self.index = Index::with_hash_key(kind, capacity, HashKey::from_seed(self.hash_seed));
         self.index.set_tiers(tiers);
         self.apply_limit(arena);
-        self.streams.clear();
+    }
+
+    fn vacate_all(&mut self, arena: &mut Store) {
+        for slot in 0..self.frames.len() as u32 {
+            self.vacate(slot, self.index.part_of_slot(slot), arena);
+        }
     }
 
     /// Gives the disk another capacity; the slots stand in the same proportion to it as before.
@@ -214,7 +235,16 @@ impl<P: Plant> Disk<P> {
     /// Whether there is something to do for `resize_step`.
     #[inline]
     pub(crate) fn is_resizing(&self) -> bool {
-        self.target != self.index.capacity() || self.index.len() > self.index.limit() || self.paid != self.blocks
+        self.target != self.index.capacity() || self.index.is_over() || self.paid != self.blocks
+    }
+
+    /// Blocks that are to go.
+    pub(crate) fn excess(&self) -> u32 {
+        let excess = match self.parts {
+            Some(_) if self.plant.has(Bug::PartKeepsExcess) => self.index.len().saturating_sub(self.index.limit()),
+            _ => self.index.excess(),
+        };
+        excess.max(self.index.len().saturating_sub(self.target))
     }
 
     /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
@@ -222,19 +252,19 @@ impl<P: Plant> Disk<P> {
     pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
         self.apply_limit(arena);
         for _ in 0..step {
-            if self.index.len() <= self.target.min(self.index.limit()) {
+            if self.excess() == 0 {
                 break;
             }
-            let Some((_, slot)) = self.index.evict(|_| true) else { break };
-            self.stats.evicted_blocks += 1;
-            self.vacate(slot, arena);
+            let Some((block, slot)) = self.index.evict(|_| true) else { break };
+            self.count_evicted(block);
+            self.vacate(slot, self.index.part_of_block(block), arena);
             if self.sharing.is_on() {
                 // What one slot less saves depends on who else holds its frame.
                 self.apply_limit(arena);
             }
         }
         let have = self.index.capacity();
-        if self.index.len() > self.target.min(self.index.limit()) {
+        if self.excess() > 0 {
             return;
         }
         if have == self.target {

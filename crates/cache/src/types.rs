@@ -3,9 +3,66 @@
 //! Owns the vocabulary shared by core, front ends and back ends. Never owns behaviour.
 //! Units: offsets and lengths in bytes, times in nanoseconds of a monotonic clock.
 
+use crate::core::AddDiskError;
 use std::fmt;
-use undercroft_engine::{ExclusiveMode, ExclusiveStats, PolicyKind};
+use undercroft_engine::{ExclusiveMode, ExclusiveStats, PartId, PartsError, PolicyKind};
 use undercroft_host::{FRAME_BYTES, IoBuf};
+
+/// What one part of a disk has and did. The parts' numbers together are the disk's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartStats {
+    /// Its number.
+    pub part: PartId,
+    /// Its policy.
+    pub policy: PolicyKind,
+    /// Blocks of read requests found in RAM. What a part that is gone did, and what the disk did before it had parts, is
+    /// part 0's.
+    pub hit_blocks: u64,
+    /// Blocks of read requests that were not: the disk's misses, and those that joined a read under way.
+    pub miss_blocks: u64,
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Gauge: blocks cached now.
+    pub cached_blocks: u64,
+    /// Gauge: of the frames that the disk pays for, those in proportion to that.
+    pub charged_blocks: u64,
+    /// Gauge: blocks of the disk's capacity that are its share.
+    pub share_blocks: u64,
+    /// Gauge: blocks it may keep now: its share of those that the disk may keep.
+    pub limit_blocks: u64,
+}
+
+/// Why parts of a disk, or shares for them, were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetPartsError {
+    /// Something is wrong with the lists.
+    Parts(PartsError),
+    /// There is no such disk, or its capacity cannot be what the shares come to.
+    Disk(AddDiskError),
+    /// The map of the ranges and what each part takes are more than the disk's share.
+    NoRoom {
+        /// Blocks that they take.
+        needed_blocks: u64,
+        /// Blocks of the disk's capacity.
+        disk_blocks: u64,
+    },
+}
+
+impl fmt::Display for SetPartsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetPartsError::Parts(why) => why.fmt(f),
+            SetPartsError::Disk(why) => why.fmt(f),
+            SetPartsError::NoRoom { needed_blocks, disk_blocks } => write!(
+                f,
+                "the ranges and parts take the memory of {needed_blocks} blocks, but the disk's share is {disk_blocks}; \
+                 give the disk more, or fewer parts"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SetPartsError {}
 
 /// A disk of one core; dense, from 0, reused after the disk is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,10 +1,14 @@
 //! The index of one disk: which block sits in which slot, and the one call through which anybody reaches a policy.
 //!
-//! Owns the map from block to slot and the policy. Never knows where a slot's bytes are.
-//! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot; the policy's
-//! queues hold exactly the occupied slots, but for those that stand in the tiers below it (see `tiers`).
+//! Owns the map from block to slot and the policy, or several if the disk has parts (see `parts`). Never knows where a
+//! slot's bytes are.
+//! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot; the policies'
+//! queues hold exactly the occupied slots, but for those that stand in the tiers below them (see `tiers`).
 
+use crate::parts::{Parts, policy_of};
+use crate::places::Places;
 use crate::policy::{Arc, Car, Clock, Fifo, Lru, Policy, PolicyKind, S3Fifo, Seen, Sieve, WTinyLfu};
+use crate::ranges::{PartId, REST};
 use crate::slots::Slots;
 use crate::table::{Fill, HashKey};
 use crate::tiers::Tiers;
@@ -46,10 +50,17 @@ pub(crate) const SIMULATION_SEED: u64 = 0;
 /// See the head of the file. After construction only [`Index::resize`] and [`Index::switch`] allocate.
 pub struct Index {
     pub(crate) slots: Slots,
+    pub(crate) places: Places,
+    /// The policy of the disk, or of its part 0.
     pub(crate) policy: AnyPolicy,
     /// Slots that may be occupied now; at most the capacity.
     pub(crate) limit: u32,
+    /// With more slots occupied than this, some must go: the limit, but with parts 0 or the largest number.
+    pub(crate) line: u32,
+    /// Neither tiers nor parts: one question for both on the way to a hit.
+    pub(crate) plain: bool,
     pub(crate) tiers: Option<Box<Tiers>>,
+    pub(crate) parts: Option<Box<Parts>>,
 }
 
 /// The policy of an index. An enum rather than a trait object: each policy's code is compiled into `access` as a whole.
@@ -82,7 +93,7 @@ macro_rules! with_policy {
 pub(crate) use with_policy;
 
 impl AnyPolicy {
-    fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+    pub(crate) fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
         match kind {
             PolicyKind::Fifo => Self::Fifo(Fifo::new(capacity, key)),
             PolicyKind::Lru => Self::Lru(Lru::new(capacity, key)),
@@ -94,11 +105,25 @@ impl AnyPolicy {
             PolicyKind::WTinyLfu => Self::WTinyLfu(WTinyLfu::new(capacity, key)),
         }
     }
+
+    pub(crate) fn kind(&self) -> PolicyKind {
+        match self {
+            AnyPolicy::Fifo(_) => PolicyKind::Fifo,
+            AnyPolicy::Lru(_) => PolicyKind::Lru,
+            AnyPolicy::Clock(_) => PolicyKind::Clock,
+            AnyPolicy::Arc(_) => PolicyKind::Arc,
+            AnyPolicy::Car(_) => PolicyKind::Car,
+            AnyPolicy::S3Fifo(_) => PolicyKind::S3Fifo,
+            AnyPolicy::Sieve(_) => PolicyKind::Sieve,
+            AnyPolicy::WTinyLfu(_) => PolicyKind::WTinyLfu,
+        }
+    }
 }
 
 #[inline]
 fn access_with(
     slots: &mut Slots,
+    places: &mut Places,
     policy: &mut impl Policy,
     block: u64,
     hash: u64,
@@ -106,14 +131,15 @@ fn access_with(
     may_evict: impl Fn(Slot) -> bool,
 ) -> Outcome {
     if let Some(slot) = slots.find(block, hash) {
-        policy.touch(slot, block);
+        policy.touch(places, slot, block);
         return Outcome::Hit(slot);
     }
-    miss_with(slots, policy, block, hash, limit, may_evict)
+    miss_with(slots, places, policy, block, hash, limit, may_evict)
 }
 
 fn miss_with(
     slots: &mut Slots,
+    places: &mut Places,
     policy: &mut impl Policy,
     block: u64,
     hash: u64,
@@ -125,12 +151,12 @@ fn miss_with(
     }
     let seen = policy.miss(block);
     let (slot, evicted) = if slots.len() >= limit {
-        let Some(slot) = policy.victim(slots.keys(), may_evict, seen) else { return Outcome::Bypass };
+        let Some(slot) = policy.victim(places, slots.keys(), may_evict, seen) else { return Outcome::Bypass };
         (slot, Some((slots.replace(slot, block, hash), slot)))
     } else {
         (slots.insert(block, hash), None)
     };
-    policy.insert(slot, block, seen);
+    policy.insert(places, slot, block, seen);
     Outcome::Fill { slot, evicted }
 }
 
@@ -148,24 +174,19 @@ impl Index {
         assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
         Self {
             slots: Slots::new(capacity, Fill::Half, key),
+            places: Places::new(capacity),
             policy: AnyPolicy::new(kind, capacity, key),
             limit: capacity,
+            line: capacity,
+            plain: true,
             tiers: None,
+            parts: None,
         }
     }
 
-    /// The policy in use.
+    /// The policy in use; of part 0, if there are parts.
     pub fn kind(&self) -> PolicyKind {
-        match self.policy {
-            AnyPolicy::Fifo(_) => PolicyKind::Fifo,
-            AnyPolicy::Lru(_) => PolicyKind::Lru,
-            AnyPolicy::Clock(_) => PolicyKind::Clock,
-            AnyPolicy::Arc(_) => PolicyKind::Arc,
-            AnyPolicy::Car(_) => PolicyKind::Car,
-            AnyPolicy::S3Fifo(_) => PolicyKind::S3Fifo,
-            AnyPolicy::Sieve(_) => PolicyKind::Sieve,
-            AnyPolicy::WTinyLfu(_) => PolicyKind::WTinyLfu,
-        }
+        self.policy.kind()
     }
 
     /// Slots in all.
@@ -190,10 +211,11 @@ impl Index {
     #[inline]
     pub fn access(&mut self, block: u64, access: Access, may_evict: impl Fn(Slot) -> bool) -> Outcome {
         let hash = self.slots.hash(block);
-        if self.tiers.is_some() {
-            return self.access_in_tiers(block, hash, access, may_evict);
+        if !self.plain {
+            return self.access_apart(block, hash, access, may_evict);
         }
-        with_policy!(&mut self.policy, p => access_with(&mut self.slots, p, block, hash, self.limit, may_evict))
+        let Self { slots, places, policy, limit, .. } = self;
+        with_policy!(policy, p => access_with(slots, places, p, block, hash, *limit, may_evict))
     }
 
     /// Slots that may be occupied now: what [`Index::set_limit`] said.
@@ -206,7 +228,25 @@ impl Index {
     /// most the capacity; a change of capacity sets it to that.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.min(self.capacity());
-        with_policy!(&mut self.policy, p => p.limit(self.limit));
+        self.line = self.limit;
+        if self.parts.is_some() {
+            return self.limit_parts();
+        }
+        with_policy!(&mut self.policy, p => p.limit(&mut self.places, self.limit));
+    }
+
+    /// Blocks that are over a limit, that of the index or that of their part.
+    pub fn excess(&self) -> u32 {
+        match &self.parts {
+            Some(parts) => parts.over(),
+            None => self.len().saturating_sub(self.limit),
+        }
+    }
+
+    /// Whether there are any such.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.slots.len() > self.line
     }
 
     /// Where `block` is, without telling the policy.
@@ -225,13 +265,17 @@ impl Index {
         match self.peek(block) {
             Some(slot) => {
                 if !self.leave_tier(slot) {
-                    with_policy!(&mut self.policy, p => p.remove(slot));
+                    let part = self.part_of_slot(slot);
+                    let policy = policy_of(&mut self.policy, &mut self.parts, part);
+                    with_policy!(policy, p => p.remove(&mut self.places, slot));
                 }
                 self.slots.free(slot);
+                self.note_freed(slot);
                 Some(slot)
             }
             None => {
-                with_policy!(&mut self.policy, p => p.forget(block));
+                let part = self.part_of_block(block);
+                with_policy!(policy_of(&mut self.policy, &mut self.parts, part), p => p.forget(block));
                 None
             }
         }
@@ -245,11 +289,19 @@ impl Index {
     /// Evicts one block, for a cache that gives memory back. `None` if nothing may go, or nothing that the policy's
     /// bounded search came across: try again when I/O has completed.
     pub fn evict(&mut self, may_evict: impl Fn(Slot) -> bool) -> Option<(u64, Slot)> {
-        let slot = match self.tier_victim(0, &may_evict) {
-            Some(slot) => slot,
-            None => with_policy!(&mut self.policy, p => p.victim(self.slots.keys(), may_evict, Seen::Never))?,
-        };
-        Some((self.slots.free(slot), slot))
+        let part = self.parts.as_ref().map_or(REST, |parts| parts.worst());
+        let slot = self.victim_of(part, &may_evict)?;
+        let block = self.slots.free(slot);
+        self.note_freed(slot);
+        Some((block, slot))
+    }
+
+    /// A slot of `part` that is to be freed for nobody in particular, taken out of its tier or policy.
+    pub(crate) fn victim_of(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
+        match self.tier_victim(part, 0, may_evict) {
+            Some(slot) => Some(slot),
+            None => self.hot_victim(part, may_evict, Seen::Never),
+        }
     }
 
     /// Changes the capacity. Growing keeps every slot number. Shrinking first evicts down to the new capacity
@@ -276,55 +328,52 @@ impl Index {
             self.slots.grow(capacity);
             capacity
         } else {
-            let Self { policy, tiers, .. } = self;
+            let Self { places, policy, tiers, parts, .. } = self;
             self.slots.shrink(capacity.max(self.slots.len()), may_evict, |from, to| {
-                if !tiers.as_mut().is_some_and(|t| t.moved(from, to)) {
-                    with_policy!(&mut *policy, p => p.moved(from, to));
+                let part = parts.as_mut().map_or(REST, |parts| parts.moved(from, to));
+                if !tiers.as_mut().is_some_and(|t| t.moved(part, from, to)) {
+                    with_policy!(policy_of(policy, parts, part), p => p.moved(places, from, to));
                 }
                 moved(from, to);
             })
         };
-        with_policy!(&mut self.policy, p => p.resize(reached, self.slots.keys()));
+        self.places.resize(reached);
         if let Some(tiers) = &mut self.tiers {
             tiers.resize(reached);
         }
-        self.limit = reached;
+        (self.limit, self.line) = (reached, reached);
+        if self.parts.is_some() {
+            self.fit_parts();
+        } else {
+            with_policy!(&mut self.policy, p => p.resize(&mut self.places, reached, self.slots.keys()));
+        }
         reached
     }
 
-    /// Changes the policy and keeps every block in its slot, coldest first as far as the old policy can tell. Ghosts
-    /// and counts of the old policy are lost. Allocates, and takes time in proportion to the capacity.
+    /// Changes the policy (of part 0, if there are parts) and keeps every block in its slot, coldest first as far as the
+    /// old policy can tell. Ghosts and counts of the old policy are lost. Allocates, and takes time in proportion to the
+    /// capacity.
     pub fn switch(&mut self, kind: PolicyKind) {
-        let mut order = Vec::with_capacity(self.slots.len() as usize);
-        let limit = self.limit;
-        with_policy!(&self.policy, p => p.coldest_first(&mut |slot| order.push(slot)));
-        // the old policy's memory goes before the new one's comes
-        self.policy = AnyPolicy::new(PolicyKind::Fifo, 0, self.slots.hash_key());
-        self.policy = AnyPolicy::new(kind, self.capacity(), self.slots.hash_key());
-        with_policy!(&mut self.policy, p => {
-            for slot in order {
-                let block = self.slots.keys()[slot as usize];
-                let seen = p.miss(block);
-                p.insert(slot, block, seen);
-            }
-        });
-        self.set_limit(limit);
+        self.switch_part(REST, kind);
     }
 
     /// The blocks in the order in which they would go if nothing were accessed any more, as far as the policy knows.
     #[cfg(test)]
     pub(crate) fn coldest_first(&self) -> Vec<u64> {
         let mut order = vec![];
-        with_policy!(&self.policy, p => p.coldest_first(&mut |slot| order.push(self.slots.keys()[slot as usize])));
+        let see = &mut |slot: Slot| order.push(self.slots.keys()[slot as usize]);
+        with_policy!(&self.policy, p => p.coldest_first(&self.places, see));
         order
     }
 
-    /// Bytes of memory that the index and its policy (ghosts included) hold.
+    /// Bytes of memory that the index and its policies (ghosts included) hold.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.slots.memory_bytes()
+            + self.places.memory_bytes()
             + with_policy!(&self.policy, p => p.memory_bytes())
             + self.tiers.as_ref().map_or(0, |t| t.memory_bytes())
+            + self.parts.as_ref().map_or(0, |p| p.memory_bytes())
     }
 
     /// Checks the invariants of index and policy; for tests. Panics with what is broken. Takes time in proportion to
@@ -332,16 +381,30 @@ impl Index {
     pub fn check(&self) {
         self.slots.check();
         assert!(self.limit <= self.capacity(), "more blocks are allowed than there are slots");
+        assert_eq!(self.plain, self.tiers.is_none() && self.parts.is_none(), "the index takes the wrong way to a hit");
         let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
-        let in_policy = self.slots.len() - in_tiers;
-        with_policy!(&self.policy, p => {
-            p.check(in_policy);
-            let mut ordered = 0;
-            p.coldest_first(&mut |slot| {
-                assert!(self.slots.block_of(slot).is_some(), "the policy queues slot {slot}, which is free");
-                ordered += 1;
+        let mut marked = 0;
+        let mut see = |policy: &AnyPolicy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {
+            with_policy!(policy, p => {
+                p.check(&self.places, in_policy);
+                let mut ordered = 0;
+                p.coldest_first(&self.places, &mut |slot| {
+                    assert!(self.slots.block_of(slot).is_some(), "the policy queues slot {slot}, which is free");
+                    assert!(of_part(slot), "the policy queues slot {slot}, which is of another part");
+                    ordered += 1;
+                    marked += usize::from(self.places.marks[slot as usize] != 0);
+                });
+                assert_eq!(ordered, in_policy, "slots that the policy can name");
             });
-            assert_eq!(ordered, in_policy, "slots that the policy can name");
-        });
+        };
+        match &self.parts {
+            None => {
+                see(&self.policy, self.slots.len() - in_tiers, &|_| true);
+                assert_eq!(self.line, self.limit, "the line is not the limit");
+            }
+            Some(parts) => parts.check(self, see),
+        }
+        let all = self.places.marks.iter().filter(|&&mark| mark != 0).count();
+        assert_eq!(all, marked, "a slot that no policy queues has a mark");
     }
 }

@@ -3,14 +3,17 @@
 //! Owns the cold list (blocks that the guest holds itself: they only fill free slots, and go first) and the probation
 //! queue (blocks that the guest is expected to evict soon). Never decides what a guest holds: `exclusive` does.
 //! Invariant: a slot is in a tier or in the policy's queues, never in both; slots for new blocks come from free ones
-//! first, then from cold, then from probation beyond its share, then from the policy.
+//! first, then from cold, then from probation beyond its share, then from the policy. Each part of a disk that has parts
+//! has tiers of its own, over the same arrays.
 //!
 //! The placement follows the demotion-based exclusive cache of Wong and Wilkes ("My cache or yours?", USENIX ATC 2002)
 //! in that what the guest has is first to go; what is new is that demotions are inferred, and prepared for.
 
 use crate::index::{AnyPolicy, Index, Outcome, Slot, with_policy};
 use crate::list::{Links, List, resize_exact};
+use crate::parts::policy_of;
 use crate::policy::{Policy, Seen};
+use crate::ranges::PartId;
 use crate::{Access, limits};
 
 /// Where a block of an index with tiers stands.
@@ -37,56 +40,89 @@ pub const PROBATION_PART: u32 = 32;
 pub(crate) struct Tiers {
     links: Links,
     marks: Vec<u8>,
-    cold: List,
-    probation: List,
-    /// Slots that probation may take from hot blocks.
-    share: u32,
+    /// Of each part.
+    of: Vec<Lists>,
     /// The block that last lost its slot while on probation.
     lapsed: Option<u64>,
 }
 
+/// The tiers of one part.
+#[derive(Debug)]
+struct Lists {
+    cold: List,
+    probation: List,
+    /// Slots that probation may take from hot blocks.
+    share: u32,
+}
+
+/// Bytes that the tiers of one part take.
+pub(crate) const LISTS_BYTES: usize = size_of::<Lists>();
+
 impl Tiers {
-    fn new(capacity: u32) -> Self {
+    fn new(capacity: u32, parts: usize) -> Self {
         let slots = capacity as usize;
-        let share = capacity / PROBATION_PART;
-        Self {
-            links: Links::new(slots),
-            marks: vec![0; slots],
-            cold: List::new(),
-            probation: List::new(),
-            share,
-            lapsed: None,
-        }
+        let mut tiers = Self { links: Links::new(slots), marks: vec![0; slots], of: Vec::new(), lapsed: None };
+        tiers.set_parts(parts);
+        tiers
     }
 
-    fn list(&mut self, mark: u8) -> (&mut List, &mut Links) {
-        (if mark & COLD != 0 { &mut self.cold } else { &mut self.probation }, &mut self.links)
+    /// There are `parts` parts; those that are gone have nothing in their tiers.
+    pub fn set_parts(&mut self, parts: usize) {
+        let new = || Lists { cold: List::new(), probation: List::new(), share: 0 };
+        self.of.reserve_exact(parts.saturating_sub(self.of.len()));
+        self.of.resize_with(parts, new);
+        self.of.shrink_to_fit();
     }
 
-    fn put(&mut self, slot: Slot, mark: u8) {
+    /// A part is to have `capacity` slots.
+    pub fn set_capacity(&mut self, part: usize, capacity: u32) {
+        self.of[part].share = capacity / PROBATION_PART;
+    }
+
+    /// Blocks in the tiers of a part: probation, cold.
+    pub fn lens(&self, part: usize) -> [u32; 2] {
+        [self.of[part].probation.len(), self.of[part].cold.len()]
+    }
+
+    fn list(&mut self, part: PartId, mark: u8) -> (&mut List, &mut Links) {
+        let of = &mut self.of[usize::from(part.0)];
+        (if mark & COLD != 0 { &mut of.cold } else { &mut of.probation }, &mut self.links)
+    }
+
+    fn put(&mut self, part: PartId, slot: Slot, mark: u8) {
         self.marks[slot as usize] = mark;
-        let (list, links) = self.list(mark);
+        let (list, links) = self.list(part, mark);
         list.push(links, slot);
     }
 
+    /// A slot is of another part now; false if it is in no tier.
+    pub fn change_part(&mut self, slot: Slot, from: PartId, to: PartId) -> bool {
+        let mark = self.take(from, slot);
+        let moves = mark & (COLD | PROBATION) != 0;
+        if moves {
+            self.put(to, slot, mark);
+        }
+        moves
+    }
+
     /// Takes a slot out of its tier; returns its marks, 0 if it is in none.
-    fn take(&mut self, slot: Slot) -> u8 {
+    fn take(&mut self, part: PartId, slot: Slot) -> u8 {
         let mark = self.marks[slot as usize];
         if mark & (COLD | PROBATION) != 0 {
             self.marks[slot as usize] = 0;
-            let (list, links) = self.list(mark);
+            let (list, links) = self.list(part, mark);
             list.remove(links, slot);
         }
         mark
     }
 
-    pub fn moved(&mut self, from: Slot, to: Slot) -> bool {
+    pub fn moved(&mut self, part: PartId, from: Slot, to: Slot) -> bool {
         let mark = std::mem::take(&mut self.marks[from as usize]);
         if mark & (COLD | PROBATION) == 0 {
             return false;
         }
         self.marks[to as usize] = mark;
-        let (list, links) = self.list(mark);
+        let (list, links) = self.list(part, mark);
         list.replace(links, from, to);
         true
     }
@@ -94,27 +130,39 @@ impl Tiers {
     pub fn resize(&mut self, capacity: u32) {
         self.links.resize(capacity as usize);
         resize_exact(&mut self.marks, capacity as usize, 0);
-        self.share = capacity / PROBATION_PART;
+        if self.of.len() == 1 {
+            self.set_capacity(0, capacity);
+        }
     }
 
     /// Bytes per slot that tiers add to an index.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.links.memory_bytes() + self.marks.capacity()
+        size_of::<Self>() + self.links.memory_bytes() + self.marks.capacity() + self.of.capacity() * LISTS_BYTES
     }
 
     /// Checks the lists; returns how many slots they hold.
     pub fn check(&self, occupied: impl Fn(Slot) -> bool) -> u32 {
-        self.cold.check(&self.links);
-        self.probation.check(&self.links);
-        for (list, mark) in [(&self.cold, COLD), (&self.probation, PROBATION)] {
-            for slot in list.iter(&self.links) {
-                assert!(self.marks[slot as usize] & mark != 0, "slot {slot} is in another tier than its mark says");
-                assert!(occupied(slot), "slot {slot} is in a tier and free");
+        let mut held = 0;
+        for of in &self.of {
+            of.cold.check(&self.links);
+            of.probation.check(&self.links);
+            for (list, mark) in [(&of.cold, COLD), (&of.probation, PROBATION)] {
+                for slot in list.iter(&self.links) {
+                    assert!(self.marks[slot as usize] & mark != 0, "slot {slot} is in another tier than its mark says");
+                    assert!(occupied(slot), "slot {slot} is in a tier and free");
+                }
             }
+            held += of.cold.len() + of.probation.len();
         }
         let marked = self.marks.iter().filter(|&&m| m & (COLD | PROBATION) != 0).count();
-        assert_eq!(marked, (self.cold.len() + self.probation.len()) as usize, "slots with a mark of a tier");
-        self.cold.len() + self.probation.len()
+        assert_eq!(marked, held as usize, "slots with a mark of a tier");
+        held
+    }
+
+    /// The slots in the tiers of a part, the coldest first.
+    pub fn slots_of(&self, part: usize) -> impl Iterator<Item = Slot> + '_ {
+        let of = &self.of[part];
+        of.cold.iter(&self.links).chain(of.probation.iter(&self.links))
     }
 }
 
@@ -122,23 +170,27 @@ impl Index {
     /// Gives the index tiers, or takes them away; blocks in them then become the policy's. Allocates 9 bytes a slot.
     pub fn set_tiers(&mut self, on: bool) {
         match (on, self.tiers.take()) {
-            (true, None) => self.tiers = Some(Box::new(Tiers::new(self.capacity()))),
+            (true, None) => {
+                let parts = self.parts.as_ref().map_or(1, |p| p.count());
+                let mut tiers = Tiers::new(self.capacity(), parts);
+                match &self.parts {
+                    None => tiers.set_capacity(0, self.capacity()),
+                    Some(p) => p.fit_tiers(&mut tiers, self.capacity()),
+                }
+                self.tiers = Some(Box::new(tiers));
+            }
             (true, tiers) => self.tiers = tiers,
             (false, None) => {}
-            (false, Some(mut tiers)) => {
+            (false, Some(tiers)) => {
                 // the coldest first, so that they are the oldest to the policy
-                for mark in [COLD, PROBATION] {
-                    loop {
-                        let slot = tiers.list(mark).0.tail();
-                        if slot == crate::list::NIL {
-                            break;
-                        }
-                        tiers.take(slot);
-                        self.insert_hot(slot, Seen::Never);
+                for part in 0..tiers.of.len() {
+                    for slot in tiers.slots_of(part) {
+                        self.insert_hot(PartId(part as u8), slot, Seen::Never);
                     }
                 }
             }
         }
+        self.plain = self.tiers.is_none() && self.parts.is_none();
     }
 
     /// Whether the index has tiers.
@@ -157,35 +209,39 @@ impl Index {
 
     /// Blocks in each tier: hot, probation, cold.
     pub fn tier_lens(&self) -> [u32; 3] {
-        let (probation, cold) = self.tiers.as_ref().map_or((0, 0), |t| (t.probation.len(), t.cold.len()));
+        let sum =
+            |k: usize| self.tiers.as_ref().map_or(0, |t| (0..t.of.len()).map(|part| t.lens(part)[k]).sum::<u32>());
+        let (probation, cold) = (sum(0), sum(1));
         [self.len() - probation - cold, probation, cold]
     }
 
     /// Moves an occupied slot to a tier. Without tiers, does nothing.
     pub fn set_tier(&mut self, slot: Slot, tier: Tier) {
+        let part = self.part_of_slot(slot);
         let Some(tiers) = &mut self.tiers else { return };
-        let mark = tiers.take(slot);
+        let mark = tiers.take(part, slot);
         let was_hot = mark & (COLD | PROBATION) == 0;
         match tier {
             Tier::Hot if was_hot => {}
             Tier::Hot => {
-                self.insert_hot(slot, if mark & PROVEN != 0 { Seen::Once } else { Seen::Never });
+                self.insert_hot(part, slot, if mark & PROVEN != 0 { Seen::Once } else { Seen::Never });
             }
             Tier::Cold | Tier::Probation => {
                 if was_hot {
-                    with_policy!(&mut self.policy, p => p.remove(slot));
+                    let policy = policy_of(&mut self.policy, &mut self.parts, part);
+                    with_policy!(policy, p => p.remove(&mut self.places, slot));
                 }
                 let proven = if was_hot { PROVEN } else { mark & PROVEN };
-                self.mark(slot, proven | if tier == Tier::Cold { COLD } else { PROBATION });
+                self.mark(part, slot, proven | if tier == Tier::Cold { COLD } else { PROBATION });
             }
         }
     }
 
     /// Puts a slot that is in no queue into the queue of its tier.
     #[inline]
-    fn mark(&mut self, slot: Slot, mark: u8) {
+    fn mark(&mut self, part: PartId, slot: Slot, mark: u8) {
         if let Some(tiers) = &mut self.tiers {
-            tiers.put(slot, mark);
+            tiers.put(part, slot, mark);
         }
     }
 
@@ -202,7 +258,8 @@ impl Index {
         }
     }
 
-    pub(crate) fn access_in_tiers(
+    /// An access to an index with tiers, parts, or both.
+    pub(crate) fn access_apart(
         &mut self,
         block: u64,
         hash: u64,
@@ -210,84 +267,117 @@ impl Index {
         may_evict: impl Fn(Slot) -> bool,
     ) -> Outcome {
         let Some(slot) = self.slots.find(block, hash) else {
-            let tier = if access == Access::Take { Tier::Cold } else { Tier::Hot };
+            let tier = if access == Access::Take && self.tiers.is_some() { Tier::Cold } else { Tier::Hot };
             return self.fill_tier(block, hash, tier, may_evict);
         };
         let hot = self.tier(slot) == Tier::Hot;
+        let part = self.part_of_slot(slot);
+        let Self { places, policy, parts, tiers, .. } = self;
         match access {
-            Access::Take => {
+            Access::Take if tiers.is_some() => {
                 if hot {
-                    with_policy!(&mut self.policy, p => {
-                        p.touch(slot, block);
-                        p.remove(slot);
+                    with_policy!(policy_of(policy, parts, part), p => {
+                        p.touch(places, slot, block);
+                        p.remove(places, slot);
                     });
                 }
-                let mark = self.tiers.as_mut().map_or(0, |t| t.take(slot));
+                let mark = tiers.as_mut().map_or(0, |t| t.take(part, slot));
                 let proven = if hot { PROVEN } else { mark & PROVEN };
-                self.mark(slot, COLD | proven);
+                self.mark(part, slot, COLD | proven);
             }
-            Access::Read | Access::Write if hot => with_policy!(&mut self.policy, p => p.touch(slot, block)),
+            _ if hot => with_policy!(policy_of(policy, parts, part), p => p.touch(places, slot, block)),
             // Whoever reads it without keeping it may want it again.
-            Access::Read | Access::Write => self.set_tier(slot, Tier::Hot),
+            _ => self.set_tier(slot, Tier::Hot),
         }
         Outcome::Hit(slot)
     }
 
     fn fill_tier(&mut self, block: u64, hash: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
-        if self.limit == 0 {
+        let part = self.part_of_block(block);
+        let (len, limit) = match &self.parts {
+            Some(parts) => parts.len_and_limit(part),
+            None => (self.slots.len(), self.limit),
+        };
+        if limit == 0 {
             return Outcome::Bypass;
         }
         let mut seen = Seen::Never;
         if tier == Tier::Hot {
-            seen = with_policy!(&mut self.policy, p => p.miss(block));
+            seen = with_policy!(policy_of(&mut self.policy, &mut self.parts, part), p => p.miss(block));
         }
-        let (slot, evicted) = if self.slots.len() < self.limit {
-            (self.slots.insert(block, hash), None)
+        let victim = if len < limit {
+            if self.slots.len() < self.limit {
+                let slot = self.slots.insert(block, hash);
+                self.note_filled(slot, part);
+                self.enter(part, slot, block, tier, seen);
+                return Outcome::Fill { slot, evicted: None };
+            }
+            // All is taken and this part has not all that is its own: so another one has too much.
+            let worst = self.parts.as_ref().map_or(part, |parts| parts.worst());
+            self.victim_of(worst, &may_evict)
         } else {
-            let (share, full) = self.tiers.as_ref().map_or((0, true), |t| (t.share, t.probation.len() >= t.share));
-            let victim = match tier {
-                Tier::Cold => self.cold_victim(&may_evict),
-                Tier::Probation if full => self.tier_victim(0, &may_evict),
-                Tier::Probation => self.tier_victim(u32::MAX, &may_evict).or_else(|| self.hot_victim(&may_evict, seen)),
+            let of = self.tiers.as_ref().map(|t| &t.of[usize::from(part.0)]);
+            let (share, full) = of.map_or((0, true), |of| (of.share, of.probation.len() >= of.share));
+            match tier {
+                Tier::Cold => self.cold_victim(part, &may_evict),
+                Tier::Probation if full => self.tier_victim(part, 0, &may_evict),
+                Tier::Probation => {
+                    self.tier_victim(part, u32::MAX, &may_evict).or_else(|| self.hot_victim(part, &may_evict, seen))
+                }
                 Tier::Hot => self
-                    .tier_victim(share, &may_evict)
-                    .or_else(|| self.hot_victim(&may_evict, seen))
-                    .or_else(|| self.tier_victim(0, &may_evict)),
-            };
-            let Some(slot) = victim else { return Outcome::Bypass };
-            (slot, Some((self.slots.replace(slot, block, hash), slot)))
+                    .tier_victim(part, share, &may_evict)
+                    .or_else(|| self.hot_victim(part, &may_evict, seen))
+                    .or_else(|| self.tier_victim(part, 0, &may_evict)),
+            }
         };
-        match tier {
-            Tier::Hot => self.insert_hot_seen(slot, block, seen),
-            Tier::Cold => self.mark(slot, COLD),
-            Tier::Probation => self.mark(slot, PROBATION),
-        }
+        let Some(slot) = victim else { return Outcome::Bypass };
+        self.note_freed(slot);
+        let evicted = Some((self.slots.replace(slot, block, hash), slot));
+        self.note_filled(slot, part);
+        self.enter(part, slot, block, tier, seen);
         Outcome::Fill { slot, evicted }
     }
 
-    fn hot_victim(&mut self, may_evict: &impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
-        with_policy!(&mut self.policy, p => p.victim(self.slots.keys(), may_evict, seen))
+    /// Puts a slot that a block has just been given into its tier, or to the policy.
+    fn enter(&mut self, part: PartId, slot: Slot, block: u64, tier: Tier, seen: Seen) {
+        match tier {
+            Tier::Hot => self.insert_hot_seen(part, slot, block, seen),
+            Tier::Cold => self.mark(part, slot, COLD),
+            Tier::Probation => self.mark(part, slot, PROBATION),
+        }
+    }
+
+    pub(crate) fn hot_victim(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
+        let Self { slots, places, policy, parts, .. } = self;
+        with_policy!(policy_of(policy, parts, part), p => p.victim(places, slots.keys(), may_evict, seen))
     }
 
     /// The cold block that came last: the guest keeps it longest, the others are nearer to their eviction.
-    fn cold_victim(&mut self, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
+    fn cold_victim(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
         let tiers = self.tiers.as_mut()?;
-        let slot = tiers.cold.iter_newest(&tiers.links).take(limits::REFUSALS_MAX as usize).find(|&s| may_evict(s))?;
-        tiers.take(slot);
+        let cold = tiers.of[usize::from(part.0)].cold.iter_newest(&tiers.links);
+        let slot = cold.take(limits::REFUSALS_MAX as usize).find(|&s| may_evict(s))?;
+        tiers.take(part, slot);
         Some(slot)
     }
 
     /// A slot from the tiers: cold ones first, then the oldest on probation if those are more than `probation_keep`.
-    pub(crate) fn tier_victim(&mut self, probation_keep: u32, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
-        if let Some(slot) = self.cold_victim(may_evict) {
+    pub(crate) fn tier_victim(
+        &mut self,
+        part: PartId,
+        probation_keep: u32,
+        may_evict: &impl Fn(Slot) -> bool,
+    ) -> Option<Slot> {
+        if let Some(slot) = self.cold_victim(part, may_evict) {
             return Some(slot);
         }
         let tiers = self.tiers.as_mut()?;
-        if tiers.probation.len() <= probation_keep {
+        let probation = &tiers.of[usize::from(part.0)].probation;
+        if probation.len() <= probation_keep {
             return None;
         }
-        let slot = tiers.probation.iter(&tiers.links).take(limits::REFUSALS_MAX as usize).find(|&s| may_evict(s))?;
-        tiers.take(slot);
+        let slot = probation.iter(&tiers.links).take(limits::REFUSALS_MAX as usize).find(|&s| may_evict(s))?;
+        tiers.take(part, slot);
         tiers.lapsed = Some(self.slots.keys()[slot as usize]);
         Some(slot)
     }
@@ -299,19 +389,21 @@ impl Index {
 
     /// Takes a slot that is about to be freed out of its tier; false if it is in none.
     pub(crate) fn leave_tier(&mut self, slot: Slot) -> bool {
-        self.tiers.as_mut().is_some_and(|t| t.take(slot) & (COLD | PROBATION) != 0)
+        let part = self.part_of_slot(slot);
+        self.tiers.as_mut().is_some_and(|t| t.take(part, slot) & (COLD | PROBATION) != 0)
     }
 
-    fn insert_hot(&mut self, slot: Slot, at_least: Seen) {
+    pub(crate) fn insert_hot(&mut self, part: PartId, slot: Slot, at_least: Seen) {
         let block = self.slots.keys()[slot as usize];
-        let seen = match with_policy!(&mut self.policy, p => p.miss(block)) {
+        let seen = match with_policy!(policy_of(&mut self.policy, &mut self.parts, part), p => p.miss(block)) {
             Seen::Never => at_least,
             seen => seen,
         };
-        self.insert_hot_seen(slot, block, seen);
+        self.insert_hot_seen(part, slot, block, seen);
     }
 
-    fn insert_hot_seen(&mut self, slot: Slot, block: u64, seen: Seen) {
-        with_policy!(&mut self.policy, p => p.insert(slot, block, seen));
+    fn insert_hot_seen(&mut self, part: PartId, slot: Slot, block: u64, seen: Seen) {
+        let Self { places, policy, parts, .. } = self;
+        with_policy!(policy_of(policy, parts, part), p => p.insert(places, slot, block, seen));
     }
 }

@@ -9,6 +9,7 @@ pub mod rng;
 pub mod sim;
 pub mod sim_disk;
 mod sim_guest;
+mod sim_parts;
 pub mod world;
 
 pub use sim::{Outcome, Plan, finds, run};

@@ -17,8 +17,9 @@ fn assert_found(bug: Bug) {
     }
 }
 
-/// Bugs that have a test of their own, since no model of bytes can see them: crates/cache/tests/share.rs.
-const ELSEWHERE: [Bug; 1] = [Bug::CaptureTakenForBase];
+/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/share.rs. The second takes a
+/// part with hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs.
+const ELSEWHERE: [Bug; 2] = [Bug::CaptureTakenForBase, Bug::NewcomersPartPays];
 
 macro_rules! planted {
     ($($name:ident: $bug:ident,)*) => {
@@ -55,4 +56,7 @@ planted! {
     a_copy_of_a_guest_page_that_is_not_verified_is_found: CaptureUnverified,
     a_write_that_keeps_what_is_known_of_guest_pages_is_found: WriteKeepsResidency,
     a_write_that_keeps_what_waits_to_be_hashed_is_found: WriteKeepsLater,
+    blocks_not_counted_anew_when_ranges_change_are_found: PartsNotCountedAnew,
+    a_part_that_keeps_more_than_its_share_is_found: PartKeepsExcess,
+    parts_forgotten_with_a_disks_content_are_found: PartsForgotten,
 }

@@ -11,21 +11,22 @@ use super::fifo::oldest;
 use super::{Policy, Search, Seen};
 use crate::ghosts::Ghosts;
 use crate::index::Slot;
-use crate::list::{Links, List, resize_exact};
+use crate::list::List;
+use crate::places::Places;
 use crate::table::HashKey;
 
 /// The names of the ghost queues.
 pub(super) const B1: usize = 0;
 pub(super) const B2: usize = 1;
 
+/// The mark of a slot in T2.
+const IN_T2: u8 = 1;
+
 #[derive(Debug)]
 pub(crate) struct Arc {
     capacity: u32,
-    links: Links,
     t1: List,
     t2: List,
-    /// Whether an occupied slot is in T2.
-    in_t2: Vec<bool>,
     ghosts: Ghosts,
     /// Target size of T1; a real number, as in the paper.
     p: f64,
@@ -54,10 +55,8 @@ impl Policy for Arc {
     fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
-            links: Links::new(capacity as usize),
             t1: List::new(),
             t2: List::new(),
-            in_t2: vec![false; capacity as usize],
             // one more: a victim is remembered just before the insertion trims
             ghosts: Ghosts::new(capacity + 1, key),
             p: 0.0,
@@ -65,13 +64,13 @@ impl Policy for Arc {
     }
 
     #[inline]
-    fn touch(&mut self, slot: Slot, _block: u64) {
-        if self.in_t2[slot as usize] {
-            self.t2.renew(&mut self.links, slot);
+    fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
+        if places.marks[slot as usize] == IN_T2 {
+            self.t2.renew(&mut places.links, slot);
         } else {
-            self.t1.remove(&mut self.links, slot);
-            self.t2.push(&mut self.links, slot);
-            self.in_t2[slot as usize] = true;
+            self.t1.remove(&mut places.links, slot);
+            self.t2.push(&mut places.links, slot);
+            places.marks[slot as usize] = IN_T2;
         }
     }
 
@@ -83,72 +82,79 @@ impl Policy for Arc {
     }
 
     /// REPLACE.
-    fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        seen: Seen,
+    ) -> Option<Slot> {
         let t1 = f64::from(self.t1.len());
         let from_t1 = self.t2.len() == 0 || t1 > 0.0 && (t1 > self.p || (t1 == self.p && seen == Seen::Often));
         let mut search = Search::default();
         let (first, second) = if from_t1 { (&self.t1, &self.t2) } else { (&self.t2, &self.t1) };
-        let slot = oldest(first, &self.links, &may_evict, &mut search)
-            .or_else(|| oldest(second, &self.links, &may_evict, &mut search))?;
-        let ghost = if self.in_t2[slot as usize] { B2 } else { B1 };
-        self.remove(slot);
+        let slot = oldest(first, &places.links, &may_evict, &mut search)
+            .or_else(|| oldest(second, &places.links, &may_evict, &mut search))?;
+        let ghost = if places.marks[slot as usize] == IN_T2 { B2 } else { B1 };
+        self.remove(places, slot);
         self.ghosts.push(ghost, keys[slot as usize]);
         // the insertion trims; where none follows, since the cache shrinks, this does
         trim(&mut self.ghosts, self.t1.len(), self.capacity + 1);
         Some(slot)
     }
 
-    fn insert(&mut self, slot: Slot, _block: u64, seen: Seen) {
+    fn insert(&mut self, places: &mut Places, slot: Slot, _block: u64, seen: Seen) {
         let again = seen != Seen::Never;
-        self.in_t2[slot as usize] = again;
-        if again { &mut self.t2 } else { &mut self.t1 }.push(&mut self.links, slot);
+        places.marks[slot as usize] = if again { IN_T2 } else { 0 };
+        if again { &mut self.t2 } else { &mut self.t1 }.push(&mut places.links, slot);
         trim(&mut self.ghosts, self.t1.len(), self.capacity);
     }
 
-    fn remove(&mut self, slot: Slot) {
-        let in_t2 = std::mem::take(&mut self.in_t2[slot as usize]);
-        if in_t2 { &mut self.t2 } else { &mut self.t1 }.remove(&mut self.links, slot);
+    fn remove(&mut self, places: &mut Places, slot: Slot) {
+        let in_t2 = std::mem::take(&mut places.marks[slot as usize]);
+        if in_t2 == IN_T2 { &mut self.t2 } else { &mut self.t1 }.remove(&mut places.links, slot);
     }
 
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }
 
-    fn moved(&mut self, from: Slot, to: Slot) {
-        let in_t2 = std::mem::take(&mut self.in_t2[from as usize]);
-        self.in_t2[to as usize] = in_t2;
-        if in_t2 { &mut self.t2 } else { &mut self.t1 }.replace(&mut self.links, from, to);
+    fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
+        let in_t2 = std::mem::take(&mut places.marks[from as usize]);
+        places.marks[to as usize] = in_t2;
+        if in_t2 == IN_T2 { &mut self.t2 } else { &mut self.t1 }.replace(&mut places.links, from, to);
     }
 
-    fn limit(&mut self, limit: u32) {
+    fn limit(&mut self, _places: &mut Places, limit: u32) {
         self.capacity = limit;
         self.p = self.p.min(f64::from(limit));
         trim(&mut self.ghosts, self.t1.len(), limit);
     }
 
-    fn resize(&mut self, capacity: u32, _keys: &[u64]) {
+    fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
-        self.links.resize(capacity as usize);
-        resize_exact(&mut self.in_t2, capacity as usize, false);
         self.p = self.p.min(f64::from(capacity));
         trim(&mut self.ghosts, self.t1.len(), capacity);
         self.ghosts.resize(capacity + 1);
     }
 
-    fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {
-        self.t1.iter(&self.links).chain(self.t2.iter(&self.links)).for_each(visit);
+    fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
+        self.t1.iter(&places.links).chain(self.t2.iter(&places.links)).for_each(visit);
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.in_t2.capacity() + self.ghosts.memory_bytes()
+        self.ghosts.memory_bytes()
     }
 
-    fn check(&self, occupied: u32) {
-        self.t1.check(&self.links);
-        self.t2.check(&self.links);
+    fn check(&self, places: &Places, occupied: u32) {
+        self.t1.check(&places.links);
+        self.t2.check(&places.links);
         assert_eq!(self.t1.len() + self.t2.len(), occupied, "slots in T1 and T2");
-        assert!(self.t1.iter(&self.links).all(|s| !self.in_t2[s as usize]), "a slot of T1 is marked as of T2");
-        assert!(self.t2.iter(&self.links).all(|s| self.in_t2[s as usize]), "a slot of T2 is marked as of T1");
+        assert!(self.t1.iter(&places.links).all(|s| places.marks[s as usize] == 0), "a slot of T1 is marked as of T2");
+        assert!(
+            self.t2.iter(&places.links).all(|s| places.marks[s as usize] == IN_T2),
+            "a slot of T2 is marked as of T1"
+        );
         self.ghosts.check();
         assert!(self.ghosts.len(B1) + self.ghosts.len(B2) <= self.capacity + 1, "ghosts");
         assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);

@@ -8,7 +8,8 @@ use super::arc::{B1, B2, adapted, trim};
 use super::{Policy, Search, Seen};
 use crate::ghosts::Ghosts;
 use crate::index::Slot;
-use crate::list::{Links, List, NIL, resize_exact};
+use crate::list::{List, NIL};
+use crate::places::Places;
 use crate::table::HashKey;
 
 /// Bits of a slot's state.
@@ -18,10 +19,8 @@ const IN_T2: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Car {
     capacity: u32,
-    links: Links,
     t1: List,
     t2: List,
-    state: Vec<u8>,
     ghosts: Ghosts,
     /// Target size of T1; a real number, as in ARC.
     p: f64,
@@ -31,10 +30,8 @@ impl Policy for Car {
     fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
-            links: Links::new(capacity as usize),
             t1: List::new(),
             t2: List::new(),
-            state: vec![0; capacity as usize],
             // one more: a victim is remembered just before the insertion trims
             ghosts: Ghosts::new(capacity + 1, key),
             p: 0.0,
@@ -42,8 +39,8 @@ impl Policy for Car {
     }
 
     #[inline]
-    fn touch(&mut self, slot: Slot, _block: u64) {
-        self.state[slot as usize] |= REFERENCED;
+    fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
+        places.marks[slot as usize] |= REFERENCED;
     }
 
     fn miss(&mut self, block: u64) -> Seen {
@@ -55,7 +52,13 @@ impl Policy for Car {
         }
     }
 
-    fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         let (mut hand1, mut hand2) = (self.t1.tail(), self.t2.tail());
         loop {
@@ -64,27 +67,27 @@ impl Policy for Car {
             if at == NIL {
                 return None;
             }
-            let mut next = self.links.newer(at);
+            let mut next = places.links.newer(at);
             if !may_evict(at) {
                 if search.refused() {
                     return None;
                 }
-            } else if self.state[at as usize] & REFERENCED != 0 && search.spared() {
-                self.state[at as usize] = IN_T2;
+            } else if places.marks[at as usize] & REFERENCED != 0 && search.spared() {
+                places.marks[at as usize] = IN_T2;
                 if from_t1 {
-                    self.t1.remove(&mut self.links, at);
-                    self.t2.push(&mut self.links, at);
+                    self.t1.remove(&mut places.links, at);
+                    self.t2.push(&mut places.links, at);
                     if hand2 == NIL {
                         hand2 = at;
                     }
                 } else {
-                    self.t2.renew(&mut self.links, at);
+                    self.t2.renew(&mut places.links, at);
                     if next == NIL {
                         next = at;
                     }
                 }
             } else {
-                self.remove(at);
+                self.remove(places, at);
                 self.ghosts.push(if from_t1 { B1 } else { B2 }, keys[at as usize]);
                 // the insertion trims; where none follows, since the cache shrinks, this does
                 trim(&mut self.ghosts, self.t1.len(), self.capacity + 1);
@@ -94,70 +97,68 @@ impl Policy for Car {
         }
     }
 
-    fn insert(&mut self, slot: Slot, block: u64, seen: Seen) {
+    fn insert(&mut self, places: &mut Places, slot: Slot, block: u64, seen: Seen) {
         if seen == Seen::Never {
-            self.state[slot as usize] = 0;
-            self.t1.push(&mut self.links, slot);
+            places.marks[slot as usize] = 0;
+            self.t1.push(&mut places.links, slot);
         } else {
             let queue = if seen == Seen::Once { B1 } else { B2 };
             self.p = adapted(self.p, self.capacity, &self.ghosts, queue);
             self.ghosts.forget(block);
-            self.state[slot as usize] = IN_T2;
-            self.t2.push(&mut self.links, slot);
+            places.marks[slot as usize] = IN_T2;
+            self.t2.push(&mut places.links, slot);
         }
         trim(&mut self.ghosts, self.t1.len(), self.capacity);
     }
 
-    fn remove(&mut self, slot: Slot) {
-        let state = std::mem::take(&mut self.state[slot as usize]);
-        if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.remove(&mut self.links, slot);
+    fn remove(&mut self, places: &mut Places, slot: Slot) {
+        let state = std::mem::take(&mut places.marks[slot as usize]);
+        if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.remove(&mut places.links, slot);
     }
 
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }
 
-    fn moved(&mut self, from: Slot, to: Slot) {
-        let state = std::mem::take(&mut self.state[from as usize]);
-        self.state[to as usize] = state;
-        if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.replace(&mut self.links, from, to);
+    fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
+        let state = std::mem::take(&mut places.marks[from as usize]);
+        places.marks[to as usize] = state;
+        if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.replace(&mut places.links, from, to);
     }
 
-    fn limit(&mut self, limit: u32) {
+    fn limit(&mut self, _places: &mut Places, limit: u32) {
         self.capacity = limit;
         self.p = self.p.min(f64::from(limit));
         trim(&mut self.ghosts, self.t1.len(), limit);
     }
 
-    fn resize(&mut self, capacity: u32, _keys: &[u64]) {
+    fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
-        self.links.resize(capacity as usize);
-        resize_exact(&mut self.state, capacity as usize, 0);
         self.p = self.p.min(f64::from(capacity));
         trim(&mut self.ghosts, self.t1.len(), capacity);
         self.ghosts.resize(capacity + 1);
     }
 
-    fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {
+    fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
         for marked in [0, REFERENCED] {
             for queue in [&self.t1, &self.t2] {
-                let of_mark = queue.iter(&self.links).filter(|&s| self.state[s as usize] & REFERENCED == marked);
+                let of_mark = queue.iter(&places.links).filter(|&s| places.marks[s as usize] & REFERENCED == marked);
                 of_mark.for_each(&mut *visit);
             }
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.state.capacity() + self.ghosts.memory_bytes()
+        self.ghosts.memory_bytes()
     }
 
-    fn check(&self, occupied: u32) {
-        self.t1.check(&self.links);
-        self.t2.check(&self.links);
+    fn check(&self, places: &Places, occupied: u32) {
+        self.t1.check(&places.links);
+        self.t2.check(&places.links);
         assert_eq!(self.t1.len() + self.t2.len(), occupied, "slots in T1 and T2");
-        let in_t2 = |s: Slot| self.state[s as usize] & IN_T2 != 0;
-        assert!(self.t1.iter(&self.links).all(|s| !in_t2(s)), "a slot of T1 is marked as of T2");
-        assert!(self.t2.iter(&self.links).all(in_t2), "a slot of T2 is marked as of T1");
+        let in_t2 = |s: Slot| places.marks[s as usize] & IN_T2 != 0;
+        assert!(self.t1.iter(&places.links).all(|s| !in_t2(s)), "a slot of T1 is marked as of T2");
+        assert!(self.t2.iter(&places.links).all(in_t2), "a slot of T2 is marked as of T1");
         self.ghosts.check();
         assert!(self.ghosts.len(B1) + self.ghosts.len(B2) <= self.capacity + 1, "ghosts");
         assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);

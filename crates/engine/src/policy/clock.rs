@@ -6,89 +6,89 @@
 
 use super::{Policy, Search, Seen};
 use crate::index::Slot;
-use crate::list::{Links, List, NIL, resize_exact};
+use crate::list::{List, NIL};
+use crate::places::Places;
 use crate::table::HashKey;
+
+/// The mark of a slot that was accessed.
+const REFERENCED: u8 = 1;
 
 #[derive(Debug)]
 pub(crate) struct Clock {
-    links: Links,
     queue: List,
-    referenced: Vec<bool>,
 }
 
 impl Policy for Clock {
-    fn new(capacity: u32, _key: HashKey) -> Self {
-        Self { links: Links::new(capacity as usize), queue: List::new(), referenced: vec![false; capacity as usize] }
+    fn new(_capacity: u32, _key: HashKey) -> Self {
+        Self { queue: List::new() }
     }
 
     #[inline]
-    fn touch(&mut self, slot: Slot, _block: u64) {
-        self.referenced[slot as usize] = true;
+    fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
+        places.marks[slot as usize] = REFERENCED;
     }
 
     fn miss(&mut self, _block: u64) -> Seen {
         Seen::Never
     }
 
-    fn victim(&mut self, _keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        _keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         let mut at = self.queue.tail();
         while at != NIL {
-            let next = self.links.newer(at);
+            let next = places.links.newer(at);
             if !may_evict(at) {
                 if search.refused() {
                     return None;
                 }
                 at = next;
-            } else if self.referenced[at as usize] && search.spared() {
-                self.referenced[at as usize] = false;
-                self.queue.renew(&mut self.links, at);
+            } else if places.marks[at as usize] == REFERENCED && search.spared() {
+                places.marks[at as usize] = 0;
+                self.queue.renew(&mut places.links, at);
                 // the newest of all stays where it is, and is next again
                 at = if next == NIL { at } else { next };
             } else {
-                self.remove(at);
+                self.remove(places, at);
                 return Some(at);
             }
         }
         None
     }
 
-    fn insert(&mut self, slot: Slot, _block: u64, _seen: Seen) {
-        self.queue.push(&mut self.links, slot);
+    fn insert(&mut self, places: &mut Places, slot: Slot, _block: u64, _seen: Seen) {
+        self.queue.push(&mut places.links, slot);
     }
 
-    fn remove(&mut self, slot: Slot) {
-        self.queue.remove(&mut self.links, slot);
-        self.referenced[slot as usize] = false;
+    fn remove(&mut self, places: &mut Places, slot: Slot) {
+        self.queue.remove(&mut places.links, slot);
+        places.marks[slot as usize] = 0;
     }
 
     fn forget(&mut self, _block: u64) {}
 
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.queue.replace(&mut self.links, from, to);
-        self.referenced[to as usize] = std::mem::take(&mut self.referenced[from as usize]);
+    fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
+        self.queue.replace(&mut places.links, from, to);
+        places.marks[to as usize] = std::mem::take(&mut places.marks[from as usize]);
     }
 
-    fn resize(&mut self, capacity: u32, _keys: &[u64]) {
-        self.links.resize(capacity as usize);
-        resize_exact(&mut self.referenced, capacity as usize, false);
-    }
-
-    fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {
-        for marked in [false, true] {
-            self.queue.iter(&self.links).filter(|&s| self.referenced[s as usize] == marked).for_each(&mut *visit);
+    fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
+        for mark in [0, REFERENCED] {
+            self.queue.iter(&places.links).filter(|&s| places.marks[s as usize] == mark).for_each(&mut *visit);
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.referenced.capacity()
+        0
     }
 
-    fn check(&self, occupied: u32) {
-        self.queue.check(&self.links);
+    fn check(&self, places: &Places, occupied: u32) {
+        self.queue.check(&places.links);
         assert_eq!(self.queue.len(), occupied, "slots in the queue");
-        let marked = self.referenced.iter().filter(|&&r| r).count();
-        let marked_in_queue = self.queue.iter(&self.links).filter(|&s| self.referenced[s as usize]).count();
-        assert_eq!(marked, marked_in_queue, "a free slot is marked");
     }
 }

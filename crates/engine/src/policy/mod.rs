@@ -1,8 +1,8 @@
 //! The replacement policies: the list of them by name, and what an index asks of one.
 //!
-//! Owns the names and the contract. Each policy owns its queues, marks and ghosts in flat arrays indexed by slot; it
-//! never knows where a block is (the index does) nor what is in it.
-//! Invariant: the slots in a policy's queues are exactly the occupied slots of its index.
+//! Owns the names and the contract. Each policy owns its queues and ghosts; what it keeps per slot stands in flat arrays
+//! that all policies of one index share (`places`). It never knows where a block is (the index does) nor what is in it.
+//! Invariant: the slots in the queues of an index's policies are exactly its occupied slots, each in one.
 
 mod arc;
 mod car;
@@ -15,6 +15,7 @@ mod wtinylfu;
 
 use crate::index::Slot;
 use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
+use crate::places::Places;
 use crate::table::HashKey;
 use std::fmt;
 use std::str::FromStr;
@@ -38,11 +39,11 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
-    /// An empty policy for slots `0..capacity`; all memory it will ever use.
+    /// An empty policy that is to have up to `capacity` slots; all memory it will ever use besides the places.
     fn new(capacity: u32, key: HashKey) -> Self;
 
     /// A hit on an occupied slot.
-    fn touch(&mut self, slot: Slot, block: u64);
+    fn touch(&mut self, places: &mut Places, slot: Slot, block: u64);
 
     /// A miss: consults (and adapts to) the ghosts.
     fn miss(&mut self, block: u64) -> Seen;
@@ -51,36 +52,42 @@ pub(crate) trait Policy {
     /// `keys` are the blocks by slot; `seen` is what `miss` said, `Never` if the eviction is not for a miss.
     ///
     /// Slots that `may_evict` refuses keep their place. While it refuses none, the choice is the textbook's.
-    fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot>;
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        seen: Seen,
+    ) -> Option<Slot>;
 
-    /// A slot (free before) now holds `block`, which was absent.
-    fn insert(&mut self, slot: Slot, block: u64, seen: Seen);
+    /// A slot (in no queue before) now holds `block`, which was absent.
+    fn insert(&mut self, places: &mut Places, slot: Slot, block: u64, seen: Seen);
 
     /// An occupied slot is freed by somebody else's wish; nothing is remembered of its block.
-    fn remove(&mut self, slot: Slot);
+    fn remove(&mut self, places: &mut Places, slot: Slot);
 
     /// Forgets the ghost of an absent block.
     fn forget(&mut self, block: u64);
 
     /// The block in `from` is in `to` (free before) now.
-    fn moved(&mut self, from: Slot, to: Slot);
+    fn moved(&mut self, places: &mut Places, from: Slot, to: Slot);
 
-    /// There are `capacity` slots now; those past the end are free.
-    fn resize(&mut self, capacity: u32, keys: &[u64]);
+    /// The policy is to have up to `capacity` slots now; `keys` are the blocks by slot.
+    fn resize(&mut self, _places: &mut Places, _capacity: u32, _keys: &[u64]) {}
 
     /// At most `limit` slots are to be occupied from now on, fewer than there are: sizes of queues follow, tables and
     /// ghosts stay. More may be occupied for a while.
-    fn limit(&mut self, _limit: u32) {}
+    fn limit(&mut self, _places: &mut Places, _limit: u32) {}
 
-    /// Calls `visit` with every occupied slot, in the order in which they would be evicted if nothing were accessed
+    /// Calls `visit` with every slot in the queues, in the order in which they would be evicted if nothing were accessed
     /// any more, as far as the policy can tell.
-    fn coldest_first(&self, visit: &mut dyn FnMut(Slot));
+    fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot));
 
-    /// Bytes of memory held.
+    /// Bytes of memory held besides the places.
     fn memory_bytes(&self) -> usize;
 
-    /// Panics if an invariant is broken; `occupied` is the number of occupied slots.
-    fn check(&self, occupied: u32);
+    /// Panics if an invariant is broken; `occupied` is the number of slots that should be in the queues.
+    fn check(&self, places: &Places, occupied: u32);
 }
 
 /// Keeps count during one victim search.

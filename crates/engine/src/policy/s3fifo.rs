@@ -10,7 +10,8 @@
 use super::{Policy, Search, Seen};
 use crate::ghosts::Ghosts;
 use crate::index::Slot;
-use crate::list::{Links, List, NIL, resize_exact};
+use crate::list::{List, NIL};
+use crate::places::Places;
 use crate::table::HashKey;
 
 /// A slot's state: the number of hits, saturating, and whether it is in the main queue.
@@ -24,10 +25,8 @@ const GHOST: usize = 0;
 #[derive(Debug)]
 pub(crate) struct S3Fifo {
     capacity: u32,
-    links: Links,
     small: List,
     main: List,
-    state: Vec<u8>,
     ghosts: Ghosts,
     /// Whether the insertion to come had to make room: the cache is full.
     made_room: bool,
@@ -45,19 +44,20 @@ impl S3Fifo {
     /// The oldest of the small queue that is not proven, after the proven ones before it went to main.
     fn victim_in_small(
         &mut self,
+        places: &mut Places,
         keys: &[u64],
         may_evict: &impl Fn(Slot) -> bool,
         search: &mut Search,
     ) -> Option<Slot> {
         let mut at = self.small.tail();
         while at != NIL {
-            let next = self.links.newer(at);
-            if self.state[at as usize] & HITS >= PROVEN && search.spared() {
-                self.small.remove(&mut self.links, at);
-                self.main.push(&mut self.links, at);
-                self.state[at as usize] = IN_MAIN;
+            let next = places.links.newer(at);
+            if places.marks[at as usize] & HITS >= PROVEN && search.spared() {
+                self.small.remove(&mut places.links, at);
+                self.main.push(&mut places.links, at);
+                places.marks[at as usize] = IN_MAIN;
             } else if may_evict(at) {
-                self.remove(at);
+                self.remove(places, at);
                 self.ghosts.push(GHOST, keys[at as usize]);
                 return Some(at);
             } else if search.refused() {
@@ -69,21 +69,26 @@ impl S3Fifo {
     }
 
     /// The oldest of the main queue whose count has run down.
-    fn victim_in_main(&mut self, may_evict: &impl Fn(Slot) -> bool, search: &mut Search) -> Option<Slot> {
+    fn victim_in_main(
+        &mut self,
+        places: &mut Places,
+        may_evict: &impl Fn(Slot) -> bool,
+        search: &mut Search,
+    ) -> Option<Slot> {
         let mut at = self.main.tail();
         while at != NIL {
-            let next = self.links.newer(at);
+            let next = places.links.newer(at);
             if !may_evict(at) {
                 if search.refused() {
                     return None;
                 }
                 at = next;
-            } else if self.state[at as usize] & HITS != 0 && search.spared() {
-                self.state[at as usize] -= 1;
-                self.main.renew(&mut self.links, at);
+            } else if places.marks[at as usize] & HITS != 0 && search.spared() {
+                places.marks[at as usize] -= 1;
+                self.main.renew(&mut places.links, at);
                 at = if next == NIL { at } else { next };
             } else {
-                self.remove(at);
+                self.remove(places, at);
                 return Some(at);
             }
         }
@@ -95,18 +100,16 @@ impl Policy for S3Fifo {
     fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
-            links: Links::new(capacity as usize),
             small: List::new(),
             main: List::new(),
-            state: vec![0; capacity as usize],
             ghosts: Ghosts::new(ghost_target(capacity), key),
             made_room: false,
         }
     }
 
     #[inline]
-    fn touch(&mut self, slot: Slot, _block: u64) {
-        let state = &mut self.state[slot as usize];
+    fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
+        let state = &mut places.marks[slot as usize];
         if *state & HITS != HITS {
             *state += 1;
         }
@@ -117,80 +120,83 @@ impl Policy for S3Fifo {
         if self.ghosts.forget(block).is_some() { Seen::Once } else { Seen::Never }
     }
 
-    fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         self.made_room = true;
         let main_target = self.capacity - small_target(self.capacity).min(self.capacity);
         if self.main.len() > main_target || self.small.len() == 0 {
-            self.victim_in_main(&may_evict, &mut search).or_else(|| self.victim_in_small(keys, &may_evict, &mut search))
+            self.victim_in_main(places, &may_evict, &mut search)
+                .or_else(|| self.victim_in_small(places, keys, &may_evict, &mut search))
         } else {
-            self.victim_in_small(keys, &may_evict, &mut search).or_else(|| self.victim_in_main(&may_evict, &mut search))
+            self.victim_in_small(places, keys, &may_evict, &mut search)
+                .or_else(|| self.victim_in_main(places, &may_evict, &mut search))
         }
     }
 
-    fn insert(&mut self, slot: Slot, _block: u64, seen: Seen) {
+    fn insert(&mut self, places: &mut Places, slot: Slot, _block: u64, seen: Seen) {
         let filling_up = !self.made_room && self.small.len() >= small_target(self.capacity);
         if seen != Seen::Never || filling_up {
-            self.main.push(&mut self.links, slot);
-            self.state[slot as usize] = IN_MAIN;
+            self.main.push(&mut places.links, slot);
+            places.marks[slot as usize] = IN_MAIN;
         } else {
-            self.small.push(&mut self.links, slot);
-            self.state[slot as usize] = 0;
+            self.small.push(&mut places.links, slot);
+            places.marks[slot as usize] = 0;
         }
     }
 
-    fn remove(&mut self, slot: Slot) {
-        let state = std::mem::take(&mut self.state[slot as usize]);
-        if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.remove(&mut self.links, slot);
+    fn remove(&mut self, places: &mut Places, slot: Slot) {
+        let state = std::mem::take(&mut places.marks[slot as usize]);
+        if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.remove(&mut places.links, slot);
     }
 
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }
 
-    fn moved(&mut self, from: Slot, to: Slot) {
-        let state = std::mem::take(&mut self.state[from as usize]);
-        self.state[to as usize] = state;
-        if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.replace(&mut self.links, from, to);
+    fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
+        let state = std::mem::take(&mut places.marks[from as usize]);
+        places.marks[to as usize] = state;
+        if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.replace(&mut places.links, from, to);
     }
 
-    fn limit(&mut self, limit: u32) {
+    fn limit(&mut self, _places: &mut Places, limit: u32) {
         self.capacity = limit;
     }
 
-    fn resize(&mut self, capacity: u32, _keys: &[u64]) {
+    fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
-        self.links.resize(capacity as usize);
-        resize_exact(&mut self.state, capacity as usize, 0);
         self.ghosts.resize(ghost_target(capacity));
     }
 
-    fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {
-        let state = |s: Slot| self.state[s as usize];
+    fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
+        let state = |s: Slot| places.marks[s as usize];
         // proven blocks of the small queue leave it for the main queue, behind the others there
-        self.small.iter(&self.links).filter(|&s| state(s) < PROVEN).for_each(&mut *visit);
+        self.small.iter(&places.links).filter(|&s| state(s) < PROVEN).for_each(&mut *visit);
         for hits in 0..=HITS {
-            self.main.iter(&self.links).filter(|&s| state(s) & HITS == hits).for_each(&mut *visit);
+            self.main.iter(&places.links).filter(|&s| state(s) & HITS == hits).for_each(&mut *visit);
             if hits == 0 {
-                self.small.iter(&self.links).filter(|&s| state(s) >= PROVEN).for_each(&mut *visit);
+                self.small.iter(&places.links).filter(|&s| state(s) >= PROVEN).for_each(&mut *visit);
             }
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.state.capacity() + self.ghosts.memory_bytes()
+        self.ghosts.memory_bytes()
     }
 
-    fn check(&self, occupied: u32) {
-        self.small.check(&self.links);
-        self.main.check(&self.links);
+    fn check(&self, places: &Places, occupied: u32) {
+        self.small.check(&places.links);
+        self.main.check(&places.links);
         assert_eq!(self.small.len() + self.main.len(), occupied, "slots in both queues");
-        let in_main = |s: Slot| self.state[s as usize] & IN_MAIN != 0;
-        assert!(self.main.iter(&self.links).all(in_main), "a slot of main is marked as small");
-        assert!(self.small.iter(&self.links).all(|s| !in_main(s)), "a slot of small is marked as main");
-        let marked = self.state.iter().filter(|&&s| s != 0).count();
-        let marked_small = self.small.iter(&self.links).filter(|&s| self.state[s as usize] != 0).count();
-        assert_eq!(marked, self.main.len() as usize + marked_small, "a free slot has a state");
+        let in_main = |s: Slot| places.marks[s as usize] & IN_MAIN != 0;
+        assert!(self.main.iter(&places.links).all(in_main), "a slot of main is marked as small");
+        assert!(self.small.iter(&places.links).all(|s| !in_main(s)), "a slot of small is marked as main");
         self.ghosts.check();
     }
 }

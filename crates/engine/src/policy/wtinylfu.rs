@@ -11,7 +11,8 @@
 use super::fifo::oldest;
 use super::{Policy, Search, Seen};
 use crate::index::Slot;
-use crate::list::{Links, List, resize_exact};
+use crate::list::List;
+use crate::places::Places;
 use crate::sketch::Sketch;
 use crate::table::HashKey;
 
@@ -29,10 +30,7 @@ const MOVES_MAX: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct WTinyLfu {
     targets: Targets,
-    links: Links,
     queues: [List; 3],
-    /// Which queue an occupied slot is in.
-    queue: Vec<u8>,
     sketch: Sketch,
     /// Hits in the main part since the sketch last aged.
     hits: u64,
@@ -69,32 +67,32 @@ impl WTinyLfu {
     }
 
     /// Takes a slot out of the queue it is in, and puts it at the head of another one.
-    fn transfer(&mut self, slot: Slot, to: u8) {
-        self.remove(slot);
-        self.put(slot, to);
+    fn transfer(&mut self, places: &mut Places, slot: Slot, to: u8) {
+        self.remove(places, slot);
+        self.put(places, slot, to);
     }
 
-    fn put(&mut self, slot: Slot, queue: u8) {
-        self.queue[slot as usize] = queue;
-        self.queues[usize::from(queue)].push(&mut self.links, slot);
+    fn put(&mut self, places: &mut Places, slot: Slot, queue: u8) {
+        places.marks[slot as usize] = queue;
+        self.queues[usize::from(queue)].push(&mut places.links, slot);
     }
 
     /// Moves a slot from the window to the lowest segment of the main part that has room.
-    fn enter_main(&mut self, slot: Slot) {
+    fn enter_main(&mut self, places: &mut Places, slot: Slot) {
         let probation_full = self.len(PROBATION) >= self.targets.probation;
         let to = if probation_full && self.len(PROTECTED) < self.targets.protected { PROTECTED } else { PROBATION };
-        self.transfer(slot, to);
+        self.transfer(places, slot, to);
     }
 
     /// A hit in probation: the block becomes protected, and the coldest protected one takes its place.
     ///
     /// Where rounding leaves the two segments one slot short of the main part, probation then holds one more than its
     /// target, and the reference evicts from it at once. A hit never evicts here: the next miss does.
-    fn promote(&mut self, slot: Slot) {
-        self.transfer(slot, PROTECTED);
+    fn promote(&mut self, places: &mut Places, slot: Slot) {
+        self.transfer(places, slot, PROTECTED);
         if self.len(PROTECTED) > self.targets.protected {
             let coldest = self.queues[usize::from(PROTECTED)].tail();
-            self.transfer(coldest, PROBATION);
+            self.transfer(places, coldest, PROBATION);
             if self.len(PROBATION) > self.targets.probation && self.main_len() >= self.targets.main {
                 self.owed = true;
             }
@@ -102,15 +100,21 @@ impl WTinyLfu {
     }
 
     /// Segments that are too long shrink as their blocks are evicted, but protected is not a victim's place.
-    fn shorten_protected(&mut self) {
+    fn shorten_protected(&mut self, places: &mut Places) {
         while self.len(PROTECTED) > self.targets.protected {
             let coldest = self.queues[usize::from(PROTECTED)].tail();
-            self.transfer(coldest, PROBATION);
+            self.transfer(places, coldest, PROBATION);
         }
     }
 
-    fn oldest(&self, queue: u8, may_evict: &impl Fn(Slot) -> bool, search: &mut Search) -> Option<Slot> {
-        oldest(&self.queues[usize::from(queue)], &self.links, may_evict, search)
+    fn oldest(
+        &self,
+        places: &Places,
+        queue: u8,
+        may_evict: &impl Fn(Slot) -> bool,
+        search: &mut Search,
+    ) -> Option<Slot> {
+        oldest(&self.queues[usize::from(queue)], &places.links, may_evict, search)
     }
 }
 
@@ -119,9 +123,7 @@ impl Policy for WTinyLfu {
         let targets = Targets::new(capacity);
         Self {
             targets,
-            links: Links::new(capacity as usize),
             queues: [const { List::new() }; 3],
-            queue: vec![0; capacity as usize],
             sketch: Sketch::new(targets.main, key),
             hits: 0,
             owed: false,
@@ -129,12 +131,12 @@ impl Policy for WTinyLfu {
     }
 
     #[inline]
-    fn touch(&mut self, slot: Slot, block: u64) {
-        match self.queue[slot as usize] {
-            PROBATION => self.promote(slot),
-            queue => self.queues[usize::from(queue)].renew(&mut self.links, slot),
+    fn touch(&mut self, places: &mut Places, slot: Slot, block: u64) {
+        match places.marks[slot as usize] {
+            PROBATION => self.promote(places, slot),
+            queue => self.queues[usize::from(queue)].renew(&mut places.links, slot),
         }
-        if self.queue[slot as usize] != WINDOW {
+        if places.marks[slot as usize] != WINDOW {
             self.sketch.add(block);
             self.hits += 1;
             if self.hits >= HITS_PER_AGE * u64::from(self.targets.main) {
@@ -148,12 +150,18 @@ impl Policy for WTinyLfu {
         Seen::Never
     }
 
-    fn victim(&mut self, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         if std::mem::take(&mut self.owed)
-            && let Some(slot) = self.oldest(PROBATION, &may_evict, &mut search)
+            && let Some(slot) = self.oldest(places, PROBATION, &may_evict, &mut search)
         {
-            self.remove(slot);
+            self.remove(places, slot);
             return Some(slot);
         }
         for _ in 0..MOVES_MAX {
@@ -161,60 +169,62 @@ impl Policy for WTinyLfu {
                 break;
             }
             let slot = self.queues[usize::from(WINDOW)].tail();
-            self.enter_main(slot);
+            self.enter_main(places, slot);
             self.sketch.add(keys[slot as usize]);
         }
-        let candidate = self.oldest(WINDOW, &may_evict, &mut search);
-        let resident =
-            self.oldest(PROBATION, &may_evict, &mut search).or_else(|| self.oldest(PROTECTED, &may_evict, &mut search));
+        let candidate = self.oldest(places, WINDOW, &may_evict, &mut search);
+        let resident = self
+            .oldest(places, PROBATION, &may_evict, &mut search)
+            .or_else(|| self.oldest(places, PROTECTED, &may_evict, &mut search));
         let victim = match (candidate, resident) {
             (Some(candidate), Some(resident)) => {
                 let block = keys[candidate as usize];
                 let wins = self.sketch.estimate(block) > self.sketch.estimate(keys[resident as usize]);
                 self.sketch.add(block);
                 if wins {
-                    self.remove(resident);
-                    self.enter_main(candidate);
+                    self.remove(places, resident);
+                    self.enter_main(places, candidate);
                     return Some(resident);
                 }
                 candidate
             }
             (one, other) => one.or(other)?,
         };
-        self.remove(victim);
+        self.remove(places, victim);
         Some(victim)
     }
 
-    fn insert(&mut self, slot: Slot, block: u64, _seen: Seen) {
-        self.put(slot, WINDOW);
+    fn insert(&mut self, places: &mut Places, slot: Slot, block: u64, _seen: Seen) {
+        self.put(places, slot, WINDOW);
         self.sketch.add(block);
     }
 
-    fn remove(&mut self, slot: Slot) {
-        self.queues[usize::from(self.queue[slot as usize])].remove(&mut self.links, slot);
+    fn remove(&mut self, places: &mut Places, slot: Slot) {
+        let queue = std::mem::take(&mut places.marks[slot as usize]);
+        self.queues[usize::from(queue)].remove(&mut places.links, slot);
     }
 
     /// The sketch cannot forget one block; others share its counters.
     fn forget(&mut self, _block: u64) {}
 
-    fn moved(&mut self, from: Slot, to: Slot) {
-        let queue = self.queue[from as usize];
-        self.queue[to as usize] = queue;
-        self.queues[usize::from(queue)].replace(&mut self.links, from, to);
+    fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
+        let queue = std::mem::take(&mut places.marks[from as usize]);
+        places.marks[to as usize] = queue;
+        self.queues[usize::from(queue)].replace(&mut places.links, from, to);
     }
 
-    fn limit(&mut self, limit: u32) {
+    fn limit(&mut self, places: &mut Places, limit: u32) {
         self.targets = Targets::new(limit);
-        self.shorten_protected();
+        self.shorten_protected(places);
     }
 
     /// The sketch is made anew, with what it knew of the blocks in the cache.
-    fn resize(&mut self, capacity: u32, keys: &[u64]) {
+    fn resize(&mut self, places: &mut Places, capacity: u32, keys: &[u64]) {
         let targets = Targets::new(capacity);
         if targets.main != self.targets.main {
             let mut sketch = self.sketch.resized(targets.main);
             for queue in &self.queues {
-                for slot in queue.iter(&self.links) {
+                for slot in queue.iter(&places.links) {
                     let block = keys[slot as usize];
                     sketch.raise(block, self.sketch.estimate(block));
                 }
@@ -222,26 +232,27 @@ impl Policy for WTinyLfu {
             self.sketch = sketch;
         }
         self.targets = targets;
-        self.links.resize(capacity as usize);
-        resize_exact(&mut self.queue, capacity as usize, 0);
-        self.shorten_protected();
+        self.shorten_protected(places);
     }
 
-    fn coldest_first(&self, visit: &mut dyn FnMut(Slot)) {
+    fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
         for queue in [PROBATION, WINDOW, PROTECTED] {
-            self.queues[usize::from(queue)].iter(&self.links).for_each(&mut *visit);
+            self.queues[usize::from(queue)].iter(&places.links).for_each(&mut *visit);
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.queue.capacity() + self.sketch.memory_bytes()
+        self.sketch.memory_bytes()
     }
 
-    fn check(&self, occupied: u32) {
+    fn check(&self, places: &Places, occupied: u32) {
         for queue in [WINDOW, PROBATION, PROTECTED] {
             let list = &self.queues[usize::from(queue)];
-            list.check(&self.links);
-            assert!(list.iter(&self.links).all(|s| self.queue[s as usize] == queue), "a slot of {queue} is mismarked");
+            list.check(&places.links);
+            assert!(
+                list.iter(&places.links).all(|s| places.marks[s as usize] == queue),
+                "a slot of {queue} is mismarked"
+            );
         }
         assert_eq!(self.len(WINDOW) + self.main_len(), occupied, "slots in the queues");
         assert!(self.len(PROTECTED) <= self.targets.protected, "protected holds more than its target");
