@@ -306,9 +306,11 @@ impl ServePlan {
         let of_disk = |d: &DiskPlan| {
             let vm = d.vm.clone();
             let container = vm.as_ref().zip(d.container.as_ref()).map(|(vm, c)| format!("{vm}/{c}"));
-            [vm, container]
+            let parts = vm.iter().flat_map(|vm| d.parts.iter().map(move |p| format!("{vm}/{}", p.container)));
+            let parts: Vec<String> = parts.collect();
+            vm.into_iter().chain(container).chain(parts)
         };
-        self.nodes.iter().map(|n| n.name.clone()).chain(self.disks.iter().flat_map(of_disk).flatten()).collect()
+        self.nodes.iter().map(|n| n.name.clone()).chain(self.disks.iter().flat_map(of_disk)).collect()
     }
 
     /// This plan without a disk, its share given to those without a fixed one.
@@ -351,6 +353,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         floor_bytes: _,
         ceiling_bytes: _,
         container: _,
+        parts: _,
         goal: _,
         hint: _,
         readahead_bytes,

@@ -24,7 +24,7 @@ pub use change::{NodeSet, PlanChange};
 pub use goal::GoalPlan;
 pub use machine::Machine;
 pub use plan::{
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, NodePlan, Overrides, ScanPlan, ServePlan,
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, NodePlan, Overrides, PartPlan, ScanPlan, ServePlan,
     SharesPlan, SocketAccess, StorePlan, VmControl,
 };
 pub use problem::{Problem, Problems, Severity};

@@ -250,6 +250,8 @@ pub struct DiskPlan {
     pub floor_bytes: u64,
     /// What it never has more of, in bytes.
     pub ceiling_bytes: Option<u64>,
+    /// What containers have of it by ranges of blocks, which the API sets; their shares are in `share_bytes`.
+    pub parts: Vec<PartPlan>,
     /// What it is to reach.
     pub goal: Option<GoalPlan>,
     /// How it will be used.
@@ -274,6 +276,38 @@ pub struct DiskPlan {
     pub queue_size: u16,
     /// How long a worker polls for the next request at most before it sleeps; zero is off.
     pub poll: Duration,
+}
+
+/// What one container has of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartPlan {
+    /// The container, without its VM.
+    pub container: String,
+    /// Its number on the disk, 1 to 255; it keeps it.
+    pub number: u8,
+    /// Bytes of the store that it may use.
+    pub share_bytes: u64,
+}
+
+impl DiskPlan {
+    /// Its own part of its share: what its containers leave.
+    pub fn rest_bytes(&self) -> u64 {
+        self.share_bytes.saturating_sub(self.parts.iter().map(|p| p.share_bytes).sum())
+    }
+
+    /// What has a share here, the disk itself first: number, name as a node, bytes.
+    pub fn leaves(&self) -> impl Iterator<Item = (u8, String, u64)> + '_ {
+        let part = |p: &PartPlan| (p.number, format!("{}[{}]", self.name, p.container), p.share_bytes);
+        std::iter::once((0, self.name.clone(), self.rest_bytes())).chain(self.parts.iter().map(part))
+    }
+
+    /// Gives shares in bytes, in the order of [`DiskPlan::leaves`].
+    pub fn set_leaves(&mut self, bytes: &[u64]) {
+        self.share_bytes = bytes.iter().sum();
+        for (part, &share) in self.parts.iter_mut().zip(&bytes[1..]) {
+            part.share_bytes = share;
+        }
+    }
 }
 
 impl NodePlan {

@@ -495,6 +495,7 @@ impl<'m> Resolver<'m> {
             weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
             floor_bytes: spec.floor.map_or(0, |s| s.0),
             ceiling_bytes: spec.ceiling.map(|s| s.0),
+            parts: Vec::new(),
             goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
             hint: self.hint(&spec.lines, place, spec.hint.as_deref()),
             container: self.container(at("container"), place, spec),

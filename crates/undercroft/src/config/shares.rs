@@ -197,11 +197,10 @@ impl Layout {
         Ok(())
     }
 
-    /// What every disk is entitled to, in bytes, in the order of `disks`.
-    fn entitled(&self, disks: &[DiskPlan]) -> Vec<u64> {
+    /// What every disk and every part of one is entitled to, in bytes, by name.
+    fn entitled(&self) -> BTreeMap<&str, u64> {
         let division = self.tree.divide(|_| BLOCKS_MAX);
-        let bytes = |d: &DiskPlan| self.disk(&d.name).map_or(0, |id| division.get(id).share * UNIT_BYTES);
-        disks.iter().map(bytes).collect()
+        self.disks.iter().map(|(name, &id)| (name.as_str(), division.get(id).share * UNIT_BYTES)).collect()
     }
 }
 
@@ -259,6 +258,23 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             above.clone_from(&group.parent);
         }
         let (level, within) = (Level::Disk, disk.vm.as_deref());
+        for (part, (_, name, _)) in disk.parts.iter().zip(disk.leaves().skip(1)) {
+            let Some(vm) = &disk.vm else { continue };
+            let path = format!("{vm}/{}", part.container);
+            let group = |name| Wish {
+                parent: Some(vm.clone()),
+                level: Level::Container,
+                name,
+                settings: Settings::default(),
+                promised: 0,
+                within,
+            };
+            groups.entry(path.clone()).or_insert_with(|| group(&part.container));
+            let settings = Settings { hint: disk.hint, ..Settings::default() };
+            // Its name within its container, where other disks may have ranges, too.
+            let wish = Wish { parent: Some(path), level, name: &disk.name, settings, promised: 0, within };
+            disks.insert(name, wish);
+        }
         disks.insert(disk.name.clone(), Wish { parent, level, name: &disk.name, settings, promised, within });
     }
     for group in groups.values_mut() {
@@ -365,23 +381,23 @@ pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>
     let mut layout = Layout::default();
     layout.follow_as(plan, strict)?;
     let (_, wishes) = wishes(plan);
-    let entitled = layout.entitled(&plan.disks);
-    let claims: Vec<Claim> = plan
-        .disks
-        .iter()
-        .zip(&entitled)
-        .map(|(disk, &entitled)| {
-            let settings = wishes[&disk.name].settings;
-            let (entitled, ceiling) = (entitled / UNIT_BYTES, settings.ceiling.unwrap_or(BLOCKS_MAX));
-            let had = before.iter().find(|b| b.name == disk.name).map_or(entitled, |b| b.share_bytes / UNIT_BYTES);
-            let (sure, most) = (had.min(entitled), had.max(entitled).min(ceiling));
-            Claim { weight: disk.weight, steps: [settings.floor.min(sure), sure, most] }
-        })
-        .collect();
-    let parts = fill(layout.tree().total(), &claims);
-    for (disk, part) in plan.disks.iter_mut().zip(parts) {
+    let entitled = layout.entitled();
+    let had: BTreeMap<String, u64> =
+        before.iter().flat_map(DiskPlan::leaves).map(|(_, name, bytes)| (name, bytes)).collect();
+    let claim = |name: &str| {
+        let settings = wishes[name].settings;
+        let entitled = entitled.get(name).map_or(0, |bytes| bytes / UNIT_BYTES);
+        let ceiling = settings.ceiling.unwrap_or(BLOCKS_MAX);
+        let had = had.get(name).map_or(entitled, |bytes| bytes / UNIT_BYTES);
+        let (sure, most) = (had.min(entitled), had.max(entitled).min(ceiling));
+        Claim { weight: settings.weight, steps: [settings.floor.min(sure), sure, most] }
+    };
+    let claims: Vec<Claim> = plan.disks.iter().flat_map(DiskPlan::leaves).map(|(_, name, _)| claim(&name)).collect();
+    let mut shares = fill(layout.tree().total(), &claims).into_iter().map(|units| units * UNIT_BYTES);
+    for disk in &mut plan.disks {
+        let leaves: Vec<u64> = shares.by_ref().take(1 + disk.parts.len()).collect();
         if !disk.share_fixed {
-            disk.share_bytes = part * UNIT_BYTES;
+            disk.set_leaves(&leaves);
         }
     }
     Ok(())

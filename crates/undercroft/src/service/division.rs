@@ -27,10 +27,11 @@ impl Service {
         names.insert(tree.root(), "host");
         let name_of = |id: NodeId| names.get(&id).copied().unwrap_or_default().to_string();
         let mut nodes = Vec::new();
+        let leaves: BTreeMap<String, u64> = plan.disks.iter().flat_map(|d| d.leaves()).map(|l| (l.1, l.2)).collect();
         for id in tree.below(tree.root()) {
             let Ok(node) = tree.node(id) else { continue };
             let below: Vec<&str> = tree.below(id).into_iter().filter_map(|n| disks.get(&n).copied()).collect();
-            let share = |d: &str| plan.find(d).map_or(0, |p| p.share_bytes);
+            let share = |d: &str| leaves.get(d).copied().unwrap_or(0);
             let target = |d: &str| steward.targets.get(d).map_or_else(|| share(d), |t| t * UNIT_BYTES);
             let measured: Vec<_> = below.iter().filter_map(|d| steward.measured.get(*d)).collect();
             let name = name_of(id);

@@ -296,6 +296,7 @@ impl Service {
         wanted.sort_by_key(|(_, p)| p.share_bytes > share_now(&p.name));
         for (disk, p) in wanted {
             let (id, blocks) = (disk.id(), capacity_blocks(p));
+            let parted = p.clone();
             let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
             let result = disk.host().worker.call(move |w| {
                 w.set_poll(id, poll_ns);
@@ -303,7 +304,11 @@ impl Service {
                     w.core().set_policy(id, policy);
                 }
                 w.core().set_hint(id, hint);
-                w.core().set_capacity(id, blocks)
+                if parted.parts.is_empty() {
+                    return w.core().set_capacity(id, blocks).map_err(|e| e.to_string());
+                }
+                let shares = shares::part_blocks(w.core(), id, &parted);
+                w.core().set_part_shares(id, &shares).map_err(|e| e.to_string())
             });
             if let Ok(Err(e)) = result {
                 tracing::error!(disk = p.name, "cannot change its share: {e}");

@@ -5,14 +5,16 @@
 //! any time: nobody grows before somebody else has given; fixed shares stay.
 
 use super::{ServedDisk, Service, capacity_blocks, lock};
+use crate::config::plan::DiskPlan;
 use crate::config::{GoalPlan, Layout, ServePlan, UNIT_BYTES};
 use crate::worker::{Latencies, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use undercroft_cache::DiskId;
-use undercroft_engine::Telemetry;
+use undercroft_cache::{Core, DiskId};
 use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
+use undercroft_engine::ranges::REST;
+use undercroft_engine::{PartId, Telemetry};
 
 /// Pause between two steps of a move.
 const STEP: Duration = Duration::from_millis(250);
@@ -56,9 +58,9 @@ pub(super) struct Steward {
     pub(super) intervals: u64,
 }
 
-/// What a worker says of a disk at the end of an interval.
+/// What a worker says of a disk, or of a container's part of one, at the end of an interval.
 struct Answer {
-    latencies: Latencies,
+    part: PartId,
     telemetry: Option<Telemetry>,
     held_bytes: u64,
     fixed_bytes: u64,
@@ -150,11 +152,16 @@ impl Service {
         let before = std::mem::take(&mut steward.latencies);
         steward.measured.clear();
         for (disk, answer) in self.ask_disks(move |w, id| answer(w, id, most)) {
-            let Some(answer) = answer else { continue };
             let name = &disk.info().name;
-            let times = Times::between(before.get(name), &answer.latencies, elapsed, p99_for(plan, name));
-            steward.latencies.insert(name.clone(), answer.latencies.clone());
-            steward.measured.extend(answer.measured(&times).map(|m| (name.clone(), m)));
+            let (Some((latencies, answers)), Some(disk)) = (answer, plan.find(name)) else { continue };
+            // Of a disk with parts: what reads of all of it took.
+            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, name));
+            steward.latencies.insert(name.clone(), latencies);
+            let leaves: Vec<_> = disk.leaves().collect();
+            for answer in answers {
+                let Some((_, leaf, _)) = leaves.iter().find(|l| l.0 == answer.part.0) else { continue };
+                steward.measured.extend(answer.measured(&times).map(|m| (leaf.clone(), m)));
+            }
         }
     }
 
@@ -163,33 +170,37 @@ impl Service {
         let total = plan.store.memory_bytes / UNIT_BYTES;
         let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
         let (mut moving, mut positions) = (Vec::new(), Vec::new());
-        for (disk, held) in self.ask_disks(|w, id| {
-            let core = w.core();
-            core.bytes_for(id, core.stats(id).charged_blocks)
-        }) {
+        for (disk, held) in self.ask_disks(|w, id| held_bytes(w.core(), id)) {
             let Some(&at) = places.get(disk.info().name.as_str()) else { continue };
             let p = &plan.disks[at];
-            let share = p.share_bytes / UNIT_BYTES;
-            let target = if p.share_fixed { share } else { *steward.targets.get(&p.name).unwrap_or(&share) };
-            positions.push(Position { limit: share, held: held / UNIT_BYTES, target });
-            moving.push((disk, at, share));
+            let first = positions.len();
+            for (number, leaf, bytes) in p.leaves() {
+                let share = bytes / UNIT_BYTES;
+                let target = if p.share_fixed { share } else { *steward.targets.get(&leaf).unwrap_or(&share) };
+                let held = held.iter().find(|h| h.0.0 == number).map_or(0, |h| h.1 / UNIT_BYTES);
+                positions.push(Position { limit: share, held, target });
+            }
+            moving.push((disk, at, first..positions.len()));
         }
         steward.moving = Mover { blocks_per_tick: (total / STEP_PART).max(1) }.tick(total, &mut positions);
-        let mut moved: Vec<_> = moving.into_iter().zip(&positions).filter(|((_, _, had), p)| p.limit != *had).collect();
+        let mut moved = Vec::new();
+        for (disk, at, leaves) in moving {
+            let shares: Vec<u64> = positions[leaves].iter().map(|p| p.limit * UNIT_BYTES).collect();
+            let had = plan.disks[at].share_bytes;
+            if plan.disks[at].leaves().map(|l| l.2 / UNIT_BYTES * UNIT_BYTES).ne(shares.iter().copied()) {
+                plan.disks[at].set_leaves(&shares);
+                moved.push((plan.disks[at].share_bytes > had, disk, at));
+            }
+        }
         if moved.is_empty() {
             return;
         }
-        moved.sort_by_key(|((_, _, had), p)| p.limit > *had);
-        for ((disk, at, _), position) in moved {
-            plan.disks[at].share_bytes = position.limit * UNIT_BYTES;
-            let (id, p) = (disk.id(), &plan.disks[at]);
-            let (bytes, most) = (p.share_bytes, capacity_blocks(p));
-            let set = disk.host().worker.call(move |w| {
-                let blocks = w.core().blocks_for(id, bytes).min(most);
-                w.core().set_share(id, blocks)
-            });
+        moved.sort_by_key(|m| m.0);
+        for (_, disk, at) in moved {
+            let (id, p) = (disk.id(), plan.disks[at].clone());
+            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, &p));
             if let Ok(Err(e)) = set {
-                tracing::error!(disk = p.name, "cannot change its share: {e}");
+                tracing::error!(disk = plan.disks[at].name, "cannot change its share: {e}");
             }
         }
         self.adopt(plan);
@@ -212,20 +223,62 @@ impl Service {
     }
 }
 
-/// What one disk did since it was asked last; measuring begins with the first question.
-fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<Answer> {
+/// What one disk and each of its parts did since this was asked last; measuring begins with the first question.
+fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answer>)> {
     let latencies = w.latencies(id)?.clone();
     let core = w.core();
-    let telemetry = core.telemetry(id);
-    if telemetry.is_none() {
-        core.measure(id, Some(most));
+    let held = held_bytes(core, id);
+    let whole = held.len() == 1;
+    let answers = held.into_iter().map(|(part, held_bytes)| {
+        let telemetry = if whole { core.telemetry(id) } else { core.part_telemetry(id, part) };
+        if telemetry.is_none() {
+            if whole {
+                core.measure(id, Some(most));
+            } else {
+                core.measure_part(id, part, Some(most));
+            }
+        }
+        // What operations may take is the disk's own.
+        let fixed = core.bytes_for(id, 0);
+        let (own, fixed_bytes) = if part == REST { (0, fixed) } else { (fixed, 0) };
+        let bytes_for = |blocks: u64| core.bytes_for(id, blocks) - own;
+        let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
+        let sizes = points.iter().map(|p| bytes_for(p.0)).collect();
+        let working_set_bytes = telemetry.as_ref().map_or(0, |t| bytes_for(t.working_set));
+        Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes }
+    });
+    Some((latencies, answers.collect()))
+}
+
+/// Bytes of the store that a disk holds, or itself and each of its parts.
+fn held_bytes(core: &Core, id: DiskId) -> Vec<(PartId, u64)> {
+    let fixed = core.bytes_for(id, 0);
+    let parts = core.part_stats(id);
+    if parts.is_empty() {
+        return vec![(REST, core.bytes_for(id, core.stats(id).charged_blocks))];
     }
-    let held_bytes = core.bytes_for(id, core.stats(id).charged_blocks);
-    let fixed_bytes = core.bytes_for(id, 0);
-    let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
-    let sizes = points.iter().map(|p| core.bytes_for(id, p.0)).collect();
-    let working_set_bytes = telemetry.as_ref().map_or(0, |t| core.bytes_for(id, t.working_set));
-    Some(Answer { latencies, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes })
+    let own = |part| if part == REST { 0 } else { fixed };
+    parts.iter().map(|p| (p.part, core.bytes_for(id, p.charged_blocks) - own(p.part))).collect()
+}
+
+/// The shares of a disk with parts in blocks.
+pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(PartId, u32)> {
+    let fixed = core.bytes_for(id, 0);
+    let blocks = |(number, _, bytes): (u8, String, u64)| {
+        let bytes = if number == 0 { bytes } else { bytes + fixed };
+        (PartId(number), core.blocks_for(id, bytes))
+    };
+    plan.leaves().map(blocks).collect()
+}
+
+/// Gives a disk and its parts the shares of a plan, moving gradually.
+fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan) -> Result<(), String> {
+    if plan.parts.is_empty() {
+        let blocks = core.blocks_for(id, plan.share_bytes).min(capacity_blocks(plan));
+        return core.set_share(id, blocks).map_err(|e| e.to_string());
+    }
+    let shares = part_blocks(core, id, plan);
+    core.set_part_shares(id, &shares).map_err(|e| e.to_string())
 }
 
 impl Answer {
