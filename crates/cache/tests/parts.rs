@@ -210,7 +210,9 @@ fn what_is_refused_is_told_and_changes_nothing() {
     let unknown = r.core.set_part_shares(DISK, &[(PartId(1), 10), (PartId(2), 1)]);
     assert_eq!(unknown, Err(SetPartsError::Parts(PartsError::UnknownPart(PartId(2)))));
     assert_eq!(r.core.part_stats(DISK), before);
-    assert!(!r.core.set_part_policy(DISK, PartId(2), PolicyKind::Car) && !r.core.measure_part(DISK, PartId(2), Some(9)));
+    assert!(
+        !r.core.set_part_policy(DISK, PartId(2), PolicyKind::Car) && !r.core.measure_part(DISK, PartId(2), Some(9))
+    );
     r.core.check();
 }
 

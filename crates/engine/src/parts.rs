@@ -173,7 +173,10 @@ impl Parts {
             over += a.len.saturating_sub(a.limit);
             let in_tiers: u32 = index.tiers.as_ref().map_or(0, |t| t.lens(n).iter().sum());
             let tiers = index.tiers.iter().flat_map(|t| t.slots_of(n));
-            assert!(tiers.into_iter().all(|s| usize::from(self.of[s as usize]) == n), "a slot in the tiers of another part");
+            assert!(
+                tiers.into_iter().all(|s| usize::from(self.of[s as usize]) == n),
+                "a slot in the tiers of another part"
+            );
             let policy = if n == 0 { &index.policy } else { &self.more[n - 1] };
             see(policy, a.len - in_tiers, &|slot| usize::from(self.of[slot as usize]) == n);
         }
@@ -587,4 +590,3 @@ fn accounts_of(map: &RangeMap, settings: &[PartSetting], whole_blocks: u32) -> R
 
 #[cfg(test)]
 mod tests;
-

@@ -78,7 +78,9 @@ pub enum PartsError {
 impl fmt::Display for PartsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            PartsError::Empty => f.write_str("the list of ranges is empty; to have the disk in one again, remove its parts"),
+            PartsError::Empty => {
+                f.write_str("the list of ranges is empty; to have the disk in one again, remove its parts")
+            }
             PartsError::TooMany { ranges } => {
                 write!(f, "{ranges} ranges are more than the {RANGES_MAX} that a disk may have; join neighbouring ones")
             }

@@ -209,7 +209,8 @@ impl Index {
 
     /// Blocks in each tier: hot, probation, cold.
     pub fn tier_lens(&self) -> [u32; 3] {
-        let sum = |k: usize| self.tiers.as_ref().map_or(0, |t| (0..t.of.len()).map(|part| t.lens(part)[k]).sum::<u32>());
+        let sum =
+            |k: usize| self.tiers.as_ref().map_or(0, |t| (0..t.of.len()).map(|part| t.lens(part)[k]).sum::<u32>());
         let (probation, cold) = (sum(0), sum(1));
         [self.len() - probation - cold, probation, cold]
     }
@@ -320,9 +321,9 @@ impl Index {
             match tier {
                 Tier::Cold => self.cold_victim(part, &may_evict),
                 Tier::Probation if full => self.tier_victim(part, 0, &may_evict),
-                Tier::Probation => self
-                    .tier_victim(part, u32::MAX, &may_evict)
-                    .or_else(|| self.hot_victim(part, &may_evict, seen)),
+                Tier::Probation => {
+                    self.tier_victim(part, u32::MAX, &may_evict).or_else(|| self.hot_victim(part, &may_evict, seen))
+                }
                 Tier::Hot => self
                     .tier_victim(part, share, &may_evict)
                     .or_else(|| self.hot_victim(part, &may_evict, seen))

@@ -123,7 +123,9 @@ impl<P: Plant> Sim<P> {
         match self.core().set_part_shares(id, &shares) {
             Ok(()) if !unknown => {
                 let stats = self.core().part_stats(id);
-                if let Some(s) = stats.iter().find(|s| shares.iter().any(|n| n.0 == s.part && u64::from(n.1) != s.share_blocks)) {
+                if let Some(s) =
+                    stats.iter().find(|s| shares.iter().any(|n| n.0 == s.part && u64::from(n.1) != s.share_blocks))
+                {
                     self.world.violate(format!("part {} has another share than it was given", s.part.0));
                 }
                 self.disk_options[d].capacity_blocks = self.core().stats(id).capacity_blocks as u32;

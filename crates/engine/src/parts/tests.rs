@@ -91,11 +91,14 @@ fn blocks_keep_their_slots_when_the_parts_change() {
         let before = all(&index);
         let cold = index.tier_lens()[2];
         assert_eq!(cold > 0, tiers);
-        index.set_parts(&[range(0, 50, 1), range(60, 50, 7)], 200, &[
-            setting(1, PolicyKind::Arc, 50),
-            setting(7, PolicyKind::WTinyLfu, 50),
-        ], 200)
-        .unwrap();
+        index
+            .set_parts(
+                &[range(0, 50, 1), range(60, 50, 7)],
+                200,
+                &[setting(1, PolicyKind::Arc, 50), setting(7, PolicyKind::WTinyLfu, 50)],
+                200,
+            )
+            .unwrap();
         index.check();
         let lens = |index: &Index| index.parts().map(|n| (n.0, index.part_len_and_limit(n).0)).collect::<Vec<_>>();
         assert_eq!((all(&index), lens(&index)), (before.clone(), vec![(0, 100), (1, 50), (7, 50)]));
@@ -127,10 +130,10 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(refused(&one, &[lru(0, 1), lru(1, 1)]), PartsError::Rest);
     let shares = PartsError::Shares { wanted_blocks: 11, disk_blocks: 10 };
     assert_eq!(refused(&one, &[lru(1, 6), lru(2, 5)]), shares);
-    assert_eq!(refused(&one, &[lru(1, u32::MAX), lru(2, u32::MAX)]), PartsError::Shares {
-        wanted_blocks: 2 * u64::from(u32::MAX),
-        disk_blocks: 10
-    });
+    assert_eq!(
+        refused(&one, &[lru(1, u32::MAX), lru(2, u32::MAX)]),
+        PartsError::Shares { wanted_blocks: 2 * u64::from(u32::MAX), disk_blocks: 10 }
+    );
     index.set_parts(&one, 10, &[lru(1, 6)], 10).unwrap();
     assert_eq!(index.changed_shares(10, &[(PartId(2), 1)]), Err(PartsError::UnknownPart(PartId(2))));
     assert_eq!(index.changed_shares(10, &[(PartId(1), 1), (PartId(1), 2)]), Err(PartsError::Twice(PartId(1))));

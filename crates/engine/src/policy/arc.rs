@@ -82,7 +82,13 @@ impl Policy for Arc {
     }
 
     /// REPLACE.
-    fn victim(&mut self, places: &mut Places, keys: &[u64], may_evict: impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        seen: Seen,
+    ) -> Option<Slot> {
         let t1 = f64::from(self.t1.len());
         let from_t1 = self.t2.len() == 0 || t1 > 0.0 && (t1 > self.p || (t1 == self.p && seen == Seen::Often));
         let mut search = Search::default();
@@ -145,7 +151,10 @@ impl Policy for Arc {
         self.t2.check(&places.links);
         assert_eq!(self.t1.len() + self.t2.len(), occupied, "slots in T1 and T2");
         assert!(self.t1.iter(&places.links).all(|s| places.marks[s as usize] == 0), "a slot of T1 is marked as of T2");
-        assert!(self.t2.iter(&places.links).all(|s| places.marks[s as usize] == IN_T2), "a slot of T2 is marked as of T1");
+        assert!(
+            self.t2.iter(&places.links).all(|s| places.marks[s as usize] == IN_T2),
+            "a slot of T2 is marked as of T1"
+        );
         self.ghosts.check();
         assert!(self.ghosts.len(B1) + self.ghosts.len(B2) <= self.capacity + 1, "ghosts");
         assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);

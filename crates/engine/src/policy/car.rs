@@ -52,7 +52,13 @@ impl Policy for Car {
         }
     }
 
-    fn victim(&mut self, places: &mut Places, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         let (mut hand1, mut hand2) = (self.t1.tail(), self.t2.tail());
         loop {

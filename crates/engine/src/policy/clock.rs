@@ -32,7 +32,13 @@ impl Policy for Clock {
         Seen::Never
     }
 
-    fn victim(&mut self, places: &mut Places, _keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        _keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         let mut at = self.queue.tail();
         while at != NIL {

@@ -47,7 +47,13 @@ impl Policy for Fifo {
         Seen::Never
     }
 
-    fn victim(&mut self, places: &mut Places, _keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        _keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let slot = oldest(&self.queue, &places.links, &may_evict, &mut Search::default())?;
         self.queue.remove(&mut places.links, slot);
         Some(slot)

@@ -69,7 +69,12 @@ impl S3Fifo {
     }
 
     /// The oldest of the main queue whose count has run down.
-    fn victim_in_main(&mut self, places: &mut Places, may_evict: &impl Fn(Slot) -> bool, search: &mut Search) -> Option<Slot> {
+    fn victim_in_main(
+        &mut self,
+        places: &mut Places,
+        may_evict: &impl Fn(Slot) -> bool,
+        search: &mut Search,
+    ) -> Option<Slot> {
         let mut at = self.main.tail();
         while at != NIL {
             let next = places.links.newer(at);
@@ -115,14 +120,22 @@ impl Policy for S3Fifo {
         if self.ghosts.forget(block).is_some() { Seen::Once } else { Seen::Never }
     }
 
-    fn victim(&mut self, places: &mut Places, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         self.made_room = true;
         let main_target = self.capacity - small_target(self.capacity).min(self.capacity);
         if self.main.len() > main_target || self.small.len() == 0 {
-            self.victim_in_main(places, &may_evict, &mut search).or_else(|| self.victim_in_small(places, keys, &may_evict, &mut search))
+            self.victim_in_main(places, &may_evict, &mut search)
+                .or_else(|| self.victim_in_small(places, keys, &may_evict, &mut search))
         } else {
-            self.victim_in_small(places, keys, &may_evict, &mut search).or_else(|| self.victim_in_main(places, &may_evict, &mut search))
+            self.victim_in_small(places, keys, &may_evict, &mut search)
+                .or_else(|| self.victim_in_main(places, &may_evict, &mut search))
         }
     }
 

@@ -21,10 +21,7 @@ pub(crate) struct Sieve {
 
 impl Policy for Sieve {
     fn new(_capacity: u32, _key: HashKey) -> Self {
-        Self {
-            queue: List::new(),
-            hand: NIL,
-        }
+        Self { queue: List::new(), hand: NIL }
     }
 
     #[inline]
@@ -36,7 +33,13 @@ impl Policy for Sieve {
         Seen::Never
     }
 
-    fn victim(&mut self, places: &mut Places, _keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        _keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         let start = self.hand;
         if self.queue.len() == 0 {
@@ -106,6 +109,9 @@ impl Policy for Sieve {
     fn check(&self, places: &Places, occupied: u32) {
         self.queue.check(&places.links);
         assert_eq!(self.queue.len(), occupied, "slots in the queue");
-        assert!(self.hand == NIL || self.queue.iter(&places.links).any(|s| s == self.hand), "the hand is off the queue");
+        assert!(
+            self.hand == NIL || self.queue.iter(&places.links).any(|s| s == self.hand),
+            "the hand is off the queue"
+        );
     }
 }

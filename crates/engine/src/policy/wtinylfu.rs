@@ -12,8 +12,8 @@ use super::fifo::oldest;
 use super::{Policy, Search, Seen};
 use crate::index::Slot;
 use crate::list::List;
-use crate::sketch::Sketch;
 use crate::places::Places;
+use crate::sketch::Sketch;
 use crate::table::HashKey;
 
 /// The queues, as indices and as marks.
@@ -107,7 +107,13 @@ impl WTinyLfu {
         }
     }
 
-    fn oldest(&self, places: &Places, queue: u8, may_evict: &impl Fn(Slot) -> bool, search: &mut Search) -> Option<Slot> {
+    fn oldest(
+        &self,
+        places: &Places,
+        queue: u8,
+        may_evict: &impl Fn(Slot) -> bool,
+        search: &mut Search,
+    ) -> Option<Slot> {
         oldest(&self.queues[usize::from(queue)], &places.links, may_evict, search)
     }
 }
@@ -144,7 +150,13 @@ impl Policy for WTinyLfu {
         Seen::Never
     }
 
-    fn victim(&mut self, places: &mut Places, keys: &[u64], may_evict: impl Fn(Slot) -> bool, _seen: Seen) -> Option<Slot> {
+    fn victim(
+        &mut self,
+        places: &mut Places,
+        keys: &[u64],
+        may_evict: impl Fn(Slot) -> bool,
+        _seen: Seen,
+    ) -> Option<Slot> {
         let mut search = Search::default();
         if std::mem::take(&mut self.owed)
             && let Some(slot) = self.oldest(places, PROBATION, &may_evict, &mut search)
@@ -161,8 +173,9 @@ impl Policy for WTinyLfu {
             self.sketch.add(keys[slot as usize]);
         }
         let candidate = self.oldest(places, WINDOW, &may_evict, &mut search);
-        let resident =
-            self.oldest(places, PROBATION, &may_evict, &mut search).or_else(|| self.oldest(places, PROTECTED, &may_evict, &mut search));
+        let resident = self
+            .oldest(places, PROBATION, &may_evict, &mut search)
+            .or_else(|| self.oldest(places, PROTECTED, &may_evict, &mut search));
         let victim = match (candidate, resident) {
             (Some(candidate), Some(resident)) => {
                 let block = keys[candidate as usize];
@@ -236,7 +249,10 @@ impl Policy for WTinyLfu {
         for queue in [WINDOW, PROBATION, PROTECTED] {
             let list = &self.queues[usize::from(queue)];
             list.check(&places.links);
-            assert!(list.iter(&places.links).all(|s| places.marks[s as usize] == queue), "a slot of {queue} is mismarked");
+            assert!(
+                list.iter(&places.links).all(|s| places.marks[s as usize] == queue),
+                "a slot of {queue} is mismarked"
+            );
         }
         assert_eq!(self.len(WINDOW) + self.main_len(), occupied, "slots in the queues");
         assert!(self.len(PROTECTED) <= self.targets.protected, "protected holds more than its target");
