@@ -14,14 +14,14 @@ use undercroft_cache::{
 use undercroft_engine::{PartId, PartRange, PartSetting, PolicyKind};
 
 const BLOCK: usize = 4096;
-const BLOCKS: u64 = 64_000;
+const BLOCKS: u64 = 128_000;
 const DISKS: u64 = 1000;
 const METERED: u64 = 200;
 const PARTS: u64 = 64;
 const RANGES: u64 = 2000;
 /// Blocks whose memory a meter takes at most.
 const METER_BLOCKS: u64 = 200;
-const READS: usize = 20_000;
+const READS: usize = 10_000;
 const AHEAD: usize = 8;
 
 #[derive(Default)]
@@ -165,7 +165,7 @@ fn main() {
         Case::new("one disk of 64 parts", 1, 0, true, 0),
         Case::new("one disk of 64 parts, all measured", 1, 1, true, 3),
     ];
-    for case in &mut cases {
+    for (_, case) in cases.iter_mut().enumerate().filter(|(i, _)| only.is_none_or(|only| only == *i)) {
         case.fill(&mut front);
         case.fill(&mut front);
     }

@@ -24,23 +24,32 @@ const NOWHERE: u64 = u64::MAX;
 
 /// The sequential streams of one disk.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Streams {
-    /// Per stream the byte after the last one read: a read that starts there continues it. Apart from the rest, and
-    /// searched on every hit.
-    next: [u64; STREAMS_PER_DISK],
-    streams: [Stream; STREAMS_PER_DISK],
     /// Blocks ahead at most, from the configuration; 0 turns everything off.
     max: u32,
     /// What waste has left of `max`; grows back with use.
     limit: u32,
+    /// Per stream a few bits of `next`: all that most hits read.
+    tags: [u16; STREAMS_PER_DISK],
+    /// Per stream the byte after the last one read: a read that starts there continues it.
+    next: [u64; STREAMS_PER_DISK],
     reads: u64,
+    streams: [Stream; STREAMS_PER_DISK],
+}
+
+/// A few bits that tell most bytes of a disk from each other.
+#[inline]
+fn tag(byte: u64) -> u16 {
+    (byte.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
 }
 
 impl Streams {
     pub(crate) fn new(readahead_bytes: u32, frames: usize) -> Self {
         let max = (readahead_bytes / FRAME_BYTES as u32).min(frames as u32 / 2);
         let streams = [Stream::default(); STREAMS_PER_DISK];
-        Self { next: [NOWHERE; STREAMS_PER_DISK], streams, max, limit: max, reads: 0 }
+        let tags = [tag(NOWHERE); STREAMS_PER_DISK];
+        Self { max, limit: max, tags, next: [NOWHERE; STREAMS_PER_DISK], reads: 0, streams }
     }
 
     /// Other blocks ahead at most, never more than `frames`; streams that are known stay.
@@ -59,14 +68,18 @@ impl Streams {
     /// Only a miss starts to be watched: a stream that hits needs nobody's help.
     #[inline]
     pub(crate) fn note(&mut self, from: u64, to: u64, missed: bool) -> Option<(u64, u64)> {
-        let Some(i) = self.next.iter().position(|&next| next == from) else {
+        let sought = tag(from);
+        // No branch within: most reads continue nothing.
+        let alike = self.tags.iter().fold(false, |alike, &tag| alike | (tag == sought));
+        let continued = if alike { self.next.iter().position(|&next| next == from) } else { None };
+        let Some(i) = continued else {
             if missed {
                 self.watch(to);
             }
             return None;
         };
         self.reads += 1;
-        self.next[i] = to;
+        (self.next[i], self.tags[i]) = (to, tag(to));
         let s = &mut self.streams[i];
         s.run = s.run.saturating_add(1);
         s.used = self.reads;
@@ -93,7 +106,7 @@ impl Streams {
         // The one unused for longest goes; a proven one counts as younger, so that random reads do not push it out.
         let age = |s: &Stream| s.used + if s.run >= STREAM_PROOF { 1024 } else { 0 };
         let oldest = (0..STREAMS_PER_DISK).min_by_key(|&i| age(&self.streams[i])).unwrap_or(0);
-        self.next[oldest] = to;
+        (self.next[oldest], self.tags[oldest]) = (to, tag(to));
         self.streams[oldest] =
             Stream { run: 1, window: READAHEAD_BLOCKS_MIN.min(self.max), ahead: 0, used: self.reads };
     }
@@ -124,6 +137,7 @@ impl Streams {
     /// Forgets all streams.
     pub(crate) fn clear(&mut self) {
         self.next = [NOWHERE; STREAMS_PER_DISK];
+        self.tags = [tag(NOWHERE); STREAMS_PER_DISK];
         self.streams = [Stream::default(); STREAMS_PER_DISK];
     }
 }

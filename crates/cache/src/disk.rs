@@ -36,7 +36,7 @@ use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-pub(crate) const DISK_BYTES: usize = 2048;
+pub(crate) const DISK_BYTES: usize = 2176;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -46,42 +46,55 @@ pub(crate) struct Cx<'a, E> {
 }
 
 /// One disk of a core; see the head of the file.
+///
+/// What a hit reads comes first, in as few lines of the processor's cache as it takes: with a thousand disks each has
+/// left it when its next request comes.
+#[repr(C)]
 pub(crate) struct Disk<P> {
     pub id: DiskId,
+    pub closing: bool,
+    /// Stands on the core's list of those with something to do once the replies are out.
+    pub spare_listed: bool,
+    pub contents: bool,
+    pub can_write_zeroes: bool,
     /// Bytes that can be reached: the size, cut to the alignment.
     pub size: u64,
-    pub align: u64,
     pub options: DiskOptions,
-    pub can_write_zeroes: bool,
-    pub allowance: Allowance,
-    pub plant: P,
-
-    pub index: Index,
-    pub hash_seed: u64,
     /// The frame of each slot, if its block is here.
     pub frames: Vec<Option<Held>>,
-    pub resident: u32,
-    /// The hash of each slot's content, if contents are known at all; 0 if this one is not.
-    pub hashes: Vec<u64>,
-    pub contents: bool,
-    /// Bytes of the core's ceiling that one block of capacity takes.
-    pub block_bytes_promised: u64,
     /// What its requests are worth at other sizes, if somebody wants to know.
     pub meter: Option<Box<Meter>>,
     /// What its parts have and did, if it has any.
     pub parts: Option<Box<DiskParts>>,
-    /// The guest's side.
-    pub side: GuestSide,
-    /// What it shares, and with whom.
-    pub sharing: Sharing,
-    /// Blocks of the capacity whose memory the table of guest pages has, and the map of the base.
-    pub overhead: u32,
     /// The capacity asked for.
     pub blocks: u32,
     /// The capacity that is paid for: more than that while the disk shrinks.
     pub paid: u32,
     /// The slots for it; the index follows step by step when it shrinks.
     pub target: u32,
+    pub resident: u32,
+    /// Requests to go on with before the event is over.
+    pub ready: VecDeque<u32>,
+    /// Requests that wait for frames, in order of arrival.
+    pub starved: VecDeque<u32>,
+    /// What it shares, and with whom.
+    pub sharing: Sharing,
+    /// The guest's side.
+    pub side: GuestSide,
+    pub index: Index,
+    pub streams: Streams,
+    pub stats: DiskStats,
+
+    pub align: u64,
+    pub allowance: Allowance,
+    pub plant: P,
+    pub hash_seed: u64,
+    /// The hash of each slot's content, if contents are known at all; 0 if this one is not.
+    pub hashes: Vec<u64>,
+    /// Bytes of the core's ceiling that one block of capacity takes.
+    pub block_bytes_promised: u64,
+    /// Blocks of the capacity whose memory the table of guest pages has, and the map of the base.
+    pub overhead: u32,
     /// Frames that the disk may keep for now, if fewer than its capacity: memory is short elsewhere.
     pub limit: u32,
     /// How it will be used, as far as somebody knows.
@@ -94,14 +107,9 @@ pub(crate) struct Disk<P> {
     pub waiters: Slab<Waiter>,
     pub near: NearTable,
     pub changes: Changes,
-    pub streams: Streams,
     pub ring: AheadRing,
 
-    /// Requests to go on with before the event is over.
-    pub ready: VecDeque<u32>,
-    /// Requests that wait for frames, in order of arrival.
-    pub starved: VecDeque<u32>,
-    /// The one of them that is being served: it alone may pass the others.
+    /// The one of those that wait for frames that is being served: it alone may pass the others.
     pub served: Option<u32>,
     /// Reads that wait for a change to end.
     pub blocked: Vec<u32>,
@@ -113,10 +121,6 @@ pub(crate) struct Disk<P> {
     pub seq: u32,
     /// Counts invalidations: what was submitted before one is not published after it.
     pub epoch: u32,
-    pub closing: bool,
-    /// Stands on the core's list of those with something to do once the replies are out.
-    pub spare_listed: bool,
-    pub stats: DiskStats,
 }
 
 impl<P: Plant> Disk<P> {

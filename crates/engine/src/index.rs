@@ -47,20 +47,24 @@ pub enum Outcome {
 /// The seed of [`Index::new`]: a fixed one, so that simulations repeat.
 pub(crate) const SIMULATION_SEED: u64 = 0;
 
-/// See the head of the file. After construction only [`Index::resize`] and [`Index::switch`] allocate.
+/// See the head of the file. After construction only what says so allocates.
+///
+/// What a hit reads comes first, in as few lines of the processor's cache as it takes: with a thousand disks each has
+/// left it when its next request comes.
+#[repr(C)]
 pub struct Index {
-    pub(crate) slots: Slots,
-    pub(crate) places: Places,
-    /// The policy of the disk, or of its part 0.
-    pub(crate) policy: AnyPolicy,
+    /// Neither tiers nor parts: one question for both on the way to a hit.
+    pub(crate) plain: bool,
     /// Slots that may be occupied now; at most the capacity.
     pub(crate) limit: u32,
     /// With more slots occupied than this, some must go: the limit, but with parts 0 or the largest number.
     pub(crate) line: u32,
-    /// Neither tiers nor parts: one question for both on the way to a hit.
-    pub(crate) plain: bool,
     pub(crate) tiers: Option<Box<Tiers>>,
     pub(crate) parts: Option<Box<Parts>>,
+    pub(crate) slots: Slots,
+    pub(crate) places: Places,
+    /// The policy of the disk, or of its part 0.
+    pub(crate) policy: AnyPolicy,
 }
 
 /// The policy of an index. An enum rather than a trait object: each policy's code is compiled into `access` as a whole.
