@@ -45,7 +45,7 @@ pub struct ErrorBody {
     pub remedy: String,
     /// With status 412: what is set for the node now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current: Option<NodeSettings>,
+    pub current: Option<Box<NodeSettings>>,
 }
 
 /// The answer of `POST /v1/disks/{name}/drop-cache`.
@@ -185,8 +185,7 @@ impl IntoResponse for ControlError {
             ControlErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             ControlErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         };
-        let current = self.current.map(|c| *c);
-        (status, Json(ErrorBody { error: self.error, remedy: self.remedy, current })).into_response()
+        (status, Json(ErrorBody { error: self.error, remedy: self.remedy, current: self.current })).into_response()
     }
 }
 
