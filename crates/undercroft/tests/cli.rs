@@ -112,7 +112,7 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "serve",
     "check",
     "status",
@@ -120,6 +120,7 @@ const COMMANDS: [&str; 15] = [
     "set",
     "shares",
     "why",
+    "ranges",
     "ksm",
     "duplicates",
     "drop-cache",

@@ -427,7 +427,6 @@ fn floors_below_a_vm_do_not_bind_the_host() {
     let small = set(&plan, "web", ceiling(64 * MIB)).unwrap();
     assert_eq!([floor_of(&small, "web/shop"), floor_of(&small, "web:a"), floor_of(&small, "web:b")], [60, 60, 4]);
     assert!(small.disks[..2].iter().all(|d| d.share_bytes >= 4 * MIB), "{:?}", small.disks);
-    assert!(small.disks[..2].iter().map(|d| d.share_bytes).sum::<u64>() <= 64 * MIB);
     // Nothing that was set is lost: with the ceiling gone it is all there again.
     let back = set(&small, "web", NodeChange { ceiling_bytes: Some(None), ..NodeChange::default() }).unwrap();
     assert_eq!(["web/shop", "web:a", "web:b"].map(|n| floor_of(&back, n)), [300, 200, 100]);
