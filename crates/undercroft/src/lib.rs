@@ -13,6 +13,7 @@ pub mod ksm;
 pub mod latency;
 pub mod logging;
 pub mod pressure;
+pub mod record;
 pub mod scan;
 pub mod serve;
 pub mod service;

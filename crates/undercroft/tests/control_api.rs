@@ -15,10 +15,12 @@ use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
     DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, NodeChange, NodeStatus,
-    PressureDirection, PressureStatus, ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    PressureDirection, PressureStatus, RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status,
+    StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
+use undercroft::record::Order;
 use undercroft_cache::DiskStats;
 
 /// A daemon that keeps a plan and invents counters.
@@ -122,6 +124,23 @@ impl Daemon for Memory {
     fn share_events(&self, name: &str) -> Result<Vec<ShareEvent>, ControlError> {
         self.plan.lock().unwrap().with_node(name, &NodeChange::default())?;
         Ok(Vec::new())
+    }
+
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        let path = order.path.display().to_string();
+        Ok(RecordingStatus { id: 1, path, running: true, ..RecordingStatus::default() })
+    }
+
+    fn recordings(&self) -> Vec<RecordingStatus> {
+        Vec::new()
+    }
+
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        Err(ControlError::no_recording(id))
+    }
+
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        Err(ControlError::no_recording(id))
     }
 
     fn change_node(&self, name: &str, change: NodeChange) -> Result<NodeStatus, ControlError> {

@@ -9,9 +9,11 @@ use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
     DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NodeChange,
-    NodeStatus, PressureStatus, ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    NodeStatus, PressureStatus, RecordingStatus, ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus,
+    Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
+use crate::record::Order;
 use crate::worker::DiskReport;
 use std::sync::Arc;
 use undercroft_cache::Shared;
@@ -299,6 +301,22 @@ impl Daemon for Service {
             crate::logging::set_level(level);
         }
         Ok(report)
+    }
+
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        self.begin_recording(order)
+    }
+
+    fn recordings(&self) -> Vec<RecordingStatus> {
+        self.all_recordings()
+    }
+
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        self.one_recording(id)
+    }
+
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        self.stop_recording(id)
     }
 
     fn stop(&self) {

@@ -8,6 +8,7 @@ mod disk;
 mod division;
 mod exports;
 mod memory;
+mod record;
 mod scan;
 mod shares;
 
@@ -19,6 +20,7 @@ use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
 use crate::ksm::{Keeper, Ksm};
 use crate::pressure::{Roots, Watch};
+use crate::record::Recorder;
 use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
@@ -101,6 +103,8 @@ pub struct Service {
     steward: Mutex<shares::Steward>,
     /// The thread that it runs on.
     steward_thread: Mutex<Option<JoinHandle<()>>>,
+    /// The recording under way, or the last one.
+    recorder: Mutex<Option<Recorder>>,
     /// The scanner of guests' memory, if there is one.
     patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
@@ -156,6 +160,7 @@ impl Service {
             ksm_problem: Mutex::default(),
             steward: Mutex::default(),
             steward_thread: Mutex::default(),
+            recorder: Mutex::default(),
             patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
@@ -248,11 +253,15 @@ impl Service {
         // The others make room before this one comes.
         self.apply(plan);
         let access = plan.daemon.disk_access;
-        let served = self.put_on_worker(opened).and_then(|d| match d.listen(disk, access) {
-            Ok(()) => Ok(d),
-            Err(e) => {
-                d.detach();
-                Err(e)
+        let served = self.put_on_worker(opened).and_then(|d| {
+            // Before its first request can come.
+            self.record_too(disk, &d);
+            match d.listen(disk, access) {
+                Ok(()) => Ok(d),
+                Err(e) => {
+                    d.detach();
+                    Err(e)
+                }
             }
         });
         match served {
@@ -326,6 +335,8 @@ impl Service {
     /// Stops listening, finishes what is under way, closes every image and ends the workers.
     pub fn shut_down(&self) {
         self.request_stop();
+        // While there are disks to be asked how they stand.
+        self.end_recordings();
         // It asks the workers, so it goes before them.
         let patrol = lock(&self.patrol).take();
         drop(patrol);
