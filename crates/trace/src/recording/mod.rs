@@ -211,7 +211,7 @@ pub struct Trailer {
 /// Requests that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// Which worker's.
+    /// Which worker's; the highest number there is for those of several.
     pub worker: u32,
     /// When the first one came, in nanoseconds since the start.
     pub from_ns: u64,

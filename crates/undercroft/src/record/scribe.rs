@@ -129,9 +129,13 @@ impl Scribe {
             }
         }
         let path = self.order.path.display().to_string();
-        let Self { writer, gaps, mut tally, shared, began, ready, desks, .. } = self;
-        let left = ready.len() + desks.iter().map(|d| d.waiting.len()).sum::<usize>();
-        tally.dropped += left as u64;
+        if let (Some(first), Some(last)) = (self.ready.first(), self.ready.last()) {
+            let dropped = self.ready.len() as u64;
+            self.tally.dropped += dropped;
+            let (from_ns, to_ns) = (first.time_ns.min(last.time_ns), ended_ns);
+            self.note_gap(Gap { worker: u32::MAX, from_ns, to_ns, dropped });
+        }
+        let Self { writer, gaps, mut tally, shared, began, .. } = self;
         tally.rows = writer.rows();
         let handle = writer.file().handle();
         if failed.is_none() {
@@ -216,7 +220,8 @@ impl Scribe {
         }
         // What came later than the file was full.
         while let Ok(chunk) = self.chunks.try_recv() {
-            self.tally.dropped += chunk.rows.len() as u64 + chunk.dropped;
+            self.tally.dropped += chunk.dropped;
+            self.ready.extend(chunk.rows);
         }
         Ok(full)
     }
@@ -249,36 +254,41 @@ impl Scribe {
         desk.waiting.extend(later);
         if chunk.dropped > 0 {
             self.tally.dropped += chunk.dropped;
-            self.note_gap(&chunk);
+            let (from_ns, to_ns) = chunk.dropped_ns;
+            self.note_gap(Gap { worker, from_ns, to_ns, dropped: chunk.dropped });
         }
         chunk.rows.clear();
         chunk.dropped = 0;
         let _ = self.desks[worker as usize].free.send(chunk);
     }
 
-    fn note_gap(&mut self, chunk: &Chunk) {
-        let (from_ns, to_ns) = chunk.dropped_ns;
+    fn note_gap(&mut self, gap: Gap) {
         if self.gaps.len() < GAPS_MAX {
-            self.gaps.push(Gap { worker: chunk.worker, from_ns, to_ns, dropped: chunk.dropped });
+            self.gaps.push(gap);
         } else if let Some(last) = self.gaps.last_mut() {
-            (last.from_ns, last.to_ns) = (last.from_ns.min(from_ns), last.to_ns.max(to_ns));
-            last.dropped += chunk.dropped;
+            (last.from_ns, last.to_ns) = (last.from_ns.min(gap.from_ns), last.to_ns.max(gap.to_ns));
+            (last.worker, last.dropped) = (u32::MAX, last.dropped + gap.dropped);
         }
     }
 
     /// Writes the first `most` of the rows that are ready, or as many as there is room for; `Some` if that is none.
     fn write(&mut self, most: usize) -> Result<Option<Reason>, String> {
         let mut rows = self.ready.len().min(most);
-        // What a row takes at most is several times what it takes, so the last row groups become smaller and smaller.
-        while rows >= ROWS_MIN.min(self.ready.len()) && self.writer.bytes_bound(rows) > self.order.bytes_max {
+        let least = rows.min(ROWS_MIN);
+        // What a row may take is several times what it does, so the last row groups become smaller and smaller.
+        loop {
+            let bytes = self.writer.bytes_bound(rows);
+            let full = if bytes > self.order.bytes_max {
+                Reason::MaxSize
+            } else if !self.writer.file_mut().reserve(bytes).map_err(|e| e.to_string())? {
+                Reason::DiskFull
+            } else {
+                break;
+            };
             rows /= 2;
-        }
-        if rows < ROWS_MIN.min(self.ready.len()) {
-            return Ok(Some(Reason::MaxSize));
-        }
-        let bytes = self.writer.bytes_bound(rows);
-        if !self.writer.file_mut().reserve(bytes).map_err(|e| e.to_string())? {
-            return Ok(Some(Reason::DiskFull));
+            if rows < least {
+                return Ok(Some(full));
+            }
         }
         self.writer.write(&self.ready[..rows]).map_err(|e| e.to_string())?;
         self.ready.drain(..rows);
