@@ -30,7 +30,7 @@ pub struct Reader<'a> {
 /// Where records come from.
 enum Source<'a> {
     Stream { input: Input<'a>, decoder: Box<dyn Decode> },
-    Recording(Runs),
+    Recording(Box<Runs>),
 }
 
 impl Source<'_> {
@@ -74,7 +74,7 @@ impl Reader<'static> {
     }
 
     fn of_recording(recording: Recording) -> Self {
-        Self { source: Source::Recording(Runs::new(recording)), run: None, ended: false }
+        Self { source: Source::Recording(Box::new(Runs::new(recording))), run: None, ended: false }
     }
 }
 

@@ -11,8 +11,8 @@ use undercroft_trace::{Access, Error, Format, Kind, Reader};
 fn header(disks: usize, sample: u32) -> Header {
     let disk = |n: usize| Disk {
         name: format!("vm{n}:root"),
-        vm: (n % 2 == 0).then(|| format!("vm{n}")),
-        container: (n % 3 == 0).then(|| "shop".to_string()),
+        vm: n.is_multiple_of(2).then(|| format!("vm{n}")),
+        container: n.is_multiple_of(3).then(|| "shop".to_string()),
         size_bytes: 1 << 30,
         policy: "s3-fifo".into(),
         capacity_blocks: 1000 + n as u64,

@@ -231,7 +231,8 @@ impl<W: Write + Send> Columns<'_, '_, W> {
     }
 
     fn nullable_longs(&mut self, of: impl Fn(&Row) -> Option<i64>) -> Result<(), ParquetError> {
-        (self.longs.clear(), self.levels.clear());
+        self.longs.clear();
+        self.levels.clear();
         for value in self.rows.iter().map(of) {
             self.levels.push(i16::from(value.is_some()));
             self.longs.extend(value);
@@ -240,7 +241,8 @@ impl<W: Write + Send> Columns<'_, '_, W> {
     }
 
     fn nullable_texts<'t>(&mut self, of: impl Fn(&Row) -> Option<&'t ByteArray>) -> Result<(), ParquetError> {
-        (self.texts.clear(), self.levels.clear());
+        self.texts.clear();
+        self.levels.clear();
         for value in self.rows.iter().map(of) {
             self.levels.push(i16::from(value.is_some()));
             self.texts.extend(value.cloned());

@@ -17,6 +17,8 @@ use undercroft_trace::recording::{Disk, DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, 
 
 /// Pause between two looks at what has come: no worker has to wake anybody.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The niceness of the thread: a weight of 110, where a guest has 1024.
+const NICE: i32 = 10;
 /// Rows of a worker that wait for an answer, or stand behind one that does, at most; then they go without.
 const WAITING_MAX: usize = 4 * GROUP_ROWS;
 /// A row group smaller than this is not worth its header: the file is full.
@@ -103,8 +105,8 @@ impl Scribe {
 
     /// Records until something ends it, and ends the file.
     pub(super) fn run(mut self) {
-        // Guests come first: the kernel gives it a sixtieth of what one of them gets.
-        let _ = rustix::process::setpriority_process(None, 19);
+        // Guests come first: where there are too few processors it gets a tenth of what one of them gets.
+        let _ = rustix::process::setpriority_process(None, NICE);
         let (reason, mut failed) = loop {
             match self.take() {
                 Ok(None) => {}
@@ -117,6 +119,8 @@ impl Scribe {
             }
             std::thread::park_timeout(PAUSE);
         };
+        // Somebody waits for the end. Only root may go up again.
+        let _ = rustix::process::setpriority_process(None, 0);
         let ended_ns = now_ns().saturating_sub(self.start_ns);
         let ends = self.end_taps();
         let mut reason = reason;
