@@ -99,9 +99,25 @@ impl Tap {
         }
     }
 
-    /// An empty chunk.
+    /// An empty chunk. Its memory has been written once, so that the worker never waits for the kernel to find it.
     pub fn chunk(worker: u32) -> Chunk {
-        Chunk { worker, rows: Vec::with_capacity(CHUNK_ROWS), ..Chunk::default() }
+        let nothing = Row {
+            time_ns: 0,
+            disk: 0,
+            client: 0,
+            op: recording::Op::Flush,
+            offset_bytes: 0,
+            length_bytes: 0,
+            hit_blocks: 0,
+            ahead_blocks: 0,
+            joined_blocks: 0,
+            miss_blocks: 0,
+            latency_ns: Some(1),
+            failure: None,
+        };
+        let mut rows = vec![nothing; CHUNK_ROWS];
+        rows.clear();
+        Chunk { worker, rows, ..Chunk::default() }
     }
 
     /// Requests to `disk` are noted from now on, as those of number `number`.
