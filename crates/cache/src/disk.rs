@@ -352,6 +352,9 @@ impl<P: Plant> Disk<P> {
         let r = self.recs.remove(rec);
         assert!(r.pending == 0, "a request was answered with operations under way");
         if !r.answered {
+            if r.req.op == Op::Read {
+                cx.fx.found(r.req.id, r.found);
+            }
             self.answer(r.req, r.error.map_or(Ok(()), Err), cx);
         }
     }

@@ -8,7 +8,7 @@ use crate::disk::{B, Cx, Disk};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
-use crate::types::{Effects, IoDone, IoError, IoKind, Request};
+use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
 use undercroft_host::IoBuf;
@@ -62,8 +62,9 @@ impl<P: Plant> Disk<P> {
         }
         let misses = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
         let block = at / B;
-        self.judge(block, outcome, cx);
-        let rec = self.recs.insert(Rec { cursor: at, touched: block + 1, ..Rec::new(req) });
+        let mut found = Found { hits: (block - req.offset / B) as u32, ..Found::default() };
+        self.judge(block, outcome, &mut found, cx);
+        let rec = self.recs.insert(Rec { cursor: at, touched: block + 1, found, ..Rec::new(req) });
         self.drive_read(rec, cx);
         if self.streams.is_on() {
             let now = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
@@ -72,12 +73,19 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Counts what the index said about a block that is read, and frees what it evicted.
-    fn judge<E: Effects>(&mut self, block: u64, outcome: Outcome, cx: &mut Cx<'_, E>) {
+    fn judge<E: Effects>(&mut self, block: u64, outcome: Outcome, found: &mut Found, cx: &mut Cx<'_, E>) {
         self.make_room(outcome, cx.arena);
         if outcome == Outcome::Bypass {
             self.stats.bypassed_blocks += 1;
         }
+        let joined = self.stats.joined_blocks;
         let served = self.count_read(block, outcome, cx);
+        match served {
+            Served::Hit => found.hits += 1,
+            Served::Ahead => found.ahead += 1,
+            Served::Miss if self.stats.joined_blocks > joined => found.joined += 1,
+            Served::Miss => found.missed += 1,
+        }
         if let Some(meter) = &mut self.meter {
             meter.observe(block, served);
         }
@@ -131,7 +139,9 @@ impl<P: Plant> Disk<P> {
             let req = r.req;
             let page = self.page_of(&req, block, cx);
             let outcome = self.index.access(block, self.kind(page), |_| true);
-            self.judge(block, outcome, cx);
+            let mut found = self.recs[rec].found;
+            self.judge(block, outcome, &mut found, cx);
+            self.recs[rec].found = found;
         }
     }
 

@@ -3,7 +3,7 @@
 //! Owns their records and the table of blocks near at hand. Never acts on them: disk.rs, fill.rs, write.rs and range.rs do.
 //! Invariant: a record is plain data of a fixed size, so that the tables of them are paid for when the disk comes.
 
-use crate::types::{IoError, Request};
+use crate::types::{Found, IoError, Request};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
@@ -21,6 +21,8 @@ pub(crate) struct Rec {
     pub cursor: u64,
     /// Reads: blocks below this have been through the index.
     pub touched: u64,
+    /// Reads: how those were found.
+    pub found: Found,
     /// Operations owned and reads joined.
     pub pending: u32,
     pub parked: Parked,

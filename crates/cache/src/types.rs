@@ -265,10 +265,26 @@ pub trait Effects {
     }
     /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].
     fn submit(&mut self, io: Io);
+    /// How the blocks of a read were found; comes before its reply. Not for a read that found all of its blocks cached:
+    /// then there is nothing to say, and nothing to pay for.
+    fn found(&mut self, _req: ReqId, _found: Found) {}
     /// The answer to a [`Op::Status`] request; comes before its reply.
     fn extents(&mut self, req: ReqId, extents: &[Extent]);
     /// The request is finished; exactly once for each request.
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>);
+}
+
+/// How the blocks of one read were found; the counts that [`DiskStats`] sums up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// In RAM, those read ahead not counted.
+    pub hits: u32,
+    /// Among those read ahead.
+    pub ahead: u32,
+    /// Being read for somebody else.
+    pub joined: u32,
+    /// Nowhere but on the disk.
+    pub missed: u32,
 }
 
 /// A trust group: disks that may hold equal content in one frame.

@@ -9,7 +9,7 @@ use crate::disk::{B, Cx, Disk};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::records::{Parked, Rec, What, WriteOp};
-use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
+use crate::types::{Effects, Found, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
 use undercroft_engine::residency::Class;
 use undercroft_host::{Frame, IoBuf};
@@ -314,6 +314,7 @@ impl Rec {
             req,
             cursor: req.offset,
             touched: 0,
+            found: Found::default(),
             pending: 0,
             parked: Parked::No,
             error: None,

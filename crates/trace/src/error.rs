@@ -39,6 +39,14 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// A recording is none, or is damaged.
+    #[error("the recording {name} cannot be read: {what}")]
+    Recording {
+        /// The file.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The name of the file says nothing about the format.
     #[error("the name {name} does not tell the trace's format; name it, one of: {known}")]
     UnknownFormat {

@@ -1,4 +1,4 @@
-//! Block trace formats: streaming readers, one file each.
+//! Block trace formats: streaming readers, one file each, and the writer of the format that the daemon records.
 //!
 //! Owns the bytes of a trace file. Never decides anything about caches.
 //! Invariant: a damaged file gives an error that names the record, never a panic or a wrong access.
@@ -18,6 +18,7 @@ mod error;
 mod format;
 mod input;
 mod reader;
+pub mod recording;
 pub mod synth;
 
 pub use access::{Access, Kind};

@@ -85,7 +85,8 @@ fn u32le_and_oracle_general() {
 
 #[test]
 fn nothing_is_an_empty_trace() {
-    for format in Format::ALL {
+    // Parquet has at least its end.
+    for format in Format::ALL.into_iter().filter(|&f| f != Format::Recording) {
         assert_eq!(read(b"", format).expect("sound"), []);
     }
 }

@@ -14,6 +14,7 @@ pub mod latency;
 pub mod logging;
 pub mod pressure;
 pub mod ranges;
+pub mod record;
 pub mod scan;
 pub mod serve;
 pub mod service;

@@ -18,12 +18,13 @@ use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
     DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, NodeChange, NodeChanged,
-    NodeSettings, NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, ReloadReport, ShareEvent,
-    SharesStatus, SharingStatus, Status, StoreStatus,
+    NodeSettings, NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus,
+    ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;
 use undercroft::ranges::{DiskRanges, RangeList};
+use undercroft::record::Order;
 use undercroft_cache::DiskStats;
 
 /// A daemon that keeps a plan and invents counters.
@@ -182,6 +183,23 @@ impl Daemon for Memory {
         let taken = RangesTaken::new(&list, &ranges);
         ranges.put(&list)?;
         Ok(taken)
+    }
+
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        let path = order.path.display().to_string();
+        Ok(RecordingStatus { id: 1, path, running: true, ..RecordingStatus::default() })
+    }
+
+    fn recordings(&self) -> Vec<RecordingStatus> {
+        Vec::new()
+    }
+
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        Err(ControlError::no_recording(id))
+    }
+
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        Err(ControlError::no_recording(id))
     }
 
     fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {

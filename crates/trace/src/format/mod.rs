@@ -5,12 +5,14 @@
 
 mod arc_lis;
 mod oracle_general;
+pub(crate) mod recording;
 mod u32le;
 mod vscsi;
 
 use crate::Access;
 use crate::error::Error;
 use crate::input::Input;
+use crate::recording::MAGIC;
 use std::fmt;
 use std::path::Path;
 
@@ -40,11 +42,15 @@ pub enum Format {
     U32Le,
     /// libCacheSim's oracleGeneral: u32 seconds, u64 key, u32 size, i64 next access; little-endian.
     OracleGeneral,
+    /// What `undercroft record` writes: Parquet, a row for each request; one access per block of a read, a write or
+    /// zeroes. Of several disks, the number of the disk stands above bit 51 of the block.
+    Recording,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 4] = [Format::Vscsi, Format::ArcLis, Format::U32Le, Format::OracleGeneral];
+    pub const ALL: [Format; 5] =
+        [Format::Vscsi, Format::ArcLis, Format::U32Le, Format::OracleGeneral, Format::Recording];
 
     /// The name used on the command line.
     pub fn name(self) -> &'static str {
@@ -53,6 +59,7 @@ impl Format {
             Format::ArcLis => "arc-lis",
             Format::U32Le => "u32le",
             Format::OracleGeneral => "oracle-general",
+            Format::Recording => "undercroft-parquet",
         }
     }
 
@@ -70,6 +77,7 @@ impl Format {
             "u32le" => Ok(Format::U32Le),
             "bin" if plain.contains("oraclegeneral") => Ok(Format::OracleGeneral),
             "oraclegeneral" => Ok(Format::OracleGeneral),
+            "parquet" => Ok(Format::Recording),
             _ => Err(Error::UnknownFormat {
                 name: path.display().to_string(),
                 known: Self::ALL.map(Self::name).join(", "),
@@ -77,13 +85,20 @@ impl Format {
         }
     }
 
-    pub(crate) fn decoder(self) -> Box<dyn Decode> {
-        match self {
+    /// The format that a file's first bytes tell, if they do; most formats have nothing to be known by.
+    pub fn of_content(first: &[u8]) -> Option<Self> {
+        first.starts_with(&MAGIC).then_some(Format::Recording)
+    }
+
+    /// What reads it in a stream; `None` for a format that is read from its end.
+    pub(crate) fn decoder(self) -> Option<Box<dyn Decode>> {
+        Some(match self {
             Format::Vscsi => Box::new(vscsi::Vscsi::default()),
             Format::ArcLis => Box::new(arc_lis::ArcLis::default()),
             Format::U32Le => Box::new(u32le::U32Le),
             Format::OracleGeneral => Box::new(oracle_general::OracleGeneral),
-        }
+            Format::Recording => return None,
+        })
     }
 }
 

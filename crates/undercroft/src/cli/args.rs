@@ -2,6 +2,7 @@
 //!
 //! Owns words. Never acts. Every command teaches by examples.
 
+use super::record::OneOf;
 use crate::config::{LogFormat, LogLevel};
 use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
@@ -75,6 +76,8 @@ pub enum Command {
     Why(WhyArgs),
     /// Inside a guest: print where a container's files are on the virtual disk
     Ranges(RangesArgs),
+    /// Record what guests ask for into a Parquet file, for simulations and analysis
+    Record(RecordArgs),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements
@@ -559,6 +562,61 @@ pub struct RangesArgs {
     /// Look again after each INTERVAL, and print a new line when the list has changed
     #[arg(long, value_name = "INTERVAL", value_parser = undercroft_ranges::arguments::interval)]
     pub watch: Option<std::time::Duration>,
+}
+
+/// `undercroft record`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Writes a row for each request to a disk: time, VM, container, disk, what was asked for, and how many of its blocks were
+in RAM. No data. The file is Parquet; docs/trace-format.md describes it. The daemon writes it, at low priority: guests
+never wait for it, and requests that it cannot keep up with are counted.
+
+Ends at Ctrl-C, after --duration, before the file passes --max-size, when its disk is full, when the daemon stops, and
+10 s after this command is gone. The file is whole in every case; only a daemon that is killed leaves one without an end.
+
+Examples:
+  undercroft record web.parquet --vm web --duration 10m
+  undercroft record root.parquet --disk web:root --disk db:root
+  undercroft record all.parquet --max-size 256MiB --sample 1/8
+  undercroft record all.parquet --duration 60s --json | jq .requests
+
+  How often each disk hit, with any tool that reads Parquet:
+    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) from 'all.parquet' group by disk\"
+
+Exit codes:
+  0    recorded, also if Ctrl-C ended it
+  1    failed; the reason is on standard error
+  2    used wrongly
+  130  interrupted twice; the daemon finishes the file by itself
+")]
+pub struct RecordArgs {
+    /// The file to write: one that there is not yet
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Record this disk; may be repeated. Without --disk and --vm: all disks
+    #[arg(long, value_name = "DISK")]
+    pub disk: Vec<String>,
+    /// Record the disks of this VM; may be repeated
+    #[arg(long, value_name = "VM")]
+    pub vm: Vec<String>,
+    /// End after this time [default: at Ctrl-C]
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<Time>,
+    /// End before the file is larger
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub max_size: Size,
+    /// Record requests to one of so many blocks, chosen by a hash of their number
+    #[arg(long, value_name = "1/N", default_value = "1/1")]
+    pub sample: OneOf,
+    /// Overwrite the file if there is one
+    #[arg(long)]
+    pub force: bool,
+    /// For programs: the JSON of the API, at the end
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
 }
 
 /// `undercroft drop-cache`.

@@ -13,6 +13,7 @@ pub mod ksm;
 pub mod manual;
 pub mod output;
 pub mod ranges;
+pub mod record;
 pub mod serve;
 pub mod shares;
 pub mod status;
@@ -99,6 +100,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Shares(args) => shares::shares(&args, out),
         Command::Why(args) => shares::why(&args, out),
         Command::Ranges(args) => ranges::ranges(args, out),
+        Command::Record(args) => record::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),

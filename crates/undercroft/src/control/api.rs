@@ -5,6 +5,7 @@
 
 use super::body::{self, BODY_BYTES_MAX, DiskChangeBody, KsmChangeBody, StoreChangeBody};
 use super::ranges::{ContainerRanges, RangesStatus, RangesTaken};
+use super::record::{RecordBody, RecordingStatus, parse_record};
 use super::shares::{
     NodeChangeBody, NodeChanged, NodeSettings, NodeStatus, ShareEvent, SharesStatus, parse_if_match, parse_node,
     parse_whole_node,
@@ -80,6 +81,10 @@ pub struct Dropped {
         put_ranges,
         patch_store,
         patch_ksm,
+        get_recordings,
+        post_recording,
+        get_recording,
+        delete_recording,
         reload,
         stop,
         version,
@@ -116,6 +121,8 @@ pub struct Dropped {
         RangesStatus,
         ContainerRanges,
         RangesTaken,
+        RecordingStatus,
+        RecordBody,
         ReloadReport,
         VersionInfo,
         DiskChangeBody,
@@ -153,6 +160,8 @@ pub fn router(daemon: Arc<dyn Daemon>) -> Router {
         .route("/v1/ranges", put(put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
         .route("/v1/store", patch(patch_store))
         .route("/v1/ksm", patch(patch_ksm))
+        .route("/v1/recordings", get(get_recordings).post(post_recording))
+        .route("/v1/recordings/{id}", get(get_recording).delete(delete_recording))
         .route("/v1/reload", post(reload))
         .route("/v1/stop", post(stop))
         .route("/v1/version", get(version))
@@ -439,6 +448,54 @@ async fn patch_store(State(d): State<Shared>, body: Result<Bytes, BytesRejection
 async fn patch_ksm(State(d): State<Shared>, body: Result<Bytes, BytesRejection>) -> Answer<KsmStatus> {
     let body = body::parse_ksm(&bytes_of(body)?)?;
     call(d, move |d| d.manage_ksm(body.manage, body.unmerge)).await.map(Json)
+}
+
+fn number_of(path: Result<Path<u64>, PathRejection>) -> Result<u64, ControlError> {
+    path.map(|Path(id)| id).map_err(|_| {
+        ControlError::new(
+            ControlErrorKind::NotFound,
+            "recordings are known by their numbers",
+            "GET /v1/recordings lists the last one",
+        )
+    })
+}
+
+/// The recording under way, or else the last one.
+#[utoipa::path(get, path = "/v1/recordings", responses((status = 200, body = Vec<RecordingStatus>)))]
+async fn get_recordings(State(d): State<Shared>) -> Answer<Vec<RecordingStatus>> {
+    call(d, |d| Ok(d.recordings())).await.map(Json)
+}
+
+/// Begins to record what guests ask for, a row for each request, into a Parquet file that the daemon writes.
+#[utoipa::path(post, path = "/v1/recordings", request_body = RecordBody, responses(
+    (status = 201, body = RecordingStatus),
+    (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody, description = "A disk or VM that there is not"),
+    (status = 409, body = ErrorBody, description = "A recording is under way, or the file holds something"),
+    (status = 500, body = ErrorBody, description = "The daemon cannot write the file")))]
+async fn post_recording(
+    State(d): State<Shared>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<RecordingStatus>), ControlError> {
+    let order = parse_record(&bytes_of(body)?)?;
+    let status = call(d, move |d| d.record(order)).await?;
+    Ok((StatusCode::CREATED, Json(status)))
+}
+
+/// How a recording stands. Renews its lease.
+#[utoipa::path(get, path = "/v1/recordings/{id}", params(("id" = u64, Path, description = "Its number")),
+    responses((status = 200, body = RecordingStatus), (status = 404, body = ErrorBody)))]
+async fn get_recording(State(d): State<Shared>, id: Result<Path<u64>, PathRejection>) -> Answer<RecordingStatus> {
+    let id = number_of(id)?;
+    call(d, move |d| d.recording(id)).await.map(Json)
+}
+
+/// Ends a recording and finishes its file.
+#[utoipa::path(delete, path = "/v1/recordings/{id}", params(("id" = u64, Path, description = "Its number")),
+    responses((status = 200, body = RecordingStatus), (status = 404, body = ErrorBody)))]
+async fn delete_recording(State(d): State<Shared>, id: Result<Path<u64>, PathRejection>) -> Answer<RecordingStatus> {
+    let id = number_of(id)?;
+    call(d, move |d| d.end_recording(id)).await.map(Json)
 }
 
 /// Reads the configuration file again and does what can be done live, as SIGHUP does.

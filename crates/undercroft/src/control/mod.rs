@@ -9,12 +9,14 @@ pub mod body;
 pub mod client;
 pub mod metrics;
 mod ranges;
+pub mod record;
 mod scope;
 pub mod server;
 pub mod shares;
 pub mod status;
 
 pub use ranges::{ContainerRanges, RangesStatus, RangesTaken};
+pub use record::RecordingStatus;
 pub use server::{ControlListeners, ControlServer, ListenError};
 pub use shares::{NodeChange, NodeChanged, NodeSettings, NodeStatus, ShareEvent, SharesStatus};
 pub use status::{
@@ -26,6 +28,7 @@ pub use status::{
 use crate::config::keys::nearest;
 use crate::config::{DiskSpec, Problems};
 use crate::ranges::RangeList;
+use crate::record::Order;
 use std::time::Duration;
 use undercroft_engine::PolicyKind;
 
@@ -123,6 +126,28 @@ pub trait Daemon: Send + Sync + 'static {
     /// # Errors
     /// `Invalid` with every problem of the file, or if there is no file; nothing has been changed then.
     fn reload(&self) -> Result<ReloadReport, ControlError>;
+
+    /// Begins to record what guests ask for.
+    ///
+    /// # Errors
+    /// `Conflict` if a recording is under way or the file holds something; `NotFound` if a name of the order means nothing;
+    /// `Invalid` or `Failed` if the file cannot be had.
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError>;
+
+    /// The recording under way, or else the last one.
+    fn recordings(&self) -> Vec<RecordingStatus>;
+
+    /// How a recording stands; renews its lease.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError>;
+
+    /// Ends a recording, if it has not, and finishes its file.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError>;
 
     /// Begins an orderly stop, as SIGTERM does; returns at once.
     fn stop(&self);

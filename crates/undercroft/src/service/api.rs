@@ -9,11 +9,12 @@ use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
     DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NodeChange,
-    NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, ReloadReport, ScanStatus, ShareEvent,
-    SharesStatus, SharingStatus, Status, StoreStatus,
+    NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport, ScanStatus,
+    ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::ranges::RangeList;
+use crate::record::Order;
 use crate::worker::DiskReport;
 use std::sync::Arc;
 use undercroft_cache::Shared;
@@ -318,6 +319,22 @@ impl Daemon for Service {
             crate::logging::set_level(level);
         }
         Ok(report)
+    }
+
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        self.begin_recording(order)
+    }
+
+    fn recordings(&self) -> Vec<RecordingStatus> {
+        self.all_recordings()
+    }
+
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        self.one_recording(id)
+    }
+
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        self.stop_recording(id)
     }
 
     fn stop(&self) {

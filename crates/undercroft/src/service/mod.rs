@@ -9,6 +9,7 @@ mod division;
 mod exports;
 mod memory;
 mod ranges;
+mod record;
 mod scan;
 mod shares;
 mod versions;
@@ -21,6 +22,7 @@ use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
 use crate::frontend::vhost::VhostError;
 use crate::ksm::{Keeper, Ksm};
 use crate::pressure::{Roots, Watch};
+use crate::record::Recorder;
 use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
@@ -105,6 +107,8 @@ pub struct Service {
     versions: Mutex<versions::Versions>,
     /// The thread that it runs on.
     steward_thread: Mutex<Option<JoinHandle<()>>>,
+    /// The recording under way, or the last one.
+    recorder: Mutex<Option<Recorder>>,
     /// The scanner of guests' memory, if there is one.
     patrol: Mutex<Option<Patrol>>,
     stop: (Mutex<bool>, Condvar),
@@ -161,6 +165,7 @@ impl Service {
             steward: Mutex::default(),
             versions: Mutex::default(),
             steward_thread: Mutex::default(),
+            recorder: Mutex::default(),
             patrol: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             started: Instant::now(),
@@ -253,11 +258,15 @@ impl Service {
         // The others make room before this one comes.
         self.apply(plan);
         let access = plan.daemon.disk_access;
-        let served = self.put_on_worker(opened).and_then(|d| match d.listen(disk, access) {
-            Ok(()) => Ok(d),
-            Err(e) => {
-                d.detach();
-                Err(e)
+        let served = self.put_on_worker(opened).and_then(|d| {
+            // Before its first request can come.
+            self.record_too(disk, &d);
+            match d.listen(disk, access) {
+                Ok(()) => Ok(d),
+                Err(e) => {
+                    d.detach();
+                    Err(e)
+                }
             }
         });
         match served {
@@ -337,6 +346,8 @@ impl Service {
     /// Stops listening, finishes what is under way, closes every image and ends the workers.
     pub fn shut_down(&self) {
         self.request_stop();
+        // While there are disks to be asked how they stand.
+        self.end_recordings();
         // It asks the workers, so it goes before them.
         let patrol = lock(&self.patrol).take();
         drop(patrol);

@@ -6,7 +6,8 @@
 use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
-use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, ReqId};
+use super::tap::Tap;
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, ReqId};
 
 /// What a turn has to kick and flush before it ends.
 #[derive(Default)]
@@ -26,6 +27,8 @@ pub(super) struct Live<'a> {
     pub(super) current: Option<ReqId>,
     /// Replies given at once; they are timed together at the end of the batch.
     pub(super) at_once: &'a mut u32,
+    /// Where the request is noted, if a recording is on.
+    pub(super) tap: Option<&'a mut Tap>,
     pub(super) now_ns: u64,
 }
 
@@ -86,6 +89,12 @@ impl Effects for Live<'_> {
         }
     }
 
+    fn found(&mut self, req: ReqId, found: Found) {
+        if let Some(tap) = &mut self.tap {
+            tap.found(req, found);
+        }
+    }
+
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {
         if let Some(slot) = self.port(req) {
             slot.port.extents(req.tag, extents);
@@ -101,6 +110,9 @@ impl Effects for Live<'_> {
             return;
         };
         slot.port.reply(req.tag, result);
+        if let Some(tap) = &mut self.tap {
+            tap.replied(req, result, now_ns);
+        }
         if !slot.dirty {
             slot.dirty = true;
             self.dirty.ports.push(req.port);

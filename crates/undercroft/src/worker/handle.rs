@@ -74,6 +74,7 @@ impl WorkerHandle {
             mailbox: Mailbox { bell: bell.clone(), commands: rx },
             polling,
             check_captures: options.check_captures,
+            tap: None,
             copying: Copying::new(options.copy_cpu_percent, now_ns()),
             stopping: false,
             now_ns: now_ns(),

@@ -11,10 +11,12 @@ mod handle;
 mod latencies;
 mod polling;
 mod ports;
+mod tap;
 mod turn;
 
 pub use handle::{DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
+pub use tap::{CHUNK_ROWS, CHUNKS, Chunk, Tap};
 
 use crate::backend::Backend;
 use crate::frontend::{GuestFile, Peer};
@@ -86,6 +88,8 @@ pub struct Worker {
     polling: Polling,
     copying: Copying,
     check_captures: bool,
+    /// Where requests are noted while a recording is on.
+    tap: Option<Box<Tap>>,
     /// Set by `stop`: the worker ends when everything is gone.
     stopping: bool,
     now_ns: u64,
@@ -241,6 +245,23 @@ impl Worker {
     /// Nanoseconds of processor time that copying and hashing contents has taken on this worker.
     pub fn copying_ns(&self) -> u64 {
         self.copying.spent_ns()
+    }
+
+    /// Requests of the tap's disks are noted from now on.
+    pub fn record(&mut self, tap: Tap) {
+        self.tap = Some(Box::new(tap));
+    }
+
+    /// The tap of a recording under way.
+    pub fn tap(&mut self) -> Option<&mut Tap> {
+        self.tap.as_deref_mut()
+    }
+
+    /// Requests are noted no longer; what has been is handed over.
+    pub fn end_record(&mut self) {
+        if let Some(tap) = self.tap.take() {
+            tap.finish();
+        }
     }
 
     /// Asks the worker to end when its last disk has gone.

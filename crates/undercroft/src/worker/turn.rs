@@ -60,6 +60,9 @@ impl Worker {
                 self.apply(Event::Tick);
                 self.finish_turn();
                 self.look_for_stalls();
+                if let Some(tap) = &mut self.tap {
+                    tap.hand_over();
+                }
             }
             if busy {
                 if let (Some(since), true) = (idle_since_ns, slept) {
@@ -207,6 +210,9 @@ impl Worker {
             if let Some(slot) = self.ports[id as usize].as_mut() {
                 slot.start(&r, self.now_ns);
             }
+            if let Some(tap) = &mut self.tap {
+                tap.begin(&r, self.now_ns);
+            }
             let mut fx = Live {
                 ports: &mut self.ports,
                 disks: &mut self.disks,
@@ -214,9 +220,13 @@ impl Worker {
                 check_captures: self.check_captures,
                 current: Some(r.id),
                 at_once: &mut at_once,
+                tap: self.tap.as_deref_mut(),
                 now_ns: self.now_ns,
             };
             self.core.apply(Event::Request(r), self.now_ns, &mut fx);
+            if let Some(tap) = &mut self.tap {
+                tap.applied();
+            }
         }
         if at_once > 0 {
             // One look at the clock for the batch; each hit waited for those before it, which this over-estimates.
@@ -238,6 +248,7 @@ impl Worker {
             check_captures: self.check_captures,
             current: None,
             at_once: &mut 0,
+            tap: self.tap.as_deref_mut(),
             now_ns: self.now_ns,
         };
         self.core.apply(event, self.now_ns, &mut fx);
@@ -448,6 +459,9 @@ impl Worker {
                 continue;
             }
             self.core.remove_disk(id);
+            if let Some(tap) = &mut self.tap {
+                tap.forget(id);
+            }
             if let Some(mut disk) = self.disks[n].take() {
                 let _ = self.epoll.remove(disk.backend.wake_fd());
                 self.busy_disks.retain(|&b| b != n as u32);

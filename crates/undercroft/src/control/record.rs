@@ -1,0 +1,195 @@
+//! What the API says of recordings, and how one is ordered.
+//!
+//! Owns the shapes. Never touches a file.
+
+use super::body::{invalid, parse};
+use super::{ControlError, ControlErrorKind};
+use crate::config::keys::nearest;
+use crate::record::{Order, Recorder};
+use crate::units::{Size, Time};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// Bytes of a recording, if nobody says how many.
+pub const BYTES_DEFAULT: u64 = 1 << 30;
+/// The smallest limit that leaves room for rows.
+const BYTES_MIN: u64 = 1 << 20;
+/// One of so many blocks at most.
+pub const SAMPLE_MAX: u32 = 1 << 20;
+
+/// A recording, under way or ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RecordingStatus {
+    /// Its number, from 1.
+    pub id: u64,
+    /// The file.
+    pub path: String,
+    /// Whether it goes on.
+    pub running: bool,
+    /// Why it ended, if it did: `stopped`, `duration`, `max-size`, `disk-full`, `client-gone`, `daemon-stopped`.
+    pub ended: Option<String>,
+    /// Why its file is of no use, if it is not.
+    pub failed: Option<String>,
+    /// How long it has gone on, or did.
+    pub seconds: f64,
+    /// Requests recorded.
+    pub requests: u64,
+    /// Requests that should have been and were not: the writer could not keep up, or the file was full.
+    pub dropped: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Blocks that recorded reads asked for.
+    pub read_blocks: u64,
+    /// Of those, blocks found in RAM.
+    pub hit_blocks: u64,
+}
+
+impl RecordingStatus {
+    /// How a recording stands; `heard` renews its lease.
+    pub fn new(recorder: &Recorder, heard: bool) -> Self {
+        let p = recorder.progress(heard);
+        Self {
+            id: recorder.id,
+            path: recorder.order.path.display().to_string(),
+            running: p.ended.is_none(),
+            ended: p.ended.map(str::to_string),
+            failed: p.failed,
+            seconds: p.elapsed.as_secs_f64(),
+            requests: p.tally.rows,
+            dropped: p.tally.dropped,
+            bytes: p.tally.bytes,
+            read_blocks: p.tally.read_blocks,
+            hit_blocks: p.tally.hit_blocks,
+        }
+    }
+}
+
+/// What to record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordBody {
+    /// The file, as an absolute path that the daemon may write to: one that there is not yet, or that is empty.
+    #[schema(example = "/var/tmp/web.parquet")]
+    pub path: String,
+    /// Overwrite a file that holds something.
+    #[serde(default)]
+    pub force: bool,
+    /// Disks to record, by name; without disks and VMs: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<String>,
+    /// VMs to record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms: Vec<String>,
+    /// End after this time: a text like `60s`; without: when it is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "60s")]
+    pub duration: Option<Time>,
+    /// End before the file is larger: a number of bytes or a text like `1GiB`, which is the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1GiB")]
+    pub max_size: Option<Size>,
+    /// Record requests to one of so many blocks only, chosen by a hash of their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 8)]
+    pub sample: Option<u32>,
+    /// End when nobody has asked for this recording for so long: a text like `10s`; without: go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10s")]
+    pub lease: Option<Time>,
+}
+
+/// Reads the body of `POST /v1/recordings`.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_record(bytes: &[u8]) -> Result<Order, ControlError> {
+    let fields = ["path", "force", "disks", "vms", "duration", "max_size", "sample", "lease"];
+    let body: RecordBody = parse(bytes, &fields)?;
+    if body.path.contains('\0') || !body.path.starts_with('/') {
+        let shown: String = body.path.chars().take(100).collect();
+        return Err(invalid(format!("path \"{shown}\" is not absolute"), "begin it with /"));
+    }
+    let bytes_max = body.max_size.map_or(BYTES_DEFAULT, |s| s.0);
+    if bytes_max < BYTES_MIN {
+        return Err(invalid(format!("max_size {} is too small", Size(bytes_max)), "give at least 1MiB"));
+    }
+    let sample = body.sample.unwrap_or(1);
+    if !(1..=SAMPLE_MAX).contains(&sample) {
+        return Err(invalid(format!("sample {sample} is out of range"), &format!("give 1 (all) to {SAMPLE_MAX}")));
+    }
+    let none = |time: Option<Time>, what: &str| match time.map(Time::duration) {
+        Some(d) if d.is_zero() => {
+            Err(invalid(format!("{what} is no time at all"), "give a text like 60s, or leave it out"))
+        }
+        d => Ok(d),
+    };
+    Ok(Order {
+        path: PathBuf::from(body.path),
+        force: body.force,
+        disks: body.disks,
+        vms: body.vms,
+        duration: none(body.duration, "duration")?,
+        bytes_max,
+        sample,
+        lease: none(body.lease, "lease")?,
+    })
+}
+
+impl ControlError {
+    /// There is no VM of that name among `known`; names the nearest one.
+    pub fn no_vm<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let shown: String = name.chars().take(100).collect();
+        let remedy = match nearest(name, known) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => "`undercroft status` lists the disks with their VMs".to_string(),
+        };
+        Self::new(ControlErrorKind::NotFound, format!("there is no VM \"{shown}\" with a disk"), remedy)
+    }
+
+    /// There is no recording of that number.
+    pub fn no_recording(id: u64) -> Self {
+        let remedy = "GET /v1/recordings lists the last one";
+        Self::new(ControlErrorKind::NotFound, format!("there is no recording {id}"), remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn orders_are_read() {
+        let order =
+            parse_record(br#"{"path": "/x", "vms": ["web"], "duration": "60s", "max_size": "2MiB", "sample": 8}"#);
+        let expected = Order {
+            path: "/x".into(),
+            force: false,
+            disks: vec![],
+            vms: vec!["web".into()],
+            duration: Some(Duration::from_secs(60)),
+            bytes_max: 2 << 20,
+            sample: 8,
+            lease: None,
+        };
+        assert_eq!(order.unwrap(), expected);
+        let order = parse_record(br#"{"path": "/x"}"#).unwrap();
+        assert_eq!((order.bytes_max, order.sample, order.duration), (BYTES_DEFAULT, 1, None));
+    }
+
+    #[test]
+    fn bad_orders_name_field_and_remedy() {
+        for (body, needle) in [
+            ("{}", "missing field `path`"),
+            (r#"{"path": "x"}"#, "is not absolute; begin it with /"),
+            (r#"{"path": "/x", "max_size": 1000}"#, "too small; give at least 1MiB"),
+            (r#"{"path": "/x", "sample": 0}"#, "sample 0 is out of range"),
+            (r#"{"path": "/x", "duration": 0}"#, "duration is no time at all"),
+            (r#"{"path": "/x", "vm": "a"}"#, "did you mean \"vms\"?"),
+        ] {
+            let e = parse_record(body.as_bytes()).expect_err(body).to_string();
+            assert!(e.contains(needle), "{body}: {e}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Recording what guests ask for: from taps on the workers to a Parquet file.
+//!
+//! Owns a recording under way, and what there is to say about it. Never holds up a request: the workers note, one thread
+//! of low priority writes, and what it cannot keep up with is counted. Invariant: however a recording ends, but for a
+//! daemon that is killed, its file has an end and can be read.
+
+mod file;
+mod scribe;
+
+pub use file::create;
+pub use scribe::Tally;
+
+use crate::control::{ControlError, ControlErrorKind};
+use crate::worker::{CHUNKS, Chunk, Tap, WorkerHandle};
+use file::RecordFile;
+use scribe::Scribe;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use undercroft_cache::DiskId;
+use undercroft_host::now_ns;
+use undercroft_trace::recording::{Disk, DiskEnd, Header, Trailer, VERSION, Writer};
+
+/// What to record, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The file: an absolute path.
+    pub path: PathBuf,
+    /// Whether a file that holds something is overwritten.
+    pub force: bool,
+    /// Disks, by name; with `vms` empty too: all.
+    pub disks: Vec<String>,
+    /// VMs, by name.
+    pub vms: Vec<String>,
+    /// How long; until stopped if `None`.
+    pub duration: Option<Duration>,
+    /// Bytes of the file at most.
+    pub bytes_max: u64,
+    /// One of so many blocks.
+    pub sample: u32,
+    /// The recording ends if nobody has asked for it for so long.
+    pub lease: Option<Duration>,
+}
+
+/// Why a recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// Somebody stopped it.
+    Stopped = 1,
+    /// Its time was up.
+    Duration,
+    /// The file is as large as it may be.
+    MaxSize,
+    /// The disk of the file is full.
+    DiskFull,
+    /// Who started it does not ask for it any more.
+    ClientGone,
+    /// The daemon stops.
+    DaemonStopped,
+}
+
+impl Reason {
+    /// Its name, in the file and in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Stopped => "stopped",
+            Reason::Duration => "duration",
+            Reason::MaxSize => "max-size",
+            Reason::DiskFull => "disk-full",
+            Reason::ClientGone => "client-gone",
+            Reason::DaemonStopped => "daemon-stopped",
+        }
+    }
+}
+
+/// How a recording stands.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// What has been written.
+    pub tally: Tally,
+    /// How long it has gone on, or did.
+    pub elapsed: Duration,
+    /// Why it ended, if it has.
+    pub ended: Option<&'static str>,
+    /// Why the file is of no use, if it is not.
+    pub failed: Option<String>,
+}
+
+/// What the threads of a recording share.
+struct Shared {
+    progress: Mutex<Progress>,
+    /// When somebody asked for it last.
+    heard: Mutex<Instant>,
+    /// 0, or a [`Reason`] to end.
+    stop: AtomicU8,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|p| p.into_inner())
+}
+
+/// A disk to record.
+pub struct Watched {
+    /// Which worker has it, from 0.
+    pub worker: usize,
+    /// Its id there.
+    pub id: DiskId,
+    /// What is known of it besides what its core knows.
+    pub about: Disk,
+}
+
+/// A recording, under way or ended.
+pub struct Recorder {
+    /// Its number; rises with each.
+    pub id: u64,
+    /// What was asked for.
+    pub order: Order,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Disks that come later, on their way to the file.
+    more: Sender<scribe::Late>,
+    start_ns: u64,
+    next_number: u16,
+}
+
+impl Recorder {
+    /// Begins: the file first, then the taps of `workers`, then the thread that writes.
+    ///
+    /// # Errors
+    /// The file cannot be had, or the thread.
+    pub fn start(
+        id: u64,
+        order: Order,
+        file: RecordFile,
+        store_bytes: u64,
+        workers: &[Arc<WorkerHandle>],
+        watched: Vec<Watched>,
+    ) -> Result<Self, ControlError> {
+        let failed = |e: String| {
+            let error = format!("cannot record into {}: {e}", order.path.display());
+            ControlError::new(ControlErrorKind::Failed, error, "look at the disk of that file, or name another")
+        };
+        let start_ns = now_ns();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let header = Header {
+            format: VERSION,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            started_unix_ns: since_1970.as_nanos() as u64,
+            block_bytes: undercroft_host::FRAME_BYTES as u32,
+            store_bytes,
+            sample: order.sample.max(1),
+            disks: Vec::new(),
+        };
+        let mut writer = Writer::new(file, header).map_err(|e| failed(e.to_string()))?;
+        let end_bytes = writer.bytes_bound(0);
+        if !writer.file_mut().reserve(end_bytes).map_err(|e| failed(e.to_string()))? {
+            return Err(failed("its disk is full".into()));
+        }
+        let (to, chunks) = channel();
+        let (more, late) = channel();
+        let mut desks = Vec::new();
+        let mut places = Vec::new();
+        for (n, worker) in workers.iter().enumerate() {
+            let (tap, desk) = tap_of(n, start_ns, &order, &to);
+            let own: Vec<(DiskId, u16)> =
+                watched.iter().enumerate().filter(|(_, w)| w.worker == n).map(|(i, w)| (w.id, i as u16)).collect();
+            places.extend(own.iter().map(|&(id, number)| (n, id, number)));
+            let told = worker.call(move |w| begin(w, tap, own)).unwrap_or_default();
+            desks.push((worker.clone(), desk, told));
+        }
+        let mut now: Vec<Option<(u64, u64)>> = vec![None; watched.len()];
+        desks
+            .iter_mut()
+            .flat_map(|(_, _, told)| told.drain(..))
+            .for_each(|(at, stands)| now[usize::from(at)] = Some(stands));
+        let count = watched.len() as u16;
+        for (w, now) in watched.into_iter().zip(now) {
+            let (capacity_blocks, cached_blocks) = now.unwrap_or_default();
+            // There are fewer disks in a daemon than a recording takes.
+            let _ = writer.add_disk(Disk { capacity_blocks, cached_blocks, ..w.about });
+        }
+        let shared =
+            Arc::new(Shared { progress: Mutex::default(), heard: Mutex::new(Instant::now()), stop: AtomicU8::new(0) });
+        let scribe = Scribe::new(
+            order.clone(),
+            writer,
+            shared.clone(),
+            chunks,
+            late,
+            desks.into_iter().map(|(worker, desk, _)| (worker, desk)).collect(),
+            places,
+            start_ns,
+        );
+        let (taps_off, spawned) = (workers.to_vec(), std::thread::Builder::new().name("undercroft-rec".into()));
+        let thread = spawned.spawn(move || scribe.run()).map_err(|e| {
+            for w in &taps_off {
+                let _ = w.send(|w| w.end_record());
+            }
+            failed(e.to_string())
+        })?;
+        Ok(Self { id, order, shared, thread: Some(thread), more, start_ns, next_number: count })
+    }
+
+    /// A disk that came after the recording began; nothing if it is not wanted, or the recording is over.
+    pub fn watch(&mut self, worker: &Arc<WorkerHandle>, watched: Watched) {
+        if !self.is_running() || !self.order.wants(&watched.about) {
+            return;
+        }
+        let (number, id) = (self.next_number, watched.id);
+        let since_ns = now_ns().saturating_sub(self.start_ns);
+        let stats = worker.call(move |w| w.core().stats(id)).unwrap_or_default();
+        let (capacity_blocks, cached_blocks) = (stats.capacity_blocks, stats.cached_blocks);
+        // The writer has to know it before its first row comes.
+        let about = Disk { since_ns, capacity_blocks, cached_blocks, ..watched.about };
+        if self.more.send(scribe::Late { worker: watched.worker, id, number, about }).is_ok() {
+            self.next_number += 1;
+            let _ = worker.send(move |w| {
+                if let Some(tap) = w.tap() {
+                    tap.watch(id, number);
+                }
+            });
+        }
+    }
+
+    /// Whether it goes on.
+    pub fn is_running(&self) -> bool {
+        lock(&self.shared.progress).ended.is_none()
+    }
+
+    /// How it stands; `heard` renews its lease.
+    pub fn progress(&self, heard: bool) -> Progress {
+        if heard {
+            *lock(&self.shared.heard) = Instant::now();
+        }
+        lock(&self.shared.progress).clone()
+    }
+
+    /// Ends it and waits until its file is whole.
+    pub fn end(&mut self, reason: Reason) {
+        let _ = self.shared.stop.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                let mut progress = lock(&self.shared.progress);
+                progress.ended.get_or_insert(reason.name());
+                progress.failed.get_or_insert_with(|| "the thread that writes it failed; look into the log".into());
+            }
+        }
+    }
+}
+
+impl Order {
+    /// Whether a disk is to be recorded.
+    pub fn wants(&self, disk: &Disk) -> bool {
+        let all = self.disks.is_empty() && self.vms.is_empty();
+        let short = disk.name.split_once(':').map(|(_, short)| short);
+        let by_name = self.disks.iter().any(|d| *d == disk.name || Some(d.as_str()) == short);
+        all || by_name || disk.vm.as_ref().is_some_and(|vm| self.vms.contains(vm))
+    }
+}
+
+/// A tap, and where its empty chunks go.
+fn tap_of(worker: usize, start_ns: u64, order: &Order, to: &Sender<Chunk>) -> (Tap, Sender<Chunk>) {
+    let (desk, free): (Sender<Chunk>, Receiver<Chunk>) = channel();
+    (1..CHUNKS).for_each(|_| drop(desk.send(Tap::chunk(worker as u32))));
+    (Tap::new(worker as u32, start_ns, order.sample.max(1), to.clone(), free), desk)
+}
+
+/// Puts a tap on a worker; returns how its disks stand at that moment: blocks that they may cache, and do.
+fn begin(w: &mut crate::worker::Worker, mut tap: Tap, disks: Vec<(DiskId, u16)>) -> Vec<(u16, (u64, u64))> {
+    let mut told = Vec::with_capacity(disks.len());
+    for (id, number) in disks {
+        let stats = w.core().stats(id);
+        told.push((number, (stats.capacity_blocks, stats.cached_blocks)));
+        tap.watch(id, number);
+    }
+    w.record(tap);
+    told
+}
+
+/// The end of a file whose recording could say nothing more about its disks.
+fn trailer(
+    ended_ns: u64,
+    reason: Reason,
+    dropped: u64,
+    gaps: Vec<undercroft_trace::recording::Gap>,
+    disks: Vec<DiskEnd>,
+) -> Trailer {
+    Trailer { ended_ns, reason: reason.name().to_string(), dropped, gaps, disks, ..Trailer::default() }
+}
