@@ -268,6 +268,8 @@ fn a_part_of_a_disk_that_is_kept_exclusive_of_its_guest_has_cold_blocks_of_its_o
         r.read([5000 + block]);
     }
     r.front.page = None;
+    // Their hashes are learned, so that they can be told later.
+    r.core.apply(Event::Spare { copies: true }, 0, &mut r.front);
     assert_eq!(r.core.exclusive(DISK).unwrap().tiers[2], 40, "the guest holds them");
     r.read(100..100 + limit);
     let two = r.part(2);
