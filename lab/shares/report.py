@@ -1,0 +1,2 @@
+def draw(*a): return []
+def full(*a): return ""
