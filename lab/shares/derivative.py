@@ -25,10 +25,10 @@ class Derivative(Experiment):
 
     def __init__(self, lab):
         super().__init__(lab)
-        self.store_mib = 128 if lab.quick else 512
-        self.disk_mib = 160 if lab.quick else 640
+        self.store_mib = 96 if lab.quick else 512
+        self.disk_mib = 120 if lab.quick else 640
         # At most so long for a step to settle, and so long is then measured.
-        self.patience, self.hold = (10, 2) if lab.quick else (20, 6)
+        self.patience, self.hold = (15, 1) if lab.quick else (20, 6)
 
     def explains(self):
         return (
@@ -70,9 +70,9 @@ class Derivative(Experiment):
             for vm, weight in weights.items():
                 served.command("set", vm, "--weight", weight)
             line.step("VMs 67:33", wanted(weights, tree))
-            tree["two"]["c1"] = 225
-            served.command("set", "two/c1", "--weight", 225)
-            line.step("two/c1 from 25 to 225", wanted(weights, tree))
+            tree["two"]["c1"] = 75
+            served.command("set", "two/c1", "--weight", 75)
+            line.step("two/c1 from 25 to 75", wanted(weights, tree))
             return {"samples": line.samples, "steps": line.steps, "why": served.why(last=60)}
 
 
@@ -132,7 +132,7 @@ class TimeLine:
                 settled = None
             elif settled is None:
                 settled = now["at"]
-            elif now["at"] - settled >= 1.5:
+            elif now["at"] - settled >= 1.0:
                 break
         first = len(self.samples)
         for _ in range(round(self.experiment.hold / EVERY_S)):

@@ -5,9 +5,15 @@ in each of its turns, the second for half as many. Taking turns is also what mak
 unpartitioned disk are.
 """
 
-from .experiment import Experiment
+import time
+
 from .clients import BLOCK, Load
+from .experiment import Experiment
 from .served import MIB, Disk, Vm
+
+
+# A round; the controllers decide once a second.
+EVERY_S = 0.4
 
 
 class Locality(Experiment):
@@ -22,13 +28,13 @@ class Locality(Experiment):
         self.title = f"The paper's case, {policy}"
         self.store_mib = 48 if lab.quick else 64
         self.scanned_mib, self.popular_mib = (192, 32) if lab.quick else (384, 48)
-        self.warm, self.measured = (3, 3) if lab.quick else (6, 6)
+        self.warm, self.measured = (8, 4) if lab.quick else (16, 10)
         self.turn = (self.store_mib - 16) * MIB // BLOCK
 
     def explains(self):
         return (
             f"a store of {self.store_mib} MiB; in turn, {self.turn} reads at depth 8, uniform over {self.scanned_mib} MiB, and {self.turn // 2} reads at "
-            f"depth 1, Zipf (0.8) over {self.popular_mib} MiB; {self.warm} rounds to warm up, {self.measured} measured"
+            f"depth 1, Zipf (0.8) over {self.popular_mib} MiB; {self.warm} rounds to warm up, {self.measured} measured, one every {EVERY_S} s"
         )
 
     def numbers(self):
@@ -54,13 +60,21 @@ class Locality(Experiment):
         turns, samples = [], []
         controller = "static" if arm == "unified" else arm
         with self.lab.serve(self.store_mib, vms, controller=controller, policy=self.policy) as served, self.lab.clients(served) as clients:
-            for round_ in range(self.warm + self.measured):
+            for round_ in paced(self.warm + self.measured, EVERY_S):
                 for i, (name, load) in enumerate(loads.items()):
                     done = clients.turn(name, load, self.turn // (1 + i), seed=1000 * i + round_ + 1)
                     if round_ >= self.warm:
                         turns.append(done)
                 samples.append(shown(served))
             return {"turns": turns, "samples": samples, "why": served.why()}
+
+
+def paced(rounds, seconds):
+    """0, 1, 2 ..., each so many seconds after the one before it, or later."""
+    began = time.monotonic()
+    for n in range(rounds):
+        time.sleep(max(0.0, began + n * seconds - time.monotonic()))
+        yield n
 
 
 def shown(served):

@@ -5,8 +5,11 @@ Owns that load (Page cache management, section 5.7, "rand-seq"): both working se
 
 from .clients import Load
 from .experiment import Experiment
-from .locality import shown
+from .locality import paced, shown
 from .served import MIB, Disk, Vm
+
+
+EVERY_S = 0.75
 
 
 class PerFile(Experiment):
@@ -16,7 +19,8 @@ class PerFile(Experiment):
     # Key: title, policy, controller.
     ways = {
         "unified": ("one LRU for both", "lru", "static"),
-        "static": ("one each, static", "lru", "static"),
+        "fixed": ("one each, of half the store", "lru", "static"),
+        "static": ("one each, `static`", "lru", "static"),
         "utility": ("one each, `utility`", "lru", "utility"),
         "paper": ("one each, CAR, `paper`", "car", "paper"),
     }
@@ -26,14 +30,14 @@ class PerFile(Experiment):
         super().__init__(lab)
         self.store_mib = 48 if lab.quick else 64
         self.random_mib, self.sequential_mib = (96, 192) if lab.quick else (128, 256)
-        self.warm, self.measured = (3, 3) if lab.quick else (6, 6)
+        self.warm, self.measured = (6, 3) if lab.quick else (10, 6)
         self.operations = {"random": 4096, "sequential": 16384}
 
     def explains(self):
         return (
             f"a store of {self.store_mib} MiB; in turn, {self.operations['random']} random reads over {self.random_mib} MiB and "
             f"{self.operations['sequential']} sequential ones that go round {self.sequential_mib} MiB, both of 4 KiB at depth 1; {self.warm} rounds "
-            f"to warm up, {self.measured} measured"
+            f"to warm up, {self.measured} measured, one every {EVERY_S} s"
         )
 
     def numbers(self):
@@ -49,10 +53,11 @@ class PerFile(Experiment):
                 "sequential": Load("both:root", "seq", sequential, offset=random, once=True),
             }
         else:
+            fixed = f'size = "{self.store_mib // 2}MiB"' if arm == "fixed" else ""
             vms = [
                 Vm("files", [
-                    Disk("random", self.lab.image("random", self.random_mib), container="random"),
-                    Disk("sequential", self.lab.image("sequential", self.sequential_mib), container="sequential"),
+                    Disk("random", self.lab.image("random", self.random_mib), "random", fixed),
+                    Disk("sequential", self.lab.image("sequential", self.sequential_mib), "sequential", fixed),
                 ])
             ]  # fmt: skip
             loads = {
@@ -61,7 +66,7 @@ class PerFile(Experiment):
             }
         turns, samples = [], []
         with self.lab.serve(self.store_mib, vms, controller=controller, policy=policy) as served, self.lab.clients(served) as clients:
-            for round_ in range(self.warm + self.measured):
+            for round_ in paced(self.warm + self.measured, EVERY_S):
                 for i, (name, load) in enumerate(loads.items()):
                     operations = self.operations[name]
                     done = clients.turn(name, load, operations, seed=1000 * i + round_ + 1, done=round_ * operations)

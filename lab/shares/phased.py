@@ -30,14 +30,15 @@ class Phased(Experiment):
 
     id, title = "c-phased", "Three servers in phases"
     arms = {
-        "unified": "one cache for all", "static": "static, equal weights", "donor": "`donor`", "utility": "`utility`", "target": "`target`",
+        "unified": "one cache for all", "fixed": "equal static shares", "static": "`static`: equal weights, idle lent", "donor": "`donor`",
+        "utility": "`utility`", "target": "`target`",
     }  # fmt: skip
 
     def __init__(self, lab):
         super().__init__(lab)
         self.store_mib = 64 if lab.quick else 96
         self.rate = 4000 if lab.quick else 10000
-        self.seconds = 4 if lab.quick else 12
+        self.seconds = 4 if lab.quick else 10
         # Blocks of data that the store has room for beside what operations may take: the simulator's 6144.
         self.blocks = (self.store_mib - 16) * MIB // BLOCK
 
@@ -75,9 +76,10 @@ class Phased(Experiment):
             vms = [Vm("all", [Disk("root", self.lab.image("servers", DISK_MIB * len(SERVERS)))])]
             places = {server: ("all:root", i * DISK_MIB * MIB) for i, server in enumerate(SERVERS)}
         else:
-            vms = [Vm(server, [Disk("root", self.lab.image(server, DISK_MIB))]) for server in SERVERS]
+            fixed = f'size = "{self.store_mib // len(SERVERS)}MiB"' if arm == "fixed" else ""
+            vms = [Vm(server, [Disk("root", self.lab.image(server, DISK_MIB), options=fixed)]) for server in SERVERS]
             places = {server: (f"{server}:root", 0) for server in SERVERS}
-        controller = "static" if arm == "unified" else arm
+        controller = "static" if arm in ("unified", "fixed") else arm
         with self.lab.serve(self.store_mib, vms, controller=controller) as served, self.lab.clients(served) as clients:
             return self.phases(served, clients, places, arm)
 
