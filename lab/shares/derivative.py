@@ -7,12 +7,14 @@ is entitled to.
 
 import time
 
-from .clients import Load
+from .clients import BLOCK, Load, counted
 from .experiment import Experiment
 from .served import MIB, Disk, Vm
 
 EVERY_S = 0.5
 WITHIN = 0.03
+# Warming up takes so long at most.
+WARM_SECONDS = 90
 TREE = {"one": {"c1": 25, "c2": 75}, "two": {"c1": 25, "c2": 25, "c3": 50}}
 WEIGHTS = {"one": 33, "two": 67}
 
@@ -20,20 +22,20 @@ WEIGHTS = {"one": 33, "two": 67}
 class Derivative(Experiment):
     """One time line."""
 
-    id, title, repeated = "b-derivative", "Two VMs with two and three containers", False
+    id, title, repeated = "b-derivative", "Two VMs with two and three containers", 0
     arms = {"static": "weights"}
 
     def __init__(self, lab):
         super().__init__(lab)
-        self.store_mib = 96 if lab.quick else 512
-        self.disk_mib = 120 if lab.quick else 640
+        self.store_mib = 96 if lab.quick else 256
+        self.disk_mib = 120 if lab.quick else 320
         # At most so long for a step to settle, and so long is then measured.
         self.patience, self.hold = (15, 1) if lab.quick else (20, 6)
 
     def explains(self):
         return (
             f"a store of {self.store_mib} MiB, VMs 33:67, containers 25:75 and 25:25:50, a disk of {self.disk_mib} MiB each; loads are uniform over a "
-            f"whole disk at depth 4, so that all of them contend; a sample every {EVERY_S} s"
+            f"whole disk at depth 4, so that all of them contend once each has read its disk through; a sample every {EVERY_S} s"
         )
 
     def numbers(self):
@@ -60,7 +62,7 @@ class Derivative(Experiment):
             weights, tree = dict(WEIGHTS), {vm: dict(t) for vm, t in TREE.items()}
             begin("one")
             begin("two")
-            line.filled()
+            line.warmed()
             line.step("all contend", wanted(weights, tree))
             stop("two")
             line.lent("VM two idle", "one", "two", wanted(weights, tree))
@@ -107,14 +109,14 @@ class TimeLine:
         self.experiment.lab.screen.status(doing, ", ".join(f"{name} {100 * part:.1f} %" for name, part in parts.items()))
         return now
 
-    def filled(self):
-        """Waits until the store has filled, so that shares are contended for."""
-        last, end = -1, time.monotonic() + 60
+    def warmed(self):
+        """Waits until every load has read as much as its disk holds. Before that most misses are first reads, which no share saves,
+        and a disk whose misses no share saves has no demand yet: what it does not demand is lent, by weight or not."""
+        blocks, end = self.experiment.disk_mib * MIB // BLOCK, time.monotonic() + WARM_SECONDS
         while time.monotonic() < end:
-            now = sum(self.sample("filling")["cached"].values())
-            if last >= 0 and now - last < MIB:
-                return
-            last = now
+            self.sample("warming up")
+            if all(c["hit_blocks"] + c["miss_blocks"] >= blocks for c in counted(self.served).values()):
+                break
 
     def step(self, title, parts):
         """Waits until every node is within the bound of its part, and measures for a while then."""

@@ -104,6 +104,20 @@ def phase_misses(run, phase):
     return sum(s["misses"] for second in run["seconds"] if second["phase"] == phase for s in second["servers"].values())
 
 
+# A server that has begun has cached this much, if it may.
+BEGUN_SECONDS = 5
+
+
+def seconds_without_room(run, server):
+    """(seconds in which less than 1 MiB of a server's blocks was cached, its mean share then), from when it had time to read that
+    much; None where it has no disk of its own."""
+    shown = [second["disks"].get(f"{server}:root") for second in run["seconds"] if second["at"] > BEGUN_SECONDS]
+    if None in shown:
+        return None
+    shares = [s[0] for s in shown if s[1] < MIB]
+    return len(shares), sum(shares) / len(shares) if shares else 0
+
+
 # --- Simulated
 
 

@@ -41,11 +41,11 @@ class Absent(Exception):
 
 
 class Experiment:
-    """One experiment. `arms` maps keys to titles; `repeated` says whether arms are compared, so that one run of each is not
-    enough."""
+    """One experiment. `arms` maps keys to titles; `repeated` is how often the arms are run, of what was asked for: 0 where none are
+    compared, so that one run is enough."""
 
     id = title = ""
-    repeated = True
+    repeated = 1.0
 
     def __init__(self, lab):
         self.lab = lab

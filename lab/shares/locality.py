@@ -27,8 +27,8 @@ class Locality(Experiment):
         self.id = f"a-locality-{policy}"
         self.title = f"The paper's case, {policy}"
         self.store_mib = 48 if lab.quick else 64
-        self.scanned_mib, self.popular_mib = (192, 32) if lab.quick else (384, 48)
-        self.warm, self.measured = (8, 4) if lab.quick else (16, 10)
+        self.scanned_mib, self.popular_mib = (384, 32) if lab.quick else (1024, 48)
+        self.warm, self.measured = (10, 4) if lab.quick else (24, 6)
         self.turn = (self.store_mib - 16) * MIB // BLOCK
 
     def explains(self):

@@ -9,7 +9,7 @@ from .locality import paced, shown
 from .served import MIB, Disk, Vm
 
 
-EVERY_S = 0.75
+EVERY_S = 0.5
 
 
 class PerFile(Experiment):
@@ -30,8 +30,8 @@ class PerFile(Experiment):
         super().__init__(lab)
         self.store_mib = 48 if lab.quick else 64
         self.random_mib, self.sequential_mib = (96, 192) if lab.quick else (128, 256)
-        self.warm, self.measured = (6, 3) if lab.quick else (10, 6)
-        self.operations = {"random": 4096, "sequential": 16384}
+        self.warm, self.measured = (10, 4) if lab.quick else (18, 10)
+        self.operations = {"random": 2048, "sequential": 8192}
 
     def explains(self):
         return (

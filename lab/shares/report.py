@@ -17,6 +17,10 @@ PER_FILE_PAPER = (
 )
 
 
+# Fewer misses than this are not compared.
+FEW = 100
+
+
 def full(cells, pictures):
     """The whole report as Markdown."""
     lines = [
@@ -75,7 +79,8 @@ def reached(cells):
     rows = [[where, criterion, wanted, measured, words[ok]] for where, criterion, wanted, measured, ok in reach.verdicts(cells)]
     rows.append(["-", "a thousand disks and two hundred nodes cost a RAM hit at most 5 % more than one disk", "at most 5 %", "-", "not measured here"])
     rows.append(["(d)", "a kernel-tree build on per-file caches (table 5.5)", "less time", "-", "not run: no compiler and tree inside a guest here"])
-    return ["## What was to be reached", "", *table(["", "criterion", "wanted", "measured", ""], rows)]
+    lines = table(["", "criterion", "wanted", "measured", ""], rows)
+    return ["## What was to be reached", "", lines[0], "|---|---|---|---|---|", *lines[2:]]
 
 
 def losses(cells):
@@ -88,12 +93,14 @@ def losses(cells):
             if name.startswith("c-"):
                 change = derive.server_change(cell, arm, "misses")
                 parts = {server: derive.server_change(cell, arm, "misses", server) for server in cell["servers"]}
+                many = dict.fromkeys(parts, True)
             else:
                 change = derive.compared(cell, arm, "static", derive.turn_misses)
                 change = None if change is None else change - 1
                 parts = {load: derive.compared(cell, arm, "static", lambda run, one=load: derive.of_load(run, one)["misses"]) for load in derive.loads(cell)}
                 parts = {load: None if c is None else c - 1 for load, c in parts.items()}
-            worse = [f"{part} {signed(c)}" for part, c in parts.items() if c is not None and c > 0.005]
+                many = {load: derive.figure(cell, arm, load, "misses") >= FEW for load in parts}
+            worse = [f"{part} {signed(c)}" for part, c in parts.items() if c is not None and c > 0.005 and many[part]]
             if (change or 0) > 0.005 or worse:
                 by_part = f"; by load: {', '.join(worse)}" if worse else ""
                 found.append(f"- {cell['title']}: `{arm}` has {signed(change)} misses against `static` in all{by_part}.")
@@ -160,6 +167,15 @@ def per_file(cell):
 def derivative(cell):
     lines = []
     for run in derive.runs(cell, "static"):
+        first = run["steps"][0]
+        cold = [s for s in run["samples"] if s["at"] <= first["began"]]
+        off = max(((s["parts"][node] / part - 1, node, s["at"]) for s in cold for node, part in first["wanted"].items()), key=lambda o: abs(o[0]), default=None)
+        if off:
+            lines += [
+                f"Warming up took {first['began']:.0f} s; meanwhile a share was at most {abs(100 * off[0]):.0f} % off its weight ({off[1]}, at {off[2]:.0f} s): a "
+                "disk whose misses are first reads has no demand yet, and what it does not demand is lent.",
+                "",
+            ]
         for step in run["steps"]:
             rows = []
             for node, part in step["wanted"].items():
@@ -198,7 +214,26 @@ def phased(cell):
     for arm, record in cell["arms"].items():
         if derive.runs(cell, arm):
             rows.append([record["title"], *(f"{derive.middle(derive.phase_misses(r, p) for r in derive.runs(cell, arm)):,.0f}" for p in cell["phases"])])
-    return lines + ["Misses by phase:", "", *table(["arm", *cell["phases"]], rows)]
+    lines += ["Misses by phase:", "", *table(["arm", *cell["phases"]], rows)]
+    return lines + no_room(cell)
+
+
+def no_room(cell):
+    """How long servers had a share and hardly a block in it."""
+    rows = []
+    for arm, record in cell["arms"].items():
+        for run in derive.runs(cell, arm)[:1]:
+            found = {server: derive.seconds_without_room(run, server) for server in cell["servers"]}
+            if None not in found.values():
+                rows.append([record["title"], *(f"{seconds} s, {mib(share):,.1f} MiB" if seconds else "none" for seconds, share in found.values())])
+    if not rows:
+        return []
+    return [
+        "Seconds in which less than 1 MiB of a server's blocks was cached, and its mean share then: all of it went to what its operations may "
+        "take, to metadata and to measuring. Its hits are lost meanwhile, whatever its share says.",
+        "",
+        *table(["arm", *cell["servers"]], rows),
+    ]
 
 
 def simulated(cell):

@@ -45,7 +45,7 @@ def arguments(argv=None):
         prog="make lab-shares", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("--quick", action="store_true", help="small and short, and one run of each arm: shows that it works")
-    p.add_argument("--repeat", type=int, metavar="N", help="runs of each arm where arms are compared (default: 3; quick: 1)")
+    p.add_argument("--repeat", type=int, metavar="N", help="runs of each arm where arms are compared, a third as many for the phased load (default: 3; quick: 1)")
     p.add_argument("--only", metavar="REGEX", help="experiments whose id begins with this; --list shows the ids")
     p.add_argument("--list", action="store_true", help="list the experiments and stop")
     p.add_argument("--resume", action="store_true", help="leave experiments that are complete as they are")
@@ -137,7 +137,7 @@ def main():
                 if a.resume and store.done(e.id, list(e.arms), []):
                     continue
                 screen.say(f"{e.id}: {e.explains()}")
-                measure(e, store, a.repeat if e.repeated else 1, facts)
+                measure(e, store, max(1, round(a.repeat * e.repeated)), facts)
         write(store, a.out, screen)
         return 0
     except (Stopped, ValueError, OSError) as e:

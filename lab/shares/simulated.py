@@ -15,7 +15,7 @@ POLICIES = ("lru", "s3-fifo")
 class Simulated(Experiment):
     """Every load of the simulator, under two policies."""
 
-    id, title, repeated = "e-simulated", "Simulated", False
+    id, title, repeated = "e-simulated", "Simulated", 0
     arms = {policy: policy for policy in POLICIES}
     program = None
 
