@@ -77,3 +77,24 @@ def test_what_is_read_once_goes_on_and_comes_round():
     load = Load("d", "seq", 100 * BLOCK, offset=10 * BLOCK, once=True)
     places = [load.place(20, done) for done in (0, 20, 60, 80)]
     assert places == [(at * BLOCK, 20 * BLOCK) for at in (10, 30, 70, 10)]
+
+
+def test_the_stored_results_make_a_report_with_every_arm():
+    cells = json.loads((ROOT / "docs/results/shares.json").read_text())["cells"]
+    text = report.full(cells, [])
+    for cell in cells.values():
+        assert cell["title"] in text
+        for record in cell["arms"].values():
+            assert record["title"] in text
+    assert "not run" not in {row[3] for row in reach.verdicts(cells)}
+
+
+def test_misses_of_a_server_are_compared_with_equal_shares():
+    def run(misses):
+        server = {"reads": 1000, "hits": 1000 - misses, "misses": misses, "us": 1000 * 100.0}
+        return {"seconds": [{"at": 9.0, "phase": "p", "servers": {"web": server}, "disks": {"web:root": [8 << 20, 0]}}]}
+
+    cell = {"arms": {"fixed": {"runs": [run(400)]}, "utility": {"runs": [run(100)]}}}
+    assert derive.server_change(cell, "utility", "misses", "web", base="fixed") == -0.75
+    assert derive.server_figure(cell, "utility", "computed_us", "web") == 500 - 480 * 0.9
+    assert derive.seconds_without_room(run(1), "web") == (1, 8 << 20)

@@ -75,7 +75,7 @@ class Derivative(Experiment):
             tree["two"]["c1"] = 75
             served.command("set", "two/c1", "--weight", 75)
             line.step("two/c1 from 25 to 75", wanted(weights, tree))
-            return {"samples": line.samples, "steps": line.steps, "why": served.why(last=60)}
+            return {"samples": line.samples, "steps": line.steps, "why": served.why(last=60), "errors": served.errors()}
 
 
 def wanted(weights, tree):

@@ -74,6 +74,9 @@ def overall_hits(run):
 
 # --- The phased load
 
+# What a hit and a miss take in the simulator (shares_table): a copy from RAM, a read of an SSD behind a network.
+HIT_US, MISS_US = 20.0, 500.0
+
 
 def of_server(run, server=None, busy=None):
     """What a server (or all of them) met in one repetition; `busy`: in these phases only."""
@@ -85,7 +88,9 @@ def of_server(run, server=None, busy=None):
     ]
     reads, hits = (sum(s[key] for s in picked) for key in ("reads", "hits"))
     misses, us = (sum(s[key] for s in picked) for key in ("misses", "us"))
-    return {"reads": reads, "misses": misses, "hit_ratio": ratio(hits, hits + misses), "mean_us": ratio(us, reads)}
+    hit_ratio = ratio(hits, hits + misses)
+    computed = None if hit_ratio is None else MISS_US + (HIT_US - MISS_US) * hit_ratio
+    return {"reads": reads, "misses": misses, "hit_ratio": hit_ratio, "mean_us": ratio(us, reads), "computed_us": computed}
 
 
 def server_figure(cell, arm, key, server=None):

@@ -1,7 +1,7 @@
 """The paper's case: a load of low locality and a high rate beside one of high locality and a moderate rate.
 
-Owns that load (Derivative clouds, section 2.2): the two are scheduled in turn, the first asks for as many blocks as the cache has
-in each of its turns, the second for half as many. Taking turns is also what makes it possible to say whose hits the hits of one
+Owns that load (Derivative clouds, section 2.2): the two are scheduled in turn, the first asks for half as many blocks as the
+cache has in each of its turns, the second for half of that. Taking turns is also what makes it possible to say whose hits the hits of one
 unpartitioned disk are.
 """
 
@@ -28,8 +28,9 @@ class Locality(Experiment):
         self.title = f"The paper's case, {policy}"
         self.store_mib = 48 if lab.quick else 64
         self.scanned_mib, self.popular_mib = (384, 32) if lab.quick else (1024, 48)
-        self.warm, self.measured = (10, 4) if lab.quick else (24, 6)
-        self.turn = (self.store_mib - 16) * MIB // BLOCK
+        self.warm, self.measured = (10, 4) if lab.quick else (20, 8)
+        # Half of what the cache has room for, so that an interval has turns of both.
+        self.turn = (self.store_mib - 16) * MIB // BLOCK // 2
 
     def explains(self):
         return (
@@ -66,7 +67,7 @@ class Locality(Experiment):
                     if round_ >= self.warm:
                         turns.append(done)
                 samples.append(shown(served))
-            return {"turns": turns, "samples": samples, "why": served.why()}
+            return {"turns": turns, "samples": samples, "why": served.why(), "errors": served.errors()}
 
 
 def paced(rounds, seconds):

@@ -8,7 +8,7 @@ from .experiment import Experiment
 from .locality import paced, shown
 from .served import MIB, Disk, Vm
 
-
+# A round; the controllers decide once a second.
 EVERY_S = 0.5
 
 
@@ -74,4 +74,4 @@ class PerFile(Experiment):
                         turns.append(done)
                 if round_ >= self.warm:
                     samples.append(shown(served))
-            return {"turns": turns, "samples": samples, "why": served.why()}
+            return {"turns": turns, "samples": samples, "why": served.why(), "errors": served.errors()}

@@ -103,7 +103,7 @@ class Phased(Experiment):
                             once[server] += operations if load.once else 0
                     servers[server] = summed(turns)
                 seconds.append({"at": time.monotonic() - began, "phase": phase, "servers": servers, "disks": shown(served)})
-        return {"seconds": seconds, "why": served.why(last=60)}
+        return {"seconds": seconds, "why": served.why(last=60), "errors": served.errors()}
 
 
 def summed(turns):

@@ -23,6 +23,7 @@ FEW = 100
 
 def full(cells, pictures):
     """The whole report as Markdown."""
+    cells = dict(sorted(cells.items()))
     lines = [
         "# Shares that follow the load",
         "",
@@ -31,6 +32,7 @@ def full(cells, pictures):
         *machine(cells),
         *reached(cells),
         *losses(cells),
+        *complaints(cells),
     ]
     for name, cell in cells.items():
         lines += [f"## ({name[0]}) {cell['title']}", "", f"{first_up(cell['explains'])}.", ""]
@@ -106,6 +108,18 @@ def losses(cells):
                 found.append(f"- {cell['title']}: `{arm}` has {signed(change)} misses against `static` in all{by_part}.")
     lines = ["## Where shares that follow the load lose", ""]
     return [*lines, *(found or ["- Against static shares: nowhere in these runs, by more than .5 % of misses."]), ""]
+
+
+def complaints(cells):
+    """Errors that the daemons logged."""
+    rows = []
+    for cell in cells.values():
+        for arm, record in cell["arms"].items():
+            found = [run["errors"] for run in derive.runs(cell, arm) if "errors" in run]
+            if any(e["count"] for e in found):
+                first = next(e["first"] for e in found if e["first"])
+                rows.append(f"- {cell['title']}, {record['title']}: {', '.join(str(e['count']) for e in found)} in a run; the first: {first}")
+    return ["## Errors that the daemon logged", "", *(rows or ["None."]), ""]
 
 
 def load_table(cell, extra=None):
@@ -194,22 +208,28 @@ def derivative(cell):
 
 
 def phased(cell):
-    thesis = reach.THESIS
-    head = ["arm", *(f"{s}: misses, hits, mean us, time against equal" for s in cell["servers"]), "all: misses", "against equal", "against `static`"]
+    head = ["arm", "server", "misses", "against equal", "against `static`", "hit ratio", "mean, us", "time against equal", "by hits", "the thesis"]
     rows = []
     for arm, record in cell["arms"].items():
-        if not derive.runs(cell, arm):
-            rows.append([record["title"], *["not in this build"] * len(cell["servers"]), "-", "-", "-"])
-            continue
-        parts = []
-        for server in cell["servers"]:
+        for server in [None, *cell["servers"]] if derive.runs(cell, arm) else []:
             f = {key: derive.server_figure(cell, arm, key, server) for key in ("misses", "hit_ratio", "mean_us")}
-            change = derive.server_change(cell, arm, "mean_us", server, "fixed")
-            parts.append(f"{f['misses']:,.0f}, {percent(f['hit_ratio'])}, {f['mean_us']:,.0f}, {signed(change)}")
-        changes = [signed(derive.server_change(cell, arm, "misses", base=base)) for base in ("fixed", "static")]
-        rows.append([record["title"], *parts, f"{derive.server_figure(cell, arm, 'misses'):,.0f}", *changes])
-    rows.append(["the thesis, dynamic", *(f"time {100 * thesis[s]:.0f} %" for s in cell["servers"]), "-", "-", "-"])
+            change = {key: signed(derive.server_change(cell, arm, key, server, "fixed")) for key in ("misses", "mean_us", "computed_us")}
+            lent = signed(derive.server_change(cell, arm, "misses", server))
+            thesis = f"{100 * reach.THESIS[server]:.0f} %" if server and arm in reach.DYNAMIC else ""
+            rows.append(
+                [
+                    "" if server else f"**{record['title']}**", server or "all", show(f["misses"], "{:,.0f}"), change["misses"], lent,
+                    percent(f["hit_ratio"]), show(f["mean_us"], "{:,.0f}"), change["mean_us"], change["computed_us"], thesis,
+                ]
+            )  # fmt: skip
+        if not derive.runs(cell, arm):
+            rows.append([f"**{record['title']}**", "not in this build", *[""] * (len(head) - 2)])
     lines = table(head, rows)
+    lines += [
+        f"By hits: how the mean response time would change if every hit took {derive.HIT_US:.0f} us and every miss {derive.MISS_US:.0f}, as in the "
+        "simulator; what else this machine did is not in it.",
+        "",
+    ]
     rows = []
     for arm, record in cell["arms"].items():
         if derive.runs(cell, arm):

@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 import tempfile
-import urllib.parse
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +66,7 @@ class Served:
         try:
             config = self.folder / "undercroft.toml"
             config.write_text(self.config(), encoding="utf-8")
+            self.log_from = self.log.stat().st_size if self.log.exists() else 0
             self.process = process.start([self.binary, "serve", config], self.log, cwd=self.folder)
             process.wait_for_answer(self.control, self.process, self.log)
             process.wait_for_sockets([self.folder / "nbd.sock"], self.process, self.log)
@@ -141,6 +141,9 @@ class Served:
         """What the daemon says about the moves of a node, line by line."""
         return self.command("why", node, "--last", last).splitlines()
 
-    def events(self, node):
-        """The address of a node's events, for `get`."""
-        return f"/v1/nodes/{urllib.parse.quote(node, safe='')}/events"
+    def errors(self):
+        """Errors that this daemon has logged: how many, and the first one."""
+        with open(self.log, "rb") as f:
+            f.seek(self.log_from)
+            found = [line.decode(errors="replace").strip() for line in f if b" ERROR " in line]
+        return {"count": len(found), "first": found[0].partition(" ERROR ")[2] if found else None}
