@@ -30,7 +30,7 @@ def bars(plt, cell, out, name):
     """Bars: hit ratio and mean response time, a group per load, a bar per arm."""
     arms = {arm: record["title"] for arm, record in cell["arms"].items() if derive.runs(cell, arm)}
     loads = derive.loads(cell)
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0, 1, 0.86))
     width = 0.8 / len(arms)
     for axis, key, title, factor in ((axes[0], "hit_ratio", "hit ratio, %", 100), (axes[1], "mean_us", "mean response time, us", 1)):
@@ -43,7 +43,7 @@ def bars(plt, cell, out, name):
         axis.set_xticks(range(len(loads)), loads)
         axis.margins(y=0.15)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=len(arms), frameon=False, title=cell["title"], title_fontsize=10)
+    figure.legend(handles, labels, loc="upper center", ncols=len(arms), frameon=False, fontsize=8, title=cell["title"], title_fontsize=10)
     return save(plt, figure, out, name)
 
 
