@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges test test-long demo demo-quick lab-exclusive bench sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges test test-long demo demo-quick lab-exclusive lab-shares bench sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ lab-exclusive: ## What host caches save beside real guests: tables and plots in 
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) lab/run.py $(LAB)
+
+lab-shares: ## How well shares follow the load, live and simulated: tables and plots in docs/results (15 min; LAB="--quick": 3; LAB=--help)
+	@scripts/setup.sh build demo
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(CARGO) build --release -p undercroft-lab --example shares_table
+	$(PYTHON) lab/shares/run.py $(LAB)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench

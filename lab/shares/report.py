@@ -1,0 +1,277 @@
+"""The report: docs/results/shares.md, from stored results alone.
+
+Owns its layout. Never measures. Invariant: every arm of the raw results is in it, losses are said, and every figure is computed
+from the raw results or stands in a paper.
+"""
+
+from exclusive.experiments import show, table
+
+from . import derive, reach
+from .derive import MIB
+from .reach import signed
+
+# Figures of the thesis on thin provisioning, section 7.4, and of the one on per-file caches, tables 5.2 to 5.5.
+PER_FILE_PAPER = (
+    "The thesis (tables 5.2 to 5.5; 400 MB of memory): 40 MB of cache instead of 372; random 388 requests a second instead of 390, "
+    "sequential 4668 instead of 4488; hit ratio 0.714 instead of 0.622; a kernel's compilation 268 s instead of 293 s."
+)
+
+
+# Fewer misses than this are not compared.
+FEW = 100
+
+
+def full(cells, pictures):
+    """The whole report as Markdown."""
+    cells = dict(sorted(cells.items()))
+    lines = [
+        "# Shares that follow the load",
+        "",
+        "Written by `make lab-shares` from `shares.json`; no number is typed in by hand but those of the papers.",
+        "",
+        *machine(cells),
+        *reached(cells),
+        *losses(cells),
+        *complaints(cells),
+    ]
+    for name, cell in cells.items():
+        lines += [f"## ({name[0]}) {cell['title']}", "", f"{first_up(cell['explains'])}.", ""]
+        lines += [f"![{p}]({p})\n" for p in pictures if p.startswith(f"shares-{name[2:]}.")]
+        for prefix, section in SECTIONS.items():
+            if name.startswith(prefix):
+                lines += section(cell)
+        lines += [f"Not in this build: {r['title']}: {r['absent']}.\n" for r in cell["arms"].values() if "absent" in r]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def first_up(text):
+    return text[:1].upper() + text[1:]
+
+
+def percent(value):
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def machine(cells):
+    """On what, and how."""
+    live = [cell for name, cell in cells.items() if not name.startswith("e-")]
+    words = sorted({f"{c['machine']['cpu']}, {c['machine']['cpus']} processors, Linux {c['machine']['kernel'].split('-')[0]}" for c in live})
+    builds = sorted({c["build"] for c in live})
+    lines = [f"Machine: {'; '.join(words) or 'nothing has been measured yet'}. Build: {', '.join(builds)}."]
+    lines += [
+        "",
+        "A live `undercroft serve` with O_DIRECT raw images in each run, sharing of equal content off. **The loads come from the benchmark's "
+        "driver over NBD, not from guests**: this machine has two processors and no hardware virtualization, so a guest would measure its "
+        "emulation. What a guest's own page cache would keep away from the host is therefore in these loads. Where arms are compared they ran "
+        "one after the other, again and again; figures are medians over the repetitions, changes are medians of the changes within one "
+        "repetition. In (a), (c) and (d) the loads take turns, as in the paper, so that hits can be counted by load in one unpartitioned cache "
+        "too, and every arm gets the same requests in the same order. Response times are those of a disk that answers in well under a "
+        "millisecond, on a machine that did other work too: hits and misses say more. A disk's share includes its metadata and what its "
+        "operations may take, a few MiB: one unpartitioned disk has that once, several have it each. Shares are decided once a second.",
+        "",
+    ]
+    if any(cell["quick"] for cell in cells.values()):
+        lines += ["**Quick**: small stores and short runs. Controllers have hardly had time to decide.", ""]
+    return lines
+
+
+def reached(cells):
+    """Every criterion."""
+    words = {True: "reached", False: "**not reached**", None: "not measured"}
+    rows = [[where, criterion, wanted, measured, words[ok]] for where, criterion, wanted, measured, ok in reach.verdicts(cells)]
+    rows.append(["-", "a thousand disks and two hundred nodes cost a RAM hit at most 5 % more than one disk", "at most 5 %", "-", "not measured here"])
+    rows.append(["(d)", "a kernel-tree build on per-file caches (table 5.5)", "less time", "-", "not run: no compiler and tree inside a guest here"])
+    lines = table(["", "criterion", "wanted", "measured", ""], rows)
+    return ["## What was to be reached", "", lines[0], "|---|---|---|---|---|", *lines[2:]]
+
+
+def losses(cells):
+    """Whatever did worse than static shares, by any margin."""
+    found = []
+    for name, cell in cells.items():
+        for arm in cell["arms"]:
+            if arm not in reach.DYNAMIC or not derive.runs(cell, arm):
+                continue
+            if name.startswith("c-"):
+                change = derive.server_change(cell, arm, "misses")
+                parts = {server: derive.server_change(cell, arm, "misses", server) for server in cell["servers"]}
+                many = dict.fromkeys(parts, True)
+            else:
+                change = derive.compared(cell, arm, "static", derive.turn_misses)
+                change = None if change is None else change - 1
+                parts = {load: derive.compared(cell, arm, "static", lambda run, one=load: derive.of_load(run, one)["misses"]) for load in derive.loads(cell)}
+                parts = {load: None if c is None else c - 1 for load, c in parts.items()}
+                many = {load: derive.figure(cell, arm, load, "misses") >= FEW for load in parts}
+            worse = [f"{part} {signed(c)}" for part, c in parts.items() if c is not None and c > 0.005 and many[part]]
+            if (change or 0) > 0.005 or worse:
+                by_part = f"; by load: {', '.join(worse)}" if worse else ""
+                found.append(f"- {cell['title']}: `{arm}` has {signed(change)} misses against `static` in all{by_part}.")
+    lines = ["## Where shares that follow the load lose", ""]
+    return [*lines, *(found or ["- Against static shares: nowhere in these runs, by more than .5 % of misses."]), ""]
+
+
+def complaints(cells):
+    """Errors that the daemons logged."""
+    rows = []
+    for cell in cells.values():
+        for arm, record in cell["arms"].items():
+            found = [run["errors"] for run in derive.runs(cell, arm) if "errors" in run]
+            if any(e["count"] for e in found):
+                first = next(e["first"] for e in found if e["first"])
+                rows.append(f"- {cell['title']}, {record['title']}: {', '.join(str(e['count']) for e in found)} in a run; the first: {first}")
+    return ["## Errors that the daemon logged", "", *(rows or ["None."]), ""]
+
+
+def load_table(cell, extra=None):
+    """A row per load and arm of an experiment with turns."""
+    head = ["load", "arm", "hit ratio", "misses", "against static", "mean, us", "p99, us", "reads/s"]
+    rows = []
+    for load in derive.loads(cell):
+        for arm, record in cell["arms"].items():
+            if not derive.runs(cell, arm):
+                continue
+            f = {key: derive.figure(cell, arm, load, key) for key in ("hit_ratio", "misses", "mean_us", "p99_us", "iops")}
+            change = derive.compared(cell, arm, "static", lambda run, one=load: derive.of_load(run, one)["misses"])
+            rows.append(
+                [
+                    load, record["title"], percent(f["hit_ratio"]), show(f["misses"], "{:,.0f}"), signed(None if change is None else change - 1),
+                    show(f["mean_us"], "{:,.0f}"), show(f["p99_us"], "{:,.0f}"), show(f["iops"], "{:,.0f}"),
+                    *((extra(arm, load),) if extra else ()),
+                ]
+            )  # fmt: skip
+    return table(head + (["cached, MiB"] if extra else []), rows)
+
+
+def spread(cell):
+    """How far repetitions were apart."""
+    widest = None
+    for arm in cell["arms"]:
+        for load in derive.loads(cell):
+            ratios = [derive.of_load(run, load)["hit_ratio"] for run in derive.runs(cell, arm)]
+            ratios = [r for r in ratios if r is not None]
+            if len(ratios) > 1 and (widest is None or max(ratios) - min(ratios) > widest[0]):
+                widest = (max(ratios) - min(ratios), arm, load)
+    if not widest:
+        return []
+    return [f"{cell['repeat']} repetitions; hit ratios of one arm differed most for `{widest[1]}`, {widest[2]}: by {100 * widest[0]:.1f} points.", ""]
+
+
+def locality(cell):
+    return load_table(cell, lambda arm, load: cached(cell, arm, {"low locality": "low:root", "high locality": "high:root"}[load])) + spread(cell)
+
+
+def cached(cell, arm, disk):
+    """Mean of what a disk had cached, or of what one disk for all had."""
+    values = [derive.mean_cached(run, disk) for run in derive.runs(cell, arm)]
+    if derive.middle(values) is None:
+        return show(mib(derive.middle(derive.mean_cached(run, "both:root") for run in derive.runs(cell, arm))), "{:,.0f} (both)")
+    return show(mib(derive.middle(values)), "{:,.1f}")
+
+
+def mib(value):
+    return None if value is None else value / MIB
+
+
+def per_file(cell):
+    disks = {"random": "files:random", "sequential": "files:sequential"}
+    lines = load_table(cell, lambda arm, load: cached(cell, arm, disks[load])) + spread(cell)
+    return [*lines, PER_FILE_PAPER, "", "Reads ahead of the sequential reader count as hits when they are asked for. A kernel-tree build was not run.", ""]
+
+
+def derivative(cell):
+    lines = []
+    for run in derive.runs(cell, "static"):
+        first = run["steps"][0]
+        cold = [s for s in run["samples"] if s["at"] <= first["began"]]
+        off = max(((s["parts"][node] / part - 1, node, s["at"]) for s in cold for node, part in first["wanted"].items()), key=lambda o: abs(o[0]), default=None)
+        if off:
+            lines += [
+                f"Warming up took {first['began']:.0f} s; meanwhile a share was at most {abs(100 * off[0]):.0f} % off its weight ({off[1]}, at {off[2]:.0f} s): a "
+                "disk whose misses are first reads has no demand yet, and what it does not demand is lent.",
+                "",
+            ]
+        for step in run["steps"]:
+            rows = []
+            for node, part in step["wanted"].items():
+                measured = step["measured"][node]
+                error = "lent" if "lent" in step else signed(measured / part - 1)
+                rows.append([node, percent(part), percent(measured), error, "-" if "lent" in step else signed(step["worst"][node])])
+            settled = step["settled_seconds"]
+            lines += [
+                f"### {step['title']}",
+                "",
+                f"Settled {'not' if settled is None else f'after {settled:.1f} s'}; measured for {step['ended'] - step['began'] - (settled or 0):.0f} s from then.",
+                "",
+                *table(["node", "by weight", "measured", "error", "largest in a sample"], rows),
+            ]
+    return lines
+
+
+def phased(cell):
+    head = ["arm", "server", "misses", "against equal", "against `static`", "hit ratio", "mean, us", "time against equal", "by hits", "the thesis"]
+    rows = []
+    for arm, record in cell["arms"].items():
+        for server in [None, *cell["servers"]] if derive.runs(cell, arm) else []:
+            f = {key: derive.server_figure(cell, arm, key, server) for key in ("misses", "hit_ratio", "mean_us")}
+            change = {key: signed(derive.server_change(cell, arm, key, server, "fixed")) for key in ("misses", "mean_us", "computed_us")}
+            lent = signed(derive.server_change(cell, arm, "misses", server))
+            thesis = f"{100 * reach.THESIS[server]:.0f} %" if server and arm in reach.DYNAMIC else ""
+            rows.append(
+                [
+                    "" if server else f"**{record['title']}**", server or "all", show(f["misses"], "{:,.0f}"), change["misses"], lent,
+                    percent(f["hit_ratio"]), show(f["mean_us"], "{:,.0f}"), change["mean_us"], change["computed_us"], thesis,
+                ]
+            )  # fmt: skip
+        if not derive.runs(cell, arm):
+            rows.append([f"**{record['title']}**", "not in this build", *[""] * (len(head) - 2)])
+    lines = table(head, rows)
+    lines += [
+        f"By hits: how the mean response time would change if every hit took {derive.HIT_US:.0f} us and every miss {derive.MISS_US:.0f}, as in the "
+        "simulator; what else this machine did is not in it.",
+        "",
+    ]
+    rows = []
+    for arm, record in cell["arms"].items():
+        if derive.runs(cell, arm):
+            rows.append([record["title"], *(f"{derive.middle(derive.phase_misses(r, p) for r in derive.runs(cell, arm)):,.0f}" for p in cell["phases"])])
+    lines += ["Misses by phase:", "", *table(["arm", *cell["phases"]], rows)]
+    return lines + no_room(cell)
+
+
+def no_room(cell):
+    """How long servers had a share and hardly a block in it."""
+    rows = []
+    for arm, record in cell["arms"].items():
+        for run in derive.runs(cell, arm)[:1]:
+            found = {server: derive.seconds_without_room(run, server) for server in cell["servers"]}
+            if None not in found.values():
+                rows.append([record["title"], *(f"{seconds} s, {mib(share):,.1f} MiB" if seconds else "none" for seconds, share in found.values())])
+    if not rows:
+        return []
+    return [
+        "Seconds in which less than 1 MiB of a server's blocks was cached, and its mean share then: all of it went to what its operations may "
+        "take, to metadata and to measuring. Its hits are lost meanwhile, whatever its share says.",
+        "",
+        *table(["arm", *cell["servers"]], rows),
+    ]
+
+
+def simulated(cell):
+    lines = []
+    for policy in cell["arms"]:
+        found = derive.simulated(cell, policy)
+        if not found:
+            continue
+        arms = list(dict.fromkeys(arm for row in found.values() for arm in row))
+        rows = []
+        for arm in arms:
+            row = [arm]
+            for misses in found.values():
+                base = misses["equal static shares"]
+                row.append(f"{misses[arm]:,}" if arm == "equal static shares" else signed(misses[arm] / base - 1))
+            rows.append(row)
+        lines += [f"### {policy}", "", "Misses, and how many more or fewer than with equal static shares:", "", *table(["arm", *found], rows)]
+    return lines
+
+
+SECTIONS = {"a-locality": locality, "b-derivative": derivative, "c-phased": phased, "d-per-file": per_file, "e-simulated": simulated}
