@@ -403,3 +403,57 @@ def test_ranges_of_a_disk(serve, scratch):
         lists.write_text(text)
         refused = daemon.call("set", "--ranges", lists, check=False)
         assert refused.returncode == 1 and said in refused.stderr, refused.stderr
+
+
+def test_containers_by_ranges_of_one_disk_have_shares_of_their_own(two):
+    """Two containers on one disk are leaves beside what is left of it: served in full within their shares, weighed against each
+    other, and one disk again when their lists are taken away; nothing that was kept is lost by any of it."""
+    mib = images.MIB
+    halves = {"shop": (0, 48 * mib), "mail": (48 * mib, 40 * mib)}
+
+    def put(container, ranges):
+        body = {"disk": "web:root", "container": container}
+        body["ranges"] = [{"offset_bytes": at, "length_bytes": length} for at, length in ranges]
+        return two.call("set", "--ranges", "-", stdin=json.dumps(body) + "\n")
+
+    two.call("set", "host", "--controller", "static")
+    # Kept from before: what belongs to a container from now on.
+    finish_driver(start_driver("run", two.nbd("web:root"), "--ops", "4000", "--pattern", "seq", "--length", "12MiB"))
+    for name, where in halves.items():
+        put(name, [where])
+    nodes = shares(two)
+    assert {"web/shop", "web/mail", "web:root[shop]", "web:root[mail]"} <= nodes.keys()
+    assert nodes["web:root[shop]"]["parent"] == "web/shop" and nodes["web/shop"]["parent"] == "web"
+    before = counters_of(two, "web:root")["miss_blocks"]
+    finish_driver(start_driver("run", two.nbd("web:root"), "--ops", "3000", "--length", "12MiB"))
+    assert counters_of(two, "web:root")["miss_blocks"] == before, "what was kept is kept"
+
+    def load(container):
+        at, length = halves[container]
+        return start_driver("run", two.nbd("web:root"), "--seconds", "120", "--depth", "8", "--offset", at, "--length", length)
+
+    loads = [load(name) for name in halves]
+    try:
+        two.call("set", "web/shop", "--weight", "300")
+        two.call("set", "web:root", "--ceiling", "12MiB")
+
+        def three_to_one(n):
+            return 2.6 < n["web/shop"]["share_bytes"] / max(1, n["web/mail"]["share_bytes"]) < 3.4
+
+        nodes = until(two, "3:1", three_to_one)
+        assert nodes["web:root"]["share_bytes"] <= 12 * mib
+        assert all(nodes[f"web:root[{name}]"]["requests"] > 0 for name in halves)
+        two.call("set", "web/shop", "--ceiling", "8MiB")
+        until(two, "a ceiling", lambda n: n["web/shop"]["share_bytes"] <= 8 * mib < n["web/mail"]["share_bytes"])
+        refused = two.call("set", "web:root", "--size", "32MiB", check=False)
+        assert refused.returncode == 1 and "ranges" in refused.stderr, refused.stderr
+    finally:
+        for started in loads:
+            started.terminate()
+            started.wait()
+    assert counters_of(two, "web:root")["errors"] == 0
+    put("mail", [])
+    assert "web:root[mail]" not in shares(two)
+    put("shop", [])
+    assert not [name for name in shares(two) if "[" in name]
+    assert two.status()["disks"]

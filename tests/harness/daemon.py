@@ -124,9 +124,9 @@ tcp = "127.0.0.1:0"
         address = next(a for a in self.status()["nbd"] if a.startswith("tcp:"))
         return f"nbd://{address.removeprefix('tcp:')}/{disk}"
 
-    def call(self, command: str, *arguments: object, check: bool = True):
+    def call(self, command: str, *arguments: object, check: bool = True, stdin: str | None = None):
         """Runs a command of `undercroft` against this daemon."""
-        return run(built("undercroft"), command, *arguments, "--control", self.control, check=check)
+        return run(built("undercroft"), command, *arguments, "--control", self.control, check=check, stdin=stdin)
 
     def status(self) -> dict:
         """What `undercroft status --json` says."""

@@ -304,7 +304,7 @@ impl<P: Plant> Sim<P> {
             outcome: Outcome::default(),
             crashes,
             shares: seed % 4 == 3,
-            hints: seed % 8 == 7,
+            hints: seed % 16 == 7,
             multi_block,
             mostly_reads,
             weak,

@@ -112,7 +112,7 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "serve",
     "check",
     "status",
@@ -121,6 +121,7 @@ const COMMANDS: [&str; 16] = [
     "shares",
     "why",
     "ranges",
+    "record",
     "ksm",
     "duplicates",
     "drop-cache",

@@ -90,8 +90,12 @@ impl ServePlan {
                 continue;
             };
             let mut merged = old.clone();
-            merged.share_bytes = disk.share_bytes;
-            merged.share_fixed = disk.share_fixed;
+            if old.parts.is_empty() {
+                merged.share_bytes = disk.share_bytes;
+                merged.share_fixed = disk.share_fixed;
+            } else if disk.share_fixed {
+                change.needs_restart.push(divided(&disk.name).error);
+            }
             merged.weight = disk.weight;
             merged.floor_bytes = disk.floor_bytes;
             merged.ceiling_bytes = disk.ceiling_bytes;
@@ -176,6 +180,9 @@ impl ServePlan {
         let Some(disk) = plan.disks.iter_mut().find(|d| d.name == name) else {
             return Err(ControlError::no_disk(name, self.disks.iter().map(|d| d.name.as_str())));
         };
+        if change.share_bytes.is_some() && !disk.parts.is_empty() {
+            return Err(divided(name));
+        }
         if let Some(bytes) = change.share_bytes {
             if bytes < SHARE_BYTES_MIN {
                 let error = format!("disk \"{name}\": size {} is too little to cache in", Size(bytes));
@@ -327,6 +334,15 @@ impl ServePlan {
             .map_err(|m| ControlError::new(ControlErrorKind::Failed, m.error, m.remedy))?;
         Ok(plan)
     }
+}
+
+/// What is divided by ranges cannot have a fixed size.
+fn divided(name: &str) -> ControlError {
+    ControlError::new(
+        ControlErrorKind::Conflict,
+        format!("disk \"{name}\" is divided among containers by ranges, so that its size cannot be fixed"),
+        "give it and its containers floors and ceilings, or take the ranges away first",
+    )
 }
 
 fn has(plan: &ServePlan, name: &str) -> bool {

@@ -11,7 +11,7 @@ use crate::worker::{Latencies, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use undercroft_cache::{Core, DiskId};
+use undercroft_cache::{AddDiskError, Core, DiskId};
 use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
 use undercroft_engine::ranges::REST;
 use undercroft_engine::{PartId, Telemetry};
@@ -20,6 +20,8 @@ use undercroft_engine::{PartId, Telemetry};
 const STEP: Duration = Duration::from_millis(250);
 /// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of others.
 const HURRIED: Duration = Duration::from_secs(1);
+/// What a disk can keep whatever the controllers decide.
+const FEW_BYTES: u64 = 1 << 20;
 /// Part of the store by which a share may change in one step.
 const STEP_PART: u64 = 32;
 
@@ -120,8 +122,9 @@ impl Service {
         steward.problem = None;
         self.measure_disks(steward, plan, elapsed);
         for (name, m) in &steward.measured {
-            // What its operations may take is never lent.
-            steward.layout.raise_floor(name, m.fixed_units);
+            // What its operations may take is never lent, nor the few blocks without which it keeps nothing at all.
+            let few = if m.fixed_units > 0 { FEW_BYTES / UNIT_BYTES } else { 0 };
+            steward.layout.raise_floor(name, m.fixed_units + few);
         }
         let Steward { layout, governor, measured, .. } = &mut *steward;
         let tree = layout.tree();
@@ -183,7 +186,7 @@ impl Service {
             moving.push((disk, at, first..positions.len()));
         }
         steward.moving = Mover { blocks_per_tick: (total / STEP_PART).max(1) }.tick(total, &mut positions);
-        let mut moved = Vec::new();
+        let (before, mut moved) = (plan.disks.clone(), Vec::new());
         for (disk, at, leaves) in moving {
             let shares: Vec<u64> = positions[leaves].iter().map(|p| p.limit * UNIT_BYTES).collect();
             let had = plan.disks[at].share_bytes;
@@ -199,8 +202,19 @@ impl Service {
         for (_, disk, at) in moved {
             let (id, p) = (disk.id(), plan.disks[at].clone());
             let set = disk.host().worker.call(move |w| set_shares(w.core(), id, &p));
-            if let Ok(Err(e)) = set {
-                tracing::error!(disk = plan.disks[at].name, "cannot change its share: {e}");
+            match set {
+                Ok(Ok(bytes)) if bytes == plan.disks[at].share_bytes => {}
+                // Who gives has not given all of it yet: the next step tries again.
+                Ok(Ok(bytes)) => {
+                    plan.disks[at].share_bytes = bytes;
+                    steward.moving = true;
+                }
+                Ok(Err(refused)) => {
+                    tracing::debug!(disk = plan.disks[at].name, "its share waits: {refused}");
+                    plan.disks[at].clone_from(&before[at]);
+                    steward.moving = true;
+                }
+                Err(_) => return,
             }
         }
         self.adopt(plan);
@@ -271,14 +285,26 @@ pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(Part
     plan.leaves().map(blocks).collect()
 }
 
-/// Gives a disk and its parts the shares of a plan, moving gradually.
-fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan) -> Result<(), String> {
-    if plan.parts.is_empty() {
-        let blocks = core.blocks_for(id, plan.share_bytes).min(capacity_blocks(plan));
-        return core.set_share(id, blocks).map_err(|e| e.to_string());
+/// Gives a disk and its parts the shares of a plan, moving gradually. Returns the disk's, in bytes: less than was wanted where
+/// others still hold what they have been told to give.
+fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan) -> Result<u64, String> {
+    if !plan.parts.is_empty() {
+        let shares = part_blocks(core, id, plan);
+        return core.set_part_shares(id, &shares).map(|()| plan.share_bytes).map_err(|e| e.to_string());
     }
-    let shares = part_blocks(core, id, plan);
-    core.set_part_shares(id, &shares).map_err(|e| e.to_string())
+    let mut bytes = plan.share_bytes;
+    loop {
+        let blocks = core.blocks_for(id, bytes).min(capacity_blocks(plan));
+        match core.set_share(id, blocks) {
+            Ok(()) => return Ok(bytes),
+            Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes && bytes > 0 => {
+                // As much as is left, in whole units.
+                let over = (needed_bytes - left_bytes).div_ceil(UNIT_BYTES) * UNIT_BYTES;
+                bytes = bytes.saturating_sub(over);
+            }
+            Err(e) => return Err(e.to_string()),
+        }
+    }
 }
 
 impl Answer {
