@@ -210,9 +210,14 @@ def test_a_goal_for_latency_and_one_for_rate_are_weighed_by_what_was_measured(tw
         while "out of reach" not in (why := two.call("why", "web").stdout):
             assert time.monotonic() < end, why
             time.sleep(0.5)
+        # one that anything reaches: nothing more is said of it, and nothing was ever said of the other's
         two.call("set", "web", "--goal", "p99 60s")
-        until(two, "everybody is content", lambda n: n["web"]["goal"] == "p99 1m" or n["web"]["goal"] == "p99 60s")
-        assert not [e for e in json.loads(two.call("why", "db", "--json").stdout) if "out of reach" in e["text"]]
+        intervals = json.loads(two.call("shares", "--json").stdout)["intervals"]
+        time.sleep(6)
+        late = [e for e in json.loads(two.call("why", "host", "--json").stdout) if e["interval"] > intervals + 1]
+        assert not [e["text"] for e in late if "out of reach" in e["text"]]
+        everything = json.loads(two.call("why", "db", "--last", "1000", "--json").stdout)
+        assert not [e["text"] for e in everything if "requests per second" in e["text"] and "out of reach" in e["text"]]
     finally:
         for load in loads:
             load.terminate()
@@ -437,12 +442,13 @@ def test_containers_by_ranges_of_one_disk_have_shares_of_their_own(two):
         two.call("set", "web/shop", "--weight", "300")
         two.call("set", "web:root", "--ceiling", "12MiB")
 
-        def three_to_one(n):
-            return 2.6 < n["web/shop"]["share_bytes"] / max(1, n["web/mail"]["share_bytes"]) < 3.4
+        def by_weight(n):
+            # The idle VM's and the idle rest's are lent: the one of greater weight has all it can use, the other what is left.
+            measured = all(n[f"web:root[{name}]"]["requests"] > 0 for name in halves)
+            return measured and n["web/shop"]["share_bytes"] > 44 * mib > n["web/mail"]["share_bytes"] > 12 * mib
 
-        nodes = until(two, "3:1", three_to_one)
+        nodes = until(two, "by weight", by_weight)
         assert nodes["web:root"]["share_bytes"] <= 12 * mib
-        assert all(nodes[f"web:root[{name}]"]["requests"] > 0 for name in halves)
         two.call("set", "web/shop", "--ceiling", "8MiB")
         until(two, "a ceiling", lambda n: n["web/shop"]["share_bytes"] <= 8 * mib < n["web/mail"]["share_bytes"])
         refused = two.call("set", "web:root", "--size", "32MiB", check=False)

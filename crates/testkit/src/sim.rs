@@ -304,7 +304,7 @@ impl<P: Plant> Sim<P> {
             outcome: Outcome::default(),
             crashes,
             shares: seed % 4 == 3,
-            hints: seed % 16 == 7,
+            hints: seed % 16 == 15,
             multi_block,
             mostly_reads,
             weak,

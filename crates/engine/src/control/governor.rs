@@ -85,6 +85,8 @@ pub struct Leaf<'a> {
     pub node: NodeId,
     /// Blocks it holds.
     pub held: u64,
+    /// Blocks that it takes whatever it keeps, for operations under way: never lent. At most its ceiling.
+    pub least: u64,
     /// What happened in the interval.
     pub seen: Telemetry,
     /// Its misses by size, as sampled; `None`: nothing is known yet, and it is taken to want all it can get if it was used.
@@ -320,7 +322,7 @@ fn worth(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>) -> MissCurve {
 fn demand(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, worth: &MissCurve) -> u64 {
     let floor = tree.node(id).expect("listed by the tree").settings().floor;
     let used = leaf.is_some_and(|l| l.seen.requests > 0);
-    match growth(tree, id) {
+    let wanted = match growth(tree, id) {
         Growth::Nothing => 0,
         Growth::Floor => {
             if used {
@@ -332,7 +334,8 @@ fn demand(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, worth: &MissCurve) -
         Growth::Entitled => BLOCKS_MAX,
         Growth::ByUtility if used && leaf.is_some_and(|l| l.curve.is_none()) => BLOCKS_MAX,
         Growth::ByUtility => worth.enough(),
-    }
+    };
+    wanted.max(leaf.map_or(0, |l| l.least))
 }
 
 /// What is known of every node: of disks what is told, of others what those below are together.
@@ -354,7 +357,9 @@ fn know(
                 Growth::Entitled => (settings.floor.max(entitled), room),
                 Growth::ByUtility | Growth::Floor => (settings.floor, room),
             };
-            Known { held, seen, curve, floor: floor.min(room), room }
+            let least = told.get(&id).map_or(0, |leaf| leaf.least);
+            let room = room.max(least);
+            Known { held, seen, curve, floor: floor.max(least).min(room), room }
         } else {
             let below: Vec<(u32, &Known)> = node
                 .children()

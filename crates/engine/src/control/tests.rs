@@ -29,7 +29,7 @@ impl Bench {
     fn interval(&mut self, seen: &[(Telemetry, MissCurve)]) -> Vec<u64> {
         let held: Vec<u64> = self.disks.iter().map(|&d| self.governor.target(d)).collect();
         let leaves: Vec<Leaf<'_>> = (0..seen.len())
-            .map(|i| Leaf { node: self.disks[i], held: held[i], seen: seen[i].0, curve: Some(&seen[i].1) })
+            .map(|i| Leaf { node: self.disks[i], held: held[i], least: 0, seen: seen[i].0, curve: Some(&seen[i].1) })
             .collect();
         self.governor.interval(&self.tree, &leaves);
         self.disks.iter().map(|&d| self.governor.target(d)).collect()
@@ -112,7 +112,7 @@ proptest! {
                 let seen = Telemetry { requests: *requests, misses, read_ahead_hits: misses / 3, distinct: *distinct, hit_us: 20.0, miss_us: 500.0, iops: 1000.0, slow_misses: 0.5 };
                 (node, seen, MissCurve::new(points.iter().map(|&(s, m)| (s, f64::from(m)))))
             }).collect();
-            let leaves: Vec<Leaf<'_>> = told.iter().map(|(node, seen, curve)| Leaf { node: *node, held: before.get(node).copied().unwrap_or(0), seen: *seen, curve: Some(curve) }).collect();
+            let leaves: Vec<Leaf<'_>> = told.iter().map(|(node, seen, curve)| Leaf { node: *node, held: before.get(node).copied().unwrap_or(0), least: 0, seen: *seen, curve: Some(curve) }).collect();
             let targets = governor.interval(&tree, &leaves);
             prop_assert!(targets.iter().map(|t| t.1).sum::<u64>() <= tree.total());
             let short: Vec<NodeId> = tree.shortfalls().iter().flat_map(|s| tree.below(s.node).split_off(1)).collect();
@@ -483,7 +483,7 @@ fn each_node_has_its_own_controller_or_that_of_the_node_above() {
         let leaves: Vec<Leaf<'_>> = disks
             .iter()
             .flat_map(|d| [(d[0], &many), (d[1], &few)])
-            .map(|(node, (seen, curve))| Leaf { node, held: 0, seen: *seen, curve: Some(curve) })
+            .map(|(node, (seen, curve))| Leaf { node, held: 0, least: 0, seen: *seen, curve: Some(curve) })
             .collect();
         governor.interval(&tree, &leaves);
     }

@@ -208,6 +208,7 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
                 .iter()
                 .enumerate()
                 .map(|(t, tenant)| Leaf {
+                    least: 0,
                     node: tenant.node,
                     held: u64::from(tenant.index.len()),
                     seen: seen[t],

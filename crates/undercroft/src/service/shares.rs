@@ -11,7 +11,7 @@ use crate::worker::{Latencies, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use undercroft_cache::{AddDiskError, Core, DiskId};
+use undercroft_cache::{AddDiskError, Core, DiskId, SetPartsError};
 use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
 use undercroft_engine::ranges::REST;
 use undercroft_engine::{PartId, Telemetry};
@@ -37,6 +37,13 @@ pub(super) struct Measured {
     pub(super) working_set_bytes: u64,
     /// Whether the curve is that of its policy, or LRU's.
     pub(super) of_policy: bool,
+}
+
+impl Measured {
+    /// What its operations may take is never lent, nor the few blocks without which it keeps nothing at all.
+    fn least_units(&self) -> u64 {
+        if self.fixed_units > 0 { self.fixed_units + FEW_BYTES / UNIT_BYTES } else { 0 }
+    }
 }
 
 /// See the head of the file.
@@ -122,9 +129,7 @@ impl Service {
         steward.problem = None;
         self.measure_disks(steward, plan, elapsed);
         for (name, m) in &steward.measured {
-            // What its operations may take is never lent, nor the few blocks without which it keeps nothing at all.
-            let few = if m.fixed_units > 0 { FEW_BYTES / UNIT_BYTES } else { 0 };
-            steward.layout.raise_floor(name, m.fixed_units + few);
+            steward.layout.raise_floor(name, m.least_units());
         }
         let Steward { layout, governor, measured, .. } = &mut *steward;
         let tree = layout.tree();
@@ -140,7 +145,7 @@ impl Service {
         let mut leaves = Vec::with_capacity(measured.len());
         for (name, m) in measured.iter() {
             let Some(node) = layout.disk(name) else { continue };
-            leaves.push(Leaf { node, held: m.held_units, seen: m.seen, curve: Some(&m.curve) });
+            leaves.push(Leaf { node, held: m.held_units, least: m.least_units(), seen: m.seen, curve: Some(&m.curve) });
         }
         let targets = governor.interval(tree, &leaves);
         let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
@@ -200,14 +205,14 @@ impl Service {
         }
         moved.sort_by_key(|m| m.0);
         for (_, disk, at) in moved {
-            let (id, p) = (disk.id(), plan.disks[at].clone());
-            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, &p));
+            let (id, p, had) = (disk.id(), plan.disks[at].clone(), before[at].clone());
+            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, &p, &had));
             match set {
-                Ok(Ok(bytes)) if bytes == plan.disks[at].share_bytes => {}
-                // Who gives has not given all of it yet: the next step tries again.
-                Ok(Ok(bytes)) => {
-                    plan.disks[at].share_bytes = bytes;
-                    steward.moving = true;
+                Ok(Ok(leaves)) => {
+                    let wanted = plan.disks[at].share_bytes;
+                    plan.disks[at].set_leaves(&leaves);
+                    // Who gives has not given all of it yet: the next step tries again.
+                    steward.moving |= plan.disks[at].share_bytes < wanted;
                 }
                 Ok(Err(refused)) => {
                     tracing::debug!(disk = plan.disks[at].name, "its share waits: {refused}");
@@ -285,25 +290,41 @@ pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(Part
     plan.leaves().map(blocks).collect()
 }
 
-/// Gives a disk and its parts the shares of a plan, moving gradually. Returns the disk's, in bytes: less than was wanted where
-/// others still hold what they have been told to give.
-fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan) -> Result<u64, String> {
-    if !plan.parts.is_empty() {
-        let shares = part_blocks(core, id, plan);
-        return core.set_part_shares(id, &shares).map(|()| plan.share_bytes).map_err(|e| e.to_string());
-    }
-    let mut bytes = plan.share_bytes;
+/// Gives a disk and its parts the shares of a plan, moving gradually, from those of `before`. Returns what they have got, in
+/// bytes and in the order of the plan's leaves: less than was wanted where others still hold what they have been told to give.
+fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -> Result<Vec<u64>, String> {
+    let mut plan = plan.clone();
     loop {
-        let blocks = core.blocks_for(id, bytes).min(capacity_blocks(plan));
-        match core.set_share(id, blocks) {
-            Ok(()) => return Ok(bytes),
-            Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes && bytes > 0 => {
-                // As much as is left, in whole units.
-                let over = (needed_bytes - left_bytes).div_ceil(UNIT_BYTES) * UNIT_BYTES;
-                bytes = bytes.saturating_sub(over);
+        let set = if plan.parts.is_empty() {
+            let blocks = core.blocks_for(id, plan.share_bytes).min(capacity_blocks(&plan));
+            core.set_share(id, blocks)
+        } else {
+            let shares = part_blocks(core, id, &plan);
+            match core.set_part_shares(id, &shares) {
+                Err(SetPartsError::Disk(e)) => Err(e),
+                Err(e) => return Err(e.to_string()),
+                Ok(()) => Ok(()),
+            }
+        };
+        let mut leaves: Vec<u64> = plan.leaves().map(|l| l.2).collect();
+        let (needed, left) = match set {
+            Ok(()) => return Ok(leaves),
+            Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {
+                (needed_bytes, left_bytes)
             }
             Err(e) => return Err(e.to_string()),
+        };
+        // As much as is left, in whole units: those that grow grow less.
+        let mut over = (needed - left).div_ceil(UNIT_BYTES) * UNIT_BYTES;
+        for (leaf, had) in leaves.iter_mut().zip(before.leaves().map(|l| l.2)) {
+            let less = over.min(leaf.saturating_sub(had));
+            *leaf -= less;
+            over -= less;
         }
+        if over > 0 {
+            return Err(format!("{needed} bytes are needed where {left} are left"));
+        }
+        plan.set_leaves(&leaves);
     }
 }
 
