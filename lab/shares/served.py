@@ -35,6 +35,7 @@ class Vm:
     name: str
     disks: list[Disk]
     weight: int = 100
+    goal: str = ""
     containers: dict[str, int] = field(default_factory=dict)
 
 
@@ -93,6 +94,7 @@ class Served:
         ]  # fmt: skip
         for vm in self.vms:
             lines += ["[[vm]]", f'name = "{vm.name}"', f"weight = {vm.weight}"]
+            lines += [f'goal = "{vm.goal}"'] if vm.goal else []
             for name, weight in vm.containers.items():
                 lines += ["[[vm.container]]", f'name = "{name}"', f"weight = {weight}"]
             for disk in vm.disks:
