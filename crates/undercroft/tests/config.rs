@@ -721,3 +721,35 @@ fn a_scan_is_off_until_asked_for_and_its_mistakes_are_named() {
     let (_, warnings) = place.resolve(disk).accept().unwrap();
     assert!(warnings.iter().any(|w| w.error.contains("pid_file is for [scan], which is not enabled")), "{warnings:?}");
 }
+
+#[test]
+fn what_a_vm_and_a_container_say_holds_for_disks_that_say_nothing() {
+    let place = Place::new();
+    let disk = |name: &str, image: &str, more: &str| {
+        let image = place.at(image);
+        format!("[[vm.disk]]\nname = \"{name}\"\nimage = \"{}\"\nformat = \"raw\"\n{more}\n", image.display())
+    };
+    let text = [
+        "[store]\nmemory = \"1GiB\"\n[shares]\ncontroller = \"target\"\n".to_string(),
+        "[[vm]]\nname = \"web\"\npolicy = \"arc\"\ngoal = \"p99 2ms\"\n".to_string(),
+        "[[vm.container]]\nname = \"shop\"\npolicy = \"sieve\"\ngoal = \"hit 90.5%\"\n".to_string(),
+        disk("own", "a.raw", "policy = \"lru\"\nhint = \"noreuse\""),
+        disk("shop", "b.raw", "container = \"shop\"\ngoal = \"iops 300\""),
+        disk("mail", "c.raw", "container = \"mail\""),
+    ];
+    let plan = place.good(&text.concat());
+    let shown = |name: &str| {
+        let d = plan.find(name).unwrap();
+        (d.policy.name(), d.hint.name(), d.goal.map(|g| g.to_string()))
+    };
+    assert_eq!(shown("own"), ("lru", "noreuse", None));
+    assert_eq!(shown("shop"), ("sieve", "normal", Some("iops 300".into())));
+    assert_eq!(shown("mail"), ("arc", "normal", None));
+    let goals: Vec<_> = plan.nodes.iter().map(|n| (n.name.as_str(), n.goal.map(|g| g.to_string()))).collect();
+    assert_eq!(goals, [("web", Some("p99 2ms".into())), ("web/shop", Some("hit 90.5%".into()))]);
+    let bad = text.concat().replace("\"sieve\"", "\"seive\"").replace("p99 2ms", "p99 2 ms").replace("noreuse", "once");
+    let problems = place.bad(&bad);
+    for said in ["did you mean \"sieve\"?", "give `hit 90%`", "unknown hint \"once\""] {
+        assert!(problems.contains(said), "{said}: {problems}");
+    }
+}

@@ -540,6 +540,8 @@ fn metrics_have_base_units_and_exact_buckets() {
         "undercroft_pressure_direction{direction=\"giving\"} 1",
         "undercroft_pressure_direction{direction=\"full\"} 0",
         "undercroft_ksm_managed 0",
+        "undercroft_shares_moving 0",
+        "undercroft_node_share_bytes{node=\"web\",level=\"vm\"} 0",
         "undercroft_ksm_pages_sharing 7",
         "undercroft_disk_state{disk=\"root\",vm=\"web\",state=\"serving\"} 1",
         // 900 ns; 900 and 1500 ns; all but the endless one.

@@ -67,6 +67,8 @@ pub struct NodePlan {
     pub controller: Option<Kind>,
     /// What it is to reach.
     pub goal: Option<GoalPlan>,
+    /// Replacement policy of what is below it and names none.
+    pub policy: Option<PolicyKind>,
 }
 
 /// The scan of guests' memory.
@@ -314,11 +316,26 @@ impl NodePlan {
     /// A VM or a container for which nothing is set.
     pub fn new(name: &str) -> Self {
         let weight = super::keys::WEIGHT_DEFAULT;
-        Self { name: name.to_string(), weight, floor_bytes: 0, ceiling_bytes: None, controller: None, goal: None }
+        Self {
+            name: name.to_string(),
+            weight,
+            floor_bytes: 0,
+            ceiling_bytes: None,
+            controller: None,
+            goal: None,
+            policy: None,
+        }
     }
 }
 
 impl ServePlan {
+    /// The replacement policy of what a container has of a disk by ranges: the container's, or the disk's.
+    pub fn part_policy(&self, disk: &DiskPlan, part: &PartPlan) -> PolicyKind {
+        let name = disk.vm.as_ref().map(|vm| format!("{vm}/{}", part.container));
+        let node = self.nodes.iter().find(|n| Some(&n.name) == name.as_ref());
+        node.and_then(|n| n.policy).unwrap_or(disk.policy)
+    }
+
     /// The disk of that full name; or the only one whose name within its VM it is.
     pub fn find(&self, name: &str) -> Option<&DiskPlan> {
         let mut short = self.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));

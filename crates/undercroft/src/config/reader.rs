@@ -201,6 +201,15 @@ impl Reader {
                     disk.trust.clone_from(&trust);
                     disk.lines.extend(trust_line.map(|l| ("trust", l)));
                 }
+                if disk.policy.is_none() {
+                    let container = disk.container.as_ref().map(|c| format!("{name}/{c}"));
+                    let above =
+                        container.iter().chain([&name]).filter_map(|n| spec.nodes.iter().find(|s| s.name == *n));
+                    if let Some(node) = above.into_iter().find(|n| n.policy.is_some()) {
+                        disk.policy.clone_from(&node.policy);
+                        disk.lines.extend(node.lines.get("policy").map(|l| ("policy", *l)));
+                    }
+                }
                 spec.disks.push(disk);
             }
         }
@@ -398,10 +407,12 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
             ceiling: self.size("ceiling"),
             controller: self.text("controller"),
             goal: self.text("goal"),
+            policy: self.text("policy"),
             lines: self.lines.clone(),
         };
-        let NodeSpec { weight, floor, ceiling, controller, goal, .. } = &node;
-        let set = weight.is_some() || floor.is_some() || ceiling.is_some() || controller.is_some() || goal.is_some();
+        let texts = [&node.controller, &node.goal, &node.policy];
+        let sizes = [node.floor, node.ceiling];
+        let set = node.weight.is_some() || sizes.iter().any(|s| s.is_some()) || texts.iter().any(|t| t.is_some());
         set.then_some(node)
     }
 

@@ -624,7 +624,7 @@ impl<'m> Resolver<'m> {
         Some(path)
     }
 
-    fn policy(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> PolicyKind {
+    pub(super) fn policy(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> PolicyKind {
         let Some(text) = text else { return keys::POLICY_DEFAULT };
         text.parse().unwrap_or_else(|_| {
             let known: Vec<&str> = PolicyKind::ALL.iter().map(|k| k.name()).collect();

@@ -186,6 +186,8 @@ pub struct NodeSpec {
     pub controller: Option<String>,
     /// `goal`.
     pub goal: Option<String>,
+    /// `policy`.
+    pub policy: Option<String>,
     /// Lines of the keys.
     pub lines: Lines,
 }

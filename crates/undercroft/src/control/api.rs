@@ -525,8 +525,8 @@ pub(super) async fn version() -> Json<VersionInfo> {
 /// Metrics in the text format of Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_metrics(State(d): State<Shared>) -> Result<Response, ControlError> {
-    let status = call(d, |d| Ok(d.status())).await?;
-    let text = metrics::encode(&status);
+    let (status, shares) = call(d, |d| Ok((d.status(), d.shares()))).await?;
+    let text = metrics::encode(&status, &shares);
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], Body::from(text)).into_response())
 }
 

@@ -3,6 +3,7 @@
 //! Owns names, units and help texts. A metric never changes its meaning: a new one gets a new name. Base units: seconds
 //! and bytes; counters end in `_total`. Invariant: buckets are cumulative counts at exact powers of two of nanoseconds.
 
+use super::shares::SharesStatus;
 use super::status::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, Status};
 use prometheus::core::Collector;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
@@ -17,10 +18,11 @@ const LATENCY_POWERS: std::ops::RangeInclusive<u32> = 10..=34;
 type Labels<'a> = [(&'a str, &'a str)];
 
 /// All metrics as text.
-pub fn encode(status: &Status) -> String {
+pub fn encode(status: &Status, shares: &SharesStatus) -> String {
     let mut families = Families::default();
     daemon(&mut families, status);
     memory(&mut families, status);
+    division(&mut families, shares);
     for disk in &status.disks {
         disk_metrics(&mut families, disk);
     }
@@ -138,6 +140,36 @@ fn daemon(f: &mut Families, s: &Status) {
     for (kind, bytes) in [("data", s.store.data_bytes), ("metadata", s.store.metadata_bytes), ("io", s.store.io_bytes)]
     {
         f.gauge("undercroft_store_bytes", "Memory of the RAM store in use, by kind.", &[("kind", kind)], bytes as f64);
+    }
+}
+
+/// Who has what of the store: a metric for each node of the tree, `node` as `undercroft shares` calls it.
+fn division(f: &mut Families, shares: &SharesStatus) {
+    f.gauge(
+        "undercroft_shares_moving",
+        "1 while shares are on their way to their targets.",
+        &[],
+        f64::from(shares.moving),
+    );
+    f.counter("undercroft_shares_intervals_total", "Intervals after which was decided.", &[], shares.intervals);
+    for node in &shares.nodes {
+        let labels = [("node", node.name.as_str()), ("level", node.level.as_str())];
+        for (name, help, bytes) in [
+            ("undercroft_node_share_bytes", "What the node has of the store.", node.share_bytes),
+            ("undercroft_node_target_bytes", "What it is to have.", node.target_bytes),
+            (
+                "undercroft_node_entitled_bytes",
+                "What it has when everybody wants all they can get.",
+                node.entitled_bytes,
+            ),
+            (
+                "undercroft_node_working_set_bytes",
+                "What would have to be kept for hardly a miss to be left that any size saves.",
+                node.working_set_bytes,
+            ),
+        ] {
+            f.gauge(name, help, &labels, bytes as f64);
+        }
     }
 }
 

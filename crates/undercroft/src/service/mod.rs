@@ -306,6 +306,7 @@ impl Service {
         for (disk, p) in wanted {
             let (id, blocks) = (disk.id(), capacity_blocks(p));
             let parted = p.clone();
+            let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
             let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
             let result = disk.host().worker.call(move |w| {
                 w.set_poll(id, poll_ns);
@@ -315,6 +316,13 @@ impl Service {
                 w.core().set_hint(id, hint);
                 if parted.parts.is_empty() {
                     return w.core().set_capacity(id, blocks).map_err(|e| e.to_string());
+                }
+                for now in w.core().part_stats(id) {
+                    if let Some(&(_, policy)) =
+                        policies.iter().find(|(n, kind)| *n == now.part.0 && *kind != now.policy)
+                    {
+                        w.core().set_part_policy(id, now.part, policy);
+                    }
                 }
                 let shares = shares::part_blocks(w.core(), id, &parted);
                 w.core().set_part_shares(id, &shares).map_err(|e| e.to_string())

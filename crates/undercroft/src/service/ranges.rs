@@ -79,7 +79,7 @@ impl Service {
             .iter()
             .filter_map(|r| Some(PartRange { first: r.first, blocks: r.blocks, part: number(r.container)? }))
             .collect();
-        let (id, policy) = (disk.id(), p.policy);
+        let (id, policies): (_, Vec<_>) = (disk.id(), p.parts.iter().map(|part| plan.part_policy(&p, part)).collect());
         let set = disk.host().worker.call(move |w| {
             let core = w.core();
             if p.parts.is_empty() {
@@ -93,7 +93,8 @@ impl Service {
             let part = |blocks: u32| (u64::from(blocks) * now / all.max(1)) as u32;
             let settings: Vec<PartSetting> = shares[1..]
                 .iter()
-                .map(|&(part_id, blocks)| PartSetting { part: part_id, policy, share_blocks: part(blocks) })
+                .zip(policies)
+                .map(|(&(id, blocks), policy)| PartSetting { part: id, policy, share_blocks: part(blocks) })
                 .collect();
             core.set_parts(id, &runs, &settings)?;
             // Each part is measured by itself from now on.
