@@ -317,7 +317,6 @@ def test_a_full_disk_ends_it(one, scratch):
         _, trailer, rows = rows_of(path)
         assert said["ended"] == trailer["reason"] == "disk-full" and len(rows) > 10_000
         assert finish_driver(start_driver("run", one.nbd("a"), "--ops", "100"))["errors"] == {}
-        refused = one.call("record", small / "b.parquet", check=False)
         run("dd", "if=/dev/zero", f"of={small}/rest", "bs=4k", check=False)
         refused = one.call("record", small / "c.parquet", check=False)
         assert refused.returncode == 1 and "full" in refused.stderr, refused.stderr
