@@ -13,7 +13,7 @@ use crate::limits::{
 use crate::memory::{
     ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, place_bytes, usable_bytes,
 };
-use crate::plant::{Plant, Sound};
+use crate::plant::{Bug, Plant, Sound};
 use crate::share::Store;
 use crate::shared::Sharing;
 use crate::types::{
@@ -232,6 +232,25 @@ impl<P: Plant> Core<P> {
         assert!(disk.is_idle(), "a disk was removed with requests under way");
         disk.release(&mut self.arena);
         self.arena.leave(id);
+        self.keep_to_promises();
+        self.arena.fit();
+    }
+
+    /// Disks that held frames together with one that is gone give up what none of them is promised.
+    fn keep_to_promises(&mut self) {
+        let mut went = !self.plant.has(Bug::HeirsKeepAll);
+        while went && self.arena.overdrawn(0) > 0 {
+            went = false;
+            self.arena.look_at_all();
+            for _ in 0..self.arena.to_look_at() {
+                let Some(id) = self.arena.next_to_look_at() else { break };
+                let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                let before = disk.resident;
+                // A block that goes need not set a frame free: others may hold it too.
+                disk.resize_step(self.arena.overdrawn(0), &mut self.arena);
+                went |= disk.resident < before;
+            }
+        }
     }
 
     /// From now on new requests of the disk are answered with [`IoError::Shutdown`]; those under way go on.

@@ -88,11 +88,15 @@ pub enum Bug {
     PartKeepsExcess,
     /// What is forgotten when the disk's content is another takes the parts with it.
     PartsForgotten,
+    /// Those who held frames together with a disk that is gone keep them, though nobody pays.
+    HeirsKeepAll,
+    /// A disk that shrinks stops paying before others do for what they held together.
+    PaysLessEarly,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 27] = [
+    pub const ALL: [Bug; 29] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -120,5 +124,7 @@ impl Bug {
         Bug::PartsNotCountedAnew,
         Bug::PartKeepsExcess,
         Bug::PartsForgotten,
+        Bug::HeirsKeepAll,
+        Bug::PaysLessEarly,
     ];
 }

@@ -268,7 +268,7 @@ impl<P: Plant> Disk<P> {
             return;
         }
         if have == self.target {
-            self.paid = self.blocks;
+            self.pay_less(arena);
             return self.apply_limit(arena);
         }
         if self.target > have {
@@ -301,8 +301,19 @@ impl<P: Plant> Disk<P> {
         self.frames.shrink_to_fit();
         self.hashes.truncate(reached as usize);
         self.hashes.shrink_to_fit();
-        self.paid = self.blocks;
+        self.pay_less(arena);
         self.apply_limit(arena);
         self.check_guest_table(arena);
+    }
+
+    /// The disk pays for its capacity alone, once others pay for what they hold together with it, or have given it up.
+    fn pay_less(&mut self, arena: &mut Store) {
+        let frames = self.frames_promised();
+        let now = std::mem::replace(&mut self.paid, self.blocks);
+        let unpaid = arena.overdrawn(frames.saturating_sub(self.frames_promised()));
+        if unpaid > 0 && !self.plant.has(Bug::PaysLessEarly) {
+            self.paid = now;
+            arena.look_at_all();
+        }
     }
 }

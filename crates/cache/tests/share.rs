@@ -1,6 +1,7 @@
 //! Content held once: blocks of equal content in one frame, blocks of a common base, who pays, and who must not see it.
 
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
     Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, Extent, GroupId, Io, IoDone,
@@ -350,6 +351,53 @@ fn when_others_leave_the_last_one_pays() {
     std::mem::forget(r.core);
 }
 
+/// Six clones of one image hold all of it together; all but one of them go, one after the other.
+fn clones_that_go<P: Plant>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
+    const CLONES: u32 = 6;
+    let groups = [Some(0); CLONES as usize];
+    let mut r = Rig::planted(plant, ContentKey::from_seed(1), &groups, 2000, |_, _| 0);
+    (0..CLONES).for_each(|d| assert!(r.base(d, 1, 10_000, &[])));
+    let mut front = Numbered::default();
+    for t in 0..8 {
+        for d in 0..CLONES {
+            (0..500).for_each(|chunk| front.read(&mut r.core, d, chunk * 20, 20));
+        }
+        (0..4).for_each(|n| r.core.apply(Event::Tick, 4 * t + n, &mut front));
+    }
+    assert!(r.frames() > 8000, "{} frames for six clones", r.frames());
+    (1..CLONES).rev().for_each(|d| go(&mut r, d));
+    r.tick(1);
+    assert!((1000..=2000).contains(&r.frames()), "{} frames for one disk of 2000", r.frames());
+    let m = r.core.memory();
+    assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes);
+}
+
+/// The rest keep to what they are promised themselves. (The tables of frames once were made for that while the frames were
+/// still there, and putting them in never ended.)
+#[test]
+fn when_clones_go_at_once_the_rest_keep_to_their_share() {
+    clones_that_go(Sound, |r, d| {
+        r.core.remove_disk(DiskId(d));
+        r.core.check();
+    });
+}
+
+fn shrink_to_nothing<P: Plant>(r: &mut Rig<P>, d: u32) {
+    r.core.set_share(DiskId(d), 0).unwrap();
+    for _ in 0..20 {
+        r.core.check();
+        r.tick(1);
+    }
+}
+
+/// A disk that shrinks pays until the others have given up what only it paid for.
+#[test]
+fn when_clones_shrink_no_frame_is_unpaid() {
+    clones_that_go(Sound, shrink_to_nothing);
+    let early = catch_unwind(|| clones_that_go(Planted(Bug::PaysLessEarly), shrink_to_nothing));
+    assert!(early.is_err(), "the planted bug is one");
+}
+
 /// What sharing saves can be used: a disk whose blocks are half zeroes keeps nearly twice as many, and gives the slots
 /// back when they no longer are.
 #[test]
@@ -431,7 +479,7 @@ struct Numbered {
 }
 
 impl Numbered {
-    fn read(&mut self, core: &mut Core, disk: u32, block: u64, blocks: u64) {
+    fn read<P: Plant>(&mut self, core: &mut Core<P>, disk: u32, block: u64, blocks: u64) {
         let id = ReqId { port: 0, tag: 0 };
         let req = Request { id, disk: DiskId(disk), op: Op::Read, offset: block * B, len: blocks * B };
         self.wanted = block;

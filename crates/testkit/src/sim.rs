@@ -28,6 +28,9 @@ use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
 
+/// Blocks of the image in runs whose disks are all clones of one: more than any of them may keep, less than all may.
+const CLONE_BLOCKS: u64 = 160;
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -227,7 +230,8 @@ pub(crate) struct Sim<P: Plant> {
 impl<P: Plant> Sim<P> {
     fn new(seed: u64, plant: P, with_log: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let disks = rng.between(1, 3) as usize;
+        let clones = seed % 8 == 5;
+        let disks = if clones { rng.between(3, 6) } else { rng.between(1, 3) } as usize;
         let mut sims = Vec::new();
         let mut disk_options = Vec::new();
         let io_frames = *rng.pick(&[1u32, 2, 3, 8, 16, 64, 64, 256]);
@@ -240,7 +244,7 @@ impl<P: Plant> Sim<P> {
             let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
             let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
             let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
-            let size = blocks * B + partial;
+            let size = if clones { CLONE_BLOCKS * B } else { blocks * B + partial };
             let geometry = SimGeometry {
                 size,
                 align,
@@ -252,8 +256,16 @@ impl<P: Plant> Sim<P> {
             let mut options = options_for(&geometry, &mut rng);
             options.share =
                 if sharing { *rng.pick(&[None, Some(GroupId(0)), Some(GroupId(0)), Some(GroupId(1))]) } else { None };
+            if clones {
+                (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
+            }
             disk_options.push(options);
-            if rng.one_in(3) {
+            if clones {
+                let (base, medium) =
+                    SimBase::new(image % 4, CLONE_BLOCKS * B, cluster, geometry.size, || rng.one_in(32));
+                bases.push(Some(base));
+                sims.push(SimDisk::with_content(geometry, medium));
+            } else if rng.one_in(3) {
                 bases.push(None);
                 sims.push(SimDisk::new(geometry));
             } else {
@@ -286,7 +298,7 @@ impl<P: Plant> Sim<P> {
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
         let crashes = rng.one_in(2);
         let multi_block = *rng.pick(&[2, 4, 10, 90]);
-        let mostly_reads = rng.one_in(3);
+        let mostly_reads = rng.one_in(3) || clones;
         let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
             rng,
@@ -593,6 +605,8 @@ impl<P: Plant> Sim<P> {
         self.count(d);
         self.ranges[d].clear();
         self.core().remove_disk(id);
+        // Without it, the others have what they are promised and no more.
+        self.core().check();
         self.leaving[d] = false;
         let room = self.disk_options[d].clone();
         let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);

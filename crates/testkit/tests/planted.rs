@@ -17,9 +17,9 @@ fn assert_found(bug: Bug) {
     }
 }
 
-/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/share.rs. The second takes a
-/// part with hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs.
-const ELSEWHERE: [Bug; 2] = [Bug::CaptureTakenForBase, Bug::NewcomersPartPays];
+/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/share.rs. The others
+/// take hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs and share.rs.
+const ELSEWHERE: [Bug; 3] = [Bug::CaptureTakenForBase, Bug::NewcomersPartPays, Bug::PaysLessEarly];
 
 macro_rules! planted {
     ($($name:ident: $bug:ident,)*) => {
@@ -59,4 +59,5 @@ planted! {
     blocks_not_counted_anew_when_ranges_change_are_found: PartsNotCountedAnew,
     a_part_that_keeps_more_than_its_share_is_found: PartKeepsExcess,
     parts_forgotten_with_a_disks_content_are_found: PartsForgotten,
+    frames_that_nobody_pays_for_after_a_disk_has_gone_are_found: HeirsKeepAll,
 }

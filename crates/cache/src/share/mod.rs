@@ -14,6 +14,7 @@ mod places;
 use crate::content::ContentHash;
 use crate::types::{CircleReport, DiskId, GroupId, LayerId, Shared};
 use places::Places;
+use std::collections::VecDeque;
 use std::io;
 use undercroft_host::{Arena, Frame, Held};
 
@@ -100,8 +101,8 @@ pub(crate) struct Store {
     seats: u32,
     /// Frames that the tables have room for; at least `seats`.
     room: u32,
-    /// Disks whose charge has gone up by what others did.
-    over: Vec<DiskId>,
+    /// Disks whose charge has gone up by what others did, each in its turn.
+    over: VecDeque<DiskId>,
 }
 
 impl Store {
@@ -115,7 +116,7 @@ impl Store {
         let mut pages = Vec::new();
         pages.reserve_exact(n);
         let (contents, bases) = (Places::new(0, n), Places::new(0, n));
-        let (rings, accounts, over) = (vec![Ring::default()], Vec::new(), Vec::new());
+        let (rings, accounts, over) = (vec![Ring::default()], Vec::new(), VecDeque::new());
         let seed = seed.rotate_left(17) | 1;
         Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated: 0, seats: 0, room: 0, over })
     }
@@ -179,21 +180,27 @@ impl Store {
         circle
     }
 
-    /// The disk has given up everything and goes.
+    /// The disk has given up everything and goes. What it paid for and others hold is theirs to pay or to give up, before
+    /// [`Store::fit`]: see [`Store::overdrawn`].
     pub(crate) fn leave(&mut self, disk: DiskId) {
         self.set_frames(disk, 0, 0);
         self.quit(disk, 0);
         self.quit(disk, 1);
-        self.fit();
+    }
+
+    /// Frames in slots for which nobody would pay if the disks were promised `less` frames less in all.
+    pub(crate) fn overdrawn(&self, less: u32) -> u32 {
+        (self.seated + less).saturating_sub(self.seats)
     }
 
     /// Makes the tables as large as the frames that disks are promised need them, if they are too small or much larger.
     pub(crate) fn fit(&mut self) {
-        let slack = self.seats / TABLE_SLACK_PART + 16;
-        if !self.on || (self.seats <= self.room && self.room - self.seats <= slack) {
+        let needed = self.seats.max(self.seated);
+        let slack = needed / TABLE_SLACK_PART + 16;
+        if !self.on || (needed <= self.room && self.room - needed <= slack) {
             return;
         }
-        self.room = self.seats;
+        self.room = needed;
         let (room, end) = (self.room as usize, self.arena.reserved());
         // The old ones go before the new ones come.
         (self.contents, self.bases) = (Places::new(0, end), Places::new(0, end));
@@ -478,7 +485,7 @@ impl Store {
         let a = &mut self.accounts[disk.0 as usize];
         if !a.listed {
             a.listed = true;
-            self.over.push(disk);
+            self.over.push_back(disk);
         }
     }
 
@@ -504,7 +511,7 @@ impl Store {
 
     /// Takes a disk off the list.
     pub(crate) fn next_to_look_at(&mut self) -> Option<DiskId> {
-        let disk = self.over.pop()?;
+        let disk = self.over.pop_front()?;
         self.accounts[disk.0 as usize].listed = false;
         Some(disk)
     }
