@@ -35,8 +35,8 @@ class Vm:
     name: str
     disks: list[Disk]
     weight: int = 100
-    goal: str = ""
     containers: dict[str, int] = field(default_factory=dict)
+    goal: str = ""
 
 
 class Connection(http.client.HTTPConnection):
