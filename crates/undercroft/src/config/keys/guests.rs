@@ -1,0 +1,273 @@
+//! Keys of what is served: VMs, containers, disks, and how the store is divided among them.
+//!
+//! Owns words. Never reads a file. Invariant: as of `keys`.
+
+use super::{Key, Section, key};
+
+// What VMs, containers and disks have alike as nodes of the tree of shares.
+const NODE_WEIGHT: Key = key!(
+    "weight",
+    "number",
+    "`100`",
+    "1 to 10000",
+    "Its part of what its siblings and it contend for. Can change live."
+);
+const NODE_FLOOR: Key = key!(
+    "floor",
+    "size",
+    "`0`",
+    "what its parent is entitled to",
+    "What it has whenever it wants it. Can change live."
+);
+const NODE_CEILING: Key =
+    key!("ceiling", "size", "none", "at least `floor`", "What it never has more of. Can change live.");
+const NODE_CONTROLLER: Key = key!(
+    "controller",
+    "text",
+    "as above it",
+    "`static`, `donor`, `utility`, `target`, `paper`",
+    "Who divides its share among what is in it, and below, where nothing else is set. Can change live."
+);
+
+const NODE_POLICY: Key = key!(
+    "policy",
+    "text",
+    "as above it, or `s3-fifo`",
+    "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
+    "Replacement policy of disks in it that name none; of a container also of its ranges of disks. Can change live."
+);
+const NODE_GOAL: Key = key!(
+    "goal",
+    "text",
+    "none",
+    "`hit 90%`, `p99 2ms`, `iops 5000`",
+    "What it is to reach, where `target` divides the share of what it belongs to: a part of the blocks read, a time that 99 of 100 reads take at most, or reads a second. `undercroft why` says what it takes, and whether there is enough. Can change live."
+);
+
+/// `[[vm]]`.
+pub const VM: Section = Section {
+    header: "[[vm]]",
+    doc: "A virtual machine.",
+    keys: &[
+        key!("name", "text", "required", "letters, digits, `-`, `_`, `.`; at most 64", "Its name, unique."),
+        key!("disk", "tables", "none", "", "Its disks, as `[[vm.disk]]` after it."),
+        key!(
+            "trust",
+            "text",
+            "a group of its own",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "The trust group of its disks, where they name none."
+        ),
+        NODE_WEIGHT,
+        NODE_FLOOR,
+        NODE_CEILING,
+        NODE_CONTROLLER,
+        NODE_GOAL,
+        NODE_POLICY,
+        key!(
+            "container",
+            "tables",
+            "none",
+            "",
+            "Its containers for which something is set, as `[[vm.container]]` after it."
+        ),
+        key!(
+            "control_socket",
+            "path",
+            "none",
+            "at most 107 bytes",
+            "A control socket for whoever runs this VM: on it, what is below the VM (its containers and disks) can be seen and given weights, floors, ceilings, controllers and ranges, and nothing else. `undercroft shares`, `why` and `set` use it with `--control PATH`."
+        ),
+        key!(
+            "control_group",
+            "group",
+            "none: mode 0600",
+            "name or number",
+            "Group that may use `control_socket` (mode 0660)."
+        ),
+        key!(
+            "pid_file",
+            "path",
+            "none",
+            "",
+            "The file that QEMU's `-pidfile` names (libvirt: `/run/libvirt/qemu/NAME.pid`), for `[scan]` to find the memory of a guest that is attached over NBD. Needs CAP_SYS_PTRACE."
+        ),
+    ],
+};
+
+/// `[[vm.container]]`.
+pub const CONTAINER: Section = Section {
+    header: "[[vm.container]]",
+    doc: "A container of the VM above it: a group of its disks, those that name it. Only needed where something is set for it.",
+    keys: &[
+        key!(
+            "name",
+            "text",
+            "required",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "Its name, unique within its VM."
+        ),
+        NODE_WEIGHT,
+        NODE_FLOOR,
+        NODE_CEILING,
+        NODE_CONTROLLER,
+        NODE_GOAL,
+        NODE_POLICY,
+    ],
+};
+
+/// `[shares]`.
+pub const SHARES: Section = Section {
+    header: "[shares]",
+    doc: "How the store is divided among VMs, their containers and their disks while it runs. All of it can change live.",
+    keys: &[
+        key!(
+            "controller",
+            "text",
+            "`utility`",
+            "`static`, `donor`, `utility`, `target`, `paper`",
+            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`goal`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
+        ),
+        key!(
+            "interval",
+            "time",
+            "`5s`",
+            "`1s` to `600s`",
+            "How often is measured and decided. What is decided is moved a little at a time."
+        ),
+    ],
+};
+
+/// `[[disk]]` and `[[vm.disk]]`.
+pub const DISK: Section = Section {
+    header: "[[vm.disk]] and [[disk]]",
+    doc: "A disk: of the VM above it (`[[vm.disk]]`), or of none (`[[disk]]`).",
+    keys: &[
+        key!(
+            "name",
+            "text",
+            "required",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "Its name, unique within its VM."
+        ),
+        key!(
+            "image",
+            "path or URI",
+            "required",
+            "",
+            "A file or block device, or an NBD server: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`."
+        ),
+        key!(
+            "format",
+            "text",
+            "found out from the image",
+            "`raw`, `qcow2`, `nbd`",
+            "Format of the image. Give it for raw images of guests you don't trust: a guest can write what looks like a qcow2 header."
+        ),
+        key!("read_only", "boolean", "`false`", "", "Refuses writes, and opens the image without the right to write."),
+        key!(
+            "socket",
+            "path",
+            "`VM-DISK.sock` or `DISK.sock` in `runtime_dir`",
+            "at most 107 bytes",
+            "The vhost-user socket that QEMU connects to."
+        ),
+        key!(
+            "vhost_user",
+            "boolean",
+            "`true`",
+            "",
+            "Whether there is a vhost-user socket; false for disks served over NBD only."
+        ),
+        key!("nbd", "boolean", "`false`", "", "Exports the disk on the listeners of `[nbd]`."),
+        key!(
+            "policy",
+            "text",
+            "its container's, or its VM's, or `s3-fifo`",
+            "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
+            "Replacement policy: which blocks stay when room is short. Can change live."
+        ),
+        key!(
+            "size",
+            "size",
+            "what the controller gives it",
+            "`4MiB` to `store.memory`",
+            "A fixed share of the store for this disk, metadata included: floor and ceiling in one. Can change live."
+        ),
+        key!(
+            "weight",
+            "number",
+            "`100`",
+            "1 to 10000",
+            "Its part of what it and the others in its container (in its VM, if it has none; on the host) contend for. Can change live."
+        ),
+        NODE_FLOOR,
+        NODE_CEILING,
+        NODE_GOAL,
+        key!(
+            "hint",
+            "text",
+            "`normal`",
+            "`normal`, `sequential`, `random`, `noreuse`, `dontneed`, `willneed`",
+            "How it will be used, as in posix_fadvise, for all accesses to come. `sequential`: read-ahead twice as far, and its blocks are the first to go; `random`: no read-ahead; `noreuse`: its blocks are the first to go; `dontneed`: nothing is kept; `willneed`: it has its share before its misses show the need. Can change live."
+        ),
+        key!(
+            "container",
+            "text",
+            "none",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "The container of its VM that it belongs to: disks of one container share a weight, a floor and a ceiling, which `[[vm.container]]` sets. Can change live."
+        ),
+        key!(
+            "readahead",
+            "size",
+            "`512KiB`",
+            "`0` (off) to `4MiB`",
+            "How far to read ahead of a proven sequential stream at most."
+        ),
+        key!(
+            "exclusive",
+            "text",
+            "`auto`",
+            "`auto`, `off`, `capture` or `delayed`",
+            "Keep what the guest does not hold, as learned from its requests and its memory (vhost-user only). `auto` finds out which way pays, and keeps whatever passes where none does; `capture` copies pages when the guest reuses them; `delayed` copies them shortly before it evicts them, for guests that zero pages."
+        ),
+        key!(
+            "trust",
+            "text",
+            "that of its VM; a disk without a VM trusts itself only",
+            "letters, digits, `-`, `_`, `.`; at most 64",
+            "Disks that name the same group hold equal content once. Name one only for VMs that may learn of each other, by the time that reads take, which contents the others use."
+        ),
+        key!(
+            "share_base",
+            "boolean",
+            "`true`",
+            "",
+            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for all disks on it, whatever their groups. They can then learn, by the time that reads take, which of its blocks others read."
+        ),
+        key!(
+            "write_allocate",
+            "boolean",
+            "`true`",
+            "",
+            "Whether a block becomes cached when it is written. Writes go to the image before they are acknowledged either way."
+        ),
+        key!(
+            "serial",
+            "text",
+            "made from the name",
+            "at most 20 printable ASCII characters",
+            "Serial number that the guest sees (`/dev/disk/by-id/virtio-SERIAL`)."
+        ),
+        key!("queues", "number", "`4`", "1 to 64", "Queues of the vhost-user device; QEMU may use fewer, not more."),
+        key!("queue_size", "number", "`256`", "power of two, 2 to 1024", "Entries of each queue."),
+        key!(
+            "poll",
+            "time",
+            "`daemon.poll`",
+            "`0` (off) to `10ms`",
+            "Bound of polling for this disk. Can change live."
+        ),
+    ],
+};
