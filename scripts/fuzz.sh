@@ -1,9 +1,8 @@
 #!/bin/bash
 # Builds and runs the fuzz targets that fuzz/Cargo.toml lists: scripts/fuzz.sh SECONDS [TARGET...]
 #
-# Coverage comes from the compiler's own sanitizer-coverage pass, so any Rust does (no nightly, no cargo-fuzz).
 # Two targets run at a time. Inputs found are kept in fuzz/corpus; what fails is kept in fuzz/artifacts and is replayed
-# by `fuzz/target/x86_64-unknown-linux-gnu/release/TARGET FILE`.
+# by `target/debug/TARGET FILE`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,12 +13,8 @@ targets=("$@")
 # shellcheck disable=SC2206 # names without spaces
 [ ${#targets[@]} -gt 0 ] || targets=($listed)
 
-export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
--Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
--Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Cdebug-assertions -Coverflow-checks -Ccodegen-units=4"
-# A target of its own keeps build scripts and macros out of these flags.
-triple=x86_64-unknown-linux-gnu
-scripts/cargo build --manifest-path fuzz/Cargo.toml --release --target $triple
+# Like the tests, with every assertion on; all but our own crates have been built for those already.
+RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-coverage scripts/cargo build --locked -p undercroft-fuzz
 
 work=build/fuzz
 mkdir -p "$work" fuzz/artifacts
@@ -30,7 +25,7 @@ one() {
     mkdir -p "$corpus" "fuzz/artifacts/$target"
     local seeds=()
     [ ! -d "fuzz/seeds/$target" ] || seeds=("fuzz/seeds/$target")
-    if "fuzz/target/$triple/release/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+    if "target/debug/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
         -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$target/" "$corpus" "${seeds[@]}" >"$log" 2>&1; then
         echo "fuzz: $target ok, $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in ${seconds} s," \
             "$(find "$corpus" -type f | wc -l) kept"

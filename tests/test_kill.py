@@ -10,7 +10,7 @@ from harness.daemon import Daemon, Disk
 from harness.programs import driver, finish_driver, need, start_driver
 
 SIZE = 32 * images.MIB
-ROUNDS = 500 if os.environ.get("UNDERCROFT_LONG") else 50
+ROUNDS = 500 if os.environ.get("UNDERCROFT_LONG") else 30
 # Rounds on one image, so that a crash also happens to a disk that was crashed before.
 ROUNDS_PER_IMAGE = 5
 

@@ -86,7 +86,7 @@ def kills(group) -> int:
     return 0
 
 
-def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(serve, scratch, group, eat):
+def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serve, scratch, eat):
     """A process in the same limited group takes memory: the store makes room, down to its floor and no further, its resident
     memory falls, hits on what is kept go on; when that process is gone the store grows again and fills."""
     image = images.raw(scratch / "a.raw", IMAGE, seed=1)
@@ -178,7 +178,7 @@ def test_the_stores_memory_is_set_by_hand_both_ways_without_losing_what_is_kept(
     assert daemon.status()["store"]["limit_bytes"] == 160 * MIB
 
 
-def test_the_floor_and_the_rules_change_live(serve, scratch, group):
+def test_the_floor_and_the_rules_change_live(group, serve, scratch):
     """A reload with another floor and other rules takes effect without a restart; without a watch the store is whole again."""
     image = images.raw(scratch / "a.raw", MIB)
     disks = [Disk("a", image, "raw")]

@@ -152,7 +152,7 @@ def test_pages_kept_from_a_guest_are_what_the_image_holds(disk, zeroing, undercr
     guest = boot(daemon, ram_mib=160, initramfs="initramfs", append=f"init_on_alloc={zeroing:d}")
     size = 224 << 20
     guest.run(f"workload fill /dev/vda --seed 5 --bytes {size}", 240)
-    ops = 400_000 if LONG else 60_000
+    ops = 400_000 if LONG else 40_000
     events = list(
         guest.events(f"workload zipf /dev/vda --seed 5 --bytes {size} --ops {ops} --write-percent 20 --check-all", 900)
     )
