@@ -22,6 +22,10 @@ pub fn read(text: &str, file: &Path) -> (ServeSpec, Vec<Problem>) {
     let (root, errors) = DeTable::parse_recoverable(text);
     for e in &errors {
         let line = e.span().map(|s| reader.line(s.start));
+        // One is enough to correct a line, and after the first the parser mostly guesses.
+        if reader.problems.iter().any(|p| p.line == line) {
+            continue;
+        }
         reader.problem(line, "", format!("this is not TOML: {}", e.message().trim()), syntax_remedy(text, line));
     }
     // The parser recovers by guessing: what it made of a broken line is neither a value nor a second problem.

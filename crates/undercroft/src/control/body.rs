@@ -178,6 +178,10 @@ pub fn check_bytes(data: &[u8]) {
         Err(e) => told(e),
     }
     super::shares::check_bytes(data);
+    match super::record::parse_record(data) {
+        Ok(order) => assert!(order.path.is_absolute() && order.sample > 0, "an order that cannot be carried out"),
+        Err(e) => told(e),
+    }
     match parse_disk(data) {
         Ok(spec) => assert!(spec.lines.is_empty(), "lines came from outside"),
         Err(e) => told(e),
