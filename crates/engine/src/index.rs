@@ -141,7 +141,8 @@ fn access_with(
     miss_with(slots, places, policy, block, hash, limit, may_evict)
 }
 
-fn miss_with(
+#[inline]
+pub(crate) fn miss_with(
     slots: &mut Slots,
     places: &mut Places,
     policy: &mut impl Policy,

@@ -15,6 +15,7 @@ pub mod parts;
 mod places;
 pub mod policy;
 pub mod ranges;
+pub mod replay;
 pub mod residency;
 mod rival;
 pub mod shares;

@@ -52,6 +52,18 @@ impl Slots {
         self.table.find(block, hash, &self.keys)
     }
 
+    /// The first cell in which a block could be, for [`Slots::guess`].
+    #[inline]
+    pub fn first(&self, hash: u64) -> u32 {
+        self.table.first(hash)
+    }
+
+    /// The slot of `block` if the first cell is enough to tell, else `NIL`.
+    #[inline]
+    pub fn guess(&self, first: u32, block: u64, hash: u64) -> Slot {
+        self.table.guess(first, block, hash, &self.keys)
+    }
+
     #[inline]
     pub fn is_full(&self) -> bool {
         self.len as usize == self.keys.len()

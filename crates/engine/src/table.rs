@@ -161,6 +161,23 @@ impl Table {
         self.find_cell(key, hash, keys).map(|(_, slot)| slot)
     }
 
+    /// What is in the home of a hash, for [`Table::guess`].
+    #[inline]
+    pub fn first(&self, hash: u64) -> u32 {
+        self.cells[self.home(hash)]
+    }
+
+    /// The slot of `key` if `first`, the content of its home, says it, else `u32::MAX`.
+    #[inline]
+    pub fn guess(&self, first: u32, key: u64, hash: u64, keys: &[u64]) -> u32 {
+        let slot = first & self.slot_mask;
+        if first != EMPTY && (first ^ hash as u32) & self.tag_mask == 0 && keys[slot as usize] == key {
+            slot
+        } else {
+            u32::MAX
+        }
+    }
+
     #[inline]
     fn find_cell(&self, key: u64, hash: u64, keys: &[u64]) -> Option<(usize, u32)> {
         let mut at = self.home(hash);

@@ -26,8 +26,8 @@ pub(crate) struct Car {
     p: f64,
 }
 
-impl Policy for Car {
-    fn new(capacity: u32, key: HashKey) -> Self {
+impl Car {
+    pub fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
             t1: List::new(),
@@ -37,7 +37,9 @@ impl Policy for Car {
             p: 0.0,
         }
     }
+}
 
+impl Policy for Car {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         places.marks[slot as usize] |= REFERENCED;

@@ -15,11 +15,13 @@ pub(crate) struct Lru {
     queue: List,
 }
 
-impl Policy for Lru {
-    fn new(_capacity: u32, _key: HashKey) -> Self {
+impl Lru {
+    pub fn new(_capacity: u32, _key: HashKey) -> Self {
         Self { queue: List::new() }
     }
+}
 
+impl Policy for Lru {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         self.queue.renew(&mut places.links, slot);

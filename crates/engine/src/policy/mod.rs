@@ -11,17 +11,19 @@ mod fifo;
 mod lru;
 mod s3fifo;
 mod sieve;
+mod studied;
 mod wtinylfu;
 
 use crate::index::Slot;
 use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
 use crate::places::Places;
-use crate::table::HashKey;
+use crate::slots::Slots;
 use std::fmt;
 use std::str::FromStr;
 
 pub(crate) use {
-    arc::Arc, car::Car, clock::Clock, fifo::Fifo, lru::Lru, s3fifo::S3Fifo, sieve::Sieve, wtinylfu::WTinyLfu,
+    arc::Arc, car::Car, clock::Clock, fifo::Fifo, lru::Lru, s3fifo::S3Fifo, sieve::Sieve, studied::Studied,
+    wtinylfu::WTinyLfu,
 };
 
 /// What a policy still knows of a block that is absent.
@@ -39,9 +41,6 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
-    /// An empty policy that is to have up to `capacity` slots; all memory it will ever use besides the places.
-    fn new(capacity: u32, key: HashKey) -> Self;
-
     /// A hit on an occupied slot.
     fn touch(&mut self, places: &mut Places, slot: Slot, block: u64);
 
@@ -78,6 +77,19 @@ pub(crate) trait Policy {
     /// At most `limit` slots are to be occupied from now on, fewer than there are: sizes of queues follow, tables and
     /// ghosts stay. More may be occupied for a while.
     fn limit(&mut self, _places: &mut Places, _limit: u32) {}
+
+    /// Reads of `blocks` one after another, as `replay` says; returns the misses.
+    #[inline]
+    fn replay(&mut self, slots: &mut Slots, places: &mut Places, limit: u32, blocks: &[u64]) -> u64
+    where
+        Self: Sized,
+    {
+        crate::replay::replay_with(slots, places, self, limit, blocks)
+    }
+
+    /// These slots (or `NIL`) are likely to be touched next: reads what that needs, to no other effect.
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot]) {}
 
     /// Calls `visit` with every slot in the queues, in the order in which they would be evicted if nothing were accessed
     /// any more, as far as the policy can tell.
@@ -165,6 +177,24 @@ impl PolicyKind {
     }
 }
 
+impl PolicyKind {
+    /// The policy of that name, whether a disk may have it or only a simulator. Case, `-` and `_` do not matter.
+    ///
+    /// # Errors
+    /// A sentence that lists the known names.
+    pub fn from_name(name: &str) -> Result<Self, String> {
+        Self::find(name, Self::ALL.into_iter())
+    }
+
+    fn find(name: &str, known: impl Iterator<Item = Self> + Clone) -> Result<Self, String> {
+        let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_'], "");
+        known.clone().find(|k| plain(k.name()) == plain(name)).ok_or_else(|| {
+            let known: Vec<_> = known.map(Self::name).collect();
+            format!("unknown policy \"{name}\"; known are {}", known.join(", "))
+        })
+    }
+}
+
 impl fmt::Display for PolicyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -177,10 +207,6 @@ impl FromStr for PolicyKind {
     /// # Errors
     /// A sentence that lists the known names.
     fn from_str(s: &str) -> Result<Self, String> {
-        let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_'], "");
-        Self::ALL.into_iter().find(|k| plain(k.name()) == plain(s)).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|k| k.name()).collect();
-            format!("unknown policy \"{s}\"; known are {}", known.join(", "))
-        })
+        Self::find(s, Self::ALL.into_iter())
     }
 }
