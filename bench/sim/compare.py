@@ -3,8 +3,8 @@
 
 Both read the same file of oracleGeneral records (libCacheSim maps it, ours reads it in pieces; reading is part of the
 time on both sides), unit sizes, one thread. They take turns (A B A B ...); what counts is the ratio of process CPU
-times within a repetition, and the median of the ratios. Memory is the peak of anonymous pages in a run of its own:
-pages of the mapped trace do not count. Writes bench/results/sim.json and sim.md.
+times within a repetition, and the median of the ratios. Memory is the peak of anonymous pages: those of the mapped
+trace do not count. Writes bench/results/sim.json and sim.md.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,54 +121,46 @@ def traces(directory: Path) -> dict[str, Path]:
     return found
 
 
-def cpu(command: list) -> tuple[float, str]:
-    """CPU seconds of a process, user and system, and what it printed."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    out = child.stdout.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    child.stdout.close()
-    if child.returncode:
-        raise RuntimeError(f"{command} ended with {child.returncode}")
-    return usage.ru_utime + usage.ru_stime, out
-
-
-def peak_anonymous(command: list) -> int:
-    """The most bytes of anonymous memory that a process had, looked at every 5 ms."""
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak = 0
-    while child.poll() is None:
-        try:
-            status = Path(f"/proc/{child.pid}/status").read_text()
-        except OSError:
-            break
-        if found := re.search(r"RssAnon:\s+(\d+) kB", status):
-            peak = max(peak, int(found[1]) * 1024)
-        time.sleep(0.005)
-    child.wait()
-    return peak
+def run(command: list) -> tuple[float, int, str]:
+    """CPU seconds of a process (user and system), the most bytes of anonymous memory it had (looked at every 20 ms),
+    and what it printed."""
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+        status, peak = Path(f"/proc/{child.pid}/status"), 0
+        while True:
+            pid, code, usage = os.wait4(child.pid, os.WNOHANG)
+            if pid:
+                break
+            if found := re.search(r"RssAnon:\s+(\d+) kB", status.read_text()):
+                peak = max(peak, int(found[1]) * 1024)
+            time.sleep(0.02)
+        child.returncode = os.waitstatus_to_exitcode(code)
+        if child.returncode:
+            raise RuntimeError(f"{' '.join(map(str, command))} ended with {child.returncode}")
+        out.seek(0)
+        return usage.ru_utime + usage.ru_stime, peak, out.read()
 
 
 def measure(ours: list, theirs: list, repetitions: int) -> dict:
-    """One cell."""
-    times, ratios, misses, ratio_theirs = ([], []), [], None, None
+    """One cell: both sides in turns."""
+    times, peaks, ratios, misses, theirs_miss = ([], []), ([], []), [], None, None
     for _ in range(repetitions):
-        a, out = cpu(ours)
-        b, text = cpu(theirs)
-        times[0].append(a)
-        times[1].append(b)
-        ratios.append(b / a)
-        result = json.loads(out)
-        misses = result["misses"] / result["requests"]
-        found = re.search(r"miss ratio ([0-9.]+)", text)
-        ratio_theirs = float(found[1]) if found else None
-    memory = (peak_anonymous(ours), peak_anonymous(theirs))
+        for side, command in enumerate((ours, theirs)):
+            seconds, peak, out = run(command)
+            times[side].append(seconds)
+            peaks[side].append(peak)
+            if side == 0:
+                result = json.loads(out)
+                misses = result["misses"] / result["requests"]
+            elif found := re.search(r"miss ratio ([0-9.]+)", out):
+                theirs_miss = float(found[1])
+        ratios.append(times[1][-1] / times[0][-1])
     return {
         "seconds": [statistics.median(t) for t in times],
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "anonymous_bytes": memory,
-        "miss_ratio": [misses, ratio_theirs],
+        "anonymous_bytes": [max(p) for p in peaks],
+        "miss_ratio": [misses, theirs_miss],
     }
 
 

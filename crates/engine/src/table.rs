@@ -7,6 +7,7 @@
 //! Invariant: the cells are never fuller than the table was made for, and each full cell can be reached from its key's home without
 //! crossing an empty one.
 
+use crate::slots::Map;
 use std::hash::{BuildHasher, RandomState};
 
 /// No cell content: slots are smaller than `u32::MAX` in the bits they take, so no full cell looks like this.
@@ -116,10 +117,6 @@ impl Table {
         self.key.hash(key)
     }
 
-    pub fn hash_key(&self) -> HashKey {
-        self.key
-    }
-
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.cells.len() as u64) >> 32) as usize
@@ -159,23 +156,6 @@ impl Table {
     #[inline]
     pub fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
         self.find_cell(key, hash, keys).map(|(_, slot)| slot)
-    }
-
-    /// What is in the home of a hash, for [`Table::guess`].
-    #[inline]
-    pub fn first(&self, hash: u64) -> u32 {
-        self.cells[self.home(hash)]
-    }
-
-    /// The slot of `key` if `first`, the content of its home, says it, else `u32::MAX`.
-    #[inline]
-    pub fn guess(&self, first: u32, key: u64, hash: u64, keys: &[u64]) -> u32 {
-        let slot = first & self.slot_mask;
-        if first != EMPTY && (first ^ hash as u32) & self.tag_mask == 0 && keys[slot as usize] == key {
-            slot
-        } else {
-            u32::MAX
-        }
     }
 
     #[inline]
@@ -260,6 +240,40 @@ impl Table {
             seen += 1;
         }
         assert_eq!(seen, len, "keys in the table");
+    }
+}
+
+impl Map for Table {
+    fn new(slots: u32, fill: Fill, key: HashKey) -> Self {
+        Self::new(slots, fill, key)
+    }
+    fn resized(&self, slots: u32) -> Self {
+        self.resized(slots)
+    }
+    #[inline]
+    fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
+        self.find(key, hash, keys)
+    }
+    #[inline]
+    fn insert(&mut self, hash: u64, slot: u32) {
+        self.insert(hash, slot);
+    }
+    #[inline]
+    fn remove(&mut self, key: u64, slot: u32, keys: &[u64]) {
+        let removed = self.remove(key, keys);
+        assert_eq!(removed, Some(slot), "a slot that is freed is occupied");
+    }
+    fn relocate(&mut self, key: u64, keys: &[u64], _from: u32, to: u32) {
+        self.relocate(key, keys, to);
+    }
+    fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots()
+    }
+    fn memory_bytes(&self) -> usize {
+        self.memory_bytes()
+    }
+    fn check(&self, keys: &[u64], len: usize) {
+        self.check(keys, len);
     }
 }
 

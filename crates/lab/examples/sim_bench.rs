@@ -1,6 +1,6 @@
 //! Our side of `make bench-sim`: one policy at one size over one trace, and the traces that both sides read.
 //!
-//! - `sim_bench zipf|FILE... OUT`: writes a trace as oracleGeneral records (24 bytes), with the index of the next access, which is what
+//! - `sim_bench zipf|FILE... OUT`: writes a trace as oracleGeneral records (24 bytes), with the cache of the next access, which is what
 //!   libCacheSim reads fastest.
 //! - `sim_bench run POLICY BLOCKS TRACE`: replays it on one thread and prints a line of JSON: requests, misses, seconds
 //!   of the replay with reading, and the engine's own memory.
@@ -12,7 +12,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::time::Instant;
-use undercroft_engine::{Index, PolicyKind};
+use undercroft_engine::{PolicyKind, Replay};
 use undercroft_trace::{Reader, synth};
 
 const RECORD: usize = 24;
@@ -42,16 +42,18 @@ fn run(policy: PolicyKind, capacity: u32, trace: &str) -> Result<(), Box<dyn Err
     let mut file = File::open(trace)?;
     let mut bytes = vec![0; RECORDS * RECORD];
     let mut blocks = Vec::with_capacity(RECORDS);
-    let mut index = Index::new(policy, capacity);
+    let mut cache = Replay::new(policy, capacity);
     let (mut requests, mut misses, mut filled) = (0, 0, 0);
     loop {
         let read = file.read(&mut bytes[filled..])?;
         filled += read;
         let whole = filled - filled % RECORD;
         blocks.clear();
-        blocks.extend(bytes[..whole].chunks_exact(RECORD).map(|r| u64::from_le_bytes(r[4..12].try_into().expect("8 bytes"))));
+        blocks.extend(
+            bytes[..whole].chunks_exact(RECORD).map(|r| u64::from_le_bytes(r[4..12].try_into().expect("8 bytes"))),
+        );
         requests += blocks.len() as u64;
-        misses += index.replay(&blocks);
+        misses += cache.feed(&blocks);
         bytes.copy_within(whole..filled, 0);
         filled -= whole;
         if read == 0 {
@@ -62,7 +64,7 @@ fn run(policy: PolicyKind, capacity: u32, trace: &str) -> Result<(), Box<dyn Err
         "{{\"policy\": \"{policy}\", \"capacity\": {capacity}, \"requests\": {requests}, \"misses\": {misses}, \
          \"seconds\": {:.4}, \"engine_bytes\": {}}}",
         started.elapsed().as_secs_f64(),
-        index.memory_bytes()
+        cache.memory_bytes()
     );
     Ok(())
 }

@@ -117,6 +117,11 @@ impl Policy for Arc {
         if in_t2 == IN_T2 { &mut self.t2 } else { &mut self.t1 }.remove(&mut places.links, slot);
     }
 
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
+        self.ghosts.read_ahead(hashes);
+    }
+
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }

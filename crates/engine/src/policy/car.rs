@@ -118,6 +118,11 @@ impl Policy for Car {
         if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.remove(&mut places.links, slot);
     }
 
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
+        self.ghosts.read_ahead(hashes);
+    }
+
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }

@@ -51,6 +51,11 @@ impl Policy for Lru {
         self.queue.remove(&mut places.links, slot);
     }
 
+    #[inline]
+    fn ahead(&self, places: &Places, slots: &[Slot], _hashes: &[u64]) {
+        places.links.read_ahead(slots);
+    }
+
     fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {

@@ -157,6 +157,11 @@ impl Policy for S3Fifo {
         if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.remove(&mut places.links, slot);
     }
 
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
+        self.ghosts.read_ahead(hashes);
+    }
+
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }

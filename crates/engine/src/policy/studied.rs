@@ -9,7 +9,7 @@
 use super::{Policy, Seen};
 use crate::index::Slot;
 use crate::places::Places;
-use crate::slots::Slots;
+use crate::slots::ChainedSlots;
 
 /// [`Policy`] as a trait object; each method is that of the same name there.
 pub(crate) trait StudiedPolicy {
@@ -28,7 +28,7 @@ pub(crate) trait StudiedPolicy {
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot);
     fn resize(&mut self, places: &mut Places, capacity: u32, keys: &[u64]);
     fn limit(&mut self, places: &mut Places, limit: u32);
-    fn replay(&mut self, slots: &mut Slots, places: &mut Places, limit: u32, blocks: &[u64]) -> u64;
+    fn replay(&mut self, slots: &mut ChainedSlots, places: &mut Places, blocks: &[u64]) -> u64;
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot));
     fn memory_bytes(&self) -> usize;
     fn check(&self, places: &Places, occupied: u32);
@@ -68,8 +68,8 @@ impl<P: Policy> StudiedPolicy for P {
     fn limit(&mut self, places: &mut Places, limit: u32) {
         Policy::limit(self, places, limit);
     }
-    fn replay(&mut self, slots: &mut Slots, places: &mut Places, limit: u32, blocks: &[u64]) -> u64 {
-        Policy::replay(self, slots, places, limit, blocks)
+    fn replay(&mut self, slots: &mut ChainedSlots, places: &mut Places, blocks: &[u64]) -> u64 {
+        Policy::replay(self, slots, places, blocks)
     }
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
         Policy::coldest_first(self, places, visit);
@@ -119,8 +119,8 @@ impl Policy for Studied {
     fn limit(&mut self, places: &mut Places, limit: u32) {
         (**self).limit(places, limit);
     }
-    fn replay(&mut self, slots: &mut Slots, places: &mut Places, limit: u32, blocks: &[u64]) -> u64 {
-        (**self).replay(slots, places, limit, blocks)
+    fn replay(&mut self, slots: &mut ChainedSlots, places: &mut Places, blocks: &[u64]) -> u64 {
+        (**self).replay(slots, places, blocks)
     }
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
         (**self).coldest_first(places, visit);
