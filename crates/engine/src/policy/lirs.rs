@@ -320,6 +320,9 @@ impl Policy for Lirs {
         }
         assert_eq!((lir, ghosts), (self.lir, self.ghosts.len()), "LIR blocks and ghosts in S");
         let bottom = self.s.tail();
-        assert!(bottom == NIL || bottom.is_multiple_of(2) && mark(bottom) & LIR != 0, "a HIR block is at the bottom of S");
+        assert!(
+            bottom == NIL || bottom.is_multiple_of(2) && mark(bottom) & LIR != 0,
+            "a HIR block is at the bottom of S"
+        );
     }
 }
