@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges test test-long demo demo-quick lab-exclusive lab-shares bench sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges test test-long demo demo-quick lab-exclusive lab-shares bench bench-sim sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; th
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/compare.py $(BENCH_ARGS)
+
+bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched and built; BENCH_ARGS=--help (about an hour; BENCH_ARGS="--repetitions 1": 15 min)
+	@scripts/setup.sh build bench-sim
+	$(CARGO) build --release -p undercroft-lab --example sim_bench
+	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
 
 sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure prints its seed and replays
 	@scripts/setup.sh build

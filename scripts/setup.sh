@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, demo, bench).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, demo, bench, bench-sim).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -40,15 +40,23 @@ test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
 demo             xz-utils             unpacks a kernel's source, which guests in the laboratory read
 bench,demo       python3-matplotlib   draws the plots
+bench-sim        python3              runs the comparison
+bench-sim        python3-pip          fetches libCacheSim's source
+bench-sim        cmake                builds libCacheSim, the simulator to compare with
+bench-sim        g++                  builds libCacheSim
+bench-sim        pkg-config           builds libCacheSim
+bench-sim        libglib2.0-dev       builds libCacheSim
+bench-sim        libzstd-dev          builds libCacheSim
+bench-sim        libgoogle-perftools-dev  the allocator that libCacheSim's authors advise
 LIST
 }
 
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | demo | bench) wanted+="$group " ;;
+        build | test | demo | bench | bench-sim) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, demo and bench" ;;
+        *) stop "there is no group '$group': choose from build, test, demo, bench and bench-sim" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }

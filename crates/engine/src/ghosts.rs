@@ -5,13 +5,13 @@
 //! Invariant: a block is in at most one of the queues, and all of them together hold at most `capacity`.
 
 use crate::list::{Links, List, NIL};
-use crate::slots::Slots;
+use crate::slots::ChainedSlots;
 use crate::table::{Fill, HashKey};
 
 /// See the head of the file. Queues are named 0 and 1.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    slots: Slots,
+    slots: ChainedSlots,
     links: Links,
     queues: [List; 2],
     /// Which queue an occupied slot is in.
@@ -21,7 +21,7 @@ pub(crate) struct Ghosts {
 impl Ghosts {
     pub fn new(capacity: u32, key: HashKey) -> Self {
         Self {
-            slots: Slots::new(capacity, Fill::TwoThirds, key),
+            slots: ChainedSlots::new(capacity, Fill::TwoThirds, key),
             links: Links::new(capacity as usize),
             queues: [List::new(), List::new()],
             second: vec![false; capacity as usize],
@@ -37,6 +37,12 @@ impl Ghosts {
     pub fn find(&self, block: u64) -> Option<usize> {
         let slot = self.slots.find(block, self.slots.hash(block))?;
         Some(usize::from(self.second[slot as usize]))
+    }
+
+    /// Reads what a search for blocks of these hashes (by the key that the ghosts were made with) will need.
+    #[inline]
+    pub fn read_ahead(&self, hashes: &[u64]) {
+        self.slots.read_ahead(hashes);
     }
 
     /// Remembers an absent block as the newest of `queue`. Where all places are taken, the oldest of that queue is

@@ -7,9 +7,12 @@
 
 use crate::parts::{Parts, policy_of};
 use crate::places::Places;
-use crate::policy::{Arc, Car, Clock, Fifo, Lru, Policy, PolicyKind, S3Fifo, Seen, Sieve, WTinyLfu};
+use crate::policy::{
+    Arc, Car, Clock, Clock2QPlus, ClockPro, Fifo, Hyperbolic, LeCar, Lfu, LfuDa, Lhd, Lirs, Lru, Lru2, Mq, Mru, Policy,
+    PolicyKind, Random, S3Fifo, Seen, Sieve, Slru, Studied, TwoQ, WTinyLfu,
+};
 use crate::ranges::{PartId, REST};
-use crate::slots::Slots;
+use crate::slots::{Map, Slots};
 use crate::table::{Fill, HashKey};
 use crate::tiers::Tiers;
 
@@ -68,6 +71,7 @@ pub struct Index {
 }
 
 /// The policy of an index. An enum rather than a trait object: each policy's code is compiled into `access` as a whole.
+/// Those that only simulators use share one variant, and the time to compile them everywhere is saved.
 pub(crate) enum AnyPolicy {
     Fifo(Fifo),
     Lru(Lru),
@@ -77,6 +81,7 @@ pub(crate) enum AnyPolicy {
     S3Fifo(S3Fifo),
     Sieve(Sieve),
     WTinyLfu(WTinyLfu),
+    Studied(PolicyKind, Studied),
 }
 
 /// `with_policy!(&mut self.policy, p => expression)`: the expression with `p` bound to the policy in use.
@@ -91,6 +96,7 @@ macro_rules! with_policy {
             AnyPolicy::S3Fifo($p) => $do,
             AnyPolicy::Sieve($p) => $do,
             AnyPolicy::WTinyLfu($p) => $do,
+            AnyPolicy::Studied(_, $p) => $do,
         }
     };
 }
@@ -107,6 +113,7 @@ impl AnyPolicy {
             PolicyKind::S3Fifo => Self::S3Fifo(S3Fifo::new(capacity, key)),
             PolicyKind::Sieve => Self::Sieve(Sieve::new(capacity, key)),
             PolicyKind::WTinyLfu => Self::WTinyLfu(WTinyLfu::new(capacity, key)),
+            kind => Self::Studied(kind, studied(kind, capacity, key)),
         }
     }
 
@@ -120,7 +127,36 @@ impl AnyPolicy {
             AnyPolicy::S3Fifo(_) => PolicyKind::S3Fifo,
             AnyPolicy::Sieve(_) => PolicyKind::Sieve,
             AnyPolicy::WTinyLfu(_) => PolicyKind::WTinyLfu,
+            AnyPolicy::Studied(kind, _) => *kind,
         }
+    }
+}
+
+/// A policy for simulators.
+fn studied(kind: PolicyKind, capacity: u32, key: HashKey) -> Studied {
+    match kind {
+        PolicyKind::Random => Box::new(Random::new(capacity, key)),
+        PolicyKind::Mru => Box::new(Mru::new()),
+        PolicyKind::Lfu => Box::new(Lfu::new(capacity)),
+        PolicyKind::LfuDa | PolicyKind::Gdsf => Box::new(LfuDa::new(capacity)),
+        PolicyKind::Slru => Box::new(Slru::new(capacity)),
+        PolicyKind::TwoQ => Box::new(TwoQ::new(capacity, key)),
+        PolicyKind::Lru2 => Box::new(Lru2::new(capacity, key)),
+        PolicyKind::Mq => Box::new(Mq::new(capacity, key)),
+        PolicyKind::Lirs => Box::new(Lirs::new(capacity, key)),
+        PolicyKind::ClockPro => Box::new(ClockPro::new(capacity, key)),
+        PolicyKind::Clock2QPlus => Box::new(Clock2QPlus::new(capacity, key)),
+        PolicyKind::Hyperbolic => Box::new(Hyperbolic::new(capacity, key)),
+        PolicyKind::LeCar => Box::new(LeCar::new(capacity, key)),
+        PolicyKind::Lhd => Box::new(Lhd::new(capacity, key)),
+        PolicyKind::Fifo
+        | PolicyKind::Lru
+        | PolicyKind::Clock
+        | PolicyKind::Arc
+        | PolicyKind::Car
+        | PolicyKind::S3Fifo
+        | PolicyKind::Sieve
+        | PolicyKind::WTinyLfu => unreachable!("{kind} has a variant of its own"),
     }
 }
 
@@ -141,8 +177,8 @@ fn access_with(
     miss_with(slots, places, policy, block, hash, limit, may_evict)
 }
 
-fn miss_with(
-    slots: &mut Slots,
+pub(crate) fn miss_with(
+    slots: &mut Slots<impl Map>,
     places: &mut Places,
     policy: &mut impl Policy,
     block: u64,

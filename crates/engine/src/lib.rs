@@ -4,6 +4,7 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+mod chains;
 pub mod control;
 pub mod curve;
 pub mod exclusive;
@@ -11,10 +12,13 @@ mod ghosts;
 pub mod index;
 pub mod limits;
 mod list;
+pub mod opt;
 pub mod parts;
 mod places;
 pub mod policy;
+pub mod probability;
 pub mod ranges;
+pub mod replay;
 pub mod residency;
 mod rival;
 pub mod shares;
@@ -33,5 +37,6 @@ pub use index::{Access, Index, Outcome, Slot};
 pub use parts::PartSetting;
 pub use policy::PolicyKind;
 pub use ranges::{PartId, PartRange, PartsError};
+pub use replay::Replay;
 pub use table::HashKey;
 pub use tiers::Tier;

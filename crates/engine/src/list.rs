@@ -3,6 +3,8 @@
 //! Owns the order of slots in queues. Never knows what is in a slot.
 //! Invariant: a slot is in at most one list at a time; the lists that share one `Links` never share a slot.
 
+use std::hint::black_box;
+
 /// No slot: the end of a list.
 pub(crate) const NIL: u32 = u32::MAX;
 
@@ -28,6 +30,18 @@ impl Links {
     #[inline]
     pub fn newer(&self, slot: u32) -> u32 {
         self.0[slot as usize].newer
+    }
+
+    /// Reads the places of these slots (or `NIL`) and those beside them, to no other effect.
+    #[inline]
+    pub fn read_ahead(&self, slots: &[u32]) {
+        let Some(last) = self.0.len().checked_sub(1) else { return };
+        let node = |slot: u32| self.0[(slot as usize).min(last)];
+        let all = slots.iter().fold(0, |all, &slot| {
+            let Node { newer, older } = node(slot);
+            all ^ node(newer).newer ^ node(older).older
+        });
+        black_box(all);
     }
 
     /// Grows or shrinks to `slots`; slots past the end must be in no list.

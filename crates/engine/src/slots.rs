@@ -4,13 +4,39 @@
 //! Never decides who goes.
 //! Invariant: every slot below `capacity` is either free or holds one block that the table finds there.
 
+use crate::chains::Chains;
 use crate::index::Slot;
 use crate::list::{NIL, resize_exact};
 use crate::table::{Fill, HashKey, Table};
 
+/// What finds the slot of a block, over an array of keys indexed by slot that somebody else owns.
+pub(crate) trait Map {
+    /// An empty table for slots `0..slots`.
+    fn new(slots: u32, fill: Fill, key: HashKey) -> Self;
+    /// An empty table of the same kind for another number of slots.
+    fn resized(&self, slots: u32) -> Self;
+    /// The slot of `key`, whose hash is `hash`.
+    fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32>;
+    /// Adds a key that is absent.
+    fn insert(&mut self, hash: u64, slot: u32);
+    /// Takes `key` out, which is in `slot`; `keys` must still hold it and all others.
+    fn remove(&mut self, key: u64, slot: u32, keys: &[u64]);
+    /// Replaces the slot of a key that is present; both slots are within the table.
+    fn relocate(&mut self, key: u64, keys: &[u64], from: u32, to: u32);
+    /// Every slot in the table, in no particular order.
+    fn slots(&self) -> impl Iterator<Item = u32> + '_;
+    fn memory_bytes(&self) -> usize;
+    /// Panics unless the table holds exactly `len` keys and each can be found.
+    fn check(&self, keys: &[u64], len: usize);
+}
+
+/// Slots found through chains: see `chains` for what that is good at.
+pub(crate) type ChainedSlots = Slots<Chains>;
+
 #[derive(Debug)]
-pub(crate) struct Slots {
-    table: Table,
+pub(crate) struct Slots<M = Table> {
+    table: M,
+    key: HashKey,
     /// The block of an occupied slot; of a free one, the next free slot.
     keys: Vec<u64>,
     /// The first of the free slots below `fresh`, or `NIL`.
@@ -20,9 +46,9 @@ pub(crate) struct Slots {
     len: u32,
 }
 
-impl Slots {
+impl<M: Map> Slots<M> {
     pub fn new(capacity: u32, fill: Fill, key: HashKey) -> Self {
-        Self { table: Table::new(capacity, fill, key), keys: vec![0; capacity as usize], free: NIL, fresh: 0, len: 0 }
+        Self { table: M::new(capacity, fill, key), key, keys: vec![0; capacity as usize], free: NIL, fresh: 0, len: 0 }
     }
 
     pub fn capacity(&self) -> u32 {
@@ -34,7 +60,7 @@ impl Slots {
     }
 
     pub fn hash_key(&self) -> HashKey {
-        self.table.hash_key()
+        self.key
     }
 
     /// The blocks by slot; only occupied slots mean anything.
@@ -44,7 +70,7 @@ impl Slots {
 
     #[inline]
     pub fn hash(&self, block: u64) -> u64 {
-        self.table.hash(block)
+        self.key.hash(block)
     }
 
     #[inline]
@@ -91,7 +117,7 @@ impl Slots {
     #[inline]
     pub fn replace(&mut self, slot: Slot, block: u64, hash: u64) -> u64 {
         let old = self.keys[slot as usize];
-        self.table.remove(old, &self.keys);
+        self.table.remove(old, slot, &self.keys);
         self.keys[slot as usize] = block;
         self.table.insert(hash, slot);
         old
@@ -100,8 +126,8 @@ impl Slots {
     /// Frees an occupied slot; returns its block.
     pub fn free(&mut self, slot: Slot) -> u64 {
         let block = self.keys[slot as usize];
-        let found = self.table.remove(block, &self.keys);
-        assert_eq!(found, Some(slot), "a slot that is freed is occupied");
+        debug_assert_eq!(self.find(block, self.hash(block)), Some(slot), "a slot that is freed is occupied");
+        self.table.remove(block, slot, &self.keys);
         self.keys[slot as usize] = u64::from(self.free);
         self.free = slot;
         self.len -= 1;
@@ -134,7 +160,7 @@ impl Slots {
         for from in capacity..end {
             let Some(block) = self.block_of(from) else { continue };
             let to = self.take_free();
-            self.table.relocate(block, &self.keys, to);
+            self.table.relocate(block, &self.keys, from, to);
             self.keys[to as usize] = block;
             moved(from, to);
         }
@@ -155,7 +181,7 @@ impl Slots {
         }
         let mut table = self.table.resized(capacity);
         for slot in self.table.slots() {
-            table.insert(table.hash(self.keys[slot as usize]), slot);
+            table.insert(self.hash(self.keys[slot as usize]), slot);
         }
         self.table = table;
         resize_exact(&mut self.keys, capacity as usize, 0);
@@ -178,5 +204,25 @@ impl Slots {
         }
         assert_eq!(self.len + free, self.fresh, "every used slot is free or occupied");
         assert!(self.fresh as usize <= self.keys.len(), "slots past the end are in use");
+    }
+}
+
+impl ChainedSlots {
+    /// What is first in the chain of a hash, for [`ChainedSlots::look`].
+    #[inline]
+    pub fn first(&self, hash: u64) -> u32 {
+        self.table.first(hash)
+    }
+
+    /// The slot of `block` or `NIL`, and whether it is surely absent, as far as a short look tells. There must be slots.
+    #[inline]
+    pub fn look(&self, first: u32, block: u64) -> (Slot, bool) {
+        self.table.look(first, block, &self.keys)
+    }
+
+    /// Reads what a search for blocks of these hashes will need, to no other effect.
+    #[inline]
+    pub fn read_ahead(&self, hashes: &[u64]) {
+        self.table.read_ahead(hashes, &self.keys);
     }
 }

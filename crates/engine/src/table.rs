@@ -7,6 +7,7 @@
 //! Invariant: the cells are never fuller than the table was made for, and each full cell can be reached from its key's home without
 //! crossing an empty one.
 
+use crate::slots::Map;
 use std::hash::{BuildHasher, RandomState};
 
 /// No cell content: slots are smaller than `u32::MAX` in the bits they take, so no full cell looks like this.
@@ -114,10 +115,6 @@ impl Table {
     #[inline]
     pub fn hash(&self, key: u64) -> u64 {
         self.key.hash(key)
-    }
-
-    pub fn hash_key(&self) -> HashKey {
-        self.key
     }
 
     #[inline]
@@ -243,6 +240,40 @@ impl Table {
             seen += 1;
         }
         assert_eq!(seen, len, "keys in the table");
+    }
+}
+
+impl Map for Table {
+    fn new(slots: u32, fill: Fill, key: HashKey) -> Self {
+        Self::new(slots, fill, key)
+    }
+    fn resized(&self, slots: u32) -> Self {
+        self.resized(slots)
+    }
+    #[inline]
+    fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
+        self.find(key, hash, keys)
+    }
+    #[inline]
+    fn insert(&mut self, hash: u64, slot: u32) {
+        self.insert(hash, slot);
+    }
+    #[inline]
+    fn remove(&mut self, key: u64, slot: u32, keys: &[u64]) {
+        let removed = self.remove(key, keys);
+        assert_eq!(removed, Some(slot), "a slot that is freed is occupied");
+    }
+    fn relocate(&mut self, key: u64, keys: &[u64], _from: u32, to: u32) {
+        self.relocate(key, keys, to);
+    }
+    fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots()
+    }
+    fn memory_bytes(&self) -> usize {
+        self.memory_bytes()
+    }
+    fn check(&self, keys: &[u64], len: usize) {
+        self.check(keys, len);
     }
 }
 

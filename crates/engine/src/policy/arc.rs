@@ -51,8 +51,8 @@ pub(super) fn trim(ghosts: &mut Ghosts, t1: u32, capacity: u32) {
     }
 }
 
-impl Policy for Arc {
-    fn new(capacity: u32, key: HashKey) -> Self {
+impl Arc {
+    pub fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
             t1: List::new(),
@@ -62,7 +62,9 @@ impl Policy for Arc {
             p: 0.0,
         }
     }
+}
 
+impl Policy for Arc {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         if places.marks[slot as usize] == IN_T2 {
@@ -113,6 +115,11 @@ impl Policy for Arc {
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         let in_t2 = std::mem::take(&mut places.marks[slot as usize]);
         if in_t2 == IN_T2 { &mut self.t2 } else { &mut self.t1 }.remove(&mut places.links, slot);
+    }
+
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
+        self.ghosts.read_ahead(hashes);
     }
 
     fn forget(&mut self, block: u64) {

@@ -26,8 +26,8 @@ pub(crate) struct Car {
     p: f64,
 }
 
-impl Policy for Car {
-    fn new(capacity: u32, key: HashKey) -> Self {
+impl Car {
+    pub fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
             t1: List::new(),
@@ -37,7 +37,9 @@ impl Policy for Car {
             p: 0.0,
         }
     }
+}
 
+impl Policy for Car {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         places.marks[slot as usize] |= REFERENCED;
@@ -114,6 +116,11 @@ impl Policy for Car {
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         let state = std::mem::take(&mut places.marks[slot as usize]);
         if state & IN_T2 != 0 { &mut self.t2 } else { &mut self.t1 }.remove(&mut places.links, slot);
+    }
+
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
+        self.ghosts.read_ahead(hashes);
     }
 
     fn forget(&mut self, block: u64) {

@@ -18,11 +18,13 @@ pub(crate) struct Clock {
     queue: List,
 }
 
-impl Policy for Clock {
-    fn new(_capacity: u32, _key: HashKey) -> Self {
+impl Clock {
+    pub fn new(_capacity: u32, _key: HashKey) -> Self {
         Self { queue: List::new() }
     }
+}
 
+impl Policy for Clock {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         places.marks[slot as usize] = REFERENCED;

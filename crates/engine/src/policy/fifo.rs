@@ -35,11 +35,13 @@ pub(super) fn oldest(
     None
 }
 
-impl Policy for Fifo {
-    fn new(_capacity: u32, _key: HashKey) -> Self {
+impl Fifo {
+    pub fn new(_capacity: u32, _key: HashKey) -> Self {
         Self { queue: List::new() }
     }
+}
 
+impl Policy for Fifo {
     #[inline]
     fn touch(&mut self, _places: &mut Places, _slot: Slot, _block: u64) {}
 

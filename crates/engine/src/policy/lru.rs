@@ -15,11 +15,13 @@ pub(crate) struct Lru {
     queue: List,
 }
 
-impl Policy for Lru {
-    fn new(_capacity: u32, _key: HashKey) -> Self {
+impl Lru {
+    pub fn new(_capacity: u32, _key: HashKey) -> Self {
         Self { queue: List::new() }
     }
+}
 
+impl Policy for Lru {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         self.queue.renew(&mut places.links, slot);
@@ -47,6 +49,11 @@ impl Policy for Lru {
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         self.queue.remove(&mut places.links, slot);
+    }
+
+    #[inline]
+    fn ahead(&self, places: &Places, slots: &[Slot], _hashes: &[u64]) {
+        places.links.read_ahead(slots);
     }
 
     fn forget(&mut self, _block: u64) {}

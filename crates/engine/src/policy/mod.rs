@@ -7,21 +7,42 @@
 mod arc;
 mod car;
 mod clock;
+mod clock_2q;
+mod clock_pro;
 mod fifo;
+mod frequencies;
+mod heap;
+mod history;
+mod hyperbolic;
+mod lecar;
+mod lfu;
+mod lfu_da;
+mod lhd;
+mod lirs;
 mod lru;
+mod lru_2;
+mod mq;
+mod mru;
+mod per_slot;
+mod random;
 mod s3fifo;
 mod sieve;
+mod slru;
+mod studied;
+mod two_q;
 mod wtinylfu;
 
 use crate::index::Slot;
 use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
 use crate::places::Places;
-use crate::table::HashKey;
+use crate::slots::ChainedSlots;
 use std::fmt;
 use std::str::FromStr;
 
 pub(crate) use {
-    arc::Arc, car::Car, clock::Clock, fifo::Fifo, lru::Lru, s3fifo::S3Fifo, sieve::Sieve, wtinylfu::WTinyLfu,
+    arc::Arc, car::Car, clock::Clock, clock_2q::Clock2QPlus, clock_pro::ClockPro, fifo::Fifo, hyperbolic::Hyperbolic,
+    lecar::LeCar, lfu::Lfu, lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lru::Lru, lru_2::Lru2, mq::Mq, mru::Mru,
+    random::Random, s3fifo::S3Fifo, sieve::Sieve, slru::Slru, studied::Studied, two_q::TwoQ, wtinylfu::WTinyLfu,
 };
 
 /// What a policy still knows of a block that is absent.
@@ -39,9 +60,6 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
-    /// An empty policy that is to have up to `capacity` slots; all memory it will ever use besides the places.
-    fn new(capacity: u32, key: HashKey) -> Self;
-
     /// A hit on an occupied slot.
     fn touch(&mut self, places: &mut Places, slot: Slot, block: u64);
 
@@ -79,6 +97,20 @@ pub(crate) trait Policy {
     /// ghosts stay. More may be occupied for a while.
     fn limit(&mut self, _places: &mut Places, _limit: u32) {}
 
+    /// Reads of `blocks` one after another, as `replay` says; returns the misses.
+    #[inline]
+    fn replay(&mut self, slots: &mut ChainedSlots, places: &mut Places, blocks: &[u64]) -> u64
+    where
+        Self: Sized,
+    {
+        crate::replay::replay_with(slots, places, self, blocks)
+    }
+
+    /// Blocks of these hashes come next, and these slots (or `NIL`) are likely to be touched: reads what that needs, to no
+    /// other effect.
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], _hashes: &[u64]) {}
+
     /// Calls `visit` with every slot in the queues, in the order in which they would be evicted if nothing were accessed
     /// any more, as far as the policy can tell.
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot));
@@ -105,6 +137,12 @@ impl Search {
         self.refused >= REFUSALS_MAX
     }
 
+    /// Whether so many slots refused that the search is over.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.refused >= REFUSALS_MAX
+    }
+
     /// Counts a marked slot; whether it is spared.
     #[inline]
     pub fn spared(&mut self) -> bool {
@@ -113,7 +151,7 @@ impl Search {
     }
 }
 
-/// The replacement policies a disk can be given.
+/// The replacement policies: [`PolicyKind::ALL`] for disks, [`PolicyKind::STUDIED`] for simulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
     /// First in, first out.
@@ -132,10 +170,41 @@ pub enum PolicyKind {
     Sieve,
     /// Window TinyLFU (Einziger, Friedman and Manes, ACM ToS 2017).
     WTinyLfu,
+    /// Any block, by lot.
+    Random,
+    /// Most recently used.
+    Mru,
+    /// Least frequently used, ties first in, first out.
+    Lfu,
+    /// Least frequently used with dynamic aging (Arlitt et al., 1999).
+    LfuDa,
+    /// Greedy dual size with frequency (Cherkasova, 1998); blocks of one size make it the same as LFU-DA.
+    Gdsf,
+    /// Segmented LRU (Karedla, Love and Wherry, IEEE Computer 1994).
+    Slru,
+    /// 2Q (Johnson and Shasha, VLDB 1994).
+    TwoQ,
+    /// LRU-K with K = 2 (O'Neil, O'Neil and Weikum, SIGMOD 1993).
+    Lru2,
+    /// Multi-queue (Zhou, Philbin and Li, USENIX ATC 2001).
+    Mq,
+    /// Low inter-reference recency set (Jiang and Zhang, SIGMETRICS 2002).
+    Lirs,
+    /// CLOCK-Pro (Jiang, Chen and Zhang, USENIX ATC 2005).
+    ClockPro,
+    /// Clock2Q+ (Zhai et al.).
+    Clock2QPlus,
+    /// Hyperbolic caching (Blankstein, Sen and Freedman, USENIX ATC 2017).
+    Hyperbolic,
+    /// LeCaR (Vietri et al., HotStorage 2018).
+    LeCar,
+    /// Least hit density (Beckmann, Chen and Cidon, NSDI 2018).
+    Lhd,
 }
 
 impl PolicyKind {
-    /// All policies, in the order in which help and tables list them.
+    /// The policies that a disk may have, in the order in which help and tables list them: their memory and the time
+    /// of each call are bounded, and each is held against a naive twin.
     pub const ALL: [PolicyKind; 8] = [
         PolicyKind::Fifo,
         PolicyKind::Lru,
@@ -146,6 +215,30 @@ impl PolicyKind {
         PolicyKind::Sieve,
         PolicyKind::WTinyLfu,
     ];
+
+    /// Those for simulators alone.
+    pub const STUDIED: [PolicyKind; 15] = [
+        PolicyKind::Random,
+        PolicyKind::Mru,
+        PolicyKind::Lfu,
+        PolicyKind::LfuDa,
+        PolicyKind::Gdsf,
+        PolicyKind::Slru,
+        PolicyKind::TwoQ,
+        PolicyKind::Lru2,
+        PolicyKind::Mq,
+        PolicyKind::Lirs,
+        PolicyKind::ClockPro,
+        PolicyKind::Clock2QPlus,
+        PolicyKind::Hyperbolic,
+        PolicyKind::LeCar,
+        PolicyKind::Lhd,
+    ];
+
+    /// Every policy: those for disks, then the others.
+    pub fn every() -> impl Iterator<Item = PolicyKind> + Clone {
+        Self::ALL.into_iter().chain(Self::STUDIED)
+    }
 
     /// What a disk gets if nobody says otherwise; docs/decisions/0010 has the table behind the choice.
     pub const DEFAULT: PolicyKind = PolicyKind::S3Fifo;
@@ -161,7 +254,40 @@ impl PolicyKind {
             PolicyKind::S3Fifo => "s3-fifo",
             PolicyKind::Sieve => "sieve",
             PolicyKind::WTinyLfu => "w-tinylfu",
+            PolicyKind::Random => "random",
+            PolicyKind::Mru => "mru",
+            PolicyKind::Lfu => "lfu",
+            PolicyKind::LfuDa => "lfu-da",
+            PolicyKind::Gdsf => "gdsf",
+            PolicyKind::Slru => "slru",
+            PolicyKind::TwoQ => "2q",
+            PolicyKind::Lru2 => "lru-2",
+            PolicyKind::Mq => "mq",
+            PolicyKind::Lirs => "lirs",
+            PolicyKind::ClockPro => "clock-pro",
+            PolicyKind::Clock2QPlus => "clock2q+",
+            PolicyKind::Hyperbolic => "hyperbolic",
+            PolicyKind::LeCar => "lecar",
+            PolicyKind::Lhd => "lhd",
         }
+    }
+}
+
+impl PolicyKind {
+    /// The policy of that name, whether a disk may have it or only a simulator. Case, `-` and `_` do not matter.
+    ///
+    /// # Errors
+    /// A sentence that lists the known names.
+    pub fn from_name(name: &str) -> Result<Self, String> {
+        Self::find(name, Self::every())
+    }
+
+    fn find(name: &str, known: impl Iterator<Item = Self> + Clone) -> Result<Self, String> {
+        let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_'], "");
+        known.clone().find(|k| plain(k.name()) == plain(name)).ok_or_else(|| {
+            let known: Vec<_> = known.map(Self::name).collect();
+            format!("unknown policy \"{name}\"; known are {}", known.join(", "))
+        })
     }
 }
 
@@ -174,13 +300,11 @@ impl fmt::Display for PolicyKind {
 impl FromStr for PolicyKind {
     type Err = String;
 
+    /// The policy of that name that a disk may have; [`PolicyKind::from_name`] knows the others too.
+    ///
     /// # Errors
     /// A sentence that lists the known names.
     fn from_str(s: &str) -> Result<Self, String> {
-        let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_'], "");
-        Self::ALL.into_iter().find(|k| plain(k.name()) == plain(s)).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|k| k.name()).collect();
-            format!("unknown policy \"{s}\"; known are {}", known.join(", "))
-        })
+        Self::find(s, Self::ALL.into_iter())
     }
 }

@@ -96,8 +96,8 @@ impl S3Fifo {
     }
 }
 
-impl Policy for S3Fifo {
-    fn new(capacity: u32, key: HashKey) -> Self {
+impl S3Fifo {
+    pub fn new(capacity: u32, key: HashKey) -> Self {
         Self {
             capacity,
             small: List::new(),
@@ -106,7 +106,9 @@ impl Policy for S3Fifo {
             made_room: false,
         }
     }
+}
 
+impl Policy for S3Fifo {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         let state = &mut places.marks[slot as usize];
@@ -153,6 +155,11 @@ impl Policy for S3Fifo {
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         let state = std::mem::take(&mut places.marks[slot as usize]);
         if state & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.remove(&mut places.links, slot);
+    }
+
+    #[inline]
+    fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
+        self.ghosts.read_ahead(hashes);
     }
 
     fn forget(&mut self, block: u64) {

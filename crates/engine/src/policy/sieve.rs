@@ -19,11 +19,13 @@ pub(crate) struct Sieve {
     hand: Slot,
 }
 
-impl Policy for Sieve {
-    fn new(_capacity: u32, _key: HashKey) -> Self {
+impl Sieve {
+    pub fn new(_capacity: u32, _key: HashKey) -> Self {
         Self { queue: List::new(), hand: NIL }
     }
+}
 
+impl Policy for Sieve {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, _block: u64) {
         places.marks[slot as usize] = VISITED;

@@ -118,8 +118,8 @@ impl WTinyLfu {
     }
 }
 
-impl Policy for WTinyLfu {
-    fn new(capacity: u32, key: HashKey) -> Self {
+impl WTinyLfu {
+    pub fn new(capacity: u32, key: HashKey) -> Self {
         let targets = Targets::new(capacity);
         Self {
             targets,
@@ -129,7 +129,9 @@ impl Policy for WTinyLfu {
             owed: false,
         }
     }
+}
 
+impl Policy for WTinyLfu {
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, block: u64) {
         match places.marks[slot as usize] {

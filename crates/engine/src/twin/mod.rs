@@ -38,6 +38,7 @@ pub(crate) fn twin(kind: PolicyKind, capacity: usize) -> Box<dyn Twin> {
         PolicyKind::Car => Box::new(adaptive::Adaptive::new(capacity, true)),
         PolicyKind::S3Fifo => Box::new(segmented::S3Fifo::new(capacity)),
         PolicyKind::WTinyLfu => Box::new(segmented::WTinyLfu::new(capacity)),
+        kind => panic!("{kind} has no twin"),
     }
 }
 

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Compares the engine's replay with libCacheSim's simulator, side by side in one run: `make bench-sim`.
+
+Both read the same file of oracleGeneral records (libCacheSim maps it, ours reads it in pieces; reading is part of the
+time on both sides), unit sizes, one thread. They take turns (A B A B ...); what counts is the ratio of process CPU
+times within a repetition, and the median of the ratios. Memory is the peak of anonymous pages: those of the mapped
+trace do not count. Writes bench/results/sim.json and sim.md.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+OURS = ROOT / "target" / "release" / "examples" / "sim_bench"
+VERSION = "0.3.5"
+# policy of ours, libCacheSim's name, the ratio wanted (None: shown, not promised)
+POLICIES = [
+    ("fifo", "fifo", 3.5),
+    ("lru", "lru", 3.5),
+    ("clock", "clock", 3.5),
+    ("sieve", "sieve", 3.5),
+    ("arc", "arc", 2.5),
+    ("s3-fifo", "s3fifo", 2.5),
+    ("2q", "twoq", 2.5),
+    ("lfu", "lfu", 2.5),
+    ("w-tinylfu", "wtinylfu", 2.5),
+    ("lirs", "lirs", 2.5),
+    ("slru", "slru", None),
+    ("mq", "mq", None),
+    ("random", "random", None),
+    ("mru", "mru", None),
+    ("lfu-da", "lfuda", None),
+    ("lecar", "lecar", None),
+    ("cacheus", "cacheus", None),
+    ("clock-pro", "clockpro", None),
+    ("clock2q+", "clock2qplus", None),
+    ("gdsf", "gdsf", None),
+    ("hyperbolic", "hyperbolic", None),
+    ("lhd", "lhd", None),
+    ("lru-2", "lru-k", None),
+]
+# trace, 1 % and 10 % of its footprint
+SIZES = [("zipf", 10_000), ("zipf", 100_000), ("arc-P6", 7_737), ("arc-P6", 77_377)]
+MEMORY_WANTED = 0.5
+
+
+def say(text: str) -> None:
+    """Progress, on the standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def stop(text: str) -> None:
+    """One sentence, and the end."""
+    sys.exit(f"compare: {text}")
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p.add_argument("--repetitions", type=int, default=5, help="turns of each side on each cell (5)")
+    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'")
+    p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and libCacheSim's build")
+    p.add_argument("--peer", type=Path, help="a cachesim that is built already")
+    p.add_argument("--no-save", action="store_true", help="leave bench/results as it is")
+    return p.parse_args()
+
+
+def peer(directory: Path) -> Path:
+    """libCacheSim's command-line simulator, fetched and built if it is not there."""
+    binary = directory / "libcachesim-build" / "bin" / "cachesim"
+    if binary.exists():
+        return binary
+    archive = directory / f"libcachesim-{VERSION}.tar.gz"
+    if not archive.exists():
+        say(f"fetching libcachesim {VERSION}")
+        fetch = [sys.executable, "-m", "pip", "download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation"]
+        run = subprocess.run([*fetch, f"libcachesim=={VERSION}", "-d", str(directory)], capture_output=True, text=True)
+        if not archive.exists():
+            stop(f"libcachesim {VERSION} cannot be fetched; put {archive.name} into {directory}\n{run.stderr[-1500:]}")
+    with tarfile.open(archive) as tar:
+        tar.extractall(directory, filter="data")
+    source = directory / f"libcachesim-{VERSION}" / "src" / "libCacheSim"
+    build = binary.parents[1]
+    say("building libCacheSim (cmake, Release)")
+    configure = ["cmake", "-S", str(source), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release", "-DENABLE_TESTS=OFF"]
+    make = ["cmake", "--build", str(build), "--target", "cachesim", f"-j{os.cpu_count()}"]
+    for command in (configure, make):
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode:
+            stop(f"libCacheSim does not build; install what `scripts/setup.sh bench-sim` names\n{run.stderr[-3000:]}")
+    return binary
+
+
+def traces(directory: Path) -> dict[str, Path]:
+    """The two traces as oracleGeneral records."""
+    zipf, p6 = directory / "zipf.oracleGeneral", directory / "arc-P6.oracleGeneral"
+    found = {}
+    if not zipf.exists():
+        say("making the Zipf trace (480 MB)")
+        subprocess.run([OURS, "zipf", zipf], check=True)
+    found["zipf"] = zipf
+    source = ROOT.parent / "shared" / "traces" / "block" / "arc-P6.lis.zst"
+    if not p6.exists() and source.exists():
+        say("converting arc-P6 (304 MB)")
+        subprocess.run([OURS, "convert", source, p6], check=True)
+    if p6.exists():
+        found["arc-P6"] = p6
+    else:
+        say(f"SKIPPED: arc-P6 is neither at {source} nor at {p6}")
+    return found
+
+
+def run(command: list) -> tuple[float, int, str]:
+    """CPU seconds of a process (user and system), the most bytes of anonymous memory it had (looked at every 20 ms),
+    and what it printed."""
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+        status, peak = Path(f"/proc/{child.pid}/status"), 0
+        while True:
+            pid, code, usage = os.wait4(child.pid, os.WNOHANG)
+            if pid:
+                break
+            if found := re.search(r"RssAnon:\s+(\d+) kB", status.read_text()):
+                peak = max(peak, int(found[1]) * 1024)
+            time.sleep(0.02)
+        child.returncode = os.waitstatus_to_exitcode(code)
+        if child.returncode:
+            raise RuntimeError(f"{' '.join(map(str, command))} ended with {child.returncode}")
+        out.seek(0)
+        return usage.ru_utime + usage.ru_stime, peak, out.read()
+
+
+def measure(ours: list, theirs: list, repetitions: int) -> dict:
+    """One cell: both sides in turns."""
+    times, peaks, ratios, misses, theirs_miss = ([], []), ([], []), [], None, None
+    for _ in range(repetitions):
+        for side, command in enumerate((ours, theirs)):
+            seconds, peak, out = run(command)
+            times[side].append(seconds)
+            peaks[side].append(peak)
+            if side == 0:
+                result = json.loads(out)
+                misses = result["misses"] / result["requests"]
+            elif found := re.search(r"miss ratio ([0-9.]+)", out):
+                theirs_miss = float(found[1])
+        ratios.append(times[1][-1] / times[0][-1])
+    return {
+        "seconds": [statistics.median(t) for t in times],
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "anonymous_bytes": [max(p) for p in peaks],
+        "miss_ratio": [misses, theirs_miss],
+    }
+
+
+def markdown(cells: list[dict], about: dict) -> str:
+    """The table."""
+    lines = [
+        "# The engine's replay beside libCacheSim's simulator",
+        "",
+        f"`make bench-sim`, {about['date']}: {about['cpu']}, libCacheSim {VERSION} (Release"
+        f"{', tcmalloc' if about['tcmalloc'] else ''}), one thread, {about['repetitions']} repetitions in turns.",
+        "",
+        "CPU seconds of the whole process, reading the trace (oracleGeneral, from the page cache) included on both sides;",
+        "the ratio is the median over repetitions, theirs / ours, so above 1 is faster. Memory: peak of anonymous pages.",
+        "A policy whose miss ratios differ is explained in docs/decisions/0118-more-policies.md.",
+        "",
+        "| policy | trace | blocks | ours s | theirs s | faster | wanted | ours MiB | theirs MiB | memory | misses | theirs |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for c in cells:
+        (a, b), (m, n), (x, y) = c["seconds"], c["anonymous_bytes"], c["miss_ratio"]
+        wanted = f"{c['wanted']}" if c["wanted"] else ""
+        lost = c["ratio"] < (c["wanted"] or 1)
+        faster = f"**{c['ratio']:.2f}**" if lost else f"{c['ratio']:.2f}"
+        share = m / n
+        memory = f"**{share:.2f}**" if share > MEMORY_WANTED else f"{share:.2f}"
+        theirs = "" if y is None else f"{y:.4f}"
+        lines.append(
+            f"| {c['policy']} | {c['trace']} | {c['blocks']} | {a:.2f} | {b:.2f} | {faster} | {wanted} "
+            f"| {m / 2**20:.1f} | {n / 2**20:.1f} | {memory} | {x:.4f} | {theirs} |"
+        )
+    missed = [c for c in cells if c["wanted"] and c["ratio"] < c["wanted"]]
+    promised = [c for c in cells if c["wanted"]]
+    lines += ["", f"Bold: less than wanted. {len(promised) - len(missed)} of {len(promised)} promised ratios are reached."]
+    if about["failed"]:
+        lines += ["", "libCacheSim did not finish: " + "; ".join(about["failed"]) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """See the head of the file."""
+    args = options()
+    args.directory.mkdir(parents=True, exist_ok=True)
+    if not OURS.exists():
+        stop(f"{OURS} is not built: cargo build --release -p undercroft-lab --example sim_bench")
+    binary = args.peer or peer(args.directory)
+    files = traces(args.directory)
+    linked = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
+    cells, failed = [], []
+    for ours, theirs, wanted in POLICIES:
+        for trace, blocks in SIZES:
+            if trace not in files or not re.search(args.only, f"{ours} {trace} {blocks}"):
+                continue
+            output = str(args.directory / "cachesim.out")
+            peers = [binary, files[trace], "oracleGeneral", theirs, str(blocks), "--ignore-obj-size", "1"]
+            peers += ["--num-thread", "1", "--report-interval", "1000000000", "-o", output]
+            try:
+                cell = measure([OURS, "run", ours, str(blocks), files[trace]], peers, args.repetitions)
+            except RuntimeError as e:
+                failed.append(str(e) if "sim_bench" in str(e) else f"{theirs} on {trace} with {blocks} blocks")
+                say(f"{ours} {trace} {blocks}: {e}")
+                continue
+            cells.append({"policy": ours, "theirs": theirs, "trace": trace, "blocks": blocks, "wanted": wanted, **cell})
+            (a, b), (m, n), (x, y) = cell["seconds"], cell["anonymous_bytes"], cell["miss_ratio"]
+            say(
+                f"{ours:10} {trace:7} {blocks:7}: {a:.2f} s, theirs {b:.2f} s, {cell['ratio']:.2f} times as fast; "
+                f"{m / 2**20:.1f} of {n / 2**20:.1f} MiB; misses {x:.4f}, theirs {y}"
+            )
+    if not cells:
+        stop(f"no cell matches '{args.only}'")
+    found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+    about = {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": found[1] if found else platform.machine(),
+        "repetitions": args.repetitions,
+        "tcmalloc": "tcmalloc" in linked,
+        "failed": failed,
+    }
+    text = markdown(cells, about)
+    print(text)
+    if not args.no_save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "sim.json").write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n")
+        (RESULTS / "sim.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
