@@ -117,7 +117,7 @@ fn beside(profiler: &Path, blocks: &[u64], truth: &Curve, footprint: u64) -> std
     file.into_inner()?.sync_all()?;
     let first = footprint / 100;
     let range = format!("--size={first}B,{}B,100", first * 100);
-    let mut say = |name: &str, sample: &str, seeds: u64| -> std::io::Result<()> {
+    let say = |name: &str, sample: &str, seeds: u64| -> std::io::Result<()> {
         let (mut best, mut mean, mut most) = (f64::INFINITY, 0.0, 0.0f64);
         for seed in 1..=seeds {
             let before = children_time();

@@ -37,6 +37,6 @@ pub use partition::{Method, PartitionError, Tenant};
 pub use shards::{Sample, Shards};
 pub use stack::StackDistances;
 pub use talus::{Talus, talus};
-pub use undercroft_engine::Curve;
+pub use undercroft_engine::curve::{Curve, partitioned, shared};
 pub use working_set::{Window, WindowCounts, WorkingSet};
 pub use zipf::{COUNT_MIN, Popularity, ZipfFit};

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use undercroft_curves::partition::{divide, equal, misses, proportional};
-use undercroft_curves::{Curve, ExactLru, Method, Popularity, Requests, Tenant, Window, WorkingSet, talus};
+use undercroft_curves::{Curve, ExactLru, Method, Popularity, Requests, Tenant, Window, WorkingSet, shared, talus};
 use undercroft_trace::synth::Zipf;
 
 fn tenant(curve: Curve, floor: u64, ceiling: u64) -> Tenant {
@@ -164,7 +164,7 @@ fn tenants_in_one_queue_miss_what_footprints_say() {
     };
     let mixed: Vec<u64> = one.iter().zip(&other).flat_map(|(&a, &b)| [a, b]).collect();
     let truth = curve(&mixed);
-    let told = undercroft_engine::curve::shared(&[curve(&one), curve(&other)]);
+    let told = shared(&[curve(&one), curve(&other)]);
     for size in [1000, 5000, 20_000, 50_000] {
         let off = told.miss_ratio_at(size) - truth.miss_ratio_at(size);
         assert!(off.abs() < 0.01, "at {size}: off by {off:.4}");

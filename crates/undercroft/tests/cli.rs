@@ -568,7 +568,7 @@ fn what_curves_cannot_be_made_of_is_named() {
     let p = Place::new();
     two_loops(&p);
     fs::write(p.at("cut.u32le"), [1, 2, 3]).unwrap();
-    fs::write(p.at("empty.u32le"), []).unwrap();
+    fs::write(p.at("empty.u32le"), b"").unwrap();
     // the others are shown
     p.run(&["curve", "cut.u32le", "web.u32le", "none.lis"]).is(
         1,

@@ -12,6 +12,7 @@ pub mod curve;
 pub mod curve_args;
 pub mod curve_estimate;
 pub mod curve_input;
+mod curve_report;
 pub mod duplicates;
 pub mod ksm;
 pub mod manual;

@@ -4,10 +4,10 @@
 //! divided unless every trace could be read.
 
 use super::Failure;
-use super::curve::{quoted, table};
 use super::curve_args::{CurveMethod, PartitionArgs};
 use super::curve_estimate::Estimate;
 use super::curve_input::Input;
+use super::curve_report::{quoted, table};
 use super::output::{Out, complain};
 use crate::units::{Size, human_size};
 use rayon::prelude::*;
@@ -72,16 +72,12 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     let named = names(&args.traces)?;
     let bounds = bounds(args, &named)?;
     let input = Input::new(args.trace.format)?;
-    let read: Vec<Result<(Estimate, u64), String>> = named
+    let read: Vec<Result<Estimate, String>> = named
         .par_iter()
-        .map(|(_, path)| {
+        .map(|(_, path)| -> Result<Estimate, String> {
             let mut estimate = Estimate::new(args.by, PolicyKind::Lru, Requests::All, &[], &args.trace);
-            let mut requests = 0;
-            input.read(path, |batch| {
-                requests += batch.blocks.len() as u64;
-                estimate.observe(batch);
-            })?;
-            Ok((estimate, requests))
+            input.read(path, |batch| estimate.observe(batch))?;
+            Ok(estimate)
         })
         .collect();
     input.done();
@@ -90,7 +86,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     let mut footprints = vec![];
     for (((name, _), (floor, ceiling)), result) in named.iter().zip(bounds).zip(read) {
         match result {
-            Ok((estimate, _)) => {
+            Ok(estimate) => {
                 footprints.push(estimate.footprint().map_or(0, |f| f.0));
                 tenants.push(Tenant { name: name.clone(), curve: estimate.curve(), floor, ceiling });
             }
