@@ -21,7 +21,7 @@ use crate::table::{Table, Value};
 use crate::watch::Watch;
 use std::collections::BTreeMap;
 use undercroft_engine::HashKey;
-use undercroft_engine::curve::{Curve, Recency, bucket};
+use undercroft_engine::curve::{Curve, Recency, bucket, last_of};
 
 /// Positions of the spatial sample at first.
 const POSITIONS_MIN: u32 = 1 << 14;
@@ -142,24 +142,30 @@ impl Paired {
         let by_request = of_requests.footprints(self.requests(), requests / picked, buckets);
         let by_block = of_blocks.footprints(self.requests(), 1.0, buckets);
 
-        let judged = self.judge(|time| by_block.between(time));
-        let mut distances: Vec<(f64, u64)> = vec![];
+        let judged = self.judge(|time| by_block.typical(time));
+        let mut hits = vec![];
         for (&(time, between), &count) in &self.seen {
-            let average = by_request.between(time as usize);
-            let expected = by_block.between(time as usize);
-            let belief = judged.get(&(time as usize / BUCKETS_JUDGED)).copied().unwrap_or(0.0);
-            // of blocks counted in so small a sample chance makes 1 / expected, of which the belief is the rest
-            let belief = if expected > 0.0 { belief / (belief + (1.0 - self.rate) / expected + 1e-12) } else { 0.0 };
-            let ratio = if expected > 0.0 { middle(between as usize) / expected } else { 1.0 };
-            distances.push((average * (1.0 + belief * (ratio - 1.0)), count));
+            let (from, to) = by_request.between(time as usize);
+            let expected = by_block.typical(time as usize);
+            let factor = if expected > 0.0 {
+                let differ = judged.get(&(time as usize / BUCKETS_JUDGED)).copied().unwrap_or(0.0);
+                // counted in so small a sample of blocks, distances differ by 1 / expected by chance alone
+                let belief = differ / (differ + (1.0 - self.rate) / expected + 1e-12);
+                1.0 + belief * (middle(between as usize) / expected - 1.0)
+            } else {
+                1.0
+            };
+            spread(&mut hits, from * factor, to * factor, count as f64);
         }
-        distances.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut hits = 0;
-        let points = distances.into_iter().map(|(distance, count)| {
-            hits += count;
-            (distance.round() as u64 + 1, (1.0 - hits as f64 / picked) * requests)
-        });
-        Curve::new(requests, points.collect::<Vec<_>>())
+        let mut misses = requests;
+        let mut points = vec![];
+        for (at, hits) in hits.into_iter().enumerate().filter(|&(_, hits)| hits > 0.0) {
+            // level up to the bucket, and falling within it
+            points.push((at.checked_sub(1).map_or(0, last_of), misses));
+            misses = (misses - hits * requests / picked).max(0.0);
+            points.push((last_of(at), misses));
+        }
+        Curve::new(requests, points)
     }
 
     /// How much distances of about one reuse time differ, as a relative variance beyond chance, by doubling of the time.
@@ -181,5 +187,22 @@ impl Paired {
             + self.times.capacity() * size_of::<u64>()
             + self.watch.memory_bytes()
             + self.seen.len() * 2 * size_of::<((u32, u32), u64)>()
+    }
+}
+
+/// Adds requests whose distances are spread evenly from one to another to the hits by bucket of the size that they need,
+/// which is one more than the distance.
+fn spread(hits: &mut Vec<f64>, from: f64, to: f64, count: f64) {
+    let (first, last) = (bucket(from as u64 + 1), bucket(to as u64 + 1));
+    if last >= hits.len() {
+        hits.resize(last + 1, 0.0);
+    }
+    if first == last {
+        hits[first] += count;
+        return;
+    }
+    for (at, hits) in hits.iter_mut().enumerate().take(last + 1).skip(first) {
+        let (begin, end) = (last_of(at - 1) as f64, last_of(at) as f64);
+        *hits += count * (to.min(end) - from.max(begin)) / (to - from);
     }
 }

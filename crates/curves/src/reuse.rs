@@ -102,12 +102,17 @@ fn ends_after(w: f64, time: f64, n: f64) -> f64 {
 }
 
 impl Footprints {
-    /// Of what lies between two requests whose distance in time is in this bucket.
-    pub fn between(&self, bucket: usize) -> f64 {
-        let before = bucket.checked_sub(1).map_or(0.0, |b| self.at_end[b]);
-        let first = bucket.checked_sub(1).map_or(0, last_of) + 1;
+    /// Of what lies between two requests whose distance in time is in this bucket: from the shortest to the longest.
+    pub fn between(&self, bucket: usize) -> (f64, f64) {
+        let (end, before) = bucket.checked_sub(1).map_or((0, 0.0), |b| (last_of(b), self.at_end[b]));
         // a bucket of one time: exactly the requests before the last
-        if first >= last_of(bucket) { before } else { (before + self.at_end[bucket]) / 2.0 }
+        if end + 1 >= last_of(bucket) { (before, before) } else { (before, self.at_end[bucket]) }
+    }
+
+    /// The middle of that.
+    pub fn typical(&self, bucket: usize) -> f64 {
+        let (from, to) = self.between(bucket);
+        (from + to) / 2.0
     }
 
     /// Of stretches of as many requests as end each bucket.
@@ -152,7 +157,7 @@ mod tests {
         // popular blocks and rare ones, up to stretches that are almost the whole trace
         verify(|_, r| (r % 900).min(r / 7 % 900), &[1, 2, 5, 40, 100, 200, 500, 1000, 2000, 3000, 3600], 0.02);
         // halves that ask for other blocks: near the ends of the trace places matter, and they are not known
-        let halves = |i, r| if i < 2000 { (r % 300).min(r / 7 % 300) } else { 200 + r % 500 };
+        let halves = |i: u64, r: u64| if i < 2000 { (r % 300).min(r / 7 % 300) } else { 200 + r % 500 };
         verify(halves, &[1, 2, 5, 40, 100, 200, 500, 1000], 0.04);
     }
 }
