@@ -38,13 +38,13 @@ impl HashKey {
     }
 
     /// Another key, unrelated for all practical purposes, for a structure beside the one that uses this.
-    pub(crate) fn derived(&self) -> Self {
+    pub fn derived(&self) -> Self {
         Self::from_seed(self.0[0] ^ self.0[2].rotate_left(32))
     }
 
     /// The hash of a block number: two folded multiplications with secret factors (the mixing step of wyhash).
     #[inline]
-    pub(crate) fn hash(&self, key: u64) -> u64 {
+    pub fn hash(&self, key: u64) -> u64 {
         let fold = |a: u64, b: u64| {
             let product = u128::from(a) * u128::from(b);
             (product as u64) ^ ((product >> 64) as u64)

@@ -99,7 +99,7 @@ impl Controller for Donor {
             }
             // at a share by weight, as far as the curve knows; a flat one knows nothing
             let known = child.curve.points().len() > 1;
-            state.seen.push_back((requests, if known { child.curve.at(equal[i]) } else { misses as f64 }));
+            state.seen.push_back((requests, if known { child.curve.misses_at(equal[i]) } else { misses as f64 }));
             let marks = state.given.unwrap_or_else(|| Thresholds::learned(state.seen.iter().copied()));
             let used = shares[i].min(child.seen.distinct);
             remaining[i] = shares[i] - used;

@@ -4,10 +4,10 @@
 //! Invariant: after each interval the targets of the disks sum to at most what the host has, and differ from those before by
 //! what the events tell.
 
-use super::curve::MissCurve;
 use super::event::{Event, Events, Goal, Party};
-use super::view::{ChildView, Telemetry};
+use super::view::{Activity, ChildView};
 use super::{Controller, Donor, Fixed, Guarded, Paper, Target, Utility};
+use crate::curve::{Curve, partitioned_by_weight};
 use crate::shares::{BLOCKS_MAX, Growth, Level, NodeId, Share, Tree};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -92,17 +92,17 @@ pub struct Leaf<'a> {
     /// Blocks that it takes whatever it keeps, for operations under way: never lent. At most its ceiling.
     pub least: u64,
     /// What happened in the interval.
-    pub seen: Telemetry,
-    /// Its misses by size, as sampled; `None`: nothing is known yet, and it is taken to want all it can get if it was used.
-    pub curve: Option<&'a MissCurve>,
+    pub seen: Activity,
+    /// Its misses by size, as sampled, that fall (see [`Curve::falling`]); `None`: nothing is known yet, and it is taken to want all it can get if it was used.
+    pub curve: Option<&'a Curve>,
 }
 
 /// What is known of a node for this interval.
 #[derive(Clone, Debug)]
 struct Known {
     held: u64,
-    seen: Telemetry,
-    curve: MissCurve,
+    seen: Activity,
+    curve: Curve,
     floor: u64,
     room: u64,
 }
@@ -185,7 +185,7 @@ impl Governor {
     pub fn interval(&mut self, tree: &Tree, leaves: &[Leaf<'_>]) -> Vec<(NodeId, u64)> {
         self.forget(tree);
         let told: BTreeMap<NodeId, &Leaf<'_>> = leaves.iter().map(|leaf| (leaf.node, leaf)).collect();
-        let curves: BTreeMap<NodeId, MissCurve> =
+        let curves: BTreeMap<NodeId, Curve> =
             tree.leaves().into_iter().map(|id| (id, worth(tree, id, told.get(&id).copied()))).collect();
         let division = tree.divide(|id| demand(tree, id, told.get(&id).copied(), &curves[&id]));
         let entitled_demand = |id: NodeId| division.get(id);
@@ -309,21 +309,20 @@ fn growth(tree: &Tree, id: NodeId) -> Growth {
 
 /// What blocks save a disk in an interval like the past one: the shape of its curve, which may remember more than that
 /// interval, at the past one's rate; without the misses that read-ahead foresaw, and flat where a hint says so.
-fn worth(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>) -> MissCurve {
-    let Some(leaf) = leaf else { return MissCurve::flat(0.0) };
+fn worth(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>) -> Curve {
+    let Some(leaf) = leaf else { return Curve::flat(0.0) };
     let waited = if leaf.seen.misses == 0 { 1.0 } else { leaf.seen.waited() as f64 / leaf.seen.misses as f64 };
-    let Some(curve) = leaf.curve else { return MissCurve::flat(leaf.seen.waited() as f64) };
-    // without a block everything is missed
-    let all = curve.at(0);
-    let curve = curve.scaled(if all > 0.0 { waited * leaf.seen.requests as f64 / all } else { 0.0 });
+    let Some(curve) = leaf.curve else { return Curve::flat(leaf.seen.waited() as f64) };
+    let curve =
+        if curve.requests() > 0.0 { curve.scaled_to(waited * leaf.seen.requests as f64) } else { Curve::flat(0.0) };
     match growth(tree, id) {
         Growth::ByUtility | Growth::Entitled => curve,
-        Growth::Floor | Growth::Nothing => MissCurve::flat(curve.at(leaf.held)),
+        Growth::Floor | Growth::Nothing => Curve::flat(curve.misses_at(leaf.held)),
     }
 }
 
 /// What a disk could use.
-fn demand(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, worth: &MissCurve) -> u64 {
+fn demand(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, worth: &Curve) -> u64 {
     let floor = tree.node(id).expect("listed by the tree").settings().floor;
     let used = leaf.is_some_and(|l| l.seen.requests > 0);
     let wanted = match growth(tree, id) {
@@ -346,7 +345,7 @@ fn demand(tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, worth: &MissCurve) -
 fn know(
     tree: &Tree,
     told: &BTreeMap<NodeId, &Leaf<'_>>,
-    mut curves: BTreeMap<NodeId, MissCurve>,
+    mut curves: BTreeMap<NodeId, Curve>,
     share: &dyn Fn(NodeId) -> Share,
 ) -> BTreeMap<NodeId, Known> {
     let mut known: BTreeMap<NodeId, Known> = BTreeMap::new();
@@ -354,7 +353,7 @@ fn know(
         let node = tree.node(id).expect("listed by the tree");
         let (settings, Share { entitled, room, .. }) = (node.settings(), share(id));
         let found = if node.level() == Level::Disk {
-            let (held, seen) = told.get(&id).map_or((0, Telemetry::default()), |l| (l.held, l.seen));
+            let (held, seen) = told.get(&id).map_or((0, Activity::default()), |l| (l.held, l.seen));
             let curve = curves.remove(&id).expect("every disk has one");
             let (floor, room) = match settings.hint.growth() {
                 Growth::Nothing => (0, 0),
@@ -374,8 +373,8 @@ fn know(
             let room = room.min(sum(&|k| k.room));
             Known {
                 held: sum(&|k| k.held),
-                seen: below.iter().fold(Telemetry::default(), |sum, (_, k)| sum.plus(&k.seen)),
-                curve: MissCurve::merged(below.iter().map(|(weight, k)| (*weight, &k.curve))),
+                seen: below.iter().fold(Activity::default(), |sum, (_, k)| sum.plus(&k.seen)),
+                curve: partitioned_by_weight(below.iter().map(|(weight, k)| (*weight, &k.curve))),
                 floor: settings.floor.max(sum(&|k| k.floor).min(entitled)).min(room),
                 room,
             }

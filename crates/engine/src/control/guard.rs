@@ -46,9 +46,9 @@ struct Shadow {
 /// One interval of a part that is `full` and may have `target`: its misses, and how full it is afterwards.
 fn interval(child: &ChildView<'_>, full: f64, target: u64) -> (f64, f64) {
     let begin = full.min(target as f64);
-    let first = child.curve.at(begin as u64);
+    let first = child.curve.misses_at(begin as u64);
     let end = (begin + first).min(target as f64);
-    ((first + child.curve.at(end as u64)) / 2.0, end)
+    ((first + child.curve.misses_at(end as u64)) / 2.0, end)
 }
 
 impl<C: Controller> Guarded<C> {
@@ -102,7 +102,7 @@ impl<C: Controller> Controller for Guarded<C> {
                 let mut view = child.clone();
                 if child.now != shadow.target {
                     (view.now, view.held) = (shadow.target, shadow.full as u64);
-                    let misses = child.curve.at(shadow.full as u64) as u64 + child.seen.read_ahead_hits;
+                    let misses = child.curve.misses_at(shadow.full as u64) as u64 + child.seen.read_ahead_hits;
                     view.seen.misses = misses.min(child.seen.requests);
                 }
                 view

@@ -5,7 +5,6 @@
 //! Invariant: targets of the children sum to at most what their parent has, floors and ceilings hold, and every difference
 //! between two targets is told by events with their reasons.
 
-mod curve;
 mod donor;
 mod event;
 mod fixed;
@@ -20,7 +19,6 @@ mod tests;
 mod utility;
 mod view;
 
-pub use curve::MissCurve;
 pub use donor::{Donor, Thresholds};
 pub use event::{Event, Events, Goal, Party, Reason};
 pub use fixed::Fixed;
@@ -31,7 +29,7 @@ pub use mover::{Mover, Position};
 pub use paper::{MISS_DELAY, Paper, expand_file};
 pub use target::Target;
 pub use utility::{Utility, UtilitySettings};
-pub use view::{ChildView, Move, Telemetry, Verdict};
+pub use view::{Activity, ChildView, Move, Verdict};
 
 /// Divides one node's share. One object per node, so it may remember.
 pub trait Controller: Send {

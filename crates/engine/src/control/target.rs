@@ -14,7 +14,7 @@
 use super::Controller;
 use super::event::{Goal, Reason};
 use super::utility::best;
-use super::view::{ChildView, Move, Telemetry, Verdict};
+use super::view::{Activity, ChildView, Move, Verdict};
 use crate::shares::{Claim, NodeId, fill};
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct Target {
 }
 
 /// The miss ratio at which the goal is reached; `None`: the misses are not what keeps it from being reached.
-fn miss_ratio_for(goal: Goal, seen: &Telemetry) -> Option<f64> {
+fn miss_ratio_for(goal: Goal, seen: &Activity) -> Option<f64> {
     let ratio = match goal {
         Goal::HitRatio(hit) => 1.0 - hit,
         Goal::P99LatencyUs(_) if seen.slow_misses <= 0.0 => 1.0,
@@ -65,7 +65,7 @@ impl Target {
         let settled = child.now > 0 && child.held.abs_diff(child.now) <= child.now / 50;
         let stretch = self.stretches.entry(child.node).or_insert(1.0);
         if settled {
-            let (missed, told) = (seen.waited() as f64, child.curve.at(child.held));
+            let (missed, told) = (seen.waited() as f64, child.curve.misses_at(child.held));
             let off = if (missed - told).abs() <= seen.requests as f64 * EQUAL {
                 1.0
             } else {
@@ -137,7 +137,7 @@ impl Controller for Target {
             let saved = |i: usize| {
                 let all = ends[i].abs_diff(children[i].now);
                 let c = &children[i].curve;
-                (c.at(children[i].now) - c.at(ends[i])).abs() * blocks as f64 / all as f64
+                (c.misses_at(children[i].now) - c.misses_at(ends[i])).abs() * blocks as f64 / all as f64
             };
             match (to.and_then(reason), to) {
                 (Some(reason), _) => reason,

@@ -1,6 +1,7 @@
 //! The controllers: what holds for all of them on anything, and what each says of itself in small cases.
 
 use super::*;
+use crate::curve::Curve;
 use crate::shares::{Hint, Level, NodeId, Settings, Tree};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ impl Bench {
     }
 
     /// One interval; targets of the disks in the order of `new`.
-    fn interval(&mut self, seen: &[(Telemetry, MissCurve)]) -> Vec<u64> {
+    fn interval(&mut self, seen: &[(Activity, Curve)]) -> Vec<u64> {
         let held: Vec<u64> = self.disks.iter().map(|&d| self.governor.target(d)).collect();
         let leaves: Vec<Leaf<'_>> = (0..seen.len())
             .map(|i| Leaf { node: self.disks[i], held: held[i], least: 0, seen: seen[i].0, curve: Some(&seen[i].1) })
@@ -50,12 +51,12 @@ fn hinted(hint: Hint) -> Settings {
 }
 
 /// An interval of `requests`, of which all are missed without a block and `unavoidable` with `enough` blocks.
-fn even(requests: u64, enough: u64, unavoidable: u64) -> (Telemetry, MissCurve) {
-    let curve = MissCurve::new([(0, requests as f64), (enough, unavoidable as f64)]);
-    (Telemetry { requests, misses: unavoidable, distinct: enough, ..Telemetry::default() }, curve)
+fn even(requests: u64, enough: u64, unavoidable: u64) -> (Activity, Curve) {
+    let curve = Curve::falling([(0, requests as f64), (enough, unavoidable as f64)]);
+    (Activity { requests, misses: unavoidable, distinct: enough, ..Activity::default() }, curve)
 }
 
-const IDLE: fn() -> (Telemetry, MissCurve) = || (Telemetry::default(), MissCurve::flat(0.0));
+const IDLE: fn() -> (Activity, Curve) = || (Activity::default(), Curve::flat(0.0));
 
 fn unguarded() -> Utility {
     Utility::default()
@@ -107,10 +108,10 @@ proptest! {
             if n == 3 {
                 tree.set_total(total / 2);
             }
-            let told: Vec<(NodeId, Telemetry, MissCurve)> = leaves.iter().zip(interval).map(|(&node, (requests, misses, distinct, points))| {
+            let told: Vec<(NodeId, Activity, Curve)> = leaves.iter().zip(interval).map(|(&node, (requests, misses, distinct, points))| {
                 let misses = *misses.min(requests);
-                let seen = Telemetry { requests: *requests, misses, read_ahead_hits: misses / 3, distinct: *distinct, hit_us: 20.0, miss_us: 500.0, iops: 1000.0, slow_misses: 0.5 };
-                (node, seen, MissCurve::new(points.iter().map(|&(s, m)| (s, f64::from(m)))))
+                let seen = Activity { requests: *requests, misses, read_ahead_hits: misses / 3, distinct: *distinct, hit_us: 20.0, miss_us: 500.0, iops: 1000.0, slow_misses: 0.5 };
+                (node, seen, Curve::falling(points.iter().map(|&(s, m)| (s, f64::from(m)))))
             }).collect();
             let leaves: Vec<Leaf<'_>> = told.iter().map(|(node, seen, curve)| Leaf { node: *node, held: before.get(node).copied().unwrap_or(0), least: 0, seen: *seen, curve: Some(curve) }).collect();
             let targets = governor.interval(&tree, &leaves);
@@ -127,8 +128,8 @@ proptest! {
                 for (leaf, (node, seen, curve)) in leaves.iter().zip(&told) {
                     let Ok(in_tree) = tree.node(leaf.node) else { continue };
                     let settings = in_tree.settings();
-                    let wants = seen.requests > 0 && curve.at(0) > 0.0 && settings.hint == Hint::Normal;
-                    if wants && curve.at(settings.floor) > curve.at(u64::MAX) * 1.01 + 1.0 {
+                    let wants = seen.requests > 0 && curve.misses_at(0) > 0.0 && settings.hint == Hint::Normal;
+                    if wants && curve.misses_at(settings.floor) > curve.misses_at(u64::MAX) * 1.01 + 1.0 {
                         prop_assert!(governor.target(*node) >= settings.floor, "floor of {}: {}", in_tree.name(), governor.target(*node));
                     }
                 }
@@ -250,9 +251,9 @@ fn the_guard_lets_nobody_move_before_it_would_have_paid() {
 fn donor_follows_the_rules_one_by_one() {
     let marks = Thresholds { requests: 750.0, misses: 75.0 };
     let seen = |requests, misses, distinct| {
-        (Telemetry { requests, misses, distinct, ..Telemetry::default() }, MissCurve::flat(misses as f64))
+        (Activity { requests, misses, distinct, ..Activity::default() }, Curve::flat(misses as f64))
     };
-    let run = |rounds, third: (Telemetry, MissCurve)| {
+    let run = |rounds, third: (Activity, Curve)| {
         let bench = Bench::new(4800, &[("a", weighing(100)), ("b", weighing(100)), ("c", weighing(100))]);
         let mut donor = Donor::new(rounds);
         bench.disks.iter().for_each(|&d| donor.set_thresholds(d, marks));
@@ -279,7 +280,7 @@ fn donor_follows_the_rules_one_by_one() {
 #[test]
 fn donor_lets_a_hot_child_borrow_after_two_intervals_and_leaves_a_donor_its_floor() {
     let seen = |requests, misses, distinct| {
-        (Telemetry { requests, misses, distinct, ..Telemetry::default() }, MissCurve::flat(misses as f64))
+        (Activity { requests, misses, distinct, ..Activity::default() }, Curve::flat(misses as f64))
     };
     let floor = Settings { floor: 1450, ..Settings::default() };
     let bench = Bench::new(3200, &[("a", weighing(100)), ("b", floor)]);
@@ -305,7 +306,7 @@ fn a_goal_gets_what_it_takes_and_the_rest_saves_misses_elsewhere() {
     let mut bench = Bench::new(1000, &[("a", weighing(100)), ("b", weighing(100))]).with(Target::default());
     bench.governor.set_goal(bench.disks[0], Some(Goal::HitRatio(0.8)));
     // 1000 requests, all saved by 500 blocks: 400 save 80 %
-    let seen = || [(Telemetry { misses: 200, ..even(1000, 500, 0).0 }, even(1000, 500, 0).1), even(500, 5000, 0)];
+    let seen = || [(Activity { misses: 200, ..even(1000, 500, 0).0 }, even(1000, 500, 0).1), even(500, 5000, 0)];
     bench.interval(&seen());
     assert_eq!(bench.interval(&seen()), [400, 600]);
     assert!(!bench.last_events().iter().any(|e| e.contains("out of reach")));
@@ -320,8 +321,8 @@ fn a_curve_that_is_wrong_is_found_out() {
         // the curve promises that 500 blocks are enough; it takes 1000
         let misses = 1000 - size.min(1000);
         let (seen, curve) = even(1000, 500, 0);
-        let curve = MissCurve::new(curve.points().iter().copied().chain([(1500, 0.0)]));
-        size = bench.interval(&[(Telemetry { misses, ..seen }, curve), IDLE()])[0];
+        let curve = Curve::falling(curve.points().iter().copied().chain([(1500, 0.0)]));
+        size = bench.interval(&[(Activity { misses, ..seen }, curve), IDLE()])[0];
     }
     assert!((760..=840).contains(&size), "{size} blocks for a hit ratio of 80 %, which takes 800");
 }
@@ -353,25 +354,25 @@ fn goals_that_do_not_fit_get_their_parts_by_weight_and_are_told_what_they_take()
 
 #[test]
 fn latency_and_rate_become_the_sizes_that_they_take() {
-    let size = |goal, seen: Telemetry| {
+    let size = |goal, seen: Activity| {
         let mut bench = Bench::new(2000, &[("a", weighing(100)), ("b", weighing(100))]).with(Target::default());
         bench.governor.set_goal(bench.disks[0], Some(goal));
         // a thousand blocks save all of a thousand misses, so a block saves a tenth of a percent
-        let curve = MissCurve::new([(0, 1000.0), (1000, 0.0)]);
+        let curve = Curve::falling([(0, 1000.0), (1000, 0.0)]);
         bench.interval(&[(seen, curve), even(10, 2000, 0)])[0]
     };
-    let seen = Telemetry {
+    let seen = Activity {
         requests: 1000,
         misses: 1000,
         hit_us: 20.0,
         miss_us: 520.0,
         iops: 1923.0,
         slow_misses: 0.1,
-        ..Telemetry::default()
+        ..Activity::default()
     };
     // a tenth of the misses is too slow: a tenth of the requests may miss
     assert_eq!(size(Goal::P99LatencyUs(600.0), seen), 900);
-    assert_eq!(size(Goal::P99LatencyUs(600.0), Telemetry { slow_misses: 0.0, ..seen }), 0);
+    assert_eq!(size(Goal::P99LatencyUs(600.0), Activity { slow_misses: 0.0, ..seen }), 0);
     // 1923 per second at 520 us: one in flight; 5000 per second take 200 us each, 180 of 500 above a hit: 36 % misses
     assert!(size(Goal::Iops(5000.0), seen).abs_diff(640) <= 1, "{}", size(Goal::Iops(5000.0), seen));
 }
@@ -392,12 +393,8 @@ fn the_reaper_takes_from_the_idle_first_and_a_sequential_disk_does_not_grow() {
         Bench::new(4800, &[("busy", weighing(100)), ("idle", weighing(100)), ("sequential", weighing(100))])
             .with(Paper::default());
     let hitting = || even(2000, 4000, 100);
-    let foreseen = || {
-        (
-            Telemetry { requests: 2000, misses: 2000, read_ahead_hits: 1990, ..Telemetry::default() },
-            MissCurve::flat(0.0),
-        )
-    };
+    let foreseen =
+        || (Activity { requests: 2000, misses: 2000, read_ahead_hits: 1990, ..Activity::default() }, Curve::flat(0.0));
     // until busy and idle have filled the cache between them
     for _ in 0..10 {
         bench.interval(&[hitting(), hitting(), foreseen()]);
@@ -433,7 +430,7 @@ fn the_reaper_takes_first_from_what_was_idle_longest() {
 fn misses_that_read_ahead_foresaw_are_worth_nothing() {
     let mut bench = Bench::new(1000, &[("a", weighing(100)), ("b", weighing(100))]).with(unguarded());
     let (seen, curve) = even(3000, 1000, 0);
-    let foreseen = Telemetry { misses: 3000, read_ahead_hits: 3000, ..seen };
+    let foreseen = Activity { misses: 3000, read_ahead_hits: 3000, ..seen };
     let targets = bench.interval(&[(foreseen, curve), even(1000, 1000, 0)]);
     assert!(targets[1] > 900, "{targets:?}");
 }
@@ -441,7 +438,7 @@ fn misses_that_read_ahead_foresaw_are_worth_nothing() {
 #[test]
 fn hints_decide_about_growth() {
     let seen = || even(1000, 1000, 0);
-    let share = |hint: Hint, seen: (Telemetry, MissCurve)| {
+    let share = |hint: Hint, seen: (Activity, Curve)| {
         let mut bench = Bench::new(1000, &[("a", hinted(hint)), ("b", weighing(100))]).with(unguarded());
         bench.interval(&[even(500, 1000, 0), even(500, 1000, 0)]);
         bench.interval(&[seen.clone(), even(500, 1000, 0)]);

@@ -60,7 +60,7 @@ impl Utility {
 
 /// The weighted misses of the children with these sizes.
 fn misses(children: &[ChildView<'_>], sizes: &[u64]) -> f64 {
-    children.iter().zip(sizes).map(|(c, &size)| f64::from(c.weight) * c.curve.at(size)).sum()
+    children.iter().zip(sizes).map(|(c, &size)| f64::from(c.weight) * c.curve.misses_at(size)).sum()
 }
 
 /// Where blocks save most; nobody below `kept`. What visibly saves nobody anything goes by weight and by the misses that are
@@ -73,7 +73,7 @@ pub(super) fn best(total: u64, children: &[ChildView<'_>], kept: &[u64]) -> Vec<
         .collect();
     let sizes = lookahead(total, &parties);
     let left: Vec<f64> =
-        children.iter().zip(&sizes).map(|(c, &size)| f64::from(c.weight) * (1.0 + c.curve.at(size))).collect();
+        children.iter().zip(&sizes).map(|(c, &size)| f64::from(c.weight) * (1.0 + c.curve.misses_at(size))).collect();
     let most = left.iter().copied().fold(1.0, f64::max);
     let claims: Vec<Claim> = children
         .iter()
@@ -115,7 +115,7 @@ fn why(children: &[ChildView<'_>], targets: &[u64], from: Option<usize>, to: Opt
     // of what all blocks together save or cost the child, the part of these
     let part = |i: usize| {
         let (child, all) = (&children[i], targets[i].abs_diff(children[i].now));
-        (child.curve.at(child.now) - child.curve.at(targets[i])).abs() * blocks as f64 / all as f64
+        (child.curve.misses_at(child.now) - child.curve.misses_at(targets[i])).abs() * blocks as f64 / all as f64
     };
     let Some(to) = to else { return Reason::Fitted };
     Reason::Gain { saves: part(to), costs: from.map_or(0.0, part) }

@@ -3,14 +3,15 @@
 //! Owns the shapes and the arithmetic every controller needs: fitting wishes into floors, ceilings and the whole, and
 //! pairing givers with takers. Never decides who deserves what.
 
-use super::curve::MissCurve;
 use super::event::{Goal, Reason};
+use crate::curve::{Curve, Telemetry};
 use crate::shares::{Claim, Hint, NodeId, fill};
 use std::sync::Arc;
 
-/// What happened in one interval.
+/// What happened in one interval, as a controller sees it: the counts of a leaf's meter, or of several together, and what
+/// only those who serve requests can know, their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Telemetry {
+pub struct Activity {
     /// Blocks asked for.
     pub requests: u64,
     /// Blocks that were not in the cache for having been kept: those that read-ahead had fetched count here too.
@@ -29,7 +30,20 @@ pub struct Telemetry {
     pub slow_misses: f64,
 }
 
-impl Telemetry {
+impl From<&Telemetry> for Activity {
+    /// What a meter counted; no times. To a controller a hit by read-ahead alone is a miss that nobody waited for.
+    fn from(seen: &Telemetry) -> Self {
+        Self {
+            requests: seen.requests,
+            misses: seen.misses + seen.ahead,
+            read_ahead_hits: seen.ahead,
+            distinct: seen.distinct,
+            ..Self::default()
+        }
+    }
+}
+
+impl Activity {
     /// Misses that the disk had to serve while somebody waited.
     pub fn waited(&self) -> u64 {
         self.misses.saturating_sub(self.read_ahead_hits)
@@ -80,9 +94,9 @@ pub struct ChildView<'a> {
     /// What it held when the interval ended.
     pub held: u64,
     /// What happened.
-    pub seen: Telemetry,
+    pub seen: Activity,
     /// Misses that somebody would have waited for as a function of size.
-    pub curve: &'a MissCurve,
+    pub curve: &'a Curve,
     /// What it is to reach; looked at by [`super::Target`] only.
     pub goal: Option<Goal>,
 }

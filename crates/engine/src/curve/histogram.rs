@@ -51,8 +51,8 @@ pub(super) struct Histogram {
     weights: Vec<Weight>,
 }
 
-/// The bucket of a size.
-fn bucket(size: u64) -> usize {
+/// The number of the bucket of a size. Sizes below 128 have a bucket each; above, a bucket is narrower than 1/64 of them.
+pub fn bucket(size: u64) -> usize {
     if size < LINEAR {
         return size as usize;
     }
@@ -61,7 +61,7 @@ fn bucket(size: u64) -> usize {
 }
 
 /// The largest size in a bucket.
-fn last_of(bucket: usize) -> u64 {
+pub fn last_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < LINEAR {
         return bucket;

@@ -14,13 +14,15 @@ mod filter;
 mod histogram;
 mod lru;
 mod meter;
-mod points;
+pub(crate) mod points;
 mod policy;
 mod recency;
 mod tenants;
 
+pub use histogram::{bucket, last_of};
 pub use lru::{LruCurve, LruCurveOptions};
 pub use meter::{Meter, MeterOptions, Served, Telemetry};
 pub use points::Curve;
 pub use policy::{PolicyCurve, PolicyCurveOptions, sizes_around};
-pub use tenants::{best_partition, partitioned, shared};
+pub use recency::Recency;
+pub use tenants::{best_partition, partitioned, partitioned_by_weight, shared};

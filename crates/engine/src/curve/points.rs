@@ -1,13 +1,16 @@
 //! A miss curve: misses by size of the cache.
 //!
-//! Owns points and the arithmetic on one curve. Never knows where the points come from.
-//! Invariant: sizes rise strictly and begin with 0, where every request misses; misses are finite and within
+//! Owns points and the arithmetic on one curve. Never knows where the points come from, nor who decides by it.
+//! Invariant: sizes rise strictly and begin with 0, where every request that counts misses; misses are finite and within
 //! 0..=requests.
+
+/// What part of all that size can save may be missing for a size to count as enough.
+const ENOUGH: f64 = 0.001;
 
 /// Misses as a function of a cache's size in blocks: straight lines between points, level after the last one.
 ///
 /// It need not fall everywhere: some policies miss more with more space, and estimates err. Who needs a curve that
-/// falls and flattens takes [`Curve::convex_hull`].
+/// falls and flattens takes [`Curve::convex_hull`], or makes it with [`Curve::falling`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Size in blocks and misses.
@@ -34,6 +37,34 @@ impl Curve {
             }
         }
         Self { points }
+    }
+
+    /// The curve through points of (size in blocks, misses), in any order, that falls wherever it does not stand: of points
+    /// with one size the lowest counts, and misses that rise with size, as those of samples may, are flattened to the least so
+    /// far. Points that say nothing (misses that are negative or no number) are dropped. Below the first size as at it.
+    pub fn falling(points: impl IntoIterator<Item = (u64, f64)>) -> Self {
+        let mut points: Vec<(u64, f64)> = points.into_iter().filter(|p| p.1.is_finite() && p.1 >= 0.0).collect();
+        points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        points.dedup_by_key(|p| p.0);
+        match points.first() {
+            None => points.push((0, 0.0)),
+            Some(&(0, _)) => {}
+            Some(&(_, misses)) => points.insert(0, (0, misses)),
+        }
+        let mut least = f64::INFINITY;
+        for point in &mut points {
+            least = least.min(point.1);
+            point.1 = least;
+        }
+        Self { points }
+    }
+
+    /// The same misses at every size: of requests that no space makes hits.
+    ///
+    /// # Panics
+    /// If `misses` is negative or not finite.
+    pub fn flat(misses: f64) -> Self {
+        Self::new(misses, [])
     }
 
     /// The points: size in blocks, rising strictly from 0, and misses.
@@ -134,17 +165,32 @@ impl Curve {
         }
     }
 
+    /// The smallest size with at most `misses`, rounded up to a whole block; `None` if no size does it.
+    pub fn size_for(&self, misses: f64) -> Option<u64> {
+        let at = self.points.iter().position(|&(_, there)| there <= misses)?;
+        if at == 0 {
+            return Some(0);
+        }
+        // high > misses >= low
+        let ((from, high), (to, low)) = (self.points[at - 1], self.points[at]);
+        Some((from + ((to - from) as f64 * ((high - misses) / (high - low))).ceil() as u64).min(to))
+    }
+
     /// The working-set size: the smallest size whose misses exceed those that no size avoids by at most `slack` of
     /// all requests. What no size avoids is the lowest point of the curve.
     pub fn working_set(&self, slack: f64) -> u64 {
-        let least = self.points.iter().fold(f64::INFINITY, |least, &(_, misses)| least.min(misses));
-        let enough = least + slack.max(0.0) * self.requests();
-        let at = self.points.iter().position(|&(_, misses)| misses <= enough).expect("the lowest point is enough");
-        if at == 0 {
-            return 0;
-        }
-        let ((from, high), (to, low)) = (self.points[at - 1], self.points[at]);
-        from + ((to - from) as f64 * ((high - enough) / (high - low))).ceil() as u64
+        self.size_for(self.least() + slack.max(0.0) * self.requests()).expect("the lowest point is enough")
+    }
+
+    /// The smallest size that saves all that any size saves, but for a thousandth of it: what a cache could use.
+    pub fn enough(&self) -> u64 {
+        let least = self.least();
+        self.size_for(least + (self.requests() - least) * ENOUGH).unwrap_or(0)
+    }
+
+    /// The lowest point: the misses that no size avoids.
+    fn least(&self) -> f64 {
+        self.points.iter().fold(f64::INFINITY, |least, &(_, misses)| least.min(misses))
     }
 
     /// Bytes of memory held.
@@ -154,17 +200,22 @@ impl Curve {
 }
 
 /// Misses per block from one point to a later one.
-pub(super) fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
+pub(crate) fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
     (to.1 - from.1) / (to.0 - from.0) as f64
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
     pub(in crate::curve) fn any_curve() -> impl Strategy<Value = Curve> {
         (0.0..1e6, prop::collection::vec((0u64..10_000, 0.0..1e6), 0..20)).prop_map(|(n, points)| Curve::new(n, points))
+    }
+
+    pub(crate) fn falling_curve() -> impl Strategy<Value = Curve> {
+        prop::collection::vec((0u64..1000, 0u32..1000), 0..20)
+            .prop_map(|points| Curve::falling(points.into_iter().map(|(s, m)| (s, f64::from(m)))))
     }
 
     #[test]
@@ -206,7 +257,45 @@ pub(super) mod tests {
         assert_eq!(curve.working_set(1.0), 0);
     }
 
+    #[test]
+    fn points_that_say_nothing_do_no_harm() {
+        let curve = Curve::falling([(10, 5.0), (5, f64::NAN), (20, 7.0), (30, -1.0), (10, 6.0)]);
+        assert_eq!(curve.points(), [(0, 5.0), (10, 5.0), (20, 5.0)]);
+        assert_eq!(Curve::falling([]).misses_at(17), 0.0);
+    }
+
+    #[test]
+    fn enough_is_where_more_would_not_matter() {
+        let curve = Curve::falling([(0, 1000.0), (500, 0.5), (10_000, 0.0)]);
+        assert_eq!(curve.enough(), 500);
+        assert_eq!(Curve::flat(7.0).enough(), 0);
+    }
+
     proptest! {
+        #[test]
+        fn the_size_for_some_misses_is_the_smallest(curve in falling_curve(), misses in 0u32..1000) {
+            let misses = f64::from(misses);
+            match curve.size_for(misses) {
+                Some(size) => {
+                    prop_assert!(curve.misses_at(size) <= misses + 1e-6);
+                    prop_assert!(size == 0 || curve.misses_at(size - 1) > misses - 1e-6);
+                }
+                None => prop_assert!(curve.misses_at(u64::MAX) > misses),
+            }
+        }
+
+        #[test]
+        fn the_hull_of_a_falling_curve_begins_and_ends_as_it_does(curve in falling_curve()) {
+            let hull = curve.convex_hull();
+            for size in 0..1000 {
+                prop_assert!(hull.misses_at(size) <= curve.misses_at(size) + 1e-9);
+                let around = hull.misses_at(size) + hull.misses_at(size + 2);
+                prop_assert!(2.0 * hull.misses_at(size + 1) <= around + 1e-9);
+            }
+            prop_assert_eq!(hull.misses_at(0), curve.misses_at(0));
+            prop_assert_eq!(hull.misses_at(1000), curve.misses_at(1000));
+        }
+
         #[test]
         fn the_hull_is_convex_falls_and_is_the_highest_below(curve in any_curve()) {
             let hull = curve.convex_hull();

@@ -1,19 +1,32 @@
 //! Curves of several tenants in one: under the best division of the space, and in one LRU queue.
 //!
-//! Owns the ways to combine. Never decides a share: a controller has floors and damping besides.
+//! Owns the ways to combine, for the samplers and for the controllers. Never decides a share: a controller has floors and damping besides.
 //! Invariant: no tenants make the curve of no requests; the order of tenants changes nothing but rounding and ties.
 
 use super::points::{Curve, slope};
 
-/// The segments of all tenants' convex hulls, the steepest first: tenant, blocks, misses per block (negative).
-fn segments(tenants: &[Curve]) -> Vec<(usize, u64, f64)> {
+/// A piece of a tenant's convex hull.
+struct Segment {
+    tenant: usize,
+    blocks: u64,
+    /// Misses per block, negative.
+    slope: f64,
+    /// The same in misses as they weigh.
+    weighed: f64,
+}
+
+/// The segments of all tenants' convex hulls, the steepest (as misses weigh) first.
+fn segments<'a>(tenants: impl IntoIterator<Item = (u32, &'a Curve)>) -> Vec<Segment> {
     let mut segments = vec![];
-    for (tenant, curve) in tenants.iter().enumerate() {
+    for (tenant, (weight, curve)) in tenants.into_iter().enumerate() {
         let hull = curve.convex_hull();
-        segments.extend(hull.points().windows(2).map(|pair| (tenant, pair[1].0 - pair[0].0, slope(pair[0], pair[1]))));
+        segments.extend(hull.points().windows(2).map(|pair| {
+            let slope = slope(pair[0], pair[1]);
+            Segment { tenant, blocks: pair[1].0 - pair[0].0, slope, weighed: slope * f64::from(weight) }
+        }));
     }
     // stable: of equal slopes the earlier tenant's comes first, and a tenant's own stay in their order
-    segments.sort_by(|a, b| a.2.total_cmp(&b.2));
+    segments.sort_by(|a, b| a.weighed.total_cmp(&b.weighed));
     segments
 }
 
@@ -21,12 +34,18 @@ fn segments(tenants: &[Curve]) -> Vec<(usize, u64, f64)> {
 /// greedy on the convex hulls, the steepest segment first, which is the best division (Fox, Operations Research 1966).
 /// The curve of a node whose children's space moves to where it saves most. It is convex.
 pub fn partitioned(tenants: &[Curve]) -> Curve {
-    let requests: f64 = tenants.iter().map(Curve::requests).sum();
+    partitioned_by_weight(tenants.iter().map(|tenant| (1, tenant)))
+}
+
+/// The same where a miss of each tenant weighs as much as is said before it: space goes where it saves most weight. The
+/// misses of the result are not weighed, so with unequal weights it need not be convex.
+pub fn partitioned_by_weight<'a>(tenants: impl IntoIterator<Item = (u32, &'a Curve)> + Clone) -> Curve {
+    let requests: f64 = tenants.clone().into_iter().map(|(_, curve)| curve.requests()).sum();
     let (mut size, mut misses) = (0u64, requests);
     let mut points = vec![];
-    for (_, blocks, slope) in segments(tenants) {
-        size = size.saturating_add(blocks);
-        misses += slope * blocks as f64;
+    for segment in segments(tenants) {
+        size = size.saturating_add(segment.blocks);
+        misses += segment.slope * segment.blocks as f64;
         points.push((size, misses));
     }
     Curve::new(requests, points)
@@ -37,9 +56,9 @@ pub fn partitioned(tenants: &[Curve]) -> Curve {
 pub fn best_partition(tenants: &[Curve], total: u64) -> Vec<u64> {
     let mut shares = vec![0; tenants.len()];
     let mut left = total;
-    for (tenant, blocks, _) in segments(tenants) {
-        let taken = blocks.min(left);
-        shares[tenant] += taken;
+    for segment in segments(tenants.iter().map(|tenant| (1, tenant))) {
+        let taken = segment.blocks.min(left);
+        shares[segment.tenant] += taken;
         left -= taken;
     }
     shares
@@ -108,7 +127,7 @@ pub fn shared(tenants: &[Curve]) -> Curve {
 
 #[cfg(test)]
 mod tests {
-    use super::super::points::tests::any_curve;
+    use super::super::points::tests::{any_curve, falling_curve};
     use super::*;
     use proptest::prelude::*;
 
@@ -125,6 +144,14 @@ mod tests {
         assert_eq!(best_partition(&tenants, 1000), [100, 0, 10]);
         assert_eq!(partitioned(&[]).misses_at(5), 0.0);
         assert_eq!(shared(&[]).misses_at(5), 0.0);
+    }
+
+    #[test]
+    fn space_goes_first_to_those_whose_misses_weigh_most() {
+        let (steep, gentle) = (Curve::new(100.0, [(10, 0.0)]), Curve::new(100.0, [(20, 0.0)]));
+        let merged = |weight| partitioned_by_weight([(1, &steep), (weight, &gentle)]);
+        assert_eq!(merged(1), partitioned(&[steep.clone(), gentle.clone()]));
+        assert_eq!(merged(3).points(), [(0, 200.0), (20, 100.0), (30, 0.0)]);
     }
 
     #[test]
@@ -148,6 +175,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_group_misses_no_more_than_its_members_with_any_parts(
+            a in falling_curve(), b in falling_curve(), x in 0u64..1000, y in 0u64..1000,
+        ) {
+            let merged = partitioned_by_weight([(1, &a), (1, &b)]);
+            prop_assert!(merged.misses_at(x + y) <= a.misses_at(x) + b.misses_at(y) + 1e-6);
+        }
+
         /// Against every division into two on small curves.
         #[test]
         fn no_division_is_better(a in any_curve(), b in any_curve(), total in 0u64..10_000) {

@@ -7,11 +7,11 @@ use super::load::Load;
 use super::row::{LabRow, Part};
 use super::trace::{Request, Trace};
 use undercroft_engine::control::{
-    Appetite, Donor, Fixed, Goal, Governor, Guarded, Kind, Leaf, MissCurve, Mover, Paper, Position, Target, Telemetry,
-    Thresholds, Utility, UtilitySettings, lookahead,
+    Activity, Appetite, Donor, Fixed, Goal, Governor, Guarded, Kind, Leaf, Mover, Paper, Position, Target, Thresholds,
+    Utility, UtilitySettings, lookahead,
 };
 use undercroft_engine::shares::{Level, NodeId, Settings, Tree};
-use undercroft_engine::{Access, Index, Outcome, PolicyKind};
+use undercroft_engine::{Access, Curve, Index, Outcome, PolicyKind};
 
 /// Who divides the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,9 +101,9 @@ impl Histogram {
         }
     }
 
-    fn curve(&self) -> MissCurve {
+    fn curve(&self) -> Curve {
         let mut misses = self.counts.iter().sum::<f64>();
-        MissCurve::new((0..=POINTS).map(|i| {
+        Curve::falling((0..=POINTS).map(|i| {
             let point = (i * self.step, misses);
             misses = (misses - self.counts[i as usize]).max(0.0);
             point
@@ -171,7 +171,7 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
         if let Some(sizes) = known.get(interval.phase) {
             targets.clone_from(sizes);
         }
-        let mut seen = vec![Telemetry::default(); tenants.len()];
+        let mut seen = vec![Activity::default(); tenants.len()];
         let mut histograms: Vec<Histogram> = tenants.iter().map(|_| Histogram::new(tree.total())).collect();
         let ticks = if known.is_empty() { options.ticks } else { 1 };
         for requests in interval.requests.chunks(interval.requests.len().div_ceil(ticks as usize).max(1)) {
@@ -199,11 +199,11 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
             count(&mut row, interval.phase, t, &seen[t]);
         }
         row.misses_by_interval.push(seen.iter().map(|s| s.misses).sum());
-        let ratio = |s: &Telemetry| 1.0 - s.misses as f64 / s.requests.max(1) as f64;
+        let ratio = |s: &Activity| 1.0 - s.misses as f64 / s.requests.max(1) as f64;
         row.hit_ratios.push(seen.iter().map(ratio).collect());
         row.targets.push(targets.clone());
         if known.is_empty() {
-            let curves: Vec<MissCurve> = tenants.iter().map(|t| t.recent.curve()).collect();
+            let curves: Vec<Curve> = tenants.iter().map(|t| t.recent.curve()).collect();
             let leaves: Vec<Leaf<'_>> = tenants
                 .iter()
                 .enumerate()
@@ -273,7 +273,7 @@ fn row(load: &Load, arm: &Arm, options: &Options) -> LabRow {
     }
 }
 
-fn count(row: &mut LabRow, phase: usize, tenant: usize, seen: &Telemetry) {
+fn count(row: &mut LabRow, phase: usize, tenant: usize, seen: &Activity) {
     row.requests += seen.requests;
     row.misses += seen.misses;
     for part in [&mut row.phases[phase], &mut row.tenants[tenant]] {
@@ -296,7 +296,7 @@ fn shared(trace: &Trace, options: &Options) -> LabRow {
                 &mut row,
                 interval.phase,
                 t,
-                &Telemetry { requests: 1, misses: u64::from(!hit), ..Telemetry::default() },
+                &Activity { requests: 1, misses: u64::from(!hit), ..Activity::default() },
             );
         }
         row.misses_by_interval.push(row.misses - before);
@@ -316,7 +316,7 @@ fn known_sizes(trace: &Trace) -> Vec<Vec<u64>> {
         }
     }
     let sizes = phases.iter().map(|tenants| {
-        let curves: Vec<MissCurve> = tenants.iter().map(Histogram::curve).collect();
+        let curves: Vec<Curve> = tenants.iter().map(Histogram::curve).collect();
         let parties: Vec<Appetite<'_>> =
             curves.iter().map(|curve| Appetite { weight: 1, from: 0, room: u64::from(load.total), curve }).collect();
         lookahead(u64::from(load.total), &parties)

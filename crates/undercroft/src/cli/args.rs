@@ -2,6 +2,7 @@
 //!
 //! Owns words. Never acts. Every command teaches by examples.
 
+use super::curve_args::{CurveArgs, PartitionArgs};
 use super::record::OneOf;
 use crate::config::{LogFormat, LogLevel};
 use crate::units::{Percent, Size, Time};
@@ -78,6 +79,10 @@ pub enum Command {
     Ranges(RangesArgs),
     /// Record what guests ask for into a Parquet file, for simulations and analysis
     Record(RecordArgs),
+    /// Compute miss ratios by the size of the cache, from traces
+    Curve(Box<CurveArgs>),
+    /// Divide memory among traces such that they miss least together
+    Partition(Box<PartitionArgs>),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements

@@ -8,10 +8,16 @@ pub mod args;
 pub mod attach;
 pub mod check;
 pub mod control;
+pub mod curve;
+pub mod curve_args;
+pub mod curve_estimate;
+pub mod curve_input;
+mod curve_report;
 pub mod duplicates;
 pub mod ksm;
 pub mod manual;
 pub mod output;
+pub mod partition;
 pub mod ranges;
 pub mod record;
 pub mod serve;
@@ -101,6 +107,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Why(args) => shares::why(&args, out),
         Command::Ranges(args) => ranges::ranges(args, out),
         Command::Record(args) => record::run(&args, out),
+        Command::Curve(args) => curve::run(&args, out),
+        Command::Partition(args) => partition::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),

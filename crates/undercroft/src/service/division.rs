@@ -6,7 +6,8 @@ use super::{Service, lock};
 use crate::config::{GoalPlan, ServePlan, UNIT_BYTES};
 use crate::control::{ControlError, NodeChange, NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use std::collections::BTreeMap;
-use undercroft_engine::control::{Event, Kind, MissCurve};
+use undercroft_engine::Curve;
+use undercroft_engine::control::{Event, Kind};
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
 
 impl Service {
@@ -133,7 +134,7 @@ impl Service {
     }
 }
 
-fn in_bytes(curve: &MissCurve) -> Vec<(u64, f64)> {
+fn in_bytes(curve: &Curve) -> Vec<(u64, f64)> {
     curve.points().iter().map(|&(units, misses)| (units * UNIT_BYTES, misses)).collect()
 }
 

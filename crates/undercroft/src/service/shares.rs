@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_cache::{AddDiskError, Core, DiskId, SetPartsError};
-use undercroft_engine::control::{Governor, Leaf, MissCurve, Mover, Position, Telemetry as Seen};
+use undercroft_engine::control::{Activity, Governor, Leaf, Mover, Position};
 use undercroft_engine::ranges::REST;
-use undercroft_engine::{PartId, Telemetry};
+use undercroft_engine::{Curve, PartId, Telemetry};
 
 /// Pause between two steps of a move.
 const STEP: Duration = Duration::from_millis(250);
@@ -28,9 +28,9 @@ const STEP_PART: u64 = 32;
 /// What is known of a disk from its last interval.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    pub(super) seen: Seen,
+    pub(super) seen: Activity,
     /// Misses by units of its share.
-    pub(super) curve: MissCurve,
+    pub(super) curve: Curve,
     pub(super) held_units: u64,
     /// What it has whatever it keeps: for operations under way.
     pub(super) fixed_units: u64,
@@ -331,21 +331,18 @@ fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -
 impl Answer {
     fn measured(self, times: &Times) -> Option<Measured> {
         let t = self.telemetry?;
-        let seen = Seen {
-            requests: t.requests,
-            misses: t.misses + t.ahead,
-            read_ahead_hits: t.ahead,
-            distinct: t.distinct,
+        let seen = Activity {
             iops: times.reads_per_second,
             hit_us: times.hit_us,
             miss_us: times.miss_us,
             slow_misses: times.slow_misses,
+            ..Activity::from(&t)
         };
         let points = self.sizes.iter().zip(t.curve.points()).map(|(bytes, p)| (bytes / UNIT_BYTES, p.1));
         Some(Measured {
             seen,
             // What operations may take comes before the first block.
-            curve: MissCurve::new(std::iter::once((0, t.curve.misses_at(0))).chain(points)),
+            curve: Curve::falling(std::iter::once((0, t.curve.misses_at(0))).chain(points)),
             held_units: self.held_bytes / UNIT_BYTES,
             fixed_units: self.fixed_bytes.div_ceil(UNIT_BYTES),
             working_set_bytes: self.working_set_bytes,

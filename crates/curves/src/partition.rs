@@ -1,0 +1,215 @@
+//! Who gets how much of a memory: the division with the fewest misses by the tenants' curves.
+//!
+//! Owns floors, ceilings and the three searches. Never measures. Invariant: parts are within floor and ceiling and sum to at
+//! most what there is; what would save nobody a miss is given to nobody.
+//!
+//! - Dynamic programming over units: the best division there is, to the resolution of a unit.
+//! - Greedy on convex hulls (Fox, Operations Research 1966; the engine's `best_partition`): the best there is for curves that are
+//!   convex; on others it may end in the middle of a cliff.
+//! - Look-ahead (Qureshi and Patt, MICRO 2006; the engine's `lookahead`): sees past cliffs, one tenant at a time.
+
+use std::fmt;
+use std::str::FromStr;
+use undercroft_engine::control::{Appetite, lookahead};
+use undercroft_engine::curve::{Curve, best_partition};
+
+/// Who wants memory. Sizes in blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// What it is called.
+    pub name: String,
+    /// Its misses by size.
+    pub curve: Curve,
+    /// What it gets in any case.
+    pub floor: u64,
+    /// What it gets at most.
+    pub ceiling: u64,
+}
+
+/// How the division is searched for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Dynamic programming with so many units, or fewer.
+    #[default]
+    Dp,
+    /// Greedy on convex hulls.
+    Greedy,
+    /// Look-ahead.
+    Lookahead,
+}
+
+impl Method {
+    /// All.
+    pub const ALL: [Method; 3] = [Method::Dp, Method::Greedy, Method::Lookahead];
+
+    /// As the command line writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Dp => "dp",
+            Method::Greedy => "greedy",
+            Method::Lookahead => "lookahead",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || format!("`{text}` is no way to divide; take one of dp, greedy, lookahead");
+        Method::ALL.into_iter().find(|method| method.name() == text).ok_or_else(known)
+    }
+}
+
+/// Why nothing can be divided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartitionError {
+    /// Floors ask for more than there is.
+    #[error("the floors sum to {floors} blocks, and there are {total}; lower a floor or give more memory")]
+    Floors {
+        /// Their sum.
+        floors: u64,
+        /// What there is.
+        total: u64,
+    },
+    /// A ceiling is below its floor.
+    #[error("{name} has a floor of {floor} blocks above its ceiling of {ceiling}; lower one or raise the other")]
+    Crossed {
+        /// The tenant.
+        name: String,
+        /// Its floor.
+        floor: u64,
+        /// Its ceiling.
+        ceiling: u64,
+    },
+}
+
+/// Units of the search by dynamic programming: time is in proportion to their square and to the tenants, memory to both.
+const UNITS_MAX: u64 = 4096;
+
+fn check(tenants: &[Tenant], total: u64) -> Result<(), PartitionError> {
+    if let Some(t) = tenants.iter().find(|t| t.floor > t.ceiling) {
+        return Err(PartitionError::Crossed { name: t.name.clone(), floor: t.floor, ceiling: t.ceiling });
+    }
+    let floors = tenants.iter().fold(0u64, |sum, t| sum.saturating_add(t.floor));
+    if floors > total { Err(PartitionError::Floors { floors, total }) } else { Ok(()) }
+}
+
+/// Divides `total` blocks; the parts, in the tenants' order.
+///
+/// # Errors
+/// Floors that do not fit.
+pub fn divide(tenants: &[Tenant], total: u64, method: Method) -> Result<Vec<u64>, PartitionError> {
+    check(tenants, total)?;
+    Ok(match method {
+        Method::Dp => {
+            let free = total - tenants.iter().map(|t| t.floor).sum::<u64>();
+            by_programming(tenants, free, free.div_ceil(UNITS_MAX).max(1))
+        }
+        Method::Greedy => {
+            let free = total - tenants.iter().map(|t| t.floor).sum::<u64>();
+            let above: Vec<Curve> = tenants.iter().map(above_floor).collect();
+            let more = best_partition(&above, free);
+            tenants.iter().zip(more).map(|(t, more)| t.floor + more).collect()
+        }
+        Method::Lookahead => {
+            let parties: Vec<Appetite<'_>> = tenants
+                .iter()
+                .map(|t| Appetite { weight: 1, from: t.floor, room: t.ceiling, curve: &t.curve })
+                .collect();
+            lookahead(total, &parties)
+        }
+    })
+}
+
+/// The curve from the floor on, up to the ceiling, by what is above the floor.
+fn above_floor(tenant: &Tenant) -> Curve {
+    let Tenant { curve, floor, ceiling, .. } = tenant;
+    let misses = curve.misses_at(*floor);
+    let inside = curve.points().iter().filter(|(size, _)| size > floor && size < ceiling);
+    let end = (ceiling > floor && *ceiling <= curve.max_size()).then(|| (ceiling - floor, curve.misses_at(*ceiling)));
+    Curve::new(misses, inside.map(|&(size, misses)| (size - floor, misses)).chain(end))
+}
+
+/// The best division of `free` blocks above the floors, in steps of `unit`.
+fn by_programming(tenants: &[Tenant], free: u64, unit: u64) -> Vec<u64> {
+    let units = (free / unit) as usize;
+    let size = |tenant: &Tenant, k: usize| tenant.floor + k as u64 * unit;
+    // the fewest misses of the tenants so far by units, and how many units the last of them has then
+    let mut fewest = vec![0.0; units + 1];
+    let mut chosen: Vec<Vec<u32>> = vec![];
+    for tenant in tenants {
+        let room = ((tenant.ceiling - tenant.floor) / unit).min(units as u64) as usize;
+        let misses: Vec<f64> = (0..=room).map(|k| tenant.curve.misses_at(size(tenant, k))).collect();
+        let mut next = vec![f64::INFINITY; units + 1];
+        let mut choice = vec![0u32; units + 1];
+        for all in 0..=units {
+            for k in 0..=room.min(all) {
+                let sum = fewest[all - k] + misses[k];
+                // of equals the smaller: what saves nothing is not given
+                if sum < next[all] - 1e-9 {
+                    (next[all], choice[all]) = (sum, k as u32);
+                }
+            }
+        }
+        fewest = next;
+        chosen.push(choice);
+    }
+    let mut left = units;
+    let mut parts: Vec<u64> = vec![0; tenants.len()];
+    for (i, choice) in chosen.iter().enumerate().rev() {
+        let k = choice[left] as usize;
+        parts[i] = size(&tenants[i], k);
+        left -= k;
+    }
+    parts
+}
+
+/// Equal parts, as far as floors and ceilings allow; what is left by ceilings goes to the others.
+///
+/// # Errors
+/// Floors that do not fit.
+pub fn equal(tenants: &[Tenant], total: u64) -> Result<Vec<u64>, PartitionError> {
+    by_weight(tenants, total, |_| 1.0)
+}
+
+/// Parts in proportion to requests, likewise.
+///
+/// # Errors
+/// Floors that do not fit.
+pub fn proportional(tenants: &[Tenant], total: u64) -> Result<Vec<u64>, PartitionError> {
+    by_weight(tenants, total, |tenant| tenant.curve.requests())
+}
+
+fn by_weight(tenants: &[Tenant], total: u64, weight: impl Fn(&Tenant) -> f64) -> Result<Vec<u64>, PartitionError> {
+    check(tenants, total)?;
+    let mut parts: Vec<Option<u64>> = vec![None; tenants.len()];
+    // those who meet a bound are settled first, by turns: floors raise what others must give, ceilings what they get
+    loop {
+        let open: Vec<usize> = (0..tenants.len()).filter(|&i| parts[i].is_none()).collect();
+        let left = total - parts.iter().flatten().sum::<u64>();
+        let weights: f64 = open.iter().map(|&i| weight(&tenants[i])).sum();
+        let wish = |i: usize| if weights > 0.0 { weight(&tenants[i]) / weights * left as f64 } else { 0.0 };
+        let lifted = |&&i: &&usize| wish(i) < tenants[i].floor as f64;
+        let capped = |&&i: &&usize| wish(i) > tenants[i].ceiling as f64;
+        if open.iter().any(|i| lifted(&i)) {
+            open.iter().filter(lifted).for_each(|&i| parts[i] = Some(tenants[i].floor));
+        } else if open.iter().any(|i| capped(&i)) {
+            open.iter().filter(capped).for_each(|&i| parts[i] = Some(tenants[i].ceiling));
+        } else {
+            open.iter().for_each(|&i| parts[i] = Some(wish(i) as u64));
+            return Ok(parts.into_iter().flatten().collect());
+        }
+    }
+}
+
+/// Misses of all tenants together with these parts.
+pub fn misses(tenants: &[Tenant], parts: &[u64]) -> f64 {
+    tenants.iter().zip(parts).map(|(tenant, &part)| tenant.curve.misses_at(part)).sum()
+}

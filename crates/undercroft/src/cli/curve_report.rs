@@ -1,0 +1,236 @@
+//! What `undercroft curve` shows: tables for people, JSON and CSV for programs, plots.
+//!
+//! Owns the shapes and the words. Never reads a trace. Invariant: the table, the JSON and the CSV show the same numbers.
+
+use super::Failure;
+use super::curve_args::CurveArgs;
+use crate::units::{human_size, human_time};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::path::Path;
+use undercroft_curves::plot::{Plot, Series, plot};
+use undercroft_curves::{Curve, Window, WindowCounts, ZipfFit};
+
+/// Points of a plotted line.
+const PLOTTED: u32 = 300;
+/// Windows that a table shows at most.
+const WINDOWS_SHOWN: usize = 40;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) complete: bool,
+    pub(super) traces: Vec<TraceReport>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TraceReport {
+    pub(super) trace: String,
+    pub(super) requests: u64,
+    pub(super) writes: u64,
+    pub(super) footprint_blocks: u64,
+    pub(super) footprint_exact: bool,
+    pub(super) block_bytes: u64,
+    pub(super) curves: Vec<CurveReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) zipf: Option<ZipfReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) windows: Vec<WindowReport>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct CurveReport {
+    pub(super) policy: String,
+    pub(super) method: &'static str,
+    pub(super) requests: f64,
+    /// The smallest size that misses at most a hundredth of all requests more than the best does.
+    pub(super) working_set_blocks: u64,
+    pub(super) points: Vec<PointReport>,
+    #[serde(skip)]
+    pub(super) curve: Curve,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct PointReport {
+    pub(super) blocks: u64,
+    pub(super) bytes: u64,
+    pub(super) misses: f64,
+    pub(super) miss_ratio: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ZipfReport {
+    pub(super) alpha: f64,
+    pub(super) error: f64,
+    pub(super) distance: f64,
+    pub(super) ranks: u64,
+    pub(super) part: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WindowReport {
+    pub(super) first_request: u64,
+    pub(super) start_ns: u64,
+    pub(super) requests: u64,
+    pub(super) writes: u64,
+    pub(super) blocks: u64,
+    pub(super) new_blocks: u64,
+}
+
+impl From<WindowCounts> for WindowReport {
+    fn from(w: WindowCounts) -> Self {
+        WindowReport {
+            first_request: w.first_request,
+            start_ns: w.start_ns,
+            requests: w.requests,
+            writes: w.writes,
+            blocks: w.blocks,
+            new_blocks: w.new_blocks,
+        }
+    }
+}
+
+impl From<ZipfFit> for ZipfReport {
+    fn from(fit: ZipfFit) -> Self {
+        let ZipfFit { alpha, error, distance, ranks, part } = fit;
+        ZipfReport { alpha, error, distance, ranks, part }
+    }
+}
+
+/// As CSV.
+pub(super) fn csv(report: &Report) -> String {
+    let mut text = "trace,policy,method,blocks,bytes,requests,misses,miss_ratio\n".to_string();
+    for trace in &report.traces {
+        for curve in &trace.curves {
+            for p in &curve.points {
+                let name = quoted(&trace.trace);
+                let (policy, method, requests) = (&curve.policy, curve.method, curve.requests);
+                text += &format!(
+                    "{name},{policy},{method},{},{},{requests},{},{:.6}\n",
+                    p.blocks, p.bytes, p.misses, p.miss_ratio
+                );
+            }
+        }
+    }
+    text
+}
+
+/// A field of CSV.
+pub(super) fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+}
+
+/// A table without lines, all columns but the first `left` to the right.
+pub(super) fn table(header: &[String], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header.iter().cloned());
+    rows.into_iter().for_each(|row| {
+        table.add_row(row);
+    });
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i >= left {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|l| l.trim_end().to_string() + "\n").collect()
+}
+
+/// As tables.
+pub(super) fn text(report: &Report, args: &CurveArgs) -> String {
+    let mut text = String::new();
+    for (i, trace) in report.traces.iter().enumerate() {
+        if i > 0 {
+            text += "\n";
+        }
+        let about = if trace.footprint_exact { "" } else { "about " };
+        let bytes = human_size(trace.footprint_blocks.saturating_mul(trace.block_bytes));
+        text += &format!(
+            "{}: {} requests, {} of them writes; {about}{} blocks ({bytes})\n",
+            trace.trace, trace.requests, trace.writes, trace.footprint_blocks
+        );
+        text += &curves(trace);
+        if let Some(zipf) = &trace.zipf {
+            text += &format!(
+                "Zipf: alpha {:.3} (+- {:.3}), from the {} most asked-for blocks with {:.1}% of the requests; off by {:.1}% of \
+                 them at most{}\n",
+                zipf.alpha,
+                zipf.error,
+                zipf.ranks,
+                zipf.part * 100.0,
+                zipf.distance * 100.0,
+                if zipf.distance > 0.05 { ": no law of Zipf's" } else { "" }
+            );
+        } else if args.zipf {
+            text += "Zipf: too few blocks are asked for often enough\n";
+        }
+        text += &windows(trace, args);
+    }
+    text
+}
+
+fn curves(trace: &TraceReport) -> String {
+    let header = ["BLOCKS", "SIZE", "FOOTPRINT"].map(String::from).into_iter();
+    let header: Vec<String> =
+        header.chain(trace.curves.iter().map(|c| format!("{} {}", c.policy, c.method).to_uppercase())).collect();
+    let rows = (0..trace.curves.first().map_or(0, |c| c.points.len())).map(|i| {
+        let p = &trace.curves[0].points[i];
+        let part = p.blocks as f64 / trace.footprint_blocks.max(1) as f64;
+        let part = if trace.footprint_blocks > 0 { format!("{:.1}%", part * 100.0) } else { "-".into() };
+        let ratios = trace.curves.iter().map(|c| format!("{:.4}", c.points[i].miss_ratio));
+        [p.blocks.to_string(), human_size(p.bytes), part].into_iter().chain(ratios).collect()
+    });
+    table(&header, 0, rows)
+}
+
+fn windows(trace: &TraceReport, args: &CurveArgs) -> String {
+    let Some(window) = args.window else { return String::new() };
+    let by_time = matches!(window, Window::Time(_));
+    let header = [if by_time { "START" } else { "REQUEST" }, "REQUESTS", "WRITES", "BLOCKS", "SIZE", "NEW"];
+    let start = trace.windows.first().map_or(0, |w| w.start_ns);
+    let rows = trace.windows.iter().take(WINDOWS_SHOWN).map(|w| {
+        let begin = if by_time { human_time(w.start_ns - start) } else { w.first_request.to_string() };
+        let size = human_size(w.blocks.saturating_mul(trace.block_bytes));
+        vec![begin, w.requests.to_string(), w.writes.to_string(), w.blocks.to_string(), size, w.new_blocks.to_string()]
+    });
+    let mut text = table(&header.map(String::from), 0, rows);
+    let more = trace.windows.len().saturating_sub(WINDOWS_SHOWN);
+    if more > 0 {
+        text += &format!("{more} more windows; --json has them all\n");
+    }
+    text
+}
+
+/// Draws the curves.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn draw(path: &Path, report: &Report) -> Result<(), Failure> {
+    let several = report.traces.len() > 1;
+    let mut series = vec![];
+    for trace in &report.traces {
+        let name = Path::new(&trace.trace).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        for curve in &trace.curves {
+            let label = format!("{} {}", curve.policy, curve.method);
+            let name = if several { format!("{name} {label}") } else { label };
+            series.push(Series { name, points: line(curve, trace.footprint_blocks) });
+        }
+    }
+    let title = if several { "miss ratio curves".into() } else { report.traces[0].trace.clone() };
+    let drawn = Plot { title, x_label: "blocks".into(), y_label: "miss ratio".into(), log_x: true, series };
+    plot(path, &drawn).map_err(|e| Failure::Said(e.to_string()))
+}
+
+/// A curve's line: its own points where a few sizes were simulated, else as many as the eye can tell apart.
+fn line(report: &CurveReport, footprint: u64) -> Vec<(f64, f64)> {
+    let curve = &report.curve;
+    if curve.points().len() <= report.points.len() + 1 {
+        return report.points.iter().map(|p| (p.blocks as f64, p.miss_ratio)).collect();
+    }
+    let last = footprint.max(report.points.last().map_or(1, |p| p.blocks)).max(2) as f64;
+    let sizes = (0..=PLOTTED).map(|i| last.powf(f64::from(i) / f64::from(PLOTTED)).round() as u64);
+    let mut points: Vec<(f64, f64)> = sizes.map(|s| (s as f64, curve.miss_ratio_at(s))).collect();
+    points.dedup_by_key(|p| p.0 as u64);
+    points
+}
