@@ -112,7 +112,7 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "serve",
     "check",
     "status",
@@ -122,6 +122,8 @@ const COMMANDS: [&str; 17] = [
     "why",
     "ranges",
     "record",
+    "sim",
+    "compare",
     "ksm",
     "duplicates",
     "drop-cache",

@@ -7,6 +7,8 @@
 pub mod args;
 pub mod attach;
 pub mod check;
+pub mod compare;
+pub mod compare_plot;
 pub mod control;
 pub mod duplicates;
 pub mod ksm;
@@ -16,6 +18,13 @@ pub mod ranges;
 pub mod record;
 pub mod serve;
 pub mod shares;
+pub mod sim;
+pub mod sim_args;
+pub mod sim_daemon;
+pub mod sim_hierarchy;
+pub mod sim_plan;
+pub mod sim_rows;
+pub mod sim_trace;
 pub mod status;
 
 use crate::config::{Machine, Problems, ServePlan};
@@ -101,6 +110,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Why(args) => shares::why(&args, out),
         Command::Ranges(args) => ranges::ranges(args, out),
         Command::Record(args) => record::run(&args, out),
+        Command::Sim(args) => sim::run(&args, out),
+        Command::Compare(args) => compare::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),
