@@ -47,7 +47,7 @@ fn fill(
 }
 
 /// The threads for `jobs`: so many, or one for each processor; none for one job, which the caller does.
-fn threads(jobs: Option<usize>) -> Result<Option<rayon::ThreadPool>, Error> {
+pub(crate) fn threads(jobs: Option<usize>) -> Result<Option<rayon::ThreadPool>, Error> {
     if jobs == Some(1) {
         return Ok(None);
     }

@@ -29,6 +29,7 @@ mod reference;
 pub mod simulate;
 mod size;
 mod sweep;
+pub mod tenants;
 
 pub use error::Error;
 pub use reference::{Footprint, Reference};

@@ -183,3 +183,71 @@ fn an_interrupt_shows_what_is_done() {
     let traces = json["traces"].as_array().unwrap();
     assert!(traces.len() == 1 && traces[0]["complete"] == false, "nothing is begun after an interrupt: {out}");
 }
+
+#[test]
+fn a_hierarchy_is_counted_and_timed() {
+    let dir = place();
+    let dir = dir.path();
+    // A loop of ten over five and five: LRU levels that hand down hit nothing below, one level of ten hits all.
+    let levels = |keeps: &str, size: &str| {
+        format!(
+            "[[level]]\nname = \"top\"\nsize = \"5blocks\"\npolicy = \"lru\"\nread = \"1us\"\n\
+             [[level]]\nname = \"low\"\nsize = \"{size}\"\npolicy = \"lru\"\nkeeps = \"{keeps}\"\nread = \"10us\"\n\
+             [disk]\nread = \"1ms\"\n[requests]\narrive = \"closed\"\n"
+        )
+    };
+    fs::write(dir.join("demoted.toml"), levels("demoted", "50%")).unwrap();
+    fs::write(dir.join("passing.toml"), levels("passing", "50%")).unwrap();
+    let both = ["sim", "loop.lis", "--hierarchy", "demoted.toml", "--hierarchy", "passing.toml"];
+    let json: Value = serde_json::from_str(&run(dir, &[&both[..], &["--json"]].concat(), 0).0).unwrap();
+    let (demoted, passing) = (&json["hierarchies"][0], &json["hierarchies"][1]);
+    let reads = |h: &Value| [0, 1, 2].map(|i| h["levels"][i]["reads"].as_u64().unwrap());
+    assert_eq!(reads(demoted), [1000, 1000, 10], "five and five are one LRU of ten");
+    assert_eq!(reads(passing), [1000, 1000, 1000]);
+    // One at a time: a read takes what the device has that served it.
+    let mean = |h: &Value| h["latency"]["reads"]["mean_ns"].as_f64().unwrap();
+    assert_eq!(mean(passing), 1_000_000.0 + 0.0);
+    assert!(mean(demoted) < 40_000.0 && mean(demoted) >= (10.0 * 1e6 + 990.0 * 1e4) / 1000.0, "{}", mean(demoted));
+    let (table, _) = run(dir, &both, 0);
+    assert!(table.contains("demoted\n") && table.contains("requests/s") && table.contains("disk"), "{table}");
+    let (csv, _) = run(dir, &[&both[..], &["--csv"]].concat(), 0);
+    assert_eq!(csv.lines().count(), 7, "{csv}");
+    for (file, code, needle) in [
+        ("keeps = \"wat\"", 1, "unknown variant `wat`"),
+        ("size = 7", 1, "bad.toml"),
+        ("policy = \"lur\"", 1, "known are fifo"),
+    ] {
+        fs::write(dir.join("bad.toml"), format!("[[level]]\nname = \"x\"\nsize = \"10%\"\n{file}\n")).unwrap();
+        let (_, err) = run(dir, &["sim", "loop.lis", "--hierarchy", "bad.toml"], code);
+        assert!(err.contains(needle) && err.contains("docs/simulator.md"), "{err}");
+    }
+    run(dir, &["sim", "loop.lis", "--hierarchy", "demoted.toml", "--policy", "lru"], 2);
+}
+
+#[test]
+fn tenants_share_a_cache_under_controllers() {
+    let dir = place();
+    let dir = dir.path();
+    // One that goes round in 300 blocks, and one that never comes back.
+    fs::write(dir.join("round.lis"), "0 300 0 0\n".repeat(100)).unwrap();
+    fs::write(dir.join("once.lis"), "1000000 30000 0 0\n").unwrap();
+    let args = ["sim", "round.lis", "--beside", "once.lis", "--size", "400blocks", "--policy", "lru"];
+    let more = ["--interval", "2000", "--controller", "shared,strict,utility,best"];
+    let json: Value = serde_json::from_str(&run(dir, &[&args[..], &more, &["--json"]].concat(), 0).0).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let misses = |row: &Value| row["tenants"][0]["misses"].as_u64().unwrap();
+    assert_eq!(misses(&rows[0]), 30_000, "one LRU for both holds neither");
+    assert_eq!(misses(&rows[1]), 30_000, "a half is too small for the one that goes round");
+    assert!(misses(&rows[2]) < 10_000, "the controller gives it what it needs: {}", misses(&rows[2]));
+    assert_eq!(misses(&rows[3]), 300, "had it been known");
+    assert!(rows.iter().all(|r| r["tenants"][1]["misses"] == 30_000));
+    let (table, _) = run(dir, &[&args[..], &more].concat(), 0);
+    assert!(table.contains("OF round.lis") && table.contains("utility"), "{table}");
+    for (bad, needle) in [("wat", "divides nothing"), ("target", "needs goals")] {
+        let (_, err) = run(dir, &[&args[..], &["--controller", bad]].concat(), 2);
+        assert!(err.contains(needle), "{err}");
+    }
+    let (_, err) = run(dir, &["sim", "round.lis", "--beside", "round.lis"], 1);
+    assert!(err.contains("two tenants are called round.lis"), "{err}");
+    run(dir, &["sim", "round.lis", "--controller", "strict"], 2);
+}

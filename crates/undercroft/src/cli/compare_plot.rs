@@ -74,10 +74,12 @@ where
     let points = || panel.series.iter().flat_map(|s| &s.points);
     let sizes = points().map(|p| p.0.max(1));
     let (low, high) = sizes.fold((u64::MAX, 1), |(low, high), n| (low.min(n), high.max(n)));
-    let top = points().map(|p| p.1).fold(0.0, f64::max);
+    let (bottom, top) = points().map(|p| p.1).fold((1.0, 0.0), |(low, high), y| (f64::min(low, y), f64::max(high, y)));
     // Room at the edges, also if there is one size, or no miss at all.
     let xs = (low as f64 * 0.8).min(high as f64 * 0.8)..high as f64 * 1.25;
-    let ys = 0.0..(top * 1.05).max(0.01);
+    // From zero would hide what lies between policies that all miss much.
+    let room = ((top - bottom) * 0.1).max(0.005);
+    let ys = (bottom - room).max(0.0)..top + room;
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, ("sans-serif", 20))
         .margin(12)
@@ -108,7 +110,7 @@ where
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(SeriesLabelPosition::LowerLeft)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .label_font(("sans-serif", 13))
@@ -161,7 +163,7 @@ mod tests {
         for needle in ["<svg", "first.lis", "policy-8", "miss ratio", "one &lt;size&gt; &amp; no miss"] {
             assert!(text.contains(needle), "{needle}");
         }
-        assert_eq!(text.matches("<polyline").count() >= 9, true);
+        assert!(text.matches("<polyline").count() >= 9);
         draw(&panels(), &png).unwrap();
         let bytes = std::fs::read(&png).unwrap();
         assert!(bytes.starts_with(b"\x89PNG"));

@@ -24,6 +24,7 @@ pub mod sim_daemon;
 pub mod sim_hierarchy;
 pub mod sim_plan;
 pub mod sim_rows;
+pub mod sim_tenants;
 pub mod sim_trace;
 pub mod status;
 

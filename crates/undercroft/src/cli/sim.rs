@@ -9,6 +9,7 @@ use super::sim_args::{Engine, SimArgs, SimSize, without_repeats};
 use super::sim_daemon;
 use super::sim_hierarchy;
 use super::sim_rows::{Columns, Values};
+use super::sim_tenants;
 use super::sim_trace::{TraceRun, interrupt, run_trace};
 use crate::units::human_size;
 use comfy_table::{CellAlignment, Table, presets};
@@ -25,6 +26,9 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     let stop = interrupt()?;
     if !args.hierarchy.is_empty() {
         return sim_hierarchy::run(args, &stop, out);
+    }
+    if !args.beside.is_empty() {
+        return sim_tenants::run(args, &stop, out);
     }
     if args.engine == Engine::Core {
         return sim_daemon::run(args, &stop, out);

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use undercroft_engine::PolicyKind;
 use undercroft_sim::CacheSize;
+use undercroft_sim::tenants::Arm;
 
 /// Policies, as people list them: `lru,arc`, or `all`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,26 @@ pub enum Engine {
     Core,
 }
 
+/// Who divides a cache among tenants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Divider(pub Arm);
+
+impl FromStr for Divider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Divider(match text.trim() {
+            "shared" => Arm::Shared,
+            "strict" => Arm::Strict,
+            "best" => Arm::KnownCurves,
+            "target" => return Err("target needs goals, which a trace has not".into()),
+            word => Arm::Governed(word.parse().map_err(|_| {
+                format!("\"{word}\" divides nothing; known are shared, strict, best, static, utility, donor, paper")
+            })?),
+        }))
+    }
+}
+
 /// What both commands take.
 #[derive(Clone, Debug, Args)]
 pub struct SweepArgs {
@@ -122,6 +143,9 @@ Examples:
 
   Would the daemon have done better with another policy, read-ahead and all:
     undercroft sim web.parquet --engine core --policy lru,s3-fifo,arc
+
+  Two tenants on one cache, under several controllers:
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --controller shared,strict,utility,best
 
   A guest over a host over an SSD, with the times that requests take:
     undercroft sim oltp.lis.zst --hierarchy three.toml --hierarchy exclusive.toml
@@ -177,6 +201,23 @@ pub struct SimArgs {
     /// Simulate the hierarchy that this TOML file describes, instead of single caches; may be repeated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["policy", "size", "engine"])]
     pub hierarchy: Vec<PathBuf>,
+    /// The trace of another tenant of the same cache; may be repeated. Sizes are those of the cache for all of them
+    #[arg(long, value_name = "TRACE", value_hint = ValueHint::FilePath, conflicts_with_all = ["hierarchy", "engine", "warm_up"])]
+    pub beside: Vec<PathBuf>,
+    /// Who divides the cache among tenants, with commas between: shared (nobody: one cache for all), strict (equal parts),
+    /// best (curves known in advance), or a controller of the daemon: static, utility, donor, paper
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        requires = "beside",
+        default_value = "shared,strict,utility"
+    )]
+    pub controller: Vec<Divider>,
+    /// Accesses of all tenants together after which a controller decides anew
+    #[arg(long, value_name = "N", default_value = "100000", requires = "beside",
+          value_parser = clap::value_parser!(u32).range(100..))]
+    pub interval: u32,
     /// With --engine core: each request ends before the next begins, whatever the recording says
     #[arg(long)]
     pub one_by_one: bool,
