@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::sweep::Go;
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use undercroft_cache::{
     ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Io, IoDone, IoError, Op, ReqId,
     Request, disk_bytes,
@@ -27,6 +27,8 @@ const TICK_NS: u64 = 250_000_000;
 const TICKS_MAX: u64 = 64;
 /// What an operation takes before the recording has told.
 const FIRST_GUESS_NS: u64 = 100_000;
+/// Bytes of a block of the daemon.
+const BLOCK_BYTES: usize = 4096;
 /// Alignment that every back end can do.
 const ALIGN: u32 = 512;
 
@@ -151,7 +153,12 @@ struct World {
     sent: u64,
     /// When what is submitted now completes.
     completes_ns: u64,
-    open: std::collections::HashMap<u32, (Open, Option<Found>)>,
+    /// The core's time.
+    clock_ns: u64,
+    /// When the next tick is due.
+    tick_ns: u64,
+    /// Requests under way, by their tags, and what has been said of them.
+    open: HashMap<u32, (Open, Option<Found>)>,
 }
 
 impl Effects for World {
@@ -205,9 +212,8 @@ pub fn replay(
     let mut world =
         World { disks, under_way: BinaryHeap::new(), sent: 0, completes_ns: 0, open: std::collections::HashMap::new() };
     let (mut rows, mut stopped, mut broken) = (0u64, false, None);
-    let (mut tick_ns, mut guess_ns) = (TICK_NS, FIRST_GUESS_NS);
-    let mut last_ns = 0;
-    'groups: loop {
+    let mut guess_ns = FIRST_GUESS_NS;
+    loop {
         let group = match recording.next_group() {
             Ok(Some(group)) => group,
             Ok(None) => break,
@@ -218,11 +224,10 @@ pub fn replay(
         };
         for row in &group {
             // Rows of different workers alternate in pieces; a core's own clock never goes back.
-            let now_ns = row.time_ns.max(last_ns);
-            last_ns = now_ns;
-            let until = if options.timing == Timing::OneByOne { u64::MAX } else { now_ns };
-            complete(&mut core, &mut world, until);
-            tick_ns = tick(&mut core, &mut world, tick_ns, now_ns);
+            let now_ns = row.time_ns.max(world.clock_ns);
+            let until_ns = if options.timing == Timing::OneByOne { u64::MAX } else { now_ns };
+            pass(&mut core, &mut world, until_ns, now_ns);
+            world.clock_ns = now_ns;
             guess_ns = row.latency_ns.unwrap_or(guess_ns);
             world.completes_ns = now_ns.saturating_add(guess_ns);
             put(&mut core, &mut world, row, rows as u32, header.block_bytes, now_ns);
@@ -230,10 +235,10 @@ pub fn replay(
         }
         if watch(rows) == Go::Stop {
             stopped = true;
-            break 'groups;
+            break;
         }
     }
-    complete(&mut core, &mut world, u64::MAX);
+    while complete_one(&mut core, &mut world, u64::MAX) {}
     if !world.open.is_empty() {
         doubts.push(format!("{} requests of the replay had no answer at its end", world.open.len()));
     }
@@ -251,7 +256,7 @@ fn put(core: &mut Core, world: &mut World, row: &Row, tag: u32, block_bytes: u32
     };
     let disk = DiskId(row.disk.into());
     // Without room a worker leaves requests with the guest; so does the replay, until operations have completed.
-    while core.room(disk) == 0 && complete_one(core, world, u64::MAX) {}
+    while core.room(disk) == 0 && complete_one(core, world, now_ns) {}
     if row.failure.is_some_and(|f| f != Failure::Unanswered) {
         world.disks[usize::from(row.disk)].left_out += 1;
         return;
@@ -270,38 +275,47 @@ fn put(core: &mut Core, world: &mut World, row: &Row, tag: u32, block_bytes: u32
     }
 }
 
-/// Completes what is due by `until_ns`, in order.
-fn complete(core: &mut Core, world: &mut World, until_ns: u64) {
-    while complete_one(core, world, until_ns) {}
+/// Completes what is due by `until_ns`, and gives the ticks that are due by `now_ns`, in the order of their times.
+fn pass(core: &mut Core, world: &mut World, until_ns: u64, now_ns: u64) {
+    // After a long pause there is nothing left for a tick to do.
+    let behind = now_ns.saturating_sub(world.tick_ns) / TICK_NS;
+    world.tick_ns += behind.saturating_sub(TICKS_MAX) * TICK_NS;
+    loop {
+        let due_ns = world.under_way.peek().map(|Reverse(due)| due.0).filter(|&at| at <= until_ns);
+        let tick_ns = (world.tick_ns <= now_ns && world.tick_ns < u64::MAX).then_some(world.tick_ns);
+        match (due_ns, tick_ns) {
+            (Some(due), tick) if tick.is_none_or(|tick| due <= tick) => {
+                complete_one(core, world, now_ns);
+            }
+            (_, Some(tick)) => {
+                world.clock_ns = world.clock_ns.max(tick);
+                world.completes_ns = world.clock_ns;
+                core.apply(Event::Tick, world.clock_ns, world);
+                world.tick_ns = tick.saturating_add(TICK_NS);
+            }
+            _ => return,
+        }
+    }
 }
 
-fn complete_one(core: &mut Core, world: &mut World, until_ns: u64) -> bool {
-    if world.under_way.peek().is_none_or(|Reverse(due)| due.0 > until_ns) {
-        return false;
-    }
+/// Completes the operation that is due first, at its time or at `now_ns` if that comes before; false if there is none.
+fn complete_one(core: &mut Core, world: &mut World, now_ns: u64) -> bool {
     let Some(Reverse(Due(at_ns, _, io))) = world.under_way.pop() else { return false };
+    world.clock_ns = at_ns.min(now_ns).max(world.clock_ns);
     // What this leads to was waiting for it, and is part of the same request's time.
-    world.completes_ns = at_ns;
+    world.completes_ns = world.clock_ns;
     let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: vec![] };
-    core.apply(Event::IoDone(done), at_ns, world);
+    core.apply(Event::IoDone(done), world.clock_ns, world);
     true
-}
-
-/// Ticks that are due by `now_ns`; when the next one is.
-fn tick(core: &mut Core, world: &mut World, mut next_ns: u64, now_ns: u64) -> u64 {
-    let behind = now_ns.saturating_sub(next_ns) / TICK_NS;
-    next_ns += behind.saturating_sub(TICKS_MAX) * TICK_NS;
-    while next_ns <= now_ns {
-        world.completes_ns = next_ns;
-        core.apply(Event::Tick, next_ns, world);
-        next_ns += TICK_NS;
-    }
-    next_ns
 }
 
 /// A core with the disks of the recording.
 fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>), Error> {
     let bad = |disk: &recording::Disk, what: String| Error::Options(format!("the recorded disk {}: {what}", disk.name));
+    if header.block_bytes as usize != BLOCK_BYTES {
+        let what = format!("its blocks have {} bytes; the data path knows only {BLOCK_BYTES}", header.block_bytes);
+        return Err(Error::Options(format!("the recording cannot be replayed: {what}")));
+    }
     let mut planned = vec![];
     let mut limits =
         CoreOptions { hash_seed: 0, contents: false, content_key: ContentKey::from_seed(0), ..CoreOptions::new(0) };

@@ -8,7 +8,7 @@ use super::output::{Out, complain};
 use super::sim::{lines, plain};
 use super::sim_args::{SimArgs, without_repeats};
 use super::sim_rows::{Columns, Values};
-use super::sim_trace::{Bar, name_of};
+use super::sim_trace::{Bar, check_memory, name_of};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
@@ -97,6 +97,9 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
 fn one(args: &SimArgs, options: &DaemonOptions, stop: &AtomicBool) -> Result<Replay, Failure> {
     let mut recording = Recording::open(&args.trace)
         .map_err(|e| Failure::Said(format!("{e}; --engine core replays what `undercroft record` writes")))?;
+    let recorded = |blocks: u64| u32::try_from(blocks).unwrap_or(u32::MAX);
+    let disks = recording.header().disks.iter();
+    check_memory(disks.map(|d| options.capacity_blocks.unwrap_or(recorded(d.capacity_blocks))))?;
     let mut bar = Bar::new(format!("replaying {}", name_of(&args.trace)), Some(recording.trailer().rows));
     let done = replay(&mut recording, options, &mut |rows| {
         bar.at(rows);

@@ -135,7 +135,8 @@ pub fn block_bytes(args: &SweepArgs) -> Result<u32, Failure> {
 /// # Errors
 /// The trace cannot be opened, or cannot be read twice.
 pub fn footprint(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Option<Footprint>, Failure> {
-    if !path.is_file() {
+    // What is not there at all is told by whoever opens it.
+    if path.exists() && !path.is_file() {
         return Err(Failure::Said(format!(
             "{} can be read only once, so its distinct blocks cannot be counted first; give them with --footprint, or \
              give sizes in bytes or blocks",
