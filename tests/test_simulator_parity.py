@@ -74,7 +74,7 @@ def test_at_depth_1_every_read_is_equal(serve, scratch, policy):
     disk, doubts = replay(path)
     counted = daemon.disk("a")
     assert doubts == []
-    assert (disk["policy"], disk["capacity_blocks"]) == (policy, counted["cache"]["capacity_blocks"])
+    assert (disk["policy"], disk["capacity_blocks"]) == (policy, counted["cache"]["capacity_bytes"] // BLOCK)
     assert disk["requests"] == said["requests"] == 4000
     assert disk["recorded"]["hit_blocks"] == counted["counters"]["hit_blocks"] > 1000
     assert disk["recorded"]["miss_blocks"] == counted["counters"]["miss_blocks"] > 1000
@@ -94,7 +94,7 @@ def test_reads_are_equal_by_decisions_alone(serve, scratch):
     path = scratch / "reads.parquet"
     read_all_over(daemon, path, 4000, [READ], 16, seed=4)
     counted = daemon.disk("a")
-    capacity = counted["cache"]["capacity_blocks"]
+    capacity = counted["cache"]["capacity_bytes"] // BLOCK
     said = simulate(path, "--policy", "s3-fifo,lru", "--size", f"{capacity}blocks")
     s3fifo, lru = said["results"]
     assert s3fifo["misses"] == counted["counters"]["miss_blocks"] != lru["misses"]

@@ -209,8 +209,15 @@ pub fn replay(
     let header = recording.header().clone();
     let mut doubts = doubts(recording);
     let (mut core, disks) = core(&header, options)?;
-    let mut world =
-        World { disks, under_way: BinaryHeap::new(), sent: 0, completes_ns: 0, open: std::collections::HashMap::new() };
+    let mut world = World {
+        disks,
+        under_way: BinaryHeap::new(),
+        sent: 0,
+        completes_ns: 0,
+        clock_ns: 0,
+        tick_ns: TICK_NS,
+        open: HashMap::new(),
+    };
     let (mut rows, mut stopped, mut broken) = (0u64, false, None);
     let mut guess_ns = FIRST_GUESS_NS;
     loop {
@@ -229,8 +236,8 @@ pub fn replay(
             pass(&mut core, &mut world, until_ns, now_ns);
             world.clock_ns = now_ns;
             guess_ns = row.latency_ns.unwrap_or(guess_ns);
-            world.completes_ns = now_ns.saturating_add(guess_ns);
-            put(&mut core, &mut world, row, rows as u32, header.block_bytes, now_ns);
+            let completes_ns = now_ns.saturating_add(guess_ns);
+            put(&mut core, &mut world, row, rows as u32, completes_ns);
             rows += 1;
         }
         if watch(rows) == Go::Stop {
@@ -245,8 +252,9 @@ pub fn replay(
     Ok(Replay { disks: world.disks, doubts, rows, stopped, broken })
 }
 
-/// Puts a row to the core.
-fn put(core: &mut Core, world: &mut World, row: &Row, tag: u32, block_bytes: u32, now_ns: u64) {
+/// Puts a row to the core; what it needs of the image completes at `completes_ns`.
+fn put(core: &mut Core, world: &mut World, row: &Row, tag: u32, completes_ns: u64) {
+    let now_ns = world.clock_ns;
     let op = match row.op {
         recording::Op::Read => Op::Read,
         recording::Op::Write => Op::Write { fua: false },
@@ -264,11 +272,12 @@ fn put(core: &mut Core, world: &mut World, row: &Row, tag: u32, block_bytes: u32
     let recorded =
         Found { hits: row.hit_blocks, ahead: row.ahead_blocks, joined: row.joined_blocks, missed: row.miss_blocks };
     let counts = row.op == recording::Op::Read && row.failure.is_none();
-    let blocks = u32::try_from(row.blocks(block_bytes).1).unwrap_or(u32::MAX);
+    let blocks = u32::try_from(row.blocks(BLOCK_BYTES as u32).1).unwrap_or(u32::MAX);
     let open = Open { disk: row.disk, recorded: counts.then_some(recorded), blocks };
     world.open.insert(tag, (open, None));
     let id = ReqId { port: row.client, tag };
     let request = Request { id, disk, op, offset: row.offset_bytes, len: row.length_bytes };
+    world.completes_ns = completes_ns;
     core.apply(Event::Request(request), now_ns, world);
     if core.wants_spare() {
         core.apply(Event::Spare { copies: false }, now_ns, world);

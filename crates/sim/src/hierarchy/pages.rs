@@ -10,8 +10,8 @@ use crate::guest_policy::PolicyGuest;
 use crate::host::{Host, Placement};
 
 enum Top {
-    Linux(Guest),
-    Policy(PolicyGuest),
+    Linux(Box<Guest>),
+    Policy(Box<PolicyGuest>),
 }
 
 /// See the head of the file.
@@ -27,12 +27,15 @@ pub(super) struct Pages {
 impl Pages {
     pub fn new(guest: &LevelOptions, host: &LevelOptions, below: Stack) -> Self {
         let top = match guest.linux {
-            Some(linux) => Top::Linux(Guest::new(GuestOptions {
+            Some(linux) => Top::Linux(Box::new(Guest::new(GuestOptions {
                 pages: guest.blocks,
                 free_pages: linux.free_pages,
                 zeroing: linux.zeroing,
-            })),
-            None => Top::Policy(PolicyGuest::new(guest.policy, guest.blocks, guest.writes == Writes::Back)),
+            }))),
+            None => {
+                let back = guest.writes == Writes::Back;
+                Top::Policy(Box::new(PolicyGuest::new(guest.policy, guest.blocks, back)))
+            }
         };
         let placement = match host.keeps {
             Keeps::Passing | Keeps::Demoted => Placement::Inclusive,

@@ -59,10 +59,11 @@ impl Stack {
         };
         level.counts.reads += 1;
         if level.exclusive {
-            let Some(_) = level.index.peek(block) else {
+            // Not `remove` at once: of an absent block that would drop what the policy remembers.
+            if level.index.peek(block).is_none() {
                 level.counts.read_misses += 1;
                 return self.read(i + 1, block, steps);
-            };
+            }
             level.index.remove(block);
             let dirty = level.dirty.remove(&block);
             self.step(i, false, true, steps);
