@@ -60,7 +60,9 @@ fn main() {
                             _ => i % set,
                         };
                         let write = load == "writes" && x % 10 < 3;
-                        guest.access(block, write, &mut |g, t| host.transfer(g, t));
+                        guest.access(block, write, &mut |g, t| {
+                            host.transfer(g, t);
+                        });
                         if load == "anon" && i % 4 == 0 {
                             // Memory of programs comes and goes: pages that the host sees nothing of.
                             guest.access(set + i / 4 % u64::from(pages / 4), false, &mut |_, _| {});

@@ -5,11 +5,10 @@
 
 pub mod comparison;
 pub mod curve;
-pub mod guest;
-pub mod host;
 pub mod replay;
-pub mod tenants;
 pub mod workload;
+
+pub use undercroft_sim::{guest, host, tenants};
 
 pub use comparison::{Comparison, Row, Standing};
 pub use replay::{misses, misses_while_resized};

@@ -38,7 +38,9 @@ fn hits(load: Load, zeroing: bool, part: f64, placement: Placement, policy: Poli
             Load::Uniform | Load::Writes => (x >> 11) % set,
             Load::Zipf | Load::Opaque => zipf.next().expect("endless"),
         };
-        guest.access(block, load == Load::Writes && x % 10 < 3, &mut |g, t| host.transfer(g, t));
+        guest.access(block, load == Load::Writes && x % 10 < 3, &mut |g, t| {
+            host.transfer(g, t);
+        });
         if i == total / 2 {
             half = host.count;
         }

@@ -112,7 +112,7 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 21] = [
     "serve",
     "check",
     "status",
@@ -124,6 +124,8 @@ const COMMANDS: [&str; 19] = [
     "record",
     "curve",
     "partition",
+    "sim",
+    "compare",
     "ksm",
     "duplicates",
     "drop-cache",

@@ -4,6 +4,7 @@
 
 use super::curve_args::{CurveArgs, PartitionArgs};
 use super::record::OneOf;
+use super::sim_args::{CompareArgs, SimArgs};
 use crate::config::{LogFormat, LogLevel};
 use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
@@ -83,6 +84,10 @@ pub enum Command {
     Curve(Box<CurveArgs>),
     /// Divide memory among traces such that they miss least together
     Partition(Box<PartitionArgs>),
+    /// Simulate caches on a trace
+    Sim(SimArgs),
+    /// Compare policies and sizes on traces, as a table and a plot
+    Compare(CompareArgs),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements

@@ -7,6 +7,8 @@
 pub mod args;
 pub mod attach;
 pub mod check;
+pub mod compare;
+pub mod compare_plot;
 pub mod control;
 pub mod curve;
 pub mod curve_args;
@@ -22,6 +24,14 @@ pub mod ranges;
 pub mod record;
 pub mod serve;
 pub mod shares;
+pub mod sim;
+pub mod sim_args;
+pub mod sim_daemon;
+pub mod sim_hierarchy;
+pub mod sim_plan;
+pub mod sim_rows;
+pub mod sim_tenants;
+pub mod sim_trace;
 pub mod status;
 
 use crate::config::{Machine, Problems, ServePlan};
@@ -109,6 +119,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Record(args) => record::run(&args, out),
         Command::Curve(args) => curve::run(&args, out),
         Command::Partition(args) => partition::run(&args, out),
+        Command::Sim(args) => sim::run(&args, out),
+        Command::Compare(args) => compare::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),

@@ -131,7 +131,7 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
         .map(|i| {
             let settings = options.settings.get(i).copied().unwrap_or_default();
             let node =
-                tree.add(root, Level::Disk, load.tenants[i], settings).expect("the settings of an experiment fit");
+                tree.add(root, Level::Disk, &load.tenants[i], settings).expect("the settings of an experiment fit");
             let mut index = Index::new(options.policy, load.total);
             index.set_limit(0);
             Tenant { node, index, recent: Histogram::new(tree.total()) }
@@ -257,14 +257,14 @@ fn tick(mover: &Mover, tree: &Tree, tenants: &mut [Tenant], targets: &[u64], gra
 fn row(load: &Load, arm: &Arm, options: &Options) -> LabRow {
     let part = |name| Part { name, ..Part::default() };
     LabRow {
-        load: load.name,
+        load: load.name.clone(),
         arm: arm.name(),
         policy: options.policy.name(),
         total_blocks: load.total,
         requests: 0,
         misses: 0,
-        phases: load.phases.iter().map(|p| part(p.name)).collect(),
-        tenants: load.tenants.iter().map(|&t| part(t)).collect(),
+        phases: load.phases.iter().map(|p| part(p.name.into())).collect(),
+        tenants: load.tenants.iter().cloned().map(part).collect(),
         moved_blocks: 0,
         utilisation: 0.0,
         targets: vec![],

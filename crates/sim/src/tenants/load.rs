@@ -58,15 +58,18 @@ pub struct Phase {
     pub activities: Vec<Activity>,
 }
 
+/// A name: of an experiment's own, or of a file.
+pub type Name = std::borrow::Cow<'static, str>;
+
 /// A load of several tenants on one cache.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// What tables call it.
-    pub name: &'static str,
+    pub name: Name,
     /// Blocks of the cache.
     pub total: u32,
     /// The tenants' names.
-    pub tenants: Vec<&'static str>,
+    pub tenants: Vec<Name>,
     /// One after the other.
     pub phases: Vec<Phase>,
     /// Whether tenants run one after the other within an interval, rather than taking turns at each request.

@@ -2,13 +2,14 @@
 //!
 //! Owns the form: a row is one arm on one load. Invariant: every number is measured in the run it names.
 
+use super::load::Name;
 use serde::Serialize;
 
 /// See the head of the file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabRow {
     /// The load.
-    pub load: &'static str,
+    pub load: Name,
     /// The arm.
     pub arm: String,
     /// The replacement policy of the indexes.
@@ -39,7 +40,7 @@ pub struct LabRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Part {
     /// The phase or the tenant.
-    pub name: &'static str,
+    pub name: Name,
     /// Its requests.
     pub requests: u64,
     /// Its misses.

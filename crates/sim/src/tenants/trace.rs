@@ -40,9 +40,15 @@ pub struct Trace {
 impl Trace {
     /// Makes the requests of `load`.
     pub fn new(load: Load) -> Self {
+        let intervals = load.intervals_of_requests();
+        Self::of(load, intervals)
+    }
+
+    /// The same of requests that are there already: for each interval its phase, and every request as tenant and block.
+    pub(super) fn of(load: Load, all: Vec<(usize, Vec<(usize, u64)>)>) -> Self {
         let mut distances = vec![Distances::default(); load.tenants.len()];
         let mut intervals = vec![];
-        for (phase, requests) in load.intervals_of_requests() {
+        for (phase, requests) in all {
             let mut seen: Vec<HashSet<u64>> = vec![HashSet::new(); load.tenants.len()];
             let requests = requests.into_iter().map(|(tenant, block)| {
                 seen[tenant].insert(block);

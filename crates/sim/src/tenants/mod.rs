@@ -9,8 +9,10 @@ pub mod loads;
 pub mod row;
 pub mod run;
 pub mod trace;
+mod traces;
 
-pub use load::{Activity, Load, Pattern, Phase};
+pub use load::{Activity, Load, Name, Pattern, Phase};
 pub use row::LabRow;
 pub use run::{Arm, Options, run};
 pub use trace::Trace;
+pub use traces::{TenantTrace, run_all};

@@ -49,9 +49,9 @@ pub fn phased() -> Load {
         activities: vec![file(f.0, f.1), web(w.0, w.1), database(d.0, d.1)],
     };
     Load {
-        name: "phased",
+        name: "phased".into(),
         total: TOTAL,
-        tenants: vec!["file", "web", "database"],
+        tenants: vec!["file".into(), "web".into(), "database".into()],
         phases: vec![
             phase("database", (25, 400), (50, 300), (1000, 5000)),
             phase("web", (25, 400), (1000, 6000), (50, 400)),
@@ -66,9 +66,9 @@ pub fn phased() -> Load {
 /// the other's) beside one of high locality, scheduled in turn; ten times its 100 blocks.
 pub fn locality() -> Load {
     Load {
-        name: "locality",
+        name: "locality".into(),
         total: 1000,
-        tenants: vec!["low", "high"],
+        tenants: vec!["low".into(), "high".into()],
         phases: vec![Phase {
             name: "all",
             intervals: 200,
@@ -85,9 +85,9 @@ pub fn locality() -> Load {
 pub fn all_heavy() -> Load {
     let busy = || web(600, 5000);
     Load {
-        name: "all heavy",
+        name: "all heavy".into(),
         total: TOTAL,
-        tenants: vec!["a", "b", "c"],
+        tenants: vec!["a".into(), "b".into(), "c".into()],
         phases: vec![Phase { name: "all", intervals: 150, activities: vec![busy(), busy(), busy()] }],
         bursts: false,
     }
@@ -101,15 +101,15 @@ pub fn in_turn(name: &'static str, stretch: u32, intervals: u32) -> Load {
         |rate| act(rate, vec![(900, Pattern::Zipf { first: 0, blocks: 8000, alpha: 0.7 }), (100, Pattern::Once)]);
     let turn = |a, b| Phase { name: "in turn", intervals: stretch, activities: vec![busy(a), larger(b)] };
     let phases = (0..intervals / stretch).map(|i| if i % 2 == 0 { turn(1000, 10) } else { turn(10, 1000) }).collect();
-    Load { name, total: TOTAL, tenants: vec!["fits", "larger"], phases, bursts: false }
+    Load { name: name.into(), total: TOTAL, tenants: vec!["fits".into(), "larger".into()], phases, bursts: false }
 }
 
 /// Loops beside popularity: nothing helps a loop until all of it fits. One fits into half of the cache, one never does.
 pub fn loops() -> Load {
     Load {
-        name: "loops",
+        name: "loops".into(),
         total: TOTAL,
-        tenants: vec!["small loop", "large loop", "popular"],
+        tenants: vec!["small loop".into(), "large loop".into(), "popular".into()],
         phases: vec![Phase {
             name: "all",
             intervals: 200,
@@ -126,9 +126,9 @@ pub fn loops() -> Load {
 /// A tenant that reads everything once beside two that come back to theirs.
 pub fn stream() -> Load {
     Load {
-        name: "stream",
+        name: "stream".into(),
         total: TOTAL,
-        tenants: vec!["stream", "web", "database"],
+        tenants: vec!["stream".into(), "web".into(), "database".into()],
         phases: vec![Phase {
             name: "all",
             intervals: 200,

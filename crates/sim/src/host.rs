@@ -3,7 +3,7 @@
 //! Owns the counts. Never decides: the index and `Exclusive` do. Invariant: what is counted as a hit would have been
 //! served without the disk.
 
-use crate::guest::{Guest, Transfer};
+use crate::guest::{GuestMemory, Transfer};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, PolicyKind, Tier};
 
@@ -16,6 +16,9 @@ pub enum Placement {
     Exclusive(ExclusiveMode),
     /// What the guest evicts, always, as if the guest told; the bound.
     Perfect,
+    /// Whatever passes, but after every so many transfers the guest's memory is scanned, and what it holds is the first
+    /// to go (Singleton).
+    Scan(u32),
 }
 
 /// Blocks that a guest asked for.
@@ -38,6 +41,14 @@ pub struct Host {
     pub count: Count,
     /// The guest's pages never hold what was read: its memory or its file system is encrypted.
     pub opaque: bool,
+    /// Blocks that lost their place since somebody took them from here; kept if `tells`.
+    pub evicted: Vec<u64>,
+    /// Blocks that were copied here from the guest's memory since; kept if `tells`.
+    pub copied: Vec<u64>,
+    /// Whether these are to be told.
+    pub tells: bool,
+    /// Transfers since the last scan.
+    unscanned: u32,
 }
 
 fn tag(block: u64, version: u64) -> u64 {
@@ -60,27 +71,66 @@ impl Host {
             exclusive: Exclusive::new(pages, mode, policy, blocks, key),
             count: Count::default(),
             opaque: false,
+            evicted: vec![],
+            copied: vec![],
+            tells: false,
+            unscanned: 0,
         }
     }
 
-    fn content(&self, guest: &Guest, page: u32) -> Option<u64> {
+    fn content(&self, guest: &impl GuestMemory, page: u32) -> Option<u64> {
         guest.content(page).filter(|_| !self.opaque).map(|(b, v)| tag(b, v))
     }
 
-    /// A request of the guest.
-    pub fn transfer(&mut self, guest: &Guest, t: Transfer) {
+    fn note(&mut self, outcome: Outcome) {
+        if let Outcome::Fill { evicted: Some((block, _)), .. } = outcome
+            && self.tells
+        {
+            self.evicted.push(block);
+        }
+    }
+
+    fn note_copied(&mut self, block: u64) {
+        if self.tells {
+            self.copied.push(block);
+        }
+    }
+
+    /// Makes what the guest holds the first to go.
+    fn scan(&mut self, guest: &impl GuestMemory) {
+        for page in 0..guest.pages() {
+            // A page whose content is not that of the disk is not known by its hash.
+            let known = guest.content(page).filter(|&(block, version)| !self.opaque && version == guest.version(block));
+            if let Some(slot) = known.and_then(|(block, _)| self.index.peek(block))
+                && self.index.tier(slot) == Tier::Hot
+            {
+                self.index.set_tier(slot, Tier::Cold);
+            }
+        }
+    }
+
+    /// A request of the guest, before the content of its page changes; whether the block was cached.
+    pub fn transfer(&mut self, guest: &impl GuestMemory, t: Transfer) -> bool {
         let class = if t.write { Class::Write } else { Class::Read };
         let version = guest.version(t.block) + u64::from(t.write);
         if t.write {
             self.exclusive.residency_mut().forget(t.block);
         }
-        if self.placement == Placement::Inclusive {
+        if let Placement::Scan(every) = self.placement {
+            self.unscanned += 1;
+            if self.unscanned >= every {
+                self.unscanned = 0;
+                self.scan(guest);
+            }
+        }
+        if matches!(self.placement, Placement::Inclusive | Placement::Scan(_)) {
             let outcome = self.index.access(t.block, if t.write { Access::Write } else { Access::Read }, |_| true);
             if !t.write {
                 self.count.reads += 1;
                 self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
             }
-            return;
+            self.note(outcome);
+            return matches!(outcome, Outcome::Hit(_));
         }
         let found = self.index.peek(t.block).is_some();
         let left =
@@ -91,11 +141,14 @@ impl Host {
             let held = self.placement == Placement::Perfect || same;
             self.exclusive.captured(&what, held, now.is_none());
             if held {
-                self.index.place(what.block, Tier::Hot, |_| true);
+                let outcome = self.index.place(what.block, Tier::Hot, |_| true);
+                self.note(outcome);
+                self.note_copied(what.block);
                 self.exclusive.lapses(&mut self.index);
             }
         }
         let outcome = self.index.access(t.block, Access::Take, |_| true);
+        self.note(outcome);
         self.exclusive.lapses(&mut self.index);
         if !t.write {
             self.count.reads += 1;
@@ -105,7 +158,10 @@ impl Host {
             let now = self.content(guest, due.page);
             let held = now.is_some_and(|n| self.exclusive.residency().matches(due.page, n));
             let slot = if held {
-                match self.index.place(due.what.block, Tier::Probation, |_| true) {
+                let outcome = self.index.place(due.what.block, Tier::Probation, |_| true);
+                self.note(outcome);
+                self.note_copied(due.what.block);
+                match outcome {
                     Outcome::Fill { slot, .. } | Outcome::Hit(slot) => Some(slot),
                     Outcome::Bypass => None,
                 }
@@ -114,5 +170,6 @@ impl Host {
             };
             self.exclusive.copied(&mut self.index, &due, held, slot);
         }
+        matches!(outcome, Outcome::Hit(_))
     }
 }

@@ -5,6 +5,16 @@
 
 use std::collections::HashMap;
 
+/// The memory of a guest as its host sees it: pages, and what is in them.
+pub trait GuestMemory {
+    /// What `page` holds right now: block and version, or `None` if it was zeroed or holds no block.
+    fn content(&self, page: u32) -> Option<(u64, u64)>;
+    /// The version of `block` on the disk.
+    fn version(&self, block: u64) -> u64;
+    /// How many pages there are.
+    fn pages(&self) -> u32;
+}
+
 /// How the guest is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestOptions {
@@ -66,6 +76,20 @@ pub struct Guest {
     evictions: u64,
 }
 
+impl GuestMemory for Guest {
+    fn content(&self, page: u32) -> Option<(u64, u64)> {
+        self.content[page as usize]
+    }
+
+    fn version(&self, block: u64) -> u64 {
+        self.versions.get(&block).copied().unwrap_or(0)
+    }
+
+    fn pages(&self) -> u32 {
+        self.options.pages
+    }
+}
+
 impl Guest {
     /// An empty guest.
     pub fn new(options: GuestOptions) -> Self {
@@ -82,16 +106,6 @@ impl Guest {
             shadows: HashMap::new(),
             evictions: 0,
         }
-    }
-
-    /// What `page` holds right now: block and version, or `None` after it was zeroed.
-    pub fn content(&self, page: u32) -> Option<(u64, u64)> {
-        self.content[page as usize]
-    }
-
-    /// The version of `block` on the disk.
-    pub fn version(&self, block: u64) -> u64 {
-        self.versions.get(&block).copied().unwrap_or(0)
     }
 
     /// The guest reads or writes `block`; `on` is told of what goes to the disk, before the page's content changes.

@@ -1,0 +1,265 @@
+//! One pass of a trace through many caches: every policy at every size.
+//!
+//! Owns cells and their counts, and the threads they run on. Never decides: each access is one `Index::access`.
+//! Invariant: a cell sees every access of the trace, in order, whatever runs beside it; so counts do not depend on how
+//! many threads there are.
+
+use crate::batch::{Ended, Take, drive};
+use crate::error::Error;
+use crate::reference::Reference;
+use crate::size::{CacheSize, SLOTS_MAX};
+use serde::Serialize;
+use undercroft_engine::{Access, Index, Outcome, PolicyKind};
+
+/// One cache to simulate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell {
+    /// Its policy.
+    pub policy: PolicyKind,
+    /// Its size as it was asked for.
+    pub size: CacheSize,
+    /// Its size.
+    pub blocks: u32,
+}
+
+impl Cell {
+    /// A cache of `blocks` blocks, which is what `size` comes to.
+    pub fn new(policy: PolicyKind, size: CacheSize, blocks: u32) -> Self {
+        Self { policy, size, blocks }
+    }
+}
+
+/// What a cache was asked for, and had not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Blocks read.
+    pub reads: u64,
+    /// Blocks read that were not cached.
+    pub read_misses: u64,
+    /// Blocks written.
+    pub writes: u64,
+    /// Blocks written that were not cached.
+    pub write_misses: u64,
+}
+
+impl Counts {
+    /// Accesses in all.
+    pub fn accesses(&self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// Misses in all.
+    pub fn misses(&self) -> u64 {
+        self.read_misses + self.write_misses
+    }
+
+    /// Misses of accesses; 0 where there were none.
+    pub fn miss_ratio(&self) -> f64 {
+        self.misses() as f64 / self.accesses().max(1) as f64
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, write: bool, hit: bool) {
+        if write {
+            self.writes += 1;
+            self.write_misses += u64::from(!hit);
+        } else {
+            self.reads += 1;
+            self.read_misses += u64::from(!hit);
+        }
+    }
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Go {
+    /// Yes.
+    On,
+    /// No: what has been done so far is the result.
+    Stop,
+}
+
+/// How a sweep is run.
+#[derive(Clone, Debug, Default)]
+pub struct SweepOptions {
+    /// Threads; all processors if not given.
+    pub jobs: Option<usize>,
+    /// Accesses at the beginning that fill caches and are not counted.
+    pub warm_up: u64,
+    /// Accesses after which the trace ends, warm-up included; all if not given.
+    pub limit: Option<u64>,
+}
+
+/// What became of one cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CellResult {
+    /// The cell.
+    pub cell: Cell,
+    /// What was counted.
+    pub counts: Counts,
+}
+
+/// What a sweep came to.
+#[derive(Debug)]
+pub struct Sweep {
+    /// One for each cell, in their order.
+    pub results: Vec<CellResult>,
+    /// Accesses read, warm-up included.
+    pub accesses: u64,
+    /// Whether it was ended before the trace was.
+    pub stopped: bool,
+    /// Why the trace could not be read to its end; what comes before is in the results.
+    pub broken: Option<Error>,
+}
+
+struct Running {
+    cell: Cell,
+    index: Index,
+    counts: Counts,
+}
+
+impl Running {
+    fn new(cell: Cell) -> Self {
+        Self { cell, index: Index::new(cell.policy, cell.blocks), counts: Counts::default() }
+    }
+
+    fn run(&mut self, batch: &[Reference]) {
+        let Self { index, counts, .. } = self;
+        for r in batch {
+            let access = if r.write { Access::Write } else { Access::Read };
+            let hit = matches!(index.access(r.block, access, |_| true), Outcome::Hit(_));
+            counts.count(r.write, hit);
+        }
+    }
+}
+
+impl Take for Running {
+    fn take(&mut self, batch: &[Reference], cold: usize) {
+        if cold > 0 {
+            let before = self.counts;
+            self.run(&batch[..cold]);
+            self.counts = before;
+        }
+        self.run(&batch[cold..]);
+    }
+}
+
+/// Runs a trace through every cell. `watch` is told how many accesses have been read, after each batch, and may end it.
+///
+/// The caller's thread reads the next batch while caches take the one before, and caches run beside each other.
+///
+/// # Errors
+/// A cell that is too large, or threads that cannot be had. A trace that breaks off is told in [`Sweep::broken`].
+pub fn sweep(
+    trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    cells: Vec<Cell>,
+    options: &SweepOptions,
+    watch: &mut dyn FnMut(u64) -> Go,
+) -> Result<Sweep, Error> {
+    if let Some(cell) = cells.iter().find(|c| c.blocks > SLOTS_MAX) {
+        return Err(Error::TooLarge { blocks: cell.blocks.into(), max: SLOTS_MAX });
+    }
+    let mut running: Vec<Running> = cells.into_iter().map(Running::new).collect();
+    let Ended { accesses, stopped, broken } = drive(trace, &mut running, options, watch)?;
+    let results = running.into_iter().map(|r| CellResult { cell: r.cell, counts: r.counts }).collect();
+    Ok(Sweep { results, accesses, stopped, broken })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::BATCH;
+    use proptest::prelude::*;
+    use undercroft_trace::synth::Zipf;
+
+    fn cells() -> Vec<Cell> {
+        let sizes = [0u32, 1, 100, 5000];
+        let all = PolicyKind::ALL.into_iter().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
+        all.collect()
+    }
+
+    fn trace(n: usize) -> Vec<Reference> {
+        let blocks = Zipf::new(20_000, 0.9, 3).take(n).enumerate();
+        blocks.map(|(i, block)| Reference { block, write: i % 5 == 0, ..Reference::default() }).collect()
+    }
+
+    fn swept(trace: &[Reference], options: &SweepOptions) -> Sweep {
+        sweep(trace.iter().copied().map(Ok), cells(), options, &mut |_| Go::On).expect("it runs")
+    }
+
+    #[test]
+    fn threads_do_not_change_counts() {
+        let trace = trace(3 * BATCH + 17);
+        let one = swept(&trace, &SweepOptions { jobs: Some(1), ..SweepOptions::default() });
+        for jobs in [Some(2), Some(5), None] {
+            let many = swept(&trace, &SweepOptions { jobs, ..SweepOptions::default() });
+            assert_eq!(many.results, one.results);
+        }
+        assert_eq!(one.accesses, trace.len() as u64);
+        for r in &one.results {
+            assert_eq!(r.counts.accesses(), trace.len() as u64);
+            assert_eq!(r.counts.writes, trace.len().div_ceil(5) as u64);
+            let mut index = Index::new(r.cell.policy, r.cell.blocks);
+            let missed = |t: &&Reference| !matches!(index.access(t.block, Access::Read, |_| true), Outcome::Hit(_));
+            assert_eq!(r.counts.misses(), trace.iter().filter(missed).count() as u64, "{:?}", r.cell);
+        }
+    }
+
+    #[test]
+    fn it_stops_when_told_and_counts_what_it_did() {
+        let trace = trace(4 * BATCH);
+        let mut said = vec![];
+        let done = sweep(trace.iter().copied().map(Ok), cells(), &SweepOptions::default(), &mut |n| {
+            said.push(n);
+            if said.len() == 2 { Go::Stop } else { Go::On }
+        });
+        let done = done.expect("it runs");
+        assert!(done.stopped && done.broken.is_none());
+        assert_eq!((done.accesses, said), (2 * BATCH as u64, vec![BATCH as u64, 2 * BATCH as u64]));
+        let whole = swept(&trace[..2 * BATCH], &SweepOptions::default());
+        assert_eq!(done.results, whole.results);
+    }
+
+    #[test]
+    fn what_comes_before_damage_is_counted() {
+        let whole = trace(BATCH + 100);
+        let lines: String = whole.iter().map(|r| format!("{} 1 0 0\n", r.block)).collect();
+        let damaged = format!("{lines}not a line\n");
+        let reader = undercroft_trace::Reader::new(damaged.as_bytes(), "x.lis", undercroft_trace::Format::ArcLis);
+        let trace = reader.expect("it opens").map(|a| a.map(Reference::from));
+        let done = sweep(trace, cells(), &SweepOptions::default(), &mut |_| Go::On).expect("it runs");
+        assert!(done.broken.expect("damage").to_string().contains("x.lis"));
+        assert_eq!(done.accesses, whole.len() as u64);
+        let sound = swept(&whole, &SweepOptions::default());
+        let misses = |s: &[CellResult]| s.iter().map(|r| r.counts.misses()).collect::<Vec<_>>();
+        assert_eq!(misses(&done.results), misses(&sound.results));
+    }
+
+    #[test]
+    fn too_large_a_cell_is_refused() {
+        let cell = Cell::new(PolicyKind::Lru, CacheSize::Blocks(1 << 31), 1 << 31);
+        let none = std::iter::empty::<Result<Reference, undercroft_trace::Error>>();
+        let refused = sweep(none, vec![cell], &SweepOptions::default(), &mut |_| Go::On);
+        assert!(refused.expect_err("too large").to_string().contains("2147483648 blocks"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        #[test]
+        fn warm_up_and_limit_cut_where_they_say(warm_up in 0u64..3000, limit in 0u64..3000) {
+            let trace = trace(2000);
+            let options = SweepOptions { warm_up, limit: Some(limit), jobs: Some(1) };
+            let done = swept(&trace, &options);
+            let end = limit.min(2000) as usize;
+            prop_assert_eq!(done.accesses, end as u64);
+            let cold = (warm_up as usize).min(end);
+            for r in &done.results {
+                let mut index = Index::new(r.cell.policy, r.cell.blocks);
+                let mut missed = |t: &Reference| !matches!(index.access(t.block, Access::Read, |_| true), Outcome::Hit(_));
+                trace[..cold].iter().for_each(|t| { missed(t); });
+                let misses = trace[cold..end].iter().filter(|t| missed(t)).count() as u64;
+                prop_assert_eq!((r.counts.accesses(), r.counts.misses()), ((end - cold) as u64, misses));
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `undercroft sim`: a trace through caches.
+//!
+//! Owns the table and the forms for programs. Never simulates: `undercroft_sim` does. Invariant: what was counted before
+//! an interrupt or damage is shown, and marked as not whole.
+
+use super::Failure;
+use super::output::{Out, complain};
+use super::sim_args::{Engine, SimArgs, SimSize, without_repeats};
+use super::sim_daemon;
+use super::sim_hierarchy;
+use super::sim_rows::{Columns, Values};
+use super::sim_tenants;
+use super::sim_trace::{TraceRun, interrupt, run_trace};
+use crate::units::human_size;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::sync::atomic::Ordering;
+use undercroft_engine::PolicyKind;
+use undercroft_sim::CacheSize;
+
+/// Runs it.
+///
+/// # Errors
+/// The trace cannot be read, or not to its end; or it was interrupted, after the results.
+pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
+    let stop = interrupt()?;
+    if !args.hierarchy.is_empty() {
+        return sim_hierarchy::run(args, &stop, out);
+    }
+    if !args.beside.is_empty() {
+        return sim_tenants::run(args, &stop, out);
+    }
+    if args.engine == Engine::Core {
+        return sim_daemon::run(args, &stop, out);
+    }
+    if args.one_by_one {
+        return Err(Failure::Said("--one-by-one is for --engine core: without it, nothing overlaps".into()));
+    }
+    let mut policies = without_repeats(args.policy.iter().flat_map(|p| p.0.iter().copied()));
+    if policies.is_empty() {
+        policies = vec![PolicyKind::Lru, PolicyKind::S3Fifo];
+    }
+    let tenth = || vec![SimSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
+    let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
+    let Some(run) = run_trace(&args.trace, &policies, &sizes, &args.sweep, &stop)? else {
+        complain("undercroft: interrupted while the blocks were counted; there is nothing to show yet");
+        return Err(Failure::Interrupted);
+    };
+    if args.sweep.json {
+        out.json(&document(&run, args.sweep.block_size.0))?;
+    } else if args.sweep.csv {
+        columns(std::slice::from_ref(&run), args.sweep.block_size.0).csv(out)?;
+    } else {
+        out.write(&table(&run, args.sweep.block_size.0))?;
+    }
+    out.flush()?;
+    if let Some(path) = &args.sweep.parquet {
+        columns(std::slice::from_ref(&run), args.sweep.block_size.0).parquet(path)?;
+    }
+    match run.broken {
+        Some(e) => Err(Failure::Said(e)),
+        None if stop.load(Ordering::Relaxed) => Err(Failure::Interrupted),
+        None => Ok(()),
+    }
+}
+
+/// What `--json` prints of one trace.
+#[derive(Serialize)]
+pub struct Document {
+    trace: String,
+    block_bytes: u64,
+    /// Accesses read, warm-up included.
+    accesses: u64,
+    footprint_blocks: Option<u64>,
+    /// Whether the whole trace was read, or as much as was asked for.
+    complete: bool,
+    error: Option<String>,
+    seconds: f64,
+    results: Vec<ResultRow>,
+}
+
+#[derive(Serialize)]
+struct ResultRow {
+    policy: &'static str,
+    size: String,
+    capacity_blocks: u32,
+    accesses: u64,
+    misses: u64,
+    miss_ratio: f64,
+    reads: u64,
+    read_misses: u64,
+    writes: u64,
+    write_misses: u64,
+}
+
+/// The JSON of one trace.
+pub fn document(run: &TraceRun, block_bytes: u64) -> Document {
+    let results = run.rows.iter().map(|r| ResultRow {
+        policy: r.policy.name(),
+        size: r.size.clone(),
+        capacity_blocks: r.blocks,
+        accesses: r.counts.accesses(),
+        misses: r.counts.misses(),
+        miss_ratio: r.counts.miss_ratio(),
+        reads: r.counts.reads,
+        read_misses: r.counts.read_misses,
+        writes: r.counts.writes,
+        write_misses: r.counts.write_misses,
+    });
+    Document {
+        trace: run.name.clone(),
+        block_bytes,
+        accesses: run.accesses,
+        footprint_blocks: run.footprint,
+        complete: run.complete,
+        error: run.broken.clone(),
+        seconds: run.seconds,
+        results: results.collect(),
+    }
+}
+
+/// The same of several traces as columns.
+pub fn columns(runs: &[TraceRun], block_bytes: u64) -> Columns {
+    let rows = || runs.iter().flat_map(|run| run.rows.iter().map(move |row| (run, row)));
+    let text = |f: &dyn Fn(&TraceRun, &super::sim_trace::CellRow) -> String| {
+        Values::Text(rows().map(|(run, row)| f(run, row)).collect())
+    };
+    let count = |f: &dyn Fn(&super::sim_trace::CellRow) -> u64| Values::Count(rows().map(|(_, row)| f(row)).collect());
+    Columns::default()
+        .with("trace", text(&|run, _| run.name.clone()))
+        .with("policy", text(&|_, row| row.policy.name().into()))
+        .with("size", text(&|_, row| row.size.clone()))
+        .with("capacity_blocks", count(&|row| row.blocks.into()))
+        .with("block_bytes", count(&|_| block_bytes))
+        .with("accesses", count(&|row| row.counts.accesses()))
+        .with("misses", count(&|row| row.counts.misses()))
+        .with("miss_ratio", Values::Real(rows().map(|(_, row)| row.counts.miss_ratio()).collect()))
+        .with("reads", count(&|row| row.counts.reads))
+        .with("read_misses", count(&|row| row.counts.read_misses))
+        .with("writes", count(&|row| row.counts.writes))
+        .with("write_misses", count(&|row| row.counts.write_misses))
+        .with("complete", text(&|run, _| if run.complete { "yes" } else { "no" }.into()))
+}
+
+/// A plain table whose columns from `left` on are numbers.
+pub fn plain(header: &[String], left: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i >= left {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A table's lines without the blanks at their ends.
+pub fn lines(table: &Table) -> String {
+    table.lines().map(|l| l.trim_end().to_string() + "\n").collect()
+}
+
+fn table(run: &TraceRun, block_bytes: u64) -> String {
+    let mut text = summary(run);
+    let header = ["POLICY", "SIZE", "BLOCKS", "BYTES", "ACCESSES", "MISSES", "MISS RATIO"].map(String::from);
+    let mut t = plain(&header, 1);
+    for r in &run.rows {
+        t.add_row([
+            r.policy.name().to_string(),
+            r.size.clone(),
+            r.blocks.to_string(),
+            human_size(u64::from(r.blocks).saturating_mul(block_bytes)),
+            r.counts.accesses().to_string(),
+            r.counts.misses().to_string(),
+            format!("{:.4}", r.counts.miss_ratio()),
+        ]);
+    }
+    text += &lines(&t);
+    if !run.complete {
+        text += "Not whole: this is of what had been read.\n";
+    }
+    text
+}
+
+/// A trace in a line.
+pub fn summary(run: &TraceRun) -> String {
+    let blocks = run.footprint.map_or(String::new(), |n| format!(" to {n} blocks"));
+    let per = run.accesses as f64 * run.rows.len() as f64 / run.seconds.max(1e-9) / 1e6;
+    let caches = run.rows.len();
+    format!(
+        "{}: {} accesses{blocks}; {caches} caches in {:.1} s, {per:.1} M accesses/s\n",
+        run.name, run.accesses, run.seconds
+    )
+}

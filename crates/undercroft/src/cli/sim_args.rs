@@ -1,0 +1,321 @@
+//! The arguments of `undercroft sim` and `undercroft compare`, with their help.
+//!
+//! Owns words and the notation of sizes and lists. Never acts.
+
+use crate::units::{Percent, Size};
+use clap::{Args, ValueHint};
+use std::path::PathBuf;
+use std::str::FromStr;
+use undercroft_engine::PolicyKind;
+use undercroft_sim::CacheSize;
+use undercroft_sim::tenants::Arm;
+
+/// Policies, as people list them: `lru,arc`, or `all`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policies(pub Vec<PolicyKind>);
+
+impl FromStr for Policies {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut kinds = vec![];
+        for word in text.split(',').map(str::trim) {
+            match word {
+                "all" => kinds.extend(PolicyKind::ALL),
+                _ => kinds.push(word.parse::<PolicyKind>()?),
+            }
+        }
+        Ok(Policies(without_repeats(kinds)))
+    }
+}
+
+/// A size of a simulated cache: `1GiB`, `10%` of the footprint, `1000blocks`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SimSize {
+    /// As it was written.
+    pub text: String,
+    /// What it means.
+    pub size: CacheSize,
+}
+
+impl FromStr for SimSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let blocks = text.strip_suffix("blocks").or_else(|| text.strip_suffix("block"));
+        let size = if text.ends_with('%') {
+            CacheSize::Share(text.parse::<Percent>().map_err(|e| e.to_string())?.value() / 100.0)
+        } else if let Some(blocks) = blocks {
+            let number = blocks.trim().parse();
+            CacheSize::Blocks(
+                number.map_err(|_| format!("\"{text}\" is not a number of blocks; write it like 1000blocks"))?,
+            )
+        } else {
+            CacheSize::Bytes(text.parse::<Size>().map_err(|e| format!("{e}, 10% or 1000blocks"))?.0)
+        };
+        Ok(SimSize { text: text.to_string(), size })
+    }
+}
+
+/// The same policies, each where it stands first.
+pub fn without_repeats(kinds: impl IntoIterator<Item = PolicyKind>) -> Vec<PolicyKind> {
+    let mut once = vec![];
+    for kind in kinds {
+        if !once.contains(&kind) {
+            once.push(kind);
+        }
+    }
+    once
+}
+
+/// What simulates a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Engine {
+    /// The index: policy, ghosts, decisions.
+    Index,
+    /// The daemon's whole data path.
+    Core,
+}
+
+/// Who divides a cache among tenants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Divider(pub Arm);
+
+impl FromStr for Divider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Divider(match text.trim() {
+            "shared" => Arm::Shared,
+            "strict" => Arm::Strict,
+            "best" => Arm::KnownCurves,
+            "target" => return Err("target needs goals, which a trace has not".into()),
+            word => Arm::Governed(word.parse().map_err(|_| {
+                format!("\"{word}\" divides nothing; known are shared, strict, best, static, utility, donor, paper")
+            })?),
+        }))
+    }
+}
+
+/// What both commands take.
+#[derive(Clone, Debug, Args)]
+pub struct SweepArgs {
+    /// Bytes that a block of the trace stands for: what sizes in bytes come to
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub block_size: Size,
+    /// Distinct blocks of the trace, if they are known: spares a pass that counts them for sizes in %
+    #[arg(long, value_name = "BLOCKS")]
+    pub footprint: Option<u64>,
+    /// Accesses at the beginning that fill the caches and are not counted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub warm_up: u64,
+    /// End after so many accesses, warm-up included
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Threads [default: one per processor]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// For programs, on standard output
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// A line for each result, on standard output
+    #[arg(long)]
+    pub csv: bool,
+    /// Write the results into this Parquet file, too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub parquet: Option<PathBuf>,
+}
+
+/// `undercroft sim`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Reads the trace once and gives every access to every policy at every size, on all processors. The policies are those of
+the daemon: same code, same decisions. Sizes in % are shares of the distinct blocks of the trace, which are counted in a
+pass before.
+
+Examples:
+  Two policies, at two sizes:
+    undercroft sim web.parquet --policy lru,s3-fifo --size 1GiB,10%
+
+  Every policy there is, for a program:
+    undercroft sim web.vscsi --policy all --size 1%,10% --json | jq -r '.results[] | [.policy, .miss_ratio] | @tsv'
+
+  Would the daemon have done better with another policy, read-ahead and all:
+    undercroft sim web.parquet --engine core --policy lru,s3-fifo,arc
+
+  Two tenants on one cache, under several controllers:
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --controller shared,strict,utility,best
+
+  A guest over a host over an SSD, with the times that requests take:
+    undercroft sim oltp.lis.zst --hierarchy three.toml --hierarchy exclusive.toml
+
+  where three.toml is:
+    [[level]]
+    name = \"guest\"
+    size = \"5%\"
+    linux = { free = \"2%\" }      # or policy = \"lru\"
+    read = \"1us\"
+    [[level]]
+    name = \"host\"
+    size = \"5%\"
+    policy = \"s3-fifo\"
+    keeps = \"inferred\"           # passing, demoted, captured, inferred, scanned
+    read = \"10us\"
+    [[level]]
+    name = \"ssd\"
+    size = \"20%\"
+    policy = \"lru\"
+    writes = \"back\"              # through, back, around
+    read = \"80us\"
+    channels = 8
+    [disk]
+    read = \"8ms\"
+    [requests]
+    arrive = \"closed\"            # trace, random
+    depth = 16
+
+  The second half of a trace, with caches warmed by the first:
+    undercroft sim oltp.lis.zst --size 1000blocks --warm-up 450000
+
+Exit codes:
+  0    done (a broken pipe counts as done)
+  1    failed; results up to a damaged place are shown, and the reason is on standard error
+  2    used wrongly
+  130  interrupted; the results of what had been read are shown
+")]
+pub struct SimArgs {
+    /// The trace
+    #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
+    pub trace: PathBuf,
+    /// Policies, with commas between; `all` for every one [default: lru,s3-fifo; with --engine core, as recorded]
+    #[arg(long, visible_alias = "policies", short, value_name = "LIST")]
+    pub policy: Vec<Policies>,
+    /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as recorded]
+    #[arg(long, visible_alias = "sizes", short, value_name = "LIST", value_delimiter = ',')]
+    pub size: Vec<SimSize>,
+    /// What simulates a cache: `index`, its decisions alone; `core`, the daemon's whole data path, which replays a
+    /// recording with partial blocks, read-ahead, and requests that overlap
+    #[arg(long, value_name = "ENGINE", value_enum, default_value = "index")]
+    pub engine: Engine,
+    /// Simulate the hierarchy that this TOML file describes, instead of single caches; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["policy", "size", "engine"])]
+    pub hierarchy: Vec<PathBuf>,
+    /// The trace of another tenant of the same cache; may be repeated. Sizes are those of the cache for all of them
+    #[arg(long, value_name = "TRACE", value_hint = ValueHint::FilePath, conflicts_with_all = ["hierarchy", "engine", "warm_up"])]
+    pub beside: Vec<PathBuf>,
+    /// Who divides the cache among tenants, with commas between: shared (nobody: one cache for all), strict (equal parts),
+    /// best (curves known in advance), or a controller of the daemon: static, utility, donor, paper
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        requires = "beside",
+        default_value = "shared,strict,utility"
+    )]
+    pub controller: Vec<Divider>,
+    /// Accesses of all tenants together after which a controller decides anew
+    #[arg(long, value_name = "N", default_value = "100000", requires = "beside",
+          value_parser = clap::value_parser!(u32).range(100..))]
+    pub interval: u32,
+    /// With --engine core: each request ends before the next begins, whatever the recording says
+    #[arg(long)]
+    pub one_by_one: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sweep: SweepArgs,
+}
+
+/// `undercroft compare`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Shows the miss ratio of every policy at every size on every trace, and how many fewer misses each has than a baseline:
+-12.3% is 12.3 % fewer. A trace that is damaged is used up to there, and named.
+
+Examples:
+  undercroft compare *.vscsi
+  undercroft compare oltp.lis p6.lis --policies lru,arc,s3-fifo,w-tinylfu --sizes 1%,5%,10% --plot ratios.svg
+  undercroft compare web.parquet --baseline fifo --csv > web.csv
+  undercroft compare *.zst --policies all --parquet all.parquet --plot all.png
+
+Exit codes:
+  0    done (a broken pipe counts as done)
+  1    failed, or some traces could not be read to their end: the reasons are on standard error
+  2    used wrongly
+  130  interrupted; what had been done is shown
+")]
+pub struct CompareArgs {
+    /// The traces
+    #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
+    pub trace: Vec<PathBuf>,
+    /// Policies, with commas between; `all` for every one
+    #[arg(long, visible_alias = "policy", short, value_name = "LIST", default_value = "all")]
+    pub policies: Vec<Policies>,
+    /// Sizes, with commas between: 1GiB, 10% of a trace's footprint, 1000blocks
+    #[arg(
+        long,
+        visible_alias = "size",
+        short,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "0.1%,1%,10%"
+    )]
+    pub sizes: Vec<SimSize>,
+    /// The policy that others are compared with; it is run too
+    #[arg(long, short, value_name = "POLICY", default_value = "lru")]
+    pub baseline: PolicyKind,
+    /// Draw miss ratios over sizes, a panel for each trace, into this file: .svg or .png
+    #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub sweep: SweepArgs,
+}
+
+fn plot_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("svg" | "png") => Ok(path),
+        _ => Err("the name ends with .svg or .png, which says what is written".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_each_notation() {
+        let size = |text: &str| text.parse::<SimSize>().map(|s| s.size);
+        assert_eq!(size("1GiB"), Ok(CacheSize::Bytes(1 << 30)));
+        assert_eq!(size(" 10% "), Ok(CacheSize::Share(0.1)));
+        assert_eq!(size("0.1%"), Ok(CacheSize::Share(0.001)));
+        assert_eq!(size("1000blocks"), Ok(CacheSize::Blocks(1000)));
+        assert_eq!(size("1 block"), Ok(CacheSize::Blocks(1)));
+        for (bad, needle) in [
+            ("512M", "write 512MiB"),
+            ("0%", "write it like 5%"),
+            ("xblocks", "1000blocks"),
+            ("", "10% or 1000blocks"),
+            ("-1%", "%"),
+        ] {
+            let said = size(bad).expect_err(bad);
+            assert!(said.contains(needle), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn policies_are_listed_once() {
+        let list = |text: &str| text.parse::<Policies>().map(|p| p.0);
+        assert_eq!(list("lru, arc,LRU"), Ok(vec![PolicyKind::Lru, PolicyKind::Arc]));
+        assert_eq!(list("all,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
+        assert!(list("lru,lur").expect_err("no such policy").contains("known are fifo, lru"));
+        assert!(list("").is_err());
+    }
+
+    #[test]
+    fn a_plot_is_one_of_two_kinds() {
+        assert!(plot_file("a.svg").is_ok() && plot_file("b.c.png").is_ok());
+        assert!(plot_file("a.pdf").is_err() && plot_file("svg").is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! `undercroft sim` and `undercroft compare` through the built program: counts, forms, plots, damage, interrupts.
+//!
+//! Owns runs of the real binary on small traces whose counts are known.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// A loop of ten blocks, a hundred times: 1000 accesses.
+const LOOP: &str = "0 10 0 0\n";
+const ROUNDS: usize = 100;
+
+fn command(dir: &Path, args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_undercroft"));
+    c.args(args).current_dir(dir).stdin(Stdio::null());
+    c
+}
+
+#[track_caller]
+fn run(dir: &Path, args: &[&str], code: i32) -> (String, String) {
+    said(command(dir, args).output().unwrap(), code)
+}
+
+#[track_caller]
+fn said(o: Output, code: i32) -> (String, String) {
+    let (out, err) = (String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap());
+    assert_eq!(o.status.code(), Some(code), "{out}{err}");
+    (out, err)
+}
+
+fn place() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("loop.lis"), LOOP.repeat(ROUNDS)).unwrap();
+    fs::write(dir.path().join("bad.lis"), format!("{}what is this\n", LOOP.repeat(ROUNDS))).unwrap();
+    // 60 million accesses: no machine is through with it at once.
+    fs::write(dir.path().join("long.lis"), "0 1000000 0 0\n".repeat(60)).unwrap();
+    dir
+}
+
+fn results(json: &Value) -> Vec<(String, u64, u64)> {
+    let of = |r: &Value| {
+        let n = |name: &str| r[name].as_u64().unwrap();
+        (r["policy"].as_str().unwrap().to_string(), n("capacity_blocks"), n("misses"))
+    };
+    json["results"].as_array().unwrap().iter().map(of).collect()
+}
+
+#[test]
+fn a_loop_is_counted_at_every_size_in_every_form() {
+    let dir = place();
+    let dir = dir.path();
+    let args = ["sim", "loop.lis", "--policy", "lru,fifo", "--size", "5blocks,40KiB,50%,100%"];
+    let json: Value = serde_json::from_str(&run(dir, &[&args[..], &["--json"]].concat(), 0).0).unwrap();
+    // LRU and FIFO never hit in a loop that does not fit, and miss each block once in one that does.
+    let expected = [(5, 1000), (10, 10), (5, 1000), (10, 10)];
+    let both = expected.iter().flat_map(|&(n, m)| ["lru", "fifo"].map(|p| (p.to_string(), n, m)));
+    assert_eq!(results(&json), both.collect::<Vec<_>>());
+    assert_eq!(
+        (&json["accesses"], &json["footprint_blocks"], &json["complete"]),
+        (&1000.into(), &10.into(), &true.into())
+    );
+    let (csv, _) = run(dir, &[&args[..], &["--csv"]].concat(), 0);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines[0].starts_with("trace,policy,size,capacity_blocks,block_bytes,accesses,misses,miss_ratio"), "{csv}");
+    assert_eq!(lines[1], "loop.lis,lru,5blocks,5,4096,1000,1000,1,1000,1000,0,0,yes");
+    assert_eq!(lines.len(), 9);
+    let (table, _) = run(dir, &[&args[..], &["--parquet", "r.parquet"]].concat(), 0);
+    assert!(table.contains("POLICY") && table.contains("loop.lis: 1000 accesses to 10 blocks"), "{table}");
+    assert!(fs::read(dir.join("r.parquet")).unwrap().starts_with(b"PAR1"));
+    // Block size, warm-up and limit.
+    let args =
+        ["sim", "loop.lis", "--size", "5KiB", "--block-size", "512", "--warm-up", "10", "--limit", "500", "--json"];
+    let json: Value = serde_json::from_str(&run(dir, &args, 0).0).unwrap();
+    assert_eq!(results(&json)[0], ("lru".into(), 10, 0));
+    assert_eq!(json["results"][0]["accesses"], 490);
+    assert_eq!(json["footprint_blocks"], Value::Null, "absolute sizes need one pass only");
+}
+
+#[test]
+fn threads_change_nothing() {
+    let dir = place();
+    let of = |jobs: &str| {
+        let args = ["sim", "loop.lis", "--policy", "all", "--size", "3blocks,7blocks", "--json", "--jobs", jobs];
+        let mut json: Value = serde_json::from_str(&run(dir.path(), &args, 0).0).unwrap();
+        json["seconds"] = Value::Null;
+        json
+    };
+    assert_eq!(of("1"), of("2"));
+    assert_eq!(of("1"), of("7"));
+}
+
+#[test]
+fn bad_input_says_what_to_do() {
+    let dir = place();
+    let dir = dir.path();
+    for (args, code, needles) in [
+        (&["sim"][..], 2, &["<TRACE>"][..]),
+        (&["sim", "loop.lis", "--policy", "lur"], 2, &["unknown policy \"lur\"", "known are fifo"]),
+        (&["sim", "loop.lis", "--size", "1G"], 2, &["ambiguous; write 1GiB"]),
+        (&["sim", "loop.lis", "--size", "0%"], 2, &["not a percentage"]),
+        (&["sim", "loop.lis", "--size", "99TiB"], 1, &["99TiB", "give a smaller size"]),
+        (&["sim", "loop.lis", "--size", "4TiB", "--policy", "all"], 1, &["of memory together", "smaller sizes"]),
+        (&["sim", "loop.lis", "--block-size", "0"], 1, &["--block-size 0"]),
+        (&["sim", "loop.lis", "--json", "--csv"], 2, &["cannot be used with"]),
+        (&["sim", "none.lis"], 1, &["none.lis", "No such file"]),
+        (&["sim", "/dev/null"], 1, &["/dev/null"]),
+        (&["compare", "loop.lis", "--plot", "x.pdf"], 2, &[".svg or .png"]),
+        (&["compare", "loop.lis", "--plot", "/nowhere/x.svg"], 1, &["/nowhere/x.svg", "--plot"]),
+        (&["compare", "loop.lis", "--parquet", "/nowhere/x.parquet"], 1, &["/nowhere/x.parquet", "--parquet"]),
+    ] {
+        let (_, err) = run(dir, args, code);
+        for needle in needles {
+            assert!(err.contains(needle), "{args:?}: \"{needle}\" is missing in {err}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_before_damage_is_shown() {
+    let dir = place();
+    let (out, err) = run(dir.path(), &["sim", "bad.lis", "--policy", "lru", "--size", "100%", "--json"], 1);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((results(&json), &json["complete"]), (vec![("lru".into(), 10, 10)], &false.into()));
+    assert_eq!(json["accesses"], 1000);
+    for needle in ["bad.lis", "record 101", "byte 900"] {
+        assert!(err.contains(needle) && json["error"].as_str().unwrap().contains(needle), "{needle}: {err}");
+    }
+}
+
+#[test]
+fn traces_are_compared_with_a_baseline_and_drawn() {
+    let dir = place();
+    let dir = dir.path();
+    let traces = ["compare", "loop.lis", "none.lis", "bad.lis", "--sizes", "50%,100%"];
+    let more = ["--policies", "fifo,lru", "--baseline", "arc", "--plot", "x.svg", "--parquet", "x.parquet"];
+    let (out, err) = run(dir, &[&traces[..], &more].concat(), 1);
+    assert!(err.contains("none.lis") && err.contains("bad.lis") && err.lines().count() == 2, "{err}");
+    assert!(out.contains("TO ARC") && out.matches("Not whole").count() == 1, "{out}");
+    let svg = fs::read_to_string(dir.join("x.svg")).unwrap();
+    assert!(svg.contains("loop.lis") && svg.contains("bad.lis") && svg.contains("arc") && !svg.contains("sieve"));
+    let (out, _) = run(dir, &["compare", "loop.lis", "--policies", "lru", "--json", "--plot", "y.png"], 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["baseline"], "lru");
+    assert_eq!(results(&json["traces"][0]).len(), 3, "0.1%, 1%, 10%");
+    assert!(fs::read(dir.join("y.png")).unwrap().starts_with(b"\x89PNG"));
+}
+
+/// Starts it, waits until it catches Ctrl-C, and presses that.
+#[track_caller]
+fn interrupted(dir: &Path, args: &[&str]) -> (String, String) {
+    let child = command(dir, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let catches = || {
+        let text = fs::read_to_string(&status).unwrap();
+        let mask = text.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 0b10 != 0
+    };
+    while !catches() {
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    said(child.wait_with_output().unwrap(), 130)
+}
+
+#[test]
+fn an_interrupt_shows_what_is_done() {
+    let dir = place();
+    let dir = dir.path();
+    let (out, _) =
+        interrupted(dir, &["sim", "long.lis", "--policy", "all", "--size", "1000blocks,100000blocks", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let read = json["accesses"].as_u64().unwrap();
+    assert!(read > 0 && read < 60_000_000 && json["complete"] == false && json["error"].is_null(), "{out}");
+    // Blocks that come for the first time miss in every cache; later ones may hit.
+    for (_, _, misses) in results(&json) {
+        assert!(misses >= read.min(1_000_000) && misses <= read, "{out}");
+    }
+    let (_, err) = interrupted(dir, &["sim", "long.lis", "--size", "10%"]);
+    assert!(err.contains("interrupted while the blocks were counted"), "{err}");
+    let (out, _) = interrupted(dir, &["compare", "long.lis", "loop.lis", "--sizes", "1000blocks", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let traces = json["traces"].as_array().unwrap();
+    assert!(traces.len() == 1 && traces[0]["complete"] == false, "nothing is begun after an interrupt: {out}");
+}
+
+#[test]
+fn a_hierarchy_is_counted_and_timed() {
+    let dir = place();
+    let dir = dir.path();
+    // A loop of ten over five and five: LRU levels that hand down hit nothing below, one level of ten hits all.
+    let levels = |keeps: &str, size: &str| {
+        format!(
+            "[[level]]\nname = \"top\"\nsize = \"5blocks\"\npolicy = \"lru\"\nread = \"1us\"\n\
+             [[level]]\nname = \"low\"\nsize = \"{size}\"\npolicy = \"lru\"\nkeeps = \"{keeps}\"\nread = \"10us\"\n\
+             [disk]\nread = \"1ms\"\n[requests]\narrive = \"closed\"\n"
+        )
+    };
+    fs::write(dir.join("demoted.toml"), levels("demoted", "50%")).unwrap();
+    fs::write(dir.join("passing.toml"), levels("passing", "50%")).unwrap();
+    let both = ["sim", "loop.lis", "--hierarchy", "demoted.toml", "--hierarchy", "passing.toml"];
+    let json: Value = serde_json::from_str(&run(dir, &[&both[..], &["--json"]].concat(), 0).0).unwrap();
+    let (demoted, passing) = (&json["hierarchies"][0], &json["hierarchies"][1]);
+    let reads = |h: &Value| [0, 1, 2].map(|i| h["levels"][i]["reads"].as_u64().unwrap());
+    assert_eq!(reads(demoted), [1000, 1000, 10], "five and five are one LRU of ten");
+    assert_eq!(reads(passing), [1000, 1000, 1000]);
+    // One at a time: a read takes what the device has that served it.
+    let mean = |h: &Value| h["latency"]["reads"]["mean_ns"].as_f64().unwrap();
+    assert_eq!(mean(passing), 1_000_000.0 + 0.0);
+    assert!(mean(demoted) < 40_000.0 && mean(demoted) >= (10.0 * 1e6 + 990.0 * 1e4) / 1000.0, "{}", mean(demoted));
+    let (table, _) = run(dir, &both, 0);
+    assert!(table.contains("demoted\n") && table.contains("requests/s") && table.contains("disk"), "{table}");
+    let (csv, _) = run(dir, &[&both[..], &["--csv"]].concat(), 0);
+    assert_eq!(csv.lines().count(), 7, "{csv}");
+    for (file, code, needle) in [
+        ("keeps = \"wat\"", 1, "unknown variant `wat`"),
+        ("size = 7", 1, "bad.toml"),
+        ("policy = \"lur\"", 1, "known are fifo"),
+    ] {
+        fs::write(dir.join("bad.toml"), format!("[[level]]\nname = \"x\"\nsize = \"10%\"\n{file}\n")).unwrap();
+        let (_, err) = run(dir, &["sim", "loop.lis", "--hierarchy", "bad.toml"], code);
+        assert!(err.contains(needle) && err.contains("docs/simulator.md"), "{err}");
+    }
+    run(dir, &["sim", "loop.lis", "--hierarchy", "demoted.toml", "--policy", "lru"], 2);
+}
+
+#[test]
+fn tenants_share_a_cache_under_controllers() {
+    let dir = place();
+    let dir = dir.path();
+    // One that goes round in 300 blocks, and one that never comes back.
+    fs::write(dir.join("round.lis"), "0 300 0 0\n".repeat(100)).unwrap();
+    fs::write(dir.join("once.lis"), "1000000 30000 0 0\n").unwrap();
+    let args = ["sim", "round.lis", "--beside", "once.lis", "--size", "400blocks", "--policy", "lru"];
+    let more = ["--interval", "2000", "--controller", "shared,strict,utility,best"];
+    let json: Value = serde_json::from_str(&run(dir, &[&args[..], &more, &["--json"]].concat(), 0).0).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let misses = |row: &Value| row["tenants"][0]["misses"].as_u64().unwrap();
+    assert_eq!(misses(&rows[0]), 30_000, "one LRU for both holds neither");
+    assert_eq!(misses(&rows[1]), 30_000, "a half is too small for the one that goes round");
+    assert!(misses(&rows[2]) < 10_000, "the controller gives it what it needs: {}", misses(&rows[2]));
+    assert_eq!(misses(&rows[3]), 300, "had it been known");
+    assert!(rows.iter().all(|r| r["tenants"][1]["misses"] == 30_000));
+    let (table, _) = run(dir, &[&args[..], &more].concat(), 0);
+    assert!(table.contains("OF round.lis") && table.contains("utility"), "{table}");
+    for (bad, needle) in [("wat", "divides nothing"), ("target", "needs goals")] {
+        let (_, err) = run(dir, &[&args[..], &["--controller", bad]].concat(), 2);
+        assert!(err.contains(needle), "{err}");
+    }
+    let (_, err) = run(dir, &["sim", "round.lis", "--beside", "round.lis"], 1);
+    assert!(err.contains("two tenants are called round.lis"), "{err}");
+    run(dir, &["sim", "round.lis", "--controller", "strict"], 2);
+}

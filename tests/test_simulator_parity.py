@@ -1,0 +1,163 @@
+"""The simulator finds what the daemon found: a recording of a live daemon, replayed through the same data path.
+
+At queue depth 1 every read of the replay finds its blocks as the daemon did, to the block. At greater depth what overlaps
+what depends on the disk's timing, which a recording knows only by its replies: there the counts may differ by a bound.
+"""
+
+import json
+import random
+import subprocess
+
+import pytest
+from harness import images
+from harness.daemon import Disk
+from harness.nbdwire import FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, Wire
+from harness.programs import built, driver
+from test_record import Recorder, ask
+
+SIZE = 32 * images.MIB
+BLOCK = 4096
+# Above depth 1, misses differ from the daemon's by at most this part of the blocks read.
+BOUND = 0.01
+
+
+def simulate(path, *arguments):
+    """What `undercroft sim --json` says of a recording."""
+    words = [built("undercroft"), "sim", path, *arguments, "--json"]
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def replay(path, *arguments):
+    """The only disk of the only replay."""
+    said = simulate(path, "--engine", "core", *arguments)
+    (once,) = said["replays"]
+    (disk,) = once["disks"]
+    assert said["complete"] and disk["left_out"] == 0
+    return disk, once["doubts"]
+
+
+def start(serve, scratch, policy, readahead="0"):
+    """A daemon with one disk that can be replayed exactly: nothing is shared, no guest's memory is seen."""
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"'}
+    return serve([Disk("a", image, "raw", options)], memory="64MiB", store="share = false")
+
+
+def skewed(chance, blocks):
+    """A block, the low ones more often."""
+    return int(blocks * chance.random() ** 3)
+
+
+def read_all_over(daemon, path, requests, kinds, longest, seed):
+    """Records requests of one client that waits for each answer."""
+    chance = random.Random(seed)
+    recorder = Recorder(daemon, path)
+    with Wire(daemon.nbd_socket).handshake("a") as wire:
+        for _ in range(requests):
+            command = chance.choice(kinds)
+            length = 512 * chance.randint(1, longest)
+            offset = 512 * skewed(chance, (SIZE - length) // 512)
+            if command == FLUSH:
+                offset = length = 0
+            assert ask(wire, command, offset, length, b"x" * length if command == WRITE else b"") == 0
+    return recorder.end()
+
+
+@pytest.mark.parametrize("policy", ["s3-fifo", "lru", "arc"])
+def test_at_depth_1_every_read_is_equal(serve, scratch, policy):
+    """Reads, writes, zeroes and discards of any length and alignment, beyond what the cache holds."""
+    daemon = start(serve, scratch, policy)
+    path = scratch / "one.parquet"
+    said = read_all_over(daemon, path, 4000, [READ] * 7 + [WRITE, WRITE, WRITE_ZEROES, TRIM, FLUSH], 64, seed=3)
+    disk, doubts = replay(path)
+    counted = daemon.disk("a")
+    assert doubts == []
+    assert (disk["policy"], disk["capacity_blocks"]) == (policy, counted["cache"]["capacity_bytes"] // BLOCK)
+    assert disk["requests"] == said["requests"] == 4000
+    assert disk["recorded"]["hit_blocks"] == counted["counters"]["hit_blocks"] > 1000
+    assert disk["recorded"]["miss_blocks"] == counted["counters"]["miss_blocks"] > 1000
+    assert counted["counters"]["evicted_blocks"] > 1000, "the cache was too large to tell anything"
+    assert disk["simulated"] == disk["recorded"]
+    assert disk["equal_reads"] == disk["reads"] > 2000
+    # Recorded times and one after the other are the same where nothing overlapped.
+    assert replay(path, "--one-by-one")[0] == disk
+    # Another policy finds otherwise: it is not the recording's own counts that come back.
+    other = replay(path, "--policy", "fifo")[0]
+    assert other["recorded"] == disk["recorded"] and other["simulated"] != disk["simulated"]
+
+
+def test_reads_are_equal_by_decisions_alone(serve, scratch):
+    """Without writes and read-ahead, the index on its own, without the data path around it, has the daemon's misses."""
+    daemon = start(serve, scratch, "s3-fifo")
+    path = scratch / "reads.parquet"
+    read_all_over(daemon, path, 4000, [READ], 16, seed=4)
+    counted = daemon.disk("a")
+    capacity = counted["cache"]["capacity_bytes"] // BLOCK
+    said = simulate(path, "--policy", "s3-fifo,lru", "--size", f"{capacity}blocks")
+    s3fifo, lru = said["results"]
+    assert s3fifo["misses"] == counted["counters"]["miss_blocks"] != lru["misses"]
+    assert s3fifo["accesses"] == counted["counters"]["hit_blocks"] + counted["counters"]["miss_blocks"]
+
+
+def test_read_ahead_at_depth_1(serve, scratch):
+    """Sequential reads among random ones: the replay reads ahead as the daemon did; when a block read ahead arrives decides
+    only whether it was waited for."""
+    daemon = start(serve, scratch, "s3-fifo", readahead="512KiB")
+    path = scratch / "ahead.parquet"
+    chance = random.Random(5)
+    recorder = Recorder(daemon, path)
+    with Wire(daemon.nbd_socket).handshake("a") as wire:
+        for _ in range(60):
+            at = chance.randrange(SIZE // BLOCK - 200)
+            for n in range(chance.randint(1, 150)):
+                assert ask(wire, READ, (at + n) * BLOCK, BLOCK) == 0
+            for _ in range(20):
+                assert ask(wire, READ, skewed(chance, SIZE // BLOCK) * BLOCK, BLOCK) == 0
+    recorder.end()
+    disk, doubts = replay(path)
+    recorded, simulated = disk["recorded"], disk["simulated"]
+    assert doubts == [] and recorded["ahead_blocks"] > 500
+    blocks = sum(recorded.values())
+    assert blocks == sum(simulated.values()) == disk["reads"]
+    assert abs(recorded["miss_blocks"] - simulated["miss_blocks"]) <= BOUND * blocks, (recorded, simulated)
+    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= BOUND * blocks, (recorded, simulated)
+
+
+@pytest.mark.parametrize("front", ["nbd", "vhost"])
+def test_at_depth_16_the_difference_is_bounded(serve, scratch, front):
+    """Random reads and writes that overlap: the replay lets them overlap as recorded."""
+    daemon = start(serve, scratch, "s3-fifo")
+    path = scratch / "deep.parquet"
+    recorder = Recorder(daemon, path)
+    target = {"nbd": daemon.nbd, "vhost": daemon.vhost}[front]("a")
+    driver("run", target, "--pattern", "zipf", "--depth", "16", "--ops", "20000", "--write-percent", "20")
+    recorder.end()
+    disk, doubts = replay(path)
+    recorded, simulated = disk["recorded"], disk["simulated"]
+    blocks = sum(recorded.values())
+    assert doubts == [] and blocks == sum(simulated.values()) > 10_000
+    print(f"{front}: recorded {recorded}, simulated {simulated}, {disk['equal_reads']} of {disk['reads']} reads are equal")
+    assert recorded["miss_blocks"] > 1000
+    assert abs(recorded["miss_blocks"] - simulated["miss_blocks"]) <= BOUND * blocks
+
+
+def test_what_keeps_it_from_being_exact_is_said(serve, scratch):
+    """A cache that was warm, contents that were shared: the replay says so, and still runs."""
+    image = images.raw(scratch / "a.raw", SIZE, seed=1)
+    daemon = serve([Disk("a", image, "raw", {"size": '"12MiB"'})], memory="64MiB")
+    driver("run", daemon.nbd("a"), "--ops", "500")
+    path = scratch / "warm.parquet"
+    recorder = Recorder(daemon, path)
+    driver("run", daemon.nbd("a"), "--ops", "500")
+    recorder.end()
+    _, doubts = replay(path)
+    assert any("not empty" in d for d in doubts) and any("equal content" in d for d in doubts)
+    words = [built("undercroft"), "sim", str(path), "--engine", "core"]
+    table = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "not exact: a: its cache was not empty" in table.stderr and "simulated" in table.stdout
+    small = replay(path, "--size", "100blocks", "--policy", "lru")[0]
+    assert (small["capacity_blocks"], small["policy"]) == (100, "lru")
+    refused = subprocess.run([*words, "--size", "10%"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and "bytes or blocks" in refused.stderr
