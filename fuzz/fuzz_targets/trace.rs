@@ -1,20 +1,40 @@
-//! Arbitrary bytes as a trace of each format, compressed or not: an error at worst, within bounded time and memory.
+//! Arbitrary bytes as a trace, the format by the first byte, compressed or not: an error at worst, within bounded time and
+//! memory. The second byte chooses how it is read: leniently, split, with keys as sectors.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use undercroft_trace::{Format, Reader};
+use undercroft_trace::options::Event;
+use undercroft_trace::{Format, Options, Reader};
 
 /// A few bytes can name 2^27 blocks; so many are as good as all.
 const ACCESSES_MAX: usize = 100_000;
 
 fuzz_target!(|data: &[u8]| {
-    for format in Format::ALL {
-        if let Ok(reader) = Reader::new(data, "fuzz", format) {
-            let mut failed = false;
-            for access in reader.take(ACCESSES_MAX) {
-                assert!(!failed, "an error is the last thing that a reader says");
-                failed = access.is_err();
+    let [which, how, data @ ..] = data else { return };
+    let format = Format::ALL.get(usize::from(*which)).copied();
+    let bit = |n: u8| how >> n & 1 == 1;
+    let options = Options {
+        // none: whatever it looks like
+        format,
+        block_bytes: bit(0).then_some(4096),
+        key_bytes: bit(1).then_some(512),
+        lenient: bit(2),
+        event: if bit(3) { Event::Complete } else { Event::Queue },
+        ..Options::default()
+    };
+    let Ok(mut reader) = Reader::with(data, "fuzz", &options) else { return };
+    if bit(4) {
+        let mut requests = Vec::new();
+        while let Ok(1..) = reader.next_requests(&mut requests) {
+            for r in &requests {
+                assert!(reader.blocks().fits(r).is_ok(), "{r:?}");
             }
         }
+        return;
+    }
+    let mut failed = false;
+    for access in reader.take(ACCESSES_MAX) {
+        assert!(!failed, "an error is the last thing that a reader says");
+        failed = access.is_err();
     }
 });

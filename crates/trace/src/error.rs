@@ -17,7 +17,7 @@ pub enum Error {
     },
     /// Reading or decompressing failed.
     #[error(
-        "cannot read the trace {name} at byte {offset}: {source}; if it is compressed, test it with zstd -t or xz -t"
+        "cannot read the trace {name} at byte {offset}: {source}; if it is compressed, test it with zstd -t, xz -t or gzip -t"
     )]
     Read {
         /// The file.
@@ -48,11 +48,47 @@ pub enum Error {
         what: String,
     },
     /// The name of the file says nothing about the format.
-    #[error("the name {name} does not tell the trace's format; name it, one of: {known}")]
+    #[error(
+        "the name {name} does not tell the format of the trace, nor does its beginning; say which it is (--format): {known}"
+    )]
     UnknownFormat {
         /// The file.
         name: String,
         /// The formats there are.
         known: String,
+    },
+    /// What was asked for does not fit the trace.
+    #[error("{what}")]
+    Options {
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// Not one record of a trace that was read leniently makes sense.
+    #[error("no record of the trace {name} makes sense ({skipped} were left out); the first: {first}")]
+    Nothing {
+        /// The file.
+        name: String,
+        /// How many records there were.
+        skipped: u64,
+        /// What was wrong with the first.
+        first: String,
+    },
+    /// A trace cannot be written.
+    #[error("cannot write {name}: {source}")]
+    Write {
+        /// The file.
+        name: String,
+        /// What failed.
+        source: io::Error,
+    },
+    /// A request does not fit the format that it is to be written in.
+    #[error("cannot write request {request} to {name}: {what}")]
+    Unfit {
+        /// The file.
+        name: String,
+        /// Which request, from 1.
+        request: u64,
+        /// Why not, and what to do.
+        what: String,
     },
 }

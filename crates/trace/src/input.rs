@@ -1,98 +1,173 @@
-//! The bytes of a trace as its format reads them: whole records or whole lines, with a count for the errors.
+//! The bytes of a trace as its format reads them: whole records or whole lines out of one large buffer, with the position
+//! for the errors.
 //!
-//! Owns the position. Never interprets a record.
-//! Invariant: `offset` and `record` belong to the record handed out last.
+//! Owns the buffer and the position. Never interprets a record.
+//! Invariant: `offset` and `record` belong to the next record; nothing is handed out twice.
 
 use crate::error::Error;
-use std::io::{self, BufRead, Read};
+use std::io::{self, Read};
 
 /// Bytes of one line at most; a longer one is damage, not a record.
-const LINE_BYTES_MAX: u64 = 4096;
+const LINE_BYTES_MAX: usize = 4096;
+/// Bytes read at once.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of the beginning that are kept, to tell what a file is that is not what it was said to be.
+const HEAD_BYTES: usize = 4096;
 
 /// See the head of the file.
 pub(crate) struct Input<'a> {
-    inner: Box<dyn BufRead + 'a>,
+    inner: Box<dyn Read + Send + 'a>,
     name: String,
-    /// Where the record at hand begins.
+    buffer: Vec<u8>,
+    /// What of the buffer has not been consumed.
+    at: usize,
+    end: usize,
+    /// Bytes consumed before `at`, over the whole trace.
     offset: u64,
-    /// Its number, from 1; 0 before the first.
+    /// Records consumed.
     record: u64,
-    /// Where the next one begins.
-    next_offset: u64,
+    ended: bool,
+    /// What went wrong where nobody could be told.
+    failed: Option<Error>,
+    /// The rest of a line that was too long is still to be passed over.
+    within_line: bool,
+    head: Vec<u8>,
 }
 
 impl<'a> Input<'a> {
-    pub fn new(inner: Box<dyn BufRead + 'a>, name: &str) -> Self {
-        Self { inner, name: name.to_owned(), offset: 0, record: 0, next_offset: 0 }
+    pub fn new(inner: Box<dyn Read + Send + 'a>, name: &str) -> Self {
+        Self {
+            inner,
+            name: name.to_owned(),
+            buffer: vec![0; BUFFER_BYTES],
+            at: 0,
+            end: 0,
+            offset: 0,
+            record: 0,
+            ended: false,
+            failed: None,
+            within_line: false,
+            head: Vec::new(),
+        }
     }
 
-    /// A record of the next `N` bytes; `None` at the end; an error if the end comes within them.
-    pub fn bytes<const N: usize>(&mut self) -> Result<Option<[u8; N]>, Error> {
-        let mut buf = [0; N];
-        let filled = self.fill(&mut buf)?;
-        if filled == 0 {
-            return Ok(None);
+    /// The first bytes of the trace, some thousands if it has as many. An error on the way comes up again when they are
+    /// read as records.
+    pub fn head(&mut self) -> &[u8] {
+        if self.head.is_empty() {
+            if let Err(error) = self.need(HEAD_BYTES) {
+                self.failed = Some(error);
+                self.ended = false;
+            }
+            self.head = self.buffer[self.at..self.end.min(self.at + HEAD_BYTES)].to_vec();
         }
-        self.begin_record(filled);
-        if filled < N {
-            return Err(self.damaged(format!("the file ends after {filled} of the record's {N} bytes")));
-        }
-        Ok(Some(buf))
+        &self.head
     }
 
-    /// `N` more bytes of the record at hand.
-    pub fn more<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let mut buf = [0; N];
-        let filled = self.fill(&mut buf)?;
-        if filled < N {
-            return Err(self.damaged("the file ends within the record".into()));
-        }
-        self.next_offset += N as u64;
-        Ok(buf)
+    /// The error that [`Input::head`] met.
+    pub fn take_failed(&mut self) -> Option<Error> {
+        self.failed.take()
     }
 
-    fn fill(&mut self, buf: &mut [u8]) -> Result<usize, Error> {
-        let mut filled = 0;
-        while filled < buf.len() {
-            match self.inner.read(&mut buf[filled..]) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(self.read_error(filled, source)),
+    /// What [`Input::head`] found; empty if nobody has asked for it.
+    pub fn head_seen(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// What is in the buffer and not consumed.
+    pub fn rest(&self) -> &[u8] {
+        &self.buffer[self.at..self.end]
+    }
+
+    /// Has at least `n` bytes in the buffer, if the trace has as many; returns how many there are.
+    pub fn need(&mut self, n: usize) -> Result<usize, Error> {
+        debug_assert!(n <= BUFFER_BYTES, "no record is larger than the buffer");
+        while self.end - self.at < n && !self.ended {
+            self.fill()?;
+        }
+        Ok(self.end - self.at)
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        if let Some(error) = self.failed.take() {
+            self.ended = true;
+            return Err(error);
+        }
+        self.buffer.copy_within(self.at..self.end, 0);
+        self.end -= self.at;
+        self.at = 0;
+        match self.inner.read(&mut self.buffer[self.end..]) {
+            Ok(0) => self.ended = true,
+            Ok(n) => self.end += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => {
+                self.ended = true;
+                let offset = self.offset + self.end as u64;
+                return Err(Error::Read { name: self.name.clone(), offset, source });
             }
         }
-        Ok(filled)
+        Ok(())
     }
 
-    /// The next line, without its end; `None` at the end of the file.
-    pub fn line(&mut self, line: &mut Vec<u8>) -> Result<Option<()>, Error> {
-        line.clear();
-        let result = self.inner.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', line);
-        match result {
-            Ok(0) => return Ok(None),
-            Ok(n) => self.begin_record(n),
-            Err(source) => return Err(self.read_error(line.len(), source)),
+    /// `records` records of `bytes` in all have been dealt with.
+    pub fn consume(&mut self, bytes: usize, records: u64) {
+        debug_assert!(bytes <= self.end - self.at, "only what is there can be consumed");
+        self.at += bytes;
+        self.offset += bytes as u64;
+        self.record += records;
+    }
+
+    /// The next line: its length without and with its end; it is at the beginning of [`Input::rest`]. `None` at the end of
+    /// the trace.
+    pub fn line(&mut self) -> Result<Option<(usize, usize)>, Error> {
+        loop {
+            let mut looked = 0;
+            let found = loop {
+                let rest = &self.buffer[self.at..self.end];
+                if let Some(n) = memchr::memchr(b'\n', &rest[looked..]) {
+                    break Some(looked + n);
+                }
+                looked = rest.len();
+                if looked > LINE_BYTES_MAX || self.ended {
+                    break None;
+                }
+                self.fill()?;
+            };
+            let there = self.end - self.at;
+            match found {
+                Some(n) if self.within_line => {
+                    self.within_line = false;
+                    self.consume(n + 1, 0);
+                }
+                Some(n) if n <= LINE_BYTES_MAX => return Ok(Some((n, n + 1))),
+                None if there == 0 => return Ok(None),
+                None if self.within_line => self.consume(there, 0),
+                None if there <= LINE_BYTES_MAX => return Ok(Some((there, there))),
+                _ => {
+                    let error = self.damaged(format!("the line is longer than {LINE_BYTES_MAX} bytes"));
+                    self.within_line = true;
+                    self.consume(0, 1);
+                    return Err(error);
+                }
+            }
         }
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        } else if line.len() as u64 == LINE_BYTES_MAX {
-            return Err(self.damaged(format!("the line is longer than {LINE_BYTES_MAX} bytes")));
-        }
-        Ok(Some(()))
     }
 
-    fn begin_record(&mut self, bytes: usize) {
-        self.offset = self.next_offset;
-        self.next_offset += bytes as u64;
-        self.record += 1;
-    }
-
-    fn read_error(&self, more: usize, source: io::Error) -> Error {
-        Error::Read { name: self.name.clone(), offset: self.next_offset + more as u64, source }
-    }
-
-    /// An error about the record at hand.
+    /// An error about the next record.
     pub fn damaged(&self, what: String) -> Error {
-        Error::Record { name: self.name.clone(), record: self.record, offset: self.offset, what }
+        Error::Record { name: self.name.clone(), record: self.record + 1, offset: self.offset, what }
+    }
+}
+
+/// The bytes themselves, for a format that is not read as a stream.
+impl Read for Input<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = buf.len().min(self.end - self.at);
+        if n == 0 {
+            return if self.ended { Ok(0) } else { self.inner.read(buf) };
+        }
+        buf[..n].copy_from_slice(&self.buffer[self.at..self.at + n]);
+        self.consume(n, 0);
+        Ok(n)
     }
 }

@@ -1,4 +1,5 @@
-//! Block trace formats: streaming readers, one file each, and the writer of the format that the daemon records.
+//! Block trace formats: streaming readers, one file each, writers, summaries, samples, merging and
+//! synthetic loads.
 //!
 //! Owns the bytes of a trace file. Never decides anything about caches.
 //! Invariant: a damaged file gives an error that names the record, never a panic or a wrong access.
@@ -13,15 +14,33 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod blocks;
 mod compressed;
 mod error;
 mod format;
+mod hashed;
 mod input;
+pub mod merge;
+pub mod options;
 mod reader;
 pub mod recording;
+mod source;
+pub mod summary;
 pub mod synth;
+mod tally;
+mod tenants;
+pub mod write;
 
-pub use access::{Access, Kind};
+pub use access::{Access, Kind, Request};
+pub use blocks::{Blocks, Unit};
 pub use error::Error;
 pub use format::Format;
-pub use reader::Reader;
+pub use hashed::mixed;
+pub use merge::Merge;
+pub use options::Options;
+pub use reader::{BATCH, Reader};
+pub use source::Progress;
+pub use summary::{Sample, Summary};
+pub use tally::Tally;
+pub use tenants::Tenants;
+pub use write::Writer;

@@ -2,6 +2,8 @@
 //!
 //! Owns generators. Invariant: a generator's output depends on its parameters only.
 
+mod load;
 pub mod zipf;
 
+pub use load::{Load, Mix, Pattern};
 pub use zipf::Zipf;

@@ -55,9 +55,9 @@ fn vscsi_of_both_versions() {
     for make in [vscsi_1, vscsi_2] {
         let bytes = [make(0x28, 1000, 512, 5), make(0x2A, 7, 8192, 9), make(0x12, 8, 0, 10)].concat();
         let expected = [
-            Access { time_ns: 5_000, block: 1000, bytes: 512, kind: Kind::Read },
-            Access { time_ns: 9_000, block: 7, bytes: 8192, kind: Kind::Write },
-            Access { time_ns: 10_000, block: 8, bytes: 0, kind: Kind::Unknown },
+            Access { time_ns: 5_000, block: 1000, bytes: 512, tenant: 0, kind: Kind::Read },
+            Access { time_ns: 9_000, block: 7, bytes: 8192, tenant: 0, kind: Kind::Write },
+            Access { time_ns: 10_000, block: 8, bytes: 0, tenant: 0, kind: Kind::Unknown },
         ];
         assert_eq!(read(&bytes, Format::Vscsi).expect("sound"), expected);
     }
@@ -79,7 +79,8 @@ fn u32le_and_oracle_general() {
     record.extend(0x0102_0304_0506_0708u64.to_le_bytes());
     record.extend(4096u32.to_le_bytes());
     record.extend((-1i64).to_le_bytes());
-    let expected = Access { time_ns: 3_000_000_000, block: 0x0102_0304_0506_0708, bytes: 4096, kind: Kind::Unknown };
+    let expected =
+        Access { time_ns: 3_000_000_000, block: 0x0102_0304_0506_0708, bytes: 4096, tenant: 0, kind: Kind::Unknown };
     assert_eq!(read(&record, Format::OracleGeneral).expect("sound"), [expected]);
 }
 
@@ -119,7 +120,10 @@ fn errors_name_the_file_the_record_and_what_is_wrong() {
         assert!(text.contains(part), "{text}");
     }
     let cut = vscsi_2(0x28, 1, 512, 5);
-    assert!(message(&cut[..36], Format::Vscsi).contains("record 1 at byte 0: the file ends within the record"));
+    assert!(
+        message(&cut[..36], Format::Vscsi)
+            .contains("record 1 at byte 0: the file ends after 36 of the record's 40 bytes")
+    );
     let mixed = [vscsi_2(0x28, 1, 512, 5), vscsi_1(0x28, 1, 512, 5)].concat();
     assert!(message(&mixed, Format::Vscsi).contains("record 2 at byte 40: its version differs"));
     assert!(message(&[9; 32], Format::Vscsi).contains("neither version 1 nor 2"));
@@ -157,8 +161,8 @@ fn files_open_by_name() {
     ] {
         assert_eq!(Format::of_path(name.as_ref()).expect("known"), format, "{name}");
     }
-    let error = Format::of_path("trace.csv".as_ref()).expect_err("unknown").to_string();
-    assert!(error.contains("trace.csv") && error.contains("vscsi, arc-lis, u32le, oracle-general"), "{error}");
+    let error = Format::of_path("trace.dat".as_ref()).expect_err("unknown").to_string();
+    assert!(error.contains("trace.dat") && error.contains("vscsi, arc-lis, u32le, u64le, oracle-general"), "{error}");
     let missing = Reader::open("/nowhere/at/all.lis").err().expect("missing").to_string();
     assert!(missing.contains("cannot open the trace /nowhere/at/all.lis"), "{missing}");
 }

@@ -165,7 +165,8 @@ fn accesses_are_blocks_of_reads_writes_and_zeroes() {
         Row { failure: Some(Failure::Io), ..plain(9, Op::Read, 3, 1) },
         plain(10, Op::WriteZeroes, 7, 1),
     ];
-    let access = |time_ns, block, bytes, kind| Access { time_ns, block, bytes, kind };
+    let access =
+        |time_ns, block: u64, bytes, kind| Access { time_ns, block, bytes, tenant: (block >> 51) as u16, kind };
     let expected = vec![
         access(5, 10, 8192, Kind::Read),
         access(5, 11, 8192, Kind::Read),

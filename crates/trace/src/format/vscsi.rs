@@ -5,14 +5,14 @@
 //! u16 version, u32 serial number, u32 length, u32 elements, u64 block number, u64 microseconds, u64 response time.
 //! The high byte of the version tells them apart.
 //!
-//! A record counts as one access to its block number, whatever its length: the reference counts have it so.
+//! Unless a size of blocks is asked for, a record counts as one access to its block number, whatever its length: the
+//! reference counts have it so.
 
-use super::{Decode, Run};
-use crate::error::Error;
-use crate::input::Input;
-use crate::{Access, Kind};
-
-const NS_PER_US: u64 = 1000;
+use super::drive::Varying;
+use super::{NS_PER_US, Sink, u16_at, u32_at, u64_at};
+use crate::Kind;
+use crate::access::Request;
+use crate::blocks::SECTOR_BYTES;
 
 #[derive(Default)]
 pub(super) struct Vscsi {
@@ -25,31 +25,53 @@ enum Version {
     Two,
 }
 
-impl Decode for Vscsi {
-    fn next(&mut self, input: &mut Input<'_>) -> Result<Option<Run>, Error> {
-        let Some(record) = input.bytes::<32>()? else { return Ok(None) };
-        // a version 2 record has its number of elements where version 1 has the version; it is never that large
-        let found = match (record[15], record[3]) {
-            (1, _) => Version::One,
-            (_, 2) => Version::Two,
-            _ => return Err(input.damaged("it has neither version 1 nor 2 of the vscsi format".into())),
-        };
+/// The version of a record that begins so.
+fn version(head: &[u8]) -> Option<Version> {
+    // a version 2 record has its number of elements where version 1 has the version; it is never that large
+    match (head[15], head[3]) {
+        (1, _) => Some(Version::One),
+        (_, 2) => Some(Version::Two),
+        _ => None,
+    }
+}
+
+/// Whether two records in a row begin so.
+pub(super) fn looks_like(head: &[u8]) -> bool {
+    let first = head.get(..32).and_then(version);
+    let bytes = if first == Some(Version::One) { 32 } else { 40 };
+    let fits = |r: &[u8]| u32_at(r, if first == Some(Version::One) { 4 } else { 8 }) < 1 << 26;
+    first.is_some() && fits(head) && head.get(bytes..bytes + 32).is_some_and(|r| version(r) == first && fits(r))
+}
+
+impl Varying for Vscsi {
+    fn head(&self) -> usize {
+        32
+    }
+
+    fn length(&mut self, head: &[u8]) -> Result<usize, String> {
+        let found = version(head).ok_or("it has neither version 1 nor 2 of the vscsi format")?;
         if *self.version.get_or_insert(found) != found {
-            return Err(input.damaged("its version differs from that of the records before".into()));
+            return Err("its version differs from that of the records before".into());
         }
-        let u16_at = |at: usize| u16::from_le_bytes(record[at..at + 2].try_into().expect("2 bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("4 bytes"));
-        let u64_at = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
-        let (command, bytes) = match found {
-            Version::One => (u16_at(12), u32_at(4)),
-            Version::Two => {
-                let _response_time = input.more::<8>()?;
-                (u16_at(0), u32_at(8))
-            }
-        };
-        let first =
-            Access { time_ns: u64_at(24).saturating_mul(NS_PER_US), block: u64_at(16), bytes, kind: kind(command) };
-        Ok(Some(Run { first, blocks: 1 }))
+        Ok(if found == Version::One { 32 } else { 40 })
+    }
+
+    fn after_bad(&self, rest: &[u8]) -> usize {
+        if self.version == Some(Version::Two) { 40.min(rest.len()) } else { 32 }
+    }
+
+    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+        let (command, bytes) = if r.len() == 32 { (u16_at(r, 12), u32_at(r, 4)) } else { (u16_at(r, 0), u32_at(r, 8)) };
+        let sector = u64_at(r, 16);
+        let address = sector.checked_mul(u64::from(SECTOR_BYTES));
+        to.bytes(Request {
+            time_ns: u64_at(r, 24).saturating_mul(NS_PER_US),
+            address: address.ok_or_else(|| format!("sector {sector} is past the end of any disk"))?,
+            bytes: u64::from(bytes),
+            keys: 1,
+            tenant: 0,
+            kind: kind(command),
+        })
     }
 }
 

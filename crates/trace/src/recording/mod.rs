@@ -11,6 +11,7 @@ pub(crate) use read::MAGIC;
 pub use read::Recording;
 pub use write::{WriteError, Writer};
 
+use crate::hashed::mixed;
 use serde::{Deserialize, Serialize};
 
 /// Version of the format: higher ones may add columns and fields, and change none of these.
@@ -239,14 +240,6 @@ pub struct DiskEnd {
 #[inline]
 pub fn in_sample(block: u64, one_of: u32) -> bool {
     one_of <= 1 || (u128::from(mixed(block)) * u128::from(one_of)) >> 64 == 0
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
-fn mixed(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// A sum over rows, in order: what a damaged file does not have.

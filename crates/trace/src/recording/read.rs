@@ -112,6 +112,12 @@ impl Recording {
         &self.trailer
     }
 
+    /// How many row groups have been read, and how many there are.
+    pub fn groups(&self) -> (usize, usize) {
+        let all = self.file.num_row_groups();
+        (self.next_group.min(all), all)
+    }
+
     /// The rows of the next row group; `None` after the last.
     ///
     /// # Errors

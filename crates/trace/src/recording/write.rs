@@ -9,7 +9,7 @@ use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 /// Bytes that a row takes at most, whatever is in it.
@@ -26,11 +26,25 @@ const GAP_BYTES_MAX: u64 = 144;
 /// Why a recording cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the recording: {0}")]
-pub struct WriteError(String);
+pub struct WriteError(String, Option<io::ErrorKind>);
 
 impl From<ParquetError> for WriteError {
     fn from(e: ParquetError) -> Self {
-        WriteError(e.to_string())
+        let kind = match &e {
+            ParquetError::External(inner) => inner.downcast_ref::<io::Error>().map(io::Error::kind),
+            _ => None,
+        };
+        WriteError(e.to_string(), kind)
+    }
+}
+
+impl WriteError {
+    /// As an error of the file, whose kind is kept.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self.1 {
+            Some(kind) => io::Error::new(kind, self),
+            None => io::Error::other(self),
+        }
     }
 }
 
@@ -87,7 +101,7 @@ impl<W: Write + Send> Writer<W> {
     /// There are [`DISKS_MAX`] already.
     pub fn add_disk(&mut self, disk: Disk) -> Result<u16, WriteError> {
         if self.names.len() >= DISKS_MAX {
-            return Err(WriteError(format!("it has {DISKS_MAX} disks, the most that a recording can have")));
+            return Err(WriteError(format!("it has {DISKS_MAX} disks, the most that a recording can have"), None));
         }
         let text = |s: &Option<String>| s.as_deref().map(ByteArray::from);
         let lengths = [Some(&disk.name), disk.vm.as_ref(), disk.container.as_ref()];
@@ -178,16 +192,31 @@ impl<W: Write + Send> Writer<W> {
     /// # Errors
     /// The file cannot be written.
     pub fn finish(mut self, trailer: Trailer) -> Result<u64, WriteError> {
+        self.say(trailer)?;
+        self.file.finish()?;
+        self.file.flush().map_err(|e| WriteError(e.to_string(), None))?;
+        Ok(self.bytes())
+    }
+
+    /// As [`Writer::finish`], but gives back where it went.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish_into(mut self, trailer: Trailer) -> Result<W, WriteError> {
+        self.say(trailer)?;
+        Ok(self.file.into_inner()?)
+    }
+
+    /// What the file says about itself.
+    fn say(&mut self, trailer: Trailer) -> Result<(), WriteError> {
         let trailer = Trailer { rows: self.rows, sums: std::mem::take(&mut self.sums), ..trailer };
         for (key, value) in
             [(HEADER_KEY, serde_json::to_string(&self.header)), (TRAILER_KEY, serde_json::to_string(&trailer))]
         {
-            let value = value.map_err(|e| WriteError(e.to_string()))?;
+            let value = value.map_err(|e| WriteError(e.to_string(), None))?;
             self.file.append_key_value_metadata(KeyValue::new(key.to_string(), value));
         }
-        self.file.finish()?;
-        self.file.flush().map_err(|e| WriteError(e.to_string()))?;
-        Ok(self.bytes())
+        Ok(())
     }
 }
 

@@ -1,0 +1,107 @@
+//! Fields of lines as numbers, without a detour through strings.
+//!
+//! Owns the parsing of numbers. Invariant: a number that does not fit is none; nothing is rounded silently but fractions of
+//! the smallest unit.
+
+/// A decimal number.
+#[inline]
+pub(super) fn decimal(field: &[u8]) -> Option<u64> {
+    if field.is_empty() || field.len() > 20 {
+        return None;
+    }
+    let mut n = 0u64;
+    for &c in field {
+        let digit = c.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        n = n.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(n)
+}
+
+/// A hexadecimal number, with or without 0x.
+pub(super) fn hexadecimal(field: &[u8]) -> Option<u64> {
+    let digits = field.strip_prefix(b"0x").unwrap_or(field);
+    if digits.is_empty() || digits.len() > 16 {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |n, &c| Some(n << 4 | u64::from((c as char).to_digit(16)?)))
+}
+
+/// Decimal, or hexadecimal after 0x.
+pub(super) fn any_base(field: &[u8]) -> Option<u64> {
+    if field.starts_with(b"0x") { hexadecimal(field) } else { decimal(field) }
+}
+
+/// A decimal number with a fraction, in parts of 1/`unit`; what is smaller is cut off. `unit` is at most 10^9 times a small
+/// number.
+pub(super) fn fixed_point(field: &[u8], unit: u64) -> Option<u64> {
+    let Some(point) = field.iter().position(|&c| c == b'.') else { return decimal(field)?.checked_mul(unit) };
+    let whole = if point == 0 { 0 } else { decimal(&field[..point])? };
+    let mut sum = u128::from(whole) * u128::from(unit);
+    let (mut numerator, mut denominator) = (0u128, 1u128);
+    for &c in &field[point + 1..] {
+        let digit = c.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        if denominator < 1_000_000_000_000_000_000 {
+            numerator = numerator * 10 + u128::from(digit);
+            denominator *= 10;
+        }
+    }
+    sum += numerator * u128::from(unit) / denominator;
+    u64::try_from(sum).ok()
+}
+
+/// `of` a field that has a name, or what is wrong with it.
+#[inline]
+pub(super) fn number(field: &[u8], what: &str, of: impl Fn(&[u8]) -> Option<u64>) -> Result<u64, String> {
+    of(field).ok_or_else(|| no_number(field, what))
+}
+
+#[cold]
+fn no_number(field: &[u8], what: &str) -> String {
+    format!("the {what} is \"{}\", not a number", shown(field))
+}
+
+/// Damage as a message can show it.
+pub(super) fn shown(field: &[u8]) -> String {
+    let cut = &field[..field.len().min(60)];
+    format!("{}{}", cut.escape_ascii(), if cut.len() < field.len() { "..." } else { "" })
+}
+
+/// Words between blanks.
+#[inline]
+pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|f| !f.is_empty())
+}
+
+/// The first `N` fields between separators, without blanks around them; `None` if there are fewer.
+#[inline]
+pub(super) fn fields<const N: usize>(line: &[u8], separator: u8) -> Option<[&[u8]; N]> {
+    let mut all = line.split(|&c| c == separator);
+    let mut found = [&line[..0]; N];
+    for f in &mut found {
+        *f = all.next()?.trim_ascii();
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_exactly_or_not_at_all() {
+        assert_eq!((decimal(b"18446744073709551615"), decimal(b"18446744073709551616")), (Some(u64::MAX), None));
+        assert_eq!((decimal(b""), decimal(b"-1"), decimal(b"1 ")), (None, None, None));
+        assert_eq!((hexadecimal(b"0x1fF"), hexadecimal(b"g"), hexadecimal(b"0x")), (Some(0x1ff), None, None));
+        assert_eq!(fixed_point(b"1.000000001", 1_000_000_000), Some(1_000_000_001));
+        assert_eq!(fixed_point(b".5", 1000), Some(500));
+        assert_eq!(fixed_point(b"2.9999999999", 1), Some(2));
+        assert_eq!(fixed_point(b"0.1234567890123456789012345678", 1_000_000_000), Some(123_456_789));
+        assert_eq!((fixed_point(b"1.2.3", 1), fixed_point(b"18446744073709551615.0", 10)), (None, None));
+    }
+}

@@ -1,0 +1,96 @@
+//! libCacheSim's own format (lcs), versions 1 to 8: a header of 8192 bytes, then little-endian records of one length.
+//!
+//! The header: u64 magic, u64 version, 8000 bytes of statistics (the second number is how many requests there are), and the
+//! magic again in its last 8 bytes. Version 1 has oracleGeneral's records. Version 2 is u32 seconds, u64 key, u32 size,
+//! u8 operation, u24 tenant, i64 next access; version 3 has an i64 size and a u32 time to live before the next access;
+//! versions 4 to 8 add 1, 2, 4, 8 or 16 features of 4 bytes, which are not read.
+
+use super::drive::Varying;
+use super::{NS_PER_S, Sink, u32_at, u64_at};
+use crate::Kind;
+use crate::access::Request;
+use crate::tenants::TENANTS_MAX;
+
+pub(crate) const MAGIC: u64 = 0x1234_5678_9abc_def0;
+pub(crate) const HEADER_BYTES: usize = 8192;
+
+#[derive(Default)]
+pub(super) struct Lcs {
+    version: Option<u64>,
+    /// Bytes of a record.
+    bytes: usize,
+}
+
+impl Varying for Lcs {
+    fn head(&self) -> usize {
+        if self.version.is_none() { HEADER_BYTES } else { self.bytes }
+    }
+
+    #[inline]
+    fn length(&mut self, head: &[u8]) -> Result<usize, String> {
+        Ok(head.len())
+    }
+
+    #[inline]
+    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+        let time_ns = u64::from(u32_at(r, 0)) * NS_PER_S;
+        match self.version {
+            None => self.header(r),
+            Some(1) => {
+                let (address, bytes) = (u64_at(r, 4), u64::from(u32_at(r, 12)));
+                to.key(Request { time_ns, address, bytes, keys: 1, tenant: 0, kind: Kind::Unknown })
+            }
+            Some(version) => {
+                let (bytes, at) = if version == 2 { (u64::from(u32_at(r, 12)), 16) } else { (u64_at(r, 12), 20) };
+                if bytes > i64::MAX as u64 {
+                    return Err(format!("a size of {} bytes makes no sense", bytes as i64));
+                }
+                let op_and_tenant = u32_at(r, at);
+                let mut digits = [0; 8];
+                let tenant = to.tenant(decimal_digits(op_and_tenant >> 8, &mut digits), TENANTS_MAX)?;
+                let kind = kind(op_and_tenant as u8);
+                to.key(Request { time_ns, address: u64_at(r, 4), bytes, keys: 1, tenant, kind })
+            }
+        }
+    }
+}
+
+impl Lcs {
+    fn header(&mut self, r: &[u8]) -> Result<(), String> {
+        if u64_at(r, 0) != MAGIC || u64_at(r, HEADER_BYTES - 8) != MAGIC {
+            return Err("it does not begin with an lcs header".into());
+        }
+        let version = u64_at(r, 8);
+        self.bytes = match version {
+            1 => 24,
+            2 => 28,
+            3 => 36,
+            4..=8 => 36 + (4 << (version - 4)),
+            _ => return Err(format!("it has version {version} of lcs; 1 to 8 can be read")),
+        };
+        self.version = Some(version);
+        Ok(())
+    }
+}
+
+/// The tenant's number as its name.
+fn decimal_digits(mut n: u32, digits: &mut [u8; 8]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+/// libCacheSim's operations: what looks up reads, what stores or changes writes.
+fn kind(op: u8) -> Kind {
+    match op {
+        1 | 2 | 12 => Kind::Read,
+        3..=8 | 10 | 11 | 13 | 14 => Kind::Write,
+        _ => Kind::Unknown,
+    }
+}

@@ -1,0 +1,168 @@
+//! Several traces as one, in the order of their times.
+//!
+//! Owns the order and the tenants' new numbers. Invariant: of each trace, requests keep their order; requests of equal
+//! times come in the order of the traces.
+
+use crate::access::Request;
+use crate::blocks::{Blocks, DISK_TENANTS_MAX};
+use crate::error::Error;
+use crate::reader::{BATCH, Reader};
+use crate::tenants::Tenants;
+
+/// What decides whose request is next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// The earliest; a time that goes back counts as the latest before it in its trace.
+    #[default]
+    Time,
+    /// One of each in turn.
+    Turn,
+}
+
+/// Reads several traces as one. Tenants are kept apart: each trace's become tenants of their own, named `trace:tenant`.
+pub struct Merge<'a> {
+    traces: Vec<Trace<'a>>,
+    tenants: Tenants,
+    blocks: Blocks,
+    order: Order,
+    turn: usize,
+    /// Whether each trace's times are counted from its first request.
+    align: bool,
+}
+
+struct Trace<'a> {
+    reader: Reader<'a>,
+    name: String,
+    requests: Vec<Request>,
+    at: usize,
+    /// New numbers of tenants.
+    numbers: Vec<u16>,
+    first_ns: Option<u64>,
+    latest_ns: u64,
+    ended: bool,
+}
+
+impl<'a> Merge<'a> {
+    /// Merges traces, each with the name that its tenants get.
+    ///
+    /// # Errors
+    /// Some have keys and others ranges of bytes, or blocks of different sizes.
+    pub fn new(traces: Vec<(String, Reader<'a>)>, order: Order, align: bool) -> Result<Self, Error> {
+        let mut blocks: Option<Blocks> = None;
+        for (_, reader) in &traces {
+            let own = Blocks { own_disks: true, ..reader.blocks() };
+            let first = *blocks.get_or_insert(own);
+            if (first.unit, first.block_bytes, first.whole) != (own.unit, own.block_bytes, own.whole) {
+                let what = format!(
+                    "{} cannot be merged with the traces before it: one has keys and the other ranges of bytes, or their \
+                     blocks differ in size; give all one block size, and keys a size in bytes",
+                    reader.name()
+                );
+                return Err(Error::Options { what });
+            }
+        }
+        let trace = |(name, reader)| Trace {
+            reader,
+            name,
+            requests: Vec::new(),
+            at: 0,
+            numbers: Vec::new(),
+            first_ns: None,
+            latest_ns: 0,
+            ended: false,
+        };
+        let traces = traces.into_iter().map(trace).collect();
+        let blocks = blocks.unwrap_or(Blocks::KEYS);
+        Ok(Self { traces, tenants: Tenants::default(), blocks, order, turn: 0, align })
+    }
+
+    /// How the requests become accesses: the tenant is part of each block's number.
+    pub fn blocks(&self) -> Blocks {
+        self.blocks
+    }
+
+    /// The tenants that have come so far.
+    pub fn tenants(&self) -> &Tenants {
+        &self.tenants
+    }
+
+    /// The readers, for what they have counted.
+    pub fn readers(&self) -> impl Iterator<Item = &Reader<'a>> {
+        self.traces.iter().map(|t| &t.reader)
+    }
+
+    /// Replaces `out` with the next requests and says how many; 0 at the end.
+    ///
+    /// # Errors
+    /// As [`Reader::next_requests`]; or there are too many tenants.
+    pub fn next_requests(&mut self, out: &mut Vec<Request>) -> Result<usize, Error> {
+        out.clear();
+        while out.len() < BATCH {
+            let Some(n) = self.next_trace()? else { break };
+            let trace = &mut self.traces[n];
+            let mut r = trace.requests[trace.at];
+            r.time_ns = trace.time(&r, self.align);
+            trace.latest_ns = r.time_ns;
+            trace.at += 1;
+            r.tenant = trace.number(r.tenant, &mut self.tenants)?;
+            self.blocks.fits(&r).map_err(|what| {
+                let what = format!(
+                    "{}: {what}: merged with others, keys must be below 2^51, as the tenant stands above",
+                    trace.reader.name()
+                );
+                Error::Options { what }
+            })?;
+            out.push(r);
+        }
+        Ok(out.len())
+    }
+
+    fn next_trace(&mut self) -> Result<Option<usize>, Error> {
+        for trace in &mut self.traces {
+            if trace.at == trace.requests.len() && !trace.ended {
+                trace.at = 0;
+                trace.ended = trace.reader.next_requests(&mut trace.requests)? == 0;
+                if let (None, Some(r)) = (trace.first_ns, trace.requests.first()) {
+                    trace.first_ns = Some(r.time_ns);
+                }
+            }
+        }
+        let all = self.traces.len();
+        let live = |n: &usize| self.traces[*n].at < self.traces[*n].requests.len();
+        Ok(match self.order {
+            Order::Turn => {
+                let next = (0..all).map(|n| (self.turn + n) % all.max(1)).find(live);
+                self.turn = next.map_or(0, |n| n + 1);
+                next
+            }
+            Order::Time => (0..all).filter(live).min_by_key(|&n| {
+                let trace = &self.traces[n];
+                trace.time(&trace.requests[trace.at], self.align)
+            }),
+        })
+    }
+}
+
+impl Trace<'_> {
+    /// The time by which a request is put in order.
+    fn time(&self, r: &Request, align: bool) -> u64 {
+        let base = if align { self.first_ns.unwrap_or(0) } else { 0 };
+        r.time_ns.saturating_sub(base).max(self.latest_ns)
+    }
+
+    fn number(&mut self, tenant: u16, all: &mut Tenants) -> Result<u16, Error> {
+        let own = self.reader.tenants();
+        while self.numbers.len() <= usize::from(tenant) {
+            let name = match own.names().get(self.numbers.len()) {
+                Some(tenant) if !tenant.is_empty() => format!("{}:{tenant}", self.name),
+                _ => self.name.clone(),
+            };
+            if all.len() >= DISK_TENANTS_MAX {
+                let what = format!("the traces have more than {DISK_TENANTS_MAX} tenants together");
+                return Err(Error::Options { what });
+            }
+            self.numbers.push(all.add(&name).map_err(|what| Error::Options { what })?);
+        }
+        Ok(self.numbers[usize::from(tenant)])
+    }
+}
