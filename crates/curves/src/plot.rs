@@ -74,7 +74,7 @@ pub fn plot(path: &Path, plot: &Plot) -> Result<(), PlotError> {
     static FONT: Once = Once::new();
     FONT.call_once(|| {
         // a font that cannot be read leaves plots without text, which no caller could mend
-        let _ = register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
+        let _ = register_font("sans-serif", FontStyle::Normal, dejavu::sans::regular());
     });
     let suffix = path.extension().map(|s| s.to_ascii_lowercase());
     let shown = Plot { series: plot.series.iter().map(|s| visible(s, plot.log_x)).collect(), ..plot.clone() };
