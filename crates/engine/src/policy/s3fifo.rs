@@ -164,6 +164,7 @@ impl Policy for S3Fifo {
 
     #[inline]
     fn soon(&self, places: &Places) -> Slot {
+        self.ghosts.read_oldest(GHOST);
         self.small.oldest_but_one(&places.links)
     }
 

@@ -82,6 +82,7 @@ impl Policy for TwoQ {
 
     #[inline]
     fn soon(&self, places: &Places) -> Slot {
+        self.a1out.read_oldest(GHOST);
         let from_am = self.am.len() > 0 && self.a1in.len() <= self.target;
         if from_am { &self.am } else { &self.a1in }.oldest_but_one(&places.links)
     }
