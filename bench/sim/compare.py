@@ -72,6 +72,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'")
     p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and libCacheSim's build")
     p.add_argument("--peer", type=Path, help="a cachesim that is built already")
+    p.add_argument("--ours", type=Path, default=OURS, help="another build of our side")
     p.add_argument("--no-save", action="store_true", help="leave bench/results as it is")
     return p.parse_args()
 
@@ -102,18 +103,18 @@ def peer(directory: Path) -> Path:
     return binary
 
 
-def traces(directory: Path) -> dict[str, Path]:
+def traces(directory: Path, ours: Path) -> dict[str, Path]:
     """The two traces as oracleGeneral records."""
     zipf, p6 = directory / "zipf.oracleGeneral", directory / "arc-P6.oracleGeneral"
     found = {}
     if not zipf.exists():
         say("making the Zipf trace (480 MB)")
-        subprocess.run([OURS, "zipf", zipf], check=True)
+        subprocess.run([ours, "zipf", zipf], check=True)
     found["zipf"] = zipf
     source = ROOT.parent / "shared" / "traces" / "block" / "arc-P6.lis.zst"
     if not p6.exists() and source.exists():
         say("converting arc-P6 (304 MB)")
-        subprocess.run([OURS, "convert", source, p6], check=True)
+        subprocess.run([ours, "convert", source, p6], check=True)
     if p6.exists():
         found["arc-P6"] = p6
     else:
@@ -203,10 +204,10 @@ def main() -> None:
     """See the head of the file."""
     args = options()
     args.directory.mkdir(parents=True, exist_ok=True)
-    if not OURS.exists():
-        stop(f"{OURS} is not built: cargo build --release -p undercroft-lab --example sim_bench")
+    if not args.ours.exists():
+        stop(f"{args.ours} is not built: cargo build --release -p undercroft-lab --example sim_bench")
     binary = args.peer or peer(args.directory)
-    files = traces(args.directory)
+    files = traces(args.directory, args.ours)
     linked = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
     cells, failed = [], []
     for ours, theirs, wanted in POLICIES:
@@ -217,7 +218,7 @@ def main() -> None:
             peers = [binary, files[trace], "oracleGeneral", theirs, str(blocks), "--ignore-obj-size", "1"]
             peers += ["--num-thread", "1", "--report-interval", "1000000000", "-o", output]
             try:
-                cell = measure([OURS, "run", ours, str(blocks), files[trace]], peers, args.repetitions)
+                cell = measure([args.ours, "run", ours, str(blocks), files[trace]], peers, args.repetitions)
             except RuntimeError as e:
                 failed.append(str(e) if "sim_bench" in str(e) else f"{theirs} on {trace} with {blocks} blocks")
                 say(f"{ours} {trace} {blocks}: {e}")

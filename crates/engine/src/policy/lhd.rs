@@ -87,8 +87,9 @@ impl Lhd {
     pub fn new(capacity: u32, key: HashKey) -> Self {
         let mut events = vec![Events::default(); CLASSES * AGES];
         for (n, event) in events.iter_mut().enumerate() {
-            // to begin with, the later class is the better and the older block the worse
-            event.density = (n / AGES + 1) as f32 / (n % AGES + 1) as f32;
+            // to begin with, the later class is the better and the older block the worse; the authors' code numbers
+            // the classes of its usual application from 16 on
+            event.density = (n / AGES + 1 + CLASSES) as f32 / (n % AGES + 1) as f32;
         }
         Self {
             members: Members::new(capacity),
