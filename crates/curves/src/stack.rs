@@ -15,6 +15,8 @@ use undercroft_engine::curve::Recency;
 const POSITIONS_MIN: u32 = 1 << 16;
 /// Positions for each live one after making dense: it happens at least three times the footprint's requests apart.
 const POSITIONS_PER_BLOCK: u32 = 4;
+/// No distance: the first request for its block.
+const FIRST: u32 = u32::MAX;
 /// Positions that there can be: one below the value that is vacant.
 const POSITIONS_MAX: u32 = u32::MAX - 1023;
 
@@ -44,24 +46,28 @@ impl StackDistances {
     #[inline]
     pub fn observe(&mut self, blocks: &[u64], mut each: impl FnMut(usize, Option<u32>)) {
         let mut homes = [0; BATCH];
+        let mut distances = [FIRST; BATCH];
         for (batch, blocks) in blocks.chunks(BATCH).enumerate() {
             self.table.reserve(blocks.len());
             self.table.warm(blocks, &mut homes);
-            for (i, (&block, &home)) in blocks.iter().zip(&homes).enumerate() {
+            for ((&block, &home), distance) in blocks.iter().zip(&homes).zip(&mut distances) {
                 if self.recency.is_used_up() {
                     self.make_dense();
                 }
                 let position = self.table.entry(block, home);
-                let distance = if position.is_vacant() {
-                    None
+                *distance = if position.is_vacant() {
+                    FIRST
                 } else {
                     let older = self.recency.older_than(*position);
                     self.recency.remove(*position);
                     // without the block itself there is one live position less
-                    Some(self.recency.live() - older)
+                    self.recency.live() - older
                 };
                 *position = self.recency.push();
-                each(batch * BATCH + i, distance);
+            }
+            // apart, since each counts somewhere in a large array: a short loop has many of these misses under way at once
+            for (i, &distance) in distances[..blocks.len()].iter().enumerate() {
+                each(batch * BATCH + i, (distance != FIRST).then_some(distance));
             }
         }
     }

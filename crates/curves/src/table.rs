@@ -3,7 +3,9 @@
 //! Owns the entries, in linear probing with deletion by shifting back. Never shrinks.
 //! Invariant: at most half of the entries are occupied, and each can be reached from its home without crossing a vacant one.
 //!
-//! An entry holds block and value, so a look-up costs one cache miss. [`Table::warm`] reads the homes of a whole batch in a
+//! An entry holds block and value, so a look-up costs one cache miss. Eight blocks in a row have their homes side by side, in
+//! two lines: disks are read in order, and a run then costs a quarter of the misses; blocks that all are multiples of eight
+//! share the first of eight homes with few others, since no more than half of the entries are taken. [`Table::warm`] reads the homes of a whole batch in a
 //! loop whose iterations do not depend on each other: the processor has ten or more of these misses under way at once, and
 //! the look-ups that follow find their lines in its caches. That is a prefetch without an unsafe word.
 
@@ -14,6 +16,9 @@ use undercroft_engine::HashKey;
 pub(crate) const BATCH: usize = 64;
 /// Entries of an empty table.
 const LEAST: usize = 1024;
+
+/// Blocks in a row whose homes are side by side, as a power of two.
+const RUN_BITS: u32 = 3;
 
 /// A value that has one to spare for "nothing here".
 pub(crate) trait Value: Copy {
@@ -41,7 +46,7 @@ struct Entry<V> {
 /// See the head of the file.
 pub(crate) struct Table<V> {
     entries: Vec<Entry<V>>,
-    /// What a hash is shifted right by to be an index.
+    /// What a hash is shifted right by to be the number of a run of entries.
     shift: u32,
     len: usize,
     key: HashKey,
@@ -49,7 +54,11 @@ pub(crate) struct Table<V> {
 
 impl<V: Value> Table<V> {
     pub fn new(key: HashKey) -> Self {
-        Self { entries: Self::vacant(LEAST), shift: u64::BITS - LEAST.ilog2(), len: 0, key }
+        Self { entries: Self::vacant(LEAST), shift: Self::shift(LEAST), len: 0, key }
+    }
+
+    fn shift(entries: usize) -> u32 {
+        u64::BITS - (entries.ilog2() - RUN_BITS)
     }
 
     fn vacant(entries: usize) -> Vec<Entry<V>> {
@@ -73,7 +82,7 @@ impl<V: Value> Table<V> {
     fn grow(&mut self, more: usize) {
         let entries = ((self.len + more) * 2).next_power_of_two();
         let before = std::mem::replace(&mut self.entries, Self::vacant(entries));
-        self.shift = u64::BITS - entries.ilog2();
+        self.shift = Self::shift(entries);
         self.len = 0;
         for entry in before.into_iter().filter(|e| !e.value.is_vacant()) {
             *self.entry(entry.block, self.home(entry.block)) = entry.value;
@@ -83,7 +92,8 @@ impl<V: Value> Table<V> {
     /// Where the search for a block begins.
     #[inline]
     pub fn home(&self, block: u64) -> usize {
-        (self.key.hash(block) >> self.shift) as usize
+        let run = (self.key.hash(block >> RUN_BITS) >> self.shift) as usize;
+        run << RUN_BITS | (block as usize & ((1 << RUN_BITS) - 1))
     }
 
     /// The homes of the blocks of a batch, at most [`BATCH`], whose entries are in the processor's caches afterwards.
@@ -169,10 +179,15 @@ mod tests {
     proptest! {
         /// Against a BTreeMap, past several doublings, with removals that shift back over the end of the array.
         #[test]
-        fn behaves_like_a_map(seed: u64, steps in prop::collection::vec((0u64..1500, 0u32..4), 1..4000)) {
+        fn behaves_like_a_map(
+            seed: u64,
+            steps in prop::collection::vec((0u64..1500, 0u32..4), 1..4000),
+            stride in prop::sample::select(vec![1u64, 8, 1 << 40]),
+        ) {
             let mut table: Table<u32> = Table::new(HashKey::from_seed(seed));
             let mut model = BTreeMap::new();
             for (i, (block, what)) in steps.into_iter().enumerate() {
+                let block = block * stride;
                 if what == 0 {
                     prop_assert_eq!(table.remove(block), model.remove(&block));
                 } else {

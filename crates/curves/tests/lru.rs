@@ -120,18 +120,19 @@ fn paired_samples_are_near_on_zipf_whatever_the_seed() {
     }
 }
 
+/// The bounds are those that docs/decisions/0110 states for samples of about 8192 blocks: the worst of 32 keys.
 #[test]
 fn shards_are_within_their_bounds_on_zipf() {
-    let blocks: Vec<u64> = Zipf::new(300_000, 0.8, 42).take(3_000_000).collect();
+    let blocks: Vec<u64> = Zipf::new(400_000, 1.0, 42).take(3_000_000).collect();
     let curves = exact(&blocks);
     let truth = curves.curve(Requests::All);
-    for (sample, bound) in [(Sample::Rate(0.01), 0.02), (Sample::Blocks(8192), 0.02)] {
-        for seed in 1..=3 {
+    for sample in [Sample::Rate(8192.0 / curves.footprint() as f64), Sample::Blocks(8192)] {
+        for seed in 1..=4 {
             let mut shards = Shards::new(sample, seed);
             shards.observe(&blocks);
             let (mean, most) = errors(&shards.curve(), &truth, curves.footprint());
             println!("{sample:?} seed {seed}: mean {mean:.4}, most {most:.4}");
-            assert!(mean < bound && most < bound * 3.0, "{sample:?} seed {seed}: mean {mean:.4}, most {most:.4}");
+            assert!(mean < 0.015 && most < 0.076, "{sample:?} seed {seed}: mean {mean:.4}, most {most:.4}");
             assert!(!matches!(sample, Sample::Blocks(n) if shards.samples() > n));
         }
     }
@@ -199,7 +200,7 @@ fn miniatures_of_any_policy_are_near_and_whole_ones_exact() {
             let misses = replayed(kind, &blocks, size as u32);
             let by_whole = whole.curve().misses_at(size);
             // W-TinyLFU's sketch hashes by the index's key, which the replay's is not
-            let allowed = if kind == PolicyKind::WTinyLfu { misses as f64 / 100.0 } else { 0.0 };
+            let allowed = if kind == PolicyKind::WTinyLfu { misses as f64 / 100.0 } else { 1e-6 };
             assert!((by_whole - misses as f64).abs() <= allowed, "{kind} at {size}: {by_whole} for {misses}");
             let off = mini.curve().miss_ratio_at(size) - misses as f64 / blocks.len() as f64;
             assert!(off.abs() < 0.05, "{kind} at {size}: off by {off:.3}");
