@@ -112,7 +112,7 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "serve",
     "check",
     "status",
@@ -122,6 +122,7 @@ const COMMANDS: [&str; 17] = [
     "why",
     "ranges",
     "record",
+    "trace",
     "ksm",
     "duplicates",
     "drop-cache",

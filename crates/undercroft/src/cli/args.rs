@@ -3,6 +3,7 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use super::record::OneOf;
+use super::trace_args::TraceArgs;
 use crate::config::{LogFormat, LogLevel};
 use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
@@ -78,6 +79,8 @@ pub enum Command {
     Ranges(RangesArgs),
     /// Record what guests ask for into a Parquet file, for simulations and analysis
     Record(RecordArgs),
+    /// Describe, convert, cut, join or make traces of block accesses
+    Trace(Box<TraceArgs>),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements

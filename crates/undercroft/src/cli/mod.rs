@@ -17,6 +17,11 @@ pub mod record;
 pub mod serve;
 pub mod shares;
 pub mod status;
+pub mod trace;
+pub mod trace_args;
+mod trace_info;
+mod trace_parts;
+mod trace_write;
 
 use crate::config::{Machine, Problems, ServePlan};
 use crate::control::client::ClientError;
@@ -101,6 +106,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Why(args) => shares::why(&args, out),
         Command::Ranges(args) => ranges::ranges(args, out),
         Command::Record(args) => record::run(&args, out),
+        Command::Trace(args) => trace::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),
