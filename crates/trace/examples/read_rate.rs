@@ -40,7 +40,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let format = words.next().and_then(|f| f.parse().ok());
-    let ways: [(&str, bool, Way); 3] = [("batches", false, batches), ("ahead", true, batches), ("iterator", false, one_by_one)];
+    let ways: [(&str, bool, Way); 3] =
+        [("batches", false, batches), ("ahead", true, batches), ("iterator", false, one_by_one)];
     for (name, ahead, way) in ways {
         let options = Options { format, ahead, ..Options::default() };
         let mut best = f64::INFINITY;
@@ -56,7 +57,12 @@ fn main() -> ExitCode {
             }
             best = best.min(begun.elapsed().as_secs_f64());
         }
-        println!("{name:<9} {:>7.1} M accesses/s, {} accesses, sum {:016x}", found.0 as f64 / best / 1e6, found.0, found.1);
+        println!(
+            "{name:<9} {:>7.1} M accesses/s, {} accesses, sum {:016x}",
+            found.0 as f64 / best / 1e6,
+            found.0,
+            found.1
+        );
     }
     ExitCode::SUCCESS
 }

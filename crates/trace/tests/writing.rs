@@ -9,7 +9,9 @@ use undercroft_trace::merge::Order;
 use undercroft_trace::recording::{Recording, Row};
 use undercroft_trace::synth::{Load, Pattern};
 use undercroft_trace::write::{Packing, Written};
-use undercroft_trace::{Blocks, Error, Format, Kind, Merge, Options, Reader, Request, Sample, Summary, Tenants, Writer};
+use undercroft_trace::{
+    Blocks, Error, Format, Kind, Merge, Options, Reader, Request, Sample, Summary, Tenants, Writer,
+};
 
 /// 64-bit FNV-1a, so that a file's content can be pinned without keeping it.
 fn fnv(bytes: &[u8]) -> u64 {
@@ -124,12 +126,9 @@ proptest! {
 #[test]
 fn zipf_is_the_reference_bit_for_bit() {
     let dir = tempfile::tempdir().expect("a directory");
-    for (keys, requests, alpha, seed, sum) in
-        [(1000, 50_000, 1.0, 42, FNV_1), (5000, 30_000, 0.8, 7, FNV_2)]
-    {
+    for (keys, requests, alpha, seed, sum) in [(1000, 50_000, 1.0, 42, FNV_1), (5000, 30_000, 0.8, 7, FNV_2)] {
         let path = dir.path().join(format!("{seed}.oracleGeneral"));
-        let load: Vec<Request> =
-            Load::new(Pattern::Zipf { alpha }, keys, 10_000, 0.0, seed).take(requests).collect();
+        let load: Vec<Request> = Load::new(Pattern::Zipf { alpha }, keys, 10_000, 0.0, seed).take(requests).collect();
         write(&path, Format::OracleGeneral, Blocks::KEYS, &load, &[]).expect("written");
         let file = std::fs::read(&path).expect("there");
         assert_eq!((file.len(), fnv(&file)), (requests * 24, sum));
@@ -173,7 +172,9 @@ fn what_does_not_fit_a_format_is_said_and_leaves_nothing() {
     let refused = |name: &str, r: Request, needle: &str| {
         let path = at(name);
         let good = key(0, 0, U, 1, 1);
-        let e = write(&path, Format::of_path(&path).expect("known"), Blocks::KEYS, &[good, r], &[]).expect_err(name).to_string();
+        let e = write(&path, Format::of_path(&path).expect("known"), Blocks::KEYS, &[good, r], &[])
+            .expect_err(name)
+            .to_string();
         assert!(e.contains("request 2") && e.contains(name) && e.contains(needle), "{e}");
     };
     refused("a.u32le", key(0, 0, U, 1 << 32, 1), "does not fit 32 bits; write u64le");
@@ -206,7 +207,14 @@ fn a_full_disk_is_named() {
         return;
     }
     let requests = vec![key(0, 0, U, 1, 1); 100_000];
-    for (format, packing) in [(Format::Csv, Packing::None), (Format::U64Le, Packing::Zstd), (Format::OracleGeneral, Packing::None), (Format::Lcs, Packing::Gzip), (Format::Recording, Packing::None), (Format::Csv, Packing::Xz)] {
+    for (format, packing) in [
+        (Format::Csv, Packing::None),
+        (Format::U64Le, Packing::Zstd),
+        (Format::OracleGeneral, Packing::None),
+        (Format::Lcs, Packing::Gzip),
+        (Format::Recording, Packing::None),
+        (Format::Csv, Packing::Xz),
+    ] {
         let result = Writer::create(Path::new("/dev/full"), format, packing, Blocks::KEYS, false).and_then(|mut w| {
             w.write(&requests, &Tenants::default())?;
             w.finish()
@@ -236,12 +244,17 @@ fn traces_are_merged_by_time_with_tenants_apart() {
     };
     let (x, y) = (7, 1 << 51 | 7);
     // a time that goes back waits for its turn
-    assert_eq!(merged(Order::Time, false), [(1, 0, x), (2, 1, y), (5, 0, x), (5, 0, x), (5, 1, y), (6, 1, y), (9, 0, x)]);
+    assert_eq!(
+        merged(Order::Time, false),
+        [(1, 0, x), (2, 1, y), (5, 0, x), (5, 0, x), (5, 1, y), (6, 1, y), (9, 0, x)]
+    );
     assert_eq!(merged(Order::Time, true).iter().map(|r| r.0).collect::<Vec<_>>(), [0, 0, 3, 4, 4, 4, 8]);
     assert_eq!(merged(Order::Turn, false).iter().map(|r| r.1).collect::<Vec<_>>(), [0, 1, 0, 1, 0, 1, 0]);
     let keys = Reader::new(&b"1 1 0 0\n"[..], "k", Format::ArcLis).expect("opens");
     let bytes = Reader::new(&a[..], "a", Format::Spc).expect("opens");
-    let Err(e) = Merge::new(vec![("a".into(), bytes), ("k".into(), keys)], Order::Time, false) else { panic!("not alike") };
+    let Err(e) = Merge::new(vec![("a".into(), bytes), ("k".into(), keys)], Order::Time, false) else {
+        panic!("not alike")
+    };
     assert!(e.to_string().contains("k cannot be merged"), "{e}");
 }
 
@@ -267,7 +280,10 @@ fn a_summary_counts_what_there_is() {
     let mut summary = Summary::new(blocks);
     summary.add(&[bytes(5, 0, R, 0, 8192), bytes(9, 1, W, 0, 4096), bytes(3, 0, U, 4096, 100)]);
     let (all, tenants) = (summary.all, &summary.tenants);
-    assert_eq!((all.requests, all.accesses, all.reads, all.writes, all.bytes, all.bytes_written), (3, 4, 1, 1, 12_388, 4096));
+    assert_eq!(
+        (all.requests, all.accesses, all.reads, all.writes, all.bytes, all.bytes_written),
+        (3, 4, 1, 1, 12_388, 4096)
+    );
     assert_eq!((summary.footprint(), summary.time_ns), ((3, true), Some((3, 9))));
     assert_eq!((tenants[0].accesses, tenants[0].blocks, tenants[1].blocks), (3, 2, 1));
 }

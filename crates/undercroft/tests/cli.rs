@@ -112,7 +112,7 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
     "serve",
     "check",
     "status",
@@ -126,6 +126,7 @@ const COMMANDS: [&str; 21] = [
     "partition",
     "sim",
     "compare",
+    "trace",
     "ksm",
     "duplicates",
     "drop-cache",

@@ -251,7 +251,7 @@ impl Format {
         match (unit, options.key_bytes) {
             (Unit::Keys, None) if options.block_bytes.is_some() => wrong(format!(
                 "a trace of format {self} has keys, which cannot be split into blocks; if a key is the number of a sector \
-                 or a page, say how large that is"
+                 or a page, say how large that is (--key-size)"
             )),
             (Unit::Keys, None) => Ok(Blocks::KEYS),
             (Unit::Bytes, Some(_)) => {

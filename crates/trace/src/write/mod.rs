@@ -56,7 +56,7 @@ pub struct Writer {
 
 enum Sink {
     /// Bytes as they come.
-    Stream(Packed),
+    Stream(Box<Packed>),
     /// Records that name the next access of their block.
     Indexed(Box<Indexed>),
     Recording {
@@ -104,7 +104,7 @@ impl Writer {
                 let writer = writer.map_err(|e| failed(io::Error::other(e)))?;
                 Sink::Recording { writer: Box::new(writer), rows: Vec::new() }
             }
-            _ => Sink::Stream(Packed::new(target, packing).map_err(failed)?),
+            _ => Sink::Stream(Box::new(Packed::new(target, packing).map_err(failed)?)),
         };
         Ok(Self { name, format, blocks, sink, written: Written::default(), base_ns: None, line: Vec::new() })
     }

@@ -5,6 +5,7 @@
 use super::curve_args::{CurveArgs, PartitionArgs};
 use super::record::OneOf;
 use super::sim_args::{CompareArgs, SimArgs};
+use super::trace_args::TraceArgs;
 use crate::config::{LogFormat, LogLevel};
 use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
@@ -88,6 +89,8 @@ pub enum Command {
     Sim(SimArgs),
     /// Compare policies and sizes on traces, as a table and a plot
     Compare(CompareArgs),
+    /// Describe, convert, cut, join or make traces of block accesses
+    Trace(Box<TraceArgs>),
     /// Show what the kernel merges of guests' RAM (KSM), or switch it
     Ksm(KsmArgs),
     /// Drop what is cached of a disk, for measurements

@@ -33,6 +33,11 @@ pub mod sim_rows;
 pub mod sim_tenants;
 pub mod sim_trace;
 pub mod status;
+pub mod trace;
+pub mod trace_args;
+mod trace_info;
+mod trace_parts;
+mod trace_write;
 
 use crate::config::{Machine, Problems, ServePlan};
 use crate::control::client::ClientError;
@@ -121,6 +126,7 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Partition(args) => partition::run(&args, out),
         Command::Sim(args) => sim::run(&args, out),
         Command::Compare(args) => compare::run(&args, out),
+        Command::Trace(args) => trace::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),
         Command::Reload(args) => control::reload(&args, out),
