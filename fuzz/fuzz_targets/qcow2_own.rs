@@ -23,7 +23,8 @@ fuzz_target!(|data: &[u8]| {
     let per_table = header.cluster_bytes / 8;
     for cluster in 0..header.size_bytes.div_ceil(header.cluster_bytes) {
         if map[(cluster / 64) as usize] & 1 << (cluster % 64) == 0 {
-            let table = entry(data, header.l1_offset, cluster / per_table).expect("a table that is missing has no empty entries");
+            let table = entry(data, header.l1_offset, cluster / per_table)
+                .expect("a table that is missing has no empty entries");
             let empty = table == 0 || entry(data, table & 0x00ff_ffff_ffff_fe00, cluster % per_table) == Some(0);
             assert!(empty, "cluster {cluster} counts as the backing image's");
         }

@@ -1,6 +1,6 @@
 //! One pass of a trace through many caches: every policy at every size.
 //!
-//! Owns cells and their counts, and the threads they run on. Never decides: each access is one `Index::access`.
+//! Owns cells and their counts, and the threads they run on. Never decides: that is for the engine's `Replay`.
 //! Invariant: a cell sees every access of the trace, in order, whatever runs beside it; so counts do not depend on how
 //! many threads there are.
 
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::reference::Reference;
 use crate::size::{CacheSize, SLOTS_MAX};
 use serde::Serialize;
-use undercroft_engine::{Access, Index, Outcome, PolicyKind};
+use undercroft_engine::{PolicyKind, Replay};
 
 /// One cache to simulate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,15 +58,13 @@ impl Counts {
         self.misses() as f64 / self.accesses().max(1) as f64
     }
 
-    #[inline]
-    pub(crate) fn count(&mut self, write: bool, hit: bool) {
-        if write {
-            self.writes += 1;
-            self.write_misses += u64::from(!hit);
-        } else {
-            self.reads += 1;
-            self.read_misses += u64::from(!hit);
-        }
+    fn count_run(&mut self, write: bool, accesses: u64, misses: u64) {
+        let (all, missed) = match write {
+            true => (&mut self.writes, &mut self.write_misses),
+            false => (&mut self.reads, &mut self.read_misses),
+        };
+        *all += accesses;
+        *missed += misses;
     }
 }
 
@@ -114,21 +112,24 @@ pub struct Sweep {
 
 struct Running {
     cell: Cell,
-    index: Index,
+    cache: Replay,
     counts: Counts,
+    /// Blocks of accesses of one kind that follow each other.
+    run: Vec<u64>,
 }
 
 impl Running {
     fn new(cell: Cell) -> Self {
-        Self { cell, index: Index::new(cell.policy, cell.blocks), counts: Counts::default() }
+        let cache = Replay::new(cell.policy, cell.blocks);
+        Self { cell, cache, counts: Counts::default(), run: Vec::new() }
     }
 
     fn run(&mut self, batch: &[Reference]) {
-        let Self { index, counts, .. } = self;
-        for r in batch {
-            let access = if r.write { Access::Write } else { Access::Read };
-            let hit = matches!(index.access(r.block, access, |_| true), Outcome::Hit(_));
-            counts.count(r.write, hit);
+        let Self { cache, counts, run, .. } = self;
+        for same in batch.chunk_by(|a, b| a.write == b.write) {
+            run.clear();
+            run.extend(same.iter().map(|r| r.block));
+            counts.count_run(same[0].write, run.len() as u64, cache.feed(run));
         }
     }
 }
@@ -170,12 +171,17 @@ mod tests {
     use super::*;
     use crate::batch::BATCH;
     use proptest::prelude::*;
+    use undercroft_engine::{Access, Index, Outcome};
     use undercroft_trace::synth::Zipf;
 
     fn cells() -> Vec<Cell> {
         let sizes = [0u32, 1, 100, 5000];
-        let all = PolicyKind::ALL.into_iter().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
+        let all = every_policy().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
         all.collect()
+    }
+
+    fn every_policy() -> impl Iterator<Item = PolicyKind> {
+        PolicyKind::ALL.into_iter().chain(PolicyKind::STUDIED)
     }
 
     fn trace(n: usize) -> Vec<Reference> {

@@ -10,7 +10,7 @@ use undercroft_engine::PolicyKind;
 use undercroft_sim::CacheSize;
 use undercroft_sim::tenants::Arm;
 
-/// Policies, as people list them: `lru,arc`, or `all`.
+/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, or `all`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies(pub Vec<PolicyKind>);
 
@@ -21,8 +21,9 @@ impl FromStr for Policies {
         let mut kinds = vec![];
         for word in text.split(',').map(str::trim) {
             match word {
-                "all" => kinds.extend(PolicyKind::ALL),
-                _ => kinds.push(word.parse::<PolicyKind>()?),
+                "all" => kinds.extend(PolicyKind::ALL.into_iter().chain(PolicyKind::STUDIED)),
+                "disk" => kinds.extend(PolicyKind::ALL),
+                _ => kinds.push(PolicyKind::from_name(word)?),
             }
         }
         Ok(Policies(without_repeats(kinds)))
@@ -130,8 +131,8 @@ pub struct SweepArgs {
 /// `undercroft sim`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads the trace once and gives every access to every policy at every size, on all processors. The policies are those of
-the daemon: same code, same decisions. Sizes in % are shares of the distinct blocks of the trace, which are counted in a
+Reads the trace once and gives every access to every policy at every size, on all processors. What a disk of the daemon may
+have decides by the same code there. Sizes in % are shares of the distinct blocks of the trace, which are counted in a
 pass before.
 
 Examples:
@@ -188,7 +189,8 @@ pub struct SimArgs {
     /// The trace
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub trace: PathBuf,
-    /// Policies, with commas between; `all` for every one [default: lru,s3-fifo; with --engine core, as recorded]
+    /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too [default:
+    /// lru,s3-fifo; with --engine core, as recorded]
     #[arg(long, visible_alias = "policies", short, value_name = "LIST")]
     pub policy: Vec<Policies>,
     /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as recorded]
@@ -248,8 +250,8 @@ pub struct CompareArgs {
     /// The traces
     #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
     pub trace: Vec<PathBuf>,
-    /// Policies, with commas between; `all` for every one
-    #[arg(long, visible_alias = "policy", short, value_name = "LIST", default_value = "all")]
+    /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too
+    #[arg(long, visible_alias = "policy", short, value_name = "LIST", default_value = "disk")]
     pub policies: Vec<Policies>,
     /// Sizes, with commas between: 1GiB, 10% of a trace's footprint, 1000blocks
     #[arg(
@@ -308,7 +310,8 @@ mod tests {
     fn policies_are_listed_once() {
         let list = |text: &str| text.parse::<Policies>().map(|p| p.0);
         assert_eq!(list("lru, arc,LRU"), Ok(vec![PolicyKind::Lru, PolicyKind::Arc]));
-        assert_eq!(list("all,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
+        assert_eq!(list("disk,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
+        assert_eq!(list("all").map(|p| p.len()), Ok(PolicyKind::ALL.len() + PolicyKind::STUDIED.len()));
         assert!(list("lru,lur").expect_err("no such policy").contains("known are fifo, lru"));
         assert!(list("").is_err());
     }

@@ -11,6 +11,7 @@ use super::sim_rows::{Columns, Values};
 use super::sim_trace::{Bar, check_memory, name_of};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
+use undercroft_engine::PolicyKind;
 use undercroft_sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
 use undercroft_sim::{CacheSize, Go};
 use undercroft_trace::recording::Recording;
@@ -40,6 +41,12 @@ struct Shown {
 /// It is no recording, or is damaged; or it was interrupted, after what was done is shown.
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
     let policies = without_repeats(args.policy.iter().flat_map(|p| p.0.iter().copied()));
+    if let Some(study) = policies.iter().find(|p| !PolicyKind::ALL.contains(p)) {
+        return Err(Failure::Said(format!(
+            "--policy {study}: no disk of the daemon may have it; take one of {}, or leave out --engine core",
+            PolicyKind::ALL.map(PolicyKind::name).join(", ")
+        )));
+    }
     let policies = if policies.is_empty() { vec![None] } else { policies.into_iter().map(Some).collect() };
     let mut sizes = vec![];
     for size in &args.size {
