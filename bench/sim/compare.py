@@ -53,6 +53,8 @@ POLICIES = [
 # trace, 1 % and 10 % of its footprint
 SIZES = [("zipf", 10_000), ("zipf", 100_000), ("arc-P6", 7_737), ("arc-P6", 77_377)]
 MEMORY_WANTED = 0.5
+# what the table says where the load average was above 1.5: one process at a time is ours
+BUSY = "Other programs kept the machine busy meanwhile: single figures move by a quarter and more."
 
 
 def say(text: str) -> None:
@@ -69,7 +71,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     p.add_argument("--repetitions", type=int, default=5, help="turns of each side on each cell (5)")
-    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'")
+    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'; others keep their figures")
     p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and libCacheSim's build")
     p.add_argument("--peer", type=Path, help="a cachesim that is built already")
     p.add_argument("--ours", type=Path, default=OURS, help="another build of our side")
@@ -172,6 +174,7 @@ def markdown(cells: list[dict], about: dict) -> str:
         "",
         f"`make bench-sim`, {about['date']}: {about['cpu']}, libCacheSim {VERSION} (Release"
         f"{', tcmalloc' if about['tcmalloc'] else ''}), one thread, {about['repetitions']} repetitions in turns.",
+        BUSY if about["busy"] else "",
         "",
         "CPU seconds of the whole process, reading the trace (oracleGeneral, from the page cache) included on both sides;",
         "the ratio is the median over repetitions, theirs / ours, so above 1 is faster. Memory: peak of anonymous pages.",
@@ -198,6 +201,17 @@ def markdown(cells: list[dict], about: dict) -> str:
     if about["failed"]:
         lines += ["", "libCacheSim did not finish: " + "; ".join(about["failed"]) + "."]
     return "\n".join(lines) + "\n"
+
+
+def merged(cells: list[dict]) -> list[dict]:
+    """Cells that were not measured now keep their last figures."""
+    saved = RESULTS / "sim.json"
+    if not saved.exists():
+        return cells
+    key = lambda c: (c["policy"], c["trace"], c["blocks"])  # noqa: E731
+    all_cells = {key(c): c for c in json.loads(saved.read_text())["cells"]} | {key(c): c for c in cells}
+    order = [(ours, trace, blocks) for ours, _, _ in POLICIES for trace, blocks in SIZES]
+    return [all_cells[k] for k in order if k in all_cells]
 
 
 def main() -> None:
@@ -231,6 +245,8 @@ def main() -> None:
             )
     if not cells:
         stop(f"no cell matches '{args.only}'")
+    if args.only:
+        cells = merged(cells)
     found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     about = {
         "date": time.strftime("%Y-%m-%d"),
@@ -238,6 +254,7 @@ def main() -> None:
         "repetitions": args.repetitions,
         "tcmalloc": "tcmalloc" in linked,
         "failed": failed,
+        "busy": os.getloadavg()[1] > 1.5,
     }
     text = markdown(cells, about)
     print(text)
