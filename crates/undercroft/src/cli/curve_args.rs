@@ -162,7 +162,7 @@ Examples:
   undercroft curve web.vscsi --json | jq '.traces[0].curves[0].points'
 
 Methods:
-  exact    no sampling; some 40 ns a request and 60 bytes a block for LRU at all sizes
+  exact    no sampling; some 100 ns a request and 50 bytes a block for LRU at all sizes
   shards   LRU; errs where few blocks have many of the requests
   paired   LRU; a tenth of the error of shards on such loads
   aet      LRU; a model: errs where phases differ
