@@ -135,8 +135,11 @@ fn raw<const N: usize>(parts: [Vec<u8>; N]) -> Vec<u8> {
     parts.concat()
 }
 
+/// A format, a small file of it, the requests in it, and the names of its tenants.
+pub type Sample = (Format, Vec<u8>, Vec<Request>, Vec<&'static str>);
+
 /// A file of each format that is read as a stream, and what it holds.
-pub fn all() -> Vec<(Format, Vec<u8>, Vec<Request>, Vec<&'static str>)> {
+pub fn all() -> Vec<Sample> {
     let filetime = |n: u64| n * 100;
     let s = 1_000_000_000u64;
     let arc = |start, count| Request { keys: count, ..key(0, 0, U, start, 0) };
