@@ -63,12 +63,6 @@ impl Chains {
         (slot, over & !is_one & !is_two)
     }
 
-    /// Reads what it takes to remove a slot with `key`, to no other effect.
-    #[inline]
-    pub fn read_home(&self, key: u64) {
-        black_box(self.first(self.key.hash(key)));
-    }
-
     /// Reads what [`Chains::find`] will need for keys of these hashes, to no other effect.
     #[inline]
     pub fn read_ahead(&self, hashes: &[u64], keys: &[u64]) {

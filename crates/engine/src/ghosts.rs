@@ -45,15 +45,6 @@ impl Ghosts {
         self.slots.read_ahead(hashes);
     }
 
-    /// Reads what it will take to forget the oldest of `queue` but one.
-    #[inline]
-    pub fn read_oldest(&self, queue: usize) {
-        let slot = self.queues[queue].oldest_but_one(&self.links);
-        if slot != NIL {
-            self.slots.read_home(slot);
-        }
-    }
-
     /// Remembers an absent block as the newest of `queue`. Where all places are taken, the oldest of that queue is
     /// forgotten, or of the other one if it is empty; with no places, nothing is remembered.
     pub fn push(&mut self, queue: usize, block: u64) {

@@ -85,12 +85,6 @@ impl List {
         self.tail
     }
 
-    /// The slot that is oldest but one, or `NIL`.
-    #[inline]
-    pub fn oldest_but_one(&self, links: &Links) -> u32 {
-        if self.tail == NIL { NIL } else { links.newer(self.tail) }
-    }
-
     /// Puts `slot`, which is in no list, at the head.
     #[inline]
     pub fn push(&mut self, links: &mut Links, slot: u32) {

@@ -151,10 +151,6 @@ pub(crate) fn replay_with(
             misses += 1;
             came |= bit;
             miss_with(slots, places, policy, block, hash, capacity, |_| true);
-            let soon = policy.soon(places);
-            if soon != NIL {
-                slots.read_home(soon);
-            }
         }
     }
     misses

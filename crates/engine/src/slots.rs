@@ -225,10 +225,4 @@ impl ChainedSlots {
     pub fn read_ahead(&self, hashes: &[u64]) {
         self.table.read_ahead(hashes, &self.keys);
     }
-
-    /// Reads what it takes to remove an occupied slot, to no other effect.
-    #[inline]
-    pub fn read_home(&self, slot: Slot) {
-        self.table.read_home(self.keys[slot as usize]);
-    }
 }

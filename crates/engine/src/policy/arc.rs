@@ -122,13 +122,6 @@ impl Policy for Arc {
         self.ghosts.read_ahead(hashes);
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.ghosts.read_oldest(if self.ghosts.len(B1) > self.ghosts.len(B2) { B1 } else { B2 });
-        let from_t1 = self.t2.len() == 0 || f64::from(self.t1.len()) > self.p;
-        if from_t1 { &self.t1 } else { &self.t2 }.oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }

@@ -72,11 +72,6 @@ impl Policy for Clock {
         places.marks[slot as usize] = 0;
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.queue.oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {

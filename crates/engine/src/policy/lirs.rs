@@ -253,11 +253,6 @@ impl Policy for Lirs {
         self.ghosts.read_ahead(hashes);
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.q.oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, block: u64) {
         if let Some(ghost) = self.ghosts.find(block, self.ghosts.hash(block)) {
             self.free_ghost(ghost);

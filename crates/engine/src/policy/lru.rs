@@ -56,11 +56,6 @@ impl Policy for Lru {
         places.links.read_ahead(slots);
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.queue.oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {

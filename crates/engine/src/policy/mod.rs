@@ -34,7 +34,6 @@ mod wtinylfu;
 
 use crate::index::Slot;
 use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
-use crate::list::NIL;
 use crate::places::Places;
 use crate::slots::ChainedSlots;
 use std::fmt;
@@ -111,12 +110,6 @@ pub(crate) trait Policy {
     /// other effect.
     #[inline]
     fn ahead(&self, _places: &Places, _slots: &[Slot], _hashes: &[u64]) {}
-
-    /// A slot that will probably be evicted soon, or `NIL`: what its eviction needs is read meanwhile.
-    #[inline]
-    fn soon(&self, _places: &Places) -> Slot {
-        NIL
-    }
 
     /// Calls `visit` with every slot in the queues, in the order in which they would be evicted if nothing were accessed
     /// any more, as far as the policy can tell.

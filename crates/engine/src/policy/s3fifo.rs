@@ -162,12 +162,6 @@ impl Policy for S3Fifo {
         self.ghosts.read_ahead(hashes);
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.ghosts.read_oldest(GHOST);
-        self.small.oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, block: u64) {
         self.ghosts.forget(block);
     }

@@ -80,11 +80,6 @@ impl Policy for Sieve {
         places.marks[slot as usize] = 0;
     }
 
-    #[inline]
-    fn soon(&self, _places: &Places) -> Slot {
-        self.hand
-    }
-
     fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {

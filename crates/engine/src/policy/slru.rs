@@ -97,11 +97,6 @@ impl Policy for Slru {
         self.segments[usize::from(segment)].remove(&mut places.links, slot);
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.segments[0].oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {

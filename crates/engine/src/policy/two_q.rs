@@ -80,13 +80,6 @@ impl Policy for TwoQ {
         self.a1out.read_ahead(hashes);
     }
 
-    #[inline]
-    fn soon(&self, places: &Places) -> Slot {
-        self.a1out.read_oldest(GHOST);
-        let from_am = self.am.len() > 0 && self.a1in.len() <= self.target;
-        if from_am { &self.am } else { &self.a1in }.oldest_but_one(&places.links)
-    }
-
     fn forget(&mut self, block: u64) {
         self.a1out.forget(block);
     }
