@@ -19,6 +19,9 @@ SIZE = 32 * images.MIB
 BLOCK = 4096
 # Above depth 1, misses differ from the daemon's by at most this part of the blocks read.
 BOUND = 0.01
+# With read-ahead there is always something under way beside the client's request, and no row tells when it came: what a read
+# found among the blocks read ahead, and how far the next window goes, follow the disk's speed at that moment.
+AHEAD_BOUND = 0.05
 
 
 def simulate(path, *arguments):
@@ -94,8 +97,10 @@ def test_reads_are_equal_by_decisions_alone(serve, scratch):
     path = scratch / "reads.parquet"
     read_all_over(daemon, path, 4000, [READ], 16, seed=4)
     counted = daemon.disk("a")
-    capacity = counted["cache"]["capacity_bytes"] // BLOCK
-    said = simulate(path, "--policy", "s3-fifo,lru", "--size", f"{capacity}blocks")
+    # Full by now; what the daemon measures the disk with takes the room of the last blocks of its capacity.
+    held = counted["cache"]["cached_bytes"] // BLOCK
+    assert 0 <= counted["cache"]["capacity_bytes"] // BLOCK - held < 10
+    said = simulate(path, "--policy", "s3-fifo,lru", "--size", f"{held}blocks")
     s3fifo, lru = said["results"]
     assert s3fifo["misses"] == counted["counters"]["miss_blocks"] != lru["misses"]
     assert s3fifo["accesses"] == counted["counters"]["hit_blocks"] + counted["counters"]["miss_blocks"]
@@ -121,8 +126,8 @@ def test_read_ahead_at_depth_1(serve, scratch):
     assert doubts == [] and recorded["ahead_blocks"] > 500
     blocks = sum(recorded.values())
     assert blocks == sum(simulated.values()) == disk["reads"]
-    assert abs(recorded["miss_blocks"] - simulated["miss_blocks"]) <= BOUND * blocks, (recorded, simulated)
-    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= BOUND * blocks, (recorded, simulated)
+    assert abs(recorded["miss_blocks"] - simulated["miss_blocks"]) <= AHEAD_BOUND * blocks, (recorded, simulated)
+    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= AHEAD_BOUND * blocks, (recorded, simulated)
 
 
 @pytest.mark.parametrize("front", ["nbd", "vhost"])

@@ -367,6 +367,10 @@ fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskRepla
             ..DiskReplay::default()
         });
         core.add_disk(DiskId(n as u32), plan).map_err(|e| bad(disk, e.to_string()))?;
+        if header.store_bytes > 0 {
+            // The daemon measures every disk, and what it measures with takes blocks from the disk's share.
+            core.measure(DiskId(n as u32), Some(header.store_bytes / BLOCK_BYTES as u64));
+        }
     }
     Ok((core, disks))
 }
