@@ -14,7 +14,8 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=($listed)
 
 # Like the tests, with every assertion on; all but our own crates have been built for those already.
-RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-coverage scripts/cargo build --locked -p undercroft-fuzz
+# (A wrapper that caches what compilers make does not know this one.)
+RUSTC_WRAPPER= RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-coverage scripts/cargo build --locked -p undercroft-fuzz
 
 work=build/fuzz
 mkdir -p "$work" fuzz/artifacts
