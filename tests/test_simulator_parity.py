@@ -19,9 +19,6 @@ SIZE = 32 * images.MIB
 BLOCK = 4096
 # Above depth 1, misses differ from the daemon's by at most this part of the blocks read.
 BOUND = 0.01
-# With read-ahead there is always something under way beside the client's request, and no row tells when it came: what a read
-# found among the blocks read ahead, and how far the next window goes, follow the disk's speed at that moment.
-AHEAD_BOUND = 0.05
 
 
 def simulate(path, *arguments):
@@ -107,8 +104,9 @@ def test_reads_are_equal_by_decisions_alone(serve, scratch):
 
 
 def test_read_ahead_at_depth_1(serve, scratch):
-    """Sequential reads among random ones: the replay reads ahead as the daemon did; when a block read ahead arrives decides
-    only whether it was waited for."""
+    """Sequential reads among random ones. With read-ahead there is always something under way beside the client's request, and
+    no row tells when it came: whether a block had been read ahead, was waited for or was missed follows the disk's speed at
+    that moment. What the cache itself held does not."""
     daemon = start(serve, scratch, "s3-fifo", readahead="512KiB")
     path = scratch / "ahead.parquet"
     chance = random.Random(5)
@@ -126,8 +124,8 @@ def test_read_ahead_at_depth_1(serve, scratch):
     assert doubts == [] and recorded["ahead_blocks"] > 500
     blocks = sum(recorded.values())
     assert blocks == sum(simulated.values()) == disk["reads"]
-    assert abs(recorded["miss_blocks"] - simulated["miss_blocks"]) <= AHEAD_BOUND * blocks, (recorded, simulated)
-    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= AHEAD_BOUND * blocks, (recorded, simulated)
+    assert simulated["ahead_blocks"] > 500
+    assert abs(recorded["hit_blocks"] - simulated["hit_blocks"]) <= BOUND * recorded["hit_blocks"], (recorded, simulated)
 
 
 @pytest.mark.parametrize("front", ["nbd", "vhost"])

@@ -342,7 +342,7 @@ fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskRepla
         limits.memory_bytes += disk_bytes(&limits, capacity, readahead_bytes);
         planned.push(DiskOptions {
             size_bytes: disk.size_bytes,
-            align: ALIGN,
+            align: if disk.align_bytes.is_power_of_two() { disk.align_bytes.min(BLOCK_BYTES as u32) } else { ALIGN },
             read_only: false,
             can_discard: true,
             can_write_zeroes: true,

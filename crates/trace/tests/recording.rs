@@ -14,6 +14,7 @@ fn header(disks: usize, sample: u32) -> Header {
         vm: n.is_multiple_of(2).then(|| format!("vm{n}")),
         container: n.is_multiple_of(3).then(|| "shop".to_string()),
         size_bytes: 1 << 30,
+        align_bytes: 512,
         policy: "s3-fifo".into(),
         capacity_blocks: 1000 + n as u64,
         ..Disk::default()

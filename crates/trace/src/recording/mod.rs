@@ -172,6 +172,9 @@ pub struct Disk {
     pub since_ns: u64,
     /// Its size.
     pub size_bytes: u64,
+    /// What the image takes operations in, in bytes; 0 in recordings that do not say.
+    #[serde(default)]
+    pub align_bytes: u32,
     /// The replacement policy.
     pub policy: String,
     /// Bytes of its share of the store, metadata included.

@@ -21,6 +21,7 @@ fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
         vm: plan.vm.clone(),
         container: plan.container.clone(),
         size_bytes: disk.info().geometry.size_bytes,
+        align_bytes: disk.info().geometry.align,
         policy: plan.policy.name().to_string(),
         share_bytes: plan.share_bytes,
         readahead_bytes: u64::from(plan.readahead_bytes),
