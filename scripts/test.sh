@@ -56,11 +56,11 @@ count "cargo clippy" $? 0 0 0
 # saves a second build of all crates; at length, those that are shipped.
 step "build"
 if [ -n "${UNDERCROFT_LONG:-}" ]; then
-    scripts/cargo build --release --locked --workspace --exclude undercroft-fuzz
     programs=target/release
+    scripts/cargo build --release --locked --workspace --exclude undercroft-fuzz
 else
-    scripts/cargo build --locked --workspace --exclude undercroft-fuzz
     programs=target/debug
+    scripts/cargo build --locked --workspace --exclude undercroft-fuzz
 fi
 count "cargo build" $? 0 0 0
 scripts/build-ranges.sh
