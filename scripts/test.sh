@@ -60,7 +60,8 @@ if [ -n "${UNDERCROFT_LONG:-}" ]; then
     scripts/cargo build --release --locked --workspace --exclude undercroft-fuzz
 else
     programs=target/debug
-    scripts/cargo build --locked --workspace --exclude undercroft-fuzz
+    # With tests, whose crates ask others for features: without, our own would be built once more for them.
+    scripts/cargo build --locked --workspace --exclude undercroft-fuzz --all-targets
 fi
 count "cargo build" $? 0 0 0
 scripts/build-ranges.sh
