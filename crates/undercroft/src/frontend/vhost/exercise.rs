@@ -416,7 +416,7 @@ impl Exercise<'_> {
     }
 
     fn gather(&self, buffers: &[Buffer]) -> Vec<u8> {
-        buffers.iter().flat_map(|b| self.rig.guest.read(b.at, b.len as usize)).collect()
+        buffers.iter().map(|b| self.rig.guest.read(b.at, b.len as usize)).collect::<Vec<_>>().concat()
     }
 
     /// Whatever happened, all requests come to an end, and the device can be set up again and works.
