@@ -5,18 +5,21 @@
 
 use crate::batch::{Ended, Take, drive};
 use crate::error::Error;
-use crate::hierarchy::{Hierarchy, LevelCounts, LevelOptions};
+use crate::hierarchy::{Hierarchy, Hints, LevelCounts, LevelOptions};
 use crate::latency::{Arrivals, Device, LatencyReport, Queues};
 use crate::reference::Reference;
 use crate::sweep::{Go, SweepOptions};
+use std::sync::Arc;
 
 /// What is to be simulated.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// What results call it.
     pub name: String,
     /// The levels, the client's first.
     pub levels: Vec<LevelOptions>,
+    /// What is told of ranges of blocks, for levels that keep by it.
+    pub hints: Option<Arc<Hints>>,
     /// What they and the disk take, and when requests come; no times without.
     pub timing: Option<Timing>,
 }
@@ -85,7 +88,7 @@ impl Take for Running {
 
 impl Running {
     fn new(plan: &Plan) -> Result<Self, Error> {
-        let hierarchy = Hierarchy::new(&plan.levels)?;
+        let hierarchy = Hierarchy::new(&plan.levels, plan.hints.as_deref())?;
         if let Some(timing) = &plan.timing {
             check(timing, plan.levels.len())?;
         }
@@ -162,7 +165,7 @@ mod tests {
             let levels = vec![LevelOptions::new("guest", PolicyKind::Lru, 200), host];
             let devices = vec![device(1_000), device(20_000), device(500_000)];
             let timing = Some(Timing { devices, arrivals: Arrivals::Closed(4), seed: 5 });
-            Plan { name: format!("{keeps:?}"), levels, timing }
+            Plan { name: format!("{keeps:?}"), levels, hints: None, timing }
         };
         [Keeps::Passing, Keeps::Demoted, Keeps::Captured].map(plan).to_vec()
     }

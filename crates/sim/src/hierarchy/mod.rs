@@ -4,6 +4,8 @@
 //! for a host below a guest whose memory it sees, the engine's `Exclusive`. Invariant: what a level misses is what the
 //! next one is asked for, and the last one's misses are the disk's reads.
 
+mod hinted;
+mod hints;
 mod pages;
 mod stack;
 #[cfg(test)]
@@ -11,6 +13,8 @@ mod tests;
 
 use crate::error::Error;
 use crate::reference::Reference;
+use hinted::Hinted;
+pub use hints::{Hints, Pattern, RangeHint};
 use pages::Pages;
 use serde::Serialize;
 use stack::Stack;
@@ -33,6 +37,9 @@ pub enum Keeps {
     /// Whatever passes; after every so many transfers the guest's memory is scanned, and what it holds is the first to
     /// go (Sharma and Kulkarni, "Singleton", HPDC 2012).
     Scanned(u32),
+    /// Blocks of the ranges that are its own by what is told of them, in all levels; needs [`Hints`] (Yadgar, Factor and
+    /// Schuster, "Karma", FAST 2007).
+    Hinted,
 }
 
 impl Keeps {
@@ -122,6 +129,8 @@ enum Shape {
     Stack(Stack),
     /// A guest, a host that sees its pages or at least its transfers, and what is below.
     Pages(Box<Pages>),
+    /// Levels among which ranges of blocks are shared out.
+    Hinted(Hinted),
 }
 
 /// See the head of the file.
@@ -135,8 +144,8 @@ impl Hierarchy {
     /// A hierarchy of empty levels, the client's first.
     ///
     /// # Errors
-    /// Levels that do not go together.
-    pub fn new(levels: &[LevelOptions]) -> Result<Self, Error> {
+    /// Levels that do not go together, or that want hints where there are none.
+    pub fn new(levels: &[LevelOptions], hints: Option<&Hints>) -> Result<Self, Error> {
         let bad = |what: String| Err(Error::Options(what));
         let Some(first) = levels.first() else { return bad("a hierarchy has at least one level".into()) };
         if let Some(level) = levels.iter().skip(1).find(|l| l.linux.is_some()) {
@@ -177,8 +186,26 @@ impl Hierarchy {
                 ));
             }
         }
+        let wants_hints = levels.iter().skip(1).any(|l| l.keeps == Keeps::Hinted);
+        if wants_hints {
+            if let Some(level) = levels.iter().skip(1).find(|l| l.keeps != Keeps::Hinted) {
+                return bad(format!(
+                    "level {}: where one level keeps what hints say, all below the first do",
+                    level.name
+                ));
+            }
+            if let Some(level) = levels.iter().find(|l| l.linux.is_some() || l.writes != Writes::Through) {
+                return bad(format!(
+                    "level {}: levels that keep what hints say write through, and none is a guest",
+                    level.name
+                ));
+            }
+        }
         let names = levels.iter().map(|l| l.name.clone()).collect();
-        let shape = if pages {
+        let shape = if wants_hints {
+            let Some(hints) = hints else { return bad("levels keep what hints say, and there are none".into()) };
+            Shape::Hinted(Hinted::new(levels, hints))
+        } else if pages {
             Shape::Pages(Box::new(Pages::new(&levels[0], &levels[1], Stack::new(&levels[2..], 2))))
         } else {
             Shape::Stack(Stack::new(levels, 0))
@@ -193,6 +220,7 @@ impl Hierarchy {
             Shape::Stack(stack) if reference.write => stack.write(0, reference.block, true, false, &mut self.steps),
             Shape::Stack(stack) => stack.read(0, reference.block, &mut self.steps),
             Shape::Pages(pages) => pages.access(reference.block, reference.write, &mut self.steps),
+            Shape::Hinted(hinted) => hinted.access(reference.block, reference.write, &mut self.steps),
         }
         &self.steps
     }
@@ -203,6 +231,7 @@ impl Hierarchy {
         match &mut self.shape {
             Shape::Stack(stack) => stack.flush(&mut self.steps),
             Shape::Pages(pages) => pages.flush(&mut self.steps),
+            Shape::Hinted(_) => {}
         }
     }
 
@@ -216,6 +245,7 @@ impl Hierarchy {
         match &self.shape {
             Shape::Stack(stack) => stack.counts(),
             Shape::Pages(pages) => pages.counts(),
+            Shape::Hinted(hinted) => hinted.counts(),
         }
     }
 
@@ -225,6 +255,7 @@ impl Hierarchy {
         match &self.shape {
             Shape::Stack(stack) => stack.held(),
             Shape::Pages(pages) => pages.held(),
+            Shape::Hinted(hinted) => hinted.held(),
         }
     }
 }

@@ -42,6 +42,7 @@ impl Pages {
             Keeps::Captured => Placement::Perfect,
             Keeps::Inferred(mode) => Placement::Exclusive(mode),
             Keeps::Scanned(every) => Placement::Scan(every),
+            Keeps::Hinted => unreachable!("such levels see no pages: the hierarchy chose another shape"),
         };
         let mut host = Host::new(placement, host.policy, host.blocks, guest.blocks.max(1));
         host.tells = true;

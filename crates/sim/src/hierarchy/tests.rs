@@ -27,7 +27,7 @@ fn any_trace() -> impl Strategy<Value = Vec<Reference>> {
 proptest! {
     #[test]
     fn what_a_level_misses_is_what_the_next_is_asked_for(levels in prop::collection::vec(any_level(), 1..5), trace in any_trace()) {
-        let mut h = Hierarchy::new(&levels).expect("they go together");
+        let mut h = Hierarchy::new(&levels, None).expect("they go together");
         for &r in &trace {
             let awaited = h.access(r).iter().filter(|s| s.awaited).count();
             prop_assert!(awaited > 0, "the client waits for something");
@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn no_write_is_lost(levels in prop::collection::vec(any_level(), 1..5), order in Just((0u64..60).collect::<Vec<_>>()).prop_shuffle(), reads in prop::collection::vec(0u64..60, 200)) {
         // Each block is written once, with reads of others between: after a flush each has reached the disk, once.
-        let mut h = Hierarchy::new(&levels).expect("they go together");
+        let mut h = Hierarchy::new(&levels, None).expect("they go together");
         for (i, &block) in order.iter().enumerate() {
             h.access(Reference::write(block));
             reads[i * 3..i * 3 + 3].iter().for_each(|&b| { h.access(Reference::read(b)); });
@@ -72,7 +72,7 @@ proptest! {
         let mut levels: Vec<LevelOptions> = sizes.iter().map(|&n| level(Keeps::Demoted, Writes::Through, PolicyKind::Lru, n)).collect();
         // What the first one keeps means nothing.
         levels[0].keeps = Keeps::Passing;
-        let mut h = Hierarchy::new(&levels).expect("they go together");
+        let mut h = Hierarchy::new(&levels, None).expect("they go together");
         let mut one = Index::new(PolicyKind::Lru, sizes.iter().sum());
         for &r in &trace {
             let misses = h.counts()[sizes.len()].reads;
@@ -93,7 +93,7 @@ fn zipf(n: usize) -> impl Iterator<Item = Reference> {
 #[test]
 fn levels_that_keep_what_passes_see_the_misses_of_the_one_above() {
     let levels = [100, 300, 1000].map(|n| LevelOptions::new("x", PolicyKind::Arc, n));
-    let mut h = Hierarchy::new(&levels).expect("they go together");
+    let mut h = Hierarchy::new(&levels, None).expect("they go together");
     let mut plain = levels.clone().map(|l| Index::new(l.policy, l.blocks));
     let mut misses = [0u64; 3];
     for r in zipf(50_000) {
@@ -112,7 +112,7 @@ fn levels_that_keep_what_passes_see_the_misses_of_the_one_above() {
 fn disk_reads(keeps: Keeps) -> u64 {
     let levels =
         [LevelOptions::new("guest", PolicyKind::Lru, 400), level(keeps, Writes::Through, PolicyKind::Lru, 400)];
-    let mut h = Hierarchy::new(&levels).expect("they go together");
+    let mut h = Hierarchy::new(&levels, None).expect("they go together");
     zipf(60_000).for_each(|r| {
         h.access(r);
     });
@@ -141,7 +141,7 @@ fn a_linux_guest_stands_on_any_host_that_needs_no_telling() {
         let linux = Some(LinuxGuest { free_pages: 8, zeroing: false });
         let host = level(keeps, Writes::Through, PolicyKind::S3Fifo, 400);
         let ssd = level(Keeps::Demoted, Writes::Back, PolicyKind::Lru, 800);
-        Hierarchy::new(&[LevelOptions { linux, ..LevelOptions::new("guest", PolicyKind::Lru, 400) }, host, ssd])
+        Hierarchy::new(&[LevelOptions { linux, ..LevelOptions::new("guest", PolicyKind::Lru, 400) }, host, ssd], None)
     };
     for keeps in [Keeps::Passing, Keeps::Captured, Keeps::Inferred(ExclusiveMode::Auto), Keeps::Scanned(100)] {
         let mut h = guest(keeps).expect("they go together");
@@ -164,7 +164,7 @@ fn a_linux_guest_stands_on_any_host_that_needs_no_telling() {
 #[test]
 fn levels_that_do_not_go_together_are_refused() {
     let refused = |levels: &[LevelOptions], what: &str| {
-        let said = Hierarchy::new(levels).err().expect(what).to_string();
+        let said = Hierarchy::new(levels, None).err().expect(what).to_string();
         assert!(said.contains(what), "{said}");
     };
     let plain = || LevelOptions::new("a", PolicyKind::Lru, 100);
@@ -183,4 +183,95 @@ fn levels_that_do_not_go_together_are_refused() {
         "through or back",
     );
     refused(&[LevelOptions::new("a", PolicyKind::Lru, u32::MAX)], "larger than");
+}
+
+fn hints(range_blocks: u64, trace: &[Reference]) -> Hints {
+    let mut hints = Hints::new(range_blocks);
+    trace.iter().for_each(|&r| hints.see(r));
+    hints
+}
+
+fn hinted(sizes: &[u32], hints: &Hints) -> Hierarchy {
+    let levels: Vec<_> = sizes.iter().map(|&n| level(Keeps::Hinted, Writes::Through, PolicyKind::Lru, n)).collect();
+    Hierarchy::new(&levels, Some(hints)).expect("they go together")
+}
+
+proptest! {
+    #[test]
+    fn ranges_are_shared_out_once_and_a_block_is_in_one_level(sizes in prop::collection::vec(0u32..12, 2..5), range in 1u64..9, trace in any_trace()) {
+        let mut h = hinted(&sizes, &hints(range, &trace));
+        for &r in &trace {
+            let before = h.held();
+            let awaited = h.access(r).iter().filter(|s| s.awaited).count();
+            prop_assert_eq!(awaited, 1);
+            let (mut all, held) = (vec![], h.held());
+            for (blocks, &size) in held.iter().zip(&sizes) {
+                prop_assert!(blocks.len() <= size as usize);
+                all.extend(blocks);
+            }
+            all.sort_unstable();
+            prop_assert!(all.windows(2).all(|w| w[0] != w[1]), "a block is in two levels");
+            // What was there is there, but for one block at most.
+            prop_assert!(before.iter().flatten().filter(|b| all.binary_search(b).is_err()).count() <= 1);
+        }
+        let counts = h.counts();
+        let reads = trace.iter().filter(|r| !r.write).count() as u64;
+        prop_assert_eq!((counts[0].reads, counts[sizes.len()].writes), (reads, trace.len() as u64 - reads));
+        for pair in counts.windows(2) {
+            prop_assert_eq!(pair[0].read_misses, pair[1].reads);
+        }
+    }
+}
+
+#[test]
+fn the_first_level_has_what_is_used_most_and_the_second_what_comes_next() {
+    // Range 0 is read three times a round, range 1 twice, range 2 once, range 3 but once in all: 10 blocks each.
+    let round = |n: u64| {
+        let all = [0, 1, 0, 2, 1, 0].into_iter().flat_map(|r| r * 10..r * 10 + 10);
+        all.chain((n == 0).then_some(30..40).into_iter().flatten())
+    };
+    let trace: Vec<_> = (0..50).flat_map(round).map(Reference::read).collect();
+    let mut h = hinted(&[10, 10], &hints(10, &trace));
+    trace.iter().for_each(|&r| {
+        h.access(r);
+    });
+    let counts = h.counts();
+    assert_eq!(h.held(), [(0..10).collect::<Vec<_>>(), (10..20).collect()]);
+    assert_eq!(counts[0].reads - counts[0].read_misses, 1500 - 10);
+    assert_eq!(counts[1].reads - counts[1].read_misses, 1000 - 10);
+    assert_eq!(counts[2].reads, 20 + 500 + 10);
+}
+
+#[test]
+fn a_range_on_two_levels_is_on_both_as_one_and_a_loop_too_large_for_them_is_kept_in_part() {
+    let trace: Vec<_> = (0..40).flat_map(|_| 0..30).map(Reference::read).collect();
+    let mut h = hinted(&[10, 10], &hints(30, &trace));
+    trace.iter().for_each(|&r| {
+        h.access(r);
+    });
+    let counts = h.counts();
+    // Of 30 blocks 20 are kept. Two LRU queues would keep none in time.
+    let missed = counts[2].reads as f64 / trace.len() as f64;
+    assert!((0.33..0.40).contains(&missed), "{missed}");
+    let mut plain = Hierarchy::new(&[10, 10].map(|n| level(Keeps::Demoted, Writes::Through, PolicyKind::Lru, n)), None)
+        .expect("sound");
+    trace.iter().for_each(|&r| {
+        plain.access(r);
+    });
+    assert_eq!(plain.counts()[2].reads, trace.len() as u64);
+}
+
+#[test]
+fn hints_are_wanted_where_levels_keep_by_them_and_levels_must_agree() {
+    let by_hints = level(Keeps::Hinted, Writes::Through, PolicyKind::Lru, 10);
+    let said = |levels: &[LevelOptions], hints: Option<&Hints>| {
+        Hierarchy::new(levels, hints).err().expect("refused").to_string()
+    };
+    let two = [by_hints.clone(), by_hints.clone()];
+    assert!(said(&two, None).contains("hints"));
+    let hints = Hints::new(10);
+    let mixed = [by_hints.clone(), by_hints.clone(), level(Keeps::Passing, Writes::Through, PolicyKind::Lru, 10)];
+    assert!(said(&mixed, Some(&hints)).contains("all below the first"));
+    let back = [by_hints.clone(), level(Keeps::Hinted, Writes::Back, PolicyKind::Lru, 10)];
+    assert!(said(&back, Some(&hints)).contains("write through"));
 }
