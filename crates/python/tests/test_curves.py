@@ -66,8 +66,8 @@ def test_curves_are_those_of_the_command_line(undercroft, written, method):
 
 
 def test_shared_traces_have_the_curves_of_the_command_line(undercroft, shared):
-    paths = [p for p in sorted((shared / "traces/block").glob("*.zst")) if p.stat().st_size < 8 << 20][:2]
-    for path in paths:
+    for name in ("arc-OLTP.lis.zst", "cloudPhysicsIO.vscsi"):
+        path = shared / "traces/block" / name
         (report,) = undercroft("curve", path, "--method", "shards", "--of", "all")["traces"]
         curve = uc.curve(path, "shards", block_size="4KiB")
         assert curve.misses.tolist() == [p["misses"] for p in report["curves"][0]["points"]]
@@ -142,9 +142,16 @@ def test_partitions_are_those_of_the_command_line(undercroft, written, method):
     done = uc.partition(curves, memory, method, floors={"web": "1MiB"}, ceilings={"db": "6MiB"})
     assert done.method == report["method"] and done.left_blocks * 4096 == report["left_bytes"]
     for row, tenant in zip(done.rows, report["tenants"]):
-        assert (row["name"], row["blocks"], row["bytes"]) == (tenant["name"], tenant["share_blocks"], tenant["share_bytes"])
+        assert (row["name"], row["blocks"], row["bytes"]) == (
+            tenant["name"],
+            tenant["share_blocks"],
+            tenant["share_bytes"],
+        )
         assert (row["misses"], row["miss_ratio"]) == (tenant["misses"], tenant["miss_ratio"])
-        assert (row["equal_misses"], row["proportional_misses"]) == (tenant["equal_misses"], tenant["proportional_misses"])
+        assert (row["equal_misses"], row["proportional_misses"]) == (
+            tenant["equal_misses"],
+            tenant["proportional_misses"],
+        )
     sums = report["misses"]
     assert (done.misses, done.equal_misses) == (sums["divided"], sums["equal"])
     assert (done.proportional_misses, done.shared_queue_misses) == (sums["proportional"], sums["shared_queue"])

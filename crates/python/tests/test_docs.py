@@ -24,7 +24,7 @@ def test_examples_of_docstrings(name):
 
 
 def test_the_example_of_the_package():
-    assert doctest.testmod(uc) == (0, 3)
+    assert doctest.testmod(uc) == (0, 4)
 
 
 def test_examples_of_the_manual(tmp_path, monkeypatch):
@@ -39,6 +39,16 @@ def test_examples_of_the_manual(tmp_path, monkeypatch):
             compile(block, "docs/python.md", "exec")
         else:
             exec(compile(block, "docs/python.md", "exec"), there)
+
+
+def test_the_example_of_the_readme_prints_what_it_says(capsys):
+    example, printed = re.search(
+        r"```python\n(.*?)```\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    ).groups()
+    exec(compile(example, "README.md", "exec"), {})
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        line.split() for line in printed.splitlines()
+    ]
 
 
 def test_the_tutorial_runs(tmp_path):

@@ -34,7 +34,9 @@ def traces(tmp_path):
     folder = tmp_path / "traces"
     folder.mkdir()
     for name, keys in (("a", 500), ("b", 900), ("c", 2000)):
-        uc.synth.zipf(keys=keys, requests=20_000, seed=keys).to_numpy("block").astype("<u8").tofile(folder / f"{name}.u64le")
+        uc.synth.zipf(keys=keys, requests=20_000, seed=keys).to_numpy("block").astype("<u8").tofile(
+            folder / f"{name}.u64le"
+        )
     return folder
 
 
@@ -64,7 +66,7 @@ def test_only_what_is_missing_is_done_again(scheduler, traces, tmp_path):
     out = tmp_path / "out"
 
     def run(policies, sizes, **options):
-        summary = sweep.run(str(traces), policies, sizes, out, scheduler=scheduler, **options)
+        summary = sweep.run(traces, policies, sizes, out, scheduler=scheduler, **options)
         return summary.done, summary.kept
 
     traces = traces / "a.u64le"
@@ -121,7 +123,7 @@ def test_what_is_half_written_is_not_there(scheduler, traces, tmp_path, monkeypa
     assert len(pd.read_parquet(tmp_path / "out")) == 1
 
 
-def test_a_killed_sweep_goes_on_where_it_was(traces, tmp_path):
+def test_a_killed_sweep_goes_on_where_it_was(scheduler, traces, tmp_path):
     out = tmp_path / "out"
     # nobody writes to the pipe, so that this one cannot end
     os.mkfifo(traces / "z.u64le")
@@ -138,7 +140,7 @@ def test_a_killed_sweep_goes_on_where_it_was(traces, tmp_path):
     assert len(pd.read_parquet(out)) == 6
     os.remove(traces / "z.u64le")
     np.arange(100, dtype="<u8").tofile(traces / "z.u64le")
-    again = subprocess.run([*words, "--workers", "1"], capture_output=True, text=True)
+    again = subprocess.run([*words, "--scheduler", scheduler], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "2 results made, 6 were there, 0 traces failed" in again.stdout and "1/1 z.u64le" in again.stderr
     assert len(pd.read_parquet(out)) == 8

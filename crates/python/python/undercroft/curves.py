@@ -93,7 +93,9 @@ class Curve:
                 raise Error("sizes are whole numbers of blocks, 0 or more")
             return np.ascontiguousarray(size, np.uint64)
         sizes = [size] if isinstance(size, (str, int, np.integer)) else list(size)
-        in_blocks = _undercroft.blocks([s for s in sizes if isinstance(s, str)], self.block_bytes, self.footprint_blocks)
+        in_blocks = _undercroft.blocks(
+            [s for s in sizes if isinstance(s, str)], self.block_bytes, self.footprint_blocks
+        )
         texts = iter(in_blocks)
         return np.array([next(texts) if isinstance(s, str) else as_count("a size", s) for s in sizes], np.uint64)
 
@@ -169,7 +171,7 @@ class Curve:
     def windows_to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` of the working set over time."""
         if self.windows is None:
-            raise Error("no windows were asked for; give curve(..., window=\"60s\") or window=100_000 requests")
+            raise Error('no windows were asked for; give curve(..., window="60s") or window=100_000 requests')
         return needed("pandas", "windows_to_pandas").DataFrame(self.windows)
 
 
@@ -230,5 +232,7 @@ def curve(
         zipf=zipf,
         progress=progress,
     )
-    known = {key: about[key] for key in ("footprint_blocks", "footprint_exact", "simulated", "sizes", "zipf", "windows")}
+    known = {
+        key: about[key] for key in ("footprint_blocks", "footprint_exact", "simulated", "sizes", "zipf", "windows")
+    }
     return Curve._of(native, trace=trace.name, method=name, policy=policy, block_bytes=block_bytes, **known)

@@ -68,7 +68,7 @@ def partition(
     >>> import undercroft as uc
     >>> small, large = (uc.curve(uc.synth.loop(keys=k, requests=10_000)) for k in (100, 300))
     >>> uc.partition({"small": small, "large": large}, 350).blocks
-    {'small': 0, 'large': 300}
+    {'small': 100, 'large': 0}
     """
     if not curves:
         raise Error("give a curve for at least one tenant")

@@ -1,7 +1,7 @@
 """Replacement policies written in Python.
 
 Owns the contract, and the loop that drives such a policy. Never decides. Invariant: what is cached is what was inserted and
-not evicted, at most `capacity` blocks, whatever the policy does. Some million accesses a minute: to try an idea out.
+not evicted, at most `capacity` blocks, whatever the policy does. Some ten million accesses a minute: to try an idea out.
 """
 
 from __future__ import annotations

@@ -21,11 +21,12 @@ from undercroft import _undercroft
 from undercroft._needs import needed
 from undercroft._undercroft import Error
 from undercroft.pieces import Options, Outcome, Piece, cell_key, identity, is_local, place, run_piece
-from undercroft.traces import Size, as_bytes
+from undercroft.traces import Size, as_bytes, as_count
 
 __all__ = ["Outcome", "Piece", "Summary", "Sweep", "main", "plan", "run", "run_piece"]
 
 Said = Optional[Callable[[str], object]]
+Address = Union[str, "os.PathLike[str]"]
 
 
 @dataclass
@@ -63,10 +64,10 @@ class Sweep:
 
 
 def plan(
-    traces: Union[str, Sequence[str]],
+    traces: Union[Address, Sequence[Address]],
     policies: Union[str, Sequence[str]],
     sizes: Union[Size, Sequence[Size]],
-    output: str,
+    output: Address,
     *,
     block_size: Optional[Size] = None,
     warm_up: int = 0,
@@ -80,8 +81,8 @@ def plan(
     storage = dict(storage_options or {})
     names = [n for one in ([policies] if isinstance(policies, str) else policies) for n in _undercroft.policies(one)]
     names = list(dict.fromkeys(names))
-    texts = [sizes] if isinstance(sizes, (str, int)) else list(sizes)
-    texts = list(dict.fromkeys(t if isinstance(t, str) else f"{t}blocks" for t in texts))
+    given = [sizes] if isinstance(sizes, (str, int)) else list(sizes)
+    texts = list(dict.fromkeys(s if isinstance(s, str) else f"{as_count('a size', s)}blocks" for s in given))
     if not names or not texts:
         raise Error("give at least one policy and one size")
     _undercroft.cells(texts, block_bytes=4096, footprint=1)  # sizes that make no sense are told before anything is done
@@ -98,8 +99,8 @@ def plan(
     summary = Summary(store.url)
     there = store.read()
     pieces: list[Piece] = []
-    urls = list(dict.fromkeys(u for one in ([traces] if isinstance(traces, str) else traces) for u in _expand(one, storage)))
-    for url in urls:
+    patterns = [traces] if isinstance(traces, (str, os.PathLike)) else traces
+    for url in dict.fromkeys(url for one in patterns for url in _expand(one, storage)):
         try:
             now = identity(url, storage)
         except Exception as e:  # a trace that cannot be found does not keep the others from being done
@@ -117,10 +118,10 @@ def plan(
 
 
 def run(
-    traces: Union[str, Sequence[str]],
+    traces: Union[Address, Sequence[Address]],
     policies: Union[str, Sequence[str]],
     sizes: Union[Size, Sequence[Size]],
-    output: str,
+    output: Address,
     *,
     scheduler: Optional[str] = None,
     workers: Optional[int] = None,
@@ -179,9 +180,9 @@ def _client(distributed: Any, scheduler: Optional[str], workers: Optional[int]) 
             yield client
 
 
-def _expand(url: str, storage: Mapping[str, Any]) -> list[str]:
+def _expand(given: Address, storage: Mapping[str, Any]) -> list[str]:
     """The addresses that a pattern stands for, in order."""
-    url = os.fspath(url)
+    url = os.fspath(given)
     if not re.search(r"[*?\[]", url):
         return [url]
     fs, path = place(url, storage)
@@ -221,11 +222,14 @@ class _Store:
         filesystem = None if is_local(self._fs) else self._fs
         for path in found:
             try:
-                table = dataset.dataset(path, format="parquet", filesystem=filesystem).to_table(["key", "url", "identity"])
+                table = dataset.dataset(path, format="parquet", filesystem=filesystem).to_table(
+                    ["key", "url", "identity"]
+                )
             except (KeyError, ValueError, OSError) as e:
                 raise Error(f"{path} is no result of a sweep: {e}; give another folder as output") from e
             keys.update(table.column("key").to_pylist())
-            files += [(path, url, was) for url, was in set(zip(*(table.column(c).to_pylist() for c in ("url", "identity"))))]
+            urls, identities = (table.column(name).to_pylist() for name in ("url", "identity"))
+            files += [(path, url, was) for url, was in set(zip(urls, identities))]
         return _There(keys, files)
 
     def write(self, piece: Piece, rows: list[dict[str, Any]]) -> None:
@@ -296,7 +300,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("traces", nargs="+", metavar="TRACE", help="path or address (s3://bucket/*.zst), as fsspec knows them")
     add("-o", "--output", required=True, metavar="FOLDER", help="where results go: a folder, or an address in a store")
-    add("-p", "--policies", default="disk", metavar="LIST", help="with commas between; disk, all [default: %(default)s]")
+    add(
+        "-p", "--policies", default="disk", metavar="LIST", help="with commas between; disk, all [default: %(default)s]"
+    )
     add("-s", "--sizes", default="1%,10%", metavar="LIST", help="1GiB, 10%%, 1000blocks [default: 1%%,10%%]")
     add("--scheduler", metavar="ADDRESS", help="of a Dask cluster [default: a local one]")
     add("--workers", type=int, metavar="N", help="processes of the local cluster [default: one per processor]")
@@ -343,7 +349,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if args.quiet:
         for error in summary.failed.values():
             say(error)
-    print(f"{summary.output}: {summary.done} results made, {summary.kept} were there, {len(summary.failed)} traces failed")
+    print(
+        f"{summary.output}: {summary.done} results made, {summary.kept} were there, {len(summary.failed)} traces failed"
+    )
     return 1 if summary.failed else 0
 
 
