@@ -292,7 +292,7 @@ fn make(source: &Source, asked: &Asked, watch: &mut Watch) -> PyResult<Made> {
     let simulated = asked.method.needs_sizes(asked.policy);
     let mut known = None;
     if simulated && in_parts {
-        if source.only_once() {
+        if !source.reads_again() {
             return Err(said("the trace can be read only once: give sizes in blocks or bytes"));
         }
         let mut popularity = Popularity::new();

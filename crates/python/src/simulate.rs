@@ -44,7 +44,7 @@ pub(crate) fn footprint(
 }
 
 fn count(source: &Source, limit: Option<u64>, watch: &mut Watch) -> PyResult<Option<Footprint>> {
-    if source.only_once() {
+    if !source.reads_again() {
         let name = source.called();
         return Err(said(format!(
             "{name} can be read only once, so its distinct blocks cannot be counted first; give them with footprint=, or \

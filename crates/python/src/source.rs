@@ -200,6 +200,12 @@ impl Source {
         Ok((blocks.unit == Unit::Bytes && !blocks.whole).then_some(blocks.block_bytes))
     }
 
+    /// Whether it can be read only once.
+    #[getter]
+    fn only_once(&self) -> bool {
+        matches!(&self.from, From::File { path, .. } if path.exists() && !path.is_file())
+    }
+
     /// Accesses in dicts of arrays, `size` at a time.
     fn batches(&self, py: Python<'_>, size: usize) -> PyResult<Batches> {
         let accesses = py.detach(|| self.accesses())?;
@@ -246,9 +252,9 @@ impl Source {
         &self.name
     }
 
-    /// Whether it can be read only once.
-    pub fn only_once(&self) -> bool {
-        matches!(&self.from, From::File { path, .. } if path.exists() && !path.is_file())
+    /// Whether a second pass is possible.
+    pub fn reads_again(&self) -> bool {
+        !self.only_once()
     }
 
     fn summed_up(&self, watch: &mut Watch) -> PyResult<Info> {

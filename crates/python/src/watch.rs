@@ -26,6 +26,10 @@ impl Watch {
 
     /// Whether to go on, after so many accesses.
     pub fn look(&mut self, accesses: u64) -> Go {
+        if self.failed.is_some() {
+            // work in several passes ends with the first
+            return Go::Stop;
+        }
         if self.last.elapsed() < LOOK_EVERY {
             return Go::On;
         }

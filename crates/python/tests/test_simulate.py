@@ -121,6 +121,7 @@ def test_ctrl_c_ends_what_would_never_end():
         lambda: uc.simulate(endless, "lru", 10, progress=interrupt),
         lambda: uc.simulate(endless, "lru", "10%", progress=interrupt),
         lambda: uc.curve(endless, progress=interrupt),
+        lambda: uc.curve(endless, "mini:fifo", progress=interrupt),
         lambda: endless.info(progress=interrupt),
         lambda: endless.footprint(progress=interrupt),
     ):

@@ -1,6 +1,8 @@
 """Traces: what is read is what was written, whatever it came from; what is wrong is said where it is."""
 
 import gzip
+import os
+import threading
 
 import numpy as np
 import pandas as pd
@@ -61,6 +63,23 @@ def test_what_the_system_says_of_a_file_is_an_oserror(tmp_path):
     assert caught.value.filename == str(tmp_path / "nothing.lis")
     with pytest.raises((IsADirectoryError, uc.Error), match=tmp_path.name):
         uc.open_trace(tmp_path).info()
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    pipe = tmp_path / "pipe.u64le"
+    os.mkfifo(pipe)
+    blocks = np.array(BLOCKS, "<u8")
+    writer = threading.Thread(target=lambda: pipe.write_bytes(blocks.tobytes()))
+    writer.start()
+    assert uc.simulate(pipe, "lru", 100).rows[0]["misses"] == 5
+    writer.join()
+    for work in (
+        lambda: uc.simulate(pipe, "lru", "10%"),
+        lambda: uc.simulate(pipe, uc.Policy, 10),
+        lambda: uc.curve(pipe, "mini", sizes=["10%"]),
+    ):
+        with pytest.raises(uc.Error, match="only once"):
+            work()
 
 
 @pytest.mark.parametrize(

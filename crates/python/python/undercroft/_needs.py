@@ -10,17 +10,6 @@ from typing import Any
 
 from undercroft._undercroft import Error
 
-_EXTRAS = {
-    "pandas": "pandas",
-    "pyarrow": "arrow",
-    "pyarrow.parquet": "arrow",
-    "pyarrow.dataset": "arrow",
-    "matplotlib.pyplot": "plot",
-    "distributed": "sweep",
-    "fsspec": "sweep",
-}
-
-
 def needed(module: str, what_for: str) -> Any:
     """The module, or an error that says which package to install."""
     try:
@@ -30,8 +19,4 @@ def needed(module: str, what_for: str) -> Any:
         missing = e.name or module
         if missing.split(".")[0] != package:
             raise  # it is there, and broken
-        extra = _EXTRAS.get(module, package)
-        raise Error(
-            f"{what_for} needs {package}, which is not installed: pip install {package}, "
-            f"or pip install 'undercroft[{extra}]'"
-        ) from e
+        raise Error(f"{what_for} needs {package}, which is not installed: pip install {package}") from e

@@ -109,6 +109,9 @@ def simulate(
         order += [name for name in names if name not in order]
     if not order or not texts:
         raise Error("give at least one policy and one size")
+    makers = [one for one in order if not isinstance(one, str)]
+    if makers and trace._source.only_once:
+        raise Error(f"{trace.name} can be read only once, and policies in Python take a pass of their own: give a file")
     document, broken = _undercroft.simulate(
         trace._source,
         policies=[one for one in order if isinstance(one, str)],
@@ -123,7 +126,6 @@ def simulate(
     )
     about: dict[str, Any] = json.loads(document)
     rows, seconds = about["results"], about["seconds"]
-    makers = [one for one in order if not isinstance(one, str)]
     if makers and broken is None:
         cells = _undercroft.cells(texts, block_bytes=block_bytes, footprint=about["footprint_blocks"])
         begun = time.monotonic()
