@@ -10,6 +10,7 @@ from typing import Any
 
 from undercroft._undercroft import Error
 
+
 def needed(module: str, what_for: str) -> Any:
     """The module, or an error that says which package to install."""
     try:
