@@ -7,7 +7,6 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use undercroft_trace::Format;
-use undercroft_trace::synth::Mix;
 use undercroft_trace::write::WRITTEN;
 
 /// `undercroft trace`.
@@ -381,7 +380,7 @@ pub struct SynthArgs {
     pub phase: u64,
     /// Shares of a mixture
     #[arg(long, value_name = "SHARES", default_value = "zipf=70,loop=20,scan=10")]
-    pub mix: Mix,
+    pub mix: String,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub written: OutputArgs,

@@ -96,7 +96,10 @@ pub(super) fn synth(args: &SynthArgs, session: &Session) -> Result<(), Failure> 
         PatternArg::Scan => Pattern::Scan,
         PatternArg::Loop => Pattern::Loop,
         PatternArg::Phased => Pattern::Phased { alpha, length: args.phase },
-        PatternArg::Mixed => Pattern::Mixed { alpha, mix: args.mix },
+        PatternArg::Mixed => {
+            let mix = args.mix.parse().map_err(|e| Failure::Said(format!("--mix: {e}")))?;
+            Pattern::Mixed { alpha, mix }
+        }
     };
     let writes = args.writes.map_or(0.0, |p| f64::from(p.0) / 10_000.0);
     let mut writer = create(&args.output, &args.written, Blocks::KEYS)?;
