@@ -9,6 +9,7 @@
 //! capture, so pages near the age of eviction are copied early, wait on probation, and become hot when their eviction
 //! is proved.
 
+use crate::ages::Ages;
 use crate::index::{Index, Slot};
 use crate::policy::PolicyKind;
 use crate::residency::{Class, Residency, Resident};
@@ -153,9 +154,13 @@ const YIELD_SURE: u32 = 1024;
 const YIELD_BEHIND: f64 = 2.0;
 /// Of a class that gives way one page in so many is copied all the same.
 const YIELD_SAMPLE: u32 = 16;
-/// Part of the early copies that may come too late.
+/// Evictions after which it is looked anew at which age to copy pages.
+const AGES_EVERY: u64 = 256;
+/// Ages are told apart no finer than copies last where they have so much of the slots: one in so many.
+const ROOM_PART: u32 = 8;
+/// Part of the copies made again that may come too late.
 const LATE_PART: f64 = 0.03;
-/// How far one copy moves the age.
+/// How far one copy made again moves their age.
 const AGE_STEP: f64 = 0.01;
 /// Pages that wait to be copied again at most: one in so many of the guest's.
 const AGAIN_PART: u32 = 4;
@@ -186,6 +191,8 @@ pub struct Exclusive {
     /// Nothing may be copied for now: the processor time for it is used up.
     throttled: bool,
     ages: [f64; 3],
+    /// At which ages pages filled by reads and by writes were evicted.
+    seen: [Box<Ages>; 2],
     /// The transfer to look at next, for pages filled by reads and by writes.
     next: [u32; 2],
     /// Pages to copy again: page, the transfer that filled it, when.
@@ -238,8 +245,10 @@ impl Exclusive {
     /// For a guest of `pages` pages and a cache of `capacity` slots under the policy `kind`.
     pub fn new(pages: u32, mode: ExclusiveMode, kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
         let first = f64::from(pages) / 2.0;
+        let residency = Residency::new(pages, key);
+        let oldest = residency.memory();
         Self {
-            residency: Residency::new(pages, key),
+            residency,
             rival: Rival::new(kind, capacity, key),
             capacity,
             mode,
@@ -247,6 +256,7 @@ impl Exclusive {
             judged: (0, 0),
             throttled: false,
             ages: [first.max(AGE_MIN), first.max(AGE_MIN), first.max(AGE_MIN)],
+            seen: [Box::new(Ages::new(oldest)), Box::new(Ages::new(oldest))],
             next: [1; 2],
             again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
             credit: 0,
@@ -260,7 +270,7 @@ impl Exclusive {
         let again = (pages / AGAIN_PART) as usize + 1;
         Residency::bytes_for(pages)
             + Rival::bytes_for(capacity)
-            + (size_of::<Self>() + again * size_of::<(u32, u32, u32)>()) as u64
+            + (size_of::<Self>() + 2 * size_of::<Ages>() + again * size_of::<(u32, u32, u32)>()) as u64
     }
 
     /// Bytes of memory that this one was made with, at most.
@@ -341,6 +351,11 @@ impl Exclusive {
         self.credit = (self.credit + COPIES_PER_TRANSFER).min(CREDIT_MAX);
         let Some(left) = self.residency.transfer(page, block, class, tag) else { return Departure::None };
         self.stats.evictions += 1;
+        // What is kept longer than most was filled by a read before, as a rule.
+        self.seen[usize::from(left.class == Class::Write)].add(left.age);
+        if self.stats.evictions.is_multiple_of(AGES_EVERY) && !self.is_inclusive() {
+            self.aim(index);
+        }
         if let Some(slot) = index.peek(left.block) {
             self.stats.evictions_cached += 1;
             if index.tier(slot) == Tier::Probation {
@@ -357,6 +372,19 @@ impl Exclusive {
         }
         self.lost(&left);
         Departure::Lost
+    }
+
+    /// Chooses the ages at which pages are copied: those that most evictions follow while the copies last.
+    fn aim(&mut self, index: &Index) {
+        let [_, probation, cold] = index.tier_lens();
+        // Free slots and cold ones are probation's whenever it needs them.
+        let room = probation + cold + index.limit().saturating_sub(index.len());
+        let room = room.max(index.limit() / ROOM_PART);
+        for (seen, age) in self.seen.iter().zip(&mut self.ages) {
+            if let Some(best) = seen.best(room) {
+                *age = f64::from(best).max(AGE_MIN);
+            }
+        }
     }
 
     /// Holds the cache against an inclusive one, if that is left to us, and changes over where that one hits more.
@@ -397,15 +425,12 @@ impl Exclusive {
         self.stats.captures_tried -= 1;
     }
 
-    /// A block was evicted and its content is gone: if no early copy was tried, or one was in vain, it came too late.
+    /// A block was evicted and its content is gone: a copy made again came too late if it was in vain.
     fn lost(&mut self, what: &Resident) {
-        // Copies made again must not crowd out first ones.
-        let least = match what.class {
-            Class::Kept => f64::from(self.residency.pages() / KEPT_AGE_MIN_PART).max(AGE_MIN),
-            Class::Read | Class::Write => AGE_MIN,
-        };
-        let age = &mut self.ages[what.class as usize];
-        if what.doubtful || what.class != Class::Kept && f64::from(what.age) < *age {
+        if what.doubtful && what.class == Class::Kept {
+            // Copies made again must not crowd out first ones.
+            let least = f64::from(self.residency.pages() / KEPT_AGE_MIN_PART).max(AGE_MIN);
+            let age = &mut self.ages[Class::Kept as usize];
             *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(least);
         }
     }
@@ -481,9 +506,10 @@ impl Exclusive {
         if held {
             self.stats.early += 1;
             self.yields.made(due.what.class);
-            let age = &mut self.ages[due.what.class as usize];
-            let most = f64::from(self.residency.memory());
-            *age = (*age * (1.0 + AGE_STEP * LATE_PART)).min(most);
+            if due.what.class == Class::Kept {
+                let age = &mut self.ages[Class::Kept as usize];
+                *age = (*age * (1.0 + AGE_STEP * LATE_PART)).min(f64::from(self.residency.memory()));
+            }
         } else {
             // dirty in the guest, or lost to another use: decided when the page is next seen
             self.residency.doubt(due.page);

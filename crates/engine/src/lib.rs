@@ -4,6 +4,7 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
+mod ages;
 mod chains;
 pub mod control;
 pub mod curve;

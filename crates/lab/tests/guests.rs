@@ -84,3 +84,41 @@ fn where_nothing_can_be_learned_the_cache_is_no_worse_than_an_inclusive_one() {
         assert!(auto > inclusive - 2.0, "{part}: {auto:.1}, inclusive {inclusive:.1}");
     }
 }
+
+/// Hits of a guest that reads blocks at random, and beside it, one read in eight, a stream whose pages it drops at once: in
+/// percent of the random reads.
+fn hits_beside_a_stream(placement: Placement) -> f64 {
+    let mut guest = Guest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing: true });
+    let mut host = Host::new(placement, DEFAULT, PAGES / 2, PAGES);
+    let set = u64::from(PAGES) * 2;
+    let (mut x, total) = (88_172_645_463_325_252u64, 12 * u64::from(PAGES));
+    let (mut reads, mut hits) = (0, 0);
+    for i in 0..total {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        guest.access((x >> 11) % set, false, &mut |g, t| {
+            let hit = host.transfer(g, t);
+            if i > total / 2 {
+                reads += 1;
+                hits += u64::from(hit);
+            }
+        });
+        if i % 8 == 0 {
+            guest.access(set + i, false, &mut |g, t| {
+                host.transfer(g, t);
+            });
+            guest.release(set + i);
+        }
+    }
+    100.0 * hits as f64 / reads as f64
+}
+
+#[test]
+fn pages_that_are_dropped_young_do_not_keep_copies_from_those_that_live_long() {
+    let auto = hits_beside_a_stream(AUTO);
+    // Not beside a stream: what is told of its pages would fill a cache with them.
+    let perfect = hits(Load::Uniform, true, 0.5, Placement::Perfect, DEFAULT);
+    println!("{auto:.1} of {perfect:.1}");
+    assert!(auto > perfect * 0.8, "{auto:.1} of {perfect:.1}");
+}

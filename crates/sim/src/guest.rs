@@ -134,6 +134,18 @@ impl Guest {
         }
     }
 
+    /// The guest drops what it holds of `block`, as a program asks with `POSIX_FADV_DONTNEED`; a dirty page stays.
+    pub fn release(&mut self, block: u64) {
+        if let Some(&page) = self.map.get(&block)
+            && !self.pages[page as usize].dirty
+        {
+            self.remove(page);
+            self.map.remove(&block);
+            self.pages[page as usize].used = false;
+            self.free.push_back(page);
+        }
+    }
+
     /// New content that the disk does not have. A tenth of the pages may be dirty; the longest dirty are written.
     fn scribble(&mut self, page: u32, on: &mut impl FnMut(&Guest, Transfer)) {
         let block = self.pages[page as usize].block;

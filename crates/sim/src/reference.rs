@@ -16,8 +16,6 @@ pub struct Reference {
     pub time_ns: u64,
     /// Which block.
     pub block: u64,
-    /// Whose it is: a number of the trace's own, 0 where it names nobody.
-    pub tenant: u32,
     /// Whether it is written. What a trace does not say is a read.
     pub write: bool,
 }
@@ -36,7 +34,7 @@ impl Reference {
 
 impl From<Access> for Reference {
     fn from(access: Access) -> Self {
-        Self { time_ns: access.time_ns, block: access.block, tenant: 0, write: access.kind == Kind::Write }
+        Self { time_ns: access.time_ns, block: access.block, write: access.kind == Kind::Write }
     }
 }
 

@@ -179,7 +179,9 @@ impl Curve {
     /// The working-set size: the smallest size whose misses exceed those that no size avoids by at most `slack` of
     /// all requests. What no size avoids is the lowest point of the curve.
     pub fn working_set(&self, slack: f64) -> u64 {
-        self.size_for(self.least() + slack.max(0.0) * self.requests()).expect("the lowest point is enough")
+        let enough = self.size_for(self.least() + slack.max(0.0) * self.requests());
+        // the lowest point always is, unless there is no number for the requests
+        enough.unwrap_or_else(|| self.points.last().map_or(0, |&(size, _)| size))
     }
 
     /// The smallest size that saves all that any size saves, but for a thousandth of it: what a cache could use.

@@ -30,10 +30,6 @@ impl Policy for Clock {
         places.marks[slot as usize] = REFERENCED;
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -71,8 +67,6 @@ impl Policy for Clock {
         self.queue.remove(&mut places.links, slot);
         places.marks[slot as usize] = 0;
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         self.queue.replace(&mut places.links, from, to);

@@ -45,10 +45,6 @@ impl Policy for Fifo {
     #[inline]
     fn touch(&mut self, _places: &mut Places, _slot: Slot, _block: u64) {}
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -68,8 +64,6 @@ impl Policy for Fifo {
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         self.queue.remove(&mut places.links, slot);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         self.queue.replace(&mut places.links, from, to);

@@ -86,8 +86,6 @@ impl Policy for Hyperbolic {
         self.members.remove(slot);
     }
 
-    fn forget(&mut self, _block: u64) {}
-
     fn moved(&mut self, _places: &mut Places, from: Slot, to: Slot) {
         self.members.moved(from, to);
         self.known.set(to, self.known.get(from));

@@ -25,10 +25,6 @@ impl Policy for Lfu {
         self.frequencies.touch(&mut places.links, slot);
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -48,8 +44,6 @@ impl Policy for Lfu {
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         self.frequencies.remove(&mut places.links, slot);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         self.frequencies.moved(&mut places.links, from, to);

@@ -34,10 +34,6 @@ impl Policy for LfuDa {
         self.heap.change(slot, (self.age + u64::from(*count), self.clock));
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         _places: &mut Places,
@@ -62,8 +58,6 @@ impl Policy for LfuDa {
     fn remove(&mut self, _places: &mut Places, slot: Slot) {
         self.heap.remove(slot);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, _places: &mut Places, from: Slot, to: Slot) {
         self.heap.moved(from, to);

@@ -199,10 +199,6 @@ impl Policy for Lhd {
         self.pass(slot, Known { last_age, age_before: known.last_age, ..known }, false);
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -248,8 +244,6 @@ impl Policy for Lhd {
         self.members.remove(slot);
         self.newcomers.iter_mut().filter(|s| **s == slot).for_each(|s| *s = NIL);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, _places: &mut Places, from: Slot, to: Slot) {
         self.members.moved(from, to);

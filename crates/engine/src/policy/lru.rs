@@ -27,10 +27,6 @@ impl Policy for Lru {
         self.queue.renew(&mut places.links, slot);
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -55,8 +51,6 @@ impl Policy for Lru {
     fn ahead(&self, places: &Places, slots: &[Slot], _hashes: &[u64]) {
         places.links.read_ahead(slots);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         self.queue.replace(&mut places.links, from, to);

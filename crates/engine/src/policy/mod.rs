@@ -63,8 +63,11 @@ pub(crate) trait Policy {
     /// A hit on an occupied slot.
     fn touch(&mut self, places: &mut Places, slot: Slot, block: u64);
 
-    /// A miss: consults (and adapts to) the ghosts.
-    fn miss(&mut self, block: u64) -> Seen;
+    /// A miss: consults (and adapts to) the ghosts, if the policy has any.
+    #[inline]
+    fn miss(&mut self, _block: u64) -> Seen {
+        Seen::Never
+    }
 
     /// Chooses an occupied slot to free and takes it out of the queues; `None` if the search came to its limit.
     /// `keys` are the blocks by slot; `seen` is what `miss` said, `Never` if the eviction is not for a miss.
@@ -84,8 +87,9 @@ pub(crate) trait Policy {
     /// An occupied slot is freed by somebody else's wish; nothing is remembered of its block.
     fn remove(&mut self, places: &mut Places, slot: Slot);
 
-    /// Forgets the ghost of an absent block.
-    fn forget(&mut self, block: u64);
+    /// Forgets the ghost of an absent block, if the policy has any.
+    #[inline]
+    fn forget(&mut self, _block: u64) {}
 
     /// The block in `from` is in `to` (free before) now.
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot);

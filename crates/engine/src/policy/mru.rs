@@ -25,10 +25,6 @@ impl Policy for Mru {
         self.queue.renew(&mut places.links, slot);
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -60,8 +56,6 @@ impl Policy for Mru {
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         self.queue.remove(&mut places.links, slot);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         self.queue.replace(&mut places.links, from, to);

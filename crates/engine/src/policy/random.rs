@@ -25,10 +25,6 @@ impl Policy for Random {
     #[inline]
     fn touch(&mut self, _places: &mut Places, _slot: Slot, _block: u64) {}
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         _places: &mut Places,
@@ -56,8 +52,6 @@ impl Policy for Random {
     fn remove(&mut self, _places: &mut Places, slot: Slot) {
         self.members.remove(slot);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, _places: &mut Places, from: Slot, to: Slot) {
         self.members.moved(from, to);

@@ -31,10 +31,6 @@ impl Policy for Sieve {
         places.marks[slot as usize] = VISITED;
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -79,8 +75,6 @@ impl Policy for Sieve {
         self.queue.remove(&mut places.links, slot);
         places.marks[slot as usize] = 0;
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         self.queue.replace(&mut places.links, from, to);

@@ -61,10 +61,6 @@ impl Policy for Slru {
         }
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -96,8 +92,6 @@ impl Policy for Slru {
         let segment = std::mem::take(&mut places.marks[slot as usize]);
         self.segments[usize::from(segment)].remove(&mut places.links, slot);
     }
-
-    fn forget(&mut self, _block: u64) {}
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         let segment = std::mem::take(&mut places.marks[from as usize]);

@@ -148,10 +148,6 @@ impl Policy for WTinyLfu {
         }
     }
 
-    fn miss(&mut self, _block: u64) -> Seen {
-        Seen::Never
-    }
-
     fn victim(
         &mut self,
         places: &mut Places,
@@ -207,8 +203,6 @@ impl Policy for WTinyLfu {
     }
 
     /// The sketch cannot forget one block; others share its counters.
-    fn forget(&mut self, _block: u64) {}
-
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
         let queue = std::mem::take(&mut places.marks[from as usize]);
         places.marks[to as usize] = queue;

@@ -217,7 +217,8 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<(), Failure> {
             series.push(Series { name, points: line(curve, trace.footprint_blocks) });
         }
     }
-    let title = if several { "miss ratio curves".into() } else { report.traces[0].trace.clone() };
+    let name = |path: &str| Path::new(path).file_name().map_or(path.into(), |n| n.to_string_lossy().into_owned());
+    let title = if several { "miss ratio curves".into() } else { name(&report.traces[0].trace) };
     let drawn = Plot { title, x_label: "blocks".into(), y_label: "miss ratio".into(), log_x: true, series };
     plot(path, &drawn).map_err(|e| Failure::Said(e.to_string()))
 }
