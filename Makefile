@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges test test-long demo demo-quick lab-exclusive lab-shares bench bench-sim sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-sim sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ build: ## Build the daemon: target/release/undercroft
 ranges: ## Build undercroft-ranges, the static program for inside guests (1.3 MB), and say where it is
 	@scripts/setup.sh build
 	@scripts/build-ranges.sh
+
+python: ## Build the Python package, an abi3 wheel, into build/wheels, and say how to install it
+	@scripts/setup.sh build python
+	@scripts/python-package.sh wheel
 
 test: ## Prove it right: layout, lints, unit and property tests, simulation, 12 s of fuzzing a target, real programs, a guest
 	@scripts/setup.sh build test

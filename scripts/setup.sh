@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, demo, bench, bench-sim).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, bench, bench-sim).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -28,6 +28,8 @@ build,demo       libc6-dev            headers and static libraries for gcc
 build            ca-certificates      lets cargo check crates.io
 test             g++                  builds libFuzzer for the fuzz targets
 test,bench,demo  python3              runs the tests with real programs, the demo and the benchmarks
+test,python      python3-venv         holds what the Python package is built and tested with
+python           python3              builds the Python package
 test             python3-pytest       runs the tests in tests/
 test,bench,demo  qemu-utils           qemu-img, qemu-io, qemu-nbd: images, real I/O patterns, a peer
 test,bench,demo  qemu-system-x86      boots guests
@@ -54,9 +56,9 @@ LIST
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | demo | bench | bench-sim) wanted+="$group " ;;
+        build | test | python | demo | bench | bench-sim) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, demo, bench and bench-sim" ;;
+        *) stop "there is no group '$group': choose from build, test, python, demo, bench and bench-sim" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }

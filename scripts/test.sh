@@ -43,6 +43,16 @@ total() { # file, pattern, word
     grep -E "$2" "$1" | grep -oE "[0-9]+ $3" | awk '{ n += $1 } END { print n + 0 }'
 }
 
+# Adds up a run of pytest. Arguments: name, exit status, its log without .log.
+count_pytest() {
+    # Its last line alone: `31 passed, 1 skipped in 208.51s`.
+    grep -E '^[= ]*[0-9]+ [a-z]+.* in [0-9.]+s' "$3.log" | tail -n 1 >"$3.summary"
+    count "$1" "$2" \
+        "$(total "$3.summary" . passed)" \
+        "$(($(total "$3.summary" . failed) + $(total "$3.summary" . error)))" \
+        "$(total "$3.summary" . skipped)"
+}
+
 step "layout"
 scripts/cargo fmt --all --check
 count "cargo fmt --check" $? 0 0 0
@@ -93,14 +103,18 @@ step "fuzz targets, $fuzz_seconds s each"
 scripts/fuzz.sh "$fuzz_seconds" 2>&1 | tee "$logs/fuzz.log"
 count "fuzz" "${PIPESTATUS[0]}" "$(grep -c '^fuzz: .* ok' "$logs/fuzz.log")" "$(grep -c '^fuzz: .* FAILED' "$logs/fuzz.log")" 0
 
+step "the Python package"
+if python=$(scripts/python-package.sh test | tail -n 1) && [ -n "$python" ]; then
+    "$python" -m pytest crates/python/tests -q -rs -p no:cacheprovider 2>&1 | tee "$logs/python.log"
+    status=${PIPESTATUS[0]}
+else
+    status=1
+    : >"$logs/python.log"
+fi
+count_pytest "the Python package" "$status" "$logs/python"
+
 step "real programs and a real guest"
 "${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider 2>&1 | tee "$logs/pytest.log"
-status=${PIPESTATUS[0]}
-# Its last line alone: `31 passed, 1 skipped in 208.51s`.
-grep -E '^[= ]*[0-9]+ [a-z]+.* in [0-9.]+s' "$logs/pytest.log" | tail -n 1 >"$logs/pytest.summary"
-count "pytest" "$status" \
-    "$(total "$logs/pytest.summary" . passed)" \
-    "$(($(total "$logs/pytest.summary" . failed) + $(total "$logs/pytest.summary" . error)))" \
-    "$(total "$logs/pytest.summary" . skipped)"
+count_pytest "pytest" "${PIPESTATUS[0]}" "$logs/pytest"
 
 finish

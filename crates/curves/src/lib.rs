@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod aet;
+mod estimate;
 mod exact;
 mod mini;
 mod paired;
@@ -22,6 +23,7 @@ pub mod partition;
 pub mod plot;
 mod reuse;
 mod shards;
+mod size;
 mod stack;
 mod table;
 mod talus;
@@ -30,11 +32,13 @@ mod working_set;
 mod zipf;
 
 pub use aet::Aet;
+pub use estimate::{Batch, CurveMethod, Estimate, EstimateOptions};
 pub use exact::{ExactLru, Requests};
 pub use mini::Miniature;
 pub use paired::Paired;
 pub use partition::{Method, PartitionError, Tenant};
 pub use shards::{Sample, Shards};
+pub use size::{CacheSize, in_blocks};
 pub use stack::StackDistances;
 pub use talus::{Talus, talus};
 pub use undercroft_engine::curve::{Curve, partitioned, shared};

@@ -4,7 +4,9 @@
 //! requests, and the new ones of all windows sum to the footprint.
 
 use crate::table::{Table, Value};
+use std::str::FromStr;
 use undercroft_engine::HashKey;
+use undercroft_units::{Time, UnitError};
 
 /// How long a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,22 @@ pub enum Window {
     Requests(u64),
     /// So many nanoseconds of the trace's time, at least 1. Windows without requests are left out.
     Time(u64),
+}
+
+impl FromStr for Window {
+    type Err = String;
+
+    /// A number of requests (`100000`), or a time (`60s`).
+    ///
+    /// # Errors
+    /// A sentence that says what to write instead.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(requests) = text.parse::<u64>() {
+            return if requests > 0 { Ok(Window::Requests(requests)) } else { Err("give 1 request or more".into()) };
+        }
+        let time: Time = text.parse().map_err(|e: UnitError| e.to_string())?;
+        if time.0 > 0 { Ok(Window::Time(time.0)) } else { Err("give a time above 0".into()) }
+    }
 }
 
 /// What happened in a window.
@@ -99,5 +117,18 @@ impl WorkingSet {
     /// Different blocks so far.
     pub fn footprint(&self) -> u64 {
         self.last.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_requests_or_times() {
+        let window = |text: &str| text.parse::<Window>();
+        assert_eq!(window("1000"), Ok(Window::Requests(1000)));
+        assert_eq!(window("2s"), Ok(Window::Time(2_000_000_000)));
+        assert!(window("0").is_err() && window("0s").is_err() && window("5 days").is_err());
     }
 }

@@ -18,8 +18,10 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod choice;
 pub mod daemon;
 mod error;
+mod grid;
 pub mod guest;
 pub mod guest_policy;
 pub mod hierarchy;
@@ -31,7 +33,9 @@ mod size;
 mod sweep;
 pub mod tenants;
 
+pub use choice::{Policies, SimSize, without_repeats};
 pub use error::Error;
+pub use grid::{CellRow, Document, Grid, TraceRun, check_memory};
 pub use reference::{Footprint, Reference};
 pub use size::{CacheSize, SLOTS_MAX};
 pub use sweep::{Cell, CellResult, Counts, Go, Sweep, SweepOptions, sweep};

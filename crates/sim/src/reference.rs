@@ -2,8 +2,12 @@
 //!
 //! Owns the step from a trace's records to what is simulated. Never reads a file itself.
 
+use crate::sweep::Go;
 use rustc_hash::FxHashSet;
 use undercroft_trace::{Access, Kind};
+
+/// Accesses between two looks at whether to go on.
+const LOOK_EVERY: u64 = 1 << 15;
 
 /// One access to one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +47,24 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// Counts a trace up to its end or to damage, which a second pass meets at the same place, or up to `limit` accesses.
+    /// `watch` is told every so often how many have been counted; `None` if it says to stop.
+    pub fn of(
+        trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+        limit: Option<u64>,
+        watch: &mut dyn FnMut(u64) -> Go,
+    ) -> Option<Self> {
+        let mut footprint = Self::default();
+        for reference in trace.take(limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))) {
+            let Ok(reference) = reference else { break };
+            footprint.see(reference.block);
+            if footprint.accesses % LOOK_EVERY == 0 && watch(footprint.accesses) == Go::Stop {
+                return None;
+            }
+        }
+        Some(footprint)
+    }
+
     /// Counts an access.
     #[inline]
     pub fn see(&mut self, block: u64) {

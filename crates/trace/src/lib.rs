@@ -19,6 +19,7 @@ mod compressed;
 mod error;
 mod format;
 mod hashed;
+pub mod info;
 mod input;
 pub mod merge;
 pub mod options;

@@ -137,6 +137,20 @@ impl Csv {
         self.separator.or_else(found).unwrap_or(b',')
     }
 
+    /// Reads a separator: one character, or `tab` or `blank`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn set_separator(&mut self, text: &str) -> Result<(), String> {
+        self.separator = Some(match text {
+            "tab" | "\\t" => b'\t',
+            "blank" | "space" => b' ',
+            one if one.len() == 1 => one.as_bytes()[0],
+            other => return Err(format!("\"{other}\" is no single character; write , or ; or tab")),
+        });
+        Ok(())
+    }
+
     /// Reads a map as the command line has it: `time=1,offset=4,size=5,op=3,tenant=2`.
     ///
     /// # Errors

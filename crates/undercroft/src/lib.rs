@@ -19,5 +19,6 @@ pub mod scan;
 pub mod serve;
 pub mod service;
 pub mod systemd;
-pub mod units;
 pub mod worker;
+
+pub use undercroft_units as units;

@@ -6,6 +6,7 @@
 use super::Zipf;
 use crate::access::{Kind, Request};
 use crate::hashed::finished;
+use std::str::FromStr;
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const NS_PER_S: u64 = 1_000_000_000;
@@ -56,6 +57,31 @@ pub struct Mix {
 impl Default for Mix {
     fn default() -> Self {
         Mix { zipf: 70, cycle: 20, scan: 10 }
+    }
+}
+
+impl FromStr for Mix {
+    type Err = String;
+
+    /// Reads `zipf=70,loop=20,scan=10`; what is not named has no share.
+    ///
+    /// # Errors
+    /// A sentence that says what to write instead.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut mix = Mix { zipf: 0, cycle: 0, scan: 0 };
+        for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+            let share = part.split_once('=').and_then(|(name, n)| Some((name.trim(), n.trim().parse::<u32>().ok()?)));
+            match share {
+                Some(("zipf", n)) => mix.zipf = n,
+                Some(("loop", n)) => mix.cycle = n,
+                Some(("scan", n)) => mix.scan = n,
+                _ => return Err(format!("\"{part}\" is no share; write it like zipf=70,loop=20,scan=10")),
+            }
+        }
+        if mix == (Mix { zipf: 0, cycle: 0, scan: 0 }) {
+            return Err("nothing has a share; write it like zipf=70,loop=20,scan=10".into());
+        }
+        Ok(mix)
     }
 }
 
@@ -186,5 +212,13 @@ mod tests {
         // which requests write says nothing about what they ask for
         let small = requests.iter().filter(|r| r.kind == Kind::Write && r.address <= 5).count();
         assert!((2_700..3_300).contains(&small), "{small}");
+    }
+
+    #[test]
+    fn mixtures_are_read() {
+        assert_eq!("zipf=80, scan=20".parse(), Ok(Mix { zipf: 80, cycle: 0, scan: 20 }));
+        for bad in ["", "zipf", "zipf=x", "zipf=0", "lru=3", "zipf=-1"] {
+            assert!(bad.parse::<Mix>().is_err_and(|e| e.contains("zipf=70,loop=20,scan=10")), "{bad}");
+        }
     }
 }

@@ -6,12 +6,13 @@
 use super::Failure;
 use super::compare_plot::{Panel, Series, draw};
 use super::output::{Out, complain};
-use super::sim::{columns, document, lines, plain, summary};
-use super::sim_args::{CompareArgs, without_repeats};
-use super::sim_trace::{CellRow, TraceRun, interrupt, name_of, run_trace};
+use super::sim::{columns, lines, plain, summary};
+use super::sim_args::CompareArgs;
+use super::sim_trace::{interrupt, name_of, run_trace};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
+use undercroft_sim::{CellRow, Document, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -64,13 +65,13 @@ pub fn run(args: &CompareArgs, out: &mut Out) -> Result<(), Failure> {
 #[derive(Serialize)]
 struct Comparison {
     baseline: &'static str,
-    traces: Vec<super::sim::Document>,
+    traces: Vec<Document>,
 }
 
 fn show(args: &CompareArgs, policies: &[PolicyKind], runs: &[TraceRun], out: &mut Out) -> Result<(), Failure> {
     let block_bytes = args.sweep.block_size.0;
     if args.sweep.json {
-        let traces = runs.iter().map(|r| document(r, block_bytes)).collect();
+        let traces = runs.iter().map(|r| r.document(block_bytes)).collect();
         return Ok(out.json(&Comparison { baseline: args.baseline.name(), traces })?);
     }
     if args.sweep.csv {

@@ -4,14 +4,13 @@
 //! Invariant: a trace that cannot be read is named and does not keep the others from being shown.
 
 use super::Failure;
-use super::curve_args::{CacheSize, CurveArgs, CurveMethod};
-use super::curve_estimate::Estimate;
+use super::curve_args::CurveArgs;
 use super::curve_input::Input;
 use super::curve_report::{CurveReport, PointReport, Report, TraceReport, WindowReport, ZipfReport, csv, draw, text};
 use super::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::Path;
-use undercroft_curves::{Popularity, Requests, WorkingSet};
+use undercroft_curves::{CacheSize, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_engine::PolicyKind;
 
 /// Runs it.
@@ -58,7 +57,7 @@ pub fn run(args: &CurveArgs, out: &mut Out) -> Result<(), Failure> {
 
 fn check(args: &CurveArgs) -> Result<(), Failure> {
     let other = args.policy.iter().find(|p| **p != PolicyKind::Lru);
-    if let (Some(policy), CurveMethod::Shards | CurveMethod::Paired | CurveMethod::Aet) = (other, args.method) {
+    if let Some(policy) = args.policy.iter().find(|p| !args.method.knows(**p)) {
         let method = args.method.name();
         return Err(Failure::Said(format!("{method} knows LRU only, not {policy}; take --method mini, or exact")));
     }
@@ -79,23 +78,18 @@ fn check(args: &CurveArgs) -> Result<(), Failure> {
 fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<TraceReport, String> {
     let block_bytes = args.trace.block_size.0;
     let in_parts = args.sizes.iter().any(|s| matches!(s, CacheSize::Part(_)));
-    let simulated = args.policy.iter().any(|&p| Estimate::needs_sizes(args.method, p));
+    let simulated = args.policy.iter().any(|&p| args.method.needs_sizes(p));
     let mut known = None;
     if simulated && in_parts {
         let mut popularity = Popularity::new();
         input.read(path, |batch| popularity.observe(&batch.blocks))?;
         known = Some((popularity.footprint(), true));
     }
-    let sizes = |footprint: u64| -> Vec<u64> {
-        let mut sizes: Vec<u64> = args.sizes.iter().map(|s| s.blocks(block_bytes, footprint)).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    };
+    let sizes = |footprint: u64| in_blocks(&args.sizes, block_bytes, footprint);
     let begun = sizes(known.map_or(0, |k| k.0));
     let of = args.of.requests();
     let mut estimates: Vec<(PolicyKind, Estimate)> =
-        args.policy.iter().map(|&p| (p, Estimate::new(args.method, p, of, &begun, &args.trace))).collect();
+        args.policy.iter().map(|&p| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate()))).collect();
     let mut popularity = args.zipf.then(Popularity::new);
     let mut set = args.window.map(WorkingSet::new);
     let (mut requests, mut writes) = (0u64, 0u64);

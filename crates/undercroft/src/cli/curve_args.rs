@@ -1,81 +1,19 @@
 //! The arguments of `undercroft curve` and `undercroft partition`, with their help.
 //!
-//! Owns words, and how sizes of caches are written. Never acts.
+//! Owns words. Never acts.
 
-use crate::units::{Percent, Size, Time};
+use crate::units::{Percent, Size};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
-use std::str::FromStr;
-use undercroft_curves::{Requests, Window, partition};
+use undercroft_curves::{CacheSize, CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_engine::PolicyKind;
 use undercroft_trace::Format;
 
-/// How a curve is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CurveMethod {
-    /// No sampling: stack distances for LRU, whole simulations for other policies
-    Exact,
-    /// LRU from a sample of blocks (SHARDS, FAST 2015)
-    Shards,
-    /// LRU from a sample of requests, whose distances a sample of blocks tells: the most exact of the samples
-    Paired,
-    /// LRU by the average eviction time model (ATC 2016), from a sample of requests: the fastest
-    Aet,
-    /// Any policy, by simulating small caches on a sample of blocks (ATC 2017)
-    Mini,
-}
-
-impl CurveMethod {
-    /// As the command line writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            CurveMethod::Exact => "exact",
-            CurveMethod::Shards => "shards",
-            CurveMethod::Paired => "paired",
-            CurveMethod::Aet => "aet",
-            CurveMethod::Mini => "mini",
-        }
-    }
-}
-
-/// The size of a cache: `1000` blocks, `512MiB`, or `10%` of the blocks that the trace asks for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum CacheSize {
-    /// Blocks.
-    Blocks(u64),
-    /// Bytes.
-    Bytes(u64),
-    /// A part of the footprint, above 0 to 1.
-    Part(f64),
-}
-
-impl FromStr for CacheSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        if text.ends_with('%') {
-            return text.parse::<Percent>().map(|p| CacheSize::Part(p.value() / 100.0)).map_err(|e| e.to_string());
-        }
-        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-            let blocks = text.parse::<u64>().ok().filter(|&n| n > 0);
-            return blocks.map(CacheSize::Blocks).ok_or_else(|| format!("{text} blocks are no cache; give 1 or more"));
-        }
-        let bytes: Size = text.parse().map_err(|e: crate::units::UnitError| e.to_string())?;
-        if bytes.0 == 0 { Err(format!("{text} is no cache; give more")) } else { Ok(CacheSize::Bytes(bytes.0)) }
-    }
-}
-
-impl CacheSize {
-    /// In blocks, at least 1.
-    pub fn blocks(self, block_bytes: u64, footprint: u64) -> u64 {
-        let blocks = match self {
-            CacheSize::Blocks(blocks) => blocks,
-            CacheSize::Bytes(bytes) => bytes / block_bytes.max(1),
-            CacheSize::Part(part) => (footprint as f64 * part).round() as u64,
-        };
-        blocks.max(1)
-    }
+/// Ways to make a curve.
+fn methods() -> impl TypedValueParser<Value = CurveMethod> {
+    let values = CurveMethod::ALL.map(|m| PossibleValue::new(m.name()).help(m.about()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<CurveMethod>())
 }
 
 /// What `--of` takes.
@@ -107,15 +45,6 @@ fn format(text: &str) -> Result<Format, String> {
     Format::ALL.into_iter().find(|f| f.name() == text).ok_or_else(known)
 }
 
-/// A number of requests, or a time.
-fn window(text: &str) -> Result<Window, String> {
-    if let Ok(requests) = text.parse::<u64>() {
-        return if requests > 0 { Ok(Window::Requests(requests)) } else { Err("give 1 request or more".into()) };
-    }
-    let time: Time = text.parse().map_err(|e: crate::units::UnitError| e.to_string())?;
-    if time.0 > 0 { Ok(Window::Time(time.0)) } else { Err("give a time above 0".into()) }
-}
-
 /// A part of all blocks or requests, above 0.
 fn rate(text: &str) -> Result<f64, String> {
     text.parse::<Percent>().map(|p| p.value() / 100.0).map_err(|e| e.to_string())
@@ -144,6 +73,13 @@ pub struct TraceArgs {
     /// Chooses the sample: other seeds show how far the curves may be off
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+impl TraceArgs {
+    /// What is sampled.
+    pub fn estimate(&self) -> EstimateOptions {
+        EstimateOptions { rate: self.rate, samples: self.samples, seed: self.seed }
+    }
 }
 
 /// `undercroft curve`.
@@ -179,7 +115,7 @@ pub struct CurveArgs {
     #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
     pub traces: Vec<PathBuf>,
     /// How the curves are made [default: exact]
-    #[arg(long, value_name = "METHOD", default_value = "exact")]
+    #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub method: CurveMethod,
     /// Replacement policies, separated by commas
     #[arg(long, value_name = "POLICY", default_value = "lru", value_delimiter = ',')]
@@ -196,7 +132,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "REQUESTS", default_value = "all")]
     pub of: Of,
     /// The working set over time: different blocks in each window of so many requests (100000) or so much time (60s)
-    #[arg(long, value_name = "WINDOW", value_parser = window)]
+    #[arg(long, value_name = "WINDOW")]
     pub window: Option<Window>,
     /// Fit Zipf's law to the requests by block
     #[arg(long)]
@@ -250,7 +186,7 @@ pub struct PartitionArgs {
     #[arg(long, value_name = "METHOD", default_value = "dp")]
     pub method: partition::Method,
     /// How the curves are made: exact, shards, paired or aet
-    #[arg(long, value_name = "METHOD", default_value = "exact")]
+    #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub by: CurveMethod,
     /// What a tenant gets in any case; may be repeated
     #[arg(long, value_name = "NAME=SIZE", value_parser = bound)]
@@ -282,27 +218,6 @@ fn bound(text: &str) -> Result<(String, Size), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_blocks_bytes_or_parts() {
-        let read = |text: &str| text.parse::<CacheSize>();
-        assert_eq!(read("1000"), Ok(CacheSize::Blocks(1000)));
-        assert_eq!(read("512MiB"), Ok(CacheSize::Bytes(512 << 20)));
-        assert_eq!(read("0.5%"), Ok(CacheSize::Part(0.005)));
-        for bad in ["", "0", "0B", "101%", "5x", "512M"] {
-            assert!(read(bad).is_err(), "{bad}");
-        }
-        assert_eq!(CacheSize::Bytes(8192).blocks(4096, 0), 2);
-        assert_eq!(CacheSize::Part(0.1).blocks(4096, 57), 6);
-        assert_eq!(CacheSize::Part(0.001).blocks(4096, 10), 1, "a cache has a block");
-    }
-
-    #[test]
-    fn windows_are_requests_or_times() {
-        assert_eq!(window("1000"), Ok(Window::Requests(1000)));
-        assert_eq!(window("2s"), Ok(Window::Time(2_000_000_000)));
-        assert!(window("0").is_err() && window("0s").is_err() && window("5 days").is_err());
-    }
 
     #[test]
     fn bounds_have_a_name_and_a_size() {

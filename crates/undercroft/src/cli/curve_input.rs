@@ -10,21 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use undercroft_curves::Batch;
 use undercroft_trace::{Format, Kind, Reader};
 
 /// Requests of a batch: some milliseconds of work.
 const BATCH: usize = 1 << 16;
-
-/// Requests in the order of the trace; the three are of one length.
-#[derive(Default)]
-pub struct Batch {
-    /// Blocks.
-    pub blocks: Vec<u64>,
-    /// Whether each is a write.
-    pub writes: Vec<bool>,
-    /// When, in nanoseconds of the trace's time.
-    pub times: Vec<u64>,
-}
 
 /// What reads traces, from several threads at once.
 pub struct Input {
@@ -70,14 +60,10 @@ impl Input {
         let mut batch = Batch::default();
         let mut ended = false;
         while !ended && !self.interrupted() {
-            batch.blocks.clear();
-            batch.writes.clear();
-            batch.times.clear();
+            batch.clear();
             for access in reader.by_ref().take(BATCH) {
                 let access = access.map_err(|e| e.to_string())?;
-                batch.blocks.push(access.block);
-                batch.writes.push(access.kind == Kind::Write);
-                batch.times.push(access.time_ns);
+                batch.push(access.block, access.kind == Kind::Write, access.time_ns);
             }
             ended = batch.blocks.len() < BATCH;
             self.bar.inc(batch.blocks.len() as u64);

@@ -12,7 +12,6 @@ pub mod compare_plot;
 pub mod control;
 pub mod curve;
 pub mod curve_args;
-pub mod curve_estimate;
 pub mod curve_input;
 mod curve_report;
 pub mod duplicates;

@@ -4,8 +4,7 @@
 //! divided unless every trace could be read.
 
 use super::Failure;
-use super::curve_args::{CurveMethod, PartitionArgs};
-use super::curve_estimate::Estimate;
+use super::curve_args::PartitionArgs;
 use super::curve_input::Input;
 use super::curve_report::{quoted, table};
 use super::output::{Out, complain};
@@ -15,7 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undercroft_curves::partition::{divide, equal, misses, proportional};
 use undercroft_curves::plot::{Plot, Series, plot};
-use undercroft_curves::{Requests, Tenant};
+use undercroft_curves::{CurveMethod, Estimate, Requests, Tenant};
 use undercroft_engine::PolicyKind;
 use undercroft_engine::curve::shared;
 
@@ -75,7 +74,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     let read: Vec<Result<Estimate, String>> = named
         .par_iter()
         .map(|(_, path)| -> Result<Estimate, String> {
-            let mut estimate = Estimate::new(args.by, PolicyKind::Lru, Requests::All, &[], &args.trace);
+            let mut estimate = Estimate::new(args.by, PolicyKind::Lru, Requests::All, &[], &args.trace.estimate());
             input.read(path, |batch| estimate.observe(batch))?;
             Ok(estimate)
         })

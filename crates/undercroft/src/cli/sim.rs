@@ -5,18 +5,17 @@
 
 use super::Failure;
 use super::output::{Out, complain};
-use super::sim_args::{Engine, SimArgs, SimSize, without_repeats};
+use super::sim_args::{Engine, SimArgs};
 use super::sim_daemon;
 use super::sim_hierarchy;
 use super::sim_rows::{Columns, Values};
 use super::sim_tenants;
-use super::sim_trace::{TraceRun, interrupt, run_trace};
+use super::sim_trace::{interrupt, run_trace};
 use crate::units::human_size;
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
-use undercroft_sim::CacheSize;
+use undercroft_sim::{CacheSize, CellRow, SimSize, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -47,7 +46,7 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
         return Err(Failure::Interrupted);
     };
     if args.sweep.json {
-        out.json(&document(&run, args.sweep.block_size.0))?;
+        out.json(&run.document(args.sweep.block_size.0))?;
     } else if args.sweep.csv {
         columns(std::slice::from_ref(&run), args.sweep.block_size.0).csv(out)?;
     } else {
@@ -64,68 +63,11 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     }
 }
 
-/// What `--json` prints of one trace.
-#[derive(Serialize)]
-pub struct Document {
-    trace: String,
-    block_bytes: u64,
-    /// Accesses read, warm-up included.
-    accesses: u64,
-    footprint_blocks: Option<u64>,
-    /// Whether the whole trace was read, or as much as was asked for.
-    complete: bool,
-    error: Option<String>,
-    seconds: f64,
-    results: Vec<ResultRow>,
-}
-
-#[derive(Serialize)]
-struct ResultRow {
-    policy: &'static str,
-    size: String,
-    capacity_blocks: u32,
-    accesses: u64,
-    misses: u64,
-    miss_ratio: f64,
-    reads: u64,
-    read_misses: u64,
-    writes: u64,
-    write_misses: u64,
-}
-
-/// The JSON of one trace.
-pub fn document(run: &TraceRun, block_bytes: u64) -> Document {
-    let results = run.rows.iter().map(|r| ResultRow {
-        policy: r.policy.name(),
-        size: r.size.clone(),
-        capacity_blocks: r.blocks,
-        accesses: r.counts.accesses(),
-        misses: r.counts.misses(),
-        miss_ratio: r.counts.miss_ratio(),
-        reads: r.counts.reads,
-        read_misses: r.counts.read_misses,
-        writes: r.counts.writes,
-        write_misses: r.counts.write_misses,
-    });
-    Document {
-        trace: run.name.clone(),
-        block_bytes,
-        accesses: run.accesses,
-        footprint_blocks: run.footprint,
-        complete: run.complete,
-        error: run.broken.clone(),
-        seconds: run.seconds,
-        results: results.collect(),
-    }
-}
-
-/// The same of several traces as columns.
+/// What `--csv` and `--parquet` write of traces.
 pub fn columns(runs: &[TraceRun], block_bytes: u64) -> Columns {
     let rows = || runs.iter().flat_map(|run| run.rows.iter().map(move |row| (run, row)));
-    let text = |f: &dyn Fn(&TraceRun, &super::sim_trace::CellRow) -> String| {
-        Values::Text(rows().map(|(run, row)| f(run, row)).collect())
-    };
-    let count = |f: &dyn Fn(&super::sim_trace::CellRow) -> u64| Values::Count(rows().map(|(_, row)| f(row)).collect());
+    let text = |f: &dyn Fn(&TraceRun, &CellRow) -> String| Values::Text(rows().map(|(run, row)| f(run, row)).collect());
+    let count = |f: &dyn Fn(&CellRow) -> u64| Values::Count(rows().map(|(_, row)| f(row)).collect());
     Columns::default()
         .with("trace", text(&|run, _| run.name.clone()))
         .with("policy", text(&|_, row| row.policy.name().into()))

@@ -6,14 +6,14 @@
 use super::Failure;
 use super::output::{Out, complain};
 use super::sim::{lines, plain};
-use super::sim_args::{SimArgs, without_repeats};
+use super::sim_args::SimArgs;
 use super::sim_rows::{Columns, Values};
 use super::sim_trace::{Bar, check_memory, name_of};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
 use undercroft_sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
-use undercroft_sim::{CacheSize, Go};
+use undercroft_sim::{CacheSize, Go, without_repeats};
 use undercroft_trace::recording::Recording;
 
 #[derive(Serialize)]

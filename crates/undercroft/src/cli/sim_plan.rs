@@ -4,11 +4,11 @@
 //! line it stands in.
 
 use super::Failure;
-use super::sim_args::SimSize;
 use crate::units::{Percent, Time};
 use serde::Deserialize;
 use std::path::Path;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_sim::SimSize;
 use undercroft_sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_sim::latency::{Arrivals, Device, Spread};
 use undercroft_sim::simulate::{Plan, Timing};

@@ -6,7 +6,7 @@
 use super::Failure;
 use super::output::Out;
 use super::sim::{lines, plain};
-use super::sim_args::{SimArgs, SimSize, without_repeats};
+use super::sim_args::SimArgs;
 use super::sim_rows::{Columns, Values};
 use super::sim_trace::{Bar, block_bytes, check_memory, name_of, open};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
 use undercroft_sim::tenants::{LabRow, Options, TenantTrace, Trace, run_all};
-use undercroft_sim::{CacheSize, Footprint, Go, Reference};
+use undercroft_sim::{CacheSize, Footprint, Go, Reference, SimSize, without_repeats};
 
 #[derive(Serialize)]
 struct Document {

@@ -4,24 +4,19 @@
 //! ends a pass, and what it had counted until then is given back.
 
 use super::Failure;
-use super::sim_args::{SimSize, SweepArgs};
+use super::sim_args::SweepArgs;
 use crate::config::Machine;
-use crate::units::human_size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use undercroft_engine::PolicyKind;
-use undercroft_sim::{Cell, Counts, Footprint, Go, Reference, SweepOptions, sweep};
+use undercroft_sim::{Footprint, Go, Grid, Reference, SimSize, SweepOptions, TraceRun, sweep};
 use undercroft_trace::Reader;
 
 /// The bar shows itself for what takes longer than this.
 const BAR_AFTER: Duration = Duration::from_secs(2);
-/// Accesses between two looks at the interrupt while blocks are counted.
-const LOOK_EVERY: u64 = 1 << 15;
-/// Bytes that a block of a simulated cache takes at most, with what policies remember of absent ones.
-const BYTES_PER_BLOCK: u64 = 64;
 
 /// Set by Ctrl-C; the second one ends the program at once.
 ///
@@ -91,36 +86,6 @@ pub fn open(path: &Path) -> Result<impl Iterator<Item = Result<Reference, underc
     Ok(reader.map(|a| a.map(Reference::from)))
 }
 
-/// The results of one cell.
-pub struct CellRow {
-    /// Its policy.
-    pub policy: PolicyKind,
-    /// Its size as it was asked for.
-    pub size: String,
-    /// Its size.
-    pub blocks: u32,
-    /// What was counted.
-    pub counts: Counts,
-}
-
-/// What became of one trace.
-pub struct TraceRun {
-    /// Its name.
-    pub name: String,
-    /// Distinct blocks, if they were counted or given.
-    pub footprint: Option<u64>,
-    /// Accesses read, warm-up included.
-    pub accesses: u64,
-    /// Seconds of the pass through the caches.
-    pub seconds: f64,
-    /// Whether the whole trace was read, or as much as was asked for.
-    pub complete: bool,
-    /// Why it was not, if it is damaged.
-    pub broken: Option<String>,
-    /// For each size, in the order they were asked for, each policy.
-    pub rows: Vec<CellRow>,
-}
-
 /// Bytes of a block, as was asked for.
 ///
 /// # Errors
@@ -144,21 +109,12 @@ pub fn footprint(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Opt
         )));
     }
     let mut bar = Bar::new(format!("counting the blocks of {}", name_of(path)), args.limit);
-    let mut footprint = Footprint::default();
-    for reference in open(path)?.take(args.limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))) {
-        // Damage ends the second pass at the same place, and is told then.
-        let Ok(reference) = reference else { break };
-        footprint.see(reference.block);
-        if footprint.accesses % LOOK_EVERY == 0 {
-            bar.at(footprint.accesses);
-            if stop.load(Ordering::Relaxed) {
-                bar.end();
-                return Ok(None);
-            }
-        }
-    }
+    let footprint = Footprint::of(open(path)?, args.limit, &mut |accesses| {
+        bar.at(accesses);
+        if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
+    });
     bar.end();
-    Ok(Some(footprint))
+    Ok(footprint)
 }
 
 /// Runs a trace through every policy at every size; `None` if interrupted before there was anything to show.
@@ -173,17 +129,13 @@ pub fn run_trace(
     stop: &AtomicBool,
 ) -> Result<Option<TraceRun>, Failure> {
     let name = name_of(path);
-    let block_bytes = block_bytes(args)?;
+    let grid = Grid { policies, sizes, block_bytes: block_bytes(args)? };
     let (mut known, mut total) = (args.footprint, args.limit);
-    if known.is_none() && sizes.iter().any(|s| s.size.needs_footprint()) {
+    if known.is_none() && grid.needs_footprint() {
         let Some(counted) = footprint(path, args, stop)? else { return Ok(None) };
         (known, total) = (Some(counted.blocks()), Some(counted.accesses));
     }
-    let mut cells = vec![];
-    for size in sizes {
-        let blocks = size.size.blocks(block_bytes, known).map_err(|e| Failure::Said(format!("{}: {e}", size.text)))?;
-        cells.extend(policies.iter().map(|&policy| Cell::new(policy, size.size, blocks)));
-    }
+    let cells = grid.cells(known).map_err(|e| Failure::Said(e.to_string()))?;
     check_memory(cells.iter().map(|c| c.blocks))?;
     let options = SweepOptions { jobs: args.jobs.map(usize::from), warm_up: args.warm_up, limit: args.limit };
     let mut bar = Bar::new(format!("{} caches on {name}", cells.len()), total);
@@ -194,13 +146,6 @@ pub fn run_trace(
     });
     bar.end();
     let done = done.map_err(|e| Failure::Said(e.to_string()))?;
-    let texts = sizes.iter().flat_map(|s| policies.iter().map(move |_| s.text.clone()));
-    let rows = done.results.iter().zip(texts).map(|(r, size)| CellRow {
-        policy: r.cell.policy,
-        size,
-        blocks: r.cell.blocks,
-        counts: r.counts,
-    });
     Ok(Some(TraceRun {
         name,
         footprint: known,
@@ -208,7 +153,7 @@ pub fn run_trace(
         seconds: began.elapsed().as_secs_f64(),
         complete: !done.stopped && done.broken.is_none(),
         broken: done.broken.map(|e| e.to_string()),
-        rows: rows.collect(),
+        rows: grid.rows(&done.results),
     }))
 }
 
@@ -217,19 +162,5 @@ pub fn run_trace(
 /// # Errors
 /// They are too large together.
 pub fn check_memory(blocks: impl Iterator<Item = u32>) -> Result<(), Failure> {
-    let (mut caches, mut needed) = (0, 0u64);
-    for n in blocks {
-        caches += 1;
-        needed += u64::from(n) * BYTES_PER_BLOCK;
-    }
-    let there = Machine::here().memory_bytes;
-    if needed > there {
-        return Err(Failure::Said(format!(
-            "{caches} caches take {} of memory together, and there is {}; give smaller sizes, or fewer policies and \
-             sizes at a time",
-            human_size(needed),
-            human_size(there)
-        )));
-    }
-    Ok(())
+    undercroft_sim::check_memory(blocks, Machine::here().memory_bytes).map_err(|e| Failure::Said(e.to_string()))
 }

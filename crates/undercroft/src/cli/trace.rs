@@ -79,20 +79,14 @@ pub(super) fn options(args: &InputArgs) -> Result<Options, Failure> {
         let fits = u32::try_from(size.0).ok().filter(|n| (1..=1 << 30).contains(n));
         fits.map(Some).ok_or_else(|| Failure::Said(format!("--{what} {size} makes no sense: 1B to 1GiB are possible")))
     };
-    let separator = match args.separator.as_deref() {
-        None => None,
-        Some("tab" | "\\t") => Some(b'\t'),
-        Some("blank" | "space") => Some(b' '),
-        Some(one) if one.len() == 1 => Some(one.as_bytes()[0]),
-        Some(other) => {
-            return Err(Failure::Said(format!("--separator \"{other}\" is no single character; write , or ; or tab")));
-        }
-    };
     let (time_unit_ns, offset_unit, size_unit) = (args.time_unit.0, args.offset_unit.0, args.size_unit.0);
     if time_unit_ns == 0 || offset_unit == 0 || size_unit == 0 {
         return Err(Failure::Said("a unit of 0 makes no sense".into()));
     }
-    let mut csv = Csv { separator, time_unit_ns, offset_unit, size_unit, ..Csv::default() };
+    let mut csv = Csv { time_unit_ns, offset_unit, size_unit, ..Csv::default() };
+    if let Some(text) = &args.separator {
+        csv.set_separator(text).map_err(|e| Failure::Said(format!("--separator {e}")))?;
+    }
     if let Some(map) = &args.columns {
         csv.set_columns(map).map_err(|e| Failure::Said(format!("--columns: {e}")))?;
     }

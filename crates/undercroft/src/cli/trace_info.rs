@@ -8,65 +8,11 @@ use super::trace::{Meter, Session, failure, open, warn};
 use super::trace_args::InfoArgs;
 use crate::units::{human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
-use undercroft_trace::summary::Counts;
-use undercroft_trace::{Reader, Summary, Unit};
+use undercroft_trace::Summary;
+use undercroft_trace::info::{Info, Tenant};
 
 /// Tenants that the table shows.
 const TENANTS_SHOWN: usize = 20;
-
-/// A trace, for programs.
-#[derive(Debug, Serialize)]
-struct Info {
-    trace: String,
-    format: &'static str,
-    /// `bytes` or `keys`.
-    unit: &'static str,
-    /// `null` for keys and for requests that are not split.
-    block_bytes: Option<u32>,
-    #[serde(flatten)]
-    all: Sums,
-    footprint_blocks: u64,
-    footprint_bytes: Option<u64>,
-    footprint_exact: bool,
-    first_ns: Option<u64>,
-    last_ns: Option<u64>,
-    records_left_out: u64,
-    times_back: u64,
-    tenants: Vec<Tenant>,
-}
-
-#[derive(Debug, Serialize)]
-struct Sums {
-    requests: u64,
-    accesses: u64,
-    reads: u64,
-    writes: u64,
-    bytes: u64,
-    bytes_written: u64,
-}
-
-impl From<&Counts> for Sums {
-    fn from(c: &Counts) -> Self {
-        Sums {
-            requests: c.requests,
-            accesses: c.accesses,
-            reads: c.reads,
-            writes: c.writes,
-            bytes: c.bytes,
-            bytes_written: c.bytes_written,
-        }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct Tenant {
-    name: String,
-    #[serde(flatten)]
-    all: Sums,
-    /// `null` if only the footprint of all together is known, as an estimate.
-    footprint_blocks: Option<u64>,
-}
 
 /// Runs it.
 ///
@@ -87,7 +33,7 @@ pub(super) fn info(args: &InfoArgs, session: &Session, out: &mut Out) -> Result<
         session.go_on()?;
         drop(meter);
         warn(&reader);
-        let info = of(&reader, &summary);
+        let info = Info::of(&reader, &summary);
         if args.json {
             all.push(info);
         } else {
@@ -101,33 +47,6 @@ pub(super) fn info(args: &InfoArgs, session: &Session, out: &mut Out) -> Result<
         out.json(&all)?;
     }
     Ok(())
-}
-
-fn of(reader: &Reader<'_>, summary: &Summary) -> Info {
-    let blocks = reader.blocks();
-    let (footprint_blocks, footprint_exact) = summary.footprint();
-    let block_bytes = (blocks.unit == Unit::Bytes && !blocks.whole).then_some(blocks.block_bytes);
-    let (names, none) = (reader.tenants().names(), Counts::default());
-    let tenants = names.iter().zip(summary.tenants.iter().chain(std::iter::repeat(&none))).map(|(n, c)| Tenant {
-        name: n.clone(),
-        all: c.into(),
-        footprint_blocks: footprint_exact.then_some(c.blocks),
-    });
-    Info {
-        trace: reader.name().to_owned(),
-        format: reader.format().name(),
-        unit: if blocks.unit == Unit::Keys { "keys" } else { "bytes" },
-        block_bytes,
-        all: (&summary.all).into(),
-        footprint_blocks,
-        footprint_bytes: block_bytes.map(|b| footprint_blocks.saturating_mul(u64::from(b))),
-        footprint_exact,
-        first_ns: summary.time_ns.map(|t| t.0),
-        last_ns: summary.time_ns.map(|t| t.1),
-        records_left_out: reader.tally().skipped,
-        times_back: reader.tally().backwards,
-        tenants: tenants.collect(),
-    }
 }
 
 fn text(info: &Info) -> String {

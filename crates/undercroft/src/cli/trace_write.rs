@@ -5,7 +5,7 @@
 use super::Failure;
 use super::trace::{Meter, Session, create, failure, open, report, warn};
 use super::trace_args::{ConvertArgs, HeadArgs, PatternArg, SampleArgs, SynthArgs};
-use undercroft_trace::synth::{Load, Mix, Pattern};
+use undercroft_trace::synth::{Load, Pattern};
 use undercroft_trace::{BATCH, Blocks, Sample, Tenants};
 
 /// Writes a trace in another format.
@@ -96,7 +96,10 @@ pub(super) fn synth(args: &SynthArgs, session: &Session) -> Result<(), Failure> 
         PatternArg::Scan => Pattern::Scan,
         PatternArg::Loop => Pattern::Loop,
         PatternArg::Phased => Pattern::Phased { alpha, length: args.phase },
-        PatternArg::Mixed => Pattern::Mixed { alpha, mix: mix(&args.mix).map_err(Failure::Said)? },
+        PatternArg::Mixed => {
+            let mix = args.mix.parse().map_err(|e| Failure::Said(format!("--mix: {e}")))?;
+            Pattern::Mixed { alpha, mix }
+        }
     };
     let writes = args.writes.map_or(0.0, |p| f64::from(p.0) / 10_000.0);
     let mut writer = create(&args.output, &args.written, Blocks::KEYS)?;
@@ -117,35 +120,4 @@ pub(super) fn synth(args: &SynthArgs, session: &Session) -> Result<(), Failure> 
     drop(meter);
     report(&args.output, &written);
     Ok(())
-}
-
-/// Reads `zipf=70,loop=20,scan=10`; what is not named has no share.
-fn mix(text: &str) -> Result<Mix, String> {
-    let mut mix = Mix { zipf: 0, cycle: 0, scan: 0 };
-    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        let share = part.split_once('=').and_then(|(name, n)| Some((name.trim(), n.trim().parse::<u32>().ok()?)));
-        match share {
-            Some(("zipf", n)) => mix.zipf = n,
-            Some(("loop", n)) => mix.cycle = n,
-            Some(("scan", n)) => mix.scan = n,
-            _ => return Err(format!("--mix: \"{part}\" is no share; write it like zipf=70,loop=20,scan=10")),
-        }
-    }
-    if mix == (Mix { zipf: 0, cycle: 0, scan: 0 }) {
-        return Err("--mix: nothing has a share; write it like zipf=70,loop=20,scan=10".into());
-    }
-    Ok(mix)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mixtures_are_read() {
-        assert_eq!(mix("zipf=80, scan=20"), Ok(Mix { zipf: 80, cycle: 0, scan: 20 }));
-        for bad in ["", "zipf", "zipf=x", "zipf=0", "lru=3", "zipf=-1"] {
-            assert!(mix(bad).is_err_and(|e| e.contains("zipf=70,loop=20,scan=10")), "{bad}");
-        }
-    }
 }

@@ -3,6 +3,7 @@
 //! Owns the two notations, in both directions: configuration, command line, API and tables all come here. Never guesses:
 //! `512M` means two things, so it is refused with both named. Invariant: what `Display` writes, `FromStr` reads back
 //! to the same value.
+#![forbid(unsafe_code)]
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
