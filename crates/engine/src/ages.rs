@@ -58,7 +58,7 @@ impl Ages {
         };
         let densest = (0..BUCKETS).max_by_key(|&s| paid(s)).unwrap_or(0);
         let enough = paid(densest) - paid(densest) / LATE_PART;
-        let last = (densest..BUCKETS).filter(|&s| paid(s) >= enough).next_back().unwrap_or(densest);
+        let last = (densest..BUCKETS).rfind(|&s| paid(s) >= enough).unwrap_or(densest);
         Some((last as u32 * self.width).saturating_sub(room / EARLY_PART))
     }
 }

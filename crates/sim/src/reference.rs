@@ -38,6 +38,26 @@ impl From<Access> for Reference {
     }
 }
 
+/// Shows a trace to `see` up to its end or to damage, which a second pass meets at the same place, or up to `limit` accesses.
+/// `watch` is told every so often how many there have been; false if it says to stop.
+pub(crate) fn look_through(
+    trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    limit: Option<u64>,
+    watch: &mut dyn FnMut(u64) -> Go,
+    mut see: impl FnMut(Reference),
+) -> bool {
+    let mut seen = 0;
+    for reference in trace.take(limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))) {
+        let Ok(reference) = reference else { break };
+        see(reference);
+        seen += 1;
+        if seen % LOOK_EVERY == 0 && watch(seen) == Go::Stop {
+            return false;
+        }
+    }
+    true
+}
+
 /// Counts accesses and distinct blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
@@ -47,22 +67,14 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Counts a trace up to its end or to damage, which a second pass meets at the same place, or up to `limit` accesses.
-    /// `watch` is told every so often how many have been counted; `None` if it says to stop.
+    /// Counts a trace: as far as [`look_through`] goes; `None` if `watch` says to stop.
     pub fn of(
         trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
         limit: Option<u64>,
         watch: &mut dyn FnMut(u64) -> Go,
     ) -> Option<Self> {
         let mut footprint = Self::default();
-        for reference in trace.take(limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))) {
-            let Ok(reference) = reference else { break };
-            footprint.see(reference.block);
-            if footprint.accesses % LOOK_EVERY == 0 && watch(footprint.accesses) == Go::Stop {
-                return None;
-            }
-        }
-        Some(footprint)
+        look_through(trace, limit, watch, |r| footprint.see(r.block)).then_some(footprint)
     }
 
     /// Counts an access.

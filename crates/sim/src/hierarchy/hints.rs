@@ -3,10 +3,11 @@
 //! Owns the ranges and their counts, taken from the trace itself before it is simulated. Never decides where a block is
 //! kept. Invariant: the counts of all ranges add up to the accesses seen.
 //!
-//! Stands for the hints of Karma (Yadgar, Factor and Schuster, FAST 2007), which come from a database's query plans. Those
-//! of a whole trace know the future: they are the most that such hints can say.
+//! Stands for the hints of Karma (Yadgar, Factor and Schuster, FAST 2007), which come from a database's query plans, again for
+//! each query. Those of a whole trace know the future, and stay as they are.
 
-use crate::reference::Reference;
+use crate::reference::{Reference, look_through};
+use crate::sweep::Go;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// How a range is used.
@@ -59,6 +60,18 @@ impl Hints {
         Self { range_blocks: range_blocks.max(1), ranges: FxHashMap::default(), blocks: FxHashSet::default() }
     }
 
+    /// Those of a trace, up to its end or to damage, or up to `limit` accesses. `watch` is told every so often how many
+    /// there have been; `None` if it says to stop.
+    pub fn of(
+        range_blocks: u64,
+        trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+        limit: Option<u64>,
+        watch: &mut dyn FnMut(u64) -> Go,
+    ) -> Option<Self> {
+        let mut hints = Self::new(range_blocks);
+        look_through(trace, limit, watch, |r| hints.see(r)).then_some(hints)
+    }
+
     /// The range of a block.
     #[inline]
     pub fn range_of(&self, block: u64) -> u64 {
@@ -99,9 +112,7 @@ mod tests {
     use super::*;
 
     fn of(blocks: impl Iterator<Item = u64>) -> Hints {
-        let mut hints = Hints::new(100);
-        blocks.for_each(|b| hints.see(Reference::read(b)));
-        hints
+        Hints::of(100, blocks.map(|b| Ok(Reference::read(b))), None, &mut |_| Go::On).expect("to the end")
     }
 
     fn patterns(hints: &Hints) -> Vec<Pattern> {

@@ -9,11 +9,12 @@ use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_plan::PlanFile;
 use super::sim_rows::{Columns, Values};
-use super::sim_trace::{Bar, block_bytes, check_memory, footprint, name_of, open};
+use super::sim_trace::{Bar, block_bytes, check_memory, first_pass, footprint, name_of, open};
 use crate::units::human_time;
 use serde::Serialize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use undercroft_sim::hierarchy::LevelCounts;
+use undercroft_sim::hierarchy::{Hints, LevelCounts};
 use undercroft_sim::latency::{LatencyReport, Times};
 use undercroft_sim::simulate::{HierarchyResult, Plan, Simulation, simulate};
 use undercroft_sim::{Go, SweepOptions};
@@ -58,7 +59,16 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         let Some(counted) = footprint(&args.trace, &args.sweep, stop)? else { return Err(Failure::Interrupted) };
         (known, total) = (Some(counted.blocks()), Some(counted.accesses));
     }
-    let plans = files.iter().map(|f| f.plan(block_bytes, known)).collect::<Result<Vec<_>, _>>()?;
+    let mut plans = files.iter().map(|f| f.plan(block_bytes, known)).collect::<Result<Vec<_>, _>>()?;
+    for (file, plan) in files.iter().zip(&mut plans) {
+        let Some(range_blocks) = file.range_blocks(block_bytes)? else { continue };
+        let said = ("what is told of ranges", "give a file, or levels that keep something else");
+        let learned = first_pass(&args.trace, &args.sweep, stop, said, &mut |trace, watch| {
+            Hints::of(range_blocks, trace, args.sweep.limit, watch)
+        })?;
+        let Some(hints) = learned else { return Err(Failure::Interrupted) };
+        plan.hints = Some(Arc::new(hints));
+    }
     check_memory(plans.iter().flat_map(|p| p.levels.iter().map(|l| l.blocks)))?;
     let options =
         SweepOptions { jobs: args.sweep.jobs.map(usize::from), warm_up: args.sweep.warm_up, limit: args.sweep.limit };
@@ -99,7 +109,11 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
 fn shown(plan: &Plan, result: HierarchyResult) -> Shown {
     let levels = result.names.into_iter().zip(result.counts).enumerate().map(|(i, (name, counts))| {
         let level = plan.levels.get(i);
-        let policy = level.map(|l| if l.linux.is_some() { "linux" } else { l.policy.name() });
+        let policy = level.map(|l| match l.linux {
+            Some(_) => "linux",
+            None if plan.hints.is_some() => "hinted",
+            None => l.policy.name(),
+        });
         ShownLevel { name, capacity_blocks: level.map(|l| l.blocks), policy, counts }
     });
     Shown { name: result.name, levels: levels.collect(), latency: result.latency }

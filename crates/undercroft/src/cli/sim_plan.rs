@@ -4,7 +4,7 @@
 //! line it stands in.
 
 use super::Failure;
-use crate::units::{Percent, Time};
+use crate::units::{Percent, Size, Time};
 use serde::Deserialize;
 use std::path::Path;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
@@ -20,6 +20,7 @@ const SEED: u64 = 1;
 #[serde(deny_unknown_fields)]
 struct PlanText {
     name: Option<String>,
+    hints: Option<Size>,
     level: Vec<LevelText>,
     disk: Option<DeviceText>,
     requests: Option<RequestsText>,
@@ -86,6 +87,7 @@ enum KeepsText {
     InferredAtReuse,
     InferredEarly,
     Scanned,
+    Hinted,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -161,6 +163,26 @@ impl PlanFile {
         self.text.level.iter().any(|l| l.size.size.needs_footprint())
     }
 
+    /// Blocks of a range, if levels keep what is told of ranges.
+    ///
+    /// # Errors
+    /// The levels and the size of ranges do not go together.
+    pub fn range_blocks(&self, block_bytes: u32) -> Result<Option<u64>, Failure> {
+        let hinted = self.text.level.iter().any(|l| matches!(l.keeps, KeepsText::Hinted));
+        match (hinted, self.text.hints) {
+            (false, None) => Ok(None),
+            (true, Some(range)) if range.0 >= u64::from(block_bytes) => Ok(Some(range.0 / u64::from(block_bytes))),
+            (true, Some(range)) => Err(Failure::Said(format!(
+                "{}: hints = \"{range}\" is less than a block; ranges have at least one",
+                self.name
+            ))),
+            _ => Err(Failure::Said(format!(
+                "{}: keeps = \"hinted\" and hints = \"1MiB\", the size of the ranges that are told of, go together",
+                self.name
+            ))),
+        }
+    }
+
     /// The plan, for blocks of `block_bytes` and a trace of `footprint` distinct ones, if that is known.
     ///
     /// # Errors
@@ -175,7 +197,7 @@ impl PlanFile {
             let blocks = l.size.size.blocks(block_bytes, footprint).map_err(|e| format!("level {}: {e}", l.name))?;
             levels.push(l.options(blocks)?);
         }
-        Ok(Plan { name: self.name.clone(), levels, timing: self.timing()? })
+        Ok(Plan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })
     }
 
     fn timing(&self) -> Result<Option<Timing>, String> {
@@ -217,6 +239,7 @@ impl LevelText {
             (KeepsText::Inferred, None) => Keeps::Inferred(ExclusiveMode::Auto),
             (KeepsText::InferredAtReuse, None) => Keeps::Inferred(ExclusiveMode::Capture),
             (KeepsText::InferredEarly, None) => Keeps::Inferred(ExclusiveMode::Delayed),
+            (KeepsText::Hinted, None) => Keeps::Hinted,
         };
         let writes = match self.writes {
             WritesText::Through => Writes::Through,
@@ -297,7 +320,20 @@ per_second = 500
         assert_eq!(timing.arrivals, Arrivals::Random(500.0));
         let times: Vec<_> = timing.devices.iter().map(|d| (d.read_ns, d.write_ns, d.channels)).collect();
         assert_eq!(times, [(1000, 1000, 4), (10_000, 20_000, 1), (80_000, 80_000, 1), (8_000_000, 8_000_000, 1)]);
-        undercroft_sim::hierarchy::Hierarchy::new(&plan.levels).expect("it goes together");
+        undercroft_sim::hierarchy::Hierarchy::new(&plan.levels, None).expect("it goes together");
+    }
+
+    #[test]
+    fn hints_and_levels_that_keep_by_them_go_together() {
+        let level = |keeps: &str| format!("[[level]]\nname = \"a\"\nsize = \"10%\"\nkeeps = \"{keeps}\"\n");
+        let ranges = |text: &str| PlanFile::parse(text, "file".into()).unwrap().range_blocks(4096);
+        assert_eq!(ranges(&level("passing")).ok(), Some(None));
+        assert_eq!(ranges(&format!("hints = \"1MiB\"\n{}", level("hinted"))).ok(), Some(Some(256)));
+        let wrong = [level("hinted"), format!("hints = \"1MiB\"\n{}", level("demoted"))];
+        for text in wrong.iter().chain([&format!("hints = \"1KiB\"\n{}", level("hinted"))]) {
+            let Err(Failure::Said(said)) = ranges(text) else { panic!("{text}") };
+            assert!(said.starts_with("file: ") && said.contains("hints"), "{said}");
+        }
     }
 
     #[test]

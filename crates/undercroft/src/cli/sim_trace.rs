@@ -81,7 +81,7 @@ pub fn name_of(path: &Path) -> String {
 ///
 /// # Errors
 /// Those of the reader.
-pub fn open(path: &Path) -> Result<impl Iterator<Item = Result<Reference, undercroft_trace::Error>>, Failure> {
+pub fn open(path: &Path) -> Result<impl Iterator<Item = Result<Reference, undercroft_trace::Error>> + use<>, Failure> {
     let reader = Reader::open(path).map_err(|e| Failure::Said(e.to_string()))?;
     Ok(reader.map(|a| a.map(Reference::from)))
 }
@@ -95,26 +95,46 @@ pub fn block_bytes(args: &SweepArgs) -> Result<u32, Failure> {
     bytes.ok_or_else(|| Failure::Said(format!("--block-size {} is not from 1B to 4GiB", args.block_size)))
 }
 
+/// A trace as caches take it.
+pub type References = Box<dyn Iterator<Item = Result<Reference, undercroft_trace::Error>>>;
+
+/// What is shown a trace before it is simulated: accesses, and whoever may end it.
+type FirstPass<'a, T> = &'a mut dyn FnMut(References, &mut dyn FnMut(u64) -> Go) -> Option<T>;
+
+/// Goes through a trace once to learn something; `None` if interrupted.
+///
+/// # Errors
+/// The trace cannot be opened, or cannot be read twice: `otherwise` says what to do then.
+pub fn first_pass<T>(
+    path: &Path,
+    args: &SweepArgs,
+    stop: &AtomicBool,
+    (what, otherwise): (&str, &str),
+    learn: FirstPass<'_, T>,
+) -> Result<Option<T>, Failure> {
+    // What is not there at all is told by whoever opens it.
+    if path.exists() && !path.is_file() {
+        return Err(Failure::Said(format!(
+            "{} can be read only once, so there is no first pass for {what}; {otherwise}",
+            path.display()
+        )));
+    }
+    let mut bar = Bar::new(format!("{what} of {}", name_of(path)), args.limit);
+    let learned = learn(Box::new(open(path)?), &mut |accesses| {
+        bar.at(accesses);
+        if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
+    });
+    bar.end();
+    Ok(learned)
+}
+
 /// Counts the distinct blocks of a trace; `None` if interrupted.
 ///
 /// # Errors
 /// The trace cannot be opened, or cannot be read twice.
 pub fn footprint(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Option<Footprint>, Failure> {
-    // What is not there at all is told by whoever opens it.
-    if path.exists() && !path.is_file() {
-        return Err(Failure::Said(format!(
-            "{} can be read only once, so its distinct blocks cannot be counted first; give them with --footprint, or \
-             give sizes in bytes or blocks",
-            path.display()
-        )));
-    }
-    let mut bar = Bar::new(format!("counting the blocks of {}", name_of(path)), args.limit);
-    let footprint = Footprint::of(open(path)?, args.limit, &mut |accesses| {
-        bar.at(accesses);
-        if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
-    });
-    bar.end();
-    Ok(footprint)
+    let said = ("the distinct blocks", "give them with --footprint, or give sizes in bytes or blocks");
+    first_pass(path, args, stop, said, &mut |trace, watch| Footprint::of(trace, args.limit, watch))
 }
 
 /// Runs a trace through every policy at every size; `None` if interrupted before there was anything to show.
