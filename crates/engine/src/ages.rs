@@ -29,6 +29,11 @@ impl Ages {
         Self { counts: [0; BUCKETS], width: oldest.div_ceil(BUCKETS as u32).max(1), total: 0 }
     }
 
+    /// How finely ages are told apart.
+    pub fn step(&self) -> u32 {
+        self.width
+    }
+
     /// A page was evicted at this age.
     pub fn add(&mut self, age: u32) {
         let Some(count) = self.counts.get_mut((age / self.width) as usize) else { return };

@@ -158,6 +158,8 @@ const YIELD_SAMPLE: u32 = 16;
 const AGES_EVERY: u64 = 256;
 /// Ages are told apart no finer than copies last where they have so much of the slots: one in so many.
 const ROOM_PART: u32 = 8;
+/// An eviction comes shortly before its copy if so small a part of the age was missing.
+const NEAR: f64 = 0.125;
 /// Part of the copies made again that may come too late.
 const LATE_PART: f64 = 0.03;
 /// How far one copy made again moves their age.
@@ -425,13 +427,18 @@ impl Exclusive {
         self.stats.captures_tried -= 1;
     }
 
-    /// A block was evicted and its content is gone: a copy made again came too late if it was in vain.
+    /// A block was evicted and its content is gone. A copy made again came too late if it was in vain; a first one, if the
+    /// page was evicted shortly before: ages drift, faster at times than it is looked at them.
     fn lost(&mut self, what: &Resident) {
-        if what.doubtful && what.class == Class::Kept {
-            // Copies made again must not crowd out first ones.
-            let least = f64::from(self.residency.pages() / KEPT_AGE_MIN_PART).max(AGE_MIN);
-            let age = &mut self.ages[Class::Kept as usize];
-            *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(least);
+        let (class, age) = (what.class as usize, &mut self.ages[what.class as usize]);
+        if what.class == Class::Kept {
+            if what.doubtful {
+                // Copies made again must not crowd out first ones.
+                let least = f64::from(self.residency.pages() / KEPT_AGE_MIN_PART).max(AGE_MIN);
+                *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(least);
+            }
+        } else if f64::from(what.age) < *age && f64::from(what.age) >= *age * (1.0 - NEAR) {
+            *age = (*age - f64::from(self.seen[class].step())).max(AGE_MIN);
         }
     }
 
