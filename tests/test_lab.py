@@ -269,6 +269,14 @@ def test_the_report_marks_what_was_not_reached(tmp_path):
     assert "Not explained yet" in report.full(results(tmp_path, ours=97).data, [], why=[])
 
 
+def test_what_perfect_does_not_reach_either_says_so(tmp_path):
+    s = results(tmp_path)
+    s.add("a", "undercroft-lru", record("inclusive, LRU", 75))
+    said = report.full(s.data, [])
+    assert "2x the best inclusive | 50.0 % | 30.0 % | **not reached**; perfect: 40.0 %" in said
+    assert "80 % of perfect exclusive | 32.0 % | 30.0 % | **not reached** |" in said
+
+
 def test_a_report_without_the_exclusive_arm_says_so(tmp_path):
     s = results(tmp_path)
     s.data["cells"]["a"]["arms"]["undercroft-auto"] = {"title": "exclusive", "explains": "", "absent": "no such key"}

@@ -142,9 +142,12 @@ def reached(cells):
     """The list of what was to be reached."""
     rows, counts = [], [0, 0, 0]
     for cell in cells.values():
+        perfect = derive.perfect(cell)
         for criterion, wanted, ours, ok in reach.verdicts(cell):
             counts[2 if ok is None else 0 if ok else 1] += 1
             verdict = "not judged" if ok is None else "reached" if ok else "**not reached**"
+            if ok is False and perfect is not None and perfect < wanted:
+                verdict += f"; perfect: {percent(perfect)}"
             rows.append([f"{cell['title']}, {guest_kind(cell)}", shown_n(cell), criterion, percent(wanted), percent(ours), verdict])
     lines = ["## What was to be reached", ""]
     if not rows:
