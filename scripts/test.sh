@@ -67,11 +67,12 @@ count "cargo clippy" $? 0 0 0
 step "build"
 if [ -n "${UNDERCROFT_LONG:-}" ]; then
     programs=target/release
-    scripts/cargo build --release --locked --workspace --exclude undercroft-fuzz
+    scripts/cargo build --release --locked --workspace --exclude undercroft-fuzz --lib --bins --example recording_rows
 else
     programs=target/debug
-    # With tests, whose crates ask others for features: without, our own would be built once more for them.
-    scripts/cargo build --locked --workspace --exclude undercroft-fuzz --all-targets
+    # With tests, whose crates ask others for features: without, our own would be built once more for them. Of the
+    # examples, which are measurements, the lints have seen all; one stands in tests.
+    scripts/cargo build --locked --workspace --exclude undercroft-fuzz --lib --bins --tests --example recording_rows
 fi
 count "cargo build" $? 0 0 0
 scripts/build-ranges.sh
@@ -80,8 +81,10 @@ export UNDERCROFT_PROGRAM=$PWD/$programs/undercroft UNDERCROFT_DRIVER_PROGRAM=$P
 [ $failed -eq 0 ] || finish
 
 step "unit, property and simulation tests"
-scripts/cargo test --workspace --exclude undercroft-fuzz --locked --no-fail-fast 2>&1 | tee "$logs/cargo.log"
+scripts/cargo test --workspace --exclude undercroft-fuzz --locked --no-fail-fast --lib --bins --tests 2>&1 | tee "$logs/cargo.log"
 status=${PIPESTATUS[0]}
+scripts/cargo test --workspace --exclude undercroft-fuzz --locked --no-fail-fast --doc 2>&1 | tee -a "$logs/cargo.log"
+status=$((status + PIPESTATUS[0]))
 if [ -n "${UNDERCROFT_LONG:-}" ]; then
     # The long traces, optimised. (What else is marked as ignored are measurements.)
     scripts/cargo test --release --locked -p undercroft-engine --test golden_long -- --ignored 2>&1 | tee -a "$logs/cargo.log"

@@ -10,7 +10,10 @@ const SEEDS: u64 = 60;
 const STEPS: u64 = 20_000;
 
 fn assert_found(bug: Bug) {
-    let found = (1..=SEEDS).find_map(|seed| Some((seed, finds(Plan { seed, steps: STEPS, bug: Some(bug) })?)));
+    // Only disks that share frames and go can show the last one: one seed in eight simulates clones.
+    let seed_of = |n: u64| if bug == Bug::HeirsKeepAll { 8 * n - 3 } else { n };
+    let found =
+        (1..=SEEDS).map(seed_of).find_map(|seed| Some((seed, finds(Plan { seed, steps: STEPS, bug: Some(bug) })?)));
     match found {
         Some((seed, what)) => println!("{bug:?}: seed {seed}, {}", what.lines().next().unwrap_or_default()),
         None => panic!("{bug:?} was found by none of {SEEDS} seeds"),
