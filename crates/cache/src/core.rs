@@ -245,10 +245,10 @@ impl<P: Plant> Core<P> {
             for _ in 0..self.arena.to_look_at() {
                 let Some(id) = self.arena.next_to_look_at() else { break };
                 let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-                let before = disk.resident;
-                // A block that goes need not set a frame free: others may hold it too.
+                let before = disk.index.len();
+                // A block that goes need not set a frame free: others may hold it too, or it has none yet.
                 disk.resize_step(self.arena.overdrawn(0), &mut self.arena);
-                went |= disk.resident < before;
+                went |= disk.index.len() < before;
             }
         }
     }

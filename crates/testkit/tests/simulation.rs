@@ -50,3 +50,17 @@ fn no_seed_finds_stale_lost_or_foreign_data() {
         total.assert_reached_everything();
     }
 }
+
+/// Seeds past those above that found a bug, each with what it was.
+#[test]
+fn seeds_that_found_bugs_find_them_no_more() {
+    for (seed, steps, what) in [
+        // A clone went; of what the other had to give up, the first was a slot whose frame was still to come, which passed for
+        // nothing: the rest stayed unpaid.
+        (1_001_389, 3_000, "a slot without a frame ends the giving up"),
+    ] {
+        if let Err(said) = run(Plan { seed, steps, bug: None }) {
+            panic!("{what}: {said}");
+        }
+    }
+}
