@@ -35,13 +35,14 @@ test,bench,demo  qemu-utils           qemu-img, qemu-io, qemu-nbd: images, real 
 test,bench,demo  qemu-system-x86      boots guests
 test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache of today; the strongest peer
 test,bench       nbdkit               an NBD server to compare with and to stand upstream
+test             python3-libnbd       NBD clients in the tests that do odd things
 test,bench       libnbd-bin           nbdcopy, nbdinfo: real NBD clients
 test,bench       fio                  reads back and verifies what it wrote
 test,demo        e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems
 test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
 demo             xz-utils             unpacks a kernel's source, which guests in the laboratory read
-bench,demo       python3-matplotlib   draws the plots
+test,bench,demo  python3-matplotlib   draws the plots
 bench-sim        python3              runs the comparison
 bench-sim        python3-pip          fetches libCacheSim's source
 bench-sim        cmake                builds libCacheSim, the simulator to compare with
