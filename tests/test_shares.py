@@ -463,3 +463,25 @@ def test_containers_by_ranges_of_one_disk_have_shares_of_their_own(two):
     put("shop", [])
     assert not [name for name in shares(two) if "[" in name]
     assert two.status()["disks"]
+
+
+def test_the_ceiling_holds_while_shares_move_between_workers(two):
+    """Each VM's disk has a worker of its own. Whoever grows waits for the memory that the other gives, until the kernel has it
+    back: at no moment do both have more than the store."""
+    two.call("set", "host", "--controller", "static")
+    loads = [start_driver("run", two.nbd(f"{name}:root"), "--seconds", "120", "--depth", "8") for name in ("web", "db")]
+    most = 0
+    try:
+        for turn in range(6):
+            two.call("set", "web", "--weight", "500" if turn % 2 else "20")
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                store = two.status()["store"]
+                used = store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"]
+                most = max(most, used)
+    finally:
+        for load in loads:
+            load.terminate()
+            load.wait()
+    assert most <= MEMORY, f"{(most - MEMORY) >> 10} KiB too much"
+    assert most > MEMORY * 3 // 4, "the store was in use"

@@ -132,8 +132,8 @@ impl fmt::Display for Size {
 /// The data path of one worker. `P` is [`Sound`] but in tests of the simulation.
 pub struct Core<P: Plant = Sound> {
     options: CoreOptions,
-    arena: Store,
-    disks: Vec<Option<Box<Disk<P>>>>,
+    pub(crate) arena: Store,
+    pub(crate) disks: Vec<Option<Box<Disk<P>>>>,
     content_key: ContentKey,
     /// Disks that have something to do once the replies are out; each at most once.
     spare: Vec<DiskId>,

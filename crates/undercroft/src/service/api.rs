@@ -156,6 +156,8 @@ impl Daemon for Service {
             disks.push(disk_status(&disk, p, &report));
         }
         let mut copying_ns = 0;
+        // No share moves from one worker to the next while they are asked.
+        let _steward = lock(&self.steward);
         for worker in &self.workers {
             let ask = |w: &mut crate::worker::Worker| (w.core().memory(), w.core().frames_used(), w.copying_ns());
             let Ok((memory, frames, ns)) = worker.call(ask) else { continue };

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use undercroft_host::FRAME_BYTES;
 
 /// Pause between two steps of giving memory back, for the workers to serve in.
-const PAUSE: Duration = Duration::from_millis(4);
+pub(super) const PAUSE: Duration = Duration::from_millis(4);
 /// When nothing has gone for this long, what is left is under I/O; the ticks take it when that has ended.
 const STUCK: Duration = Duration::from_secs(1);
 /// Frames of a step at least: what takes a worker well below a millisecond.
 const STEP_FRAMES_MIN: usize = 256;
 /// Frames of a step at most, whatever was promised: what takes a worker some milliseconds.
-const STEP_FRAMES_MAX: usize = 16_384;
+pub(super) const STEP_FRAMES_MAX: usize = 16_384;
 
 const FRAME: u64 = FRAME_BYTES as u64;
 
@@ -122,6 +122,20 @@ impl Service {
             }
         }
         before.saturating_sub(self.frames_bytes())
+    }
+
+    /// Waits until what disks have been told to give is with the kernel: workers know nothing of each other's memory, so nobody
+    /// is told before that he may have it.
+    pub(super) fn release_given(&self) {
+        if self.workers.len() > 1 {
+            self.give_back(Duration::ZERO);
+        }
+    }
+
+    /// Has each worker give back at most `frames` frames of what is over. Whether there is more.
+    pub(super) fn give_back_some(&self, frames: usize) -> bool {
+        let step = |w: &std::sync::Arc<crate::worker::WorkerHandle>| w.call(move |w| w.core().give_back(frames as u32));
+        self.workers.iter().map(|w| step(w).unwrap_or(0)).sum::<usize>() > 0
     }
 
     pub(super) fn set_most(&self, bytes: u64) -> Result<(), ControlError> {

@@ -300,36 +300,42 @@ impl Service {
         let now = self.plan();
         let disks = self.disks();
         let share_now = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
-        let mut wanted: Vec<(&Arc<ServedDisk>, &DiskPlan)> =
-            disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?))).collect();
-        wanted.sort_by_key(|(_, p)| p.share_bytes > share_now(&p.name));
-        for (disk, p) in wanted {
-            let (id, blocks) = (disk.id(), capacity_blocks(p));
-            let parted = p.clone();
-            let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
-            let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
-            let result = disk.host().worker.call(move |w| {
-                w.set_poll(id, poll_ns);
-                if w.core().policy(id) != Some(policy) {
-                    w.core().set_policy(id, policy);
-                }
-                w.core().set_hint(id, hint);
-                if parted.parts.is_empty() {
-                    return w.core().set_capacity(id, blocks).map_err(|e| e.to_string());
-                }
-                for now in w.core().part_stats(id) {
-                    if let Some(&(_, policy)) =
-                        policies.iter().find(|(n, kind)| *n == now.part.0 && *kind != now.policy)
-                    {
-                        w.core().set_part_policy(id, now.part, policy);
-                    }
-                }
-                let shares = shares::part_blocks(w.core(), id, &parted);
-                w.core().set_part_shares(id, &shares).map_err(|e| e.to_string())
-            });
-            if let Ok(Err(e)) = result {
-                tracing::error!(disk = p.name, "cannot change its share: {e}");
+        let wanted = disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?)));
+        let (growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| p.share_bytes > share_now(&p.name));
+        let given = others.iter().any(|(_, p)| p.share_bytes < share_now(&p.name));
+        others.iter().for_each(|(disk, p)| Self::change(plan, disk, p));
+        if given {
+            // Also for a disk that is not here yet.
+            self.release_given();
+        }
+        growing.iter().for_each(|(disk, p)| Self::change(plan, disk, p));
+    }
+
+    /// Makes a disk have the share, policies and polling of `plan`, where it is `p`.
+    fn change(plan: &ServePlan, disk: &ServedDisk, p: &DiskPlan) {
+        let (id, blocks) = (disk.id(), capacity_blocks(p));
+        let parted = p.clone();
+        let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
+        let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
+        let result = disk.host().worker.call(move |w| {
+            w.set_poll(id, poll_ns);
+            if w.core().policy(id) != Some(policy) {
+                w.core().set_policy(id, policy);
             }
+            w.core().set_hint(id, hint);
+            if parted.parts.is_empty() {
+                return w.core().set_capacity(id, blocks).map_err(|e| e.to_string());
+            }
+            for now in w.core().part_stats(id) {
+                if let Some(&(_, policy)) = policies.iter().find(|(n, kind)| *n == now.part.0 && *kind != now.policy) {
+                    w.core().set_part_policy(id, now.part, policy);
+                }
+            }
+            let shares = shares::part_blocks(w.core(), id, &parted);
+            w.core().set_part_shares(id, &shares).map_err(|e| e.to_string())
+        });
+        if let Ok(Err(e)) = result {
+            tracing::error!(disk = p.name, "cannot change its share: {e}");
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Owns the thread, its pace, and the way from what workers measure to what controllers see. Never decides who gets what:
 //! the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the store at
-//! any time: nobody grows before somebody else has given; fixed shares stay.
+//! any time: nobody grows before somebody else has given, and on another worker not before the kernel has it back; fixed
+//! shares stay.
 
+use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::{ServedDisk, Service, capacity_blocks, lock};
 use crate::config::plan::DiskPlan;
 use crate::config::{GoalPlan, Layout, ServePlan, UNIT_BYTES};
@@ -176,6 +178,7 @@ impl Service {
     /// Moves what is to be moved, by one step.
     fn move_shares(&self, steward: &mut Steward, mut plan: ServePlan) {
         let total = plan.store.memory_bytes / UNIT_BYTES;
+        let over = self.over_shares().div_ceil(UNIT_BYTES);
         let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
         let (mut moving, mut positions) = (Vec::new(), Vec::new());
         for (disk, held) in self.ask_disks(|w, id| held_bytes(w.core(), id)) {
@@ -190,7 +193,8 @@ impl Service {
             }
             moving.push((disk, at, first..positions.len()));
         }
-        steward.moving = Mover { blocks_per_tick: (total / STEP_PART).max(1) }.tick(total, &mut positions);
+        let mover = Mover { blocks_per_tick: (total / STEP_PART).max(1) };
+        steward.moving = mover.tick(total.saturating_sub(over), &mut positions);
         let (before, mut moved) = (plan.disks.clone(), Vec::new());
         for (disk, at, leaves) in moving {
             let shares: Vec<u64> = positions[leaves].iter().map(|p| p.limit * UNIT_BYTES).collect();
@@ -223,6 +227,21 @@ impl Service {
             }
         }
         self.adopt(plan);
+    }
+
+    /// Bytes that workers have beyond the shares of their disks, after a little time to give them back: what has been given is
+    /// for others when the kernel has it. A worker alone sees to its ceiling itself.
+    fn over_shares(&self) -> u64 {
+        if self.workers.len() < 2 {
+            return 0;
+        }
+        let over = || self.workers.iter().map(|w| w.call(|w| w.core().over_shares_bytes()).unwrap_or(0)).sum();
+        let (mut left, begun): (u64, _) = (over(), Instant::now());
+        while left > 0 && begun.elapsed() < STEP / 8 && self.give_back_some(STEP_FRAMES_MAX) {
+            std::thread::sleep(PAUSE);
+            left = over();
+        }
+        left
     }
 
     /// What the cores say of their disks: one call for each worker, however many disks it has.
