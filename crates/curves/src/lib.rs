@@ -38,7 +38,7 @@ pub use mini::Miniature;
 pub use paired::Paired;
 pub use partition::{Method, PartitionError, Tenant};
 pub use shards::{Sample, Shards};
-pub use size::{CacheSize, in_blocks};
+pub use size::in_blocks;
 pub use stack::StackDistances;
 pub use talus::{Talus, talus};
 pub use undercroft_engine::curve::{Curve, partitioned, shared};

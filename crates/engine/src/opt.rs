@@ -16,14 +16,115 @@ pub enum Admission {
     Bypass,
 }
 
+/// Accesses that a [`Future`] may have at most.
+pub const ACCESSES_MAX: usize = (u32::MAX - 2) as usize;
 /// No next access.
-const NEVER: u32 = u32::MAX;
+const NEVER: u32 = u32::MAX - 1;
+/// Not in the cache.
+const ABSENT: u32 = u32::MAX;
 
-/// The misses of OPT with `capacity` blocks over `blocks`, from cold. Takes 8 bytes an access and some 50 per distinct
-/// block.
+/// A trace that is known to its end: for each access, when its block is asked for again.
+///
+/// Takes 8 bytes an access; some 30 more per distinct block while it is made.
+#[derive(Clone, Debug)]
+pub struct Future {
+    /// The index of the next access to the same block, and the block's number among the distinct ones.
+    accesses: Vec<(u32, u32)>,
+    distinct: usize,
+}
+
+impl Future {
+    /// Of these accesses.
+    ///
+    /// # Panics
+    /// With more than [`ACCESSES_MAX`].
+    pub fn of(blocks: &[u64]) -> Self {
+        assert!(blocks.len() <= ACCESSES_MAX, "OPT is for fewer than 2^32 - 2 accesses");
+        let mut seen: HashMap<u64, (u32, u32)> = HashMap::new();
+        let mut accesses = vec![(NEVER, 0); blocks.len()];
+        for (i, &block) in blocks.iter().enumerate().rev() {
+            let new = seen.len() as u32;
+            let known = seen.entry(block).or_insert((NEVER, new));
+            accesses[i] = *known;
+            known.0 = i as u32;
+        }
+        Self { accesses, distinct: seen.len() }
+    }
+
+    /// Accesses.
+    pub fn len(&self) -> usize {
+        self.accesses.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.accesses.is_empty()
+    }
+}
+
+/// A cache that knows the future.
+#[derive(Debug)]
+pub struct Opt<'a> {
+    future: &'a Future,
+    capacity: u32,
+    admission: Admission,
+    /// The next access of each block that is cached.
+    cached: Vec<u32>,
+    /// By next access, the farthest on top; entries that no longer hold stay until they come up.
+    farthest: BinaryHeap<(u32, u32)>,
+    len: u32,
+    /// Accesses done.
+    at: usize,
+}
+
+impl<'a> Opt<'a> {
+    /// An empty cache of `capacity` blocks before the first access. Takes 4 bytes per distinct block and up to 40 per
+    /// block of the cache.
+    pub fn new(future: &'a Future, capacity: u32, admission: Admission) -> Self {
+        let cached = vec![ABSENT; future.distinct];
+        Self { future, capacity, admission, cached, farthest: BinaryHeap::new(), len: 0, at: 0 }
+    }
+}
+
+/// Whether each access is a hit, in order, to the end of the trace.
+impl Iterator for Opt<'_> {
+    type Item = bool;
+
+    fn next(&mut self) -> Option<bool> {
+        let &(next, id) = self.future.accesses.get(self.at)?;
+        self.at += 1;
+        if self.capacity == 0 {
+            return Some(false);
+        }
+        let Self { cached, farthest, .. } = self;
+        let hit = cached[id as usize] != ABSENT;
+        if !hit && self.len == self.capacity {
+            while farthest.peek().is_some_and(|&(at, id)| cached[id as usize] != at) {
+                farthest.pop();
+            }
+            let &(at, victim) = farthest.peek().expect("a full cache has blocks");
+            if self.admission == Admission::Bypass && next >= at {
+                return Some(false);
+            }
+            farthest.pop();
+            cached[victim as usize] = ABSENT;
+            self.len -= 1;
+        }
+        self.len += u32::from(!hit);
+        cached[id as usize] = next;
+        farthest.push((next, id));
+        // A heap of old entries is of no use.
+        if farthest.len() > 4 * self.capacity as usize + 64 {
+            farthest.retain(|&(at, id)| cached[id as usize] == at);
+        }
+        Some(hit)
+    }
+}
+
+/// The misses of OPT with `capacity` blocks over `blocks`, from cold.
 ///
 /// # Panics
-/// With 2^32 - 1 accesses or more.
+/// With more than [`ACCESSES_MAX`] accesses.
 ///
 /// ```
 /// use undercroft_engine::opt::{Admission, misses};
@@ -32,54 +133,8 @@ const NEVER: u32 = u32::MAX;
 /// assert_eq!(misses(&blocks, 2, Admission::Bypass), 4);
 /// ```
 pub fn misses(blocks: &[u64], capacity: u32, admission: Admission) -> u64 {
-    assert!(blocks.len() < NEVER as usize, "OPT is for fewer than 2^32 - 1 accesses");
-    if capacity == 0 {
-        return blocks.len() as u64;
-    }
-    let (next, ids, distinct) = next_accesses(blocks);
-    // the next access of each block that is cached
-    let mut cached = vec![None; distinct];
-    // by next access, the farthest on top; entries that no longer hold stay until they come up
-    let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
-    let (mut misses, mut len) = (0, 0);
-    for (&next, &id) in next.iter().zip(&ids) {
-        let hit = cached[id as usize].is_some();
-        misses += u64::from(!hit);
-        if !hit && len == capacity {
-            while farthest.peek().is_some_and(|&(at, id)| cached[id as usize] != Some(at)) {
-                farthest.pop();
-            }
-            let &(at, victim) = farthest.peek().expect("a full cache has blocks");
-            if admission == Admission::Bypass && next >= at {
-                continue;
-            }
-            farthest.pop();
-            cached[victim as usize] = None;
-            len -= 1;
-        }
-        len += u32::from(!hit);
-        cached[id as usize] = Some(next);
-        farthest.push((next, id));
-        // a heap of old entries is of no use
-        if farthest.len() > 4 * capacity as usize + 64 {
-            let holds: Vec<_> = farthest.drain().filter(|&(at, id)| cached[id as usize] == Some(at)).collect();
-            farthest = holds.into();
-        }
-    }
-    misses
-}
-
-/// For each access the index of the next one to the same block, and the block's number among the distinct ones.
-fn next_accesses(blocks: &[u64]) -> (Vec<u32>, Vec<u32>, usize) {
-    let mut seen: HashMap<u64, (u32, u32)> = HashMap::new();
-    let (mut next, mut ids) = (vec![NEVER; blocks.len()], vec![0; blocks.len()]);
-    for (i, &block) in blocks.iter().enumerate().rev() {
-        let new = seen.len() as u32;
-        let (later, id) = seen.entry(block).or_insert((NEVER, new));
-        (next[i], ids[i]) = (*later, *id);
-        *later = i as u32;
-    }
-    (next, ids, seen.len())
+    let future = Future::of(blocks);
+    Opt::new(&future, capacity, admission).filter(|hit| !hit).count() as u64
 }
 
 #[cfg(test)]

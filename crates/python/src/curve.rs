@@ -3,19 +3,21 @@
 //! Owns neither: undercroft-curves and the engine do. Invariant: a curve never changes.
 
 use crate::error::{of_trace, said};
+use crate::size::SizeArgument;
 use crate::source::Source;
 use crate::watch::Watch;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use undercroft_curves::{
-    Batch, CacheSize, CurveMethod, Estimate, EstimateOptions, Popularity, Requests, Window, WorkingSet, in_blocks,
-    partitioned, shared,
+    Batch, CurveMethod, Estimate, EstimateOptions, Popularity, Requests, Window, WorkingSet, in_blocks, partitioned,
+    shared,
 };
 use undercroft_engine::PolicyKind;
 use undercroft_engine::curve::Curve as Points;
 use undercroft_sim::Go;
 use undercroft_trace::Kind;
+use undercroft_units::CacheSize;
 
 /// Requests of a batch: some milliseconds of work.
 const BATCH: usize = 1 << 16;
@@ -119,30 +121,11 @@ impl Curve {
     }
 }
 
-/// A size as Python has it: blocks, or a text.
-#[derive(FromPyObject)]
-pub(crate) enum SizeArgument {
-    Blocks(u64),
-    Text(String),
-}
-
-impl SizeArgument {
-    fn read(&self) -> PyResult<CacheSize> {
-        match self {
-            SizeArgument::Blocks(0) => Err(said("0 blocks are no cache; give 1 or more")),
-            SizeArgument::Blocks(n) => Ok(CacheSize::Blocks(*n)),
-            SizeArgument::Text(text) => text.parse().map_err(said),
-        }
-    }
-}
-
 /// What sizes come to in blocks; parts are of `footprint`.
 #[pyfunction]
 pub(crate) fn blocks(sizes: Vec<SizeArgument>, block_bytes: u64, footprint: Option<u64>) -> PyResult<Vec<u64>> {
-    let one = |size: &SizeArgument| match (size.read()?, footprint) {
-        (CacheSize::Part(_), None) => Err(said("a part of the footprint needs the footprint; give blocks or bytes")),
-        (size, footprint) => Ok(size.blocks(block_bytes, footprint.unwrap_or(0))),
-    };
+    let unknown = || said("a share of the footprint needs the footprint; give blocks or bytes");
+    let one = |size: &SizeArgument| Ok(size.read()?.size.blocks(block_bytes, footprint).ok_or_else(unknown)?.max(1));
     sizes.iter().map(one).collect()
 }
 
@@ -204,7 +187,7 @@ pub(crate) fn estimate<'py>(
     let asked = Asked {
         method: method.parse().map_err(said)?,
         policy: PolicyKind::from_name(policy).map_err(said)?,
-        sizes: sizes.iter().map(SizeArgument::read).collect::<PyResult<_>>()?,
+        sizes: sizes.iter().map(|s| s.read().map(|s| s.size)).collect::<PyResult<_>>()?,
         block_bytes,
         of,
         options: EstimateOptions { rate, samples, seed },
@@ -288,7 +271,7 @@ fn read(source: &Source, watch: &mut Watch, mut each: impl FnMut(&Batch)) -> PyR
 }
 
 fn make(source: &Source, asked: &Asked, watch: &mut Watch) -> PyResult<Made> {
-    let in_parts = asked.sizes.iter().any(|s| matches!(s, CacheSize::Part(_)));
+    let in_parts = asked.sizes.iter().any(|s| s.needs_footprint());
     let simulated = asked.method.needs_sizes(asked.policy);
     let mut known = None;
     if simulated && in_parts {

@@ -10,12 +10,12 @@ mod curve;
 mod error;
 mod partition;
 mod simulate;
+mod size;
 mod source;
 mod watch;
 
 use pyo3::prelude::*;
-use undercroft_engine::PolicyKind;
-use undercroft_sim::Policies;
+use undercroft_sim::{Policies, Rule};
 use undercroft_trace::Format;
 use undercroft_units::Size;
 
@@ -23,7 +23,7 @@ use undercroft_units::Size;
 #[pyfunction]
 fn policies(list: &str) -> PyResult<Vec<&'static str>> {
     let policies: Policies = list.parse().map_err(error::said)?;
-    Ok(policies.0.into_iter().map(PolicyKind::name).collect())
+    Ok(policies.0.into_iter().map(Rule::name).collect())
 }
 
 /// The names of the formats that traces may have, each with what it is.

@@ -3,30 +3,15 @@
 //! Owns neither: undercroft-sim does both. The answer is JSON, the very document that `undercroft sim --json` prints.
 
 use crate::error::{of_simulation, said};
+use crate::size::SizeArgument;
 use crate::source::Source;
 use crate::watch::Watch;
 use pyo3::prelude::*;
 use std::time::Instant;
 use undercroft_engine::PolicyKind;
 use undercroft_sim::{
-    CacheSize, Footprint, Go, Grid, Policies, SimSize, SweepOptions, TraceRun, check_memory, sweep, without_repeats,
+    Footprint, Go, Grid, Policies, Rule, SweepOptions, TraceRun, check_memory, sweep, without_repeats,
 };
-
-/// A size as Python has it: blocks, or a text.
-#[derive(FromPyObject)]
-pub(crate) enum SizeArgument {
-    Blocks(u64),
-    Text(String),
-}
-
-impl SizeArgument {
-    fn read(&self) -> PyResult<SimSize> {
-        match self {
-            SizeArgument::Blocks(n) => Ok(SimSize { text: format!("{n}blocks"), size: CacheSize::Blocks(*n) }),
-            SizeArgument::Text(text) => text.parse().map_err(said),
-        }
-    }
-}
 
 /// The distinct blocks of a trace, up to `limit` accesses.
 #[pyfunction]
@@ -64,7 +49,7 @@ pub(crate) fn cells(
 ) -> PyResult<Vec<(String, u32)>> {
     let sizes = sizes.iter().map(SizeArgument::read).collect::<PyResult<Vec<_>>>()?;
     // the policy does not matter
-    let grid = Grid { policies: &[PolicyKind::Lru], sizes: &sizes, block_bytes };
+    let grid = Grid { policies: &[PolicyKind::Lru.into()], sizes: &sizes, block_bytes };
     let cells = grid.cells(footprint).map_err(|e| of_simulation(&e))?;
     Ok(sizes.into_iter().map(|s| s.text).zip(cells.into_iter().map(|c| c.blocks)).collect())
 }
@@ -87,7 +72,7 @@ pub(crate) fn simulate(
     jobs: Option<usize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(String, Option<PyErr>)> {
-    let mut kinds: Vec<PolicyKind> = vec![];
+    let mut kinds: Vec<Rule> = vec![];
     for list in &policies {
         kinds.extend(list.parse::<Policies>().map_err(said)?.0);
     }
@@ -97,7 +82,7 @@ pub(crate) fn simulate(
         return Err(said("jobs= is from 1 to 1024 threads"));
     }
     let grid = Grid { policies: &kinds, sizes: &sizes, block_bytes };
-    let options = SweepOptions { jobs, warm_up, limit };
+    let options = SweepOptions { jobs, warm_up, limit, memory_bytes: Some(memory_bytes) };
     let mut watch = Watch::new(progress);
     let run = py.detach(|| run(source, &grid, footprint, memory_bytes, &options, &mut watch));
     watch.done()?;

@@ -43,6 +43,15 @@ def test_every_policy_counts_as_on_the_command_line(undercroft, written):
     assert uc.simulate(written, "all", sizes, jobs=1).rows == result.rows
 
 
+def test_opt_counts_as_on_the_command_line_and_no_policy_misses_less(undercroft, written):
+    document = undercroft("sim", written, "--policy", "all,opt,opt-bypass", "--size", "10%")
+    result = uc.simulate(written, ["all", "opt", "opt-bypass"], "10%")
+    check(result, document)
+    least = result.miss_ratio("opt")
+    assert result.miss_ratio("opt-bypass") <= least
+    assert all(least <= result.miss_ratio(policy) for policy in uc.policies("all"))
+
+
 def test_warm_up_limit_footprint_and_block_size_are_those_of_the_command_line(undercroft, written):
     words = ["--warm-up", 5000, "--limit", 30_000, "--footprint", 2000, "--block-size", "64KiB"]
     document = undercroft("sim", written, "--policy", "lru,arc", "--size", "10%,16MiB", *words)

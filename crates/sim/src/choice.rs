@@ -2,14 +2,14 @@
 //!
 //! Owns the two notations, for the command line and for Python. Never acts. Invariant: a list names each policy once.
 
-use crate::size::CacheSize;
+use crate::rule::Rule;
 use std::str::FromStr;
 use undercroft_engine::PolicyKind;
-use undercroft_units::{Percent, Size};
+use undercroft_units::{CacheSize, UnitError};
 
-/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, or `all`.
+/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is without.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policies(pub Vec<PolicyKind>);
+pub struct Policies(pub Vec<Rule>);
 
 impl FromStr for Policies {
     type Err = String;
@@ -20,9 +20,9 @@ impl FromStr for Policies {
         let mut kinds = vec![];
         for word in text.split(',').map(str::trim) {
             match word {
-                "all" => kinds.extend(PolicyKind::every()),
-                "disk" => kinds.extend(PolicyKind::ALL),
-                _ => kinds.push(PolicyKind::from_name(word)?),
+                "all" => kinds.extend(PolicyKind::every().map(Rule::Policy)),
+                "disk" => kinds.extend(PolicyKind::ALL.map(Rule::Policy)),
+                _ => kinds.push(word.parse()?),
             }
         }
         Ok(Policies(without_repeats(kinds)))
@@ -45,23 +45,23 @@ impl FromStr for SimSize {
     /// A sentence that says what to write instead.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let blocks = text.strip_suffix("blocks").or_else(|| text.strip_suffix("block"));
-        let size = if text.ends_with('%') {
-            CacheSize::Share(text.parse::<Percent>().map_err(|e| e.to_string())?.value() / 100.0)
-        } else if let Some(blocks) = blocks {
-            let number = blocks.trim().parse();
-            CacheSize::Blocks(
-                number.map_err(|_| format!("\"{text}\" is not a number of blocks; write it like 1000blocks"))?,
-            )
-        } else {
-            CacheSize::Bytes(text.parse::<Size>().map_err(|e| format!("{e}, 10% or 1000blocks"))?.0)
-        };
+        let size = text.parse().map_err(|e: UnitError| e.to_string())?;
         Ok(SimSize { text: text.to_string(), size })
     }
 }
 
-/// The same policies, each where it stands first.
-pub fn without_repeats(kinds: impl IntoIterator<Item = PolicyKind>) -> Vec<PolicyKind> {
+/// These without OPT.
+///
+/// # Errors
+/// OPT is among them: a sentence that says where it can be had.
+pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<PolicyKind>, String> {
+    let one =
+        |rule: Rule| rule.policy().ok_or_else(|| format!("{rule} is for single caches on a trace; leave it out here"));
+    rules.into_iter().map(one).collect()
+}
+
+/// The same ones, each where it stands first.
+pub fn without_repeats<T: PartialEq>(kinds: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut once = vec![];
     for kind in kinds {
         if !once.contains(&kind) {
@@ -76,29 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_in_each_notation() {
-        let size = |text: &str| text.parse::<SimSize>().map(|s| s.size);
-        assert_eq!(size("1GiB"), Ok(CacheSize::Bytes(1 << 30)));
-        assert_eq!(size(" 10% "), Ok(CacheSize::Share(0.1)));
-        assert_eq!(size("0.1%"), Ok(CacheSize::Share(0.001)));
-        assert_eq!(size("1000blocks"), Ok(CacheSize::Blocks(1000)));
-        assert_eq!(size("1 block"), Ok(CacheSize::Blocks(1)));
-        for (bad, needle) in [
-            ("512M", "write 512MiB"),
-            ("0%", "write it like 5%"),
-            ("xblocks", "1000blocks"),
-            ("", "10% or 1000blocks"),
-            ("-1%", "%"),
-        ] {
-            let said = size(bad).expect_err(bad);
-            assert!(said.contains(needle), "{bad}: {said}");
-        }
-    }
-
-    #[test]
     fn policies_are_listed_once() {
         let list = |text: &str| text.parse::<Policies>().map(|p| p.0);
-        assert_eq!(list("lru, arc,LRU"), Ok(vec![PolicyKind::Lru, PolicyKind::Arc]));
+        assert_eq!(list("lru, arc,LRU,opt"), Ok(vec![PolicyKind::Lru.into(), PolicyKind::Arc.into(), Rule::OPT[0]]));
+        assert!(only_policies(list("lru,opt").expect("known")).expect_err("OPT").starts_with("opt is for"));
         assert_eq!(list("disk,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
         assert_eq!(list("all").map(|p| p.len()), Ok(PolicyKind::ALL.len() + PolicyKind::STUDIED.len()));
         assert!(list("lru,lur").expect_err("no such policy").contains("known are fifo, lru"));

@@ -5,9 +5,10 @@
 
 use crate::choice::SimSize;
 use crate::error::Error;
+use crate::rule::Rule;
+use crate::size::slots;
 use crate::sweep::{Cell, CellResult, Counts};
 use serde::Serialize;
-use undercroft_engine::PolicyKind;
 use undercroft_units::human_size;
 
 /// Bytes that a block of a simulated cache takes at most, with what policies remember of absent ones.
@@ -17,7 +18,7 @@ const BYTES_PER_BLOCK: u64 = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Grid<'a> {
     /// Every one of these,
-    pub policies: &'a [PolicyKind],
+    pub policies: &'a [Rule],
     /// at every one of these.
     pub sizes: &'a [SimSize],
     /// Bytes that a block of the trace stands for.
@@ -37,7 +38,7 @@ impl Grid<'_> {
     pub fn cells(&self, footprint: Option<u64>) -> Result<Vec<Cell>, Error> {
         let mut cells = vec![];
         for size in self.sizes {
-            let blocks = size.size.blocks(self.block_bytes, footprint);
+            let blocks = slots(size.size, self.block_bytes, footprint);
             let blocks = blocks.map_err(|e| Error::Options(format!("{}: {e}", size.text)))?;
             cells.extend(self.policies.iter().map(|&policy| Cell::new(policy, size.size, blocks)));
         }
@@ -48,7 +49,7 @@ impl Grid<'_> {
     pub fn rows(&self, results: &[CellResult]) -> Vec<CellRow> {
         let texts = self.sizes.iter().flat_map(|s| self.policies.iter().map(move |_| s.text.clone()));
         let row = |(r, size): (&CellResult, String)| CellRow {
-            policy: r.cell.policy,
+            rule: r.cell.rule,
             size,
             blocks: r.cell.blocks,
             counts: r.counts,
@@ -60,8 +61,8 @@ impl Grid<'_> {
 /// The results of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellRow {
-    /// Its policy.
-    pub policy: PolicyKind,
+    /// What decided in it.
+    pub rule: Rule,
     /// Its size as it was asked for.
     pub size: String,
     /// Its size.
@@ -122,7 +123,7 @@ impl TraceRun {
     /// The JSON of one trace.
     pub fn document(&self, block_bytes: u64) -> Document {
         let results = self.rows.iter().map(|r| ResultRow {
-            policy: r.policy.name(),
+            policy: r.rule.name(),
             size: r.size.clone(),
             capacity_blocks: r.blocks,
             accesses: r.counts.accesses(),
@@ -172,19 +173,20 @@ pub fn check_memory(blocks: impl IntoIterator<Item = u32>, there: u64) -> Result
 mod tests {
     use super::*;
     use crate::{Go, Reference, SweepOptions, sweep};
+    use undercroft_engine::PolicyKind;
 
     #[test]
     fn rows_are_those_of_their_cells() {
         let sizes = ["1%", "3blocks", "8KiB"].map(|s| s.parse::<SimSize>().expect("a size"));
-        let policies = [PolicyKind::Lru, PolicyKind::Fifo];
+        let policies = [PolicyKind::Lru, PolicyKind::Fifo].map(Rule::Policy);
         let grid = Grid { policies: &policies, sizes: &sizes, block_bytes: 4096 };
         assert!(grid.needs_footprint() && grid.cells(None).expect_err("a share").to_string().starts_with("1%: "));
         let cells = grid.cells(Some(400)).expect("cells");
         let trace = (0..1000).map(|i| Ok(Reference::read(i % 4)));
         let swept = sweep(trace, cells, &SweepOptions::default(), &mut |_| Go::On).expect("it runs");
         let rows = grid.rows(&swept.results);
-        let said: Vec<_> = rows.iter().map(|r| (r.policy, r.size.as_str(), r.blocks)).collect();
-        let (lru, fifo) = (PolicyKind::Lru, PolicyKind::Fifo);
+        let said: Vec<_> = rows.iter().map(|r| (r.rule, r.size.as_str(), r.blocks)).collect();
+        let [lru, fifo] = policies;
         let wanted = [
             (lru, "1%", 4),
             (fifo, "1%", 4),

@@ -8,7 +8,8 @@
 //!
 //! ```
 //! use undercroft_engine::PolicyKind;
-//! use undercroft_sim::{CacheSize, Cell, Go, Reference, SweepOptions, sweep};
+//! use undercroft_sim::{Cell, Go, Reference, SweepOptions, sweep};
+//! use undercroft_units::CacheSize;
 //! let trace = (0..1000).map(|i| Ok(Reference::read(i % 10)));
 //! let cells = [5, 10].map(|blocks| Cell::new(PolicyKind::Lru, CacheSize::Blocks(blocks), blocks as u32));
 //! let done = sweep(trace, cells.to_vec(), &SweepOptions::default(), &mut |_| Go::On)?;
@@ -21,6 +22,7 @@ mod batch;
 mod choice;
 pub mod daemon;
 mod error;
+mod future;
 mod grid;
 pub mod guest;
 pub mod guest_policy;
@@ -28,14 +30,16 @@ pub mod hierarchy;
 pub mod host;
 pub mod latency;
 mod reference;
+mod rule;
 pub mod simulate;
 mod size;
 mod sweep;
 pub mod tenants;
 
-pub use choice::{Policies, SimSize, without_repeats};
+pub use choice::{Policies, SimSize, only_policies, without_repeats};
 pub use error::Error;
 pub use grid::{CellRow, Document, Grid, TraceRun, check_memory};
 pub use reference::{Footprint, Reference};
-pub use size::{CacheSize, SLOTS_MAX};
+pub use rule::Rule;
+pub use size::{SLOTS_MAX, slots};
 pub use sweep::{Cell, CellResult, Counts, Go, Sweep, SweepOptions, sweep};

@@ -172,7 +172,7 @@ mod tests {
 
     fn run(jobs: usize, warm_up: u64) -> Vec<(Vec<LevelCounts>, Option<LatencyReport>)> {
         let trace = Zipf::new(3000, 0.8, 9).take(70_000).map(|block| Ok(Reference::read(block)));
-        let options = SweepOptions { jobs: Some(jobs), warm_up, limit: None };
+        let options = SweepOptions { jobs: Some(jobs), warm_up, ..SweepOptions::default() };
         let done = simulate(trace, &plans(), &options, &mut |_| Go::On).expect("it runs");
         assert_eq!(done.accesses, 70_000);
         done.results.into_iter().map(|r| (r.counts, r.latency)).collect()

@@ -6,16 +6,19 @@
 
 use crate::batch::{Ended, Take, drive};
 use crate::error::Error;
+use crate::future::{Past, accesses_max, too_long};
 use crate::reference::Reference;
-use crate::size::{CacheSize, SLOTS_MAX};
+use crate::rule::Rule;
+use crate::size::SLOTS_MAX;
 use serde::Serialize;
-use undercroft_engine::{PolicyKind, Replay};
+use undercroft_engine::Replay;
+use undercroft_units::CacheSize;
 
 /// One cache to simulate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// Its policy.
-    pub policy: PolicyKind,
+    /// What decides in it.
+    pub rule: Rule,
     /// Its size as it was asked for.
     pub size: CacheSize,
     /// Its size.
@@ -24,8 +27,8 @@ pub struct Cell {
 
 impl Cell {
     /// A cache of `blocks` blocks, which is what `size` comes to.
-    pub fn new(policy: PolicyKind, size: CacheSize, blocks: u32) -> Self {
-        Self { policy, size, blocks }
+    pub fn new(rule: impl Into<Rule>, size: CacheSize, blocks: u32) -> Self {
+        Self { rule: rule.into(), size, blocks }
     }
 }
 
@@ -58,7 +61,14 @@ impl Counts {
         self.misses() as f64 / self.accesses().max(1) as f64
     }
 
-    fn count_run(&mut self, write: bool, accesses: u64, misses: u64) {
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.reads += other.reads;
+        self.read_misses += other.read_misses;
+        self.writes += other.writes;
+        self.write_misses += other.write_misses;
+    }
+
+    pub(crate) fn count_run(&mut self, write: bool, accesses: u64, misses: u64) {
         let (all, missed) = match write {
             true => (&mut self.writes, &mut self.write_misses),
             false => (&mut self.reads, &mut self.read_misses),
@@ -86,6 +96,8 @@ pub struct SweepOptions {
     pub warm_up: u64,
     /// Accesses after which the trace ends, warm-up included; all if not given.
     pub limit: Option<u64>,
+    /// Bytes of memory that there are: OPT, which keeps the trace, is refused what is too long for them.
+    pub memory_bytes: Option<u64>,
 }
 
 /// What became of one cell.
@@ -110,47 +122,55 @@ pub struct Sweep {
     pub broken: Option<Error>,
 }
 
-struct Running {
-    cell: Cell,
+struct Running<'a> {
     cache: Replay,
-    counts: Counts,
+    result: &'a mut CellResult,
     /// Blocks of accesses of one kind that follow each other.
     run: Vec<u64>,
 }
 
-impl Running {
-    fn new(cell: Cell) -> Self {
-        let cache = Replay::new(cell.policy, cell.blocks);
-        Self { cell, cache, counts: Counts::default(), run: Vec::new() }
-    }
-
+impl Running<'_> {
     fn run(&mut self, batch: &[Reference]) {
-        let Self { cache, counts, run, .. } = self;
+        let Self { cache, result, run } = self;
         for same in batch.chunk_by(|a, b| a.write == b.write) {
             run.clear();
             run.extend(same.iter().map(|r| r.block));
-            counts.count_run(same[0].write, run.len() as u64, cache.feed(run));
+            result.counts.count_run(same[0].write, run.len() as u64, cache.feed(run));
         }
     }
 }
 
-impl Take for Running {
+/// Who takes part in the pass over the trace.
+enum Taker<'a> {
+    Cache(Box<Running<'a>>),
+    /// For OPT, which runs afterwards.
+    Past(Past),
+}
+
+impl Take for Taker<'_> {
     fn take(&mut self, batch: &[Reference], cold: usize) {
-        if cold > 0 {
-            let before = self.counts;
-            self.run(&batch[..cold]);
-            self.counts = before;
+        match self {
+            Taker::Past(past) => past.take(batch, cold),
+            Taker::Cache(cache) => {
+                if cold > 0 {
+                    let before = cache.result.counts;
+                    cache.run(&batch[..cold]);
+                    cache.result.counts = before;
+                }
+                cache.run(&batch[cold..]);
+            }
         }
-        self.run(&batch[cold..]);
     }
 }
 
 /// Runs a trace through every cell. `watch` is told how many accesses have been read, after each batch, and may end it.
 ///
-/// The caller's thread reads the next batch while caches take the one before, and caches run beside each other.
+/// The caller's thread reads the next batch while caches take the one before, and caches run beside each other. With OPT
+/// among the cells, the trace is kept, and a second pass over it follows, which `watch` is told from 0 again.
 ///
 /// # Errors
-/// A cell that is too large, or threads that cannot be had. A trace that breaks off is told in [`Sweep::broken`].
+/// A cell that is too large, a trace that is too long for OPT, or threads that cannot be had. A trace that breaks off is
+/// told in [`Sweep::broken`].
 pub fn sweep(
     trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
     cells: Vec<Cell>,
@@ -160,9 +180,35 @@ pub fn sweep(
     if let Some(cell) = cells.iter().find(|c| c.blocks > SLOTS_MAX) {
         return Err(Error::TooLarge { blocks: cell.blocks.into(), max: SLOTS_MAX });
     }
-    let mut running: Vec<Running> = cells.into_iter().map(Running::new).collect();
-    let Ended { accesses, stopped, broken } = drive(trace, &mut running, options, watch)?;
-    let results = running.into_iter().map(|r| CellResult { cell: r.cell, counts: r.counts }).collect();
+    let mut results: Vec<CellResult> =
+        cells.into_iter().map(|cell| CellResult { cell, counts: Counts::default() }).collect();
+    let (mut takers, mut knowing) = (vec![], vec![]);
+    for result in &mut results {
+        match result.cell.rule {
+            Rule::Opt(admission) => knowing.push((admission, result)),
+            Rule::Policy(kind) => {
+                let cache = Replay::new(kind, result.cell.blocks);
+                takers.push(Taker::Cache(Box::new(Running { cache, result, run: Vec::new() })));
+            }
+        }
+    }
+    let keep = !knowing.is_empty();
+    if keep {
+        takers.push(Taker::Past(Past::default()));
+    }
+    let most = if keep { accesses_max(options) } else { u64::MAX };
+    let Ended { accesses, mut stopped, broken } = drive(trace, &mut takers, options, &mut |accesses| {
+        if accesses > most { Go::Stop } else { watch(accesses) }
+    })?;
+    if accesses > most {
+        return Err(too_long(options));
+    }
+    if let Some(Taker::Past(past)) = takers.pop() {
+        // Of a trace that was left early, all that has been read.
+        let mut look = |accesses| if stopped { Go::On } else { watch(accesses) };
+        let whole = past.run(&mut knowing, options, &mut look)?;
+        stopped |= !whole;
+    }
     Ok(Sweep { results, accesses, stopped, broken })
 }
 
@@ -171,6 +217,7 @@ mod tests {
     use super::*;
     use crate::batch::BATCH;
     use proptest::prelude::*;
+    use undercroft_engine::PolicyKind;
     use undercroft_engine::{Access, Index, Outcome};
     use undercroft_trace::synth::Zipf;
 
@@ -205,7 +252,7 @@ mod tests {
         for r in &one.results {
             assert_eq!(r.counts.accesses(), trace.len() as u64);
             assert_eq!(r.counts.writes, trace.len().div_ceil(5) as u64);
-            let mut index = Index::new(r.cell.policy, r.cell.blocks);
+            let mut index = Index::new(r.cell.rule.policy().expect("a policy"), r.cell.blocks);
             let missed = |t: &&Reference| !matches!(index.access(t.block, Access::Read, |_| true), Outcome::Hit(_));
             assert_eq!(r.counts.misses(), trace.iter().filter(missed).count() as u64, "{:?}", r.cell);
         }
@@ -254,13 +301,13 @@ mod tests {
         #[test]
         fn warm_up_and_limit_cut_where_they_say(warm_up in 0u64..3000, limit in 0u64..3000) {
             let trace = trace(2000);
-            let options = SweepOptions { warm_up, limit: Some(limit), jobs: Some(1) };
+            let options = SweepOptions { warm_up, limit: Some(limit), jobs: Some(1), ..SweepOptions::default() };
             let done = swept(&trace, &options);
             let end = limit.min(2000) as usize;
             prop_assert_eq!(done.accesses, end as u64);
             let cold = (warm_up as usize).min(end);
             for r in &done.results {
-                let mut index = Index::new(r.cell.policy, r.cell.blocks);
+                let mut index = Index::new(r.cell.rule.policy().expect("a policy"), r.cell.blocks);
                 let mut missed = |t: &Reference| !matches!(index.access(t.block, Access::Read, |_| true), Outcome::Hit(_));
                 trace[..cold].iter().for_each(|t| { missed(t); });
                 let misses = trace[cold..end].iter().filter(|t| missed(t)).count() as u64;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use undercroft_engine::PolicyKind;
-use undercroft_sim::{CacheSize, Cell, Footprint, Go, Reference, SweepOptions, sweep};
+use undercroft_sim::{Cell, Footprint, Go, Reference, SweepOptions, sweep};
 use undercroft_trace::Reader;
+use undercroft_units::CacheSize;
 
 /// Policies whose counts two independent implementations agree on.
 const CONFIRMED: [PolicyKind; 5] =
@@ -48,7 +49,7 @@ fn one_pass_gives_every_count_of_the_reference() {
         let done = sweep(open(&shared, trace), cells, &SweepOptions::default(), &mut |_| Go::On).expect("it runs");
         assert!(done.broken.is_none());
         for (result, (cell, misses)) in done.results.iter().zip(rows) {
-            assert_eq!(result.counts.misses(), misses, "{trace} {} {}", cell.policy, cell.blocks);
+            assert_eq!(result.counts.misses(), misses, "{trace} {} {}", cell.rule, cell.blocks);
         }
     }
 }

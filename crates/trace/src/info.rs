@@ -21,7 +21,7 @@ pub struct Info {
     pub block_bytes: Option<u32>,
     /// Of the whole trace.
     #[serde(flatten)]
-    pub all: Sums,
+    pub all: Counts,
     /// Distinct blocks.
     pub footprint_blocks: u64,
     /// The same in bytes; `null` where a block has no size.
@@ -40,36 +40,6 @@ pub struct Info {
     pub tenants: Vec<Tenant>,
 }
 
-/// Counts of requests.
-#[derive(Debug, Serialize)]
-pub struct Sums {
-    /// Records.
-    pub requests: u64,
-    /// Accesses to blocks that they are made of.
-    pub accesses: u64,
-    /// Requests that read.
-    pub reads: u64,
-    /// Requests that write.
-    pub writes: u64,
-    /// Bytes that requests move, or sizes of objects.
-    pub bytes: u64,
-    /// Of those, written.
-    pub bytes_written: u64,
-}
-
-impl From<&Counts> for Sums {
-    fn from(c: &Counts) -> Self {
-        Sums {
-            requests: c.requests,
-            accesses: c.accesses,
-            reads: c.reads,
-            writes: c.writes,
-            bytes: c.bytes,
-            bytes_written: c.bytes_written,
-        }
-    }
-}
-
 /// One tenant's part.
 #[derive(Debug, Serialize)]
 pub struct Tenant {
@@ -77,7 +47,7 @@ pub struct Tenant {
     pub name: String,
     /// Of the whole trace.
     #[serde(flatten)]
-    pub all: Sums,
+    pub all: Counts,
     /// `null` if only the footprint of all together is known, as an estimate.
     pub footprint_blocks: Option<u64>,
 }
@@ -99,7 +69,7 @@ impl Info {
         let (names, none) = (tenants.names(), Counts::default());
         let tenants = names.iter().zip(summary.tenants.iter().chain(std::iter::repeat(&none))).map(|(n, c)| Tenant {
             name: n.clone(),
-            all: c.into(),
+            all: *c,
             footprint_blocks: footprint_exact.then_some(c.blocks),
         });
         Info {
@@ -107,7 +77,7 @@ impl Info {
             format,
             unit: if blocks.unit == Unit::Keys { "keys" } else { "bytes" },
             block_bytes,
-            all: (&summary.all).into(),
+            all: summary.all,
             footprint_blocks,
             footprint_bytes: block_bytes.map(|b| footprint_blocks.saturating_mul(u64::from(b))),
             footprint_exact,

@@ -6,6 +6,7 @@
 use crate::access::{Access, Kind, Request};
 use crate::blocks::Blocks;
 use crate::hashed::{NumberSet, mixed};
+use serde::Serialize;
 
 /// Distinct blocks that are counted one by one; they take up to 300 MB.
 pub const EXACT_MAX: usize = 1 << 24;
@@ -13,7 +14,7 @@ pub const EXACT_MAX: usize = 1 << 24;
 const REGISTER_BITS: u32 = 14;
 
 /// Counts of some of a trace's requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Records.
     pub requests: u64,
@@ -27,7 +28,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Of those, written.
     pub bytes_written: u64,
-    /// Distinct blocks first seen in these requests; 0 once the number of all is an estimate.
+    /// Distinct blocks first seen in these requests; 0 once the number of all is an estimate. (Programs read of a footprint.)
+    #[serde(skip)]
     pub blocks: u64,
 }
 

@@ -78,6 +78,23 @@ fn a_loop_is_counted_at_every_size_in_every_form() {
 }
 
 #[test]
+fn opt_stands_beside_policies_and_nowhere_else() {
+    let dir = place();
+    let dir = dir.path();
+    let json = run(dir, &["sim", "loop.lis", "--policy", "lru,opt,opt-bypass", "--size", "5blocks", "--json"], 0).0;
+    // Of ten blocks in turn, five that stay hit in each round but the first. A cache that must take every block has four
+    // that stay for nine accesses, then others.
+    let expected = [("lru", 5, 1000), ("opt", 5, 560), ("opt-bypass", 5, 505)];
+    assert_eq!(results(&serde_json::from_str(&json).unwrap()), expected.map(|(p, n, m)| (p.to_string(), n, m)));
+    let (table, _) =
+        run(dir, &["compare", "loop.lis", "--policies", "opt", "--sizes", "5blocks", "--baseline", "opt-bypass"], 0);
+    assert!(table.lines().any(|l| l.split_whitespace().eq(["opt", "0.5600", "+10.9%"])), "{table}");
+    let (_, refused) =
+        run(dir, &["sim", "loop.lis", "--beside", "loop.lis", "--policy", "opt", "--size", "5blocks"], 1);
+    assert!(refused.contains("opt is for single caches on a trace; leave it out here"), "{refused}");
+}
+
+#[test]
 fn threads_change_nothing() {
     let dir = place();
     let of = |jobs: &str| {

@@ -5,6 +5,10 @@
 //! to the same value.
 #![forbid(unsafe_code)]
 
+mod cache_size;
+
+pub use cache_size::CacheSize;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;

@@ -61,7 +61,8 @@ class SimulationResult:
 
 
 def policies(list: str = "all") -> list[str]:
-    """The names of the engine's policies: ``all``, ``disk`` for those that a disk of the daemon may have."""
+    """The names in a list: ``all`` for the engine's policies, ``disk`` for those that a disk of the daemon may have. Beside
+    them, traces may be put through ``opt`` and ``opt-bypass``, the fewest misses that there can be."""
     return _undercroft.policies(list)
 
 

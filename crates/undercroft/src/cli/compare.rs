@@ -11,8 +11,7 @@ use super::sim_args::CompareArgs;
 use super::sim_trace::{interrupt, name_of, run_trace};
 use serde::Serialize;
 use std::sync::atomic::Ordering;
-use undercroft_engine::PolicyKind;
-use undercroft_sim::{CellRow, Document, TraceRun, without_repeats};
+use undercroft_sim::{CellRow, Document, Rule, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -68,7 +67,7 @@ struct Comparison {
     traces: Vec<Document>,
 }
 
-fn show(args: &CompareArgs, policies: &[PolicyKind], runs: &[TraceRun], out: &mut Out) -> Result<(), Failure> {
+fn show(args: &CompareArgs, policies: &[Rule], runs: &[TraceRun], out: &mut Out) -> Result<(), Failure> {
     let block_bytes = args.sweep.block_size.0;
     if args.sweep.json {
         let traces = runs.iter().map(|r| r.document(block_bytes)).collect();
@@ -92,7 +91,7 @@ fn show(args: &CompareArgs, policies: &[PolicyKind], runs: &[TraceRun], out: &mu
 
 /// A row for each policy, best first at the last size; two columns for each size: the miss ratio, and how many more or
 /// fewer misses than the baseline.
-fn table(policies: &[PolicyKind], run: &TraceRun) -> String {
+fn table(policies: &[Rule], run: &TraceRun) -> String {
     let sizes: Vec<&[CellRow]> = run.rows.chunks(policies.len()).collect();
     let mut header = vec!["POLICY".to_string()];
     for rows in &sizes {
@@ -122,7 +121,7 @@ fn relative(misses: u64, baseline: u64) -> String {
     }
 }
 
-fn panels(policies: &[PolicyKind], runs: &[TraceRun]) -> Vec<Panel> {
+fn panels(policies: &[Rule], runs: &[TraceRun]) -> Vec<Panel> {
     let panel = |run: &TraceRun| Panel {
         title: run.name.clone(),
         series: policies
@@ -131,7 +130,7 @@ fn panels(policies: &[PolicyKind], runs: &[TraceRun]) -> Vec<Panel> {
                 let mut points: Vec<(u64, f64)> = run
                     .rows
                     .iter()
-                    .filter(|r| r.policy == policy)
+                    .filter(|r| r.rule == policy)
                     .map(|r| (r.blocks.into(), r.counts.miss_ratio()))
                     .collect();
                 points.sort_by_key(|p| p.0);
@@ -145,17 +144,18 @@ fn panels(policies: &[PolicyKind], runs: &[TraceRun]) -> Vec<Panel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use undercroft_engine::PolicyKind;
     use undercroft_sim::Counts;
 
     #[test]
     fn a_table_holds_policies_against_the_baseline_and_puts_the_best_first() {
-        let row = |policy, size: &str, blocks, misses| CellRow {
-            policy,
+        let row = |rule, size: &str, blocks, misses| CellRow {
+            rule,
             size: size.into(),
             blocks,
             counts: Counts { reads: 1000, read_misses: misses, ..Counts::default() },
         };
-        let policies = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Arc];
+        let policies = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Arc].map(Rule::Policy);
         let misses = [("1%", 1, [500, 550, 500]), ("10%", 10, [200, 250, 150])];
         let rows = misses.iter().flat_map(|&(size, blocks, m)| {
             policies.iter().zip(m).map(move |(&p, misses)| row(p, size, blocks, misses))

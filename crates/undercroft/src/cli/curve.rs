@@ -10,7 +10,7 @@ use super::curve_report::{CurveReport, PointReport, Report, TraceReport, WindowR
 use super::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::Path;
-use undercroft_curves::{CacheSize, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
+use undercroft_curves::{CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_engine::PolicyKind;
 
 /// Runs it.
@@ -77,7 +77,7 @@ fn check(args: &CurveArgs) -> Result<(), Failure> {
 /// Everything of one trace; in words what is wrong with it.
 fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<TraceReport, String> {
     let block_bytes = args.trace.block_size.0;
-    let in_parts = args.sizes.iter().any(|s| matches!(s, CacheSize::Part(_)));
+    let in_parts = args.sizes.iter().any(|s| s.needs_footprint());
     let simulated = args.policy.iter().any(|&p| args.method.needs_sizes(p));
     let mut known = None;
     if simulated && in_parts {

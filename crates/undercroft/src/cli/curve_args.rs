@@ -2,11 +2,11 @@
 //!
 //! Owns words. Never acts.
 
-use crate::units::{Percent, Size};
+use crate::units::{CacheSize, Percent, Size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
-use undercroft_curves::{CacheSize, CurveMethod, EstimateOptions, Requests, Window, partition};
+use undercroft_curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_engine::PolicyKind;
 use undercroft_trace::Format;
 

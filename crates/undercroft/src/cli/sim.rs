@@ -11,11 +11,11 @@ use super::sim_hierarchy;
 use super::sim_rows::{Columns, Values};
 use super::sim_tenants;
 use super::sim_trace::{interrupt, run_trace};
-use crate::units::human_size;
+use crate::units::{CacheSize, human_size};
 use comfy_table::{CellAlignment, Table, presets};
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
-use undercroft_sim::{CacheSize, CellRow, SimSize, TraceRun, without_repeats};
+use undercroft_sim::{CellRow, SimSize, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -37,7 +37,7 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let mut policies = without_repeats(args.policy.iter().flat_map(|p| p.0.iter().copied()));
     if policies.is_empty() {
-        policies = vec![PolicyKind::Lru, PolicyKind::S3Fifo];
+        policies = vec![PolicyKind::Lru.into(), PolicyKind::S3Fifo.into()];
     }
     let tenth = || vec![SimSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
     let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
@@ -70,7 +70,7 @@ pub fn columns(runs: &[TraceRun], block_bytes: u64) -> Columns {
     let count = |f: &dyn Fn(&CellRow) -> u64| Values::Count(rows().map(|(_, row)| f(row)).collect());
     Columns::default()
         .with("trace", text(&|run, _| run.name.clone()))
-        .with("policy", text(&|_, row| row.policy.name().into()))
+        .with("policy", text(&|_, row| row.rule.name().into()))
         .with("size", text(&|_, row| row.size.clone()))
         .with("capacity_blocks", count(&|row| row.blocks.into()))
         .with("block_bytes", count(&|_| block_bytes))
@@ -109,7 +109,7 @@ fn table(run: &TraceRun, block_bytes: u64) -> String {
     let mut t = plain(&header, 1);
     for r in &run.rows {
         t.add_row([
-            r.policy.name().to_string(),
+            r.rule.name().to_string(),
             r.size.clone(),
             r.blocks.to_string(),
             human_size(u64::from(r.blocks).saturating_mul(block_bytes)),

@@ -6,9 +6,8 @@ use crate::units::Size;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
-use undercroft_engine::PolicyKind;
 use undercroft_sim::tenants::Arm;
-use undercroft_sim::{Policies, SimSize};
+use undercroft_sim::{Policies, Rule, SimSize};
 
 /// What simulates a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -79,6 +78,9 @@ Examples:
   Two policies, at two sizes:
     undercroft sim web.parquet --policy lru,s3-fifo --size 1GiB,10%
 
+  How far they are from the fewest misses there can be (keeps the trace in memory, 48 bytes an access):
+    undercroft sim web.vscsi --policy lru,s3-fifo,opt,opt-bypass --size 10%
+
   Every policy there is, for a program:
     undercroft sim web.vscsi --policy all --size 1%,10% --json | jq -r '.results[] | [.policy, .miss_ratio] | @tsv'
 
@@ -101,7 +103,7 @@ Examples:
     name = \"host\"
     size = \"5%\"
     policy = \"s3-fifo\"
-    keeps = \"inferred\"           # passing, demoted, captured, inferred, scanned
+    keeps = \"inferred\"           # passing, demoted, captured, inferred, scanned, hinted
     read = \"10us\"
     [[level]]
     name = \"ssd\"
@@ -129,8 +131,8 @@ pub struct SimArgs {
     /// The trace
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub trace: PathBuf,
-    /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too [default:
-    /// lru,s3-fifo; with --engine core, as recorded]
+    /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too; `opt` and
+    /// `opt-bypass` for the fewest misses there can be [default: lru,s3-fifo; with --engine core, as recorded]
     #[arg(long, visible_alias = "policies", short, value_name = "LIST")]
     pub policy: Vec<Policies>,
     /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as recorded]
@@ -190,7 +192,8 @@ pub struct CompareArgs {
     /// The traces
     #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
     pub trace: Vec<PathBuf>,
-    /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too
+    /// Policies, with commas between; `disk` for those that a disk may have, `all` for those for study, too; `opt` and
+    /// `opt-bypass` for the fewest misses there can be
     #[arg(long, visible_alias = "policy", short, value_name = "LIST", default_value = "disk")]
     pub policies: Vec<Policies>,
     /// Sizes, with commas between: 1GiB, 10% of a trace's footprint, 1000blocks
@@ -205,7 +208,7 @@ pub struct CompareArgs {
     pub sizes: Vec<SimSize>,
     /// The policy that others are compared with; it is run too
     #[arg(long, short, value_name = "POLICY", default_value = "lru")]
-    pub baseline: PolicyKind,
+    pub baseline: Rule,
     /// Draw miss ratios over sizes, a panel for each trace, into this file: .svg or .png
     #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,

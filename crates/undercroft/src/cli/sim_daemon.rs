@@ -9,11 +9,12 @@ use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_rows::{Columns, Values};
 use super::sim_trace::{Bar, check_memory, name_of};
+use crate::units::CacheSize;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
 use undercroft_sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
-use undercroft_sim::{CacheSize, Go, without_repeats};
+use undercroft_sim::{Go, only_policies, slots, without_repeats};
 use undercroft_trace::recording::Recording;
 
 #[derive(Serialize)]
@@ -40,7 +41,8 @@ struct Shown {
 /// # Errors
 /// It is no recording, or is damaged; or it was interrupted, after what was done is shown.
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
-    let policies = without_repeats(args.policy.iter().flat_map(|p| p.0.iter().copied()));
+    let policies =
+        without_repeats(only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied())).map_err(Failure::Said)?);
     if let Some(study) = policies.iter().find(|p| !PolicyKind::ALL.contains(p)) {
         return Err(Failure::Said(format!(
             "--policy {study}: no disk of the daemon may have it; take one of {}, or leave out --engine core",
@@ -56,7 +58,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
                 size.text
             ))),
             // A block of the daemon has 4 KiB, whatever a block of a trace is.
-            absolute => absolute.blocks(4096, None).map_err(|e| Failure::Said(e.to_string())),
+            absolute => slots(absolute, 4096, None).map_err(|e| Failure::Said(e.to_string())),
         };
         sizes.push((Some(blocks?), size.text.clone()));
     }

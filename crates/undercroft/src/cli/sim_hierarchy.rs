@@ -70,8 +70,12 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         plan.hints = Some(Arc::new(hints));
     }
     check_memory(plans.iter().flat_map(|p| p.levels.iter().map(|l| l.blocks)))?;
-    let options =
-        SweepOptions { jobs: args.sweep.jobs.map(usize::from), warm_up: args.sweep.warm_up, limit: args.sweep.limit };
+    let options = SweepOptions {
+        jobs: args.sweep.jobs.map(usize::from),
+        warm_up: args.sweep.warm_up,
+        limit: args.sweep.limit,
+        memory_bytes: None,
+    };
     let name = name_of(&args.trace);
     let mut bar = Bar::new(format!("{} hierarchies on {name}", plans.len()), total);
     let done = simulate(open(&args.trace)?, &plans, &options, &mut |accesses| {

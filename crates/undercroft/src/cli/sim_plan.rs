@@ -8,10 +8,10 @@ use crate::units::{Percent, Size, Time};
 use serde::Deserialize;
 use std::path::Path;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
-use undercroft_sim::SimSize;
 use undercroft_sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_sim::latency::{Arrivals, Device, Spread};
 use undercroft_sim::simulate::{Plan, Timing};
+use undercroft_sim::{SimSize, slots};
 
 /// The seed of what is drawn by chance, unless the file has another.
 const SEED: u64 = 1;
@@ -194,7 +194,7 @@ impl PlanFile {
     fn resolve(&self, block_bytes: u32, footprint: Option<u64>) -> Result<Plan, String> {
         let mut levels = vec![];
         for l in &self.text.level {
-            let blocks = l.size.size.blocks(block_bytes, footprint).map_err(|e| format!("level {}: {e}", l.name))?;
+            let blocks = slots(l.size.size, block_bytes, footprint).map_err(|e| format!("level {}: {e}", l.name))?;
             levels.push(l.options(blocks)?);
         }
         Ok(Plan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })

@@ -9,13 +9,14 @@ use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_rows::{Columns, Values};
 use super::sim_trace::{Bar, block_bytes, check_memory, name_of, open};
+use crate::units::CacheSize;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
 use undercroft_sim::tenants::{LabRow, Options, TenantTrace, Trace, run_all};
-use undercroft_sim::{CacheSize, Footprint, Go, Reference, SimSize, without_repeats};
+use undercroft_sim::{Footprint, Go, Reference, SimSize, only_policies, slots, without_repeats};
 
 #[derive(Serialize)]
 struct Document {
@@ -51,7 +52,8 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let names = tenants.iter().map(|t| t.name.clone()).collect();
     let block_bytes = block_bytes(&args.sweep)?;
     let known = args.sweep.footprint.unwrap_or(footprint.blocks());
-    let mut policies = without_repeats(args.policy.iter().flat_map(|p| p.0.iter().copied()));
+    let mut policies =
+        without_repeats(only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied())).map_err(Failure::Said)?);
     if policies.is_empty() {
         policies = vec![PolicyKind::DEFAULT];
     }
@@ -59,7 +61,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
     let mut totals = vec![];
     for size in &sizes {
-        let blocks = size.size.blocks(block_bytes, Some(known));
+        let blocks = slots(size.size, block_bytes, Some(known));
         totals.push(blocks.map_err(|e| Failure::Said(format!("{}: {e}", size.text)))?);
     }
     let arms: Vec<_> = policies

@@ -11,8 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use undercroft_engine::PolicyKind;
-use undercroft_sim::{Footprint, Go, Grid, Reference, SimSize, SweepOptions, TraceRun, sweep};
+use undercroft_sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
 use undercroft_trace::Reader;
 
 /// The bar shows itself for what takes longer than this.
@@ -143,7 +142,7 @@ pub fn footprint(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Opt
 /// The trace cannot be opened, or the caches cannot be had.
 pub fn run_trace(
     path: &Path,
-    policies: &[PolicyKind],
+    policies: &[Rule],
     sizes: &[SimSize],
     args: &SweepArgs,
     stop: &AtomicBool,
@@ -157,7 +156,12 @@ pub fn run_trace(
     }
     let cells = grid.cells(known).map_err(|e| Failure::Said(e.to_string()))?;
     check_memory(cells.iter().map(|c| c.blocks))?;
-    let options = SweepOptions { jobs: args.jobs.map(usize::from), warm_up: args.warm_up, limit: args.limit };
+    let options = SweepOptions {
+        jobs: args.jobs.map(usize::from),
+        warm_up: args.warm_up,
+        limit: args.limit,
+        memory_bytes: Some(Machine::here().memory_bytes),
+    };
     let mut bar = Bar::new(format!("{} caches on {name}", cells.len()), total);
     let began = Instant::now();
     let done = sweep(open(path)?, cells, &options, &mut |accesses| {

@@ -1,0 +1,78 @@
+//! What decides in a simulated cache: a policy of the engine, or OPT, which knows the future.
+//!
+//! Owns the names of both. Never decides. Invariant: each rule has one name, and no two the same.
+
+use std::fmt;
+use std::str::FromStr;
+use undercroft_engine::PolicyKind;
+use undercroft_engine::opt::Admission;
+
+/// What decides in a simulated cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A policy.
+    Policy(PolicyKind),
+    /// The fewest misses that any policy can have (Belady 1966), which takes the whole trace in memory.
+    Opt(Admission),
+}
+
+impl Rule {
+    /// OPT, with and without the choice to leave a block out of the cache.
+    pub const OPT: [Rule; 2] = [Rule::Opt(Admission::Always), Rule::Opt(Admission::Bypass)];
+
+    /// The name that people and programs use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::Policy(kind) => kind.name(),
+            Rule::Opt(Admission::Always) => "opt",
+            Rule::Opt(Admission::Bypass) => "opt-bypass",
+        }
+    }
+
+    /// The policy, if it is one.
+    pub fn policy(self) -> Option<PolicyKind> {
+        match self {
+            Rule::Policy(kind) => Some(kind),
+            Rule::Opt(_) => None,
+        }
+    }
+}
+
+impl From<PolicyKind> for Rule {
+    fn from(kind: PolicyKind) -> Self {
+        Rule::Policy(kind)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    /// # Errors
+    /// A sentence that lists the known names.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let opt = Rule::OPT.into_iter().find(|r| r.name().eq_ignore_ascii_case(name));
+        opt.map_or_else(|| PolicyKind::from_name(name).map(Rule::Policy), Ok)
+            .map_err(|e| format!("{e}; beside policies, for traces alone: opt and opt-bypass"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_is_read_back_by_its_name() {
+        for rule in PolicyKind::every().map(Rule::Policy).chain(Rule::OPT) {
+            assert_eq!(rule.to_string().parse(), Ok(rule));
+            assert_eq!(rule.name().to_uppercase().parse(), Ok(rule));
+        }
+        let said = "optt".parse::<Rule>().expect_err("no such rule");
+        assert!(said.contains("known are fifo, lru") && said.contains("opt-bypass"), "{said}");
+    }
+}
