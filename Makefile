@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-sim sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,12 @@ bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched a
 	@scripts/setup.sh build bench-sim
 	$(CARGO) build --release -p undercroft-lab --example sim_bench
 	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
+
+bench-caffeine: ## Compare the engine's replay with Caffeine's simulator, which Maven fetches (half an hour; BENCH_ARGS="--repetitions 1": 10 min)
+	@scripts/setup.sh build bench-caffeine
+	$(CARGO) build --release -p undercroft
+	$(CARGO) build --release -p undercroft-lab --example sim_bench
+	$(PYTHON) bench/sim/caffeine.py $(BENCH_ARGS)
 
 sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure prints its seed and replays
 	@scripts/setup.sh build

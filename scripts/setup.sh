@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, bench, bench-sim).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, bench, bench-sim, bench-caffeine).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -43,7 +43,9 @@ test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
 demo             xz-utils             unpacks a kernel's source, which guests in the laboratory read
 test,bench,demo  python3-matplotlib   draws the plots
-bench-sim        python3              runs the comparison
+bench-sim,bench-caffeine  python3              runs the comparison
+bench-caffeine  default-jre-headless  runs Caffeine's simulator
+bench-caffeine  maven                fetches Caffeine's simulator
 bench-sim        python3-pip          fetches libCacheSim's source
 bench-sim        cmake                builds libCacheSim, the simulator to compare with
 bench-sim        g++                  builds libCacheSim
@@ -57,9 +59,9 @@ LIST
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | python | demo | bench | bench-sim) wanted+="$group " ;;
+        build | test | python | demo | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, python, demo, bench and bench-sim" ;;
+        *) stop "there is no group '$group': choose from build, test, python, demo, bench, bench-sim and bench-caffeine" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }
