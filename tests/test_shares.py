@@ -465,6 +465,27 @@ def test_containers_by_ranges_of_one_disk_have_shares_of_their_own(two):
     assert two.status()["disks"]
 
 
+def test_a_policy_of_a_vm_is_that_of_its_disks_at_once(two):
+    """`set VM --policy` changes what its disks have, by themselves they can differ, and `inherit` ends that."""
+
+    def policies():
+        return [two.disk(f"{vm}:root")["cache"]["policy"] for vm in ("web", "db")]
+
+    finish_driver(start_driver("run", two.nbd("web:root"), "--seconds", "2"))
+    kept = two.disk("web:root")["cache"]["cached_bytes"]
+    assert "policy lru" in two.call("set", "web", "--policy", "lru").stdout
+    assert policies() == ["lru", "s3-fifo"]
+    assert two.disk("web:root")["cache"]["cached_bytes"] >= kept > 0, "what is kept stays"
+    two.call("set", "web:root", "--policy", "arc")
+    assert policies() == ["arc", "s3-fifo"]
+    assert "before: weight 100" in two.call("set", "web:root", "--policy", "inherit", "--weight", "200").stdout
+    assert policies() == ["lru", "s3-fifo"]
+    two.call("set", "web", "--policy", "inherit")
+    assert policies() == ["s3-fifo", "s3-fifo"]
+    refused = two.call("set", "wbe", "--policy", "arc", check=False)
+    assert refused.returncode == 1 and 'did you mean "web"?' in refused.stderr
+
+
 def test_the_ceiling_holds_while_shares_move_between_workers(two):
     """Each VM's disk has a worker of its own. Whoever grows waits for the memory that the other gives, until the kernel has it
     back: at no moment do both have more than the store."""

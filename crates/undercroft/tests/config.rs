@@ -402,6 +402,44 @@ fn vms_and_containers_divide_before_their_disks() {
     }
 }
 
+/// The nearest policy counts: a disk's own, its container's, its VM's; and so does what is set live, until the file is read again.
+#[test]
+fn policies_are_inherited_and_change_live() {
+    let place = Place::new();
+    let text = "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\npolicy=\"lru\"\n\
+         [[vm.container]]\nname=\"shop\"\npolicy=\"arc\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n\
+         [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n\
+         [[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\npolicy=\"fifo\"\n";
+    let plan = place.good(text);
+    let policies = |plan: &ServePlan| plan.disks.iter().map(|d| d.policy.name()).collect::<Vec<_>>();
+    assert_eq!(policies(&plan), ["arc", "lru", "fifo"]);
+    let set = |plan: &ServePlan, node: &str, policy: Option<PolicyKind>| {
+        plan.with_node(node, &NodeChange { policy: Some(policy), ..NodeChange::default() }).unwrap()
+    };
+    let vm = set(&plan, "web", Some(PolicyKind::Sieve));
+    assert_eq!(policies(&vm), ["arc", "sieve", "fifo"]);
+    assert_eq!(vm.disks.iter().map(|d| d.share_bytes).sum::<u64>(), GIB, "shares stay");
+    let container = set(&vm, "web/shop", None);
+    assert_eq!(policies(&container), ["sieve", "sieve", "fifo"]);
+    let disk = set(&set(&container, "web:c", None), "b", Some(PolicyKind::Car));
+    assert_eq!(policies(&disk), ["sieve", "car", "sieve"]);
+    assert_eq!(policies(&set(&disk, "web", None)), ["s3-fifo", "car", "s3-fifo"], "the default is left");
+    // As with `set DISK --policy`; a disk that comes inherits, too.
+    let own =
+        vm.with_change("web:a", &DiskChange { policy: Some(PolicyKind::Clock), ..DiskChange::default() }).unwrap();
+    assert_eq!(policies(&set(&own, "web/shop", Some(PolicyKind::Lru))), ["clock", "sieve", "fifo"]);
+    fs::write(place.at("d.raw"), [0; 4096]).unwrap();
+    let more = DiskSpec { vm: Some("web".into()), ..spec(&place, "d", "d.raw") };
+    assert_eq!(policies(&vm.with_disk(&more, &place.machine).unwrap()), ["arc", "sieve", "fifo", "sieve"]);
+    // The file, read again, has the last word.
+    let change = own.difference(&plan);
+    assert_eq!(policies(&change.result.unwrap()), ["arc", "lru", "fifo"]);
+    let host =
+        plan.with_node("host", &NodeChange { policy: Some(None), ..NodeChange::default() }).unwrap_err().to_string();
+    assert!(host.contains("the host has no weight, floor, ceiling, goal, hint or policy"), "{host}");
+}
+
 /// Whoever runs the host is not bound by floors that somebody else has set below a VM; whoever sets those is.
 #[test]
 fn floors_below_a_vm_do_not_bind_the_host() {

@@ -125,6 +125,7 @@ impl Daemon for Memory {
         let plan = self.plan.lock().unwrap();
         let version = self.version.load(Ordering::SeqCst);
         let node = |(name, set): (String, NodeSet)| NodeStatus {
+            policy: set.policy.map(|p| p.name().to_string()),
             level: if name.contains(':') {
                 "disk"
             } else if name == "host" {

@@ -371,6 +371,10 @@ Examples:
     undercroft set host --controller static
     undercroft set web --controller utility
 
+  For all disks of a VM that have no policy of their own, and for one of them that had:
+    undercroft set web --policy arc
+    undercroft set web:root --policy inherit
+
   What a VM, a container or a disk is to reach, where `target` divides (`undercroft why NAME` says what it takes), and
   how a disk will be used:
     undercroft set host --controller target
@@ -400,34 +404,34 @@ pub struct SetArgs {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
     /// Part of what it and its siblings contend for, 1 to 10000
-    #[arg(long, value_name = "N", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll"])]
     pub weight: Option<u64>,
     /// What it has whenever it wants it
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "poll"])]
     pub floor: Option<Size>,
     /// What it never has more of; `none` takes it away
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "poll"])]
     pub ceiling: Option<String>,
     /// Who divides its share: static, donor, utility, target, paper; `inherit`: as above it
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "poll"])]
     pub controller: Option<String>,
     /// What it is to reach, where `target` divides: "hit 90%", "p99 2ms", "iops 5000"; `none` takes it away
-    #[arg(long, value_name = "GOAL", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "GOAL", conflicts_with_all = ["size", "poll"])]
     pub goal: Option<String>,
     /// How a disk will be used, as in posix_fadvise, for all accesses to come: normal, sequential, random, noreuse,
     /// dontneed, willneed
-    #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "policy", "poll"])]
+    #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "poll"])]
     pub hint: Option<String>,
     /// Change it only if what is set is still of this version
-    #[arg(long, value_name = "N", conflicts_with_all = ["size", "policy", "poll", "memory", "ranges"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll", "memory", "ranges"])]
     pub if_version: Option<u64>,
     /// Lists of ranges that containers have of disks; `-` is standard input, and each list is sent as it comes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint"])]
     pub ranges: Option<PathBuf>,
-    /// Replacement policy
+    /// Replacement policy, of a VM or a container for its disks that name none; `inherit`: that of what is above it
     #[arg(long, value_name = "POLICY", ignore_case = true,
-          value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name())))]
+          value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name()).into_iter().chain(["inherit"])))]
     pub policy: Option<String>,
     /// Longest polling before a worker sleeps; 0 turns it off
     #[arg(long, value_name = "TIME")]

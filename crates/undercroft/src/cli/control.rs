@@ -15,17 +15,17 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The full name of a disk that was named in full or in short; what is not found is left for the daemon to refuse.
-fn full_name(socket: &Path, name: &str) -> Result<String, Failure> {
+/// The full name of a disk that was named in full or in short; `None` if there is no such disk.
+fn full_name(socket: &Path, name: &str) -> Result<Option<String>, Failure> {
     if name.contains(':') {
-        return Ok(name.to_string());
+        return Ok(Some(name.to_string()));
     }
     let status: Status = client::request_json(socket, Method::GET, "/v1/status", None)?;
     let names = || status.disks.iter().map(|d| &d.name);
     let mut short = names().filter(|n| n.split_once(':').is_some_and(|(_, n)| n == name));
     let only = short.next().filter(|_| short.next().is_none());
     let exact = names().find(|n| *n == name);
-    Ok(exact.or(only).map_or(name, |n| n).to_string())
+    Ok(exact.or(only).cloned())
 }
 
 /// Runs `undercroft set`.
@@ -44,7 +44,14 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     if args.weight.is_some() || args.floor.is_some() || texts.iter().any(|t| t.is_some()) {
         return super::shares::set(args, &socket, out);
     }
-    let name = full_name(&socket, args.disk.as_deref().unwrap_or_default())?;
+    let name = args.disk.as_deref().unwrap_or_default();
+    let policy_only = args.policy.as_ref().filter(|_| args.size.is_none() && args.poll.is_none());
+    // A policy can be that of a VM or a container; on a VM's own socket, everything is a node.
+    let full = full_name(&socket, name);
+    if policy_only.is_some_and(|p| p == "inherit" || !full.as_ref().is_ok_and(|full| full.is_some())) {
+        return super::shares::set(args, &socket, out);
+    }
+    let name = full?.unwrap_or_else(|| name.to_string());
     let change = DiskChangeBody { size: args.size, policy: args.policy.clone(), poll: args.poll };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
     let disk: DiskStatus = client::request_json(&socket, Method::PATCH, &disk_path(&name), Some(body))?;
@@ -75,7 +82,8 @@ fn set_memory(socket: &Path, memory: Size, out: &mut Out) -> Result<(), Failure>
 /// The daemon refused, or there is none.
 pub fn drop_cache(args: &DropCacheArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
-    let name = full_name(&socket, &args.disk)?;
+    // What is not found is left for the daemon to refuse.
+    let name = full_name(&socket, &args.disk)?.unwrap_or_else(|| args.disk.clone());
     let path = format!("{}/drop-cache", disk_path(&name));
     let dropped: Dropped = client::request_json(&socket, Method::POST, &path, None)?;
     out.line(&format!("disk \"{name}\": {} dropped", human_size(dropped.dropped_bytes)))?;

@@ -128,6 +128,7 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
         ceiling: args.ceiling.clone(),
         controller: args.controller.clone(),
         goal: args.goal.clone(),
+        policy: args.policy.clone(),
         hint: args.hint.clone(),
     };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
@@ -136,9 +137,10 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
     let controller = node.controller.map_or(String::new(), |c| format!(", divided by {c}"));
     let ceiling = node.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
     let goal = node.goal.map_or(String::new(), |g| format!(", goal {g}"));
+    let policy = node.policy.map_or(String::new(), |p| format!(", policy {p}"));
     let hint = node.hint.filter(|h| *h != Hint::Normal.name()).map_or(String::new(), |h| format!(", hint {h}"));
     out.line(&format!(
-        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{hint}; entitled to {}, has {}; version {}",
+        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{policy}{hint}; entitled to {}, has {}; version {}",
         node.level,
         node.name,
         node.weight,

@@ -10,6 +10,7 @@ use super::shares::{self, Strict};
 use crate::control::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use crate::units::Size;
 use std::collections::{BTreeMap, BTreeSet};
+use undercroft_engine::PolicyKind;
 use undercroft_engine::control::Kind;
 use undercroft_engine::shares::Hint;
 
@@ -49,6 +50,8 @@ pub struct NodeSet {
     pub controller: Option<Kind>,
     /// What it is to reach.
     pub goal: Option<GoalPlan>,
+    /// The replacement policy that is set here.
+    pub policy: Option<PolicyKind>,
     /// A disk: how it will be used.
     pub hint: Option<Hint>,
     /// A disk: its share, if that is fixed.
@@ -101,7 +104,7 @@ impl ServePlan {
             merged.ceiling_bytes = disk.ceiling_bytes;
             (merged.goal, merged.hint) = (disk.goal, disk.hint);
             merged.container.clone_from(&disk.container);
-            merged.policy = disk.policy;
+            (merged.policy, merged.own_policy) = (disk.policy, disk.own_policy);
             merged.poll = disk.poll;
             for key in stubborn(&merged, disk) {
                 let what = format!("disk \"{}\": {key} (or detach and attach it)", disk.name);
@@ -192,7 +195,9 @@ impl ServePlan {
             disk.share_bytes = bytes;
             disk.share_fixed = true;
         }
-        disk.policy = change.policy.unwrap_or(disk.policy);
+        if let Some(policy) = change.policy {
+            (disk.policy, disk.own_policy) = (policy, Some(policy));
+        }
         disk.poll = change.poll.unwrap_or(disk.poll);
         if change.share_bytes.is_some() {
             shares::divide_from(&mut plan, &self.disks, Strict::OnHost).map_err(|m| {
@@ -211,10 +216,10 @@ impl ServePlan {
         let (mut plan, groups) = (self.clone(), self.groups());
         if name == "host" {
             if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None)
-                || (change.goal, change.hint) != (None, None)
+                || (change.goal, change.hint, change.policy) != (None, None, None)
             {
                 let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
-                return Err(invalid("the host has no weight, floor, ceiling, goal or hint".into(), remedy));
+                return Err(invalid("the host has no weight, floor, ceiling, goal, hint or policy".into(), remedy));
             }
             plan.shares.controller = change.controller.flatten().unwrap_or_default();
             return Ok(plan);
@@ -230,10 +235,12 @@ impl ServePlan {
             }
             disk.goal = change.goal.unwrap_or(if rest { None } else { disk.goal });
             disk.hint = change.hint.unwrap_or(if rest { Hint::Normal } else { disk.hint });
-            if (change.goal, change.hint) != (None, None)
+            disk.own_policy = change.policy.unwrap_or(if rest { None } else { disk.own_policy });
+            if (change.goal, change.hint, change.policy) != (None, None, None)
                 && (change.weight, change.floor_bytes, change.ceiling_bytes) == (None, None, None)
                 && !rest
             {
+                plan.inherit_policies();
                 return Ok(plan);
             }
             disk.weight = change.weight.unwrap_or(if rest { WEIGHT_DEFAULT } else { disk.weight });
@@ -255,7 +262,9 @@ impl ServePlan {
             node.ceiling_bytes = change.ceiling_bytes.unwrap_or(had.ceiling_bytes);
             node.controller = change.controller.unwrap_or(had.controller);
             node.goal = change.goal.unwrap_or(had.goal);
+            node.policy = change.policy.unwrap_or(had.policy);
         }
+        plan.inherit_policies();
         // What is set below other VMs, or below this one by somebody else, is no reason to refuse it.
         let strict = name.split_once(['/', ':']).map_or(Strict::OnHost, |(vm, _)| Strict::Within(vm));
         shares::divide_from(&mut plan, &self.disks, strict).map_err(|m| invalid(m.error, &m.remedy))?;
@@ -285,6 +294,7 @@ impl ServePlan {
             ceiling_bytes: d.ceiling_bytes,
             controller: None,
             goal: d.goal,
+            policy: d.own_policy,
             hint: Some(d.hint),
             fixed_bytes: d.share_fixed.then_some(d.share_bytes),
         };
@@ -294,6 +304,7 @@ impl ServePlan {
             ceiling_bytes: n.ceiling_bytes,
             controller: n.controller,
             goal: n.goal,
+            policy: n.policy,
             hint: None,
             fixed_bytes: None,
         };
@@ -363,6 +374,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         socket,
         nbd,
         policy: _,
+        own_policy: _,
         share_bytes: _,
         share_fixed: _,
         weight: _,

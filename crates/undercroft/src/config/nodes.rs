@@ -71,7 +71,7 @@ impl Resolver<'_> {
             ceiling_bytes: spec.ceiling.map(|s| s.0),
             controller: self.controller(&spec.lines, &place, spec.controller.as_deref()),
             goal: self.goal(&spec.lines, &place, spec.goal.as_deref()),
-            policy: spec.policy.as_deref().map(|text| self.policy(line("policy"), &place, Some(text))),
+            policy: spec.policy.as_deref().map(|text| self.policy(line("policy"), &place, text)),
         }
     }
 

@@ -240,8 +240,10 @@ pub struct DiskPlan {
     pub socket: Option<PathBuf>,
     /// Whether the NBD listeners export it.
     pub nbd: bool,
-    /// The replacement policy.
+    /// The replacement policy: its own, or that of the nearest above it that has one.
     pub policy: PolicyKind,
+    /// The policy that is set for itself.
+    pub own_policy: Option<PolicyKind>,
     /// Bytes of the store that it may use, its metadata included.
     pub share_bytes: u64,
     /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and go.
@@ -329,6 +331,20 @@ impl NodePlan {
 }
 
 impl ServePlan {
+    /// Gives disks that have no policy of their own that of their container, their VM, or the default.
+    pub(super) fn inherit_policies(&mut self) {
+        let nodes = &self.nodes;
+        let of = |name: &str| nodes.iter().find(|n| n.name == name).and_then(|n| n.policy);
+        for disk in &mut self.disks {
+            let above = || {
+                let vm = disk.vm.as_deref()?;
+                let container = disk.container.as_ref().and_then(|c| of(&format!("{vm}/{c}")));
+                container.or_else(|| of(vm))
+            };
+            disk.policy = disk.own_policy.or_else(above).unwrap_or(super::keys::POLICY_DEFAULT);
+        }
+    }
+
     /// The replacement policy of what a container has of a disk by ranges: the container's, or the disk's.
     pub fn part_policy(&self, disk: &DiskPlan, part: &PartPlan) -> PolicyKind {
         let name = disk.vm.as_ref().map(|vm| format!("{vm}/{}", part.container));

@@ -205,15 +205,6 @@ impl Reader {
                     disk.trust.clone_from(&trust);
                     disk.lines.extend(trust_line.map(|l| ("trust", l)));
                 }
-                if disk.policy.is_none() {
-                    let container = disk.container.as_ref().map(|c| format!("{name}/{c}"));
-                    let above =
-                        container.iter().chain([&name]).filter_map(|n| spec.nodes.iter().find(|s| s.name == *n));
-                    if let Some(node) = above.into_iter().find(|n| n.policy.is_some()) {
-                        disk.policy.clone_from(&node.policy);
-                        disk.lines.extend(node.lines.get("policy").map(|l| ("policy", *l)));
-                    }
-                }
                 spec.disks.push(disk);
             }
         }

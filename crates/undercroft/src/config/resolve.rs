@@ -63,6 +63,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
         let disk = resolver.disk(disk, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
         plan.disks.push(disk);
     }
+    plan.inherit_policies();
     if spec.disks.is_empty() && resolver.problems.is_empty() {
         let remedy = "add a [[disk]] with name and image, or attach disks with POST /v1/disks";
         resolver.warning(None, "", "no disk is configured".into(), remedy);
@@ -104,6 +105,7 @@ impl ServePlan {
         let mut plan = self.clone();
         let disk = resolver.disk(spec, &plan.daemon, plan.store.memory_bytes, !plan.nbd.is_empty());
         plan.disks.push(disk);
+        plan.inherit_policies();
         if plan.disks.len() > DISKS_MAX {
             resolver.error(None, "", format!("there are {DISKS_MAX} disks already"), "detach one first");
         }
@@ -489,7 +491,8 @@ impl<'m> Resolver<'m> {
             image,
             socket,
             nbd,
-            policy: self.policy(at("policy"), place, spec.policy.as_deref()),
+            policy: keys::POLICY_DEFAULT,
+            own_policy: spec.policy.as_deref().map(|text| self.policy(at("policy"), place, text)),
             share_bytes: spec.size.map_or(0, |s| s.0),
             share_fixed: spec.size.is_some(),
             weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
@@ -624,8 +627,7 @@ impl<'m> Resolver<'m> {
         Some(path)
     }
 
-    pub(super) fn policy(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> PolicyKind {
-        let Some(text) = text else { return keys::POLICY_DEFAULT };
+    pub(super) fn policy(&mut self, line: Option<usize>, place: &str, text: &str) -> PolicyKind {
         text.parse().unwrap_or_else(|_| {
             let known: Vec<&str> = PolicyKind::ALL.iter().map(|k| k.name()).collect();
             let remedy = match nearest(text, known.iter().copied()) {

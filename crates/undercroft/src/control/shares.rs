@@ -2,7 +2,7 @@
 //!
 //! Owns the shapes. Never decides. Sizes are bytes of the store, metadata included.
 
-use super::body::{invalid, parse};
+use super::body::{invalid, parse, policy};
 use super::{ControlError, ControlErrorKind};
 use crate::config::goal::GOALS;
 use crate::config::keys::{self, nearest};
@@ -10,6 +10,7 @@ use crate::config::{GoalPlan, NodeSet};
 use crate::units::Size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use undercroft_engine::PolicyKind;
 use undercroft_engine::control::Kind;
 use undercroft_engine::shares::Hint;
 use utoipa::ToSchema;
@@ -55,6 +56,9 @@ pub struct NodeStatus {
     /// What it is to reach: `hit 90%`, `p99 2ms` or `iops 5000`.
     #[serde(default)]
     pub goal: Option<String>,
+    /// The replacement policy that is set here: of a VM or a container, that of what is below it and names none.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// A disk: how it will be used.
     #[serde(default)]
     pub hint: Option<String>,
@@ -95,6 +99,9 @@ pub struct NodeSettings {
     /// What it is to reach.
     #[serde(default)]
     pub goal: Option<String>,
+    /// The replacement policy that is set here.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// A disk: how it will be used.
     #[serde(default)]
     pub hint: Option<String>,
@@ -113,6 +120,7 @@ impl NodeSettings {
             ceiling_bytes: set.ceiling_bytes,
             controller: set.controller.map(|c| c.name().to_string()),
             goal: set.goal.map(|g| g.to_string()),
+            policy: set.policy.map(|p| p.name().to_string()),
             hint: set.hint.map(|h| h.to_string()),
             size_bytes: set.fixed_bytes,
             version,
@@ -127,6 +135,7 @@ impl fmt::Display for NodeSettings {
         self.size_bytes.iter().try_for_each(|s| write!(f, ", size {}", Size(*s)))?;
         self.controller.iter().try_for_each(|c| write!(f, ", divided by {c}"))?;
         self.goal.iter().try_for_each(|g| write!(f, ", goal {g}"))?;
+        self.policy.iter().try_for_each(|p| write!(f, ", policy {p}"))?;
         self.hint.iter().filter(|h| *h != Hint::Normal.name()).try_for_each(|h| write!(f, ", hint {h}"))
     }
 }
@@ -173,6 +182,8 @@ pub struct NodeChange {
     pub controller: Option<Option<Kind>>,
     /// New goal; none.
     pub goal: Option<Option<GoalPlan>>,
+    /// New replacement policy; that of what is above it.
+    pub policy: Option<Option<PolicyKind>>,
     /// A disk: how it will be used.
     pub hint: Option<Hint>,
     /// What is `None` goes back to what holds where nothing is set.
@@ -202,6 +213,10 @@ pub struct NodeChangeBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "p99 2ms")]
     pub goal: Option<String>,
+    /// New replacement policy, of a VM or a container for what is below it and names none; `inherit`: that of what is above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "s3-fifo")]
+    pub policy: Option<String>,
     /// A disk: how it will be used: `normal`, `sequential`, `random`, `noreuse`, `dontneed` or `willneed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "sequential")]
@@ -217,7 +232,7 @@ pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
     if change == NodeChange::default() {
         return Err(invalid(
             "nothing is to be changed".into(),
-            "give weight, floor, ceiling, controller, goal or hint",
+            "give weight, floor, ceiling, controller, goal, policy or hint",
         ));
     }
     Ok(change)
@@ -253,7 +268,7 @@ pub fn parse_if_match(text: &str) -> Result<Option<Vec<u64>>, ControlError> {
 }
 
 fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
-    let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller", "goal", "hint"])?;
+    let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller", "goal", "policy", "hint"])?;
     let most = u64::from(keys::WEIGHT_MAX);
     let weight = match body.weight {
         Some(w) if !(1..=most).contains(&w) => {
@@ -291,6 +306,11 @@ fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
             Some(Some(goal))
         }
     };
+    let policy = match body.policy.as_deref() {
+        None => None,
+        Some("inherit") => Some(None),
+        Some(name) => Some(Some(policy(name)?)),
+    };
     let hint = body.hint.as_deref().map(|text| {
         text.parse::<Hint>().map_err(|_| {
             let shown: String = text.chars().take(60).collect();
@@ -300,7 +320,16 @@ fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
         })
     });
     let floor_bytes = body.floor.map(|s| s.0);
-    Ok(NodeChange { weight, floor_bytes, ceiling_bytes, controller, goal, hint: hint.transpose()?, replace: false })
+    Ok(NodeChange {
+        weight,
+        floor_bytes,
+        ceiling_bytes,
+        controller,
+        goal,
+        policy,
+        hint: hint.transpose()?,
+        replace: false,
+    })
 }
 
 /// Puts any bytes through the parsers of nodes, for the fuzzer.
