@@ -561,6 +561,35 @@ fn a_changed_size_leaves_room_for_the_others_or_is_refused() {
     assert_eq!((gone.disks.len(), gone.disks[0].share_bytes), (1, GIB));
 }
 
+proptest! {
+    /// Whatever is changed by hand, in whatever order: the shares fit into the store, and a size that was set is had.
+    #[test]
+    fn shares_fit_after_every_change(changes in prop::collection::vec((0usize..3, 0u8..5, 1u64..900), 1..12)) {
+        let place = Place::new();
+        let mut plan = place.good(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n\
+             [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+        );
+        for (disk, what, amount) in changes {
+            let (name, bytes) = (["web:a", "web:b", "db:c"][disk], amount * MIB);
+            let node = |change: NodeChange| plan.with_node(name, &change);
+            let done = match what {
+                0 | 1 => plan.with_change(name, &DiskChange { share_bytes: Some(bytes), ..DiskChange::default() }),
+                2 => node(NodeChange { weight: Some(amount as u32), ..NodeChange::default() }),
+                3 => node(NodeChange { floor_bytes: Some(bytes), ..NodeChange::default() }),
+                _ => node(NodeChange { ceiling_bytes: Some(Some(bytes)), ..NodeChange::default() }),
+            };
+            let Ok(next) = done else { continue };
+            let shares: Vec<u64> = next.disks.iter().map(|d| d.share_bytes).collect();
+            prop_assert!(shares.iter().sum::<u64>() <= GIB, "{:?} after {} {} {}", shares, name, what, amount);
+            if what < 2 {
+                prop_assert_eq!(shares[disk], bytes);
+            }
+            plan = next;
+        }
+    }
+}
+
 #[test]
 fn a_reload_does_what_it_can_and_names_the_rest() {
     let place = Place::new();

@@ -6,7 +6,7 @@
 use super::keys::SHARE_BYTES_MIN;
 use super::plan::{DiskPlan, NodePlan, ServePlan};
 use crate::units::Size;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use undercroft_engine::shares::{BLOCKS_MAX, Claim, Level, NodeId, Settings, Tree, TreeError, fill};
 
 /// Bytes of a unit in which the tree counts: what a disk has of the store, metadata and operations under way included.
@@ -384,11 +384,13 @@ pub fn divide_from(plan: &mut ServePlan, before: &[DiskPlan], strict: Strict<'_>
     let entitled = layout.entitled();
     let had: BTreeMap<String, u64> =
         before.iter().flat_map(DiskPlan::leaves).map(|(_, name, bytes)| (name, bytes)).collect();
+    // A size that has been set holds at once, whatever it was before: the others make room.
+    let fixed: BTreeSet<&str> = plan.disks.iter().filter(|d| d.share_fixed).map(|d| d.name.as_str()).collect();
     let claim = |name: &str| {
         let settings = wishes[name].settings;
         let entitled = entitled.get(name).map_or(0, |bytes| bytes / UNIT_BYTES);
         let ceiling = settings.ceiling.unwrap_or(BLOCKS_MAX);
-        let had = had.get(name).map_or(entitled, |bytes| bytes / UNIT_BYTES);
+        let had = had.get(name).filter(|_| !fixed.contains(name)).map_or(entitled, |bytes| bytes / UNIT_BYTES);
         let (sure, most) = (had.min(entitled), had.max(entitled).min(ceiling));
         Claim { weight: settings.weight, steps: [settings.floor.min(sure), sure, most] }
     };
