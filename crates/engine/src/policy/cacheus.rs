@@ -296,7 +296,7 @@ impl Policy for Cacheus {
         self.evicted.iter().for_each(History::check);
         let new = self.evicted[RECENCY].values().filter(|evicted| evicted.new).count();
         assert_eq!(self.new_evicted as usize, new, "new blocks that SR-LRU evicted");
-        assert!(self.q_max >= 1 && self.q_max <= self.capacity.max(2) - 1, "Q is to have {}", self.q_max);
+        assert!(self.q_max >= 1 && self.q_max < self.capacity.max(2), "Q is to have {}", self.q_max);
         let within = 1.0 - WEIGHT_MAX..=WEIGHT_MAX;
         assert!(within.contains(&self.weight), "the weight is {}", self.weight);
         self.rate.check();

@@ -109,7 +109,7 @@ impl Cacheus {
             if gain < 0.0 {
                 self.fewer_hits += 1;
             }
-            let again = f64::min(f64::max(first_rate(period), 0.001), 1.0);
+            let again = first_rate(period).clamp(0.001, 1.0);
             if self.without_hits >= 10 {
                 self.rate = again;
                 self.without_hits = 0;
@@ -154,7 +154,7 @@ impl Cacheus {
     fn punish(&mut self, expert: usize) {
         self.weights[expert] *= (-self.rate).exp();
         let sum = self.weights[0] + self.weights[1];
-        self.weights = self.weights.map(|w| f64::min(f64::max(w / sum, 0.01), 0.99));
+        self.weights = self.weights.map(|w| (w / sum).clamp(0.01, 0.99));
     }
 
     fn victim(&mut self, may_evict: MayEvict) -> Option<u64> {
@@ -194,7 +194,8 @@ impl Twin for Cacheus {
         }
         take(&mut self.q, block);
         self.s.push(block);
-        if self.s.len() > self.s_limit {
+        // more than one if Q was enlarged by a miss for which nobody could go
+        while self.s.len() > self.s_limit {
             self.demote_oldest();
         }
     }
