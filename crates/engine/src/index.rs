@@ -8,8 +8,8 @@
 use crate::parts::{Parts, policy_of};
 use crate::places::Places;
 use crate::policy::{
-    Arc, Car, Clock, Clock2QPlus, ClockPro, Fifo, Hyperbolic, LeCar, Lfu, LfuDa, Lhd, Lirs, Lru, Lru2, Mq, Mru, Policy,
-    PolicyKind, Random, S3Fifo, Seen, Sieve, Slru, Studied, TwoQ, WTinyLfu,
+    Arc, Cacheus, Car, Clock, Clock2QPlus, ClockPro, Fifo, Hyperbolic, LeCar, Lfu, LfuDa, Lhd, Lirs, Lru, Lru2, Mq,
+    Mru, Policy, PolicyKind, Random, S3Fifo, Seen, Sieve, Slru, Studied, TwoQ, WTinyLfu,
 };
 use crate::ranges::{PartId, REST};
 use crate::slots::{Map, Slots};
@@ -148,6 +148,7 @@ fn studied(kind: PolicyKind, capacity: u32, key: HashKey) -> Studied {
         PolicyKind::Clock2QPlus => Box::new(Clock2QPlus::new(capacity, key)),
         PolicyKind::Hyperbolic => Box::new(Hyperbolic::new(capacity, key)),
         PolicyKind::LeCar => Box::new(LeCar::new(capacity, key)),
+        PolicyKind::Cacheus => Box::new(Cacheus::new(capacity, key)),
         PolicyKind::Lhd => Box::new(Lhd::new(capacity, key)),
         PolicyKind::Fifo
         | PolicyKind::Lru

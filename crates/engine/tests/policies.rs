@@ -133,7 +133,7 @@ fn lots_are_drawn_by_the_key() {
     for kind in PolicyKind::every() {
         assert_eq!(misses(kind, 1), misses(kind, 1), "{kind} differs from itself");
     }
-    for kind in [PolicyKind::Random, PolicyKind::Hyperbolic, PolicyKind::LeCar, PolicyKind::Lhd] {
+    for kind in [PolicyKind::Random, PolicyKind::Hyperbolic, PolicyKind::LeCar, PolicyKind::Cacheus, PolicyKind::Lhd] {
         assert!((2..10).any(|seed| misses(kind, seed) != misses(kind, 1)), "{kind} draws the same lots for every key");
     }
 }

@@ -34,23 +34,34 @@ impl<T: Copy + Default> History<T> {
     }
 
     /// Remembers an absent block; the oldest goes where there is no room. With no room at all nothing is remembered.
-    pub fn push(&mut self, block: u64, value: T) {
-        if self.slots.is_full() && !self.forget_oldest() {
-            return;
+    /// Returns the value that had to go, or for which there was no room.
+    pub fn push(&mut self, block: u64, value: T) -> Option<T> {
+        let mut gone = None;
+        if self.slots.is_full() {
+            gone = self.forget_oldest();
+            if gone.is_none() {
+                return Some(value);
+            }
         }
         let slot = self.slots.insert(block, self.slots.hash(block));
         self.values[slot as usize] = value;
         self.queue.push(&mut self.links, slot);
+        gone
     }
 
-    fn forget_oldest(&mut self) -> bool {
+    fn forget_oldest(&mut self) -> Option<T> {
         let slot = self.queue.tail();
         if slot == NIL {
-            return false;
+            return None;
         }
         self.queue.remove(&mut self.links, slot);
         self.slots.free(slot);
-        true
+        Some(self.values[slot as usize])
+    }
+
+    /// What is remembered, of the oldest first.
+    pub fn values(&self) -> impl Iterator<Item = T> + '_ {
+        self.queue.iter(&self.links).map(|slot| self.values[slot as usize])
     }
 
     pub fn resize(&mut self, capacity: u32) {

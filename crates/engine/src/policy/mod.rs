@@ -5,6 +5,7 @@
 //! Invariant: the slots in the queues of an index's policies are exactly its occupied slots, each in one.
 
 mod arc;
+mod cacheus;
 mod car;
 mod clock;
 mod clock_2q;
@@ -40,9 +41,10 @@ use std::fmt;
 use std::str::FromStr;
 
 pub(crate) use {
-    arc::Arc, car::Car, clock::Clock, clock_2q::Clock2QPlus, clock_pro::ClockPro, fifo::Fifo, hyperbolic::Hyperbolic,
-    lecar::LeCar, lfu::Lfu, lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lru::Lru, lru_2::Lru2, mq::Mq, mru::Mru,
-    random::Random, s3fifo::S3Fifo, sieve::Sieve, slru::Slru, studied::Studied, two_q::TwoQ, wtinylfu::WTinyLfu,
+    arc::Arc, cacheus::Cacheus, car::Car, clock::Clock, clock_2q::Clock2QPlus, clock_pro::ClockPro, fifo::Fifo,
+    hyperbolic::Hyperbolic, lecar::LeCar, lfu::Lfu, lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lru::Lru, lru_2::Lru2, mq::Mq,
+    mru::Mru, random::Random, s3fifo::S3Fifo, sieve::Sieve, slru::Slru, studied::Studied, two_q::TwoQ,
+    wtinylfu::WTinyLfu,
 };
 
 /// What a policy still knows of a block that is absent.
@@ -202,6 +204,8 @@ pub enum PolicyKind {
     Hyperbolic,
     /// LeCaR (Vietri et al., HotStorage 2018).
     LeCar,
+    /// CACHEUS (Rodriguez et al., FAST 2021).
+    Cacheus,
     /// Least hit density (Beckmann, Chen and Cidon, NSDI 2018).
     Lhd,
 }
@@ -221,7 +225,7 @@ impl PolicyKind {
     ];
 
     /// Those for simulators alone.
-    pub const STUDIED: [PolicyKind; 15] = [
+    pub const STUDIED: [PolicyKind; 16] = [
         PolicyKind::Random,
         PolicyKind::Mru,
         PolicyKind::Lfu,
@@ -236,6 +240,7 @@ impl PolicyKind {
         PolicyKind::Clock2QPlus,
         PolicyKind::Hyperbolic,
         PolicyKind::LeCar,
+        PolicyKind::Cacheus,
         PolicyKind::Lhd,
     ];
 
@@ -272,6 +277,7 @@ impl PolicyKind {
             PolicyKind::Clock2QPlus => "clock2q+",
             PolicyKind::Hyperbolic => "hyperbolic",
             PolicyKind::LeCar => "lecar",
+            PolicyKind::Cacheus => "cacheus",
             PolicyKind::Lhd => "lhd",
         }
     }

@@ -6,6 +6,7 @@
 
 mod adaptive;
 mod driver;
+mod learning;
 mod segmented;
 mod simple;
 mod tests;
@@ -28,6 +29,11 @@ pub(crate) trait Twin {
     fn coldest_first(&self) -> Vec<u64>;
 }
 
+/// The policies that have one: all that a disk may have, and of the others those that are easiest to get wrong.
+pub(crate) fn kinds() -> impl Iterator<Item = PolicyKind> {
+    PolicyKind::ALL.into_iter().chain([PolicyKind::Cacheus])
+}
+
 pub(crate) fn twin(kind: PolicyKind, capacity: usize) -> Box<dyn Twin> {
     match kind {
         PolicyKind::Fifo => Box::new(simple::Queue::new(false)),
@@ -38,6 +44,7 @@ pub(crate) fn twin(kind: PolicyKind, capacity: usize) -> Box<dyn Twin> {
         PolicyKind::Car => Box::new(adaptive::Adaptive::new(capacity, true)),
         PolicyKind::S3Fifo => Box::new(segmented::S3Fifo::new(capacity)),
         PolicyKind::WTinyLfu => Box::new(segmented::WTinyLfu::new(capacity)),
+        PolicyKind::Cacheus => Box::new(learning::Cacheus::new(capacity)),
         kind => panic!("{kind} has no twin"),
     }
 }

@@ -1,6 +1,7 @@
 //! The tests: all small cases, random long ones, and the limits of a search.
 
 use super::driver::{Pair, Step};
+use super::kinds;
 use crate::limits::REFUSALS_MAX;
 use crate::{Access, Index, Outcome, PolicyKind};
 use proptest::prelude::*;
@@ -23,7 +24,7 @@ fn sequences(len: usize, keys: u64, visit: &mut impl FnMut(&[u64])) {
 
 #[test]
 fn all_short_access_sequences() {
-    for kind in PolicyKind::ALL {
+    for kind in kinds() {
         for capacity in 0..=4 {
             sequences(8, 5, &mut |blocks| {
                 let mut pair = Pair::new(kind, capacity);
@@ -40,7 +41,7 @@ fn all_short_sequences_with_removals_and_blocks_under_io() {
         .chain([Step::Remove(0), Step::Remove(1), Step::Busy(0), Step::Busy(1), Step::Evict])
         .collect();
     const LEN: u32 = 4;
-    for kind in PolicyKind::ALL {
+    for kind in kinds() {
         for capacity in 1..=3 {
             for code in 0..alphabet.len().pow(LEN) {
                 let mut pair = Pair::new(kind, capacity);
@@ -61,7 +62,7 @@ fn all_short_sequences_with_resizes() {
     let alphabet: Vec<Step> =
         (0..5).map(Step::Access).chain([0, 1, 2, 4].map(Step::Resize)).chain([Step::Busy(1), Step::Busy(2)]).collect();
     const LEN: u32 = 4;
-    for kind in PolicyKind::ALL {
+    for kind in kinds() {
         for code in 0..alphabet.len().pow(LEN) {
             let mut pair = Pair::new(kind, 3);
             [0, 1, 2, 1, 3].into_iter().for_each(|b| pair.step(&Step::Access(b)));
@@ -75,7 +76,7 @@ fn all_short_sequences_with_resizes() {
 }
 
 fn any_kind() -> impl Strategy<Value = PolicyKind> {
-    prop::sample::select(PolicyKind::ALL.to_vec())
+    prop::sample::select(kinds().collect::<Vec<_>>())
 }
 
 /// Blocks with a few hot ones, scans of cold ones, and everything else that can happen to an index.
@@ -144,7 +145,7 @@ fn a_search_for_a_victim_is_bounded() {
 /// With everything under I/O nothing is evicted and nothing is lost, however often one asks.
 #[test]
 fn everything_under_io_is_a_bypass() {
-    for kind in PolicyKind::ALL {
+    for kind in kinds() {
         for capacity in [1, 2, 10, 100, 200] {
             let mut index = Index::new(kind, capacity);
             (0..u64::from(capacity)).for_each(|b| _ = index.access(b, Access::Write, |_| true));
@@ -162,7 +163,7 @@ fn everything_under_io_is_a_bypass() {
 /// The block that must go next is the same before and after a switch to a policy that keeps plain order.
 #[test]
 fn a_switch_keeps_the_order_of_eviction() {
-    for from in PolicyKind::ALL {
+    for from in kinds() {
         for to in [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Sieve] {
             let mut index = Index::new(from, 50);
             for i in 0..400u64 {

@@ -53,6 +53,15 @@ pub fn rows(wanted: impl Fn(&Row) -> bool) -> Vec<(String, Vec<Row>)> {
     traces
 }
 
+/// Rows that miss-counts.csv does not have, of (trace, accesses, capacity, misses); empty where the traces are absent.
+#[allow(dead_code, reason = "not every test that shares this file needs it")]
+pub fn pinned(policy: PolicyKind, counts: &[(&str, u64, u32, u64)]) -> Vec<(String, Vec<Row>)> {
+    let row = |&(trace, requests, capacity, misses): &(&str, u64, u32, u64)| {
+        (trace.to_owned(), vec![Row { trace: trace.to_owned(), requests, capacity, policy, misses }])
+    };
+    shared().map_or(vec![], |_| counts.iter().map(row).collect())
+}
+
 /// The rows of OPT: trace, capacity and misses. Empty where the reference is absent.
 #[allow(dead_code, reason = "not every test that shares this file needs it")]
 pub fn optima() -> Vec<(String, u32, u64)> {
