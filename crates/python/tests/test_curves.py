@@ -121,7 +121,7 @@ def test_curves_merge():
         ({"rate": 0.0}, "rate=0"),
         ({"samples": 1000}, 'method="shards"'),
         ({"method": "shards", "samples": 3}, "64 or more"),
-        ({"sizes": [0]}, "give 1 or more"),
+        ({"sizes": [0]}, "give a block or more"),
         ({"window": "5 days"}, "window"),
         ({"window": 0}, "window"),
         ({"policy": "lur"}, "known are"),
