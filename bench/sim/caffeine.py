@@ -20,7 +20,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from compare import BUSY, OURS, RESULTS, ROOT, SIZES, run, say, stop, traces
+from compare import BUSY, OURS, RESULTS, ROOT, SIZES, merged, run, say, stop, traces
 
 VERSION = "3.2.0"
 POM = Path(__file__).resolve().parent / "caffeine" / "pom.xml"
@@ -55,7 +55,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     p.add_argument("--repetitions", type=int, default=3, help="turns of each side on each cell (3)")
-    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'")
+    p.add_argument("--only", default="", metavar="REGEX", help="cells that match, such as '^lru zipf'; others keep their figures")
     p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and what is fetched")
     p.add_argument("--no-save", action="store_true", help="leave bench/results as it is")
     return p.parse_args()
@@ -203,6 +203,8 @@ def main() -> None:
             )
     if not cells:
         stop(f"no cell matches '{args.only}', or none could be run")
+    if args.only:
+        cells = merged(cells, RESULTS / "caffeine.json", [policy for policy, _ in POLICIES])
     found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     version = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr.split("\n")[0]
     about = {

@@ -203,14 +203,13 @@ def markdown(cells: list[dict], about: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def merged(cells: list[dict]) -> list[dict]:
+def merged(cells: list[dict], saved: Path, policies: list[str]) -> list[dict]:
     """Cells that were not measured now keep their last figures."""
-    saved = RESULTS / "sim.json"
     if not saved.exists():
         return cells
     key = lambda c: (c["policy"], c["trace"], c["blocks"])  # noqa: E731
     all_cells = {key(c): c for c in json.loads(saved.read_text())["cells"]} | {key(c): c for c in cells}
-    order = [(ours, trace, blocks) for ours, _, _ in POLICIES for trace, blocks in SIZES]
+    order = [(policy, trace, blocks) for policy in policies for trace, blocks in SIZES]
     return [all_cells[k] for k in order if k in all_cells]
 
 
@@ -246,7 +245,7 @@ def main() -> None:
     if not cells:
         stop(f"no cell matches '{args.only}'")
     if args.only:
-        cells = merged(cells)
+        cells = merged(cells, RESULTS / "sim.json", [ours for ours, _, _ in POLICIES])
     found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     about = {
         "date": time.strftime("%Y-%m-%d"),
