@@ -17,10 +17,10 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install everything that any target needs (apt packages, Rust), saying what and why
 	@scripts/setup.sh build test demo bench
@@ -75,6 +75,11 @@ bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched a
 	@scripts/setup.sh build bench-sim
 	$(CARGO) build --release -p undercroft-lab --example sim_bench
 	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
+
+bench-overheads: ## What a hit pays for contents held once and for a recording, side by side (3 min)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) bench/overheads.py $(BENCH_ARGS)
 
 bench-caffeine: ## Compare the engine's replay with Caffeine's simulator, which Maven fetches (half an hour; BENCH_ARGS="--repetitions 1": 10 min)
 	@scripts/setup.sh build bench-caffeine

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""What a hit pays for what is done beside it: contents held once, and a recording. `make bench-overheads`.
+
+One daemon for each arm, each with an image of its own that is read from RAM; random 4 KiB reads over vhost-user, in turns (A B A B ...); what
+counts is the ratio of operations a second within a turn, and of the daemon's CPU time for an operation, other threads
+included. The first arm stands twice: what its two daemons differ by is noise.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import compare
+import peers
+from cells import MIB
+
+MEMORY = 192 * MIB
+HOT = 96 * MIB
+# name, lines for [store], whether it is recorded
+ARMS = [
+    ("contents held once", "share = true", False),
+    ("the same again", "share = true", False),
+    ("contents not compared", "share = false", False),
+    ("recorded", "share = true", True),
+]
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p.add_argument("--turns", type=int, default=12, help="turns of every arm at every depth (12)")
+    p.add_argument("--seconds", type=float, default=1.5, help="of each turn (1.5)")
+    p.add_argument("--depths", default="1,32", help="operations under way (1,32)")
+    return p.parse_args()
+
+
+def command(store: str):
+    """Undercroft with more lines in [store]."""
+
+    def configured(directory: Path, image: Path, memory: int) -> list[str]:
+        words = peers.undercroft("vhost", "50us")(directory, image, memory)
+        config = directory / "config.toml"
+        config.write_text(config.read_text().replace("[store]", f"[store]\n{store}", 1))
+        return words
+
+    return configured
+
+
+def turn(placement: peers.Placement, server: peers.Server, depth: int, seconds: float, recorded: bool) -> tuple[float, float]:
+    """Operations a second, and the daemon's CPU microseconds for each."""
+    recorder = None
+    if recorded:
+        words = [peers.UNDERCROFT, "record", str(server.directory / "trace.parquet"), "--force", "--max-size", "4GiB"]
+        recorder = subprocess.Popen([*words, "--control", str(server.directory / "control.sock")], stdout=subprocess.DEVNULL)
+    words = ["--depth", depth, "--length", HOT, "--seconds", seconds, "--pid", server.pid]
+    report = compare.drive(placement, server, [str(word) for word in words])
+    if recorder:
+        recorder.terminate()
+        recorder.wait()
+    return report["iops"], report["server"]["cpu_s_per_million"]
+
+
+def main() -> int:
+    """See the head of the file."""
+    args = options()
+    for program in (Path(peers.UNDERCROFT), compare.DRIVER):
+        if not program.exists():
+            sys.exit(f"overheads: {program.name} is not built: make bench-overheads builds it")
+    cores = sorted(os.sched_getaffinity(0))
+    placement = peers.Placement(cores[0], cores[-1], False)
+    with tempfile.TemporaryDirectory(prefix="uco", dir="/var/tmp") as place:
+        servers = []
+        try:
+            for n, (name, store, _) in enumerate(ARMS):
+                image = Path(place) / f"{n}.raw"
+                compare.make_image(image, 2 * HOT)
+                peer = peers.Peer(name, "vhost", peers.UNDERCROFT, command(store), ours=True)
+                servers.append(peer.start(placement, image, MEMORY, Path(place) / str(n)))
+                compare.drive(placement, servers[-1], ["--pattern", "seq", "--block", "64KiB", "--length", str(HOT), "--ops", str(HOT >> 16)])
+            print(f"{'':28}{'depth':>6}{'ops/s':>10}{'ratio':>8}{'between quarters':>20}{'CPU ratio':>11}")
+            for depth in map(int, args.depths.split(",")):
+                figures = [[] for _ in ARMS]
+                for _ in range(args.turns):
+                    for n, (_, _, recorded) in enumerate(ARMS):
+                        figures[n].append(turn(placement, servers[n], depth, args.seconds, recorded))
+                for (name, _, _), own in zip(ARMS, figures):
+                    ratios = sorted(a[0] / b[0] for a, b in zip(own, figures[0]))
+                    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+                    cpu = statistics.median(a[1] / b[1] for a, b in zip(own, figures[0]))
+                    rate = statistics.median(f[0] for f in own)
+                    print(f"{name:28}{depth:>6}{rate:>10,.0f}{statistics.median(ratios):>8.3f}{f'{low:.3f} to {high:.3f}':>20}{cpu:>11.3f}", flush=True)
+        finally:
+            for server in servers:
+                server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
