@@ -157,7 +157,7 @@ impl Daemon for Service {
         }
         let mut copying_ns = 0;
         // No share moves from one worker to the next while they are asked.
-        let _steward = lock(&self.steward);
+        let still = lock(&self.steward);
         for worker in &self.workers {
             let ask = |w: &mut crate::worker::Worker| (w.core().memory(), w.core().frames_used(), w.copying_ns());
             let Ok((memory, frames, ns)) = worker.call(ask) else { continue };
@@ -166,6 +166,7 @@ impl Daemon for Service {
             store.metadata_bytes += memory.metadata_bytes;
             store.io_bytes += memory.frames_bytes;
         }
+        drop(still);
         // Of what is cached, that which takes no memory.
         store.saved_bytes = store.saved_bytes.saturating_sub(store.data_bytes);
         // What frames hold besides cached blocks is under way, or kept ready for that.
