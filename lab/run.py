@@ -65,7 +65,7 @@ def arguments(argv=None):
     p.add_argument("--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)")
     p.add_argument("--mglru", choices=SWITCH, help="guests with MGLRU (default: both, MGLRU on zeroing guests with uniform and Zipf only; quick: off)")
     p.add_argument("--arms", default=",".join(arm_module.USUAL), help=f"of {','.join(arm_module.ARMS)} (default: %(default)s)")
-    p.add_argument("--guest-memory", type=mib, default=192, metavar="SIZE", help="RAM of a guest (default: 192MiB)")
+    p.add_argument("--guest-memory", type=mib, default=cells.USUAL_GUEST_MIB, metavar="SIZE", help="RAM of a guest (default: 192MiB)")
     p.add_argument("--only", metavar="REGEX", help="cells whose id matches; --list shows the ids")
     p.add_argument("--list", action="store_true", help="list the cells and stop")
     p.add_argument("--resume", action="store_true", help="leave cells that are complete as they are")

@@ -13,6 +13,8 @@ BLOCK = 4096
 # what each guest really had is in the results as `available_bytes`).
 GUEST_NEEDS_MIB = 64
 SMALLEST_GUEST_MIB = 112
+# RAM of a guest, where nothing else is asked for: pictures and what stands beside the paper are of these.
+USUAL_GUEST_MIB = 192
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Cell:
     zeroing: bool  # init_on_alloc=1: the guest zeroes pages when it allocates them
     mglru: bool
     n: float  # host cache over guest RAM
-    guest_mib: int = 192
+    guest_mib: int = USUAL_GUEST_MIB
     quick: bool = False
 
     @property
@@ -73,3 +75,8 @@ def chosen(cells, pattern, error):
     except re.error as e:
         return error(f"--only: {e}")
     return matching or error(f"--only: no cell matches '{pattern}'; --list shows their ids")
+
+
+def usual(stored):
+    """Of stored cells, by id, those with guests of the usual size; all, if there are none."""
+    return {name: cell for name, cell in stored.items() if cell["guest_mib"] == USUAL_GUEST_MIB} or stored

@@ -5,6 +5,7 @@ says so.
 """
 
 from . import derive, reference
+from .cells import usual
 from .derive import MIB, percent
 
 COMPARED = ("default", "fadvise", "undercroft-auto")
@@ -94,7 +95,7 @@ def needed_n(points, wanted):
 def fit(cells, load):
     """For each arm: guests of the measured size that fit into a host, if each is to be spared as many reads as the exclusive
     arm spares it at its smallest N. {arm: (N needed or None, guests)}; None where the exclusive arm was not measured."""
-    chosen = [c for c in cells.values() if c["load"] == load and c["zeroing"] and not c["mglru"] and c.get("kind", "grid") == "grid"]
+    chosen = [c for c in usual(cells).values() if c["load"] == load and c["zeroing"] and not c["mglru"] and c.get("kind", "grid") == "grid"]
     chosen = [c for c in chosen if c["quick"] == min(c["quick"] for c in chosen)]
     points = {}
     for cell in chosen:

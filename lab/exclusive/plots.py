@@ -4,6 +4,7 @@ Owns their layout. Never measures. Invariant: drawn from stored results alone; t
 """
 
 from . import derive
+from .cells import usual
 from .derive import MIB
 
 COLOURS = {
@@ -46,6 +47,7 @@ def draw(data, out, name="exclusive"):
     cells = {name: cell for name, cell in data["cells"].items() if cell.get("kind", "grid") == "grid"}
     if not cells:
         return []
+    cells = usual(cells)
     plt = setup()
     paths = []
     for zeroing, word in ((True, "zeroing"), (False, "plain")):

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 from . import derive, experiments, reach, reference
+from .cells import USUAL_GUEST_MIB, usual
 from .derive import MIB, percent
 from .experiments import table
 
@@ -87,7 +88,8 @@ def shown_n(cell):
 def guest_kind(cell):
     """The guest's kernel settings, in words."""
     text = "zeroing" if cell["zeroing"] else "not zeroing"
-    return text + (", MGLRU" if cell["mglru"] else "") + (", *quick*" if cell["quick"] else "")
+    size = "" if cell["guest_mib"] == USUAL_GUEST_MIB else f", {cell['guest_mib']} MiB"
+    return text + size + (", MGLRU" if cell["mglru"] else "") + (", *quick*" if cell["quick"] else "")
 
 
 def titles(cells):
@@ -181,7 +183,7 @@ def losses(cells, whys):
 
 def pick(cells, load, n=0.5):
     """The cell of a load that stands for it beside the paper: zeroing, no MGLRU, N as near to `n` as there is."""
-    found = [c for c in cells.values() if c["load"] == load and not c["mglru"]]
+    found = [c for c in usual(cells).values() if c["load"] == load and not c["mglru"]]
     found = [c for c in found if c["zeroing"]] or found
     return min(found, key=lambda c: (abs(c["n"] - n), c["quick"]), default=None)
 
