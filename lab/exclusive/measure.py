@@ -7,6 +7,7 @@ every counter is taken at two moments and the difference is what counts; what th
 import contextlib
 import os
 import re
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -127,8 +128,13 @@ class ReclaimTrace:
         self.scanned = self.reclaimed = 0
         self.folder = TRACING / "instances" / f"{INSTANCE}{os.getpid()}"
         self.fd = self.thread = None
+        self.mounted = False
 
     def __enter__(self):
+        # Where nothing has mounted it, as on small machines: for as long as this takes.
+        self.mounted = not (TRACING / "events").exists() and not subprocess.run(
+            ["mount", "-t", "tracefs", "tracefs", TRACING], capture_output=True, check=False
+        ).returncode
         try:
             # Left-overs of runs that were killed.
             for old in self.folder.parent.glob(f"{INSTANCE}*"):
@@ -173,6 +179,9 @@ class ReclaimTrace:
             self.fd = None
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+        if self.mounted:
+            subprocess.run(["umount", TRACING], capture_output=True, check=False)
+            self.mounted = False
 
     def __exit__(self, *_):
         if self.thread:
