@@ -297,6 +297,12 @@ def test_two_scopes_do_not_touch_each_other(scoped):
     after = settings(scoped)
     assert {n for n in after if after[n] != below[n]} == {"web"}
     assert node(scoped, "web", socket=scoped.web)["weight"] == 300
+    # Policies, too: the VM's for all below it, then one container's.
+    policies = lambda: [scoped.disk(f"web:d{n}")["cache"]["policy"] for n in range(2)]  # noqa: E731
+    web("set", "web", "--policy", "lru")
+    assert policies() == ["lru", "lru"]
+    web("set", "shop", "--policy", "arc")
+    assert policies() == ["arc", "lru"] and scoped.disk("db:root")["cache"]["policy"] == "s3-fifo"
 
     # What was promised below is no reason to refuse the host anything: it is kept as far as it goes, and comes back.
     web("set", "web/shop", "--floor", "30MiB")
