@@ -11,16 +11,13 @@ import argparse
 import array
 import csv
 import json
-import os
-import platform
 import re
 import shutil
 import statistics
 import subprocess
-import time
 from pathlib import Path
 
-from compare import BUSY, OURS, RESULTS, ROOT, SIZES, merged, run, say, stop, traces
+from compare import BUSY, OURS, RESULTS, ROOT, SIZES, circumstances, merged, run, say, show, stop, traces
 
 VERSION = "3.2.0"
 POM = Path(__file__).resolve().parent / "caffeine" / "pom.xml"
@@ -205,22 +202,10 @@ def main() -> None:
         stop(f"no cell matches '{args.only}', or none could be run")
     if args.only:
         cells = merged(cells, RESULTS / "caffeine.json", [policy for policy, _ in POLICIES])
-    found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     version = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr.split("\n")[0]
-    about = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": found[1] if found else platform.machine(),
-        "java": version.replace('"', ""),
-        "repetitions": args.repetitions,
-        "failed": failed,
-        "busy": os.getloadavg()[1] > 2.5,
-    }
-    text = markdown(cells, about)
-    print(text)
-    if not args.no_save:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "caffeine.json").write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n")
-        (RESULTS / "caffeine.md").write_text(text)
+    # Reading and the policy have a thread each there.
+    about = circumstances(args, failed, 2.5) | {"java": version.replace('"', "")}
+    show(args, "caffeine", markdown(cells, about), about, cells)
 
 
 if __name__ == "__main__":

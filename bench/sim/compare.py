@@ -213,6 +213,27 @@ def merged(cells: list[dict], saved: Path, policies: list[str]) -> list[dict]:
     return [all_cells[k] for k in order if k in all_cells]
 
 
+def circumstances(args: argparse.Namespace, failed: list[str], busy_above: float) -> dict:
+    """On what the figures were made, and how; a load average above `busy_above` is more than the processes of a run."""
+    found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": found[1] if found else platform.machine(),
+        "repetitions": args.repetitions,
+        "failed": failed,
+        "busy": os.getloadavg()[1] > busy_above,
+    }
+
+
+def show(args: argparse.Namespace, name: str, text: str, about: dict, cells: list[dict]) -> None:
+    """Prints the table; keeps it and its figures, unless that is not wanted."""
+    print(text)
+    if not args.no_save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n")
+        (RESULTS / f"{name}.md").write_text(text)
+
+
 def main() -> None:
     """See the head of the file."""
     args = options()
@@ -246,21 +267,8 @@ def main() -> None:
         stop(f"no cell matches '{args.only}'")
     if args.only:
         cells = merged(cells, RESULTS / "sim.json", [ours for ours, _, _ in POLICIES])
-    found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-    about = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": found[1] if found else platform.machine(),
-        "repetitions": args.repetitions,
-        "tcmalloc": "tcmalloc" in linked,
-        "failed": failed,
-        "busy": os.getloadavg()[1] > 1.5,
-    }
-    text = markdown(cells, about)
-    print(text)
-    if not args.no_save:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "sim.json").write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n")
-        (RESULTS / "sim.md").write_text(text)
+    about = circumstances(args, failed, 1.5) | {"tcmalloc": "tcmalloc" in linked}
+    show(args, "sim", markdown(cells, about), about, cells)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,12 @@ def beside_paper(cells, all_cells):
     for load, title in (("seq", "sequential"), ("uniform", "random"), ("zipf", "Zipf")):
         r = reference.THROUGHPUT_KB[load]
         rows.append([f"guest throughput, {title}, KB/s", ", ".join(f"{r[k]:,}" for k in ("default", "fadvise", "exclusive")), three(load, "kb_per_s", lambda v: "-" if v is None else f"{v:,.0f}"), r["where"]])
+    if cell := pick(cells, "seq"):
+        r, arms = reference.DIRECT_BLOCK_READ, derive.measured_arms(cell)
+        named = (("direct", "direct"), ("default", "cached"), (reach.ARM, "exclusive"))
+        ours = ", ".join(f"{derive.figures(arms[k])['kb_per_s']:,.0f} {word}" for k, word in named if k in arms)
+        theirs = f"{r['direct']:,} direct, {r['default']:,} cached"
+        rows.append(["block reads in order, KB/s, direct and cached", theirs, f"{ours} (N = {shown_n(cell)})", r["where"]])
     r = reference.CACHE_SIZE_SMALLER
     rows.append(["mean cache size, random", f"Singleton's {r['least']} to {r['most']} times smaller", three("uniform", "cached_bytes", lambda v: "-" if v is None else f"{v / MIB:,.0f} MiB"), r["where"]])
     r = reference.RECLAIM

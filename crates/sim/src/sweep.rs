@@ -223,12 +223,8 @@ mod tests {
 
     fn cells() -> Vec<Cell> {
         let sizes = [0u32, 1, 100, 5000];
-        let all = every_policy().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
+        let all = PolicyKind::every().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
         all.collect()
-    }
-
-    fn every_policy() -> impl Iterator<Item = PolicyKind> {
-        PolicyKind::ALL.into_iter().chain(PolicyKind::STUDIED)
     }
 
     fn trace(n: usize) -> Vec<Reference> {
