@@ -57,8 +57,9 @@ class Pair(Company):
     guests = 2
 
     def __init__(self, quiet, noisy):
-        # The quiet guest's load fits into what it and its part of the host can keep; the noisy one's does not.
-        self.quiet, self.noisy = replace(quiet, beyond=0.4, ops=0.8), noisy
+        # The quiet guest's load fits into what it and its part of the host can keep; the noisy one's does not. Both last
+        # long enough (some ten seconds, and the noisy one longer) that single delays do not decide.
+        self.quiet, self.noisy = replace(quiet, beyond=0.4, ops=6), replace(noisy, ops=2)
 
     def explains(self, cell: Cell) -> str:
         """What they do, in words and numbers."""

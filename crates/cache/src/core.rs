@@ -316,6 +316,7 @@ impl<P: Plant> Core<P> {
             }
             Event::Tick => {
                 self.fit_slots();
+                self.restore_guests();
                 self.arena.fit();
                 self.arena.look_at_all();
                 for disk in self.disks.iter_mut().flatten() {
@@ -360,6 +361,15 @@ impl<P: Plant> Core<P> {
         }
     }
 
+    /// Guests whose tables had to go while their disks' shares were too small are followed again, from nothing.
+    fn restore_guests(&mut self) {
+        for i in 0..self.disks.len() {
+            if let Some(pages) = self.disks[i].as_ref().and_then(|d| d.guest_to_restore()) {
+                self.set_guest(DiskId(i as u32), pages);
+            }
+        }
+    }
+
     /// The disk stands on an image that nobody writes: blocks that it has not of its own are shared with other disks of
     /// this core on the same one. False if the disk shares nothing, or the map of its own clusters would take more than
     /// a sixteenth of its share.
@@ -398,8 +408,8 @@ impl<P: Plant> Core<P> {
 
     /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is
     /// no guest, or none whose memory can be seen. To be called whenever the memory is mapped anew. The table of the
-    /// pages, up to 40 bytes each, takes room from the disk's share; if that is more than a quarter of it, the cache
-    /// stays inclusive and [`Core::exclusive`] says why.
+    /// pages, up to 40 bytes each, takes room from the disk's share; while that is more than a quarter of it, the cache
+    /// is inclusive and [`Core::exclusive`] says why. Once the share has grown, the guest is followed again.
     pub fn set_guest(&mut self, id: DiskId, pages: u32) {
         if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
             d.set_guest(pages, &mut self.arena);

@@ -41,6 +41,8 @@ pub(crate) struct GuestSide {
     pub mode: ExclusiveMode,
     /// The guest, if its memory can be seen and there is room for its table.
     pub exclusive: Option<Box<Exclusive>>,
+    /// Pages of the guest's memory, whether there is room for their table or not; 0 without a guest.
+    pages: u32,
     /// Bytes that its table would have needed.
     refused_bytes: u64,
     later: VecDeque<Job>,
@@ -50,7 +52,7 @@ pub(crate) struct GuestSide {
 
 impl GuestSide {
     pub(crate) fn new(key: ContentKey, mode: ExclusiveMode) -> Self {
-        Self { key, mode, exclusive: None, refused_bytes: 0, later: VecDeque::new(), scanned: false }
+        Self { key, mode, exclusive: None, pages: 0, refused_bytes: 0, later: VecDeque::new(), scanned: false }
     }
 
     /// Bytes of metadata held now.
@@ -98,6 +100,7 @@ impl<P: Plant> Disk<P> {
     /// memory can be seen. The table of them takes room from the disk's share; the caller sees to the arena.
     pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Store) {
         self.side.exclusive = None;
+        self.side.pages = pages;
         self.side.refused_bytes = 0;
         self.cancel(0, u64::MAX);
         self.index.set_tiers(self.side.scanned || self.first_to_go);
@@ -131,10 +134,17 @@ impl<P: Plant> Disk<P> {
             if Exclusive::bytes_for(pages, self.target) > self.guest_table_bytes_max() {
                 self.set_guest(pages, arena);
             }
-        } else if self.side.refused_bytes > 0 && self.side.refused_bytes <= self.guest_table_bytes_max() {
-            // The guest is still there, but what it holds was not followed: its next memory table brings it back.
-            self.side.refused_bytes = 0;
         }
+    }
+
+    /// Pages of a guest that is there without its table, if the disk's share has grown enough for it. A quarter more than
+    /// the table takes is asked for: a share that moves to and fro would otherwise empty it each time.
+    pub(crate) fn guest_to_restore(&self) -> Option<u32> {
+        if self.side.refused_bytes == 0 {
+            return None;
+        }
+        let needed = Exclusive::bytes_for(self.side.pages, self.target);
+        (needed + needed / 4 <= self.guest_table_bytes_max()).then_some(self.side.pages)
     }
 
     /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted, and

@@ -243,6 +243,36 @@ fn a_guest_too_large_for_the_share_is_served_inclusively_and_said_so() {
     assert!(rig.read(1, 0));
 }
 
+/// An idle disk lends its share: where the table of its guest does not fit any more it goes, and comes back with the share.
+#[test]
+fn a_guest_whose_table_went_with_the_share_is_followed_again_once_it_fits() {
+    for mode in [ExclusiveMode::Capture, ExclusiveMode::Delayed] {
+        let mut rig = Rig::new(mode, 400, 2000);
+        let state = |rig: &Rig| rig.core.exclusive(DISK).unwrap().state;
+        rig.read(1, 1);
+        assert!(matches!(state(&rig), ExclusiveState::On { .. }), "{:?}", state(&rig));
+        rig.core.set_share(DISK, 16).unwrap();
+        rig.core.apply(Event::Tick, 0, &mut rig.front);
+        assert!(matches!(state(&rig), ExclusiveState::NoMemory { .. }), "{:?}", state(&rig));
+        rig.read(2, 2);
+        rig.core.set_share(DISK, 400).unwrap();
+        rig.core.apply(Event::Tick, 0, &mut rig.front);
+        assert!(matches!(state(&rig), ExclusiveState::On { .. }), "{:?}", state(&rig));
+        assert_eq!(rig.core.exclusive(DISK).unwrap().stats.pages_held, 0, "what it read meanwhile was not seen");
+        rig.read(3, 3);
+        assert_eq!(rig.core.exclusive(DISK).unwrap().stats.pages_held, 1);
+        rig.core.check();
+
+        // A guest that has gone meanwhile does not come back.
+        rig.core.set_capacity(DISK, 16).unwrap();
+        rig.core.apply(Event::Tick, 0, &mut rig.front);
+        rig.core.set_guest(DISK, 0);
+        rig.core.set_share(DISK, 400).unwrap();
+        rig.core.apply(Event::Tick, 0, &mut rig.front);
+        assert_eq!(state(&rig), ExclusiveState::NoGuest);
+    }
+}
+
 #[test]
 fn with_off_no_page_is_looked_at() {
     let mut rig = Rig::new(ExclusiveMode::Off, 40, 8);
