@@ -509,7 +509,9 @@ impl<P: Plant> Core<P> {
         disk.meter = blocks_max.map(|max| {
             let key = HashKey::from_seed(disk.hash_seed);
             let kind = disk.index.kind();
-            Box::new(Meter::new(kind, disk.blocks.into(), max, MeterOptions::default(), key))
+            let mut meter = Meter::new(kind, disk.blocks.into(), max, MeterOptions::default(), key);
+            meter.set_exclusive(disk.is_exclusive());
+            Box::new(meter)
         });
         disk.account_meter(&mut self.arena);
     }
@@ -518,9 +520,10 @@ impl<P: Plant> Core<P> {
     /// disk's capacity and policy as they are now.
     pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
         let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
-        let (blocks, kind) = (u64::from(disk.blocks), disk.index.kind());
+        let (blocks, kind, exclusive) = (u64::from(disk.blocks), disk.index.kind(), disk.is_exclusive());
         let meter = disk.meter.as_mut()?;
         let telemetry = meter.interval();
+        meter.set_exclusive(exclusive);
         meter.set_share(blocks);
         meter.set_policy(kind);
         disk.account_meter(&mut self.arena);

@@ -30,7 +30,10 @@ impl<P: Plant> Disk<P> {
                     self.arrives(page, block, Class::Read, self.hash_in(slot), Some(true), cx);
                 }
                 if let Some(meter) = &mut self.meter {
-                    meter.observe(block, Served::Hit);
+                    match page {
+                        Some(_) => meter.observe_taken(block, Served::Hit),
+                        None => meter.observe(block, Served::Hit),
+                    }
                 }
                 if let Some(parts) = &mut self.parts {
                     parts.served(self.index.part_of_slot(slot), block, Served::Hit);
@@ -261,6 +264,10 @@ impl<P: Plant> Disk<P> {
     ) {
         if let Some(page) = self.page_of(req, block, cx) {
             self.arrives(page, block, Class::Read, tag, found, cx);
+            // It was counted when it was asked for, before it was known to come.
+            if let Some(meter) = &mut self.meter {
+                meter.arrived(block);
+            }
         }
     }
 

@@ -187,6 +187,13 @@ impl<P: Plant> Disk<P> {
         cooled
     }
 
+    /// Whether the cache keeps what the guest does not hold, so that what blocks are worth is measured so.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.side.exclusive.as_ref().is_some_and(|e| !e.is_inclusive())
+            && self.index.has_tiers()
+            && self.parts.is_none()
+    }
+
     /// How the disk stands to its guest.
     pub(crate) fn exclusive_report(&self) -> ExclusiveReport {
         let side = &self.side;
@@ -246,6 +253,9 @@ impl<P: Plant> Disk<P> {
         let Self { side, index, .. } = self;
         let Some(exclusive) = &mut side.exclusive else { return };
         let departure = exclusive.arrives(index, page, block, class, tag.map(ContentHash::get), found);
+        if let (Some(meter), Some(left)) = (&mut self.meter, departure.block()) {
+            meter.left(left);
+        }
         if let Departure::Capture(what) = departure {
             self.copy_at_reuse(page, what, cx);
         }

@@ -147,6 +147,9 @@ impl<P: Plant> Disk<P> {
             if let Some(page) = self.page_written(&req, block, cx) {
                 taken |= 1 << i;
                 self.arrives(page, block, Class::Write, None, Some(false), cx);
+                if let Some(meter) = &mut self.meter {
+                    meter.arrived(block);
+                }
             }
         }
         let whole = |p| matches!(p, Part::Whole | Part::Overlay);

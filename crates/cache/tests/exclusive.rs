@@ -273,6 +273,30 @@ fn a_guest_whose_table_went_with_the_share_is_followed_again_once_it_fits() {
     }
 }
 
+/// What blocks would be worth to a disk that is kept exclusive of its guest: a loop of 900 blocks through 600 pages needs the 300
+/// that the guest does not hold, where an inclusive cache needs all.
+#[test]
+fn the_curve_of_an_exclusive_disk_counts_what_the_guest_does_not_hold() {
+    let hits = |mode, blocks| {
+        let mut rig = Rig::new(mode, 350, 600);
+        rig.core.measure(DISK, Some(2000));
+        let mut curve = None;
+        for n in 0..9000u64 {
+            rig.read(n % 900, (n % 600) as u32);
+            if n % 900 == 899 {
+                curve = rig.core.telemetry(DISK).map(|t| t.curve);
+            }
+        }
+        1.0 - curve.unwrap().miss_ratio_at(blocks)
+    };
+    for mode in [ExclusiveMode::Capture, ExclusiveMode::Delayed] {
+        let (few, enough) = (hits(mode, 100), hits(mode, 600));
+        assert!(few < 0.2 && enough > 0.9, "{mode}: {few} of the reads with 100 blocks, {enough} with 600");
+    }
+    let off = hits(ExclusiveMode::Off, 600);
+    assert!(off < 0.1, "inclusive: {off}");
+}
+
 #[test]
 fn with_off_no_page_is_looked_at() {
     let mut rig = Rig::new(ExclusiveMode::Off, 40, 8);

@@ -93,13 +93,24 @@ pub struct Ways {
 pub enum Departure {
     /// The page held no other block, as far as is known.
     None,
-    /// The block is cached, and hot from now on.
-    Kept,
+    /// This block is cached, and hot from now on.
+    Kept(u64),
     /// It is not cached. The page may still hold it: copy it before the page is written to, compare the tag, and
     /// call [`Exclusive::captured`].
     Capture(Resident),
-    /// It is not cached and cannot be had.
-    Lost,
+    /// This block is not cached and cannot be had.
+    Lost(u64),
+}
+
+impl Departure {
+    /// The block that the guest holds no longer, if there is one.
+    pub fn block(self) -> Option<u64> {
+        match self {
+            Departure::None => None,
+            Departure::Kept(block) | Departure::Lost(block) => Some(block),
+            Departure::Capture(what) => Some(what.block),
+        }
+    }
 }
 
 /// A page to copy now.
@@ -134,7 +145,7 @@ pub struct ExclusiveStats {
     pub age_read: u32,
     /// Gauge: the same for pages filled by writes.
     pub age_write: u32,
-    /// Gauge: transfers until a page whose copy lapsed is copied again.
+    /// Gauge: page transfers after which a page whose first copy lapsed is copied again.
     pub age_again: u32,
     /// Gauge: pages of the guest that hold a known block.
     pub pages_held: u32,
@@ -144,8 +155,6 @@ pub struct ExclusiveStats {
 
 /// Youngest age at which pages are copied, in transfers.
 const AGE_MIN: f64 = 64.0;
-/// Pages whose copy lapsed are not copied again before so many transfers: one for so many pages of the guest.
-const KEPT_AGE_MIN_PART: u32 = 8;
 /// Early copies of a class that are remembered.
 const YIELD_MEMORY: u32 = 8192;
 /// Early copies of a class from which what they bring is known.
@@ -160,12 +169,10 @@ const AGES_EVERY: u64 = 256;
 const ROOM_PART: u32 = 8;
 /// An eviction comes shortly before its copy if so small a part of the age was missing.
 const NEAR: f64 = 0.125;
-/// Part of the copies made again that may come too late.
-const LATE_PART: f64 = 0.03;
-/// How far one copy made again moves their age.
-const AGE_STEP: f64 = 0.01;
+/// Ages of pages that are kept longer than most are told apart up to so many times those of others.
+const OLDER: u32 = 4;
 /// Pages that wait to be copied again at most: one in so many of the guest's.
-const AGAIN_PART: u32 = 4;
+const AGAIN_PART: u32 = 2;
 /// Copies that one transfer pays for.
 const COPIES_PER_TRANSFER: u32 = 2;
 /// Copies saved up at most.
@@ -192,13 +199,14 @@ pub struct Exclusive {
     judged: (u64, u64),
     /// Nothing may be copied for now: the processor time for it is used up.
     throttled: bool,
+    /// Transfers after which pages of each class are copied, counted from the one that filled them.
     ages: [f64; 3],
-    /// At which ages pages filled by reads and by writes were evicted.
-    seen: [Box<Ages>; 2],
+    /// At which ages pages filled by reads and by writes were evicted, and those whose first copies had lapsed.
+    seen: [Box<Ages>; 3],
     /// The transfer to look at next, for pages filled by reads and by writes.
     next: [u32; 2],
-    /// Pages to copy again: page, the transfer that filled it, when.
-    again: VecDeque<(u32, u32, u32)>,
+    /// Pages to copy again, and the transfers that filled them.
+    again: VecDeque<(u32, u32)>,
     credit: u32,
     yields: Yields,
     stats: ExclusiveStats,
@@ -230,11 +238,14 @@ impl Yields {
         self.paid[i] = (self.paid[i] + 1).min(self.made[i]);
     }
 
-    /// Whether a page of this class is worth a copy now.
+    /// Whether a page of this class is worth a copy now: whether it brings as much, nearly, as the better class of first copies.
+    /// Second ones are no measure for first ones, without which there would be none: these nearly always pay, where half of
+    /// the first ones lapse.
     fn worth(&mut self, class: Class) -> bool {
         let part = |i: usize| f64::from(self.paid[i]) / f64::from(self.made[i].max(1));
         let i = class as usize;
-        let best = (0..3).filter(|&k| self.made[k] >= YIELD_SURE).map(part).fold(0.0, f64::max);
+        let first = [Class::Read as usize, Class::Write as usize];
+        let best = first.into_iter().filter(|&k| self.made[k] >= YIELD_SURE).map(part).fold(0.0, f64::max);
         if self.made[i] < YIELD_SURE || part(i) * YIELD_BEHIND >= best {
             return true;
         }
@@ -257,8 +268,8 @@ impl Exclusive {
             ways: mode.ways(),
             judged: (0, 0),
             throttled: false,
-            ages: [first.max(AGE_MIN), first.max(AGE_MIN), first.max(AGE_MIN)],
-            seen: [Box::new(Ages::new(oldest)), Box::new(Ages::new(oldest))],
+            ages: [first, first, 2.0 * first].map(|age| age.max(AGE_MIN)),
+            seen: [oldest, oldest, oldest.saturating_mul(OLDER)].map(|oldest| Box::new(Ages::new(oldest))),
             next: [1; 2],
             again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
             credit: 0,
@@ -272,7 +283,7 @@ impl Exclusive {
         let again = (pages / AGAIN_PART) as usize + 1;
         Residency::bytes_for(pages)
             + Rival::bytes_for(capacity)
-            + (size_of::<Self>() + 2 * size_of::<Ages>() + again * size_of::<(u32, u32, u32)>()) as u64
+            + (size_of::<Self>() + 3 * size_of::<Ages>() + again * size_of::<(u32, u32)>()) as u64
     }
 
     /// Bytes of memory that this one was made with, at most.
@@ -355,6 +366,9 @@ impl Exclusive {
         self.stats.evictions += 1;
         // What is kept longer than most was filled by a read before, as a rule.
         self.seen[usize::from(left.class == Class::Write)].add(left.age);
+        if left.class == Class::Kept {
+            self.seen[Class::Kept as usize].add(left.age);
+        }
         if self.stats.evictions.is_multiple_of(AGES_EVERY) && !self.is_inclusive() {
             self.aim(index);
         }
@@ -364,7 +378,7 @@ impl Exclusive {
                 self.yields.paid(left.class);
             }
             index.set_tier(slot, Tier::Hot);
-            return Departure::Kept;
+            return Departure::Kept(left.block);
         }
         let capture =
             self.ways.capture || self.mode == ExclusiveMode::Auto && self.stats.evictions.is_multiple_of(TRIED_AGAIN);
@@ -373,7 +387,7 @@ impl Exclusive {
             return Departure::Capture(left);
         }
         self.lost(&left);
-        Departure::Lost
+        Departure::Lost(left.block)
     }
 
     /// Chooses the ages at which pages are copied: those that most evictions follow while the copies last.
@@ -427,17 +441,11 @@ impl Exclusive {
         self.stats.captures_tried -= 1;
     }
 
-    /// A block was evicted and its content is gone. A copy made again came too late if it was in vain; a first one, if the
-    /// page was evicted shortly before: ages drift, faster at times than it is looked at them.
+    /// A block was evicted and its content is gone. Its copy would have come too late if the page was evicted shortly before:
+    /// ages drift, faster at times than it is looked at them.
     fn lost(&mut self, what: &Resident) {
         let (class, age) = (what.class as usize, &mut self.ages[what.class as usize]);
-        if what.class == Class::Kept {
-            if what.doubtful {
-                // Copies made again must not crowd out first ones.
-                let least = f64::from(self.residency.pages() / KEPT_AGE_MIN_PART).max(AGE_MIN);
-                *age = (*age * (1.0 - AGE_STEP * (1.0 - LATE_PART))).max(least);
-            }
-        } else if f64::from(what.age) < *age && f64::from(what.age) >= *age * (1.0 - NEAR) {
+        if f64::from(what.age) < *age && f64::from(what.age) >= *age * (1.0 - NEAR) {
             *age = (*age - f64::from(self.seen[class].step())).max(AGE_MIN);
         }
     }
@@ -475,12 +483,15 @@ impl Exclusive {
 
     fn next_due(&mut self) -> Option<Due> {
         let now = self.residency.now();
-        if let Some(&(page, seq, at)) = self.again.front()
-            && now.wrapping_sub(at) < u32::MAX / 2
+        let mut looks = 0;
+        while looks < LOOKS_MAX
+            && let Some(&(page, seq)) = self.again.front()
+            && now.wrapping_sub(seq) >= self.ages[Class::Kept as usize] as u32
         {
+            looks += 1;
             self.again.pop_front();
-            if let Some((p, what)) = self.residency.transferred(seq)
-                && p == page
+            if let Some(what) = self.residency.get(page)
+                && now.wrapping_sub(what.age) == seq
             {
                 return Some(Due { page, what });
             }
@@ -513,10 +524,6 @@ impl Exclusive {
         if held {
             self.stats.early += 1;
             self.yields.made(due.what.class);
-            if due.what.class == Class::Kept {
-                let age = &mut self.ages[Class::Kept as usize];
-                *age = (*age * (1.0 + AGE_STEP * LATE_PART)).min(f64::from(self.residency.memory()));
-            }
         } else {
             // dirty in the guest, or lost to another use: decided when the page is next seen
             self.residency.doubt(due.page);
@@ -533,9 +540,10 @@ impl Exclusive {
         let Some(what) = self.residency.get(page) else { return };
         let now = self.residency.now();
         self.residency.set_class(page, Class::Kept);
-        if self.again.len() < self.again.capacity() {
-            let at = now.wrapping_add(self.ages[Class::Kept as usize] as u32);
-            self.again.push_back((page, now.wrapping_sub(what.age), at));
+        // A second copy that lapses came too early for a page that is kept longest of all.
+        let again = what.class != Class::Kept || what.age < self.ages[Class::Kept as usize] as u32;
+        if again && self.again.len() < self.again.capacity() {
+            self.again.push_back((page, now.wrapping_sub(what.age)));
         }
     }
 }

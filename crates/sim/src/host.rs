@@ -4,6 +4,7 @@
 //! served without the disk.
 
 use crate::guest::{GuestMemory, Transfer};
+use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, PolicyKind, Tier};
 
@@ -47,6 +48,8 @@ pub struct Host {
     pub copied: Vec<u64>,
     /// Whether these are to be told.
     pub tells: bool,
+    /// What measures the worth of other sizes, as it does for a disk of the daemon that is kept exclusive; if it is wanted.
+    pub meter: Option<Meter>,
     /// Transfers since the last scan.
     unscanned: u32,
 }
@@ -74,6 +77,7 @@ impl Host {
             evicted: vec![],
             copied: vec![],
             tells: false,
+            meter: None,
             unscanned: 0,
         }
     }
@@ -135,6 +139,16 @@ impl Host {
         let found = self.index.peek(t.block).is_some();
         let left =
             self.exclusive.arrives(&mut self.index, t.page, t.block, class, Some(tag(t.block, version)), Some(found));
+        if let Some(meter) = &mut self.meter {
+            if t.write {
+                meter.arrived(t.block);
+            } else {
+                meter.observe_taken(t.block, if found { Served::Hit } else { Served::Miss });
+            }
+            if let Some(left) = left.block() {
+                meter.left(left);
+            }
+        }
         if let Departure::Capture(what) = left {
             let now = self.content(guest, t.page);
             let same = now.is_some_and(|now| what.tag == Some(now & !7));

@@ -163,6 +163,45 @@ impl LruCurve {
         }
     }
 
+    /// A request for a block of the sample by somebody who keeps it himself from now on, until [`LruCurve::left`]: it needs
+    /// no room here for so long.
+    pub(super) fn taken(&mut self, block: u64) {
+        match self.slots.find(block, self.slots.hash(block)) {
+            Some(slot) => {
+                self.record(self.at[slot as usize], 1);
+                self.leave(slot);
+            }
+            None => self.count_newcomer(block),
+        }
+    }
+
+    /// Whoever took a block of the sample has it no longer: from now on it is as if it had just been asked for.
+    pub(super) fn left(&mut self, block: u64) {
+        if self.recency.is_used_up() {
+            self.tidy();
+        }
+        let hash = self.slots.hash(block);
+        match self.slots.find(block, hash) {
+            Some(slot) => {
+                self.recency.remove(self.at[slot as usize]);
+                self.at[slot as usize] = self.recency.push();
+            }
+            None => self.enter(block, hash),
+        }
+    }
+
+    /// A block of the sample is held by whoever writes it, as after [`LruCurve::taken`], and nobody asked for it.
+    pub(super) fn withdrawn(&mut self, block: u64) {
+        if let Some(slot) = self.slots.find(block, self.slots.hash(block)) {
+            self.leave(slot);
+        }
+    }
+
+    /// Forgets all blocks and all that was counted.
+    pub(super) fn forget(&mut self) {
+        *self = Self::with_filter(self.options, self.key);
+    }
+
     /// Blocks for each sampled one, among those last asked for at `at`.
     fn blocks_per_sample_at(&self, at: u32) -> f64 {
         match &self.rise {
@@ -196,6 +235,12 @@ impl LruCurve {
 
     #[cold]
     fn newcomer(&mut self, block: u64, hash: u64) {
+        self.count_newcomer(block);
+        self.enter(block, hash);
+    }
+
+    /// Counts a request for a block that is not in the sample.
+    fn count_newcomer(&mut self, block: u64) {
         self.distinct += self.blocks_per_sample;
         let weight = match &self.rise {
             // whether it was asked for before the rise cannot be known
@@ -204,6 +249,10 @@ impl LruCurve {
             None => self.blocks_per_sample,
         };
         self.missed.add(Weight { requests: weight, popular: weight });
+    }
+
+    /// Takes a block into the sample, as the youngest.
+    fn enter(&mut self, block: u64, hash: u64) {
         if self.slots.is_full() {
             self.make_room();
             if !self.threshold.admits(self.key.hash(block)) {

@@ -83,6 +83,8 @@ pub struct Meter {
     lru: LruCurve,
     policy: PolicyCurve,
     correction: Correction,
+    /// Who asks keeps blocks himself, and the leaf only what he has no longer.
+    exclusive: bool,
 }
 
 impl Meter {
@@ -109,6 +111,7 @@ impl Meter {
             lru,
             policy,
             correction: Correction::new(share),
+            exclusive: false,
         };
         meter.update_threshold();
         meter
@@ -123,6 +126,53 @@ impl Meter {
         let hash = self.key.hash(block);
         if self.threshold.admits(hash) {
             self.sampled(block, hash);
+        }
+    }
+
+    /// As [`Meter::observe`], by a guest that holds the block from now on, and whose departures [`Meter::left`] tells.
+    #[inline]
+    pub fn observe_taken(&mut self, block: u64, served: Served) {
+        if !self.exclusive {
+            return self.observe(block, served);
+        }
+        self.requests += 1;
+        self.misses += u64::from(served == Served::Miss);
+        self.ahead += u64::from(served == Served::Ahead);
+        if self.threshold.admits(self.key.hash(block)) {
+            self.work_off();
+            self.lru.taken(block);
+        }
+    }
+
+    /// The guest holds `block` from now on, whatever it was counted as before: it was read from the disk, or written.
+    #[inline]
+    pub fn arrived(&mut self, block: u64) {
+        if self.exclusive && self.threshold.admits(self.key.hash(block)) {
+            self.work_off();
+            self.lru.withdrawn(block);
+        }
+    }
+
+    /// The guest that took `block` holds it no longer.
+    #[inline]
+    pub fn left(&mut self, block: u64) {
+        if self.exclusive && self.threshold.admits(self.key.hash(block)) {
+            self.work_off();
+            self.lru.left(block);
+            self.update_threshold();
+        }
+    }
+
+    /// Whether the leaf is kept exclusive of a guest. Then its curve is that of blocks that the guest does not hold, by how
+    /// many others it has let go since: an LRU cache of victims hits if these are fewer than its blocks. Of the policy in use
+    /// nothing is simulated, since what is kept is decided elsewhere. What was measured the other way is forgotten.
+    pub fn set_exclusive(&mut self, exclusive: bool) {
+        if exclusive != self.exclusive {
+            self.exclusive = exclusive;
+            self.tell();
+            self.lru.forget();
+            self.correction = Correction::new(self.share);
+            self.set_sizes();
         }
     }
 
@@ -166,7 +216,7 @@ impl Meter {
     /// requests. Takes time in proportion to the sample (some ten microseconds) and to the points of the curve.
     pub fn interval(&mut self) -> Telemetry {
         self.tell();
-        let of_policy = self.policy.is_ready();
+        let of_policy = self.policy.is_ready() && !self.exclusive;
         self.correction.interval(self.requests, self.misses + self.ahead);
         let curve = self.curve();
         let curve = self.correction.apply(curve, self.share, self.lru.samples()).scaled_to(self.requests as f64);
@@ -190,7 +240,7 @@ impl Meter {
     /// not ready.
     fn curve(&self) -> Curve {
         let lru = self.lru.curve();
-        if !self.policy.is_ready() {
+        if self.exclusive || !self.policy.is_ready() {
             return lru;
         }
         let policy = self.policy.curve().scaled_to(lru.requests());
@@ -231,7 +281,7 @@ impl Meter {
     }
 
     fn set_sizes(&mut self) {
-        let sizes = sizes_around(self.share, self.size_max);
+        let sizes = if self.exclusive { vec![] } else { sizes_around(self.share, self.size_max) };
         self.tell();
         self.policy.set_sizes(&sizes);
         self.update_threshold();
