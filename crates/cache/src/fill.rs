@@ -426,6 +426,8 @@ impl<P: Plant> Disk<P> {
             && !self.near.contains_key(&block)
             && !self.is_changing(block)
             && !self.is_at_base(block, cx.arena)
+            // Nobody will ask for it.
+            && !self.side.exclusive.as_ref().is_some_and(|e| e.residency().is_at_guest(block))
     }
 
     /// Drops old blocks read ahead that no stream is about to use, until `count` more fit or none such is left.

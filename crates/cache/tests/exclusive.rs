@@ -23,6 +23,8 @@ struct Front {
     /// The page of the request under way.
     page: Option<u32>,
     ios: Vec<Io>,
+    /// Blocks read from the disk, in order.
+    fetched: Vec<u64>,
     got: Vec<u8>,
     copies: u32,
     write: u8,
@@ -58,7 +60,11 @@ impl Effects for Front {
 
 impl Rig {
     fn new(mode: ExclusiveMode, capacity_blocks: u32, pages: u32) -> Self {
-        let mut core = Core::new(CoreOptions::new(32 << 20)).unwrap();
+        Self::with_readahead(mode, capacity_blocks, pages, 0)
+    }
+
+    fn with_readahead(mode: ExclusiveMode, capacity_blocks: u32, pages: u32, readahead_bytes: u32) -> Self {
+        let mut core = Core::new(CoreOptions { hash_seed: 1, ..CoreOptions::new(32 << 20) }).unwrap();
         let options = DiskOptions {
             size_bytes: 1000 * B,
             align: 512,
@@ -67,7 +73,7 @@ impl Rig {
             can_write_zeroes: true,
             policy: PolicyKind::Lru,
             capacity_blocks,
-            readahead_bytes: 0,
+            readahead_bytes,
             write_allocate: true,
             exclusive: mode,
             share: None,
@@ -87,9 +93,13 @@ impl Rig {
         let id = ReqId { port: 0, tag: 0 };
         self.core.apply(Event::Request(Request { id, disk: DISK, op, offset: block * B, len: B }), 0, &mut self.front);
         while let Some(mut io) = self.front.ios.pop() {
-            let content = self.content(io.offset / B);
+            let mut next = io.offset / B;
             match io.kind {
-                IoKind::Read => io.buf.pieces_mut().for_each(|p| p.fill(content)),
+                IoKind::Read => io.buf.pieces_mut().for_each(|p| {
+                    p.fill(self.disk.get(&next).copied().unwrap_or(next as u8 | 1));
+                    self.front.fetched.push(next);
+                    next += 1;
+                }),
                 IoKind::Write { .. } => _ = self.disk.insert(io.offset / B, self.front.write),
                 _ => {}
             }
@@ -295,6 +305,34 @@ fn the_curve_of_an_exclusive_disk_counts_what_the_guest_does_not_hold() {
     }
     let off = hits(ExclusiveMode::Off, 600);
     assert!(off < 0.1, "inclusive: {off}");
+}
+
+/// Read-ahead that passes over what the guest holds does not read it: it will not be asked for.
+#[test]
+fn what_the_guest_holds_is_not_read_ahead() {
+    let mut rig = Rig::with_readahead(ExclusiveMode::Capture, 30, 200, 64 << 10);
+    assert!(matches!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::On { .. }));
+    // backwards: of what cannot be kept, the youngest goes first
+    for block in (100..160).rev() {
+        rig.read(block, (block - 100) as u32);
+    }
+    rig.front.fetched.clear();
+    // a stream up to what is held, through other pages, and on behind it
+    for (n, block) in (40..100).chain(160..210).enumerate() {
+        rig.read(block, 60 + n as u32);
+    }
+    let fetched = std::mem::take(&mut rig.front.fetched);
+    assert!((40..100).chain(160..210).all(|b| fetched.contains(&b)));
+    assert!(fetched.iter().all(|b| !(100..160).contains(b)), "{fetched:?}");
+    assert!(rig.core.stats(DISK).readahead_hit_blocks > 80, "and the rest was");
+
+    // The guest has dropped its cache: it asks for what it was thought to hold, and is read ahead for as anybody.
+    let before = rig.core.stats(DISK).readahead_hit_blocks;
+    for block in 40..210 {
+        rig.read(block, (209 - block) as u32);
+    }
+    let ahead = rig.core.stats(DISK).readahead_hit_blocks - before;
+    assert!(ahead > 40, "{ahead} blocks of 170 were there in time");
 }
 
 #[test]

@@ -75,7 +75,15 @@ pub struct Residency {
     key: HashKey,
     seq: u32,
     held: u32,
+    /// How often of late the guest asked for what it was thought to hold: up with each time, down by one with each transfer
+    /// of another block.
+    surprise: u32,
 }
+
+/// What one block adds to `surprise`, from where on the table is not relied on, and the most.
+const SURPRISE: u32 = 8;
+const SURPRISED: u32 = 64;
+const SURPRISE_MAX: u32 = 256;
 
 /// Only the upper bits of a tag are kept.
 fn kept(tag: u64) -> u64 {
@@ -94,6 +102,7 @@ impl Residency {
             key: key.derived(),
             seq: 0,
             held: 0,
+            surprise: 0,
         }
     }
 
@@ -153,6 +162,12 @@ impl Residency {
         self.find(block).map(|at| self.cells[at])
     }
 
+    /// Whether the guest will hardly ask for `block` soon, because it holds it. Nothing is said of any block while more than
+    /// one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache, or gives memory back.
+    pub fn is_at_guest(&self, block: u64) -> bool {
+        self.surprise < SURPRISED && self.page_of(block).is_some()
+    }
+
     /// Whether `tag` is the tag of what `page` holds.
     pub fn matches(&self, page: u32, tag: u64) -> bool {
         self.pages.get(page as usize).is_some_and(|p| p.block != NONE && p.tag & TAG == kept(tag))
@@ -186,8 +201,12 @@ impl Residency {
                 Some(at) => {
                     let former = std::mem::replace(&mut self.cells[at], page);
                     self.pages[former as usize].block = NONE;
+                    self.surprise = (self.surprise + SURPRISE).min(SURPRISE_MAX);
                 }
-                None => self.link(block, page),
+                None => {
+                    self.link(block, page);
+                    self.surprise = self.surprise.saturating_sub(1);
+                }
             }
         }
         let tag = tag.map_or(0, kept) | class as u64;
@@ -379,6 +398,18 @@ mod tests {
         assert_eq!(r.get(3), None);
         assert_eq!(r.transfer(9, 1, Class::Read, None), None, "no such page");
         r.check();
+    }
+
+    #[test]
+    fn a_guest_that_asks_for_what_it_was_thought_to_hold_is_not_relied_on() {
+        let mut r = Residency::new(64, HashKey::from_seed(1));
+        (0..20).for_each(|n| _ = r.transfer(n, u64::from(n), Class::Read, None));
+        assert!(r.is_at_guest(7) && !r.is_at_guest(30));
+        // its cache was dropped: it reads the same blocks again, into other pages
+        (0..8).for_each(|n| _ = r.transfer(30 + n, u64::from(n), Class::Read, None));
+        assert!(!r.is_at_guest(15), "eight surprises in a row");
+        (100..150).for_each(|n| _ = r.transfer(40, n, Class::Read, None));
+        assert!(r.is_at_guest(15), "and trusted again after other transfers");
     }
 
     #[test]
