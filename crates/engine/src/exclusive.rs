@@ -156,11 +156,13 @@ pub struct ExclusiveStats {
 /// Youngest age at which pages are copied, in transfers.
 const AGE_MIN: f64 = 64.0;
 /// Early copies of a class that are remembered.
-const YIELD_MEMORY: u32 = 8192;
+const YIELD_MEMORY: u32 = 2048;
 /// Early copies of a class from which what they bring is known.
-const YIELD_SURE: u32 = 1024;
+const YIELD_SURE: u32 = 512;
 /// A class gives way if it brings so many times less than the best one.
 const YIELD_BEHIND: f64 = 2.0;
+/// Second copies shorten the time that first ones last: they must pay at least so often.
+const SECOND_PAYS: f64 = 0.5;
 /// Of a class that gives way one page in so many is copied all the same.
 const YIELD_SAMPLE: u32 = 16;
 /// Evictions after which it is looked anew at which age to copy pages.
@@ -209,7 +211,29 @@ pub struct Exclusive {
     again: VecDeque<(u32, u32)>,
     credit: u32,
     yields: Yields,
+    pace: Pace,
     stats: ExclusiveStats,
+}
+
+/// How many copies come to a transfer of late.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// Copies put on probation ever, modulo 2^32.
+    copies: u32,
+    /// Copies and transfers when this was last asked.
+    before: (u32, u32),
+    /// Copies for each transfer, the latest ones weighing most.
+    rate: f64,
+}
+
+impl Pace {
+    /// Copies for each transfer, at transfer number `now`.
+    fn take(&mut self, now: u32) -> f64 {
+        let (copies, transfers) = (self.copies.wrapping_sub(self.before.0), now.wrapping_sub(self.before.1));
+        self.before = (self.copies, now);
+        self.rate = (self.rate + f64::from(copies) / f64::from(transfers.max(1))) / 2.0;
+        self.rate
+    }
 }
 
 /// What early copies of each class bring: how many of the latest ones were still there when their eviction was proved.
@@ -246,7 +270,8 @@ impl Yields {
         let i = class as usize;
         let first = [Class::Read as usize, Class::Write as usize];
         let best = first.into_iter().filter(|&k| self.made[k] >= YIELD_SURE).map(part).fold(0.0, f64::max);
-        if self.made[i] < YIELD_SURE || part(i) * YIELD_BEHIND >= best {
+        let least = if class == Class::Kept { best.max(SECOND_PAYS) } else { best / YIELD_BEHIND };
+        if self.made[i] < YIELD_SURE || part(i) >= least {
             return true;
         }
         self.turn = self.turn.wrapping_add(1);
@@ -274,6 +299,7 @@ impl Exclusive {
             again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
             credit: 0,
             yields: Yields::default(),
+            pace: Pace::default(),
             stats: ExclusiveStats::default(),
         }
     }
@@ -390,12 +416,20 @@ impl Exclusive {
         Departure::Lost(left.block)
     }
 
+    /// A copy is on probation.
+    fn made(&mut self, class: Class) {
+        self.yields.made(class);
+        self.pace.copies = self.pace.copies.wrapping_add(1);
+    }
+
     /// Chooses the ages at which pages are copied: those that most evictions follow while the copies last.
     fn aim(&mut self, index: &Index) {
         let [_, probation, cold] = index.tier_lens();
         // Free slots and cold ones are probation's whenever it needs them.
         let room = probation + cold + index.limit().saturating_sub(index.len());
         let room = room.max(index.limit() / ROOM_PART);
+        // Where pages are copied twice, copies last as much shorter.
+        let room = (f64::from(room) / self.pace.take(self.residency.now()).max(1.0)) as u32;
         for (seen, age) in self.seen.iter().zip(&mut self.ages) {
             if let Some(best) = seen.best(room) {
                 *age = f64::from(best).max(AGE_MIN);
@@ -467,7 +501,7 @@ impl Exclusive {
                 // it need not be copied: it is here
                 if index.tier(slot) == Tier::Cold {
                     index.set_tier(slot, Tier::Probation);
-                    self.yields.made(due.what.class);
+                    self.made(due.what.class);
                 }
                 continue;
             }
@@ -523,7 +557,7 @@ impl Exclusive {
     pub fn copied(&mut self, index: &mut Index, due: &Due, held: bool, slot: Option<Slot>) {
         if held {
             self.stats.early += 1;
-            self.yields.made(due.what.class);
+            self.made(due.what.class);
         } else {
             // dirty in the guest, or lost to another use: decided when the page is next seen
             self.residency.doubt(due.page);
