@@ -209,6 +209,8 @@ pub struct Exclusive {
     next: [u32; 2],
     /// Pages to copy again, and the transfers that filled them.
     again: VecDeque<(u32, u32)>,
+    /// Transfers that a copy lasts, about.
+    lasts: u32,
     credit: u32,
     yields: Yields,
     pace: Pace,
@@ -297,6 +299,7 @@ impl Exclusive {
             seen: [oldest, oldest, oldest.saturating_mul(OLDER)].map(|oldest| Box::new(Ages::new(oldest))),
             next: [1; 2],
             again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
+            lasts: u32::MAX,
             credit: 0,
             yields: Yields::default(),
             pace: Pace::default(),
@@ -430,6 +433,7 @@ impl Exclusive {
         let room = room.max(index.limit() / ROOM_PART);
         // Where pages are copied twice, copies last as much shorter.
         let room = (f64::from(room) / self.pace.take(self.residency.now()).max(1.0)) as u32;
+        self.lasts = room;
         for (seen, age) in self.seen.iter().zip(&mut self.ages) {
             if let Some(best) = seen.best(room) {
                 *age = f64::from(best).max(AGE_MIN);
@@ -517,25 +521,15 @@ impl Exclusive {
 
     fn next_due(&mut self) -> Option<Due> {
         let now = self.residency.now();
-        let mut looks = 0;
-        while looks < LOOKS_MAX
-            && let Some(&(page, seq)) = self.again.front()
-            && now.wrapping_sub(seq) >= self.ages[Class::Kept as usize] as u32
-        {
-            looks += 1;
-            self.again.pop_front();
-            if let Some(what) = self.residency.get(page)
-                && now.wrapping_sub(what.age) == seq
-            {
-                return Some(Due { page, what });
-            }
-        }
         let memory = self.residency.memory();
         for class in [Class::Read, Class::Write] {
             let age = (self.ages[class as usize] as u32).min(memory - 1);
+            // What is older than copies last beyond that age was to be copied when the age was another: it would keep those
+            // waiting whose turn it is, for as many transfers as the age has fallen.
+            let oldest = age.saturating_add(self.lasts).min(memory - 1);
             let next = &mut self.next[class as usize];
-            if now.wrapping_sub(*next) >= memory && now.wrapping_sub(*next) < u32::MAX / 2 {
-                *next = now.wrapping_sub(memory - 1);
+            if now.wrapping_sub(*next) > oldest && now.wrapping_sub(*next) < u32::MAX / 2 {
+                *next = now.wrapping_sub(oldest);
             }
             let mut looks = 0;
             while looks < LOOKS_MAX && now.wrapping_sub(*next) >= age && now.wrapping_sub(*next) < u32::MAX / 2 {
@@ -548,6 +542,19 @@ impl Exclusive {
                 {
                     return Some(Due { page, what });
                 }
+            }
+        }
+        let mut looks = 0;
+        while looks < LOOKS_MAX
+            && let Some(&(page, seq)) = self.again.front()
+            && now.wrapping_sub(seq) >= self.ages[Class::Kept as usize] as u32
+        {
+            looks += 1;
+            self.again.pop_front();
+            if let Some(what) = self.residency.get(page)
+                && now.wrapping_sub(what.age) == seq
+            {
+                return Some(Due { page, what });
             }
         }
         None

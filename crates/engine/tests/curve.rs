@@ -105,6 +105,66 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Below a guest that tells what it lets go, an LRU cache of victims; writes and what the guest does not keep among it.
+    #[test]
+    fn the_curve_of_an_exclusive_leaf_is_that_of_a_cache_of_victims(
+        seed: u64,
+        pages in 1usize..40,
+        asked in prop::collection::vec((0u64..110, 0u8..10), 0..1500),
+    ) {
+        const SIZES: usize = 120;
+        let options = MeterOptions { lru: WHOLE, ..MeterOptions::default() };
+        let mut meter = Meter::new(PolicyKind::Lru, 0, 200, options, key(seed));
+        meter.set_exclusive(true);
+        // what the guest holds, and what it has let go or never kept, oldest first
+        let (mut guest, mut gone): (Vec<u64>, Vec<u64>) = (vec![], vec![]);
+        let mut misses = vec![0u64; SIZES];
+        let mut requests = 0;
+        for (block, what) in asked {
+            if guest.contains(&block) {
+                continue;
+            }
+            let depth = gone.iter().rev().position(|&b| b == block);
+            gone.retain(|&b| b != block);
+            if what > 0 {
+                requests += 1;
+                misses.iter_mut().take(depth.map_or(SIZES, |d| d + 1)).for_each(|m| *m += 1);
+            }
+            match what {
+                // a write: nothing was asked for
+                0 => meter.arrived(block),
+                // read past the page cache
+                1 => {
+                    meter.observe(block, Served::Miss);
+                    gone.push(block);
+                    continue;
+                }
+                // a miss is counted before it is known to come
+                2..5 => {
+                    meter.observe(block, Served::Miss);
+                    meter.arrived(block);
+                }
+                _ => meter.observe_taken(block, Served::Hit),
+            }
+            guest.push(block);
+            if guest.len() > pages {
+                let out = guest.remove(0);
+                gone.push(out);
+                meter.left(out);
+            }
+        }
+        meter.check();
+        let telemetry = meter.interval();
+        prop_assert_eq!(telemetry.requests, requests);
+        prop_assert!(!telemetry.of_policy);
+        for (size, &of) in misses.iter().enumerate() {
+            prop_assert!((meter.lru().curve().misses_at(size as u64) - of as f64 / 2.0).abs() < 1e-6, "at {}", size);
+        }
+    }
+}
+
 #[test]
 fn one_hot_block_hits_in_the_smallest_cache_whether_it_is_sampled_or_not() {
     let mut sampled = 0;

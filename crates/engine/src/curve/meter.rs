@@ -138,28 +138,36 @@ impl Meter {
         self.requests += 1;
         self.misses += u64::from(served == Served::Miss);
         self.ahead += u64::from(served == Served::Ahead);
-        if self.threshold.admits(self.key.hash(block)) {
-            self.work_off();
-            self.lru.taken(block);
-        }
+        self.departures(block, LruCurve::taken);
     }
 
     /// The guest holds `block` from now on, whatever it was counted as before: it was read from the disk, or written.
     #[inline]
     pub fn arrived(&mut self, block: u64) {
-        if self.exclusive && self.threshold.admits(self.key.hash(block)) {
-            self.work_off();
-            self.lru.withdrawn(block);
+        if self.exclusive {
+            self.departures(block, LruCurve::withdrawn);
         }
     }
 
     /// The guest that took `block` holds it no longer.
     #[inline]
     pub fn left(&mut self, block: u64) {
-        if self.exclusive && self.threshold.admits(self.key.hash(block)) {
+        if self.exclusive {
+            self.departures(block, LruCurve::left);
+        }
+    }
+
+    /// Tells the sample of departed blocks of a change, if it concerns a block of it.
+    #[inline]
+    fn departures(&mut self, block: u64, tell: fn(&mut LruCurve, u64)) {
+        let hash = self.key.hash(block);
+        if self.threshold.admits(hash) {
+            // in order, and working them off may have lowered the threshold
             self.work_off();
-            self.lru.left(block);
-            self.update_threshold();
+            if self.lru.threshold().admits(hash) {
+                tell(&mut self.lru, block);
+                self.update_threshold();
+            }
         }
     }
 
