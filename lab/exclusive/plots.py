@@ -3,6 +3,8 @@
 Owns their layout. Never measures. Invariant: drawn from stored results alone; the same results make the same SVG.
 """
 
+import textwrap
+
 from . import derive
 from .cells import usual
 from .derive import MIB
@@ -94,7 +96,7 @@ def saved_bars(plt, cells, out, name, guests):
                 axis.hlines(100 * perfect, i - 0.44, i + 0.44, color="#c0392b", linewidth=1.2, linestyle="--")
         axis.set_title(f"host cache {n:g} of guest RAM")
         axis.set_ylabel("bytes saved, %")
-        axis.set_xticks(range(len(loads)), titles)
+        axis.set_xticks(range(len(loads)), [textwrap.fill(title, 16) for title in titles])
         axis.axhline(0, color="#333", linewidth=0.8)
         axis.margins(y=0.15)
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[arm]) for arm in arms]
