@@ -156,8 +156,7 @@ impl LruCurve {
                 let at = self.at[slot as usize];
                 self.asked[slot as usize] = self.asked[slot as usize].saturating_add(1);
                 self.record(at, self.asked[slot as usize]);
-                self.recency.remove(at);
-                self.at[slot as usize] = self.recency.push();
+                self.renew(slot);
             }
             None => self.newcomer(block, hash),
         }
@@ -182,10 +181,7 @@ impl LruCurve {
         }
         let hash = self.slots.hash(block);
         match self.slots.find(block, hash) {
-            Some(slot) => {
-                self.recency.remove(self.at[slot as usize]);
-                self.at[slot as usize] = self.recency.push();
-            }
+            Some(slot) => self.renew(slot),
             None => self.enter(block, hash),
         }
     }
@@ -294,6 +290,12 @@ impl LruCurve {
         self.threshold = threshold;
         self.blocks_per_sample = 1.0 / threshold.rate();
         self.rise.take_if(|rise| threshold <= rise.before);
+    }
+
+    /// The block in `slot` is the youngest.
+    fn renew(&mut self, slot: u32) {
+        self.recency.remove(self.at[slot as usize]);
+        self.at[slot as usize] = self.recency.push();
     }
 
     fn leave(&mut self, slot: u32) {
