@@ -169,9 +169,15 @@ fn main() {
 /// everything is captured at reuse.
 fn beside_a_guest(policy: PolicyKind, front: &mut Front) {
     const PAGES: u64 = 16 * 1024;
-    for (name, mode) in [("off", ExclusiveMode::Off), ("capture", ExclusiveMode::Capture)] {
+    for (name, mode, measured) in [
+        ("off", ExclusiveMode::Off, false),
+        ("off, measured", ExclusiveMode::Off, true),
+        ("capture", ExclusiveMode::Capture, false),
+        ("capture, measured", ExclusiveMode::Capture, true),
+    ] {
         let mut core = one_disk(policy, BLOCKS / 4, 0, mode);
         core.set_guest(DISK, PAGES as u32);
+        core.measure(DISK, measured.then_some(BLOCKS));
         front.guest = vec![[0; BLOCK]; PAGES as usize];
         let (mut n, mut reply, mut spare) = (0u64, Vec::new(), Vec::new());
         for round in 0..12 {
