@@ -13,6 +13,10 @@ use undercroft_cache::{
 };
 use undercroft_engine::{PartId, PartRange, PartSetting, PolicyKind};
 
+/// As the daemon's.
+#[global_allocator]
+static HEAP: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 128_000;
 const DISKS: u64 = 1000;
@@ -130,6 +134,11 @@ impl Case {
     fn round(&mut self, at: &[u64], ahead: usize, front: &mut Front) -> f64 {
         let began = Instant::now();
         for (i, &n) in at.iter().enumerate() {
+            if ahead > 0
+                && let Some(&next) = at.get(i + 2 * ahead)
+            {
+                self.core.approach(self.read(next).disk);
+            }
             if ahead > 0
                 && let Some(&next) = at.get(i + ahead)
             {

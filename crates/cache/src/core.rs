@@ -5,7 +5,7 @@
 //! finds the memory gone, and no disk can take another's.
 
 use crate::content::ContentKey;
-use crate::disk::{B, Cx, Disk};
+use crate::disk::{B, Cx, Disk, HOT_LINES};
 use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
     SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
@@ -23,7 +23,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
-use undercroft_host::{FRAME_BYTES, IoBuf};
+use undercroft_host::{FRAME_BYTES, IoBuf, prefetch_lines};
 
 /// How a core is set up.
 #[derive(Clone, Debug)]
@@ -281,6 +281,7 @@ impl<P: Plant> Core<P> {
                 let Some(disk) = self.disks.get_mut(req.disk.0 as usize).and_then(Option::as_mut) else {
                     return fx.reply(req.id, Err(IoError::Shutdown));
                 };
+                prefetch_lines::<HOT_LINES, _>(&**disk);
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
                 disk.request(req, cx);
                 disk.go_on(cx);
@@ -398,6 +399,15 @@ impl<P: Plant> Core<P> {
     /// The key of all hashes of contents in this core.
     pub fn content_key(&self) -> ContentKey {
         self.content_key
+    }
+
+    /// A hint that a request to a disk will come soon: brings what every request reads of the disk into the processor's
+    /// cache. Best before [`Core::prefetch`], which waits for it.
+    #[inline]
+    pub fn approach(&self, id: DiskId) {
+        if let Some(disk) = self.disk(id) {
+            prefetch_lines::<HOT_LINES, _>(disk);
+        }
     }
 
     /// A hint that `req` will come soon: brings what it needs first into the processor's cache.

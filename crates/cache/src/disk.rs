@@ -49,7 +49,7 @@ pub(crate) struct Cx<'a, E> {
 ///
 /// What a hit reads comes first, in as few lines of the processor's cache as it takes: with a thousand disks each has
 /// left it when its next request comes.
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Disk<P> {
     pub id: DiskId,
     pub closing: bool,
@@ -82,8 +82,8 @@ pub(crate) struct Disk<P> {
     /// The guest's side.
     pub side: GuestSide,
     pub index: Index,
-    pub streams: Streams,
     pub stats: DiskStats,
+    pub streams: Streams,
 
     pub align: u64,
     pub allowance: Allowance,
@@ -122,6 +122,9 @@ pub(crate) struct Disk<P> {
     /// Counts invalidations: what was submitted before one is not published after it.
     pub epoch: u32,
 }
+
+/// Lines of the processor's cache from the start of a disk's record to the tags of its streams: what a hit reads and counts.
+pub(crate) const HOT_LINES: usize = std::mem::offset_of!(Disk<crate::plant::Sound>, streams) / 64 + 2;
 
 impl<P: Plant> Disk<P> {
     pub(crate) fn new(

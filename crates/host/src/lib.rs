@@ -19,6 +19,6 @@ pub use crew::{Crew, Work};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
-pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf};
+pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
 pub use ring::probe_io_uring;
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

@@ -138,6 +138,14 @@ const COMMANDS: [&str; 22] = [
 ];
 
 #[test]
+fn the_heap_is_in_large_pages_wherever_the_program_was_built() {
+    let place = Place::new();
+    let said = place.command(&["--version"]).env("_RJEM_MALLOC_CONF", "stats_print:true").output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+    assert!(said.contains(r#"opt.thp: "always""#), "build with the repository's .cargo/config.toml: {said}");
+}
+
+#[test]
 fn usage_errors_are_2_and_help_is_0() {
     let p = Place::new();
     p.run(&[]).is(2, &[], &["Usage: undercroft <COMMAND>"]);

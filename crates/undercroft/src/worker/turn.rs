@@ -151,6 +151,7 @@ impl Worker {
         let mut i = 0;
         while i < self.active.len() {
             let id = self.active[i];
+            let next = self.active.get(i + 1).and_then(|&id| self.ports[id as usize].as_ref()).map(|slot| slot.disk);
             let Some(slot) = self.ports[id as usize].as_mut() else {
                 self.active.swap_remove(i);
                 continue;
@@ -163,6 +164,9 @@ impl Worker {
                 self.starved = true;
                 self.active.swap_remove(i);
                 continue;
+            }
+            if let Some(next) = next {
+                self.core.approach(next);
             }
             let more = slot.port.take(room, &mut self.requests);
             if self.requests.is_empty() && !more {
