@@ -247,6 +247,18 @@ def test_hints_hold_until_others_are_given(two):
         refused = two.call("set", *arguments, check=False)
 
 
+def test_what_will_be_needed_is_fetched_before_it_is_asked_for(two):
+    """`willneed`, as posix_fadvise has it: reads that come later find it, and all that was read from the disk is the hint's."""
+    cached = lambda: {d["name"]: d["cache"]["cached_bytes"] for d in two.status()["disks"]}["web:root"]  # noqa: E731
+    assert cached() == 0
+    two.call("set", "web:root", "--hint", "willneed")
+    until(two, "the beginning of the disk is there", lambda _: cached() >= 16 * images.MIB)
+    finish_driver(start_driver("run", two.nbd("web:root"), "--ops", "2000", "--length", "16MiB"))
+    counters = counters_of(two, "web:root")
+    assert counters["miss_blocks"] == 0
+    assert counters["hit_blocks"] >= 2000
+
+
 def node(daemon, name, *, socket=None):
     """One node, as the API tells it."""
     nodes = json.loads(run(built("undercroft"), "shares", "--json", "--control", socket or daemon.control).stdout)["nodes"]

@@ -298,6 +298,7 @@ impl<P: Plant> Core<P> {
                 let id = done.disk;
                 disk.done(done, cx);
                 disk.go_on(cx);
+                disk.fetch_on(cx);
                 if disk.wants_spare() && !disk.spare_listed {
                     disk.spare_listed = true;
                     self.spare.push(id);
@@ -323,6 +324,7 @@ impl<P: Plant> Core<P> {
                     disk.expire_ahead(READAHEAD_KEEP_NS, cx);
                     disk.resize_step(SHRINK_BLOCKS_PER_TICK, cx.arena);
                     disk.go_on(cx);
+                    disk.fetch_on(cx);
                 }
                 // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
                 self.trim(TRIM_FRAMES_PER_TICK);

@@ -16,6 +16,7 @@
 use crate::ahead::{AheadRing, Streams};
 use crate::conflict::Changes;
 use crate::core::CoreOptions;
+use crate::fetch::Fetch;
 use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
 use crate::memory::{Allowance, block_bytes, hash_buckets};
@@ -101,6 +102,8 @@ pub(crate) struct Disk<P> {
     pub hint: Hint,
     /// What is read or written is the first to go, by that hint.
     pub first_to_go: bool,
+    /// How far what will be needed has been fetched.
+    pub fetch: Fetch,
 
     pub recs: Slab<Rec>,
     pub ops: Slab<OpRec>,
@@ -166,6 +169,7 @@ impl<P: Plant> Disk<P> {
             limit: u32::MAX,
             hint: Hint::Normal,
             first_to_go: false,
+            fetch: Fetch::NONE,
             recs: Slab::new(allowance.requests),
             ops: Slab::new(allowance.ops_of_any_kind()),
             waiters: Slab::new(allowance.waiters),

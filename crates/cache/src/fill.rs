@@ -421,7 +421,7 @@ impl<P: Plant> Disk<P> {
         }
     }
 
-    fn may_read_ahead<E: Effects>(&self, block: u64, cx: &Cx<'_, E>) -> bool {
+    pub(crate) fn may_read_ahead<E: Effects>(&self, block: u64, cx: &Cx<'_, E>) -> bool {
         self.index.peek(block).is_none()
             && !self.near.contains_key(&block)
             && !self.is_changing(block)

@@ -10,6 +10,7 @@ mod conflict;
 pub mod content;
 mod core;
 mod disk;
+mod fetch;
 mod fill;
 mod guest;
 pub mod limits;

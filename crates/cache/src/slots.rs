@@ -4,6 +4,7 @@
 //! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others come.
 
 use crate::disk::{B, Cx, Disk};
+use crate::fetch::Fetch;
 use crate::limits::SLOTS_PER_BLOCK_MAX;
 use crate::plant::{Bug, Plant};
 use crate::share::Store;
@@ -155,6 +156,7 @@ impl<P: Plant> Disk<P> {
         self.vacate_all(arena);
         self.forget_base(arena);
         self.streams.clear();
+        self.fetch = Fetch::under(self.hint);
         if self.parts.is_some() && !self.plant.has(Bug::PartsForgotten) {
             self.index.forget_all();
             return self.apply_limit(arena);
@@ -209,6 +211,7 @@ impl<P: Plant> Disk<P> {
         }
         // A place among the first to go takes memory that is promised only where contents are known.
         self.first_to_go = self.contents && hint.admission() == Admission::FirstToGo;
+        self.fetch = Fetch::under(hint);
         let bytes = self.options.readahead_bytes;
         let frames = self.allowance.ahead;
         match hint.read_ahead() {

@@ -33,12 +33,9 @@ fn on_no_load_anybody_is_3_percent_worse_than_static_shares() {
                 println!("{policy} {} {kind}: {these} of {of}", load.load.name);
                 assert!(these as f64 <= 1.03 * of as f64, "{policy} {} {kind}: {these} of {of}", load.load.name);
             };
-            check(Kind::Utility, equal.min(lent));
-            // the others hold that only where the curves are those of the policy in use
-            if policy == PolicyKind::Lru {
-                check(Kind::Static, equal);
-                check(Kind::Donor(4), equal);
-                check(Kind::Paper, equal);
+            check(Kind::Static, equal);
+            for kind in [Kind::Utility, Kind::Donor(1), Kind::Donor(4), Kind::Paper] {
+                check(kind, equal.min(lent));
             }
         }
     }

@@ -36,7 +36,7 @@ pub enum Reason {
         /// Misses that the giver has more.
         costs: f64,
     },
-    /// Moving would not have paid for itself of late: shares go by weight.
+    /// Moving would not have paid for itself of late: shares go by weight, and what is not demanded is lent.
     Guarded {
         /// Misses of late if blocks had moved, as the curves tell.
         misses: f64,

@@ -53,10 +53,10 @@ impl Kind {
     fn make(self) -> Box<dyn Controller> {
         match self {
             Self::Static => Box::new(Fixed::default()),
-            Self::Donor(rounds) => Box::new(Guarded::new(Donor::new(rounds))),
+            Self::Donor(rounds) => Box::new(Guarded::earning(Donor::new(rounds))),
             Self::Utility => Box::new(Guarded::new(Utility::default())),
             Self::Target => Box::new(Target::default()),
-            Self::Paper => Box::new(Guarded::new(Paper::default())),
+            Self::Paper => Box::new(Guarded::earning(Paper::default())),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Lets a controller decide only while that is better than shares by weight.
+//! Lets a controller decide only while that is better than `static`: shares by weight, of which what is not demanded is lent.
 //!
 //! Owns two shadows that always run, whoever is in charge: the shares that the controller would give if it had always been
-//! free, and shares by weight; of each how full its parts would be and what they would miss, by the curve of every interval.
+//! free, and those of `static`; of each how full its parts would be and what they would miss, by the curve of every interval.
 //! Never decides how to divide. Invariant: both are judged by the same curves of the same intervals, so an error of the
 //! curves hits both alike; a part that grows is full only after it has missed as often as it has grown, so moves to and fro cost.
 //!
@@ -10,7 +10,8 @@
 
 use super::Controller;
 use super::event::Reason;
-use super::view::{ChildView, Move, Verdict, by_weight, fitted};
+use super::fixed::Fixed;
+use super::view::{ChildView, Move, Verdict, fitted};
 use crate::shares::NodeId;
 
 /// What of the past counts in an interval: some twenty intervals are remembered.
@@ -25,11 +26,13 @@ const PACE: f64 = 0.5;
 pub struct Guarded<C> {
     inner: C,
     shadows: Vec<Shadow>,
-    /// Misses of late, weighed: of the controller if it were free, and of shares by weight.
+    /// Misses of late, weighed: of the controller if it were free, and of `static`.
     free: f64,
     by_weight: f64,
     /// Whether the controller is in charge.
     on: bool,
+    /// Whether it is put in charge, or out of it, only when the difference is also as much as the change costs.
+    earns: bool,
 }
 
 /// What one child would have.
@@ -39,7 +42,7 @@ struct Shadow {
     /// If the controller were free: its target and how full that is.
     target: u64,
     full: f64,
-    /// By weight: how full that is.
+    /// By `static`: how full that is.
     full_by_weight: f64,
 }
 
@@ -52,9 +55,15 @@ fn interval(child: &ChildView<'_>, full: f64, target: u64) -> (f64, f64) {
 }
 
 impl<C: Controller> Guarded<C> {
-    /// Shares go by weight until `inner` would have been better for some intervals.
+    /// Shares go by weight until `inner`, which decides by the same curves as the guard, would have been better for some intervals.
     pub fn new(inner: C) -> Self {
-        Self { inner, shadows: vec![], free: 0.0, by_weight: 0.0, on: false }
+        Self { inner, shadows: vec![], free: 0.0, by_weight: 0.0, on: false, earns: false }
+    }
+
+    /// As [`Guarded::new`], for a rule that does not look at curves: it has to be better by as many misses as the blocks that change
+    /// hands with the charge, and `static` likewise.
+    pub fn earning(inner: C) -> Self {
+        Self { earns: true, ..Self::new(inner) }
     }
 
     /// The past interval of both shadows.
@@ -82,17 +91,20 @@ impl<C: Controller> Guarded<C> {
     fn choose(&mut self) {
         // a count varies by about its square root
         let noise = self.by_weight.sqrt();
+        // Who is put in charge has to fill what he would have had by now.
+        let refills = |s: &Shadow| if self.on { s.full_by_weight - s.full } else { s.full - s.full_by_weight };
+        let change: f64 = if self.earns { self.shadows.iter().map(|s| refills(s).max(0.0)).sum() } else { 0.0 };
         if self.on {
-            self.on = self.free <= self.by_weight * (1.0 + MARGIN) + noise;
+            self.on = self.free <= self.by_weight * (1.0 + MARGIN) + noise + change;
         } else {
-            self.on = self.free < self.by_weight * (1.0 - MARGIN) - noise;
+            self.on = self.free < self.by_weight * (1.0 - MARGIN) - noise - change;
         }
     }
 }
 
 impl<C: Controller> Controller for Guarded<C> {
     fn decide(&mut self, total: u64, children: &[ChildView<'_>]) -> Verdict {
-        let by_weight = by_weight(total, children);
+        let by_weight = Fixed { strict: false }.decide(total, children).targets;
         self.account(children, &by_weight);
         // what the controller would see if it had been free
         let free: Vec<ChildView<'_>> = children

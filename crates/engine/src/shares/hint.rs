@@ -17,7 +17,7 @@ use std::str::FromStr;
 /// | random | by utility | as the policy decides | none |
 /// | noreuse | none | first to go | as configured |
 /// | dontneed | none, and gives up what it has | never | none |
-/// | willneed | up to its entitlement at once, then by utility | always | as configured, and what is asked for is fetched now |
+/// | willneed | up to its entitlement at once, then by utility | always | as configured, and what fits into free space is fetched at once |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hint {
     /// Nothing is known.

@@ -11,7 +11,7 @@ use undercroft_engine::control::{
     Utility, UtilitySettings, lookahead,
 };
 use undercroft_engine::shares::{Level, NodeId, Settings, Tree};
-use undercroft_engine::{Access, Curve, Index, Outcome, PolicyKind};
+use undercroft_engine::{Access, Curve, HashKey, Index, Meter, MeterOptions, Outcome, PolicyKind, Served};
 
 /// Who divides the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,11 +62,14 @@ pub struct Options {
     pub ticks: u32,
     /// What of the distances seen so far still counts an interval later.
     pub memory: f64,
+    /// Curves come from the engine's meters, as the daemon's do. Otherwise they are those of exact stack distances: LRU's, whatever
+    /// the policy.
+    pub meters: Option<MeterOptions>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { policy: PolicyKind::Lru, settings: vec![], ticks: 16, memory: 0.5 }
+        Self { policy: PolicyKind::Lru, settings: vec![], ticks: 16, memory: 0.5, meters: None }
     }
 }
 
@@ -116,6 +119,7 @@ struct Tenant {
     node: NodeId,
     index: Index,
     recent: Histogram,
+    meter: Option<Meter>,
 }
 
 /// Runs the requests of a load under `arm`.
@@ -134,14 +138,18 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
                 tree.add(root, Level::Disk, &load.tenants[i], settings).expect("the settings of an experiment fit");
             let mut index = Index::new(options.policy, load.total);
             index.set_limit(0);
-            Tenant { node, index, recent: Histogram::new(tree.total()) }
+            let meter = options.meters.map(|meters| {
+                let share = tree.total() / load.tenants.len() as u64;
+                Meter::new(options.policy, share, tree.total(), meters, HashKey::from_seed(i as u64))
+            });
+            Tenant { node, index, recent: Histogram::new(tree.total()), meter }
         })
         .collect();
     match arm {
         Arm::Shared | Arm::KnownCurves => {}
         Arm::Strict => governor.install(root, Box::new(Fixed { strict: true })),
         Arm::Governed(Kind::Donor(rounds)) => {
-            governor.install(root, Box::new(Guarded::new(donor(trace, options, &tenants, *rounds))));
+            governor.install(root, Box::new(Guarded::earning(donor(trace, options, &tenants, *rounds))));
         }
         Arm::LiteralDonor(rounds) => {
             governor.install(root, Box::new(donor(trace, options, &tenants, *rounds)));
@@ -182,7 +190,10 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
                 let hit = matches!(tenant.index.access(block, Access::Read, |_| true), Outcome::Hit(_));
                 seen[t].requests += 1;
                 seen[t].misses += u64::from(!hit);
-                histograms[t].add(distance);
+                match &mut tenant.meter {
+                    Some(meter) => meter.observe(block, if hit { Served::Hit } else { Served::Miss }),
+                    None => histograms[t].add(distance),
+                }
             }
             in_use += tenants.iter().map(|t| f64::from(t.index.len())).sum::<f64>()
                 / f64::from(load.total)
@@ -203,7 +214,16 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
         row.hit_ratios.push(seen.iter().map(ratio).collect());
         row.targets.push(targets.clone());
         if known.is_empty() {
-            let curves: Vec<Curve> = tenants.iter().map(|t| t.recent.curve()).collect();
+            let curves: Vec<Curve> = tenants
+                .iter_mut()
+                .map(|t| match &mut t.meter {
+                    Some(meter) => {
+                        meter.set_share(u64::from(t.index.limit()));
+                        meter.interval().curve
+                    }
+                    None => t.recent.curve(),
+                })
+                .collect();
             let leaves: Vec<Leaf<'_>> = tenants
                 .iter()
                 .enumerate()

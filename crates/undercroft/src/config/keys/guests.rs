@@ -209,7 +209,7 @@ pub const DISK: Section = Section {
             "text",
             "`normal`",
             "`normal`, `sequential`, `random`, `noreuse`, `dontneed`, `willneed`",
-            "How it will be used, as in posix_fadvise, for all accesses to come. `sequential`: read-ahead twice as far, and its blocks are the first to go; `random`: no read-ahead; `noreuse`: its blocks are the first to go; `dontneed`: nothing is kept; `willneed`: it has its share before its misses show the need. Can change live."
+            "How it will be used, as in posix_fadvise, for all accesses to come. `sequential`: read-ahead twice as far, and its blocks are the first to go; `random`: no read-ahead; `noreuse`: its blocks are the first to go; `dontneed`: nothing is kept; `willneed`: it has its share before its misses show the need, and its blocks are fetched from the first one on, as far as space is free. Can change live."
         ),
         key!(
             "container",

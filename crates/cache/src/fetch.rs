@@ -1,0 +1,76 @@
+//! What a disk that `willneed` is hinted for fetches before anybody asks: posix_fadvise's POSIX_FADV_WILLNEED.
+//!
+//! Owns how far it has got. Never evicts for it, never takes what requests need: frames are those of read-ahead, operations a few
+//! at a time. Invariant: a block fetched is read and published as one that is read ahead, so a change of it makes it stale likewise.
+
+use crate::disk::{B, Cx, Disk};
+use crate::limits::IO_BLOCKS_MAX;
+use crate::plant::Plant;
+use crate::types::Effects;
+use undercroft_engine::shares::Hint;
+use undercroft_engine::{Access, Outcome};
+
+/// Frames that are being fetched at most: two operations of the largest size.
+const UNDER_WAY_MAX: usize = 2 * IO_BLOCKS_MAX;
+
+/// Blocks looked at in a step at most, most of which may be there already.
+const LOOK_MAX: u64 = 4096;
+
+/// The first block that has not been looked at; behind the last one: nothing is left to fetch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch(u64);
+
+impl Fetch {
+    /// Nothing is to be fetched.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
+    /// All that is wanted under `hint`, from the first block on.
+    pub(crate) fn under(hint: Hint) -> Self {
+        if hint == Hint::WillNeed { Self(0) } else { Self::NONE }
+    }
+}
+
+impl<P: Plant> Disk<P> {
+    /// Fetches on, as far as slots are free and not much is under way. Costs nothing where nothing is wanted.
+    #[inline]
+    pub(crate) fn fetch_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        if self.fetch.0 != Fetch::NONE.0 && !self.closing && !self.is_resizing() {
+            self.fetch_step(cx);
+        }
+    }
+
+    #[cold]
+    fn fetch_step<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        let end = self.size.div_ceil(B);
+        let stop = end.min(self.fetch.0.saturating_add(LOOK_MAX));
+        while self.fetch.0 < stop {
+            let under_way = self.ahead_used - self.ring.held();
+            let left = self.allowance.ahead - self.ahead_used;
+            let room = left.min(UNDER_WAY_MAX.saturating_sub(under_way)).min(IO_BLOCKS_MAX);
+            // Whole operations, unless there never is so much.
+            if room == 0 || room < IO_BLOCKS_MAX.min(self.allowance.ahead / 2) || self.index.len() >= self.index.limit()
+            {
+                return;
+            }
+            let first = self.fetch.0;
+            let mut count = 0;
+            while count < room as u64 && first + count < stop && self.take_free_slot(first + count, cx) {
+                count += 1;
+            }
+            self.fetch.0 = first + count.max(1);
+            if count > 0 {
+                self.start_read(first, count, None, cx);
+            }
+        }
+        if self.fetch.0 >= end {
+            self.fetch = Fetch::NONE;
+        }
+    }
+
+    /// Gives a block that is worth fetching a slot that is free.
+    fn take_free_slot<E: Effects>(&mut self, block: u64, cx: &mut Cx<'_, E>) -> bool {
+        self.may_read_ahead(block, cx)
+            && self.index.len() < self.index.limit()
+            && matches!(self.index.access(block, Access::Read, |_| false), Outcome::Fill { .. })
+    }
+}
