@@ -254,12 +254,17 @@ def test_without_its_client_it_ends(one, scratch):
     _, trailer, rows = rows_of(path)
     assert trailer["reason"] == "client-gone" and len(rows) == 100
     status, begun = api(one, "POST", body={"path": str(scratch / "b.parquet")})
-    assert (status, begun["running"]) == (201, True)
+    assert (status, begun["running"], begun["ending"], begun["waiting"], begun["waiting_bytes"]) == (201, True, None, 0, 0)
     assert api(one, "POST", body={"path": str(scratch / "c.parquet")})[0] == 409
     driver("run", one.nbd("a"), "--ops", "100")
     assert api(one, "GET", "/99")[0] == api(one, "DELETE", "/99")[0] == 404
     status, ended = api(one, "DELETE", f"/{begun['id']}")
-    assert (status, ended["ended"], ended["requests"]) == (200, "stopped", 100)
+    # It waits for the file, but not forever.
+    until(lambda: not api(one, "GET", f"/{begun['id']}")[1]["running"], "the file is whole")
+    ended = api(one, "GET", f"/{begun['id']}")[1]
+    assert (status, ended["ending"], ended["ended"], ended["requests"]) == (200, "stopped", "stopped", 100)
+    assert (ended["waiting"], ended["waiting_bytes"]) == (0, 0)
+    assert {f.name for f in scratch.iterdir() if f.is_file()} == {"a.raw", "a.parquet", "b.parquet"}, "nothing is left beside it"
     assert len(rows_of(scratch / "b.parquet")[2]) == 100
 
 

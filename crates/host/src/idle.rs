@@ -8,12 +8,27 @@ pub fn thread_cpu_ns() -> u64 {
     (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Gives the calling thread the lowest priority: `SCHED_IDLE`, or where that is refused nice 19. Whether either worked.
-pub fn lowest_priority() -> bool {
+/// Lets the calling thread have only the processor time that nobody else wants (`SCHED_IDLE`); its niceness stays as it
+/// is, and counts once [`ordinary`] has taken that back. Whether it worked.
+pub fn only_idle_time() -> bool {
+    set_policy(0, libc::SCHED_IDLE)
+}
+
+/// Takes back what [`only_idle_time`] did to thread `tid` of this process. Only root may; whether it worked.
+pub fn ordinary(tid: i32) -> bool {
+    set_policy(tid, libc::SCHED_OTHER)
+}
+
+fn set_policy(tid: i32, policy: i32) -> bool {
     // SAFETY: all zeroes is a valid `sched_param`, which has only integers.
     let param: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 is the calling thread; `param` is read only.
-    let idle = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) } == 0;
+    // SAFETY: `param` is read only; a number that is no thread is an error. 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(tid, policy, &raw const param) == 0 }
+}
+
+/// Gives the calling thread the lowest priority: `SCHED_IDLE`, or where that is refused nice 19. Whether either worked.
+pub fn lowest_priority() -> bool {
+    let idle = only_idle_time();
     // On Linux this is the thread's own, too; it counts where a control group's schedulers ignore the class.
     let nice = rustix::process::setpriority_process(None, 19).is_ok();
     idle || nice

@@ -13,6 +13,7 @@ pub mod frame;
 pub mod idle;
 pub mod pool;
 pub mod ring;
+pub mod sheet;
 pub mod wait;
 
 pub use crew::{Crew, Work};
@@ -21,4 +22,5 @@ pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
 pub use ring::probe_io_uring;
+pub use sheet::{SHEET_BYTES, SHEET_WORDS, Sheet};
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

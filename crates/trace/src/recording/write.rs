@@ -5,6 +5,7 @@
 
 use super::columns::{self, HEADER_KEY, TRAILER_KEY};
 use super::{DISKS_MAX, Disk, Failure, GAPS_MAX, GROUP_ROWS, Header, Op, Row, Trailer, sum_of};
+use bytes::Bytes;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -22,6 +23,10 @@ const FOOTER_BYTES_MAX: u64 = 8 << 10;
 const DISK_BYTES_MAX: u64 = 768;
 /// Bytes that a gap takes there.
 const GAP_BYTES_MAX: u64 = 144;
+
+/// Runs of one text that are written as such, and rows of one that are handed to the encoder at once.
+const RUN_MIN: usize = 64;
+const RUN_MAX: usize = 1024;
 
 /// Why a recording cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -167,14 +172,15 @@ impl<W: Write + Send> Writer<W> {
         let Self { file, names, longs, ints, texts, levels, .. } = self;
         let mut group = file.next_row_group()?;
         let mut to = Columns { group: &mut group, rows, longs, ints, texts, levels };
-        let (ops, failures) =
-            (Op::ALL.map(|o| ByteArray::from(o.name())), Failure::ALL.map(|f| ByteArray::from(f.name())));
+        // Static: nothing is counted when they are copied.
+        let text = |name: &'static str| ByteArray::from(Bytes::from_static(name.as_bytes()));
+        let (ops, failures) = (Op::ALL.map(|o| text(o.name())), Failure::ALL.map(|f| text(f.name())));
         to.longs(|r| r.time_ns as i64)?;
-        to.nullable_texts(|r| names[usize::from(r.disk)].vm.as_ref())?;
-        to.nullable_texts(|r| names[usize::from(r.disk)].container.as_ref())?;
-        to.texts(|r| &names[usize::from(r.disk)].disk)?;
+        to.texts(true, |r| r.disk, |r| names[usize::from(r.disk)].vm.as_ref())?;
+        to.texts(true, |r| r.disk, |r| names[usize::from(r.disk)].container.as_ref())?;
+        to.texts(false, |r| r.disk, |r| Some(&names[usize::from(r.disk)].disk))?;
         to.ints(|r| r.client as i32)?;
-        to.texts(|r| &ops[r.op as usize])?;
+        to.texts(false, |r| r.op, |r| Some(&ops[r.op as usize]))?;
         to.longs(|r| r.offset_bytes as i64)?;
         to.longs(|r| r.length_bytes as i64)?;
         to.ints(|r| r.hit_blocks as i32)?;
@@ -182,7 +188,7 @@ impl<W: Write + Send> Writer<W> {
         to.ints(|r| r.joined_blocks as i32)?;
         to.ints(|r| r.miss_blocks as i32)?;
         to.nullable_longs(|r| r.latency_ns.map(|n| n as i64))?;
-        to.nullable_texts(|r| r.failure.map(|f| &failures[f as usize]))?;
+        to.texts(true, |r| r.failure, |r| r.failure.map(|f| &failures[f as usize]))?;
         group.close()?;
         Ok(())
     }
@@ -253,12 +259,6 @@ impl<W: Write + Send> Columns<'_, '_, W> {
         column!(self, Int32Type, self.ints, None)
     }
 
-    fn texts<'t>(&mut self, of: impl Fn(&Row) -> &'t ByteArray) -> Result<(), ParquetError> {
-        self.texts.clear();
-        self.texts.extend(self.rows.iter().map(|r| of(r).clone()));
-        column!(self, ByteArrayType, self.texts, None)
-    }
-
     fn nullable_longs(&mut self, of: impl Fn(&Row) -> Option<i64>) -> Result<(), ParquetError> {
         self.longs.clear();
         self.levels.clear();
@@ -269,13 +269,48 @@ impl<W: Write + Send> Columns<'_, '_, W> {
         column!(self, Int64Type, self.longs, Some(&self.levels[..]))
     }
 
-    fn nullable_texts<'t>(&mut self, of: impl Fn(&Row) -> Option<&'t ByteArray>) -> Result<(), ParquetError> {
-        self.texts.clear();
-        self.levels.clear();
-        for value in self.rows.iter().map(of) {
-            self.levels.push(i16::from(value.is_some()));
-            self.texts.extend(value.cloned());
+    /// A column of few different texts; rows of the same `key` have the same one. Long runs of one are not copied row by
+    /// row, which is most of what texts cost.
+    fn texts<'t, K: PartialEq>(
+        &mut self,
+        nullable: bool,
+        key: impl Fn(&Row) -> K,
+        of: impl Fn(&Row) -> Option<&'t ByteArray>,
+    ) -> Result<(), ParquetError> {
+        let column = self.group.next_column()?;
+        let mut column = column.ok_or_else(|| ParquetError::General("the schema has too few columns".into()))?;
+        let to = column.typed::<ByteArrayType>();
+        let (texts, levels) = (&mut *self.texts, &mut *self.levels);
+        let mut write = |texts: &mut Vec<ByteArray>, levels: &mut Vec<i16>, rows: usize| {
+            to.write_batch(&texts[..rows.min(texts.len())], nullable.then_some(&levels[..rows.min(levels.len())]), None)
+        };
+        texts.clear();
+        levels.clear();
+        for run in self.rows.chunk_by(|a, b| key(a) == key(b)) {
+            let text = of(&run[0]);
+            let level = i16::from(text.is_some());
+            if run.len() < RUN_MIN {
+                texts.extend(text.into_iter().flat_map(|t| std::iter::repeat_n(t, run.len())).cloned());
+                levels.extend(std::iter::repeat_n(level, run.len()));
+                continue;
+            }
+            if !levels.is_empty() {
+                write(texts, levels, usize::MAX)?;
+                texts.clear();
+                levels.clear();
+            }
+            let most = run.len().min(RUN_MAX);
+            texts.extend(text.into_iter().flat_map(|t| std::iter::repeat_n(t, most)).cloned());
+            levels.resize(most, level);
+            for piece in run.chunks(RUN_MAX) {
+                write(texts, levels, piece.len())?;
+            }
+            texts.clear();
+            levels.clear();
         }
-        column!(self, ByteArrayType, self.texts, Some(&self.levels[..]))
+        if !levels.is_empty() {
+            write(texts, levels, usize::MAX)?;
+        }
+        column.close()
     }
 }

@@ -585,11 +585,12 @@ pub struct RangesArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Writes a row for each request to a disk: time, VM, container, disk, what was asked for, and how many of its blocks were
-in RAM. No data. The file is Parquet; docs/trace-format.md describes it. The daemon writes it, at low priority: guests
-never wait for it, and requests that it cannot keep up with are counted.
+in RAM. No data. The file is Parquet; docs/trace-format.md describes it. The daemon writes it, in processor time that
+nobody else wants: guests never wait for it. Requests that find no such time wait in memory, and then in a file without a
+name beside the one they go to, which --max-size counts; when the recording ends, they are converted, which may take a while.
 
-Ends at Ctrl-C, after --duration, before the file passes --max-size, when its disk is full, when the daemon stops, and
-10 s after this command is gone. The file is whole in every case; only a daemon that is killed leaves one without an end.
+Ends at Ctrl-C, after --duration, before the file passes --max-size, when its disk is full, when the daemon stops (which
+then converts for 10 s at most, and counts the rest as dropped), and 10 s after this command is gone. The file is whole in every case; only a daemon that is killed leaves one without an end.
 
 Examples:
   undercroft record web.parquet --vm web --duration 10m
@@ -619,7 +620,7 @@ pub struct RecordArgs {
     /// End after this time [default: at Ctrl-C]
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Time>,
-    /// End before the file is larger
+    /// End before the file, with what waits beside it, is larger
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub max_size: Size,
     /// Record requests to one of so many blocks, chosen by a hash of their number

@@ -22,6 +22,8 @@ use undercroft_trace::recording::Recording;
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How soon Ctrl-C is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Requests that are not in the file yet, if that is worth a word: fewer come between two looks.
+const WORTH_TELLING: u64 = 1 << 20;
 /// The daemon ends a recording of which it has heard nothing for so long.
 const LEASE: Duration = Duration::from_secs(10);
 /// How long a daemon that stops may take to finish the file.
@@ -34,7 +36,7 @@ const FINISH_WITHIN: Duration = Duration::from_secs(30);
 pub fn run(args: &RecordArgs, out: &mut Out) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends at once; the daemon then finishes the file by itself.
+        // The second one ends at once; the daemon then finishes the file by itself, as it does however this ends.
         let caught = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
         caught.map_err(|e| Failure::Said(format!("cannot catch Ctrl-C: {e}")))?;
@@ -104,14 +106,23 @@ fn follow(socket: &Path, path: &Path, first: RecordingStatus, stop: &AtomicBool)
     let style = ProgressStyle::with_template("{spinner} {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     let mut last = first;
+    let mut ends = false;
     while last.running {
-        bar.set_message(format!("{}; Ctrl-C ends it", line(&last)));
+        bar.set_message(progress(&last));
         let asked = Instant::now();
-        while asked.elapsed() < ASK_EVERY && !stop.load(Ordering::Relaxed) {
+        let stops = || stop.load(Ordering::Relaxed) && last.ending.is_none();
+        while asked.elapsed() < ASK_EVERY && !stops() {
             bar.tick();
             std::thread::sleep(LOOK_EVERY);
         }
-        let method = if stop.load(Ordering::Relaxed) { Method::DELETE } else { Method::GET };
+        let method = if stops() { Method::DELETE } else { Method::GET };
+        ends |= method == Method::DELETE;
+        if stop.load(Ordering::Relaxed) && !ends {
+            // It had ended by itself: this is no order to end, but not to wait.
+            bar.finish_and_clear();
+            complain("undercroft: the daemon finishes the file by itself");
+            std::process::exit(130);
+        }
         match client::request_json::<RecordingStatus>(socket, method, &of_it, None) {
             Ok(status) if status.path == last.path => last = status,
             // The daemon stops, or has been started again: it has finished the file, or is about to.
@@ -138,7 +149,10 @@ fn finished(path: &Path, last: RecordingStatus) -> Result<RecordingStatus, Failu
                     running: false,
                     ended: Some(end.reason.clone()),
                     seconds: end.ended_ns as f64 / 1e9,
+                    ending: Some(end.reason.clone()),
                     requests: end.rows,
+                    waiting: 0,
+                    waiting_bytes: 0,
                     dropped: end.dropped,
                     bytes,
                     ..last
@@ -149,6 +163,19 @@ fn finished(path: &Path, last: RecordingStatus) -> Result<RecordingStatus, Failu
             }
             Err(_) => std::thread::sleep(LOOK_EVERY),
         }
+    }
+}
+
+/// How it stands, and what Ctrl-C would do.
+fn progress(s: &RecordingStatus) -> String {
+    let beside =
+        if s.waiting_bytes > 0 { format!(" ({} beside the file)", human_size(s.waiting_bytes)) } else { String::new() };
+    match (&s.ending, s.waiting) {
+        (Some(_), n) => {
+            format!("{}; {n} requests still to go into the file{beside}; Ctrl-C leaves that to the daemon", line(s))
+        }
+        (None, n) if n >= WORTH_TELLING => format!("{}, {n} of them wait{beside}; Ctrl-C ends it", line(s)),
+        (None, _) => format!("{}; Ctrl-C ends it", line(s)),
     }
 }
 
@@ -166,11 +193,13 @@ fn summary(s: &RecordingStatus) -> String {
         text += &format!("{percent:.1}% of the {} blocks read were in RAM\n", s.read_blocks);
     }
     if s.dropped > 0 {
-        text += "what was dropped is not in the file, which says when that was: the writer could not keep up, or the \
-                 file was full\n";
+        text += "what was dropped is not in the file, which says when that was: there was no place for it, or the daemon \
+                 stopped\n";
     }
     text += match s.ended.as_deref() {
-        Some("max-size") => "ended because the file is as large as it may be (--max-size)\n",
+        Some("max-size") => {
+            "ended because the file, with what waited beside it, was as large as it may be (--max-size)\n"
+        }
         Some("disk-full") => "ended because the disk of the file is full\n",
         Some("daemon-stopped") => "ended because the daemon stopped\n",
         Some("client-gone") => "ended because the daemon heard nothing of this command for 10 s\n",

@@ -490,7 +490,7 @@ async fn get_recording(State(d): State<Shared>, id: Result<Path<u64>, PathReject
     call(d, move |d| d.recording(id)).await.map(Json)
 }
 
-/// Ends a recording and finishes its file.
+/// Ends a recording. Waits up to two seconds for its file to be whole; if `running` is still true then, ask again.
 #[utoipa::path(delete, path = "/v1/recordings/{id}", params(("id" = u64, Path, description = "Its number")),
     responses((status = 200, body = RecordingStatus), (status = 404, body = ErrorBody)))]
 async fn delete_recording(State(d): State<Shared>, id: Result<Path<u64>, PathRejection>) -> Answer<RecordingStatus> {

@@ -25,9 +25,11 @@ pub struct RecordingStatus {
     pub id: u64,
     /// The file.
     pub path: String,
-    /// Whether it goes on.
+    /// Whether it goes on, or what was recorded is still being written into the file.
     pub running: bool,
-    /// Why it ended, if it did: `stopped`, `duration`, `max-size`, `disk-full`, `client-gone`, `daemon-stopped`.
+    /// Why it takes no more requests, if it does not; the file is whole once `running` is false.
+    pub ending: Option<String>,
+    /// Why it ended, if it did and the file is whole: `stopped`, `duration`, `max-size`, `disk-full`, `client-gone`, `daemon-stopped`.
     pub ended: Option<String>,
     /// Why its file is of no use, if it is not.
     pub failed: Option<String>,
@@ -35,10 +37,14 @@ pub struct RecordingStatus {
     pub seconds: f64,
     /// Requests recorded.
     pub requests: u64,
-    /// Requests that should have been and were not: the writer could not keep up, or the file was full.
+    /// Of those, requests that are not in the file yet: writing it takes only processor time that nobody else wants.
+    pub waiting: u64,
+    /// Requests that should have been and were not: there was no place for them, or the daemon stopped.
     pub dropped: u64,
     /// Bytes of the file.
     pub bytes: u64,
+    /// Bytes beside it, on the same disk, in which requests wait.
+    pub waiting_bytes: u64,
     /// Blocks that recorded reads asked for.
     pub read_blocks: u64,
     /// Of those, blocks found in RAM.
@@ -53,12 +59,15 @@ impl RecordingStatus {
             id: recorder.id,
             path: recorder.order.path.display().to_string(),
             running: p.ended.is_none(),
+            ending: p.ending.map(str::to_string),
             ended: p.ended.map(str::to_string),
             failed: p.failed,
             seconds: p.elapsed.as_secs_f64(),
             requests: p.tally.rows,
+            waiting: p.waiting,
             dropped: p.tally.dropped,
             bytes: p.tally.bytes,
+            waiting_bytes: p.spool_bytes,
             read_blocks: p.tally.read_blocks,
             hit_blocks: p.tally.hit_blocks,
         }
@@ -85,7 +94,7 @@ pub struct RecordBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "60s")]
     pub duration: Option<Time>,
-    /// End before the file is larger: a number of bytes or a text like `1GiB`, which is the default.
+    /// End before the file, with what waits beside it, is larger: a number of bytes or a text like `1GiB`, which is the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1GiB")]
     pub max_size: Option<Size>,

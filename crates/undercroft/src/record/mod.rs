@@ -1,11 +1,17 @@
 //! Recording what guests ask for: from taps on the workers to a Parquet file.
 //!
-//! Owns a recording under way, and what there is to say about it. Never holds up a request: the workers note, one thread
-//! of low priority writes, and what it cannot keep up with is counted. Invariant: however a recording ends, but for a
-//! daemon that is killed, its file has an end and can be read.
+//! Owns a recording under way, and what there is to say about it. Never holds up a request: the workers note, a keeper
+//! takes the notes away, a converter writes the file in time that nobody else wants, and what finds no place meanwhile is
+//! counted. Invariant: however a recording ends, but for a daemon that is killed, its file has an end and can be read.
 
 mod file;
+mod gauges;
+mod keeper;
+mod relay;
 mod scribe;
+mod spool;
+#[cfg(test)]
+mod tests;
 
 pub use file::create;
 pub use scribe::Tally;
@@ -13,9 +19,13 @@ pub use scribe::Tally;
 use crate::control::{ControlError, ControlErrorKind};
 use crate::worker::{CHUNKS, Chunk, Tap, WorkerHandle};
 use file::RecordFile;
+use gauges::Gauges;
+use keeper::{Desk, Keeper, Late, STOP_WITHIN};
+use relay::{Relay, SPARES};
 use scribe::Scribe;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
+use spool::Spool;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -23,6 +33,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use undercroft_cache::DiskId;
 use undercroft_host::now_ns;
 use undercroft_trace::recording::{Disk, DiskEnd, Header, Trailer, VERSION, Writer};
+
+/// The smallest limit of a recording that has a spool: a smaller one would be full of what waits.
+const SPOOLED_MIN: u64 = 64 << 20;
 
 /// What to record, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +50,7 @@ pub struct Order {
     pub vms: Vec<String>,
     /// How long; until stopped if `None`.
     pub duration: Option<Duration>,
-    /// Bytes of the file at most.
+    /// Bytes of the file at most, and of what waits beside it to be converted.
     pub bytes_max: u64,
     /// One of so many blocks.
     pub sample: u32,
@@ -82,9 +95,15 @@ impl Reason {
 pub struct Progress {
     /// What has been written.
     pub tally: Tally,
+    /// Rows of it that are not converted.
+    pub waiting: u64,
+    /// Bytes on the disk in which some of those wait.
+    pub spool_bytes: u64,
     /// How long it has gone on, or did.
     pub elapsed: Duration,
-    /// Why it ended, if it has.
+    /// Why it takes no more requests, if it does not.
+    pub ending: Option<&'static str>,
+    /// The same, once its file is whole.
     pub ended: Option<&'static str>,
     /// Why the file is of no use, if it is not.
     pub failed: Option<String>,
@@ -97,6 +116,9 @@ struct Shared {
     heard: Mutex<Instant>,
     /// 0, or a [`Reason`] to end.
     stop: AtomicU8,
+    /// The daemon stops: what is not converted within `grace` is dropped.
+    hurry: AtomicBool,
+    grace: Duration,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,16 +144,16 @@ pub struct Recorder {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Disks that come later, on their way to the file.
-    more: Sender<scribe::Late>,
+    more: Sender<Late>,
     start_ns: u64,
     next_number: u16,
 }
 
 impl Recorder {
-    /// Begins: the file first, then the taps of `workers`, then the thread that writes.
+    /// Begins: the file first, then the taps of `workers`, then the threads.
     ///
     /// # Errors
-    /// The file cannot be had, or the thread.
+    /// The file cannot be had, or a thread.
     pub fn start(
         id: u64,
         order: Order,
@@ -183,21 +205,37 @@ impl Recorder {
             // There are fewer disks in a daemon than a recording takes.
             let _ = writer.add_disk(Disk { capacity_blocks, cached_blocks, ..w.about });
         }
-        let shared =
-            Arc::new(Shared { progress: Mutex::default(), heard: Mutex::new(Instant::now()), stop: AtomicU8::new(0) });
-        let scribe = Scribe::new(
-            order.clone(),
-            writer,
-            shared.clone(),
+        let shared = Arc::new(Shared::new(STOP_WITHIN));
+        let gauges = Arc::new(Gauges::default());
+        let dir = order.path.parent().unwrap_or(Path::new("/"));
+        let spool =
+            (order.bytes_max >= SPOOLED_MIN).then(|| Spool::new(dir, order.bytes_max, gauges.clone())).flatten();
+        if spool.is_none() {
+            tracing::info!("rows are converted at once: there is no place where they could wait");
+        }
+        let (post, parcels) = keeper::parcels();
+        let file = spool.as_ref().map(Spool::file);
+        let scribe = Scribe::new(order.bytes_max, writer, parcels, gauges.clone(), file, workers.len());
+        let keeper = Keeper {
+            order: order.clone(),
+            shared: shared.clone(),
             chunks,
             late,
-            desks.into_iter().map(|(worker, desk, _)| (worker, desk)).collect(),
+            desks: desks.into_iter().map(|(worker, free, _)| Desk { worker, free }).collect(),
             places,
+            disks: usize::from(count),
+            relay: Relay::new(post, gauges.clone(), spool, SPARES),
+            gauges,
             start_ns,
-        );
-        let (taps_off, spawned) = (workers.to_vec(), std::thread::Builder::new().name("undercroft-rec".into()));
-        let thread = spawned.spawn(move || scribe.run()).map_err(|e| {
-            for w in &taps_off {
+            began: Instant::now(),
+        };
+        let spawn = || {
+            let named = |name: &str| std::thread::Builder::new().name(name.into());
+            let converter = named("undercroft-conv").spawn(move || scribe.run())?;
+            named("undercroft-rec").spawn(move || keeper.run(converter))
+        };
+        let thread = spawn().map_err(|e| {
+            for w in workers {
                 let _ = w.send(|w| w.end_record());
             }
             failed(e.to_string())
@@ -216,7 +254,7 @@ impl Recorder {
         let (capacity_blocks, cached_blocks) = (stats.capacity_blocks, stats.cached_blocks);
         // The writer has to know it before its first row comes.
         let about = Disk { since_ns, capacity_blocks, cached_blocks, ..watched.about };
-        if self.more.send(scribe::Late { worker: watched.worker, id, number, about }).is_ok() {
+        if self.more.send(Late { worker: watched.worker, id, number, about }).is_ok() {
             self.next_number += 1;
             let _ = worker.send(move |w| {
                 if let Some(tap) = w.tap() {
@@ -239,16 +277,50 @@ impl Recorder {
         lock(&self.shared.progress).clone()
     }
 
+    /// Takes no more requests; the file becomes whole by and by. If the daemon stops, soon.
+    pub fn ask_to_end(&self, reason: Reason) {
+        if reason == Reason::DaemonStopped {
+            self.shared.hurry.store(true, Ordering::Relaxed);
+        }
+        let _ = self.shared.stop.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
     /// Ends it and waits until its file is whole.
     pub fn end(&mut self, reason: Reason) {
-        let _ = self.shared.stop.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            if thread.join().is_err() {
-                let mut progress = lock(&self.shared.progress);
-                progress.ended.get_or_insert(reason.name());
-                progress.failed.get_or_insert_with(|| "the thread that writes it failed; look into the log".into());
-            }
+        self.ask_to_end(reason);
+        self.join(reason);
+    }
+
+    /// Whether its file is as whole as it will be; if a thread has failed, that becomes known here.
+    pub fn is_over(&mut self) -> bool {
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.join(Reason::Stopped);
+        }
+        !self.is_running()
+    }
+
+    fn join(&mut self, reason: Reason) {
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            let mut progress = lock(&self.shared.progress);
+            progress.ended.get_or_insert(reason.name());
+            progress.failed.get_or_insert_with(|| "the thread that keeps it failed; look into the log".into());
+        }
+    }
+}
+
+impl Shared {
+    fn new(grace: Duration) -> Self {
+        Shared {
+            progress: Mutex::default(),
+            heard: Mutex::new(Instant::now()),
+            stop: AtomicU8::new(0),
+            hurry: AtomicBool::new(false),
+            grace,
         }
     }
 }
@@ -266,7 +338,7 @@ impl Order {
 /// A tap, and where its empty chunks go.
 fn tap_of(worker: usize, start_ns: u64, order: &Order, to: &Sender<Chunk>) -> (Tap, Sender<Chunk>) {
     let (desk, free): (Sender<Chunk>, Receiver<Chunk>) = channel();
-    (1..CHUNKS).for_each(|_| drop(desk.send(Tap::chunk(worker as u32))));
+    (1..CHUNKS).for_each(|_| drop(desk.send(Chunk::default())));
     (Tap::new(worker as u32, start_ns, order.sample.max(1), to.clone(), free), desk)
 }
 

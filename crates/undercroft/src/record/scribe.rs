@@ -1,24 +1,26 @@
-//! The thread that writes a recording: takes chunks from the taps, puts answers to their rows, writes row groups.
+//! The converter of a recording: reads notes, puts answers to their rows, writes row groups.
 //!
-//! Owns the file and the end of the recording. Never wakes a worker or is waited for by one. Invariants: the rows of a
-//! worker are written in their order; the file never grows past its limit, nor its disk past what it had promised.
+//! Owns the file. Never decides when a recording ends, but says when its file can take no more. Invariants: the rows of a
+//! worker are written in their order; the file never grows past its limit, the spool counted, nor its disk past what it
+//! had promised; every row that it was given is in the file or counted as dropped.
 
 use super::file::RecordFile;
-use super::{Order, Progress, Reason, Shared, lock, trailer};
-use crate::worker::{Chunk, WorkerHandle};
+use super::gauges::{Gauges, Late, Parcel};
+use super::{Reason, spool, trailer};
+use crate::worker::{Head, Note, read_notes};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::{Duration, Instant};
-use undercroft_cache::DiskId;
-use undercroft_host::now_ns;
-use undercroft_trace::recording::{Disk, DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, Row, Writer};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+use undercroft_host::{Sheet, idle};
+use undercroft_trace::recording::{DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, Row, Writer};
 
-/// Pause between two looks at what has come: no worker has to wake anybody.
+/// Pause between two looks at what has come: nobody wakes it.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The niceness of the thread: a weight of 110, where a guest has 1024.
-const NICE: i32 = 10;
+/// The niceness of converting: a weight of 110, where a guest has 1024.
+pub(super) const NICE: i32 = 10;
 /// Rows of a worker that wait for an answer, or stand behind one that does, at most; then they go without.
 const WAITING_MAX: usize = 4 * GROUP_ROWS;
 /// A row group smaller than this is not worth its header: the file is full.
@@ -39,205 +41,182 @@ pub struct Tally {
     pub read_blocks: u64,
 }
 
-/// A disk that comes after the beginning.
-pub struct Late {
-    pub(super) worker: usize,
-    pub(super) id: DiskId,
-    pub(super) number: u16,
-    pub(super) about: Disk,
-}
-
-/// Where a worker's chunks go back to, and its rows that wait for answers.
+/// A worker's rows that wait for answers.
+#[derive(Default)]
 struct Desk {
-    worker: Arc<WorkerHandle>,
-    free: Sender<Chunk>,
-    /// The number of the first row that waits.
+    /// The number of the first one.
     first: u64,
     waiting: VecDeque<Row>,
 }
 
 /// See the head of the file.
-pub(super) struct Scribe {
-    order: Order,
+pub struct Scribe {
+    bytes_max: u64,
     writer: Writer<RecordFile>,
-    shared: Arc<Shared>,
-    chunks: Receiver<Chunk>,
-    late: Receiver<Late>,
+    parcels: Receiver<Parcel>,
+    gauges: Arc<Gauges>,
+    spool: Option<Arc<File>>,
     desks: Vec<Desk>,
-    /// Where each disk is: worker, id there, number.
-    places: Vec<(usize, DiskId, u16)>,
     /// Rows for the next row group.
     ready: Vec<Row>,
     gaps: Vec<Gap>,
     tally: Tally,
-    start_ns: u64,
-    began: Instant,
+    /// Rows for which there was no room any more, and when the first one came.
+    lost: u64,
+    lost_ns: u64,
+    full: bool,
+    // Kept, so that a parcel allocates nothing.
+    rows: Vec<Row>,
+    sheet: Option<Sheet>,
 }
 
 impl Scribe {
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn new(
-        order: Order,
+    /// A converter into `writer`, for `workers` workers.
+    pub fn new(
+        bytes_max: u64,
         writer: Writer<RecordFile>,
-        shared: Arc<Shared>,
-        chunks: Receiver<Chunk>,
-        late: Receiver<Late>,
-        desks: Vec<(Arc<WorkerHandle>, Sender<Chunk>)>,
-        places: Vec<(usize, DiskId, u16)>,
-        start_ns: u64,
+        parcels: Receiver<Parcel>,
+        gauges: Arc<Gauges>,
+        spool: Option<Arc<File>>,
+        workers: usize,
     ) -> Self {
-        let desk = |(worker, free)| Desk { worker, free, first: 0, waiting: VecDeque::new() };
-        Self {
-            order,
+        let scribe = Self {
+            bytes_max,
             writer,
-            shared,
-            chunks,
-            late,
-            desks: desks.into_iter().map(desk).collect(),
-            places,
+            parcels,
+            gauges,
+            spool,
+            desks: (0..workers).map(|_| Desk::default()).collect(),
             ready: Vec::with_capacity(GROUP_ROWS),
             gaps: Vec::new(),
             tally: Tally::default(),
-            start_ns,
-            began: Instant::now(),
-        }
-    }
-
-    /// Records until something ends it, and ends the file.
-    pub(super) fn run(mut self) {
-        // Guests come first: where there are too few processors it gets a tenth of what one of them gets.
-        let _ = rustix::process::setpriority_process(None, NICE);
-        let (reason, mut failed) = loop {
-            match self.take() {
-                Ok(None) => {}
-                Ok(Some(full)) => break (full, None),
-                Err(e) => break (Reason::DiskFull, Some(e)),
-            }
-            self.tell(None, None);
-            if let Some(reason) = self.over() {
-                break (reason, None);
-            }
-            std::thread::park_timeout(PAUSE);
+            lost: 0,
+            lost_ns: u64::MAX,
+            full: false,
+            rows: Vec::new(),
+            sheet: None,
         };
-        // Somebody waits for the end. Only root may go up again.
-        let _ = rustix::process::setpriority_process(None, 0);
-        let ended_ns = now_ns().saturating_sub(self.start_ns);
-        let ends = self.end_taps();
-        let mut reason = reason;
-        if failed.is_none() {
-            match self.take_rest() {
-                Ok(None) => {}
-                // It was over anyway; what does not fit is counted.
-                Ok(Some(full)) => reason = full,
-                Err(e) => failed = Some(e),
+        scribe.claim();
+        scribe
+    }
+
+    /// Converts what comes until the keeper wants to go on with it, and gives itself back; with an error, the file is of
+    /// no use.
+    pub fn run(mut self) -> (Self, Result<(), String>) {
+        // Both are for this thread alone. What has no place to wait must not wait long.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        if self.spool.is_some() {
+            idle::only_idle_time();
+        }
+        self.gauges.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+        while !self.gauges.handed_over.load(Ordering::Relaxed) {
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => std::thread::park_timeout(PAUSE),
+                Err(e) => return (self, Err(e)),
             }
         }
-        let path = self.order.path.display().to_string();
-        if let (Some(first), Some(last)) = (self.ready.first(), self.ready.last()) {
-            let dropped = self.ready.len() as u64;
-            self.tally.dropped += dropped;
-            let (from_ns, to_ns) = (first.time_ns.min(last.time_ns), ended_ns);
-            self.note_gap(Gap { worker: u32::MAX, from_ns, to_ns, dropped });
-        }
-        let Self { writer, gaps, mut tally, shared, began, .. } = self;
-        tally.rows = writer.rows();
-        let handle = writer.file().handle();
-        if failed.is_none() {
-            let mut ends = ends;
-            ends.resize(writer.header().disks.len(), DiskEnd { detached: true, ..DiskEnd::default() });
-            let end = trailer(ended_ns, reason, tally.dropped, gaps, ends);
-            let settled = writer.finish(end).map_err(|e| e.to_string()).and_then(|bytes| {
-                tally.bytes = bytes;
-                handle.and_then(|f| RecordFile::settle(&f)).map_err(|e| e.to_string())
-            });
-            failed = settled.err();
-        }
-        match &failed {
-            Some(e) => tracing::error!("the recording into {path} is of no use: {e}"),
-            None => tracing::info!(
-                rows = tally.rows,
-                dropped = tally.dropped,
-                reason = reason.name(),
-                "recording into {path} ended"
-            ),
-        }
-        let elapsed = began.elapsed();
-        *lock(&shared.progress) = Progress { tally, elapsed, ended: Some(reason.name()), failed };
+        (self, Ok(()))
     }
 
-    /// Says how it stands.
-    fn tell(&self, ended: Option<&'static str>, failed: Option<String>) {
-        let mut tally = self.tally;
-        tally.rows = self.writer.rows() + self.ready.len() as u64;
-        tally.bytes = self.writer.bytes();
-        *lock(&self.shared.progress) = Progress { tally, elapsed: self.began.elapsed(), ended, failed };
-    }
-
-    /// Whether somebody or something has ended it.
-    fn over(&self) -> Option<Reason> {
-        let asked = [Reason::Stopped, Reason::DaemonStopped];
-        let stop = self.shared.stop.load(Ordering::Relaxed);
-        if let Some(reason) = asked.into_iter().find(|&r| r as u8 == stop) {
-            return Some(reason);
+    /// Converts one parcel; false if there is none.
+    pub fn step(&mut self) -> Result<bool, String> {
+        let parcel = match self.parcels.try_recv() {
+            Ok(parcel) => parcel,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(false),
+        };
+        if self.full {
+            self.lose(parcel);
+            return Ok(true);
         }
-        if self.order.duration.is_some_and(|d| self.began.elapsed() >= d) {
-            return Some(Reason::Duration);
-        }
-        let heard = *lock(&self.shared.heard);
-        self.order.lease.is_some_and(|l| heard.elapsed() >= l).then_some(Reason::ClientGone)
-    }
-
-    /// Takes what has come. `Some` if the file can take no more.
-    fn take(&mut self) -> Result<Option<Reason>, String> {
-        self.take_late()?;
-        while let Ok(chunk) = self.chunks.try_recv() {
-            // A disk was sent before its rows.
-            self.take_late()?;
-            self.take_chunk(chunk);
-            if self.ready.len() >= GROUP_ROWS
-                && let Some(full) = self.write(GROUP_ROWS)?
-            {
-                return Ok(Some(full));
+        let (rows, ..) = parcel.counts();
+        match parcel {
+            Parcel::Disk(disk) => drop(self.writer.add_disk(disk).map_err(|e| e.to_string())?),
+            Parcel::Here(chunk) => {
+                self.take(&chunk.head, &chunk.sheet)?;
+                self.gauges.give_back(chunk.sheet);
+            }
+            Parcel::There(head, slot) => {
+                let mut sheet = self.sheet.take().unwrap_or_default();
+                let read = self.spool.as_ref().map(|file| spool::read(file, slot, head.words, &mut sheet));
+                read.transpose().map_err(|e| format!("rows that had to wait cannot be read: {e}"))?;
+                self.gauges.slots_done.fetch_add(1, Ordering::Release);
+                self.take(&head, &sheet)?;
+                self.sheet = Some(sheet);
             }
         }
-        Ok(None)
+        // Those that are ready are few, and those that wait for answers cannot be written yet.
+        self.gauges.rows_done.fetch_add(rows, Ordering::Relaxed);
+        self.tell();
+        Ok(true)
     }
 
-    fn take_late(&mut self) -> Result<(), String> {
-        while let Ok(late) = self.late.try_recv() {
-            self.places.push((late.worker, late.id, late.number));
-            self.writer.add_disk(late.about).map_err(|e| e.to_string())?;
+    /// Does without what is still to come: its rows are counted as dropped. What has been read is still written.
+    pub fn give_up(&mut self) {
+        while let Ok(parcel) = self.parcels.try_recv() {
+            self.lose(parcel);
+        }
+    }
+
+    /// Counts the rows of a parcel as dropped.
+    fn lose(&mut self, parcel: Parcel) {
+        let (rows, dropped, from_ns) = parcel.counts();
+        self.lost += rows + dropped;
+        self.lost_ns = self.lost_ns.min(from_ns);
+        self.gauges.rows_done.fetch_add(rows, Ordering::Relaxed);
+        match parcel {
+            // The file names it all the same. There are fewer disks in a daemon than a recording takes.
+            Parcel::Disk(disk) => drop(self.writer.add_disk(disk)),
+            Parcel::Here(chunk) => self.gauges.give_back(chunk.sheet),
+            Parcel::There(..) => _ = self.gauges.slots_done.fetch_add(1, Ordering::Release),
+        }
+    }
+
+    /// Says what the reads found so far.
+    fn tell(&self) {
+        Gauges::set(&self.gauges.hit_blocks, self.tally.hit_blocks);
+        Gauges::set(&self.gauges.read_blocks, self.tally.read_blocks);
+    }
+
+    /// Says how large the file may become before the next word of it: by the row group at hand and one more.
+    fn claim(&self) {
+        Gauges::set(&self.gauges.file_bytes, self.writer.bytes());
+        Gauges::set(&self.gauges.claimed_bytes, self.writer.bytes_bound(2 * GROUP_ROWS));
+    }
+
+    /// Takes a worker's notes; writes a row group if there is enough for one.
+    fn take(&mut self, head: &Head, sheet: &Sheet) -> Result<(), String> {
+        self.read(head, sheet)?;
+        if self.ready.len() >= GROUP_ROWS {
+            self.write(GROUP_ROWS)?;
         }
         Ok(())
     }
 
-    /// Takes what came at the end, whether answered or not.
-    fn take_rest(&mut self) -> Result<Option<Reason>, String> {
-        let mut full = self.take()?;
-        for desk in &mut self.desks {
-            let rows = std::mem::take(&mut desk.waiting);
-            rows.iter().for_each(|r| count(r, &mut self.tally));
-            self.ready.extend(rows);
-        }
-        while full.is_none() && !self.ready.is_empty() {
-            full = self.write(GROUP_ROWS)?;
-        }
-        // What came later than the file was full.
-        while let Ok(chunk) = self.chunks.try_recv() {
-            self.tally.dropped += chunk.dropped;
-            self.ready.extend(chunk.rows);
-        }
-        Ok(full)
-    }
-
-    fn take_chunk(&mut self, mut chunk: Chunk) {
-        let worker = chunk.worker;
-        let desk = &mut self.desks[worker as usize];
-        for (row, end) in chunk.ends.drain(..) {
+    fn read(&mut self, head: &Head, sheet: &Sheet) -> Result<(), String> {
+        let desk = &mut self.desks[head.worker as usize];
+        let rows = &mut self.rows;
+        rows.clear();
+        let answer = |rows: &mut Vec<Row>, waiting: &mut VecDeque<Row>, (row, end): Late| {
             // Rows that have waited too long are written already.
-            if let Some(row) = row.checked_sub(desk.first).and_then(|at| desk.waiting.get_mut(at as usize)) {
+            let row = match row.checked_sub(head.first) {
+                Some(at) => rows.get_mut(at as usize),
+                None => row.checked_sub(desk.first).and_then(|at| waiting.get_mut(at as usize)),
+            };
+            if let Some(row) = row {
                 end.fill(row);
             }
+        };
+        for note in read_notes(sheet.words().get(..head.words).unwrap_or_default(), head.base_ns) {
+            match note.map_err(|e| e.to_string())? {
+                Note::Row(row) => rows.push(row),
+                Note::End(row, end) => answer(rows, &mut desk.waiting, (row, end)),
+            }
+        }
+        head.ends.iter().for_each(|&late| answer(rows, &mut desk.waiting, late));
+        let disks = self.writer.header().disks.len();
+        if rows.len() as u64 != head.rows || rows.iter().any(|r| usize::from(r.disk) >= disks) {
+            return Err(crate::worker::Damaged.to_string());
         }
         let answered = |r: &Row| r.failure != Some(Failure::Unanswered);
         while desk.waiting.front().is_some_and(|r| answered(r) || desk.waiting.len() > WAITING_MAX) {
@@ -246,24 +225,19 @@ impl Scribe {
             count(&row, &mut self.tally);
             self.ready.push(row);
         }
-        let whole = if desk.waiting.is_empty() {
-            chunk.rows.iter().position(|r| !answered(r)).unwrap_or(chunk.rows.len())
-        } else {
-            0
-        };
-        let (now, later) = chunk.rows.split_at(whole);
+        let whole =
+            if desk.waiting.is_empty() { rows.iter().position(|r| !answered(r)).unwrap_or(rows.len()) } else { 0 };
+        let (now, later) = rows.split_at(whole);
         desk.first += now.len() as u64;
         now.iter().for_each(|r| count(r, &mut self.tally));
         self.ready.extend_from_slice(now);
         desk.waiting.extend(later);
-        if chunk.dropped > 0 {
-            self.tally.dropped += chunk.dropped;
-            let (from_ns, to_ns) = chunk.dropped_ns;
-            self.note_gap(Gap { worker, from_ns, to_ns, dropped: chunk.dropped });
+        if head.dropped > 0 {
+            self.tally.dropped += head.dropped;
+            let (from_ns, to_ns) = head.dropped_ns;
+            self.note_gap(Gap { worker: head.worker, from_ns, to_ns, dropped: head.dropped });
         }
-        chunk.rows.clear();
-        chunk.dropped = 0;
-        let _ = self.desks[worker as usize].free.send(chunk);
+        Ok(())
     }
 
     fn note_gap(&mut self, gap: Gap) {
@@ -275,14 +249,16 @@ impl Scribe {
         }
     }
 
-    /// Writes the first `most` of the rows that are ready, or as many as there is room for; `Some` if that is none.
-    fn write(&mut self, most: usize) -> Result<Option<Reason>, String> {
+    /// Writes the first `most` of the rows that are ready, or as many as there is room for; if that is none, the file is
+    /// full.
+    fn write(&mut self, most: usize) -> Result<(), String> {
         let mut rows = self.ready.len().min(most);
         let least = rows.min(ROWS_MIN);
+        self.claim();
         // What a row may take is several times what it does, so the last row groups become smaller and smaller.
         loop {
             let bytes = self.writer.bytes_bound(rows);
-            let full = if bytes > self.order.bytes_max {
+            let full = if bytes + self.gauges.spool_bytes.load(Ordering::SeqCst) > self.bytes_max {
                 Reason::MaxSize
             } else if !self.writer.file_mut().reserve(bytes).map_err(|e| e.to_string())? {
                 Reason::DiskFull
@@ -291,35 +267,55 @@ impl Scribe {
             };
             rows /= 2;
             if rows < least {
-                return Ok(Some(full));
+                self.full = true;
+                self.gauges.full.store(full as u8, Ordering::Relaxed);
+                return Ok(());
             }
         }
         self.writer.write(&self.ready[..rows]).map_err(|e| e.to_string())?;
         self.ready.drain(..rows);
-        Ok(None)
+        self.claim();
+        Ok(())
     }
 
-    /// Takes the taps off and asks how the disks stand; what they had noted is on its way after that.
-    fn end_taps(&self) -> Vec<DiskEnd> {
-        let mut ends = vec![DiskEnd { detached: true, ..DiskEnd::default() }; self.writer.header().disks.len()];
-        for (n, desk) in self.desks.iter().enumerate() {
-            let own: Vec<_> = self.places.iter().filter(|p| p.0 == n).map(|&(_, id, number)| (id, number)).collect();
-            let told = desk.worker.call(move |w| {
-                let watches =
-                    |w: &mut crate::worker::Worker, id, number| w.tap().is_some_and(|t| t.watches(id, number));
-                let own: Vec<_> = own.into_iter().filter(|&(id, number)| watches(w, id, number)).collect();
-                w.end_record();
-                let stand = |(id, number)| Some((number, w.core().policy(id)?.name().to_string(), w.core().stats(id)));
-                own.into_iter().filter_map(stand).collect::<Vec<_>>()
-            });
-            for (number, policy, stats) in told.unwrap_or_default() {
-                if let Some(end) = ends.get_mut(usize::from(number)) {
-                    let (capacity_blocks, cached_blocks) = (stats.capacity_blocks, stats.cached_blocks);
-                    *end = DiskEnd { detached: false, policy, capacity_blocks, cached_blocks };
-                }
-            }
+    /// Takes the rows that wait for answers as they are, and writes all there are.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_rest(&mut self) -> Result<(), String> {
+        for desk in &mut self.desks {
+            let rows = std::mem::take(&mut desk.waiting);
+            rows.iter().for_each(|r| count(r, &mut self.tally));
+            self.ready.extend(rows);
         }
-        ends
+        while !self.full && !self.ready.is_empty() {
+            self.write(GROUP_ROWS)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn finish(mut self, ended_ns: u64, reason: Reason, mut ends: Vec<DiskEnd>) -> Result<Tally, String> {
+        if let (Some(first), Some(last)) = (self.ready.first(), self.ready.last()) {
+            self.lost += self.ready.len() as u64;
+            self.lost_ns = self.lost_ns.min(first.time_ns).min(last.time_ns);
+        }
+        if self.lost > 0 {
+            self.tally.dropped += self.lost;
+            let (from_ns, dropped) = (self.lost_ns.min(ended_ns), self.lost);
+            self.note_gap(Gap { worker: u32::MAX, from_ns, to_ns: ended_ns, dropped });
+        }
+        let Self { writer, gaps, mut tally, .. } = self;
+        tally.rows = writer.rows();
+        let handle = writer.file().handle().map_err(|e| e.to_string())?;
+        ends.resize(writer.header().disks.len(), DiskEnd { detached: true, ..DiskEnd::default() });
+        let end = trailer(ended_ns, reason, tally.dropped, gaps, ends);
+        tally.bytes = writer.finish(end).map_err(|e| e.to_string())?;
+        RecordFile::settle(&handle).map_err(|e| e.to_string())?;
+        Ok(tally)
     }
 }
 

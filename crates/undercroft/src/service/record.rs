@@ -8,8 +8,13 @@ use crate::control::record::RecordingStatus;
 use crate::control::{ControlError, ControlErrorKind};
 use crate::record::{self, Order, Reason, Recorder, Watched};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use undercroft_engine::ExclusiveMode;
 use undercroft_trace::recording::Disk;
+
+/// How long an order to end waits for the file, and between two looks at it.
+const STOP_WAITS: Duration = Duration::from_secs(2);
+const STOP_LOOKS: Duration = Duration::from_millis(5);
 
 fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
     let exclusive = match plan.exclusive {
@@ -44,7 +49,7 @@ impl Service {
             let remedy = format!("wait until it ends, or end it with DELETE /v1/recordings/{}", running.id);
             return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
         }
-        if self.wait(std::time::Duration::ZERO) {
+        if self.wait(Duration::ZERO) {
             let error = "the daemon is stopping";
             return Err(ControlError::new(ControlErrorKind::Unavailable, error, "wait until it runs again"));
         }
@@ -85,15 +90,25 @@ impl Service {
         found.ok_or_else(|| ControlError::no_recording(id))
     }
 
-    /// Ends a recording; returns when its file is whole.
+    /// Ends a recording; returns when its file is whole, or says after a while that it is not.
     pub(super) fn stop_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
-        let mut recorder = lock(&self.recorder);
-        let recorder = recorder.as_mut().filter(|r| r.id == id).ok_or_else(|| ControlError::no_recording(id))?;
-        recorder.end(Reason::Stopped);
-        Ok(RecordingStatus::new(recorder, true))
+        let since = Instant::now();
+        loop {
+            {
+                let mut recorder = lock(&self.recorder);
+                let recorder =
+                    recorder.as_mut().filter(|r| r.id == id).ok_or_else(|| ControlError::no_recording(id))?;
+                recorder.ask_to_end(Reason::Stopped);
+                if recorder.is_over() || since.elapsed() >= STOP_WAITS {
+                    return Ok(RecordingStatus::new(recorder, true));
+                }
+            }
+            // Without the lock: disks come and go meanwhile.
+            std::thread::sleep(STOP_LOOKS);
+        }
     }
 
-    /// Ends what is under way, because the daemon stops.
+    /// Ends what is under way, because the daemon stops; what cannot be written into the file soon is dropped.
     pub(super) fn end_recordings(&self) {
         if let Some(recorder) = lock(&self.recorder).as_mut() {
             recorder.end(Reason::DaemonStopped);

@@ -23,12 +23,14 @@ pub(super) struct Live<'a> {
     pub(super) dirty: &'a mut Dirty,
     /// Whether pages kept from guests are compared with their images first.
     pub(super) check_captures: bool,
-    /// The request being applied, if any: replied at once, it was served without a disk.
+    /// The request being applied, if any, until it is replied: at once then, served without a disk.
     pub(super) current: Option<ReqId>,
     /// Replies given at once; they are timed together at the end of the batch.
     pub(super) at_once: &'a mut u32,
     /// Where the request is noted, if a recording is on.
     pub(super) tap: Option<&'a mut Tap>,
+    /// Whether the request being applied is noted there.
+    pub(super) noted: bool,
     pub(super) now_ns: u64,
 }
 
@@ -90,8 +92,10 @@ impl Effects for Live<'_> {
     }
 
     fn found(&mut self, req: ReqId, found: Found) {
-        if let Some(tap) = &mut self.tap {
-            tap.found(req, found);
+        match &mut self.tap {
+            Some(tap) if self.current != Some(req) => tap.found_late(req, found),
+            Some(tap) if self.noted => tap.found(found),
+            _ => {}
         }
     }
 
@@ -110,8 +114,15 @@ impl Effects for Live<'_> {
             return;
         };
         slot.port.reply(req.tag, result);
+        if at_once {
+            self.current = None;
+        }
         if let Some(tap) = &mut self.tap {
-            tap.replied(req, result, now_ns);
+            match result {
+                _ if !at_once => tap.replied_late(req, result, now_ns),
+                Err(e) if self.noted => tap.refused(e),
+                _ => {}
+            }
         }
         if !slot.dirty {
             slot.dirty = true;

@@ -9,6 +9,7 @@ mod copying;
 mod effects;
 mod handle;
 mod latencies;
+mod notes;
 mod polling;
 mod ports;
 mod tap;
@@ -16,7 +17,8 @@ mod turn;
 
 pub use handle::{DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
-pub use tap::{CHUNK_ROWS, CHUNKS, Chunk, Tap};
+pub use notes::{Damaged, Note, read as read_notes};
+pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 
 use crate::backend::Backend;
 use crate::frontend::{GuestFile, Peer};

@@ -1,29 +1,37 @@
-//! Where a worker notes its requests while a recording is on: a row each, in chunks that a writer takes away.
+//! Where a worker notes its requests while a recording is on: two words each, on sheets that a keeper takes away.
 //!
-//! Owns the chunk at hand and which requests still have no answer. Never waits for the writer, and allocates nothing
-//! for a hit: where no chunk is free, requests are counted instead of noted. Invariant: rows of a worker are numbered
+//! Owns the sheet at hand and which requests still have no answer. Never waits for the keeper, and allocates nothing
+//! for a hit: where no sheet is free, requests are counted instead of noted. Invariant: rows of a worker are numbered
 //! from 0 in the order in which the core dealt with the requests; every row that goes out without an answer is followed
 //! by one, unless the recording ends first.
 
+use super::notes::{self, Asked, NOTE_WORDS, WAITS};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::mpsc::{Receiver, Sender};
 use undercroft_cache::{DiskId, Found, IoError, Op, ReqId, Request};
-use undercroft_host::FRAME_BYTES;
+use undercroft_host::{FRAME_BYTES, SHEET_WORDS, Sheet};
 use undercroft_trace::recording::{self, Failure, Row, in_sample};
 
-/// Rows of a chunk.
-pub const CHUNK_ROWS: usize = 1024;
-/// Chunks of a worker: what may be on the way to the writer, with what is being filled.
-pub const CHUNKS: usize = 128;
+/// Chunks of a worker: what may be on the way to the keeper, with what is being filled.
+pub const CHUNKS: usize = 64;
+/// Words after which a chunk takes no row more: each may be followed by one end before the next.
+const FULL: usize = SHEET_WORDS - 2 * NOTE_WORDS;
 
-/// Rows on their way to the writer.
+/// What there is to know of a chunk's notes.
 #[derive(Default)]
-pub struct Chunk {
+pub struct Head {
     /// Which worker's.
     pub worker: u32,
-    /// The rows; one without an answer so far says [`Failure::Unanswered`].
-    pub rows: Vec<Row>,
-    /// The answers to rows that went before, by their numbers.
+    /// Words of its sheet that are written.
+    pub words: usize,
+    /// What its times count from.
+    pub base_ns: u64,
+    /// The number of its first row, and how many it has.
+    pub first: u64,
+    /// See `first`.
+    pub rows: u64,
+    /// Answers for which there was no room on the sheet, by the numbers of their rows.
     pub ends: Vec<(u64, End)>,
     /// Requests that were counted instead of noted, after the last row; and when the first and the last came.
     pub dropped: u64,
@@ -31,33 +39,50 @@ pub struct Chunk {
     pub dropped_ns: (u64, u64),
 }
 
-/// How a request ended that was not answered at once.
-#[derive(Clone, Copy, Debug)]
+/// Notes on their way.
+#[derive(Default)]
+pub struct Chunk {
+    /// What there is to know of them.
+    pub head: Head,
+    /// Where they are: see `notes`.
+    pub sheet: Sheet,
+}
+
+/// How a request ended whose blocks were not all found, or that was not answered at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    latency_ns: u64,
-    found: Found,
-    failure: Option<Failure>,
+    /// Nanoseconds to the reply, if that did not come at once.
+    pub latency_ns: Option<u64>,
+    /// How the blocks of a read were found.
+    pub found: Found,
+    /// Why it failed, if it did.
+    pub failure: Option<Failure>,
 }
 
 impl End {
     /// Fills the answer into its row.
     pub fn fill(&self, row: &mut Row) {
-        row.latency_ns = Some(self.latency_ns);
+        row.latency_ns = self.latency_ns;
         row.failure = self.failure;
-        set_found(row, self.found);
+        (row.hit_blocks, row.ahead_blocks) = (self.found.hits, self.found.ahead);
+        (row.joined_blocks, row.miss_blocks) = (self.found.joined, self.found.missed);
     }
 }
 
-fn set_found(row: &mut Row, found: Found) {
-    (row.hit_blocks, row.ahead_blocks) = (found.hits, found.ahead);
-    (row.joined_blocks, row.miss_blocks) = (found.joined, found.missed);
-}
+/// Spreads the numbers of requests under way, which are the front ends' own and no secret: each is there once.
+#[derive(Default)]
+struct Spread(u64);
 
-/// The request that the core deals with.
-#[derive(Clone, Copy)]
-struct Current {
-    req: ReqId,
-    answered: bool,
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.write_u32(u32::from(b)));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0.rotate_left(29) ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
 }
 
 /// A request whose answer is still to come.
@@ -70,54 +95,38 @@ struct Waiting {
 /// See the head of the file.
 pub struct Tap {
     chunk: Chunk,
-    /// The number of its first row.
-    first: u64,
+    /// The next row's number.
+    next: u64,
+    /// The second word of the last row.
+    last: usize,
     to: Sender<Chunk>,
     free: Receiver<Chunk>,
+    /// Chunks that have come back: the last one is next, for it is the likeliest to be in the processor's cache.
+    empty: Vec<Chunk>,
     /// Numbers of disks in the recording, by their ids here.
     disks: Vec<Option<u16>>,
     sample: u32,
     start_ns: u64,
-    current: Option<Current>,
-    waiting: HashMap<ReqId, Waiting>,
+    waiting: HashMap<ReqId, Waiting, BuildHasherDefault<Spread>>,
 }
 
 impl Tap {
-    /// A tap of worker `worker` for a recording that began at `start_ns`; chunks go to `to` and come back empty, as
-    /// [`Tap::chunk`] makes them, through `free`.
+    /// A tap of worker `worker` for a recording that began at `start_ns`; chunks go to `to` and come back through `free`,
+    /// whatever is in them.
     pub fn new(worker: u32, start_ns: u64, sample: u32, to: Sender<Chunk>, free: Receiver<Chunk>) -> Self {
+        let head = Head { worker, ..Head::default() };
         Self {
-            chunk: Self::chunk(worker),
-            first: 0,
+            chunk: Chunk { head, sheet: Sheet::default() },
+            next: 0,
+            last: 0,
             to,
             free,
+            empty: Vec::with_capacity(CHUNKS),
             disks: Vec::new(),
             sample,
             start_ns,
-            current: None,
-            waiting: HashMap::new(),
+            waiting: HashMap::default(),
         }
-    }
-
-    /// An empty chunk. Its memory has been written once, so that the worker never waits for the kernel to find it.
-    pub fn chunk(worker: u32) -> Chunk {
-        let nothing = Row {
-            time_ns: 0,
-            disk: 0,
-            client: 0,
-            op: recording::Op::Flush,
-            offset_bytes: 0,
-            length_bytes: 0,
-            hit_blocks: 0,
-            ahead_blocks: 0,
-            joined_blocks: 0,
-            miss_blocks: 0,
-            latency_ns: Some(1),
-            failure: None,
-        };
-        let mut rows = vec![nothing; CHUNK_ROWS];
-        rows.clear();
-        Chunk { worker, rows, ..Chunk::default() }
     }
 
     /// Requests to `disk` are noted from now on, as those of number `number`.
@@ -135,155 +144,127 @@ impl Tap {
     }
 
     /// The disk is gone; its id may be used again.
-    pub(super) fn forget(&mut self, disk: DiskId) {
+    pub(crate) fn forget(&mut self, disk: DiskId) {
         if let Some(number) = self.disks.get_mut(disk.0 as usize) {
             *number = None;
         }
     }
 
-    /// A request is about to be put to the core.
+    /// A request is about to be put to the core; whether it is noted.
     #[inline]
-    pub(super) fn begin(&mut self, r: &Request, now_ns: u64) {
-        self.current = None;
-        let Some(Some(disk)) = self.disks.get(r.disk.0 as usize).copied() else { return };
+    pub(crate) fn begin(&mut self, r: &Request, now_ns: u64) -> bool {
+        let Some(Some(disk)) = self.disks.get(r.disk.0 as usize).copied() else { return false };
         let op = match r.op {
             Op::Read => recording::Op::Read,
             Op::Write { .. } => recording::Op::Write,
             Op::Flush => recording::Op::Flush,
             Op::Discard => recording::Op::Discard,
             Op::WriteZeroes { .. } => recording::Op::WriteZeroes,
-            Op::Status => return,
+            Op::Status => return false,
         };
-        let mut row = Row {
-            time_ns: now_ns.saturating_sub(self.start_ns),
-            disk,
-            client: r.id.port,
-            op,
-            offset_bytes: r.offset,
-            length_bytes: r.len,
-            hit_blocks: 0,
-            ahead_blocks: 0,
-            joined_blocks: 0,
-            miss_blocks: 0,
-            latency_ns: None,
-            failure: None,
-        };
-        let (block, blocks) = row.blocks(FRAME_BYTES as u32);
-        if self.sample > 1 && blocks > 0 && !self.sampled(block, blocks) {
-            return;
+        let time_ns = now_ns.saturating_sub(self.start_ns);
+        if self.sample > 1 && !self.sampled(r) {
+            return false;
         }
-        if self.chunk.rows.len() == CHUNK_ROWS && !self.turn_over() {
-            return self.drop_one(row.time_ns);
+        if self.chunk.head.words > FULL && !self.turn_over(now_ns) {
+            self.drop_one(time_ns);
+            return false;
         }
-        if op == recording::Op::Read {
-            row.hit_blocks = blocks as u32;
-        }
-        self.chunk.rows.push(row);
-        self.current = Some(Current { req: r.id, answered: false });
+        let asked = Asked { disk, client: r.id.port, op, offset_bytes: r.offset, length_bytes: r.len };
+        let Chunk { head, sheet } = &mut self.chunk;
+        self.last = head.words + 1;
+        head.words = notes::put_row(sheet, head.words, head.base_ns, time_ns.wrapping_sub(head.base_ns), &asked);
+        self.next += 1;
+        true
     }
 
     #[cold]
-    fn sampled(&self, block: u64, blocks: u64) -> bool {
+    fn sampled(&self, r: &Request) -> bool {
+        let block = r.offset / FRAME_BYTES as u64;
         // Ends soon, however long the range is: one of so many blocks is in the sample.
-        (block..block + blocks).any(|b| in_sample(b, self.sample))
+        r.len == 0
+            || (block..=r.offset.saturating_add(r.len - 1) / FRAME_BYTES as u64).any(|b| in_sample(b, self.sample))
     }
 
     #[cold]
     fn drop_one(&mut self, time_ns: u64) {
-        let chunk = &mut self.chunk;
-        if chunk.dropped == 0 {
-            chunk.dropped_ns.0 = time_ns;
+        let head = &mut self.chunk.head;
+        if head.dropped == 0 {
+            head.dropped_ns.0 = time_ns;
         }
-        chunk.dropped += 1;
-        chunk.dropped_ns.1 = time_ns;
+        head.dropped += 1;
+        head.dropped_ns.1 = time_ns;
     }
 
-    /// How the blocks of a read were found, if not all in RAM.
-    pub(super) fn found(&mut self, req: ReqId, found: Found) {
-        if self.current.is_some_and(|c| c.req == req && !c.answered) {
-            if let Some(row) = self.chunk.rows.last_mut() {
-                set_found(row, found);
-            }
-        } else if let Some(waiting) = self.waiting.get_mut(&req) {
+    /// How the blocks of the last row were found, if not all in RAM: it has no answer yet.
+    #[cold]
+    pub(crate) fn found(&mut self, found: Found) {
+        self.put_end(self.next - 1, End { latency_ns: None, found, failure: None });
+    }
+
+    /// The same for a row that waits.
+    #[cold]
+    pub(crate) fn found_late(&mut self, req: ReqId, found: Found) {
+        if let Some(waiting) = self.waiting.get_mut(&req) {
             waiting.found = found;
         }
     }
 
-    /// A request has its answer.
-    #[inline]
-    pub(super) fn replied(&mut self, req: ReqId, result: Result<(), IoError>, now_ns: u64) {
-        match &mut self.current {
-            Some(current) if current.req == req && !current.answered => {
-                current.answered = true;
-                if let Err(e) = result {
-                    self.refused(e);
-                }
-            }
-            _ => self.replied_late(req, result, now_ns),
-        }
+    /// The request of the last row failed at once.
+    #[cold]
+    pub(crate) fn refused(&mut self, e: IoError) {
+        self.put_end(self.next - 1, End { latency_ns: None, found: Found::default(), failure: Some(failure(e)) });
     }
 
+    /// A request has its answer that was not answered at once.
     #[cold]
-    fn refused(&mut self, e: IoError) {
-        if let Some(row) = self.chunk.rows.last_mut() {
-            row.failure = Some(failure(e));
-            set_found(row, Found::default());
-        }
-    }
-
-    #[cold]
-    fn replied_late(&mut self, req: ReqId, result: Result<(), IoError>, now_ns: u64) {
+    pub(crate) fn replied_late(&mut self, req: ReqId, result: Result<(), IoError>, now_ns: u64) {
         let Some(waiting) = self.waiting.remove(&req) else { return };
-        let end = End {
-            latency_ns: now_ns.saturating_sub(waiting.came_ns),
-            found: waiting.found,
-            failure: result.err().map(failure),
-        };
-        match waiting.row.checked_sub(self.first) {
-            Some(at) => end.fill(&mut self.chunk.rows[at as usize]),
-            None => self.chunk.ends.push((waiting.row, end)),
+        let latency_ns = Some(now_ns.saturating_sub(waiting.came_ns));
+        self.put_end(waiting.row, End { latency_ns, found: waiting.found, failure: result.err().map(failure) });
+    }
+
+    fn put_end(&mut self, row: u64, end: End) {
+        let Chunk { head, sheet } = &mut self.chunk;
+        if head.words + NOTE_WORDS <= SHEET_WORDS {
+            head.words = notes::put_end(sheet, head.words, row, &end);
+        } else {
+            // While a request is dealt with, its chunk stays; and no answer is ever dropped.
+            head.ends.push((row, end));
         }
     }
 
-    /// The core has dealt with the request; if it has no answer yet, that is to come.
-    #[inline]
-    pub(super) fn applied(&mut self) {
-        if let Some(current) = self.current.take()
-            && !current.answered
-        {
-            self.wait_for(current.req);
-        }
-    }
-
+    /// The core has dealt with the request of the last row, and its answer is still to come.
     #[cold]
-    fn wait_for(&mut self, req: ReqId) {
-        let row = self.first + self.chunk.rows.len() as u64 - 1;
-        if let Some(last) = self.chunk.rows.last_mut() {
-            set_found(last, Found::default());
-            last.failure = Some(Failure::Unanswered);
-            let waiting = Waiting { row, came_ns: self.start_ns + last.time_ns, found: Found::default() };
-            self.waiting.insert(req, waiting);
-        }
+    pub(crate) fn wait_for(&mut self, req: ReqId, now_ns: u64) {
+        self.chunk.sheet.words_mut()[self.last] |= WAITS;
+        self.waiting.insert(req, Waiting { row: self.next - 1, came_ns: now_ns, found: Found::default() });
     }
 
-    /// Sends what there is to the writer, if there is anything and a chunk to go on with.
-    pub(super) fn hand_over(&mut self) {
-        if !self.chunk.rows.is_empty() || !self.chunk.ends.is_empty() || self.chunk.dropped > 0 {
-            self.turn_over();
+    /// Sends what there is to the keeper, if there is anything and a chunk to go on with.
+    pub(crate) fn hand_over(&mut self, now_ns: u64) {
+        let head = &self.chunk.head;
+        if head.words > 0 || !head.ends.is_empty() || head.dropped > 0 {
+            self.turn_over(now_ns);
         }
     }
 
     /// Sends the last chunk.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(mut self) {
+        self.chunk.head.rows = self.next - self.chunk.head.first;
         let _ = self.to.send(self.chunk);
     }
 
     /// Sends the chunk away and takes an empty one; false if there is none.
     #[cold]
-    fn turn_over(&mut self) -> bool {
-        let Ok(next) = self.free.try_recv() else { return false };
-        self.first += self.chunk.rows.len() as u64;
-        // A writer that is gone wants nothing any more.
+    fn turn_over(&mut self, now_ns: u64) -> bool {
+        self.empty.extend(self.free.try_iter());
+        let Some(mut next) = self.empty.pop() else { return false };
+        let worker = self.chunk.head.worker;
+        self.chunk.head.rows = self.next - self.chunk.head.first;
+        let base_ns = now_ns.saturating_sub(self.start_ns);
+        next.head = Head { worker, base_ns, first: self.next, ..Head::default() };
+        // A keeper that is gone wants nothing any more.
         let _ = self.to.send(std::mem::replace(&mut self.chunk, next));
         true
     }

@@ -61,7 +61,7 @@ impl Worker {
                 self.finish_turn();
                 self.look_for_stalls();
                 if let Some(tap) = &mut self.tap {
-                    tap.hand_over();
+                    tap.hand_over(self.now_ns);
                 }
             }
             if busy {
@@ -214,9 +214,7 @@ impl Worker {
             if let Some(slot) = self.ports[id as usize].as_mut() {
                 slot.start(&r, self.now_ns);
             }
-            if let Some(tap) = &mut self.tap {
-                tap.begin(&r, self.now_ns);
-            }
+            let noted = self.tap.as_mut().is_some_and(|tap| tap.begin(&r, self.now_ns));
             let mut fx = Live {
                 ports: &mut self.ports,
                 disks: &mut self.disks,
@@ -225,11 +223,16 @@ impl Worker {
                 current: Some(r.id),
                 at_once: &mut at_once,
                 tap: self.tap.as_deref_mut(),
+                noted,
                 now_ns: self.now_ns,
             };
             self.core.apply(Event::Request(r), self.now_ns, &mut fx);
-            if let Some(tap) = &mut self.tap {
-                tap.applied();
+            let answered = fx.current.is_none();
+            if noted
+                && !answered
+                && let Some(tap) = &mut self.tap
+            {
+                tap.wait_for(r.id, self.now_ns);
             }
         }
         if at_once > 0 {
@@ -253,6 +256,7 @@ impl Worker {
             current: None,
             at_once: &mut 0,
             tap: self.tap.as_deref_mut(),
+            noted: false,
             now_ns: self.now_ns,
         };
         self.core.apply(event, self.now_ns, &mut fx);
