@@ -24,6 +24,7 @@ from rig.serving import host  # noqa: E402
 from shares import plots, report  # noqa: E402
 from shares.derivative import Derivative  # noqa: E402
 from shares.experiment import Absent, Lab  # noqa: E402
+from shares.kernel import Kernel  # noqa: E402
 from shares.locality import Locality  # noqa: E402
 from shares.perfile import PerFile  # noqa: E402
 from shares.phased import Phased  # noqa: E402
@@ -71,7 +72,7 @@ def arguments(argv=None):
 
 def experiments(lab):
     """All of them, in order."""
-    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Simulated(lab)]
+    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Kernel(lab), Simulated(lab)]
 
 
 def write(store, out, screen):
@@ -99,8 +100,8 @@ def measure(experiment, store, repeat, facts):
                 record = {"title": title, "runs": runs[arm]}
             except Absent as e:
                 absent.add(arm)
-                record = {"title": title, "absent": str(e)}
-                screen.say(f"  {title}: not in this build: {e}")
+                record = {"title": title, "absent": str(e), "where": e.where}
+                screen.say(f"  {title}: not {e.where}: {e}")
             finally:
                 screen.clear()
             store.add(experiment.id, arm, record)
