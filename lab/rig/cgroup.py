@@ -104,6 +104,12 @@ class Group:
             return stat["file"] - stat["shmem"]
         return stat["total_cache"] - stat.get("total_shmem", 0)
 
+    def clean_cache_bytes(self):
+        """Page cache charged to the group now of which the disk has what is in it."""
+        stat = _table(self.memory / "memory.stat")
+        dirty = stat["file_dirty"] + stat["file_writeback"] if self.v2 else stat["total_dirty"] + stat["total_writeback"]
+        return max(0, self.page_cache_bytes() - dirty)
+
     def drop_page_cache(self):
         """Takes from the group all memory that can be had without swapping: clean pages of files, and names of files. Whatever is
         in use or not yet written stays."""

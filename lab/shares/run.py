@@ -26,7 +26,7 @@ from shares.derivative import Derivative  # noqa: E402
 from shares.experiment import Absent, Lab  # noqa: E402
 from shares.kernel import Kernel  # noqa: E402
 from shares.locality import Locality  # noqa: E402
-from shares.perfile import PerFile  # noqa: E402
+from shares.perfile import PerFile, Tenth  # noqa: E402
 from shares.phased import Phased  # noqa: E402
 from shares.simulated import Simulated  # noqa: E402
 
@@ -72,7 +72,7 @@ def arguments(argv=None):
 
 def experiments(lab):
     """All of them, in order."""
-    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Kernel(lab), Simulated(lab)]
+    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Tenth(lab), Kernel(lab), Simulated(lab)]
 
 
 def write(store, out, screen):
