@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """`make lab-shares`: how well shares follow the load, on a live daemon.
 
-Four experiments with `undercroft serve` over O_DIRECT images and the driver's clients over NBD, and the simulator beside them. Arms
+Experiments with `undercroft serve` over O_DIRECT images and the driver's clients over NBD, a kernel's build on file systems that it serves (as
+root, where nbdfuse, loop devices and a compiler are), and the simulator beside them. Arms
 that are compared run one after the other, again and again, so that what else the machine does meets all of them alike.
 """
 

@@ -23,7 +23,7 @@ UNUSED = [
 ]  # fmt: skip
 UNUSED_FILES = ["*.dts", "*.dtsi", "*.rst", "*.svg", "*.json", "linux-source-*/Documentation/devicetree/*"]
 # What the build calls: the package that has it.
-PROGRAMS = {"make": "make", "gcc": "gcc", "ld": "binutils", "flex": "flex", "bison": "bison", "bc": "bc", "tar": "tar", "xz": "xz-utils", "perl": "perl"}
+PROGRAMS = {"make": "make", "gcc": "gcc", "ld": "binutils", "flex": "flex", "bison": "bison", "bc": "bc", "tar": "tar", "xz": "xz-utils"}
 
 
 def tarball():
