@@ -13,8 +13,7 @@ from harness.programs import ROOT, built, run
 
 sys.path.insert(0, str(ROOT / "lab"))
 
-from rig import mounted  # noqa: E402 - lab/ is no package
-from shares import derive, plots, reach, report, sources  # noqa: E402
+from shares import derive, kernel, plots, reach, report  # noqa: E402 - lab/ is no package
 from shares.clients import BLOCK, Load  # noqa: E402
 
 LIMIT_S = 110
@@ -192,7 +191,7 @@ def read(path):
 
 def test_a_kernel_is_built_on_served_disks(scratch):
     """For real: stopped by Ctrl-C in the middle of a build it leaves nothing behind; then every arm builds and reads through Undercroft."""
-    if missing := mounted.lacks() + sources.lacks():
+    if missing := kernel.lacks():
         pytest.skip(f"no kernel can be built on served disks here: {'; '.join(missing)}")
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "d-kernel", "--work", scratch / "work", "--out", scratch, "--build", "test")

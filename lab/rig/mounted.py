@@ -32,14 +32,14 @@ def program(name):
     return shutil.which(name, path=PATH)
 
 
-def lacks():
-    """What is missing on this machine, in words that say what to do; empty if nothing is."""
+def lacks(packages=()):
+    """What is missing on this machine, `packages` among it, in words that say what to do; empty if nothing is."""
     missing = []
     if os.geteuid() != 0:
         missing.append("mounting needs root: run this as root")
-    packages = sorted({package for name, package in PROGRAMS.items() if not program(name)})
+    packages = {*packages, *(package for name, package in PROGRAMS.items() if not program(name))}
     if packages:
-        missing.append(f"apt-get install {' '.join(packages)}")
+        missing.append(f"programs are missing: apt-get install {' '.join(sorted(packages))}")
     for device, module in (("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")):
         if not os.access(device, os.R_OK | os.W_OK):
             missing.append(f"there is no {device} to use: modprobe {module}, or let this container have it")

@@ -70,6 +70,10 @@ class Experiment:
         """Sizes and the like that the report needs."""
         return {}
 
+    def present(self):
+        """Arms that could not be run once, and could be now."""
+        return []
+
     def run(self, arm):
         """One run of an arm."""
         raise NotImplementedError

@@ -14,12 +14,12 @@ import time
 from rig import cgroup, mounted, process
 from rig.process import Stopped
 
+from . import sources
 from .clients import COUNTERS, counted
 from .experiment import Experiment, Lacking
 from .locality import shown
 from .served import MIB, Disk, Vm
 from .sources import OUTPUT_MIB, SOURCE_MIB, Sources
-from . import sources
 
 # The build's page cache is looked at so often, and a sample taken at every fifth look.
 EVERY_S = 0.1
@@ -66,9 +66,18 @@ class Kernel(Experiment):
         return {"store_mib": self.store_mib, "measured": self.measured, "jobs": JOBS}
 
     def run(self, arm):
-        missing = mounted.lacks() + sources.lacks()
-        if missing:
+        if missing := lacks():
             raise Lacking("; ".join(missing))
+        try:
+            return self.compile(arm)
+        except cgroup.Unavailable as e:
+            raise Lacking(str(e)) from e
+
+    def present(self):
+        return [] if lacks() else list(self.arms)
+
+    def compile(self, arm):
+        """The warm-up and the measured build on disks of an arm."""
         _, policy, controller, part = self.ways[arm]
         self.sources.prepare()
         self.sources.reset()
@@ -78,10 +87,7 @@ class Kernel(Experiment):
         else:
             vms = [Vm("build", [Disk("source", self.sources.source_image), Disk("output", self.sources.working)])]
         with contextlib.ExitStack() as stack:
-            try:
-                group = stack.enter_context(cgroup.Group("kernel", GROUP_MIB * MIB))
-            except cgroup.Unavailable as e:
-                raise Lacking(str(e)) from e
+            group = stack.enter_context(cgroup.Group("kernel", GROUP_MIB * MIB))
             served = stack.enter_context(self.lab.serve(round(part * self.store_mib), vms, controller=controller, policy=policy))
             exports = {
                 disk.name: stack.enter_context(mounted.Export(served.target(f"{vms[0].name}:{disk.name}"), self.sources.folder / f"export-{disk.name}", self.lab.work / "nbdfuse.log"))
@@ -146,6 +152,11 @@ class Kernel(Experiment):
         if build.returncode:
             raise Stopped(f"make {' '.join(targets)} ended with {build.returncode}: {process.tail(self.sources.log)} (its log: {self.sources.log})")
         return {"seconds": round(seconds, 2), "cpu_seconds": round(children_cpu() - cpu, 2), "emptied": emptied}, samples
+
+
+def lacks():
+    """What is missing on this machine, in words that say what to do; empty if nothing is."""
+    return mounted.lacks(sources.missing_packages())
 
 
 def children_cpu():

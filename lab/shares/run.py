@@ -136,7 +136,7 @@ def main():
                 raise Stopped(f"another run works in {lab.work}: wait for it, or give this one a folder of its own by --work") from None
             facts = {"machine": host(), "build": a.build, "quick": a.quick}
             for e in chosen:
-                if a.resume and store.done(e.id, list(e.arms), []):
+                if a.resume and store.done(e.id, list(e.arms), e.present()):
                     continue
                 screen.say(f"{e.id}: {e.explains()}")
                 measure(e, store, max(1, round(a.repeat * e.repeated)), facts)

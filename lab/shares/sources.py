@@ -32,12 +32,11 @@ def tarball():
     return found[-1] if found else None
 
 
-def lacks():
-    """What is missing on this machine, in words that say what to do; empty if nothing is."""
+def missing_packages():
+    """Packages that a build needs and this machine has not."""
     packages = {package for name, package in PROGRAMS.items() if not shutil.which(name)}
     packages |= set() if tarball() else {"linux-source"}
-    packages |= set() if Path("/usr/include/stdio.h").exists() else {"libc6-dev"}
-    return [f"apt-get install {' '.join(sorted(packages))}"] if packages else []
+    return packages | (set() if Path("/usr/include/stdio.h").exists() else {"libc6-dev"})
 
 
 class Sources:
