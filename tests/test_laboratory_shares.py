@@ -159,7 +159,7 @@ def test_a_kernel_build_that_this_machine_cannot_do_says_what_is_missing():
     cells = {"d-kernel": KERNEL | {"arms": arms}}
     (row,) = [row for row in reach.verdicts(cells) if row[0] == "(d) kernel"]
     assert row[3:] == (f"not run: {why}", None)
-    assert f"Not on this machine: arm unified, arm static, arm utility: {why}." in report.full(cells, [])
+    assert f"Not on this machine: arm unified; arm static; arm utility: {why}." in report.full(cells, [])
 
 
 def test_a_tenth_of_the_cache_is_judged_by_rate_and_by_what_is_cached():

@@ -69,7 +69,7 @@ def absences(cell):
     for record in cell["arms"].values():
         if "absent" in record:
             by_reason.setdefault((record.get("where", "in this build"), record["absent"]), []).append(record["title"])
-    return [f"Not {where}: {', '.join(titles)}: {reason}.\n" for (where, reason), titles in by_reason.items()]
+    return [f"Not {where}: {'; '.join(titles)}: {reason}.\n" for (where, reason), titles in by_reason.items()]
 
 
 def first_up(text):
