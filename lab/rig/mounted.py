@@ -2,8 +2,9 @@
 file, and that is mounted.
 
 Owns nbdfuse, the loop devices and the mounts. Needs root. Invariant: only the file system's own page cache lies above an export (the
-loop device does direct I/O, or nothing is mounted), and nothing is left behind whatever ends this process: mounts are made in
-a namespace of its own, and a loop device is cleared with the last mount of it.
+loop device does direct I/O, or nothing is mounted), and an error or
+a signal leaves nothing behind. After kill -9 with unwritten data, the loop device may wait for nbdfuse for ever: mount fusectl and write 1 to
+the connection's `abort`. Mounts are made in a namespace of this process's own.
 """
 
 import contextlib
