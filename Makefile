@@ -60,8 +60,8 @@ lab-exclusive: ## What host caches save beside real guests: tables and plots in 
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) lab/run.py $(LAB)
 
-lab-shares: ## How well shares follow the load, live and simulated: tables and plots in docs/results (15 min; LAB="--quick": 3; LAB=--help)
-	@scripts/setup.sh build demo
+lab-shares: ## How well shares follow the load, live and simulated: tables and plots in docs/results (25 min; LAB="--quick": 6; LAB=--help)
+	@scripts/setup.sh build demo kernel
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(CARGO) build --release -p undercroft-lab --example shares_table
 	$(PYTHON) lab/shares/run.py $(LAB)

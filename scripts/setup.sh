@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, bench, bench-sim, bench-caffeine).
+# Installs what a task needs, from Debian's packages: scripts/setup.sh GROUP... (build, test, python, demo, kernel, bench, bench-sim, bench-caffeine).
 #
 # Says what it installs and why, asks apt for nothing when nothing is missing, and stops with one sentence where it
 # cannot go on. It changes nothing but packages. The Rust toolchain: any cargo of at least the version that Cargo.toml
@@ -23,8 +23,8 @@ usage() {
 # One line per package: groups that want it, package, why. The reason is shown when it is installed.
 packages() {
     cat <<'LIST'
-build,demo       gcc                  links Rust programs; compiles the C parts of crates and the guest's workload
-build,demo       libc6-dev            headers and static libraries for gcc
+build,demo,kernel  gcc                  links Rust programs; compiles the C parts of crates, the guest's workload and a kernel
+build,demo,kernel  libc6-dev            headers and static libraries for gcc
 build            ca-certificates      lets cargo check crates.io
 test             g++                  builds libFuzzer for the fuzz targets
 test,bench,demo  python3              runs the tests with real programs, the demo and the benchmarks
@@ -36,12 +36,16 @@ test,bench,demo  qemu-system-x86      boots guests
 test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache of today; the strongest peer
 test,bench       nbdkit               an NBD server to compare with and to stand upstream
 test             python3-libnbd       NBD clients in the tests that do odd things
-test,bench       libnbd-bin           nbdcopy, nbdinfo: real NBD clients
+test,bench,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
 test,bench       fio                  reads back and verifies what it wrote
-test,demo        e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems
+test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
 test,demo        busybox-static       the guests' user space
 test,demo        cpio                 packs the guests' user space
-demo             xz-utils             unpacks a kernel's source, which guests in the laboratory read
+demo,kernel      xz-utils             unpacks a kernel's source, which guests in the laboratory read
+kernel           linux-source         the kernel's source that the laboratory on shares compiles (140 MB)
+kernel           flex                 a kernel's build needs it to read its configuration
+kernel           bison                a kernel's build needs it to read its configuration
+kernel           bc                   a kernel's build computes constants with it
 test,bench,demo  python3-matplotlib   draws the plots
 bench-sim,bench-caffeine  python3              runs the comparison
 bench-caffeine  default-jre-headless  runs Caffeine's simulator
@@ -59,9 +63,9 @@ LIST
 wanted=" "
 for group in "$@"; do
     case $group in
-        build | test | python | demo | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
+        build | test | python | demo | kernel | bench | bench-sim | bench-caffeine) wanted+="$group " ;;
         -h | --help) usage 0 ;;
-        *) stop "there is no group '$group': choose from build, test, python, demo, bench, bench-sim and bench-caffeine" ;;
+        *) stop "there is no group '$group': choose from build, test, python, demo, kernel, bench, bench-sim and bench-caffeine" ;;
     esac
 done
 wants() { [[ $wanted == *" $1 "* ]]; }

@@ -6,6 +6,7 @@ killed run by the next one.
 """
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -102,6 +103,25 @@ class Group:
         if self.v2:
             return stat["file"] - stat["shmem"]
         return stat["total_cache"] - stat.get("total_shmem", 0)
+
+    def clean_cache_bytes(self):
+        """Page cache charged to the group now of which the disk has what is in it."""
+        stat = _table(self.memory / "memory.stat")
+        dirty = stat["file_dirty"] + stat["file_writeback"] if self.v2 else stat["total_dirty"] + stat["total_writeback"]
+        return max(0, self.page_cache_bytes() - dirty)
+
+    def drop_page_cache(self):
+        """Takes from the group all memory that can be had without swapping: clean pages of files, and names of files. Whatever is
+        in use or not yet written stays."""
+        try:
+            if self.v2:
+                (self.memory / "memory.reclaim").write_text(str(self.memory_bytes()))
+            else:
+                (self.memory / "memory.force_empty").write_text("0")
+        except OSError as e:
+            # v2 says so when less was there than was asked for.
+            if e.errno not in (errno.EAGAIN, errno.EBUSY, errno.EINTR):
+                raise Unavailable(f"the kernel takes no page cache from a control group on request (Linux 5.19 or later does): {e}") from e
 
     def disk_reads(self):
         """(operations, bytes) that the group read from block devices, or None where the kernel does not count them."""

@@ -66,6 +66,12 @@ def mean_cached(run, disk):
     return sum(values) / len(values) if values else None
 
 
+def cached_of_all(run):
+    """Mean of what all disks had cached while they were measured, in bytes."""
+    values = [sum(disk[1] for disk in sample.values()) for sample in run["samples"]]
+    return ratio(sum(values), len(values))
+
+
 def overall_hits(run):
     """Hit ratio of all loads of a repetition together."""
     hits = sum(t["hit_blocks"] for t in run["turns"])
@@ -121,6 +127,39 @@ def seconds_without_room(run, server):
         return None
     shares = [s[0] for s in shown if s[1] < MIB]
     return len(shares), sum(shares) / len(shares) if shares else 0
+
+
+# --- The kernel build
+
+
+def of_build(run):
+    """What a build took and met: compile time, CPU, hit ratio, transfers, and what was cached of all its disks."""
+    def total(key):
+        return sum(disk[key] for disk in run["disks"].values())
+
+    hits, misses = total("hit_blocks"), total("miss_blocks") + total("joined_blocks")
+    cached = [sum(disk[1] for disk in sample["disks"].values()) for sample in run["samples"]]
+    pages = [sample["page_cache"] for sample in run["samples"]]
+    return run["build"] | {
+        "hits": hits,
+        "misses": misses,
+        "hit_ratio": ratio(hits, hits + misses),
+        "read_bytes": total("backend_read_bytes"),
+        "cached_mean": ratio(sum(cached), len(cached)),
+        "cached_max": max(cached, default=None),
+        "page_cache_mean": ratio(sum(pages), len(pages)),
+    }
+
+
+def build_figure(cell, arm, key):
+    """The median of a figure of the build."""
+    return middle(of_build(run)[key] for run in runs(cell, arm))
+
+
+def build_change(cell, arm, key, base="unified"):
+    """How much a figure of the build differs from another arm's: -0.25 is a quarter less."""
+    change = compared(cell, arm, base, lambda run: of_build(run)[key])
+    return None if change is None else change - 1
 
 
 # --- Simulated

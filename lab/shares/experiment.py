@@ -39,6 +39,14 @@ class Lab:
 class Absent(Exception):
     """This build has no such thing; the message says which."""
 
+    where = "in this build"
+
+
+class Lacking(Absent):
+    """This machine lacks something; the message says what, and what to do."""
+
+    where = "on this machine"
+
 
 class Experiment:
     """One experiment. `arms` maps keys to titles; `repeated` is how often the arms are run, of what was asked for: 0 where none are
@@ -61,6 +69,10 @@ class Experiment:
     def numbers(self):
         """Sizes and the like that the report needs."""
         return {}
+
+    def present(self):
+        """Arms that could not be run once, and could be now."""
+        return []
 
     def run(self, arm):
         """One run of an arm."""

@@ -10,6 +10,7 @@ from .derive import MIB
 
 COLOURS = {
     "unified": "#c9cdd2", "fixed": "#f3d9a4", "static": "#e8a33d", "donor": "#b5651d", "utility": "#1b4f72", "target": "#48a999", "paper": "#7d5ba6",
+    "less": "#5d9cc4",
 }  # fmt: skip
 SERVERS = {"file": "#5d9cc4", "web": "#48a999", "database": "#b5651d"}
 CONTAINERS = {"one/c1": "#f3c67f", "one/c2": "#e8a33d", "two/c1": "#a9cce3", "two/c2": "#5d9cc4", "two/c3": "#1b4f72"}
@@ -20,7 +21,7 @@ def draw(cells, out):
     plt = setup()
     paths = []
     for name, cell in cells.items():
-        for prefix, picture in (("a-locality", bars), ("d-per-file", bars), ("b-derivative", time_line), ("c-phased", phased)):
+        for prefix, picture in (("a-locality", bars), ("d-per-file", bars), ("d-tenth", bars), ("d-kernel", build), ("b-derivative", time_line), ("c-phased", phased)):
             if name.startswith(prefix) and any(derive.runs(cell, arm) for arm in cell["arms"]):
                 paths += picture(plt, cell, out, f"shares-{name[2:]}")
     return paths
@@ -71,6 +72,31 @@ def time_line(plt, cell, out, name):
     axes[1].set_title("cached, MiB")
     axes[1].set_xlabel("seconds")
     axes[0].legend(frameon=False, ncols=5, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.02))
+    return save(plt, figure, out, name)
+
+
+def build(plt, cell, out, name):
+    """Bars: compile time and misses; lines: what is cached of source and output over time."""
+    arms = {arm: record["title"] for arm, record in cell["arms"].items() if derive.runs(cell, arm)}
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained", width_ratios=(1, 1, 2))
+    figure.get_layout_engine().set(rect=(0, 0, 1, 0.84))
+    for axis, key, title, factor in ((axes[0], "seconds", "compile time, s", 1), (axes[1], "misses", "misses, thousands", 1e-3)):
+        for k, (arm, label) in enumerate(arms.items()):
+            value = factor * derive.build_figure(cell, arm, key)
+            drawn = axis.bar(k, value, 0.8, color=COLOURS[arm], label=label)
+            axis.bar_label(drawn, labels=[f"{value:.1f}"], fontsize=7, padding=2)
+        axis.set_title(title)
+        axis.set_xticks([])
+        axis.margins(y=0.15)
+    for arm in arms:
+        samples = derive.runs(cell, arm)[0]["samples"]
+        for disk in samples[0]["disks"] if samples else []:
+            style = ":" if disk.endswith(":output") else "-"
+            axes[2].plot([s["at"] for s in samples], [s["disks"][disk][1] / MIB for s in samples], color=COLOURS[arm], linestyle=style, linewidth=1.3)
+    axes[2].set_title("cached, MiB: source or both; dotted: output")
+    axes[2].set_xlabel("seconds")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", ncols=3, frameon=False, fontsize=8, title=cell["title"], title_fontsize=10)
     return save(plt, figure, out, name)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """`make lab-shares`: how well shares follow the load, on a live daemon.
 
-Four experiments with `undercroft serve` over O_DIRECT images and the driver's clients over NBD, and the simulator beside them. Arms
+Experiments with `undercroft serve` over O_DIRECT images and the driver's clients over NBD, a kernel's build on file systems that it serves (as
+root, where nbdfuse, loop devices and a compiler are), and the simulator beside them. Arms
 that are compared run one after the other, again and again, so that what else the machine does meets all of them alike.
 """
 
@@ -24,8 +25,9 @@ from rig.serving import host  # noqa: E402
 from shares import plots, report  # noqa: E402
 from shares.derivative import Derivative  # noqa: E402
 from shares.experiment import Absent, Lab  # noqa: E402
+from shares.kernel import Kernel  # noqa: E402
 from shares.locality import Locality  # noqa: E402
-from shares.perfile import PerFile  # noqa: E402
+from shares.perfile import PerFile, Tenth  # noqa: E402
 from shares.phased import Phased  # noqa: E402
 from shares.simulated import Simulated  # noqa: E402
 
@@ -71,7 +73,7 @@ def arguments(argv=None):
 
 def experiments(lab):
     """All of them, in order."""
-    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Simulated(lab)]
+    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Tenth(lab), Kernel(lab), Simulated(lab)]
 
 
 def write(store, out, screen):
@@ -99,8 +101,8 @@ def measure(experiment, store, repeat, facts):
                 record = {"title": title, "runs": runs[arm]}
             except Absent as e:
                 absent.add(arm)
-                record = {"title": title, "absent": str(e)}
-                screen.say(f"  {title}: not in this build: {e}")
+                record = {"title": title, "absent": str(e), "where": e.where}
+                screen.say(f"  {title}: not {e.where}: {e}")
             finally:
                 screen.clear()
             store.add(experiment.id, arm, record)
@@ -134,7 +136,7 @@ def main():
                 raise Stopped(f"another run works in {lab.work}: wait for it, or give this one a folder of its own by --work") from None
             facts = {"machine": host(), "build": a.build, "quick": a.quick}
             for e in chosen:
-                if a.resume and store.done(e.id, list(e.arms), []):
+                if a.resume and store.done(e.id, list(e.arms), e.present()):
                     continue
                 screen.say(f"{e.id}: {e.explains()}")
                 measure(e, store, max(1, round(a.repeat * e.repeated)), facts)
