@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use undercroft_cache::DiskId;
 use undercroft_host::now_ns;
-use undercroft_trace::recording::{Disk, DiskEnd, Header, Trailer, VERSION, Writer};
+use undercroft_trace::recording::{DISKS_MAX, Disk, DiskEnd, Header, Trailer, VERSION, Writer};
 
 /// The smallest limit of a recording that has a spool: a smaller one would be full of what waits.
 const SPOOLED_MIN: u64 = 64 << 20;
@@ -249,6 +249,13 @@ impl Recorder {
             return;
         }
         let (number, id) = (self.next_number, watched.id);
+        if usize::from(number) >= DISKS_MAX {
+            // Notes have no room for more, nor has the file.
+            return tracing::warn!(
+                "\"{}\" is not recorded: a recording has {DISKS_MAX} disks at most",
+                watched.about.name
+            );
+        }
         let since_ns = now_ns().saturating_sub(self.start_ns);
         let stats = worker.call(move |w| w.core().stats(id)).unwrap_or_default();
         let (capacity_blocks, cached_blocks) = (stats.capacity_blocks, stats.cached_blocks);
