@@ -348,7 +348,7 @@ pub enum AttachForm {
 /// `undercroft set`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
-    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "ranges"]))]
+    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "store", "ranges"]))]
 #[command(
     override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       undercroft set [OPTIONS] --ranges FILE"
 )]
@@ -398,7 +398,7 @@ pub struct SetArgs {
     #[arg(value_name = "NAME", required_unless_present_any = ["memory", "ranges"], conflicts_with_all = ["memory", "ranges"])]
     pub disk: Option<String>,
     /// Memory that the whole store may hold at most, metadata included; without a disk
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller", "goal", "hint"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller", "goal", "hint", "store"])]
     pub memory: Option<Size>,
     /// Fixed share of the store for a disk, metadata included
     #[arg(long, value_name = "SIZE")]
@@ -422,12 +422,16 @@ pub struct SetArgs {
     /// dontneed, willneed
     #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "poll"])]
     pub hint: Option<String>,
+    /// Which stores its blocks may be in, and those of what is below it and names none: ram (there is no SSD store yet);
+    /// `inherit`: as above it
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["size", "poll"])]
+    pub store: Option<String>,
     /// Change it only if what is set is still of this version
     #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll", "memory", "ranges"])]
     pub if_version: Option<u64>,
     /// Lists of ranges that containers have of disks; `-` is standard input, and each list is sent as it comes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint"])]
+          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "store"])]
     pub ranges: Option<PathBuf>,
     /// Replacement policy, of a VM or a container for its disks that name none; `inherit`: that of what is above it
     #[arg(long, value_name = "POLICY", ignore_case = true,

@@ -40,7 +40,7 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(file) = &args.ranges {
         return super::ranges::set(file, &socket, out);
     }
-    let texts = [&args.ceiling, &args.controller, &args.goal, &args.hint];
+    let texts = [&args.ceiling, &args.controller, &args.goal, &args.hint, &args.store];
     if args.weight.is_some() || args.floor.is_some() || texts.iter().any(|t| t.is_some()) {
         return super::shares::set(args, &socket, out);
     }

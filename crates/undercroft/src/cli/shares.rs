@@ -130,6 +130,7 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
         goal: args.goal.clone(),
         policy: args.policy.clone(),
         hint: args.hint.clone(),
+        store: args.store.clone(),
     };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
     let done: NodeChanged = client::change_node(socket, &node_path(name), body, args.if_version)?;
@@ -138,9 +139,10 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
     let ceiling = node.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
     let goal = node.goal.map_or(String::new(), |g| format!(", goal {g}"));
     let policy = node.policy.map_or(String::new(), |p| format!(", policy {p}"));
+    let store = node.store.map_or(String::new(), |s| format!(", store {s}"));
     let hint = node.hint.filter(|h| *h != Hint::Normal.name()).map_or(String::new(), |h| format!(", hint {h}"));
     out.line(&format!(
-        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{policy}{hint}; entitled to {}, has {}; version {}",
+        "{} \"{}\": weight {}, floor {}, ceiling {ceiling}{controller}{goal}{policy}{store}{hint}; entitled to {}, has {}; version {}",
         node.level,
         node.name,
         node.weight,

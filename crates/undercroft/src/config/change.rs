@@ -7,6 +7,7 @@ use super::goal::GoalPlan;
 use super::keys::{SHARE_BYTES_MIN, WEIGHT_DEFAULT};
 use super::plan::{DaemonPlan, DiskPlan, LogLevel, NodePlan, ServePlan, VmControl};
 use super::shares::{self, Strict};
+use super::stores::StoreChoice;
 use crate::control::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use crate::units::Size;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +53,8 @@ pub struct NodeSet {
     pub goal: Option<GoalPlan>,
     /// The replacement policy that is set here.
     pub policy: Option<PolicyKind>,
+    /// The stores that are set here.
+    pub store: Option<StoreChoice>,
     /// A disk: how it will be used.
     pub hint: Option<Hint>,
     /// A disk: its share, if that is fixed.
@@ -102,7 +105,7 @@ impl ServePlan {
             merged.weight = disk.weight;
             merged.floor_bytes = disk.floor_bytes;
             merged.ceiling_bytes = disk.ceiling_bytes;
-            (merged.goal, merged.hint) = (disk.goal, disk.hint);
+            (merged.goal, merged.hint, merged.store) = (disk.goal, disk.hint, disk.store);
             merged.container.clone_from(&disk.container);
             (merged.policy, merged.own_policy) = (disk.policy, disk.own_policy);
             merged.poll = disk.poll;
@@ -216,10 +219,13 @@ impl ServePlan {
         let (mut plan, groups) = (self.clone(), self.groups());
         if name == "host" {
             if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None)
-                || (change.goal, change.hint, change.policy) != (None, None, None)
+                || (change.goal, change.hint, change.policy, change.store) != (None, None, None, None)
             {
                 let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
-                return Err(invalid("the host has no weight, floor, ceiling, goal, hint or policy".into(), remedy));
+                return Err(invalid(
+                    "the host has no weight, floor, ceiling, goal, hint, policy or store".into(),
+                    remedy,
+                ));
             }
             plan.shares.controller = change.controller.flatten().unwrap_or_default();
             return Ok(plan);
@@ -236,7 +242,8 @@ impl ServePlan {
             disk.goal = change.goal.unwrap_or(if rest { None } else { disk.goal });
             disk.hint = change.hint.unwrap_or(if rest { Hint::Normal } else { disk.hint });
             disk.own_policy = change.policy.unwrap_or(if rest { None } else { disk.own_policy });
-            if (change.goal, change.hint, change.policy) != (None, None, None)
+            disk.store = change.store.unwrap_or(if rest { None } else { disk.store });
+            if (change.goal, change.hint, change.policy, change.store) != (None, None, None, None)
                 && (change.weight, change.floor_bytes, change.ceiling_bytes) == (None, None, None)
                 && !rest
             {
@@ -263,6 +270,7 @@ impl ServePlan {
             node.controller = change.controller.unwrap_or(had.controller);
             node.goal = change.goal.unwrap_or(had.goal);
             node.policy = change.policy.unwrap_or(had.policy);
+            node.store = change.store.unwrap_or(had.store);
         }
         plan.inherit_policies();
         // What is set below other VMs, or below this one by somebody else, is no reason to refuse it.
@@ -295,6 +303,7 @@ impl ServePlan {
             controller: None,
             goal: d.goal,
             policy: d.own_policy,
+            store: d.store,
             hint: Some(d.hint),
             fixed_bytes: d.share_fixed.then_some(d.share_bytes),
         };
@@ -305,6 +314,7 @@ impl ServePlan {
             controller: n.controller,
             goal: n.goal,
             policy: n.policy,
+            store: n.store,
             hint: None,
             fixed_bytes: None,
         };
@@ -384,6 +394,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         parts: _,
         goal: _,
         hint: _,
+        store: _,
         readahead_bytes,
         write_allocate,
         exclusive,

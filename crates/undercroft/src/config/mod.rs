@@ -19,6 +19,7 @@ pub mod reference;
 pub mod resolve;
 pub mod shares;
 pub mod spec;
+pub mod stores;
 
 pub use change::{NodeSet, PlanChange};
 pub use goal::GoalPlan;
@@ -31,6 +32,7 @@ pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};
 pub use shares::{Layout, UNIT_BYTES};
 pub use spec::{DiskSpec, ScanSpec, ServeSpec};
+pub use stores::StoreChoice;
 
 use std::io::Read;
 use std::path::Path;

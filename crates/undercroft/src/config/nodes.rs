@@ -7,6 +7,7 @@ use super::keys::{self, WEIGHT_DEFAULT, WEIGHT_MAX};
 use super::plan::{NodePlan, SharesPlan, VmControl};
 use super::resolve::{Resolver, clip};
 use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec, VmControlSpec};
+use super::stores::StoreChoice;
 use crate::units::{Size, Time};
 use undercroft_engine::control::Kind;
 use undercroft_engine::shares::Hint;
@@ -72,7 +73,18 @@ impl Resolver<'_> {
             controller: self.controller(&spec.lines, &place, spec.controller.as_deref()),
             goal: self.goal(&spec.lines, &place, spec.goal.as_deref()),
             policy: spec.policy.as_deref().map(|text| self.policy(line("policy"), &place, text)),
+            store: self.store(&spec.lines, &place, spec.store.as_deref()),
         }
+    }
+
+    /// Which stores its blocks may be in.
+    pub(super) fn store(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<StoreChoice> {
+        let (error, remedy) = match text?.parse() {
+            Ok(choice) => return Some(choice),
+            Err(wrong) => wrong,
+        };
+        self.error(lines.get("store").copied(), place, error, remedy);
+        None
     }
 
     /// What a node is to reach.

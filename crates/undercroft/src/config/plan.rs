@@ -4,6 +4,7 @@
 //! socket paths; the shares of all disks together fit into the memory of the store.
 
 use super::goal::GoalPlan;
+use super::stores::StoreChoice;
 use crate::backend::ImageSpec;
 use crate::ksm::KsmPlan;
 use crate::pressure::PressurePlan;
@@ -69,6 +70,8 @@ pub struct NodePlan {
     pub goal: Option<GoalPlan>,
     /// Replacement policy of what is below it and names none.
     pub policy: Option<PolicyKind>,
+    /// Which stores what is below it may be in, where it names none.
+    pub store: Option<StoreChoice>,
 }
 
 /// The scan of guests' memory.
@@ -260,6 +263,8 @@ pub struct DiskPlan {
     pub goal: Option<GoalPlan>,
     /// How it will be used.
     pub hint: Hint,
+    /// Which stores its blocks may be in, if that is set for itself.
+    pub store: Option<StoreChoice>,
     /// The container of its VM that it belongs to.
     pub container: Option<String>,
     /// Read-ahead at most, in bytes; 0 is off.
@@ -326,6 +331,7 @@ impl NodePlan {
             controller: None,
             goal: None,
             policy: None,
+            store: None,
         }
     }
 }

@@ -305,6 +305,7 @@ impl Reader {
             ceiling: t.size("ceiling"),
             goal: t.text("goal"),
             hint: t.text("hint"),
+            store: t.text("store"),
             container: t.text("container"),
             readahead: t.size("readahead"),
             write_allocate: t.boolean("write_allocate"),
@@ -403,9 +404,10 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
             controller: self.text("controller"),
             goal: self.text("goal"),
             policy: self.text("policy"),
+            store: self.text("store"),
             lines: self.lines.clone(),
         };
-        let texts = [&node.controller, &node.goal, &node.policy];
+        let texts = [&node.controller, &node.goal, &node.policy, &node.store];
         let sizes = [node.floor, node.ceiling];
         let set = node.weight.is_some() || sizes.iter().any(|s| s.is_some()) || texts.iter().any(|t| t.is_some());
         set.then_some(node)

@@ -501,6 +501,7 @@ impl<'m> Resolver<'m> {
             parts: Vec::new(),
             goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
             hint: self.hint(&spec.lines, place, spec.hint.as_deref()),
+            store: self.store(&spec.lines, place, spec.store.as_deref()),
             container: self.container(at("container"), place, spec),
             readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
             write_allocate: spec.write_allocate.unwrap_or(true),

@@ -188,6 +188,8 @@ pub struct NodeSpec {
     pub goal: Option<String>,
     /// `policy`.
     pub policy: Option<String>,
+    /// `store`.
+    pub store: Option<String>,
     /// Lines of the keys.
     pub lines: Lines,
 }
@@ -245,6 +247,10 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "normal")]
     pub hint: Option<String>,
+    /// Which stores its blocks may be in: `ram`; whatever there are if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "ram")]
+    pub store: Option<String>,
     /// The container of its VM that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,

@@ -6,7 +6,7 @@ use super::body::{invalid, parse, policy};
 use super::{ControlError, ControlErrorKind};
 use crate::config::goal::GOALS;
 use crate::config::keys::{self, nearest};
-use crate::config::{GoalPlan, NodeSet};
+use crate::config::{GoalPlan, NodeSet, StoreChoice};
 use crate::units::Size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -59,6 +59,9 @@ pub struct NodeStatus {
     /// The replacement policy that is set here: of a VM or a container, that of what is below it and names none.
     #[serde(default)]
     pub policy: Option<String>,
+    /// The stores that are set here.
+    #[serde(default)]
+    pub store: Option<String>,
     /// A disk: how it will be used.
     #[serde(default)]
     pub hint: Option<String>,
@@ -102,6 +105,9 @@ pub struct NodeSettings {
     /// The replacement policy that is set here.
     #[serde(default)]
     pub policy: Option<String>,
+    /// The stores that are set here.
+    #[serde(default)]
+    pub store: Option<String>,
     /// A disk: how it will be used.
     #[serde(default)]
     pub hint: Option<String>,
@@ -121,6 +127,7 @@ impl NodeSettings {
             controller: set.controller.map(|c| c.name().to_string()),
             goal: set.goal.map(|g| g.to_string()),
             policy: set.policy.map(|p| p.name().to_string()),
+            store: set.store.map(|s| s.to_string()),
             hint: set.hint.map(|h| h.to_string()),
             size_bytes: set.fixed_bytes,
             version,
@@ -136,6 +143,7 @@ impl fmt::Display for NodeSettings {
         self.controller.iter().try_for_each(|c| write!(f, ", divided by {c}"))?;
         self.goal.iter().try_for_each(|g| write!(f, ", goal {g}"))?;
         self.policy.iter().try_for_each(|p| write!(f, ", policy {p}"))?;
+        self.store.iter().try_for_each(|s| write!(f, ", store {s}"))?;
         self.hint.iter().filter(|h| *h != Hint::Normal.name()).try_for_each(|h| write!(f, ", hint {h}"))
     }
 }
@@ -184,6 +192,8 @@ pub struct NodeChange {
     pub goal: Option<Option<GoalPlan>>,
     /// New replacement policy; that of what is above it.
     pub policy: Option<Option<PolicyKind>>,
+    /// New choice of stores; that of what is above it.
+    pub store: Option<Option<StoreChoice>>,
     /// A disk: how it will be used.
     pub hint: Option<Hint>,
     /// What is `None` goes back to what holds where nothing is set.
@@ -217,6 +227,10 @@ pub struct NodeChangeBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "s3-fifo")]
     pub policy: Option<String>,
+    /// Which stores its blocks may be in, and those of what is below it and names none: `ram`; `inherit`: as above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "ram")]
+    pub store: Option<String>,
     /// A disk: how it will be used: `normal`, `sequential`, `random`, `noreuse`, `dontneed` or `willneed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "sequential")]
@@ -232,7 +246,7 @@ pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
     if change == NodeChange::default() {
         return Err(invalid(
             "nothing is to be changed".into(),
-            "give weight, floor, ceiling, controller, goal, policy or hint",
+            "give weight, floor, ceiling, controller, goal, policy, store or hint",
         ));
     }
     Ok(change)
@@ -268,7 +282,8 @@ pub fn parse_if_match(text: &str) -> Result<Option<Vec<u64>>, ControlError> {
 }
 
 fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
-    let body: NodeChangeBody = parse(bytes, &["weight", "floor", "ceiling", "controller", "goal", "policy", "hint"])?;
+    let body: NodeChangeBody =
+        parse(bytes, &["weight", "floor", "ceiling", "controller", "goal", "policy", "store", "hint"])?;
     let most = u64::from(keys::WEIGHT_MAX);
     let weight = match body.weight {
         Some(w) if !(1..=most).contains(&w) => {
@@ -311,6 +326,14 @@ fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
         Some("inherit") => Some(None),
         Some(name) => Some(Some(policy(name)?)),
     };
+    let store = match body.store.as_deref() {
+        None => None,
+        Some("inherit") => Some(None),
+        Some(text) => Some(Some(
+            text.parse()
+                .map_err(|(error, remedy): (String, &str)| invalid(error, &format!("{remedy}, or `inherit`")))?,
+        )),
+    };
     let hint = body.hint.as_deref().map(|text| {
         text.parse::<Hint>().map_err(|_| {
             let shown: String = text.chars().take(60).collect();
@@ -327,6 +350,7 @@ fn parse_settings(bytes: &[u8]) -> Result<NodeChange, ControlError> {
         controller,
         goal,
         policy,
+        store,
         hint: hint.transpose()?,
         replace: false,
     })

@@ -5,7 +5,7 @@
 use crate::place::{GIB, MIB, Place, spec, two_disks};
 use proptest::prelude::*;
 use std::fs;
-use undercroft::config::{self, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan};
+use undercroft::config::{self, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan, StoreChoice};
 use undercroft::control::{DiskChange, NodeChange};
 use undercroft_engine::PolicyKind;
 
@@ -86,7 +86,46 @@ fn policies_are_inherited_and_change_live() {
     assert_eq!(policies(&change.result.unwrap()), ["arc", "lru", "fifo"]);
     let host =
         plan.with_node("host", &NodeChange { policy: Some(None), ..NodeChange::default() }).unwrap_err().to_string();
-    assert!(host.contains("the host has no weight, floor, ceiling, goal, hint or policy"), "{host}");
+    assert!(host.contains("the host has no weight, floor, ceiling, goal, hint, policy or store"), "{host}");
+}
+
+/// What there is can be chosen on every node, live, too; what there is not is refused with what to do.
+#[test]
+fn stores_are_chosen_among_those_there_are() {
+    let place = Place::new();
+    let text = |vm: &str, container: &str, disk: &str| {
+        format!(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n{vm}\n[[vm.container]]\nname=\"shop\"\n{container}\n\
+             [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n{disk}\n"
+        )
+    };
+    let ram = "store=\"ram\"";
+    let plan = place.good(&text(ram, ram, ram));
+    let store = |plan: &ServePlan, node: &str| plan.settings()[node].store;
+    for node in ["web", "web/shop", "web:a"] {
+        assert_eq!(store(&plan, node), Some(StoreChoice::Ram), "{node}");
+        let inherits = NodeChange { store: Some(None), ..NodeChange::default() };
+        let live = plan.with_node(node, &inherits).unwrap();
+        assert_eq!(store(&live, node), None, "{node}");
+        assert_eq!(
+            store(&live.difference(&plan).result.unwrap(), node),
+            Some(StoreChoice::Ram),
+            "{node}: the file has the last word"
+        );
+    }
+    for (vm, container, disk) in [("store=\"ssd\"", "", ""), ("", "store=\"both\"", ""), ("", "", "store=\"ssd\"")] {
+        let problems = place.bad(&text(vm, container, disk));
+        assert!(problems.contains("needs an SSD store, and this daemon has none"), "{problems}");
+        assert!(problems.contains("say `ram`, or leave it out"), "{problems}");
+    }
+    assert!(place.bad(&text("store=\"rom\"", "", "")).contains("known are ram, ssd, both"));
+    for (body, said) in
+        [(r#"{"store":"both"}"#, "needs an SSD store"), (r#"{"store":"disk"}"#, "unknown store \"disk\"")]
+    {
+        let refused = undercroft::control::shares::parse_node(body.as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+    assert_eq!(undercroft::control::shares::parse_node(br#"{"store":"inherit"}"#).unwrap().store, Some(None));
 }
 
 /// Whoever runs the host is not bound by floors that somebody else has set below a VM; whoever sets those is.

@@ -36,6 +36,13 @@ const NODE_POLICY: Key = key!(
     "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
     "Replacement policy of disks in it that name none; of a container also of its ranges of disks. Can change live."
 );
+const NODE_STORE: Key = key!(
+    "store",
+    "text",
+    "as above it, or all there are",
+    "`ram`",
+    "Which stores its blocks may be in. `ssd` and `both` are for daemons with an SSD store, which this version has not: they are refused. Can change live."
+);
 const NODE_GOAL: Key = key!(
     "goal",
     "text",
@@ -64,6 +71,7 @@ pub const VM: Section = Section {
         NODE_CONTROLLER,
         NODE_GOAL,
         NODE_POLICY,
+        NODE_STORE,
         key!(
             "container",
             "tables",
@@ -113,6 +121,7 @@ pub const CONTAINER: Section = Section {
         NODE_CONTROLLER,
         NODE_GOAL,
         NODE_POLICY,
+        NODE_STORE,
     ],
 };
 
@@ -204,6 +213,7 @@ pub const DISK: Section = Section {
         NODE_FLOOR,
         NODE_CEILING,
         NODE_GOAL,
+        NODE_STORE,
         key!(
             "hint",
             "text",

@@ -1,0 +1,48 @@
+//! Which stores the blocks of a node of the tree of shares may be in.
+//!
+//! Owns the words for it. Never moves a block. Invariant: what a daemon does not have is refused when it is asked for, never
+//! taken for something else later.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A store, or several. A node that names none has what is above it; the host has all there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// The RAM store alone.
+    Ram,
+}
+
+impl StoreChoice {
+    /// As configuration and API write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ram => "ram",
+        }
+    }
+}
+
+impl fmt::Display for StoreChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for StoreChoice {
+    /// What is wrong, and what to do instead.
+    type Err = (String, &'static str);
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "ram" => Ok(Self::Ram),
+            "ssd" | "both" => Err((
+                format!("store \"{text}\" needs an SSD store, and this daemon has none"),
+                "say `ram`, or leave it out: then it has whatever stores there are",
+            )),
+            _ => {
+                let shown: String = text.chars().take(60).collect();
+                Err((format!("unknown store \"{shown}\""), "known are ram, ssd, both"))
+            }
+        }
+    }
+}
