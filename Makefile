@@ -64,6 +64,7 @@ lab-shares: ## How well shares follow the load, live and simulated: tables and p
 	@scripts/setup.sh build demo kernel
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(CARGO) build --release -p undercroft-lab --example shares_table
+	$(CARGO) build --release -p undercroft-cache --example many_disks
 	$(PYTHON) lab/shares/run.py $(LAB)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results

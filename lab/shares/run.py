@@ -29,6 +29,7 @@ from shares.kernel import Kernel  # noqa: E402
 from shares.locality import Locality  # noqa: E402
 from shares.perfile import PerFile, Tenth  # noqa: E402
 from shares.phased import Phased  # noqa: E402
+from shares.many import ManyDisks  # noqa: E402
 from shares.simulated import Simulated  # noqa: E402
 
 EXAMPLES = """examples:
@@ -56,6 +57,7 @@ def arguments(argv=None):
     p.add_argument("--undercroft", type=Path, default=release / "undercroft", metavar="PROGRAM", help="the program to measure (default: target/release/undercroft)")
     p.add_argument("--driver", type=Path, default=release / "undercroft-driver", metavar="PROGRAM", help="the clients (default: target/release/undercroft-driver)")
     p.add_argument("--simulator", type=Path, default=release / "examples" / "shares_table", metavar="PROGRAM", help="the simulator (default: target/release/examples/shares_table)")
+    p.add_argument("--many-disks", type=Path, default=release / "examples" / "many_disks", metavar="PROGRAM", help="what reads from a thousand disks (default: target/release/examples/many_disks)")
     p.add_argument("--build", default="release", metavar="WORD", help="what kind of build the programs are, for the report (default: release)")
     p.add_argument("--work", type=Path, default=ROOT / "build" / "lab" / "shares", help="folder of images and logs (default: build/lab/shares)")
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
@@ -73,7 +75,7 @@ def arguments(argv=None):
 
 def experiments(lab):
     """All of them, in order."""
-    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Tenth(lab), Kernel(lab), Simulated(lab)]
+    return [Locality(lab, "lru"), Locality(lab, "s3-fifo"), Derivative(lab), Phased(lab), PerFile(lab), Tenth(lab), Kernel(lab), Simulated(lab), ManyDisks(lab)]
 
 
 def write(store, out, screen):
@@ -117,7 +119,7 @@ def main():
     screen = Screen()
     # The programs run in folders of their own.
     lab = Lab(a.undercroft.resolve(), a.driver.resolve(), a.work.resolve(), screen, a.quick)
-    Simulated.program = a.simulator.resolve()
+    Simulated.program, ManyDisks.program = a.simulator.resolve(), a.many_disks.resolve()
     chosen = [e for e in experiments(lab) if a.only.match(e.id)]
     if a.list or not chosen:
         print("\n".join(e.id for e in (chosen or experiments(lab))))

@@ -1,7 +1,7 @@
 //! What many disks and parts of disks cost a RAM hit: a thousand disks, or one of 64 parts, beside one disk with as many
 //! blocks and frames in all.
 //!
-//! `cargo run --release -p undercroft-cache --example many_disks [rounds [case]]`. All cores read the same sequence of blocks, in
+//! `cargo run --release -p undercroft-cache --example many_disks [--json] [rounds [case]]`. All cores read the same sequence of blocks, in
 //! turn, in short rounds, and begin with another one each time, so that whatever else the machine does hits them alike; the
 //! figures are the median of the nanoseconds per 4 KiB read and the median of the rounds' ratios to one disk that is
 //! measured as much. Prefetched as workers do it, and without.
@@ -157,12 +157,15 @@ fn median(of: &mut [f64]) -> f64 {
 }
 
 fn main() {
-    let rounds: usize = std::env::args().nth(1).map_or(Ok(101), |n| n.parse()).unwrap_or_else(|_| {
+    let (options, mut numbers): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|a| a == "--json");
+    let json = !options.is_empty();
+    numbers.reverse();
+    let rounds: usize = numbers.pop().map_or(Ok(101), |n| n.parse()).unwrap_or_else(|_| {
         eprintln!("how many rounds? a number, please");
         std::process::exit(2);
     });
     // For a profiler: one case alone.
-    let only: Option<usize> = std::env::args().nth(2).and_then(|n| n.parse().ok());
+    let only: Option<usize> = numbers.pop().and_then(|n| n.parse().ok());
     let mut front = Front { to: vec![0; BLOCK], ..Front::default() };
     let mut cases = [
         Case::new("one disk", 1, 0, false, 0),
@@ -179,8 +182,10 @@ fn main() {
         case.fill(&mut front);
     }
     let missed: Vec<u64> = cases.iter().map(Case::missed).collect();
-    println!("{BLOCKS} blocks of 4 KiB in all, {RANGES} ranges; {rounds} rounds of {READS} reads");
-    println!("{:36} {:>10} {:>8} {:>14} {:>8}", "", "ns", "ratio", "ns, prefetch", "ratio");
+    if !json {
+        println!("{BLOCKS} blocks of 4 KiB in all, {RANGES} ranges; {rounds} rounds of {READS} reads");
+        println!("{:36} {:>10} {:>8} {:>14} {:>8}", "", "ns", "ratio", "ns, prefetch", "ratio");
+    }
     let mut times = [vec![Vec::new(); cases.len()], vec![Vec::new(); cases.len()]];
     let mut state = 1u64;
     for round in 0..rounds {
@@ -206,7 +211,14 @@ fn main() {
             (median(&mut times[i].clone()), median(&mut ratios))
         });
         let [(ns, ratio), (ns_ahead, ratio_ahead)] = figures;
-        println!("{:36} {ns:10.1} {ratio:8.3} {ns_ahead:14.1} {ratio_ahead:8.3}", case.name);
+        if json {
+            println!(
+                r#"{{"case":"{}","beside":"{}","ns":{ns:.1},"ratio":{ratio:.4},"prefetched_ns":{ns_ahead:.1},"prefetched_ratio":{ratio_ahead:.4}}}"#,
+                case.name, cases[case.beside].name
+            );
+        } else {
+            println!("{:36} {ns:10.1} {ratio:8.3} {ns_ahead:14.1} {ratio_ahead:8.3}", case.name);
+        }
         assert_eq!(case.missed(), missed[i], "all that was measured were hits");
     }
 }
