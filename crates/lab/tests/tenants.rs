@@ -34,7 +34,7 @@ fn on_no_load_anybody_is_3_percent_worse_than_static_shares() {
                 assert!(these as f64 <= 1.03 * of as f64, "{policy} {} {kind}: {these} of {of}", load.load.name);
             };
             check(Kind::Static, equal);
-            for kind in [Kind::Utility, Kind::Donor(1), Kind::Donor(4), Kind::Paper] {
+            for kind in [Kind::Utility, Kind::Donor(4), Kind::Paper] {
                 check(kind, equal.min(lent));
             }
         }

@@ -260,6 +260,20 @@ fn tenants_share_a_cache_under_controllers() {
     assert!(rows.iter().all(|r| r["tenants"][1]["misses"] == 30_000));
     let (table, _) = run(dir, &[&args[..], &more].concat(), 0);
     assert!(table.contains("OF round.lis") && table.contains("utility"), "{table}");
+    // Below caches of their own of 200 blocks: what goes round goes through, and what is read once, too. The one cache
+    // below, which keeps only what those hand down, has room for the 300 then.
+    let above = ["--above", "200blocks", "--above-policy", "lru", "--hands-down"];
+    let json: Value = serde_json::from_str(&run(dir, &[&args[..], &more, &above, &["--json"]].concat(), 0).0).unwrap();
+    assert_eq!(json["above"][0]["accesses"], 30_000);
+    assert_eq!(json["above"][0]["hits"], 0);
+    let rows = json["results"].as_array().unwrap();
+    assert_eq!(misses(&rows[3]), 300, "had it been known");
+    let (table, _) = run(dir, &[&args[..], &more, &above].concat(), 0);
+    assert!(table.contains("round.lis: its own lru of 200 blocks has 0.0 % of 30000 accesses"), "{table}");
+    let (_, refused) = run(dir, &[&args[..], &["--above", "1%", "--above-policy", "lru,arc"]].concat(), 1);
+    assert!(refused.contains("--above-policy: give one policy"), "{refused}");
+    let (_, refused) = run(dir, &["sim", "round.lis", "--above", "1%"], 2);
+    assert!(refused.contains("--beside"), "{refused}");
     for (bad, needle) in [("wat", "divides nothing"), ("target", "needs goals")] {
         let (_, err) = run(dir, &[&args[..], &["--controller", bad]].concat(), 2);
         assert!(err.contains(needle), "{err}");

@@ -6,7 +6,7 @@
 
 use super::event::{Event, Events, Goal, Party};
 use super::view::{Activity, ChildView};
-use super::{Controller, Donor, Fixed, Guarded, Paper, Target, Utility};
+use super::{Controller, Donor, Guarded, Paper, Target, Utility};
 use crate::curve::{Curve, partitioned_by_weight};
 use crate::shares::{BLOCKS_MAX, Growth, Level, NodeId, Share, Tree};
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl Kind {
 
     fn make(self) -> Box<dyn Controller> {
         match self {
-            Self::Static => Box::new(Fixed::default()),
+            Self::Static => Box::new(Guarded::lending()),
             Self::Donor(rounds) => Box::new(Guarded::earning(Donor::new(rounds))),
             Self::Utility => Box::new(Guarded::new(Utility::default())),
             Self::Target => Box::new(Target::default()),
@@ -116,7 +116,33 @@ pub struct Governor {
     events: Events,
     /// Blocks that moved in steps too small for an event each: from whom and to whom.
     drift: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
+    silences: BTreeMap<NodeId, Silence>,
     interval: u64,
+}
+
+/// Intervals without a request in which a disk demands what it had: between two bursts nobody is idle.
+const PATIENCE: u32 = 2;
+/// What of that is left an interval later, once they are over.
+const LEFT: f64 = 0.75;
+
+/// What a disk demands though it asks for nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Silence {
+    /// Intervals without a request.
+    intervals: u32,
+    /// What it demanded in the last one with requests, as far as it had that.
+    demand: u64,
+}
+
+impl Silence {
+    /// Another interval without a request has passed; what it demands.
+    fn goes_on(&mut self) -> u64 {
+        self.intervals += 1;
+        if self.intervals > PATIENCE {
+            self.demand = (self.demand as f64 * LEFT) as u64;
+        }
+        self.demand
+    }
 }
 
 impl Default for Governor {
@@ -135,6 +161,7 @@ impl Governor {
             targets: BTreeMap::new(),
             events: Events::new(EVENTS_MAX),
             drift: BTreeMap::new(),
+            silences: BTreeMap::new(),
             interval: 0,
         }
     }
@@ -187,7 +214,14 @@ impl Governor {
         let told: BTreeMap<NodeId, &Leaf<'_>> = leaves.iter().map(|leaf| (leaf.node, leaf)).collect();
         let curves: BTreeMap<NodeId, Curve> =
             tree.leaves().into_iter().map(|id| (id, worth(tree, id, told.get(&id).copied()))).collect();
-        let division = tree.divide(|id| demand(tree, id, told.get(&id).copied(), &curves[&id]));
+        let demands: BTreeMap<NodeId, u64> = curves
+            .iter()
+            .map(|(&id, worth)| {
+                let leaf = told.get(&id).copied();
+                (id, self.with_silence(tree, id, leaf, demand(tree, id, leaf, worth)))
+            })
+            .collect();
+        let division = tree.divide(|id| demands[&id]);
         let entitled_demand = |id: NodeId| division.get(id);
         let known = know(tree, &told, curves, &entitled_demand);
 
@@ -254,6 +288,19 @@ impl Governor {
             .collect()
     }
 
+    /// What a disk demands, `demand` if it is not silent.
+    fn with_silence(&mut self, tree: &Tree, id: NodeId, leaf: Option<&Leaf<'_>>, demand: u64) -> u64 {
+        let had = self.target(id);
+        let silence = self.silences.entry(id).or_default();
+        if leaf.is_some_and(|l| l.seen.requests > 0) {
+            *silence = Silence { intervals: 0, demand: demand.min(had) };
+            return demand;
+        }
+        let remembered = silence.goes_on();
+        // Of others a hint says what they demand.
+        if growth(tree, id) == Growth::ByUtility { demand.max(remembered) } else { demand }
+    }
+
     /// How many blocks an event tells of if so many more move: small steps add up, those in the other direction count
     /// against them, until they are worth telling. Curves are measured, so shares follow them to and fro by a few blocks.
     fn told(&mut self, (from, to): (Option<NodeId>, Option<NodeId>), blocks: u64, total: u64) -> Option<u64> {
@@ -295,6 +342,7 @@ impl Governor {
         self.running.retain(|id, _| lives(id));
         self.goals.retain(|id, _| lives(id));
         self.targets.retain(|id, _| lives(id));
+        self.silences.retain(|id, _| lives(id));
         for ((from, to), blocks) in std::mem::take(&mut self.drift) {
             // what has gone to or come from one that is gone is free, or was
             *self.drift.entry((from.filter(lives), to.filter(lives))).or_default() += blocks;

@@ -1,7 +1,8 @@
-//! Lets a controller decide only while that is better than `static`: shares by weight, of which what is not demanded is lent.
+//! Lets a controller decide only while that is better than what it falls back to: `static`, which lends what is not demanded, or,
+//! where lending has cost more than it brought, shares by weight alone.
 //!
 //! Owns two shadows that always run, whoever is in charge: the shares that the controller would give if it had always been
-//! free, and those of `static`; of each how full its parts would be and what they would miss, by the curve of every interval.
+//! free, and those that it falls back to; of each how full its parts would be and what they would miss, by the curve of every interval.
 //! Never decides how to divide. Invariant: both are judged by the same curves of the same intervals, so an error of the
 //! curves hits both alike; a part that grows is full only after it has missed as often as it has grown, so moves to and fro cost.
 //!
@@ -11,24 +12,26 @@
 use super::Controller;
 use super::event::Reason;
 use super::fixed::Fixed;
-use super::view::{ChildView, Move, Verdict, fitted};
+use super::view::{ChildView, Move, Verdict, by_weight, fitted};
 use crate::shares::NodeId;
 
 /// What of the past counts in an interval: some twenty intervals are remembered.
 const KEEP: f64 = 0.95;
-/// Free while it is not this much worse than by weight; again when it is this much better.
+/// Free while it is not this much worse than what it falls back to; again when it is this much better.
 const MARGIN: f64 = 0.01;
 /// The part of the whole that moves in an interval at most when the one in charge changes.
 const PACE: f64 = 0.5;
 
 /// See the head of the file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Guarded<C> {
     inner: C,
+    /// What it falls back to: that, or shares by weight.
+    base: Option<Box<Guarded<Fixed>>>,
     shadows: Vec<Shadow>,
-    /// Misses of late, weighed: of the controller if it were free, and of `static`.
+    /// Misses of late, weighed: of the controller if it were free, and of what it falls back to.
     free: f64,
-    by_weight: f64,
+    fallen_back: f64,
     /// Whether the controller is in charge.
     on: bool,
     /// Whether it is put in charge, or out of it, only when the difference is also as much as the change costs.
@@ -42,8 +45,17 @@ struct Shadow {
     /// If the controller were free: its target and how full that is.
     target: u64,
     full: f64,
-    /// By `static`: how full that is.
-    full_by_weight: f64,
+    /// The same of what it falls back to.
+    base_target: u64,
+    base_full: f64,
+}
+
+/// What both shadows have from now on.
+struct Wishes {
+    verdict: Verdict,
+    base: Vec<u64>,
+    /// Whether the controller saw what there is, not what there would be.
+    real: bool,
 }
 
 /// One interval of a part that is `full` and may have `target`: its misses, and how full it is afterwards.
@@ -54,10 +66,22 @@ fn interval(child: &ChildView<'_>, full: f64, target: u64) -> (f64, f64) {
     ((first + child.curve.misses_at(end as u64)) / 2.0, end)
 }
 
+impl Guarded<Fixed> {
+    /// `static`: lends what is not demanded, unless shares by weight alone would have been better of late.
+    pub fn lending() -> Self {
+        Self::over(Fixed { strict: false }, None, true)
+    }
+}
+
 impl<C: Controller> Guarded<C> {
-    /// Shares go by weight until `inner`, which decides by the same curves as the guard, would have been better for some intervals.
+    /// Shares go as by `static` until `inner`, which decides by the same curves as the guard, would have been better for some
+    /// intervals.
     pub fn new(inner: C) -> Self {
-        Self { inner, shadows: vec![], free: 0.0, by_weight: 0.0, on: false, earns: false }
+        Self::over(inner, Some(Box::new(Guarded::lending())), false)
+    }
+
+    fn over(inner: C, base: Option<Box<Guarded<Fixed>>>, on: bool) -> Self {
+        Self { inner, base, shadows: vec![], free: 0.0, fallen_back: 0.0, on, earns: false }
     }
 
     /// As [`Guarded::new`], for a rule that does not look at curves: it has to be better by as many misses as the blocks that change
@@ -67,45 +91,50 @@ impl<C: Controller> Guarded<C> {
     }
 
     /// The past interval of both shadows.
-    fn account(&mut self, children: &[ChildView<'_>], by_weight: &[u64]) {
+    fn account(&mut self, children: &[ChildView<'_>]) {
         let mean = children.iter().map(|c| f64::from(c.weight)).sum::<f64>() / children.len().max(1) as f64;
-        let (mut free, mut weighed) = (0.0, 0.0);
-        let shadows = children.iter().zip(by_weight).map(|(child, &share)| {
+        let (mut free, mut fallen_back) = (0.0, 0.0);
+        let shadows = children.iter().map(|child| {
             let before = self.shadows.iter().find(|s| s.node == child.node).copied();
-            let before = before.unwrap_or(Shadow { node: child.node, target: 0, full: 0.0, full_by_weight: 0.0 });
-            let (misses, full) = interval(child, before.full, before.target);
-            let (misses_by_weight, full_by_weight) = interval(child, before.full_by_weight, share);
             // a child that is new has had no share from anybody
-            if before.target > 0 {
-                let weight = f64::from(child.weight) / mean;
-                free += weight * misses;
-                weighed += weight * misses_by_weight;
-            }
-            Shadow { full, full_by_weight, ..before }
+            let Some(before) = before else {
+                return Shadow { node: child.node, target: 0, full: 0.0, base_target: 0, base_full: 0.0 };
+            };
+            let (misses, full) = interval(child, before.full, before.target);
+            let (base_misses, base_full) = interval(child, before.base_full, before.base_target);
+            let weight = f64::from(child.weight) / mean;
+            free += weight * misses;
+            fallen_back += weight * base_misses;
+            Shadow { full, base_full, ..before }
         });
         self.shadows = shadows.collect();
         self.free = self.free * KEEP + free;
-        self.by_weight = self.by_weight * KEEP + weighed;
+        self.fallen_back = self.fallen_back * KEEP + fallen_back;
     }
 
     fn choose(&mut self) {
         // a count varies by about its square root
-        let noise = self.by_weight.sqrt();
+        let noise = self.fallen_back.sqrt();
         // Who is put in charge has to fill what he would have had by now.
-        let refills = |s: &Shadow| if self.on { s.full_by_weight - s.full } else { s.full - s.full_by_weight };
-        let change: f64 = if self.earns { self.shadows.iter().map(|s| refills(s).max(0.0)).sum() } else { 0.0 };
+        let fills = |s: &Shadow| if self.on { s.base_full - s.full } else { s.full - s.base_full };
+        let change: f64 = if self.earns { self.shadows.iter().map(|s| fills(s).max(0.0)).sum() } else { 0.0 };
         if self.on {
-            self.on = self.free <= self.by_weight * (1.0 + MARGIN) + noise + change;
+            self.on = self.free <= self.fallen_back * (1.0 + MARGIN) + noise + change;
         } else {
-            self.on = self.free < self.by_weight * (1.0 - MARGIN) - noise - change;
+            self.on = self.free < self.fallen_back * (1.0 - MARGIN) - noise - change;
         }
     }
-}
 
-impl<C: Controller> Controller for Guarded<C> {
-    fn decide(&mut self, total: u64, children: &[ChildView<'_>]) -> Verdict {
-        let by_weight = Fixed { strict: false }.decide(total, children).targets;
-        self.account(children, &by_weight);
+    /// An interval has passed: judges it, and says what both would have from now on.
+    fn wishes(&mut self, total: u64, children: &[ChildView<'_>]) -> Wishes {
+        self.account(children);
+        let base = match &mut self.base {
+            None => by_weight(total, children),
+            Some(lending) => {
+                let wishes = lending.wishes(total, children);
+                if lending.on { wishes.verdict.targets } else { wishes.base }
+            }
+        };
         // what the controller would see if it had been free
         let free: Vec<ChildView<'_>> = children
             .iter()
@@ -121,23 +150,27 @@ impl<C: Controller> Controller for Guarded<C> {
             })
             .collect();
         let verdict = self.inner.decide(total, &free);
-        for (shadow, &target) in self.shadows.iter_mut().zip(&verdict.targets) {
-            shadow.target = target;
+        for ((shadow, &target), &base) in self.shadows.iter_mut().zip(&verdict.targets).zip(&base) {
+            (shadow.target, shadow.base_target) = (target, base);
         }
         self.choose();
+        let real = children.iter().zip(&free).all(|(child, view)| child.now == view.now);
+        Wishes { verdict, base, real }
+    }
+}
 
-        if self.on && children.iter().zip(&free).all(|(child, view)| child.now == view.now) {
+impl<C: Controller> Controller for Guarded<C> {
+    fn decide(&mut self, total: u64, children: &[ChildView<'_>]) -> Verdict {
+        let Wishes { verdict, base, real } = self.wishes(total, children);
+        if self.on && real {
             return verdict;
         }
-        let wish = if self.on { &verdict.targets } else { &by_weight };
-        let begun: Vec<u64> =
-            children.iter().zip(&by_weight).map(|(c, &w)| if c.now == 0 { w } else { c.now }).collect();
+        let wish = if self.on { &verdict.targets } else { &base };
+        let begun: Vec<u64> = children.iter().zip(&base).map(|(c, &b)| if c.now == 0 { b } else { c.now }).collect();
         let targets = slowly(total, children, &fitted(total, children, &begun), wish, (total as f64 * PACE) as u64);
-        let reason = if self.on {
-            Reason::Resumed { misses: self.free, by_weight: self.by_weight }
-        } else {
-            Reason::Guarded { misses: self.free, by_weight: self.by_weight }
-        };
+        let (misses, by_weight) = (self.free, self.fallen_back);
+        let reason =
+            if self.on { Reason::Resumed { misses, by_weight } } else { Reason::Guarded { misses, by_weight } };
         let findings = verdict.moves.into_iter().filter(|m: &Move| m.blocks == 0);
         let mut explained = Verdict::explained(children, targets, |_, _, _| reason.clone());
         explained.moves.extend(findings);

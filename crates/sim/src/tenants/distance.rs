@@ -43,6 +43,14 @@ impl Distances {
         distance
     }
 
+    /// As [`Distances::access`], of a block that leaves the stack with it: what is taken from a cache of victims.
+    pub fn take(&mut self, block: u64) -> Option<u64> {
+        let then = self.last.remove(&block)?;
+        let after = self.sum(self.now) - self.sum(then);
+        self.add(then, u32::MAX);
+        Some(u64::from(after))
+    }
+
     /// Adds modulo 2^32, so that `u32::MAX` takes one away.
     fn add(&mut self, mut at: usize, n: u32) {
         while at < self.marks.len() {

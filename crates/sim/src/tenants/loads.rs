@@ -96,11 +96,21 @@ pub fn all_heavy() -> Load {
 /// Two tenants that are busy in turn for `stretch` of `intervals` intervals, each coming back to the same blocks, which fit into an equal
 /// share: whoever takes an idle tenant's blocks makes it read them again.
 pub fn in_turn(name: &'static str, stretch: u32, intervals: u32) -> Load {
+    taking_turns(name, stretch, intervals, 10)
+}
+
+/// The same, but whoever's turn it is not asks for nothing at all.
+pub fn silent_in_turn(name: &'static str, stretch: u32, intervals: u32) -> Load {
+    taking_turns(name, stretch, intervals, 0)
+}
+
+fn taking_turns(name: &'static str, stretch: u32, intervals: u32, idle: u32) -> Load {
     let busy = |rate| act(rate, vec![(900, Pattern::Uniform { first: 0, blocks: 2800 }), (100, Pattern::Once)]);
     let larger =
         |rate| act(rate, vec![(900, Pattern::Zipf { first: 0, blocks: 8000, alpha: 0.7 }), (100, Pattern::Once)]);
     let turn = |a, b| Phase { name: "in turn", intervals: stretch, activities: vec![busy(a), larger(b)] };
-    let phases = (0..intervals / stretch).map(|i| if i % 2 == 0 { turn(1000, 10) } else { turn(10, 1000) }).collect();
+    let phases =
+        (0..intervals / stretch).map(|i| if i % 2 == 0 { turn(1000, idle) } else { turn(idle, 1000) }).collect();
     Load { name: name.into(), total: TOTAL, tenants: vec!["fits".into(), "larger".into()], phases, bursts: false }
 }
 
@@ -147,6 +157,8 @@ pub fn all() -> Vec<Load> {
         in_turn("in turn, 2 intervals", 2, 200),
         in_turn("in turn, 8 intervals", 8, 200),
         in_turn("in turn, 40 intervals", 40, 320),
+        silent_in_turn("silent in turn, 1 interval", 1, 200),
+        silent_in_turn("silent in turn, 8 intervals", 8, 200),
         loops(),
         stream(),
     ]

@@ -3,6 +3,7 @@
 //! Owns the loads, the arms and the rows of results. Never decides: tree, controllers, mover and index are the engine's.
 //! Invariant: every arm sees the same requests in the same order.
 
+pub mod above;
 pub mod distance;
 pub mod load;
 pub mod loads;
@@ -11,6 +12,7 @@ pub mod run;
 pub mod trace;
 mod traces;
 
+pub use above::{Above, AboveCounts};
 pub use load::{Activity, Load, Name, Pattern, Phase};
 pub use row::LabRow;
 pub use run::{Arm, Options, run};

@@ -3,6 +3,7 @@
 //!
 //! Owns the driving and the counting. Never decides. Invariant: what the indexes hold together is never above the total.
 
+use super::above::Ask;
 use super::load::Load;
 use super::row::{LabRow, Part};
 use super::trace::{Request, Trace};
@@ -140,7 +141,9 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
             index.set_limit(0);
             let meter = options.meters.map(|meters| {
                 let share = tree.total() / load.tenants.len() as u64;
-                Meter::new(options.policy, share, tree.total(), meters, HashKey::from_seed(i as u64))
+                let mut meter = Meter::new(options.policy, share, tree.total(), meters, HashKey::from_seed(i as u64));
+                meter.set_exclusive(trace.of_victims);
+                meter
             });
             Tenant { node, index, recent: Histogram::new(tree.total()), meter }
         })
@@ -185,13 +188,19 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
         for requests in interval.requests.chunks(interval.requests.len().div_ceil(ticks as usize).max(1)) {
             let mover = if known.is_empty() { mover } else { Mover { blocks_per_tick: u64::MAX } };
             row.moved_blocks += tick(&mover, &tree, &mut tenants, &targets, known.is_empty());
-            for &Request { tenant: t, block, distance } in requests {
+            for request in requests {
+                let &Request { tenant: t, block, distance, .. } = request;
                 let tenant = &mut tenants[t];
-                let hit = matches!(tenant.index.access(block, Access::Read, |_| true), Outcome::Hit(_));
+                let Some(hit) = ask(&mut tenant.index, block, request, trace.of_victims) else {
+                    if let Some(meter) = &mut tenant.meter {
+                        meter.left(block);
+                    }
+                    continue;
+                };
                 seen[t].requests += 1;
                 seen[t].misses += u64::from(!hit);
                 match &mut tenant.meter {
-                    Some(meter) => meter.observe(block, if hit { Served::Hit } else { Served::Miss }),
+                    Some(meter) => meter.observe_taken(block, if hit { Served::Hit } else { Served::Miss }),
                     None => histograms[t].add(distance),
                 }
             }
@@ -241,6 +250,16 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
     }
     row.utilisation = in_use / trace.intervals.len() as f64;
     row
+}
+
+/// Puts a request for what the index calls `block`; whether it hit, if it was a read. A cache of victims gives away what it is asked for.
+fn ask(index: &mut Index, block: u64, request: &Request, of_victims: bool) -> Option<bool> {
+    let hit = match request.ask {
+        // Not `remove` at once: of an absent block that would drop what the policy remembers.
+        Ask::Read if of_victims => index.peek(block).is_some() && index.remove(block).is_some(),
+        Ask::Read | Ask::Take => matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_)),
+    };
+    (request.ask == Ask::Read).then_some(hit)
 }
 
 /// Targets in the order of the tree (by name) in the order of the tenants.
@@ -310,8 +329,10 @@ fn shared(trace: &Trace, options: &Options) -> LabRow {
     let mut in_use = 0.0;
     for interval in &trace.intervals {
         let before = row.misses;
-        for &Request { tenant: t, block, .. } in &interval.requests {
-            let hit = matches!(index.access((t as u64) << 48 | block, Access::Read, |_| true), Outcome::Hit(_));
+        for request in &interval.requests {
+            let t = request.tenant;
+            let block = (t as u64) << 48 | request.block;
+            let Some(hit) = ask(&mut index, block, request, trace.of_victims) else { continue };
             count(
                 &mut row,
                 interval.phase,
@@ -331,7 +352,7 @@ fn known_sizes(trace: &Trace) -> Vec<Vec<u64>> {
     let load = &trace.load;
     let mut phases = vec![vec![Histogram::new(u64::from(load.total)); load.tenants.len()]; load.phases.len()];
     for interval in &trace.intervals {
-        for request in &interval.requests {
+        for request in interval.requests.iter().filter(|r| r.ask == Ask::Read) {
             phases[interval.phase][request.tenant].add(request.distance);
         }
     }
@@ -352,8 +373,9 @@ fn donor(trace: &Trace, options: &Options, tenants: &[Tenant], rounds: u32) -> D
     let mut seen: Vec<Vec<(u64, f64)>> = vec![vec![]; tenants.len()];
     for interval in &trace.intervals {
         let mut counts = vec![(0, 0.0); tenants.len()];
-        for &Request { tenant: t, block, .. } in &interval.requests {
-            let hit = matches!(indexes[t].access(block, Access::Read, |_| true), Outcome::Hit(_));
+        for request in &interval.requests {
+            let t = request.tenant;
+            let Some(hit) = ask(&mut indexes[t], request.block, request, trace.of_victims) else { continue };
             counts[t].0 += 1;
             counts[t].1 += f64::from(u8::from(!hit));
         }

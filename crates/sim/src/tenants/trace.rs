@@ -2,6 +2,7 @@
 //!
 //! Owns the sequence. Invariant: distances are those within a tenant, over the whole load.
 
+use super::above::{Ask, Asked};
 use super::distance::Distances;
 use super::load::Load;
 use std::collections::HashSet;
@@ -13,8 +14,11 @@ pub struct Request {
     pub tenant: usize,
     /// For which block.
     pub block: u64,
-    /// How many other blocks the tenant asked for since; `None`: the block's first.
+    /// How many other blocks the tenant asked for since; `None`: the block's first. Where blocks are handed down: how many others
+    /// have been, of those still there, since this one was.
     pub distance: Option<u64>,
+    /// What is wanted of the block.
+    pub ask: Ask,
 }
 
 /// One interval.
@@ -35,28 +39,39 @@ pub struct Trace {
     pub load: Load,
     /// One after the other.
     pub intervals: Vec<Interval>,
+    /// Whether the cache holds what it is handed, and nothing else.
+    pub of_victims: bool,
 }
 
 impl Trace {
     /// Makes the requests of `load`.
     pub fn new(load: Load) -> Self {
         let intervals = load.intervals_of_requests();
-        Self::of(load, intervals)
+        let read = |(tenant, block)| (tenant, block, Ask::Read);
+        let intervals = intervals.into_iter().map(|(phase, all)| (phase, all.into_iter().map(read).collect()));
+        Self::of(load, intervals.collect(), false)
     }
 
-    /// The same of requests that are there already: for each interval its phase, and every request as tenant and block.
-    pub(super) fn of(load: Load, all: Vec<(usize, Vec<(usize, u64)>)>) -> Self {
+    /// The same of requests that are there already: for each interval its phase, and every request as tenant, block and what is wanted.
+    pub(super) fn of(load: Load, all: Vec<(usize, Vec<Asked>)>, of_victims: bool) -> Self {
         let mut distances = vec![Distances::default(); load.tenants.len()];
         let mut intervals = vec![];
         for (phase, requests) in all {
             let mut seen: Vec<HashSet<u64>> = vec![HashSet::new(); load.tenants.len()];
-            let requests = requests.into_iter().map(|(tenant, block)| {
-                seen[tenant].insert(block);
-                Request { tenant, block, distance: distances[tenant].access(block) }
+            let requests = requests.into_iter().map(|(tenant, block, ask)| {
+                let distances = &mut distances[tenant];
+                let distance = match ask {
+                    Ask::Read if of_victims => distances.take(block),
+                    Ask::Read | Ask::Take => distances.access(block),
+                };
+                if ask == Ask::Read {
+                    seen[tenant].insert(block);
+                }
+                Request { tenant, block, distance, ask }
             });
             let requests = requests.collect();
             intervals.push(Interval { phase, requests, distinct: seen.iter().map(|s| s.len() as u64).collect() });
         }
-        Self { load, intervals }
+        Self { load, intervals, of_victims }
     }
 }

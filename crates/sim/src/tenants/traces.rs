@@ -2,6 +2,7 @@
 //!
 //! Owns the merge. Never looks at what is asked for. Invariant: the requests of one tenant keep their order.
 
+use super::above::{Above, AboveCounts, Ask, Asked};
 use super::load::{Load, Phase};
 use super::row::LabRow;
 use super::run::{Arm, Options, run};
@@ -32,21 +33,53 @@ impl Trace {
     /// # Errors
     /// No tenant, none that asks for anything, or two of one name.
     pub fn of_tenants(tenants: &[TenantTrace], total: u32, interval: usize) -> Result<Self, Error> {
-        let requests = merged(tenants);
+        let all: Vec<_> = tenants.iter().map(|t| t.references.iter().map(|&r| (r, Ask::Read)).collect()).collect();
+        let names: Vec<&str> = tenants.iter().map(|t| t.name.as_str()).collect();
+        Self::of_asked(&names, &all, total, interval, false)
+    }
+
+    /// The same of tenants that each have a cache of their own, in their order, above the one that is divided; with what those did.
+    /// Either all of them hand down what they evict, or none.
+    ///
+    /// # Errors
+    /// As [`Trace::of_tenants`]; or not as many caches as tenants, or caches that differ in what they hand down.
+    pub fn of_tenants_below(
+        tenants: &[TenantTrace],
+        above: &[Above],
+        total: u32,
+        interval: usize,
+    ) -> Result<(Self, Vec<AboveCounts>), Error> {
+        let hands_down = above.first().is_some_and(|a| a.hands_down);
+        if above.len() != tenants.len() || above.iter().any(|a| a.hands_down != hands_down) {
+            return Err(Error::Options("every tenant has one cache above, and all hand down or none does".into()));
+        }
+        let (all, counts): (Vec<_>, Vec<_>) = tenants.iter().zip(above).map(|(t, a)| a.filter(t)).unzip();
+        let names: Vec<&str> = tenants.iter().map(|t| t.name.as_str()).collect();
+        Ok((Self::of_asked(&names, &all, total, interval, hands_down)?, counts))
+    }
+
+    fn of_asked(
+        tenants: &[&str],
+        all: &[Vec<(Reference, Ask)>],
+        total: u32,
+        interval: usize,
+        of_victims: bool,
+    ) -> Result<Self, Error> {
+        let requests = merged(all);
         if requests.is_empty() {
             return Err(Error::Options("the tenants' traces hold no access".into()));
         }
         for (i, tenant) in tenants.iter().enumerate() {
-            if tenants[..i].iter().any(|t| t.name == tenant.name) {
-                return Err(Error::Options(format!("two tenants are called {}; rename a file", tenant.name)));
+            if tenants[..i].contains(tenant) {
+                return Err(Error::Options(format!("two tenants are called {tenant}; rename a file")));
             }
         }
-        let intervals: Vec<(usize, Vec<(usize, u64)>)> =
+        let intervals: Vec<(usize, Vec<Asked>)> =
             requests.chunks(interval.max(1)).map(|some| (0, some.to_vec())).collect();
         let phase = Phase { name: "all", intervals: intervals.len() as u32, activities: vec![] };
-        let names = tenants.iter().map(|t| t.name.clone().into()).collect();
+        let names = tenants.iter().map(|&t| t.to_string().into()).collect();
         let load = Load { name: "traces".into(), total, tenants: names, phases: vec![phase], bursts: false };
-        Ok(Self::of(load, intervals))
+        Ok(Self::of(load, intervals, of_victims))
     }
 }
 
@@ -77,16 +110,16 @@ pub fn run_all(
     })
 }
 
-/// Whose turn it is, and for which block.
-fn merged(tenants: &[TenantTrace]) -> Vec<(usize, u64)> {
-    let timed = |t: &TenantTrace| t.references.last().is_some_and(|r| r.time_ns > t.references[0].time_ns);
-    let by_time = tenants.iter().all(|t| t.references.len() < 2 || timed(t));
-    let mut due: Vec<(u64, usize, u64)> = vec![];
+/// Whose turn it is, for which block, and what is wanted of it.
+fn merged(tenants: &[Vec<(Reference, Ask)>]) -> Vec<Asked> {
+    let timed = |t: &Vec<(Reference, Ask)>| t.last().is_some_and(|(r, _)| r.time_ns > t[0].0.time_ns);
+    let by_time = tenants.iter().all(|t| t.len() < 2 || timed(t));
+    let mut due: Vec<(u64, usize, u64, Ask)> = vec![];
     for (i, tenant) in tenants.iter().enumerate() {
-        let n = tenant.references.len() as u128;
-        let first = tenant.references.first().map_or(0, |r| r.time_ns);
+        let n = tenant.len() as u128;
+        let first = tenant.first().map_or(0, |(r, _)| r.time_ns);
         let mut last = 0;
-        for (k, r) in tenant.references.iter().enumerate() {
+        for (k, &(r, ask)) in tenant.iter().enumerate() {
             let at = if by_time {
                 // A trace whose times go back keeps its order.
                 last = r.time_ns.saturating_sub(first).max(last);
@@ -95,17 +128,18 @@ fn merged(tenants: &[TenantTrace]) -> Vec<(usize, u64)> {
                 // The k-th of n is due at (k + 1/2) / n.
                 ((((2 * k as u128) + 1) << 62) / (2 * n).max(1)) as u64
             };
-            due.push((at, i, r.block));
+            due.push((at, i, r.block, ask));
         }
     }
     // Stable: what is due at the same time stays in the order of tenants, and of each tenant's own requests.
     due.sort_by_key(|d| d.0);
-    due.into_iter().map(|(_, tenant, block)| (tenant, block)).collect()
+    due.into_iter().map(|(_, tenant, block, ask)| (tenant, block, ask)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use undercroft_engine::PolicyKind;
     use undercroft_engine::control::Kind;
     use undercroft_trace::synth::Zipf;
 
@@ -118,7 +152,8 @@ mod tests {
     fn tenants_take_turns_by_time_or_by_length() {
         let turns = |a_ns, b_ns| -> Vec<usize> {
             let both = [tenant("a", 0..4, a_ns), tenant("b", 10..12, b_ns)];
-            merged(&both).into_iter().map(|(t, _)| t).collect()
+            let asked = both.map(|t| t.references.into_iter().map(|r| (r, Ask::Read)).collect::<Vec<_>>());
+            merged(&asked).into_iter().map(|(t, ..)| t).collect()
         };
         assert_eq!(turns(10, 100), [0, 1, 0, 0, 0, 1], "by time");
         assert_eq!(turns(0, 100), [0, 1, 0, 0, 1, 0], "by length: 1/8 3/8 5/8 7/8 and 1/4 3/4");
@@ -141,6 +176,49 @@ mod tests {
         assert!(utility.misses < equal.misses * 95 / 100, "{} of {}", utility.misses, equal.misses);
         let last = utility.targets.last().expect("intervals");
         assert!(last[1] > 1600 && last.iter().sum::<u64>() <= 2000, "{last:?}");
+    }
+
+    #[test]
+    fn a_tenant_alone_below_its_cache_misses_what_the_same_hierarchy_does() {
+        use crate::hierarchy::{Hierarchy, Keeps, LevelOptions};
+        for (hands_down, keeps) in [(false, Keeps::Passing), (true, Keeps::Demoted)] {
+            let popular = tenant("popular", Zipf::new(8000, 0.8, 3).take(100_000), 10);
+            let above = Above { blocks: 500, policy: PolicyKind::Lru, hands_down };
+            let (trace, counts) =
+                Trace::of_tenants_below(&[popular.clone()], &[above], 1500, 5000).expect("it goes together");
+            let levels = [
+                LevelOptions::new("guest", PolicyKind::Lru, 500),
+                LevelOptions { keeps, ..LevelOptions::new("host", PolicyKind::Lru, 1500) },
+            ];
+            let mut hierarchy = Hierarchy::new(&levels, None).expect("it goes together");
+            popular.references.iter().for_each(|&r| {
+                hierarchy.access(r);
+            });
+            let expected = hierarchy.counts();
+            assert_eq!(counts[0], AboveCounts { accesses: 100_000, hits: 100_000 - expected[0].read_misses });
+            let row = run(&trace, &Arm::Shared, &Options::default());
+            assert_eq!((row.requests, row.misses), (expected[1].reads, expected[1].read_misses), "{keeps:?}");
+            // And the distances say the same of LRU, at other sizes too.
+            let far = trace.intervals.iter().flat_map(|i| &i.requests).filter(|r| r.ask == Ask::Read);
+            assert_eq!(far.filter(|r| r.distance.is_none_or(|d| d >= 1500)).count() as u64, row.misses, "{keeps:?}");
+        }
+    }
+
+    #[test]
+    fn controllers_divide_what_the_caches_above_leave() {
+        // Both are popular alike; but for one of them hardly anything is left, as it has a large cache of its own.
+        let two = ["small", "large"].map(|name| tenant(name, Zipf::new(4000, 0.8, 3).take(100_000), 10));
+        let above = |blocks| Above { blocks, policy: PolicyKind::Lru, hands_down: true };
+        let (trace, counts) =
+            Trace::of_tenants_below(&two, &[above(100), above(3900)], 2000, 5000).expect("it goes together");
+        assert!(counts[1].hits > 90_000 && counts[0].hits < 50_000, "{counts:?}");
+        let [equal, utility] =
+            [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| run(&trace, &arm, &Options::default()));
+        let last = utility.targets.last().expect("intervals");
+        assert!(last[0] > 1700 && last.iter().sum::<u64>() <= 2000, "{last:?}");
+        assert!(utility.misses < equal.misses * 90 / 100, "{} of {}", utility.misses, equal.misses);
+        let refused = |above: &[Above]| Trace::of_tenants_below(&two, above, 2000, 5000).is_err();
+        assert!(refused(&[above(100)]) && refused(&[above(100), Above { hands_down: false, ..above(100) }]));
     }
 
     #[test]

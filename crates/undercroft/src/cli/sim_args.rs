@@ -90,6 +90,9 @@ Examples:
   Two tenants on one cache, under several controllers:
     undercroft sim web.vscsi --beside db.vscsi --size 1GiB --controller shared,strict,utility,best
 
+  The same below guests with caches of their own, where the host keeps what those evict:
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB --hands-down --controller strict,utility
+
   A guest over a host over an SSD, with the times that requests take:
     undercroft sim oltp.lis.zst --hierarchy three.toml --hierarchy exclusive.toml
 
@@ -162,6 +165,16 @@ pub struct SimArgs {
     #[arg(long, value_name = "N", default_value = "100000", requires = "beside",
           value_parser = clap::value_parser!(u32).range(100..))]
     pub interval: u32,
+    /// Every tenant has a cache of its own of this size above the one that is divided (of the guest's, say): 512MiB, 5% of the tenant's
+    /// own footprint, 1000blocks
+    #[arg(long, value_name = "SIZE", requires = "beside")]
+    pub above: Option<SimSize>,
+    /// The policy of those caches
+    #[arg(long, value_name = "POLICY", requires = "above", default_value = "lru")]
+    pub above_policy: Policies,
+    /// They hand down what they evict, and the one that is divided holds that and nothing else
+    #[arg(long, requires = "above")]
+    pub hands_down: bool,
     /// With --engine core: each request ends before the next begins, whatever the recording says
     #[arg(long)]
     pub one_by_one: bool,

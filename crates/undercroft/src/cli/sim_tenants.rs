@@ -15,15 +15,27 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_sim::tenants::{LabRow, Options, TenantTrace, Trace, run_all};
+use undercroft_sim::tenants::{Above, AboveCounts, LabRow, Options, TenantTrace, Trace, run_all};
 use undercroft_sim::{Footprint, Go, Reference, SimSize, only_policies, slots, without_repeats};
 
 #[derive(Serialize)]
 struct Document {
     tenants: Vec<String>,
     footprint_blocks: u64,
+    /// What each tenant's own cache did, in their order; none if there are no such caches.
+    above: Vec<ShownAbove>,
     complete: bool,
     results: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+struct ShownAbove {
+    tenant: String,
+    blocks: u32,
+    policy: &'static str,
+    hands_down: bool,
+    #[serde(flatten)]
+    counts: AboveCounts,
 }
 
 #[derive(Serialize)]
@@ -42,14 +54,16 @@ const LOOK_EVERY: u64 = 1 << 15;
 /// A trace cannot be read to its end; or it was interrupted, after what was done is shown.
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
     let mut footprint = Footprint::default();
-    let mut tenants = vec![];
+    let (mut tenants, mut own) = (vec![], vec![]);
     for (number, path) in std::iter::once(&args.trace).chain(&args.beside).enumerate() {
+        let before = footprint.blocks();
         let Some(references) = read(path, number as u64, args.sweep.limit, &mut footprint, stop)? else {
             return Err(Failure::Interrupted);
         };
+        own.push(footprint.blocks() - before);
         tenants.push(TenantTrace { name: name_of(path), references });
     }
-    let names = tenants.iter().map(|t| t.name.clone()).collect();
+    let names: Vec<String> = tenants.iter().map(|t| t.name.clone()).collect();
     let block_bytes = block_bytes(&args.sweep)?;
     let known = args.sweep.footprint.unwrap_or(footprint.blocks());
     let mut policies =
@@ -73,7 +87,21 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     // Every tenant's index has tables for the whole cache, as it may come to have it.
     check_memory(totals.iter().max().into_iter().flat_map(|&n| std::iter::repeat_n(n, arms.len() * tenants.len())))?;
     let said = |e: undercroft_sim::Error| Failure::Said(e.to_string());
-    let mut trace = Trace::of_tenants(&tenants, 0, args.interval as usize).map_err(said)?;
+    let interval = args.interval as usize;
+    let caches = caches_above(args, block_bytes, &own)?;
+    check_memory(caches.iter().map(|a| a.blocks))?;
+    let (mut trace, counts) = match &caches[..] {
+        [] => (Trace::of_tenants(&tenants, 0, interval).map_err(said)?, vec![]),
+        caches => Trace::of_tenants_below(&tenants, caches, 0, interval).map_err(said)?,
+    };
+    let shown = |((name, cache), counts): ((&String, Above), AboveCounts)| ShownAbove {
+        tenant: name.clone(),
+        blocks: cache.blocks,
+        policy: cache.policy.name(),
+        hands_down: cache.hands_down,
+        counts,
+    };
+    let above = names.iter().zip(caches).zip(counts).map(shown).collect();
     drop(tenants);
     let bar = Mutex::new((Bar::new("runs".into(), Some((arms.len() * sizes.len()) as u64)), 0));
     let mut results = vec![];
@@ -97,7 +125,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         bar.0.end();
     }
     let complete = results.len() == arms.len() * sizes.len();
-    let document = Document { tenants: names, footprint_blocks: known, complete, results };
+    let document = Document { tenants: names, footprint_blocks: known, above, complete, results };
     if args.sweep.json {
         out.json(&document)?;
     } else if args.sweep.csv {
@@ -110,6 +138,19 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         columns(&document).parquet(path)?;
     }
     if document.complete { Ok(()) } else { Err(Failure::Interrupted) }
+}
+
+/// The tenants' own caches, for tenants of `own` distinct blocks.
+fn caches_above(args: &SimArgs, block_bytes: u32, own: &[u64]) -> Result<Vec<Above>, Failure> {
+    let Some(size) = &args.above else { return Ok(vec![]) };
+    let said = |e: String| Failure::Said(format!("--above-policy: {e}"));
+    let policies = only_policies(args.above_policy.0.iter().copied()).map_err(said)?;
+    let [policy] = policies[..] else { return Err(said("give one policy".into())) };
+    let cache = |&blocks: &u64| {
+        let blocks = slots(size.size, block_bytes, Some(blocks)).map_err(|e| Failure::Said(format!("--above: {e}")))?;
+        Ok(Above { blocks, policy, hands_down: args.hands_down })
+    };
+    own.iter().map(cache).collect()
 }
 
 /// A trace as a whole; `None` if interrupted. Blocks of different tenants are different blocks.
@@ -152,7 +193,16 @@ fn table(document: &Document) -> String {
         cells.push(row.moved_blocks.to_string());
         t.add_row(cells);
     }
-    let mut text = lines(&t);
+    let mut text = String::new();
+    for above in &document.above {
+        let AboveCounts { accesses, hits } = above.counts;
+        let part = 100.0 * hits as f64 / accesses.max(1) as f64;
+        text += &format!(
+            "{}: its own {} of {} blocks has {part:.1} % of {accesses} accesses\n",
+            above.tenant, above.policy, above.blocks
+        );
+    }
+    text += &lines(&t);
     if !document.complete {
         text += "Not whole: it was interrupted before the others were run.\n";
     }
