@@ -184,8 +184,8 @@ mod tests {
         for (hands_down, keeps) in [(false, Keeps::Passing), (true, Keeps::Demoted)] {
             let popular = tenant("popular", Zipf::new(8000, 0.8, 3).take(100_000), 10);
             let above = Above { blocks: 500, policy: PolicyKind::Lru, hands_down };
-            let (trace, counts) =
-                Trace::of_tenants_below(&[popular.clone()], &[above], 1500, 5000).expect("it goes together");
+            let (trace, counts) = Trace::of_tenants_below(std::slice::from_ref(&popular), &[above], 1500, 5000)
+                .expect("it goes together");
             let levels = [
                 LevelOptions::new("guest", PolicyKind::Lru, 500),
                 LevelOptions { keeps, ..LevelOptions::new("host", PolicyKind::Lru, 1500) },
