@@ -135,7 +135,7 @@ pub const SHARES: Section = Section {
             "text",
             "`utility`",
             "`static`, `donor`, `utility`, `target`, `paper`",
-            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`goal`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
+            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent, unless that has cost more than it brought; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`goal`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
         ),
         key!(
             "interval",
