@@ -442,6 +442,12 @@ fn man_pages_have_no_warnings() {
     p.run(&["man"]).is(0, &[".TH undercroft 1", "Examples:"], &[]);
     p.run(&["man", "--dir", "man"]).is(0, &[], &[]);
     let mut pages: Vec<String> = COMMANDS.iter().map(|c| format!("man/man1/undercroft-{c}.1")).collect();
+    for (of, below) in [
+        ("trace", &["info", "convert", "head", "split", "merge", "sample", "synth"][..]),
+        ("ksm", &["status", "on", "off"]),
+    ] {
+        pages.extend(below.iter().map(|c| format!("man/man1/undercroft-{of}-{c}.1")));
+    }
     pages.push("man/man1/undercroft.1".into());
     pages.push("man/man5/undercroft.toml.5".into());
     for page in &pages {

@@ -34,11 +34,8 @@ pub fn man(dir: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
         out.write(&page(&command, "undercroft")?)?;
         return Ok(());
     };
-    let mut pages = vec![("man1/undercroft.1".to_string(), page(&command, "undercroft")?)];
-    for sub in command.get_subcommands().filter(|s| !s.is_hide_set() && s.get_name() != "help") {
-        let name = format!("undercroft-{}", sub.get_name());
-        pages.push((format!("man1/{name}.1"), page(sub, &name)?));
-    }
+    let mut pages = vec![];
+    with_subcommands(&command, "undercroft", &mut pages)?;
     pages.push(("man5/undercroft.toml.5".to_string(), reference::man_page()));
     for (name, text) in pages {
         let path = dir.join(name);
@@ -46,6 +43,15 @@ pub fn man(dir: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
         std::fs::create_dir_all(parent)
             .and_then(|()| std::fs::write(&path, text))
             .map_err(|e| Failure::Said(format!("{} cannot be written: {e}; choose another --dir", path.display())))?;
+    }
+    Ok(())
+}
+
+/// The page of a command and those of all below it.
+fn with_subcommands(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) -> Result<(), Failure> {
+    pages.push((format!("man1/{name}.1"), page(command, name)?));
+    for sub in command.get_subcommands().filter(|s| !s.is_hide_set() && s.get_name() != "help") {
+        with_subcommands(sub, &format!("{name}-{}", sub.get_name()), pages)?;
     }
     Ok(())
 }
