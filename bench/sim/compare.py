@@ -87,7 +87,7 @@ def peer(directory: Path) -> Path:
     archive = directory / f"libcachesim-{VERSION}.tar.gz"
     if not archive.exists():
         say(f"fetching libcachesim {VERSION}")
-        fetch = [sys.executable, "-m", "pip", "download", "--no-binary", ":all:", "--no-deps", "--no-build-isolation"]
+        fetch = [sys.executable, "-m", "pip", "download", "--no-binary", "libcachesim", "--no-deps"]
         run = subprocess.run([*fetch, f"libcachesim=={VERSION}", "-d", str(directory)], capture_output=True, text=True)
         if not archive.exists():
             stop(f"libcachesim {VERSION} cannot be fetched; put {archive.name} into {directory}\n{run.stderr[-1500:]}")
