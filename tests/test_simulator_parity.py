@@ -44,8 +44,12 @@ def start(serve, scratch, policy, readahead="0"):
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"'}
     daemon = serve([Disk("a", image, "raw", options)], memory="64MiB", store="share = false")
-    # What the disk is measured with takes its part of the share at the first division of shares: requests come after it.
-    time.sleep(1)
+    # What the disk is measured with takes its part of the share at the first division of shares: requests come after it, however
+    # busy this machine is.
+    end = time.monotonic() + 60
+    while json.loads(daemon.call("shares", "--json").stdout)["intervals"] < 2:
+        assert time.monotonic() < end, "shares are not divided"
+        time.sleep(0.2)
     return daemon
 
 

@@ -15,8 +15,8 @@ from . import perfect
 
 MIB = 1 << 20
 FADVISE_EVERY_SECONDS = 2.0
-# For programs, in every control group: qemu-storage-daemon takes about 3 MiB.
-PROGRAM_BYTES = 4 * MIB
+# For programs, in every control group: qemu-storage-daemon takes about 3 MiB, Undercroft 5 (its heap is in large pages).
+PROGRAM_BYTES = 8 * MIB
 # `store.memory` of Undercroft is a ceiling for cached data, metadata and I/O under way. Of the last it keeps 8 MiB a disk
 # free (crates/cache/src/limits.rs) and uses under 1 MiB here, which is memory that the page cache would fill. So the ceiling
 # is set higher by that, and lower by what its program and the I/O take; the control group's limit is the same for all.

@@ -172,11 +172,11 @@ impl fmt::Display for Event {
             },
             Reason::Guarded { misses, by_weight } => write!(
                 f,
-                "shares go by weight: moving blocks would have meant {misses:.0} misses of late, by weight {by_weight:.0}"
+                "shares go by weight and demand: moving blocks for gain would have meant {misses:.0} misses of late, this {by_weight:.0}"
             ),
             Reason::Resumed { misses, by_weight } => write!(
                 f,
-                "moving blocks pays: it would have meant {misses:.0} misses of late, by weight {by_weight:.0}"
+                "moving blocks pays: it would have meant {misses:.0} misses of late, shares by weight and demand {by_weight:.0}"
             ),
             Reason::Heavy { requests, misses, remaining } => write!(
                 f,
