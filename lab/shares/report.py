@@ -383,7 +383,7 @@ def many_disks(cell):
     lines = []
     for run in derive.runs(cell, "hits"):
         rows = [[row["case"], f"{row['ns']:.0f}", f"{row['ratio']:.3f}", f"{row['prefetched_ns']:.0f}", f"{row['prefetched_ratio']:.3f}", row["beside"]] for row in run["rows"]]
-        lines += table(["disks", "ns", "ratio", "ns, prefetched", "ratio", "to"], rows)
+        lines += [f"### {cell['arms']['hits']['title']}", "", *table(["disks", "ns", "ratio", "ns, prefetched", "ratio", "to"], rows)]
     return lines + ["", "Medians, and medians of the ratios within a round; the second row says what chance makes of two equal cases."]
 
 
