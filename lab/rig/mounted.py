@@ -87,13 +87,7 @@ class Export:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self.process = process.start([program("nbdfuse"), "-C", "4", self.path, self.uri], self.log)
-            end = time.monotonic() + 20
-            while not self.path.exists():
-                if self.process.poll() is not None:
-                    raise Stopped(f"nbdfuse ended with {self.process.returncode}: {process.tail(self.log)} (its log: {self.log})")
-                if time.monotonic() > end:
-                    raise Stopped(f"nbdfuse shows no disk at {self.path} within 20 s (its log: {self.log})")
-                time.sleep(0.02)
+            process.wait_for_files([self.path], self.process, self.log)
         except BaseException:
             self.__exit__()
             raise

@@ -63,9 +63,14 @@ def tail(log, lines=3):
 
 def wait_for_sockets(paths, process, log, seconds=20):
     """Waits until every unix socket in `paths` is there, or says why not. `log` is named after the program."""
+    wait_for_files(paths, process, log, seconds, _is_socket)
+
+
+def wait_for_files(paths, process, log, seconds=20, there=os.path.exists):
+    """Waits until everything in `paths` is there, or says why not. `log` is named after the program."""
     deadline = time.monotonic() + seconds
     for path in paths:
-        while not _is_socket(path):
+        while not there(path):
             if process.poll() is not None:
                 raise Stopped(f"{log.stem} stopped before it served {path}: {tail(log)} (all of it: {log})")
             if time.monotonic() > deadline:
