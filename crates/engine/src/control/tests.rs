@@ -188,6 +188,23 @@ fn static_lends_what_is_not_demanded_and_takes_it_back() {
 }
 
 #[test]
+fn a_silent_disk_keeps_its_part_for_two_intervals_and_lends_it_by_quarters_then() {
+    let mut bench = Bench::new(1000, &[("a", weighing(100)), ("b", weighing(100))]).with(Fixed { strict: false });
+    let busy = || even(1000, 5000, 10);
+    // it demands no more than it had before
+    for _ in 0..2 {
+        assert_eq!(bench.interval(&[busy(), busy()]), [500, 500]);
+    }
+    for kept in [500, 500, 375, 281, 210] {
+        assert_eq!(bench.interval(&[IDLE(), busy()]), [kept, 1000 - kept]);
+    }
+    assert_eq!(bench.interval(&[busy(), busy()]), [500, 500], "and has it back at once");
+    // what it did not demand while it was busy is lent as before
+    assert_eq!(bench.interval(&[even(100, 200, 0), busy()]), [200, 800]);
+    assert_eq!(bench.interval(&[IDLE(), busy()]), [200, 800]);
+}
+
+#[test]
 fn utility_moves_blocks_to_where_they_save_most_and_says_so() {
     let mut bench = Bench::new(1000, &[("db", weighing(100)), ("web", weighing(100))]).with(unguarded());
     // a thousand blocks save web 2 misses each, and db as much as half a miss each
