@@ -8,8 +8,8 @@
 use crate::parts::{Parts, policy_of};
 use crate::places::Places;
 use crate::policy::{
-    Arc, Cacheus, Car, Clock, Clock2QPlus, ClockPro, Fifo, Hyperbolic, LeCar, Lfu, LfuDa, Lhd, Lirs, Lru, Lru2, Mq,
-    Mru, Policy, PolicyKind, Random, S3Fifo, Seen, Sieve, Slru, Studied, TwoQ, WTinyLfu,
+    Arc, Cacheus, Car, Clock, Clock2QPlus, ClockPro, Fifo, Hyperbolic, LeCar, Lfu, LfuDa, Lhd, Lirs, Lirs2, Lru, Lru2,
+    Mq, Mru, Policy, PolicyKind, Random, S3Fifo, S4Fifo, Seen, Sieve, Slru, Studied, TwoQ, WTinyLfu,
 };
 use crate::ranges::{PartId, REST};
 use crate::slots::{Map, Slots};
@@ -144,12 +144,14 @@ fn studied(kind: PolicyKind, capacity: u32, key: HashKey) -> Studied {
         PolicyKind::Lru2 => Box::new(Lru2::new(capacity, key)),
         PolicyKind::Mq => Box::new(Mq::new(capacity, key)),
         PolicyKind::Lirs => Box::new(Lirs::new(capacity, key)),
+        PolicyKind::Lirs2 => Box::new(Lirs2::new(capacity, key)),
         PolicyKind::ClockPro => Box::new(ClockPro::new(capacity, key)),
         PolicyKind::Clock2QPlus => Box::new(Clock2QPlus::new(capacity, key)),
         PolicyKind::Hyperbolic => Box::new(Hyperbolic::new(capacity, key)),
         PolicyKind::LeCar => Box::new(LeCar::new(capacity, key)),
         PolicyKind::Cacheus => Box::new(Cacheus::new(capacity, key)),
         PolicyKind::Lhd => Box::new(Lhd::new(capacity, key)),
+        PolicyKind::S4Fifo => Box::new(S4Fifo::new(capacity, key)),
         PolicyKind::Fifo
         | PolicyKind::Lru
         | PolicyKind::Clock
@@ -213,10 +215,15 @@ impl Index {
     pub fn with_hash_key(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
         // the largest number means "no slot" within
         assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
+        Self::with_policy(AnyPolicy::new(kind, capacity, key), capacity, key)
+    }
+
+    /// The same with a policy made for that capacity and key.
+    pub(crate) fn with_policy(policy: AnyPolicy, capacity: u32, key: HashKey) -> Self {
         Self {
             slots: Slots::new(capacity, Fill::Half, key),
             places: Places::new(capacity),
-            policy: AnyPolicy::new(kind, capacity, key),
+            policy,
             limit: capacity,
             line: capacity,
             plain: true,

@@ -52,10 +52,15 @@ impl Replay {
     /// If `capacity` is `u32::MAX`.
     pub fn with_hash_key(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
         assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
+        Self::with_policy(AnyPolicy::new(kind, capacity, key), capacity, key)
+    }
+
+    /// The same with a policy made for that capacity and key.
+    pub(crate) fn with_policy(policy: AnyPolicy, capacity: u32, key: HashKey) -> Self {
         Self {
             slots: ChainedSlots::new(capacity, Fill::Half, key),
             places: Places::new(capacity),
-            policy: AnyPolicy::new(kind, capacity, key),
+            policy,
             requests: 0,
             misses: 0,
         }

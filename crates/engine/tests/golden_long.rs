@@ -1,4 +1,4 @@
-//! Miss counts against those of an independent simulator on the long traces: every row of P6 and of the Zipf trace.
+//! Miss counts against those of independent programs on the long traces: every row of P6 and of the Zipf trace.
 //!
 //! Takes about a minute of processor time: `cargo test -p undercroft-engine --test golden_long -- --ignored`.
 
@@ -8,4 +8,19 @@ mod common;
 #[ignore = "long: run by make test-long"]
 fn miss_counts_on_the_long_traces() {
     common::verify(common::rows(|row| row.trace == "arc-P6" || row.trace.starts_with("zipf")));
+}
+
+/// As `miss_counts_of_lirs2` in `golden`.
+#[test]
+#[ignore = "long: run by make test-long"]
+fn miss_counts_of_lirs2_on_the_long_traces() {
+    common::verify(common::pinned(
+        undercroft_engine::PolicyKind::Lirs2,
+        &[
+            ("arc-P6", 12_672_123, 7_737, 12_151_722),
+            ("arc-P6", 12_672_123, 77_377, 4_355_857),
+            ("zipf-1.0-1m-20m", 20_000_000, 10_000, 6_731_077),
+            ("zipf-1.0-1m-20m", 20_000_000, 100_000, 3_625_873),
+        ],
+    ));
 }

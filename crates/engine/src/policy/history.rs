@@ -25,6 +25,16 @@ impl<T: Copy + Default> History<T> {
         }
     }
 
+    pub fn capacity(&self) -> u32 {
+        self.slots.capacity()
+    }
+
+    /// Reads what a search for blocks of these hashes (by the key that this was made with) will need.
+    #[inline]
+    pub fn read_ahead(&self, hashes: &[u64]) {
+        self.slots.read_ahead(hashes);
+    }
+
     /// Forgets `block`; returns what was remembered of it.
     pub fn take(&mut self, block: u64) -> Option<T> {
         let slot = self.slots.find(block, self.slots.hash(block))?;

@@ -20,6 +20,7 @@ mod lfu;
 mod lfu_da;
 mod lhd;
 mod lirs;
+mod lirs2;
 mod lru;
 mod lru_2;
 mod mq;
@@ -27,6 +28,11 @@ mod mru;
 mod per_slot;
 mod random;
 mod s3fifo;
+mod s4choice;
+mod s4fifo;
+mod s4queues;
+#[cfg(test)]
+mod s4tests;
 mod sieve;
 mod slru;
 mod studied;
@@ -42,9 +48,15 @@ use std::str::FromStr;
 
 pub(crate) use {
     arc::Arc, cacheus::Cacheus, car::Car, clock::Clock, clock_2q::Clock2QPlus, clock_pro::ClockPro, fifo::Fifo,
-    hyperbolic::Hyperbolic, lecar::LeCar, lfu::Lfu, lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lru::Lru, lru_2::Lru2, mq::Mq,
-    mru::Mru, random::Random, s3fifo::S3Fifo, sieve::Sieve, slru::Slru, studied::Studied, two_q::TwoQ,
-    wtinylfu::WTinyLfu,
+    hyperbolic::Hyperbolic, lecar::LeCar, lfu::Lfu, lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lirs2::Lirs2, lru::Lru,
+    lru_2::Lru2, mq::Mq, mru::Mru, random::Random, s3fifo::S3Fifo, s4fifo::S4Fifo, sieve::Sieve, slru::Slru,
+    studied::Studied, two_q::TwoQ, wtinylfu::WTinyLfu,
+};
+
+#[cfg(test)]
+pub(crate) use {
+    s4choice::CONFIGURATIONS,
+    s4queues::{Knobs, Queues as S4Queues},
 };
 
 /// What a policy still knows of a block that is absent.
@@ -196,6 +208,8 @@ pub enum PolicyKind {
     Mq,
     /// Low inter-reference recency set (Jiang and Zhang, SIGMETRICS 2002).
     Lirs,
+    /// LIRS by the last two reuse distances (Zhong, Zhao and Jiang, SYSTOR 2021).
+    Lirs2,
     /// CLOCK-Pro (Jiang, Chen and Zhang, USENIX ATC 2005).
     ClockPro,
     /// Clock2Q+ (Zhai et al.).
@@ -208,6 +222,8 @@ pub enum PolicyKind {
     Cacheus,
     /// Least hit density (Beckmann, Chen and Cidon, NSDI 2018).
     Lhd,
+    /// S4-FIFO (Xia et al., OSDI 2026), its configuration chosen by miniature caches instead of the authors' model.
+    S4Fifo,
 }
 
 impl PolicyKind {
@@ -225,7 +241,7 @@ impl PolicyKind {
     ];
 
     /// Those for simulators alone.
-    pub const STUDIED: [PolicyKind; 16] = [
+    pub const STUDIED: [PolicyKind; 18] = [
         PolicyKind::Random,
         PolicyKind::Mru,
         PolicyKind::Lfu,
@@ -236,12 +252,14 @@ impl PolicyKind {
         PolicyKind::Lru2,
         PolicyKind::Mq,
         PolicyKind::Lirs,
+        PolicyKind::Lirs2,
         PolicyKind::ClockPro,
         PolicyKind::Clock2QPlus,
         PolicyKind::Hyperbolic,
         PolicyKind::LeCar,
         PolicyKind::Cacheus,
         PolicyKind::Lhd,
+        PolicyKind::S4Fifo,
     ];
 
     /// Every policy: those for disks, then the others.
@@ -273,12 +291,14 @@ impl PolicyKind {
             PolicyKind::Lru2 => "lru-2",
             PolicyKind::Mq => "mq",
             PolicyKind::Lirs => "lirs",
+            PolicyKind::Lirs2 => "lirs2",
             PolicyKind::ClockPro => "clock-pro",
             PolicyKind::Clock2QPlus => "clock2q+",
             PolicyKind::Hyperbolic => "hyperbolic",
             PolicyKind::LeCar => "lecar",
             PolicyKind::Cacheus => "cacheus",
             PolicyKind::Lhd => "lhd",
+            PolicyKind::S4Fifo => "s4-fifo",
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::places::Places;
 use crate::table::HashKey;
 
 /// A slot's state: the number of hits, saturating, and whether it is in the main queue.
-const HITS: u8 = 3;
-const IN_MAIN: u8 = 4;
+pub(super) const HITS: u8 = 3;
+pub(super) const IN_MAIN: u8 = 4;
 /// Hits in the small queue that make a block worth keeping.
 const PROVEN: u8 = 2;
 /// The one ghost queue in use.
@@ -38,6 +38,32 @@ fn small_target(capacity: u32) -> u32 {
 
 fn ghost_target(capacity: u32) -> u32 {
     (u64::from(capacity) * 9 / 10) as u32
+}
+
+/// The oldest of a main queue whose count has run down; those before it lose one and go round.
+pub(super) fn run_down(
+    main: &mut List,
+    places: &mut Places,
+    may_evict: &impl Fn(Slot) -> bool,
+    search: &mut Search,
+) -> Option<Slot> {
+    let mut at = main.tail();
+    while at != NIL {
+        let next = places.links.newer(at);
+        if !may_evict(at) {
+            if search.refused() {
+                return None;
+            }
+            at = next;
+        } else if places.marks[at as usize] & HITS != 0 && search.spared() {
+            places.marks[at as usize] -= 1;
+            main.renew(&mut places.links, at);
+            at = if next == NIL { at } else { next };
+        } else {
+            return Some(at);
+        }
+    }
+    None
 }
 
 impl S3Fifo {
@@ -68,31 +94,15 @@ impl S3Fifo {
         None
     }
 
-    /// The oldest of the main queue whose count has run down.
     fn victim_in_main(
         &mut self,
         places: &mut Places,
         may_evict: &impl Fn(Slot) -> bool,
         search: &mut Search,
     ) -> Option<Slot> {
-        let mut at = self.main.tail();
-        while at != NIL {
-            let next = places.links.newer(at);
-            if !may_evict(at) {
-                if search.refused() {
-                    return None;
-                }
-                at = next;
-            } else if places.marks[at as usize] & HITS != 0 && search.spared() {
-                places.marks[at as usize] -= 1;
-                self.main.renew(&mut places.links, at);
-                at = if next == NIL { at } else { next };
-            } else {
-                self.remove(places, at);
-                return Some(at);
-            }
-        }
-        None
+        let slot = run_down(&mut self.main, places, may_evict, search)?;
+        self.remove(places, slot);
+        Some(slot)
     }
 }
 

@@ -31,8 +31,12 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub fn new(kind: PolicyKind, capacity: u32) -> Self {
+        Self::of(Index::new(kind, capacity), twin(kind, capacity as usize))
+    }
+
+    pub fn of(index: Index, twin: Box<dyn Twin>) -> Self {
         let (slots, busy) = Default::default();
-        Self { index: Index::new(kind, capacity), twin: twin(kind, capacity as usize), slots, busy }
+        Self { index, twin, slots, busy }
     }
 
     pub fn step(&mut self, step: &Step) {

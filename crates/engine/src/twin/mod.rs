@@ -5,6 +5,7 @@
 //! Invariant: after every step index and twin hold the same blocks, evicted the same ones, and `Index::check` passes.
 
 mod adaptive;
+mod distances;
 mod driver;
 mod learning;
 mod segmented;
@@ -31,7 +32,7 @@ pub(crate) trait Twin {
 
 /// The policies that have one: all that a disk may have, and of the others those that are easiest to get wrong.
 pub(crate) fn kinds() -> impl Iterator<Item = PolicyKind> {
-    PolicyKind::ALL.into_iter().chain([PolicyKind::Cacheus])
+    PolicyKind::ALL.into_iter().chain([PolicyKind::Lirs2, PolicyKind::Cacheus, PolicyKind::S4Fifo])
 }
 
 pub(crate) fn twin(kind: PolicyKind, capacity: usize) -> Box<dyn Twin> {
@@ -43,7 +44,10 @@ pub(crate) fn twin(kind: PolicyKind, capacity: usize) -> Box<dyn Twin> {
         PolicyKind::Arc => Box::new(adaptive::Adaptive::new(capacity, false)),
         PolicyKind::Car => Box::new(adaptive::Adaptive::new(capacity, true)),
         PolicyKind::S3Fifo => Box::new(segmented::S3Fifo::new(capacity)),
+        // at these sizes there are no miniatures: the knobs stay as they are
+        PolicyKind::S4Fifo => Box::new(segmented::S3Fifo::new(capacity)),
         PolicyKind::WTinyLfu => Box::new(segmented::WTinyLfu::new(capacity)),
+        PolicyKind::Lirs2 => Box::new(distances::Lirs2::new(capacity)),
         PolicyKind::Cacheus => Box::new(learning::Cacheus::new(capacity)),
         kind => panic!("{kind} has no twin"),
     }

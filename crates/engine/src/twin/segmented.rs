@@ -1,49 +1,73 @@
-//! Twins of the policies with a place for newcomers: S3-FIFO and W-TinyLFU.
+//! Twins of the policies with a place for newcomers: S3-FIFO and S4-FIFO, which is the same with other knobs, and W-TinyLFU.
 
 use super::{MayEvict, Twin, oldest, take};
 use crate::HashKey;
 use crate::index::SIMULATION_SEED;
+use crate::policy::Knobs;
 use crate::sketch::Sketch;
 use std::collections::BTreeMap;
 
 pub(crate) struct S3Fifo {
+    knobs: Knobs,
     capacity: usize,
     small: Vec<u64>,
     main: Vec<u64>,
     ghosts: Vec<u64>,
     hits: BTreeMap<u64, u32>,
+    /// Of the blocks in small and the ghosts.
+    ghost_hits: BTreeMap<u64, u8>,
+    /// All that ever came to small, oldest first.
+    came: Vec<u64>,
 }
 
 impl S3Fifo {
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, small: vec![], main: vec![], ghosts: vec![], hits: BTreeMap::new() }
+        Self::with_knobs(Knobs { small: 10, proven: 2, ghost_hits: 0, ghosts: 90, skip: 0 }, capacity)
+    }
+
+    /// S4-FIFO.
+    pub fn with_knobs(knobs: Knobs, capacity: usize) -> Self {
+        let (small, main, ghosts, came) = Default::default();
+        Self { knobs, capacity, small, main, ghosts, hits: BTreeMap::new(), ghost_hits: BTreeMap::new(), came }
     }
 
     fn small_target(&self) -> usize {
-        usize::max(1, self.capacity / 10)
+        usize::max(1, self.capacity * self.knobs.small as usize / 100)
     }
 
     fn ghosts_max(&self) -> usize {
-        self.capacity * 9 / 10
+        self.capacity * self.knobs.ghosts as usize / 100
+    }
+
+    fn is_proven(&self, block: u64) -> bool {
+        self.hits[&block] >= u32::from(self.knobs.proven)
+    }
+
+    /// Whether a block of small is still among the newest, whose hits do not count.
+    fn is_too_new(&self, block: u64) -> bool {
+        let newer = self.came.iter().rev().take_while(|&&b| b != block).count();
+        newer < self.small_target() * self.knobs.skip as usize / 100
     }
 
     fn evict_small(&mut self, may_evict: MayEvict) -> Option<u64> {
         // the proven ones on the way to the victim move to main, whether they may be evicted or not
-        let victim = self.small.iter().position(|b| self.hits[b] < 2 && may_evict(*b));
+        let victim = self.small.iter().position(|&b| !self.is_proven(b) && may_evict(b));
         let proven: Vec<u64> =
-            self.small[..victim.unwrap_or(self.small.len())].iter().copied().filter(|b| self.hits[b] >= 2).collect();
+            self.small[..victim.unwrap_or(self.small.len())].iter().copied().filter(|&b| self.is_proven(b)).collect();
         let victim = victim.map(|at| self.small[at]);
         for block in proven {
             take(&mut self.small, block);
             self.main.push(block);
             self.hits.insert(block, 0);
+            self.ghost_hits.remove(&block);
         }
         let victim = victim?;
         take(&mut self.small, victim);
         self.hits.remove(&victim);
         self.ghosts.push(victim);
         if self.ghosts.len() > self.ghosts_max() {
-            self.ghosts.remove(0);
+            let forgotten = self.ghosts.remove(0);
+            self.ghost_hits.remove(&forgotten);
         }
         Some(victim)
     }
@@ -67,14 +91,25 @@ impl S3Fifo {
 
 impl Twin for S3Fifo {
     fn hit(&mut self, block: u64) {
+        if self.small.contains(&block) && self.is_too_new(block) {
+            return;
+        }
         *self.hits.get_mut(&block).expect("present") += 1;
     }
 
     fn miss(&mut self, block: u64, full: bool, may_evict: MayEvict) -> Result<Option<u64>, ()> {
         let known = take(&mut self.ghosts, block);
+        let before = self.ghost_hits.remove(&block).unwrap_or(0);
+        let ghost_hits = if known { before + 1 } else { 0 };
         let evicted = if full { Some(self.evict(may_evict).ok_or(())?) } else { None };
-        let to_main = known || (!full && self.small.len() >= self.small_target());
-        if to_main { &mut self.main } else { &mut self.small }.push(block);
+        let to_main = ghost_hits > self.knobs.ghost_hits || (!full && self.small.len() >= self.small_target());
+        if to_main {
+            self.main.push(block);
+        } else {
+            self.small.push(block);
+            self.came.push(block);
+            self.ghost_hits.insert(block, ghost_hits);
+        }
         self.hits.insert(block, 0);
         Ok(evicted)
     }
@@ -91,6 +126,7 @@ impl Twin for S3Fifo {
     fn remove(&mut self, block: u64) {
         let _ = take(&mut self.small, block) || take(&mut self.main, block) || take(&mut self.ghosts, block);
         self.hits.remove(&block);
+        self.ghost_hits.remove(&block);
     }
 
     fn resize(&mut self, capacity: usize) {
@@ -100,13 +136,14 @@ impl Twin for S3Fifo {
     }
 
     fn coldest_first(&self) -> Vec<u64> {
+        let proven = u32::from(self.knobs.proven);
         let of = |queue: &[u64], hits: &dyn Fn(u32) -> bool| -> Vec<u64> {
             queue.iter().copied().filter(|b| hits(self.hits[b])).collect()
         };
         [
-            of(&self.small, &|n| n < 2),
+            of(&self.small, &|n| n < proven),
             of(&self.main, &|n| n == 0),
-            of(&self.small, &|n| n >= 2),
+            of(&self.small, &|n| n >= proven),
             of(&self.main, &|n| n == 1),
             of(&self.main, &|n| n == 2),
             of(&self.main, &|n| n >= 3),

@@ -1,9 +1,11 @@
 //! The tests: all small cases, random long ones, and the limits of a search.
 
 use super::driver::{Pair, Step};
-use super::kinds;
+use super::{kinds, segmented};
+use crate::index::AnyPolicy;
 use crate::limits::REFUSALS_MAX;
-use crate::{Access, Index, Outcome, PolicyKind};
+use crate::policy::{CONFIGURATIONS, Knobs, S4Queues};
+use crate::{Access, HashKey, Index, Outcome, PolicyKind};
 use proptest::prelude::*;
 
 /// Every sequence of `len` accesses to up to `keys` blocks, but for renaming blocks: the first block is 0, and a new
@@ -92,6 +94,12 @@ fn any_step(blocks: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The configurations that S4-FIFO chooses among, without and with parts of the small queue in which hits do not count.
+fn any_knobs() -> impl Strategy<Value = Knobs> {
+    let skip = prop_oneof![2 => Just(0), 1 => Just(25), 1 => 1u32..100];
+    (prop::sample::select(CONFIGURATIONS.to_vec()), skip).prop_map(|(knobs, skip)| Knobs { skip, ..knobs })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -106,6 +114,19 @@ proptest! {
     }
 
     #[test]
+    fn s4_fifo_does_what_its_twin_does_whatever_its_knobs(
+        knobs in any_knobs(),
+        capacity in 0u32..60,
+        steps in prop::collection::vec(any_step(90), 0..800),
+    ) {
+        let key = HashKey::from_seed(1);
+        let queues = AnyPolicy::Studied(PolicyKind::S4Fifo, Box::new(S4Queues::new(knobs, capacity, key)));
+        let twin = Box::new(segmented::S3Fifo::with_knobs(knobs, capacity as usize));
+        let mut pair = Pair::of(Index::with_policy(queues, capacity, key), twin);
+        steps.iter().for_each(|s| pair.step(s));
+    }
+
+    #[test]
     fn switches_keep_blocks_and_order(
         kind in any_kind(),
         capacity in 1u32..24,
@@ -115,6 +136,25 @@ proptest! {
         for (step, kind, die) in &steps {
             let switch = Step::Switch(*kind);
             pair.step(if *die == 0 { &switch } else { step });
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Sweeps in both directions and loops of all lengths, in larger caches: many LIR blocks, and at times fewer entries
+    /// than there would be without a limit.
+    #[test]
+    fn lirs2_does_what_its_twin_does_on_traces(
+        capacity in 5u32..60,
+        pieces in prop::collection::vec((0u64..200, 1u64..80, any::<bool>(), 1usize..4), 1..12),
+    ) {
+        let mut pair = Pair::new(PolicyKind::Lirs2, capacity);
+        for (from, len, down, times) in pieces {
+            for block in std::iter::repeat_n(from..from + len, times).flatten() {
+                pair.step(&Step::Access(if down { 2 * from + len - 1 - block } else { block }));
+            }
         }
     }
 }
