@@ -1,5 +1,5 @@
 //! Arbitrary bytes as a trace, the format by the first byte, compressed or not: an error at worst, within bounded time and
-//! memory. The second byte chooses how it is read: leniently, split, with keys as sectors.
+//! memory. The second byte chooses how it is read: leniently, split, with keys as sectors or blocks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,6 +18,7 @@ fuzz_target!(|data: &[u8]| {
         format,
         block_bytes: bit(0).then_some(4096),
         key_bytes: bit(1).then_some(512),
+        keys_are_blocks: bit(5),
         lenient: bit(2),
         event: if bit(3) { Event::Complete } else { Event::Queue },
         ..Options::default()

@@ -126,6 +126,7 @@ impl Source {
             format: format.map(|f| f.parse::<Format>().map_err(said)).transpose()?,
             block_bytes: piece("block_size", block_size)?,
             key_bytes: piece("key_size", key_size)?,
+            keys_are_blocks: false,
             lenient,
             ahead: true,
             event,

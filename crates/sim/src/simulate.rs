@@ -88,7 +88,7 @@ impl Take for Running {
 
 impl Running {
     fn new(plan: &Plan) -> Result<Self, Error> {
-        let hierarchy = Hierarchy::new(&plan.levels, plan.hints.as_deref())?;
+        let hierarchy = Hierarchy::new(&plan.levels, plan.hints.as_ref())?;
         if let Some(timing) = &plan.timing {
             check(timing, plan.levels.len())?;
         }

@@ -33,7 +33,7 @@ mod tenants;
 pub mod write;
 
 pub use access::{Access, Kind, Request};
-pub use blocks::{Blocks, Unit};
+pub use blocks::{BLOCK_BYTES, Blocks, Unit};
 pub use error::Error;
 pub use format::Format;
 pub use hashed::mixed;

@@ -14,6 +14,9 @@ pub struct Options {
     pub block_bytes: Option<u32>,
     /// Formats of keys: a key is the number of a piece of so many bytes of a disk, so that objects can be split, too.
     pub key_bytes: Option<u32>,
+    /// Formats of keys without `key_bytes`: `block_bytes` says what a key stands for, and changes nothing; by default it is
+    /// refused, since keys cannot be split.
+    pub keys_are_blocks: bool,
     /// Leave out records that make no sense, and count them.
     pub lenient: bool,
     /// Decompress and decode on a thread of its own, ahead of whoever reads.

@@ -238,16 +238,7 @@ fn measure(
         for which in [n % 2, 1 - n % 2] {
             let (mut recorder, others) = (None, others_ns(&worker)?);
             if which == 1 {
-                let order = Order {
-                    path: path.clone(),
-                    force: true,
-                    disks: vec![],
-                    vms: vec![],
-                    duration: None,
-                    bytes_max: 1 << 30,
-                    sample: 1,
-                    lease: None,
-                };
+                let order = Order::all(path.clone(), 1 << 30);
                 let file = record::create(path, true, &[])?;
                 let about = Disk { name: "vm:disk".into(), vm: Some("vm".into()), ..Disk::default() };
                 let watched = vec![Watched { worker: 0, id: disk, about }];

@@ -519,7 +519,7 @@ fn curves_are_those_of_the_traces() {
     let csv = p.run(&["curve", "web.u32le", "--sizes", "100", "--csv"]).is(0, &[], &[]).out;
     assert_eq!(
         csv,
-        "trace,policy,method,blocks,bytes,requests,misses,miss_ratio\nweb.u32le,lru,exact,100,409600,1000,100,0.100000\n"
+        "trace,tenant,policy,method,blocks,bytes,requests,misses,miss_ratio\nweb.u32le,,lru,exact,100,409600,1000,100,0.1\n"
     );
 }
 
@@ -575,9 +575,55 @@ fn memory_goes_where_it_saves_most() {
         );
     }
     let floored = ["partition", "web.u32le", "db.u32le", "--memory", "1800KiB", "--floor", "db=1600KiB", "--csv"];
-    p.run(&floored).is(0, &["web,web.u32le,1000,100,0,0,1000.0", "db,db.u32le,1000,400,400,1638400,400.0"], &[]);
+    p.run(&floored).is(0, &["web,web.u32le,1000,100,0,0,1000,", "db,db.u32le,1000,400,400,1638400,400,"], &[]);
     p.run(&["partition", "web.u32le", "db.u32le", "--memory", "1MiB", "--plot", "p.svg"]).is(0, &["left"], &[]);
     assert!(p.at("p.svg").exists());
+}
+
+#[test]
+fn tenants_of_one_trace_have_curves_and_parts_of_their_own() {
+    let p = Place::new();
+    // loops of 10 and 40 blocks, ten rounds each, of two volumes of one file; their blocks have the same numbers
+    let line = |i: u64| {
+        let (volume, block) = if i.is_multiple_of(5) { ("a", i / 5 % 10) } else { ("b", (i / 5 * 4 + i % 5 - 1) % 40) };
+        format!("{volume},R,{},4096,{i}\n", block * 4096)
+    };
+    fs::write(p.at("volumes.csv"), (0..500).map(line).collect::<String>()).unwrap();
+    let columns = ["--columns", "tenant=1,op=2,offset=3,size=4,time=5", "--per-tenant"];
+    let run = |args: &[&str]| p.run(&[args, &columns[..]].concat());
+    for policy in ["lru", "fifo"] {
+        let out =
+            run(&["curve", "volumes.csv", "--sizes", "50%,100%", "--policy", policy, "--csv"]).is(0, &[], &[]).out;
+        let rows: Vec<&str> = out.lines().skip(1).collect();
+        let expected = [("a", 5, 100, 100), ("a", 10, 100, 10), ("b", 20, 400, 400), ("b", 40, 400, 40)];
+        for (row, (tenant, blocks, requests, misses)) in rows.iter().zip(expected) {
+            let begins = format!("volumes.csv,{tenant},{policy},exact,{blocks},{},{requests},{misses},", blocks * 4096);
+            assert!(row.starts_with(&begins), "{row}: {begins}");
+        }
+        assert_eq!(rows.len(), 4);
+    }
+    run(&["curve", "volumes.csv", "--plot", "tenants.svg"]).is(0, &["volumes.csv b: 400 requests"], &[]);
+    assert!(fs::read_to_string(p.at("tenants.svg")).unwrap().contains("volumes.csv a lru exact"));
+    // 40 blocks: b's loop saves 360 misses, a's 90, and both do not fit
+    let parted = ["partition", "volumes.csv", "--memory", "160KiB", "--csv"];
+    run(&parted).is(0, &["a,volumes.csv,100,10,0,0,100,", "b,volumes.csv,400,40,40,163840,40,"], &[]);
+    run(&[&parted[..], &["--floor", "a=40KiB"]].concat()).is(0, &["a,volumes.csv,100,10,10,40960,10,"], &[]);
+    run(&[&parted[..], &["--floor", "c=40KiB"]].concat()).is(1, &[], &["no tenant is called c; there are a, b"]);
+    for (command, more) in [("curve", &[][..]), ("partition", &["--memory", "160KiB"])] {
+        let file = format!("{command}.parquet");
+        run(&[&[command, "volumes.csv", "--parquet", &file], more].concat()).is(0, &[], &[]);
+        let written = fs::read(p.at(&file)).unwrap();
+        assert!(written.starts_with(b"PAR1") && written.ends_with(b"PAR1"), "{command}");
+        run(&[&[command, "volumes.csv", "--parquet", "none/x.parquet"], more].concat()).is(1, &[], &["--parquet"]);
+    }
+    // MRU keeps most of a loop, however little it has
+    let mru = run(&["partition", "volumes.csv", "--memory", "160KiB", "--policy", "mru", "--json"]).is(0, &[], &[]).out;
+    let json: serde_json::Value = serde_json::from_str(&mru).unwrap();
+    let missed = json["misses"]["divided"].as_f64().unwrap();
+    assert!(
+        (100.0..160.0).contains(&missed),
+        "{missed}: 50 at least, and 9 for each of the ten blocks that do not fit"
+    );
 }
 
 #[test]
@@ -594,14 +640,15 @@ fn what_curves_cannot_be_made_of_is_named() {
     );
     p.run(&["curve", "empty.u32le"]).is(1, &[], &["empty.u32le has no requests"]);
     p.run(&["curve", "web.u32le", "--method", "aet", "--policy", "arc"]).is(1, &[], &["LRU only", "--method mini"]);
-    p.run(&["curve", "web.u32le", "--plot", "x.pdf"]).is(1, &[], &[".svg"]);
+    p.run(&["curve", "web.u32le", "--plot", "x.pdf"]).is(2, &[], &[".svg"]);
     p.run(&["curve", "web.u32le", "--sizes", "512M"]).is(2, &[], &["512MiB"]);
     p.run(&["curve", "web.u32le", "--format", "csv?"]).is(2, &[], &["u32le"]);
     p.run(&["curve", "web.u32le", "--samples", "100"]).is(1, &[], &["--method shards"]);
     let part = |more: &[&str]| p.run(&[&["partition", "web.u32le", "db.u32le", "--memory", "1MiB"], more].concat());
     part(&["--floor", "www=1MiB"]).is(1, &[], &["no tenant is called www; there are web, db"]);
     part(&["--floor", "web=2MiB"]).is(1, &[], &["the floors sum to 512 blocks, and there are 256"]);
-    part(&["--by", "mini"]).is(1, &[], &["--by exact"]);
+    part(&["--by", "aet", "--policy", "arc"]).is(1, &[], &["LRU only", "--by mini"]);
+    part(&["--block-size", "0"]).is(1, &[], &["--block-size 0"]);
     part(&["cut.u32le"]).is(1, &[], &["cut.u32le"]);
     part(&["web.u32le"]).is(1, &[], &["two tenants are called web"]);
 }

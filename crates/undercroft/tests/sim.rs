@@ -146,6 +146,54 @@ fn what_comes_before_damage_is_shown() {
 }
 
 #[test]
+fn policies_are_drawn_over_sizes() {
+    let dir = place();
+    let dir = dir.path();
+    let drawn = |file: &str| ["sim", "loop.lis", "--size", "2blocks,5blocks,100%", "--plot", file].map(String::from);
+    let args = drawn("ratios.svg");
+    run(dir, &args.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    let text = fs::read_to_string(dir.join("ratios.svg")).unwrap();
+    assert!(["loop.lis", "lru", "s3-fifo", "miss ratio"].iter().all(|part| text.contains(part)));
+    // two lines of three points, and two names
+    assert_eq!(text.matches("<circle").count(), 8);
+    run(dir, &["sim", "loop.lis", "--plot", "ratios.pdf"], 2);
+    let (_, err) = run(dir, &["sim", "loop.lis", "--plot", "none/ratios.svg"], 1);
+    assert!(err.contains("none/ratios.svg cannot be written"), "{err}");
+}
+
+#[test]
+fn a_trace_is_read_as_it_is_said_to_be() {
+    let dir = place();
+    let dir = dir.path();
+    // eight reads of 16 KiB, and something else
+    let lines: String = (0..8).map(|i| format!("{i};r;{};16384\n", i % 2 * 16384)).collect();
+    fs::write(dir.join("own.txt"), format!("{lines}none of this;;;\n")).unwrap();
+    let read = ["--columns", "time=1,op=2,offset=3,size=4", "--separator", ";"];
+    let counted = |more: &[&str]| {
+        let (out, err) = run(dir, &[&["sim", "own.txt", "--policy", "lru", "--json"], &read[..], more].concat(), 0);
+        (serde_json::from_str::<Value>(&out).unwrap(), err)
+    };
+    let (json, err) = counted(&["--lenient", "--size", "32KiB"]);
+    assert_eq!((json["accesses"].as_u64(), results(&json)), (Some(32), vec![("lru".into(), 8, 8)]));
+    assert!(err.contains("1 records of own.txt") && err.matches("left out").count() == 1, "{err}");
+    // ranges of bytes are split into blocks of the size that sizes are counted in
+    let (json, _) = counted(&["--lenient", "--size", "100%", "--block-size", "16KiB"]);
+    assert_eq!((json["accesses"].as_u64(), results(&json)), (Some(8), vec![("lru".into(), 2, 2)]));
+    // strictly, it ends there
+    let (out, err) = run(dir, &[&["sim", "own.txt", "--size", "32KiB"], &read[..]].concat(), 1);
+    assert!(out.contains("Not whole") && err.contains("record 9"), "{out}{err}");
+    // what a key stands for is asked of the user where the trace does not say
+    let (out, _) = run(dir, &["sim", "loop.lis", "--size", "20KiB", "--key-size", "512", "--json"], 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(results(&json)[0].2, 2, "ten sectors are two pages");
+    let args = ["curve", "own.txt", "--sizes", "32KiB", "--lenient", "--block-size", "16KiB", "--json"];
+    let (out, err) = run(dir, &[&args, &read[..]].concat(), 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["traces"][0]["requests"], 8);
+    assert_eq!(err.matches("left out").count(), 1, "{err}");
+}
+
+#[test]
 fn traces_are_compared_with_a_baseline_and_drawn() {
     let dir = place();
     let dir = dir.path();
@@ -281,4 +329,102 @@ fn tenants_share_a_cache_under_controllers() {
     let (_, err) = run(dir, &["sim", "round.lis", "--beside", "round.lis"], 1);
     assert!(err.contains("two tenants are called round.lis"), "{err}");
     run(dir, &["sim", "round.lis", "--controller", "strict"], 2);
+}
+
+#[test]
+fn tenants_share_two_levels_and_every_access_is_found_in_one_place() {
+    let dir = place();
+    let dir = dir.path();
+    fs::write(dir.join("round.lis"), "0 300 0 0\n".repeat(100)).unwrap();
+    fs::write(dir.join("once.lis"), "1000000 30000 0 0\n").unwrap();
+    let args = ["sim", "round.lis", "--beside", "once.lis", "--size", "200blocks", "--policy", "lru"];
+    let more = ["--interval", "2000", "--controller", "shared,strict,utility,best", "--below", "400blocks"];
+    let all = |form: &[&str]| run(dir, &[&args[..], &more, form].concat(), 0).0;
+    let json = |form: &[&str]| -> Value { serde_json::from_str(&all(&[form, &["--json"]].concat())).unwrap() };
+    let found = |row: &Value, at: usize, what: &str| row["found"][at][what].as_u64().unwrap();
+    let disk_of_round = |json: &Value| -> Vec<u64> {
+        let rows = json["results"].as_array().unwrap();
+        for (row, at) in rows.iter().flat_map(|row| (0..3).map(move |at| (row, at))) {
+            let [accesses, hits, below, disk] =
+                ["accesses", "hits", "below_hits", "disk_reads"].map(|what| found(row, at, what));
+            assert_eq!(accesses, hits + below + disk, "{row}");
+            assert_eq!(accesses, if at == 0 { 60_000 } else { 30_000 });
+            assert_eq!(row["below"]["total_blocks"], 400);
+            assert_eq!(row["targets"].as_array().unwrap().len(), row["below"]["targets"].as_array().unwrap().len());
+        }
+        rows.iter().map(|row| found(row, 1, "disk_reads")).collect()
+    };
+    // The 300 do not fit above. Below they do, and by what reaches it that can be told.
+    let passing = json(&[]);
+    assert_eq!(passing["below"], serde_json::json!({ "blocks": 400, "policy": "lru", "demotes": false }));
+    let disk = disk_of_round(&passing);
+    assert_eq!((disk[0], disk[1], disk[3]), (30_000, 30_000, 300));
+    assert!(disk[2] < 10_000, "{disk:?}");
+    // Both levels are one LRU if blocks are handed down: strict, 100 and 200 are enough.
+    let disk = disk_of_round(&json(&["--demotes"]));
+    assert!(disk[1] < 2000 && disk[3] == 300, "{disk:?}");
+    // Below caches of the tenants' own, too.
+    let three = json(&["--demotes", "--above", "10blocks", "--hands-down"]);
+    for (own, at) in three["above"].as_array().unwrap().iter().zip(1..) {
+        let asked = found(&three["results"][0], at, "accesses");
+        assert_eq!(own["accesses"].as_u64().unwrap(), own["hits"].as_u64().unwrap() + asked);
+    }
+    let table = all(&["--demotes", "--parquet", "two.parquet"]);
+    assert!(table.contains("below: lru of 400 blocks for all, which holds what is evicted above it"), "{table}");
+    assert!(table.contains("DISK READS") && table.contains("(all)") && table.contains("once.lis"), "{table}");
+    assert!(fs::read(dir.join("two.parquet")).unwrap().starts_with(b"PAR1"));
+    let csv = all(&["--csv"]);
+    let header = "controller,policy,size,total_blocks,tenant,accesses,misses,moved_blocks,hits,below_hits,disk_reads,\
+                  below_blocks,below_policy,below_demotes,below_moved_blocks";
+    assert_eq!((csv.lines().next(), csv.lines().count()), (Some(header), 9), "{csv}");
+    let best = csv.lines().find(|l| l.starts_with("curves") && l.contains("round.lis")).unwrap();
+    assert!(best.contains(",300,400,lru,no,"), "{best}");
+    for (bad, code, needle) in [
+        (&["--below", "1%", "--below-policy", "lru,arc"][..], 1, "--below-policy: give one policy"),
+        (&["--below", "1%", "--below-policy", "opt"], 1, "--below-policy: opt is for single caches"),
+        (&["--below", "wat"], 2, "wat"),
+        (&["--demotes"], 2, "--below"),
+        (&["--below-policy", "lru"], 2, "--below"),
+    ] {
+        let (_, err) = run(dir, &[&args[..], bad].concat(), code);
+        assert!(err.contains(needle), "{err}");
+    }
+    let (_, err) = run(dir, &["sim", "round.lis", "--below", "1%"], 2);
+    assert!(err.contains("--beside"), "{err}");
+}
+
+#[test]
+fn hints_are_given_anew_in_the_course_of_a_trace() {
+    let dir = place();
+    let dir = dir.path();
+    // By turns one hundred blocks and another, twenty times each.
+    let phases = ["0 100 0 0\n".repeat(20), "100 100 0 0\n".repeat(20)].concat();
+    fs::write(dir.join("phases.lis"), phases.repeat(5)).unwrap();
+    let level = |name| format!("[[level]]\nname = \"{name}\"\nsize = \"60blocks\"\nkeeps = \"hinted\"\n");
+    let levels = level("host") + &level("ssd");
+    let whole = format!("hints = \"400KiB\"\n{levels}");
+    fs::write(dir.join("whole.toml"), &whole).unwrap();
+    fs::write(dir.join("anew.toml"), format!("hints_every = 2000\n{whole}")).unwrap();
+    fs::write(dir.join("once.toml"), format!("hints_every = 20000\n{whole}")).unwrap();
+    let args =
+        ["sim", "phases.lis", "--hierarchy", "whole.toml", "--hierarchy", "anew.toml", "--hierarchy", "once.toml"];
+    let json: Value = serde_json::from_str(&run(dir, &[&args[..], &["--json"]].concat(), 0).0).unwrap();
+    let levels = |n: usize| &json["hierarchies"][n]["levels"];
+    let disk = |n: usize| levels(n)[2]["reads"].as_u64().unwrap();
+    assert_eq!(disk(1), 1000, "each phase reads its blocks once");
+    assert!(disk(0) > 5000, "one of both has the space of all phases: {}", disk(0));
+    assert_eq!(levels(0), levels(2), "one window is the whole trace");
+    // At nine changes all goes: 60 blocks of the one level, 40 of the other, besides those that were handed down.
+    let of = |level: usize, what: &str| levels(1)[level][what].as_u64().unwrap();
+    assert_eq!(of(1, "evictions"), 9 * 40);
+    assert_eq!(of(0, "evictions"), 9 * 60 + of(1, "demotions"));
+    for (text, needle) in [
+        (whole.replace("hints = \"400KiB\"", "hints_every = 2000"), "hints_every needs hints"),
+        (format!("hints_every = 0\n{whole}"), "at least 1 access"),
+        (format!("hints_every = -1\n{whole}"), "hints_every"),
+    ] {
+        fs::write(dir.join("bad.toml"), text).unwrap();
+        let (_, err) = run(dir, &["sim", "phases.lis", "--hierarchy", "bad.toml"], 1);
+        assert!(err.contains(needle) && err.contains("bad"), "{err}");
+    }
 }

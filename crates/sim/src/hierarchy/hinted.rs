@@ -1,15 +1,17 @@
 //! Levels that are told how ranges of blocks are used, and share the ranges out among themselves.
 //!
-//! Owns which range has how much of which level. Invariants: what the ranges have of a level is at most its size; a block
-//! is in one level at most.
+//! Owns which range has how much of which level. Never learns how ranges are used: that is told (see `hints`). Invariants: what the
+//! ranges have of a level is at most its size; a block is in one level at most.
 //!
 //! After Karma (Yadgar, Factor and Schuster, FAST 2007): ranges take the space in the order of what a block of them gains, from the
 //! first level down; each has its part to itself, replaced as suits its use; a range on two levels is kept exclusive by
-//! demotion. Unlike there, the hints hold for the whole trace, so nothing is shared out anew.
+//! demotion. When other hints are given, everything is shared out anew at once: see [`Hinted::share_out_anew`]. There, a range
+//! gives up its blocks one by one, as others need the space.
 
-use super::hints::{Hints, Pattern};
+use super::hints::{Hints, Pattern, Window};
 use super::{LevelCounts, LevelOptions, Step};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 use undercroft_engine::{Access, Index, Outcome, PolicyKind};
 
 /// What a range has of one level.
@@ -18,38 +20,33 @@ struct Part {
     index: Index,
 }
 
+/// The parts of each range that has any, the client's level first.
+type Parts = FxHashMap<u64, Vec<Part>>;
+
 /// See the head of the file.
 pub(super) struct Hinted {
-    hints: Hints,
-    /// The parts of each range that has any, the client's level first.
-    parts: FxHashMap<u64, Vec<Part>>,
+    hints: Arc<Hints>,
+    /// Blocks of each level.
+    sizes: Vec<u64>,
+    parts: Parts,
     counts: Vec<LevelCounts>,
+    /// Accesses so far.
+    accesses: u64,
 }
 
 impl Hinted {
-    pub fn new(levels: &[LevelOptions], hints: &Hints) -> Self {
-        let mut parts: FxHashMap<u64, Vec<Part>> = FxHashMap::default();
-        let mut room: Vec<u64> = levels.iter().map(|l| l.blocks.into()).collect();
-        let mut level = 0;
-        for (range, hint) in hints.by_gain() {
-            let policy = if hint.pattern() == Pattern::Loop { PolicyKind::Mru } else { PolicyKind::Lru };
-            let mut wanted = hint.blocks;
-            while wanted > 0 && level < room.len() {
-                let takes = wanted.min(room[level]);
-                if takes > 0 {
-                    // no more than the level has, whose size fits
-                    let index = Index::new(policy, takes as u32);
-                    parts.entry(range).or_default().push(Part { level, index });
-                }
-                (wanted, room[level]) = (wanted - takes, room[level] - takes);
-                level += usize::from(room[level] == 0);
-            }
-        }
-        Self { hints: hints.clone(), parts, counts: vec![LevelCounts::default(); levels.len() + 1] }
+    pub fn new(levels: &[LevelOptions], hints: Arc<Hints>) -> Self {
+        let sizes: Vec<u64> = levels.iter().map(|l| l.blocks.into()).collect();
+        let parts = shared_out(&hints.windows()[0], &sizes).into_iter().collect();
+        Self { hints, sizes, parts, counts: vec![LevelCounts::default(); levels.len() + 1], accesses: 0 }
     }
 
     /// One access of the client.
     pub fn access(&mut self, block: u64, write: bool, steps: &mut Vec<Step>) {
+        if self.accesses > 0 {
+            self.share_out_anew(steps);
+        }
+        self.accesses += 1;
         let disk = self.counts.len() - 1;
         let range = self.hints.range_of(block);
         let mut none = vec![];
@@ -101,6 +98,43 @@ impl Hinted {
         }
     }
 
+    /// If hints of the next accesses are given now: of what a range has of a level it keeps what fits into its new part of that
+    /// level; the first to go by the new part's policy goes. That is handed down to the range's parts below as far as those
+    /// have room, and dropped otherwise. Nothing goes up.
+    fn share_out_anew(&mut self, steps: &mut Vec<Step>) {
+        let Some(window) = self.hints.given_at(self.accesses) else { return };
+        let mut before = std::mem::take(&mut self.parts);
+        // In the order of the new hints, so that what devices do does not depend on a table's order.
+        for (range, mut parts) in shared_out(window, &self.sizes) {
+            let mut had = before.remove(&range).unwrap_or_default().into_iter().peekable();
+            let mut given_up: Vec<u64> = vec![];
+            let mut new = parts.iter_mut().peekable();
+            for level in 0..self.sizes.len() {
+                let own = had.next_if(|p| p.level == level).map_or(vec![], |p| oldest_first(p.index));
+                let gone = match new.next_if(|p| p.level == level) {
+                    None => own,
+                    Some(part) => {
+                        let (kept, gone) = fitting(&own, &part.index);
+                        fill(&mut part.index, kept);
+                        let (handed, left) = fitting(&given_up, &part.index);
+                        fill(&mut part.index, handed);
+                        self.counts[level].demotions += handed.len() as u64;
+                        steps.extend(handed.iter().map(|_| Step { device: level, write: true, awaited: false }));
+                        given_up = left.to_vec();
+                        gone.to_vec()
+                    }
+                };
+                self.counts[level].evictions += gone.len() as u64;
+                // what was further down was used longer ago
+                given_up = [gone, given_up].concat();
+            }
+            self.parts.insert(range, parts);
+        }
+        for part in before.into_values().flatten() {
+            self.counts[part.level].evictions += u64::from(part.index.len());
+        }
+    }
+
     pub fn counts(&self) -> Vec<LevelCounts> {
         self.counts.clone()
     }
@@ -108,11 +142,70 @@ impl Hinted {
     #[cfg(test)]
     pub fn held(&self) -> Vec<Vec<u64>> {
         let mut held = vec![vec![]; self.counts.len() - 1];
-        for part in self.parts.values().flatten() {
+        for (range, part) in self.parts.iter().flat_map(|(range, parts)| parts.iter().map(move |p| (range, p))) {
             part.index.check();
             held[part.level].extend(part.index.iter().map(|(block, _)| block));
+            assert!(part.index.iter().all(|(block, _)| self.hints.range_of(block) == *range), "of another range");
+        }
+        for (level, &size) in self.sizes.iter().enumerate() {
+            let parts = self.parts.values().flatten().filter(|p| p.level == level);
+            assert!(
+                parts.map(|p| u64::from(p.index.capacity())).sum::<u64>() <= size,
+                "more is shared out than there is"
+            );
         }
         held.iter_mut().for_each(|blocks| blocks.sort_unstable());
         held
+    }
+}
+
+/// Empty parts of levels of `sizes` blocks, by what is told: ranges in the order of what a block of them gains.
+fn shared_out(window: &Window, sizes: &[u64]) -> Vec<(u64, Vec<Part>)> {
+    let mut room = sizes.to_vec();
+    let mut level = 0;
+    let mut all = vec![];
+    for (range, hint) in window.by_gain() {
+        let policy = if hint.pattern() == Pattern::Loop { PolicyKind::Mru } else { PolicyKind::Lru };
+        let mut wanted = hint.blocks;
+        let mut parts = vec![];
+        while wanted > 0 && level < room.len() {
+            let takes = wanted.min(room[level]);
+            if takes > 0 {
+                // no more than the level has, whose size fits
+                parts.push(Part { level, index: Index::new(policy, takes as u32) });
+            }
+            (wanted, room[level]) = (wanted - takes, room[level] - takes);
+            level += usize::from(room[level] == 0);
+        }
+        if !parts.is_empty() {
+            all.push((range, parts));
+        }
+    }
+    all
+}
+
+/// The blocks of a part, the one last used at the end.
+fn oldest_first(mut index: Index) -> Vec<u64> {
+    let mut blocks: Vec<u64> = std::iter::from_fn(|| index.evict(|_| true)).map(|(block, _)| block).collect();
+    if index.kind() == PolicyKind::Mru {
+        blocks.reverse();
+    }
+    blocks
+}
+
+/// Of `blocks`, the oldest first, those that fit into what is free of a part, and those that go.
+fn fitting<'a>(blocks: &'a [u64], part: &Index) -> (&'a [u64], &'a [u64]) {
+    let fit = blocks.len().min((part.capacity() - part.len()) as usize);
+    if part.kind() == PolicyKind::Mru {
+        blocks.split_at(fit)
+    } else {
+        let (gone, kept) = blocks.split_at(blocks.len() - fit);
+        (kept, gone)
+    }
+}
+
+fn fill(part: &mut Index, blocks: &[u64]) {
+    for &block in blocks {
+        part.access(block, Access::Read, |_| true);
     }
 }

@@ -5,6 +5,8 @@
 //! next one is asked for, and the last one's misses are the disk's reads.
 
 mod hinted;
+#[cfg(test)]
+mod hinted_tests;
 mod hints;
 mod pages;
 mod stack;
@@ -14,10 +16,11 @@ mod tests;
 use crate::error::Error;
 use crate::reference::Reference;
 use hinted::Hinted;
-pub use hints::{Hints, Pattern, RangeHint};
+pub use hints::{Hints, Pattern, RangeHint, Window};
 use pages::Pages;
 use serde::Serialize;
 use stack::Stack;
+use std::sync::Arc;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 /// What a level keeps of what passes between its neighbours.
@@ -145,7 +148,7 @@ impl Hierarchy {
     ///
     /// # Errors
     /// Levels that do not go together, or that want hints where there are none.
-    pub fn new(levels: &[LevelOptions], hints: Option<&Hints>) -> Result<Self, Error> {
+    pub fn new(levels: &[LevelOptions], hints: Option<&Arc<Hints>>) -> Result<Self, Error> {
         let bad = |what: String| Err(Error::Options(what));
         let Some(first) = levels.first() else { return bad("a hierarchy has at least one level".into()) };
         if let Some(level) = levels.iter().skip(1).find(|l| l.linux.is_some()) {
@@ -204,7 +207,7 @@ impl Hierarchy {
         let names = levels.iter().map(|l| l.name.clone()).collect();
         let shape = if wants_hints {
             let Some(hints) = hints else { return bad("levels keep what hints say, and there are none".into()) };
-            Shape::Hinted(Hinted::new(levels, hints))
+            Shape::Hinted(Hinted::new(levels, hints.clone()))
         } else if pages {
             Shape::Pages(Box::new(Pages::new(&levels[0], &levels[1], Stack::new(&levels[2..], 2))))
         } else {

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::num::NonZeroU64;
 use undercroft_engine::{Access, Index, Outcome};
 use undercroft_trace::synth::Zipf;
 
@@ -16,7 +17,7 @@ fn any_level() -> impl Strategy<Value = LevelOptions> {
     (keeps, writes, policies, 0u32..12).prop_map(|(k, w, p, n)| level(k, w, p, n))
 }
 
-fn any_trace() -> impl Strategy<Value = Vec<Reference>> {
+pub(super) fn any_trace() -> impl Strategy<Value = Vec<Reference>> {
     let reference = (0u64..30, prop::bool::weighted(0.3));
     prop::collection::vec(
         reference.prop_map(|(block, write)| Reference { block, write, ..Reference::default() }),
@@ -185,13 +186,17 @@ fn levels_that_do_not_go_together_are_refused() {
     refused(&[LevelOptions::new("a", PolicyKind::Lru, u32::MAX)], "larger than");
 }
 
-fn hints(range_blocks: u64, trace: &[Reference]) -> Hints {
-    let mut hints = Hints::new(range_blocks);
+pub(super) fn hints_every(every: usize, range_blocks: u64, trace: &[Reference]) -> Arc<Hints> {
+    let mut hints = Hints::new(range_blocks, NonZeroU64::new(every as u64));
     trace.iter().for_each(|&r| hints.see(r));
-    hints
+    Arc::new(hints)
 }
 
-fn hinted(sizes: &[u32], hints: &Hints) -> Hierarchy {
+pub(super) fn hints(range_blocks: u64, trace: &[Reference]) -> Arc<Hints> {
+    hints_every(0, range_blocks, trace)
+}
+
+pub(super) fn hinted(sizes: &[u32], hints: &Arc<Hints>) -> Hierarchy {
     let levels: Vec<_> = sizes.iter().map(|&n| level(Keeps::Hinted, Writes::Through, PolicyKind::Lru, n)).collect();
     Hierarchy::new(&levels, Some(hints)).expect("they go together")
 }
@@ -264,12 +269,12 @@ fn a_range_on_two_levels_is_on_both_as_one_and_a_loop_too_large_for_them_is_kept
 #[test]
 fn hints_are_wanted_where_levels_keep_by_them_and_levels_must_agree() {
     let by_hints = level(Keeps::Hinted, Writes::Through, PolicyKind::Lru, 10);
-    let said = |levels: &[LevelOptions], hints: Option<&Hints>| {
+    let said = |levels: &[LevelOptions], hints: Option<&Arc<Hints>>| {
         Hierarchy::new(levels, hints).err().expect("refused").to_string()
     };
     let two = [by_hints.clone(), by_hints.clone()];
     assert!(said(&two, None).contains("hints"));
-    let hints = Hints::new(10);
+    let hints = Arc::new(Hints::new(10, None));
     let mixed = [by_hints.clone(), by_hints.clone(), level(Keeps::Passing, Writes::Through, PolicyKind::Lru, 10)];
     assert!(said(&mixed, Some(&hints)).contains("all below the first"));
     let back = [by_hints.clone(), level(Keeps::Hinted, Writes::Back, PolicyKind::Lru, 10)];

@@ -34,6 +34,9 @@ pub struct LabRow {
     pub misses_by_interval: Vec<u64>,
     /// Hit ratio of each tenant in each interval; empty without partitions.
     pub hit_ratios: Vec<Vec<f64>>,
+    /// The same of the level below, if there is one: it was asked for what was missed here, and its misses are the disk's reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub below: Option<Box<LabRow>>,
 }
 
 /// Part of a row.
@@ -63,6 +66,11 @@ impl LabRow {
     /// How many fewer misses than `other`, as a part of its; negative: more.
     pub fn saved_against(&self, other: &Self) -> f64 {
         1.0 - self.misses as f64 / other.misses as f64
+    }
+
+    /// Reads of the disk: what the last level missed.
+    pub fn disk_reads(&self) -> u64 {
+        self.below.as_ref().map_or(self.misses, |below| below.misses)
     }
 
     /// As one line of JSON.

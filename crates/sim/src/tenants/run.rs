@@ -1,18 +1,18 @@
-//! Runs a load under one arm, as a daemon would: tick by tick limits follow targets, interval by interval a controller decides
-//! from telemetry.
+//! Runs a load under one arm, on one level of cache that is divided, or two.
 //!
-//! Owns the driving and the counting. Never decides. Invariant: what the indexes hold together is never above the total.
+//! Owns the driving: requests, ticks and intervals, in order. Never decides. Invariant: the level below is asked for what the one above
+//! misses, and for nothing else.
 
 use super::above::Ask;
+use super::below::{Below, Lower, Pair, count_one};
+use super::divided::{Divided, Place, empty_row};
+use super::histogram::Histogram;
 use super::load::Load;
-use super::row::{LabRow, Part};
-use super::trace::{Request, Trace};
-use undercroft_engine::control::{
-    Activity, Appetite, Donor, Fixed, Goal, Governor, Guarded, Kind, Leaf, Mover, Paper, Position, Target, Thresholds,
-    Utility, UtilitySettings, lookahead,
-};
-use undercroft_engine::shares::{Level, NodeId, Settings, Tree};
-use undercroft_engine::{Access, Curve, HashKey, Index, Meter, MeterOptions, Outcome, PolicyKind, Served};
+use super::row::LabRow;
+use super::trace::Trace;
+use undercroft_engine::control::{Appetite, Goal, Kind, Thresholds, UtilitySettings, lookahead};
+use undercroft_engine::shares::Settings;
+use undercroft_engine::{Curve, MeterOptions, PolicyKind};
 
 /// Who divides the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub enum Arm {
     LiteralDonor(u32),
     /// The growth rule of the per-file page cache without a guard.
     LiteralPaper,
-    /// Goals for the tenants, by place.
+    /// Goals for the tenants, by place. A level below is divided by weight, with what is not demanded lent.
     Goals(Vec<Option<Goal>>),
     /// The curves of each phase are known when it begins, and limits change at once: the best known.
     KnownCurves,
@@ -55,7 +55,7 @@ impl Arm {
 /// How it is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The policy of every index.
+    /// The policy of every index, but for those of a level below.
     pub policy: PolicyKind,
     /// What is set for each tenant, by place; missing ones have defaults.
     pub settings: Vec<Settings>,
@@ -66,289 +66,121 @@ pub struct Options {
     /// Curves come from the engine's meters, as the daemon's do. Otherwise they are those of exact stack distances: LRU's, whatever
     /// the policy.
     pub meters: Option<MeterOptions>,
+    /// A second level below, divided by the same rule.
+    pub below: Option<Below>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { policy: PolicyKind::Lru, settings: vec![], ticks: 16, memory: 0.5, meters: None }
+        Self { policy: PolicyKind::Lru, settings: vec![], ticks: 16, memory: 0.5, meters: None, below: None }
     }
 }
 
-/// Sizes at which a curve has a point.
-const POINTS: u64 = 128;
-/// What a request takes, for goals in times: a copy from RAM, and a read of an SSD behind a network.
-const HIT_US: f64 = 20.0;
-/// See [`HIT_US`].
-const MISS_US: f64 = 500.0;
+/// Microseconds that a request takes, for goals in times: a copy from RAM, and a read of an SSD behind a network.
+const TIMES_US: (f64, f64) = (20.0, 500.0);
 
-/// Accesses by stack distance, in steps of a part of the total.
-#[derive(Clone, Debug)]
-struct Histogram {
-    step: u64,
-    /// Accesses by distance; the last: none of these.
-    counts: Vec<f64>,
+/// What is divided first.
+fn place(trace: &Trace, options: &Options) -> Place {
+    let (total, of_victims) = (trace.load.total, trace.of_victims);
+    Place { total, policy: options.policy, of_victims, has_goals: true, times_us: TIMES_US }
 }
 
-impl Histogram {
-    fn new(total: u64) -> Self {
-        Self { step: total.div_ceil(POINTS).max(1), counts: vec![0.0; POINTS as usize + 1] }
-    }
-
-    fn add(&mut self, distance: Option<u64>) {
-        let at = distance.map_or(POINTS, |d| (d / self.step).min(POINTS));
-        self.counts[at as usize] += 1.0;
-    }
-
-    fn merge(&mut self, keep: f64, other: &Self, factor: f64) {
-        for (own, new) in self.counts.iter_mut().zip(&other.counts) {
-            *own = *own * keep + new * factor;
-        }
-    }
-
-    fn curve(&self) -> Curve {
-        let mut misses = self.counts.iter().sum::<f64>();
-        Curve::falling((0..=POINTS).map(|i| {
-            let point = (i * self.step, misses);
-            misses = (misses - self.counts[i as usize]).max(0.0);
-            point
-        }))
-    }
-}
-
-/// One tenant.
-struct Tenant {
-    node: NodeId,
-    index: Index,
-    recent: Histogram,
-    meter: Option<Meter>,
-}
+/// What each tenant is to have of the two levels, for each phase.
+type Sizes = [Vec<Vec<u64>>; 2];
 
 /// Runs the requests of a load under `arm`.
 pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
-    let load = &trace.load;
-    if *arm == Arm::Shared {
-        return shared(trace, options);
-    }
-    let mut tree = Tree::new("host", u64::from(load.total));
-    let mut governor = Governor::new();
-    let root = tree.root();
-    let mut tenants: Vec<Tenant> = (0..load.tenants.len())
-        .map(|i| {
-            let settings = options.settings.get(i).copied().unwrap_or_default();
-            let node =
-                tree.add(root, Level::Disk, &load.tenants[i], settings).expect("the settings of an experiment fit");
-            let mut index = Index::new(options.policy, load.total);
-            index.set_limit(0);
-            let meter = options.meters.map(|meters| {
-                let share = tree.total() / load.tenants.len() as u64;
-                let mut meter = Meter::new(options.policy, share, tree.total(), meters, HashKey::from_seed(i as u64));
-                meter.set_exclusive(trace.of_victims);
-                meter
-            });
-            Tenant { node, index, recent: Histogram::new(tree.total()), meter }
-        })
-        .collect();
     match arm {
-        Arm::Shared | Arm::KnownCurves => {}
-        Arm::Strict => governor.install(root, Box::new(Fixed { strict: true })),
-        Arm::Governed(Kind::Donor(rounds)) => {
-            governor.install(root, Box::new(Guarded::earning(donor(trace, options, &tenants, *rounds))));
-        }
-        Arm::LiteralDonor(rounds) => {
-            governor.install(root, Box::new(donor(trace, options, &tenants, *rounds)));
-        }
-        Arm::LiteralPaper => governor.install(root, Box::new(Paper::default())),
-        Arm::Governed(kind) => governor.set(root, Some(*kind)),
-        Arm::Utility(settings) => governor.install(root, Box::new(Utility::new(*settings))),
-        Arm::Goals(goals) => {
-            governor.install(root, Box::new(Target::default()));
-            for (tenant, goal) in tenants.iter().zip(goals) {
-                governor.set_goal(tenant.node, *goal);
-            }
-        }
+        Arm::Shared => shared(trace, options),
+        Arm::KnownCurves => known(trace, options),
+        arm => drive(trace, arm, options, None).0,
     }
-    let known = if *arm == Arm::KnownCurves { known_sizes(trace) } else { vec![] };
+}
 
-    let mover = Mover { blocks_per_tick: u64::from(load.total.div_ceil(options.ticks)) };
-    let mut row = row(load, arm, options);
-    let mut targets = vec![];
-    let mut in_use = 0.0;
-    for (i, interval) in trace.intervals.iter().enumerate() {
-        if i == 0 {
-            // nothing is known yet
-            targets = governor.interval(&tree, &[]).into_iter().map(|t| t.1).collect();
-            targets = by_tenant(&tree, &tenants, &targets);
+/// Runs the requests under `arm`, or with `known` sizes; also what reached the level below in each phase, by tenant.
+fn drive(trace: &Trace, arm: &Arm, options: &Options, known: Option<&Sizes>) -> (LabRow, Vec<Vec<Histogram>>) {
+    let load = &trace.load;
+    let [marks, marks_below] = match arm {
+        Arm::Governed(Kind::Donor(_)) | Arm::LiteralDonor(_) => marks(trace, options),
+        _ => [vec![], vec![]],
+    };
+    let gradual = known.is_none();
+    let mut upper = Divided::new(load, place(trace, options), arm, options, &marks, gradual);
+    let mut lower = options.below.map(|below| Lower::new(below, load, arm, options, &marks_below, gradual));
+    let ticks = if gradual { options.ticks } else { 1 };
+    for interval in &trace.intervals {
+        let sizes = |level: usize| known.and_then(|k| k[level].get(interval.phase)).map(Vec::as_slice);
+        upper.begin(sizes(0));
+        if let Some(lower) = &mut lower {
+            lower.begin(sizes(1));
         }
-        if let Some(sizes) = known.get(interval.phase) {
-            targets.clone_from(sizes);
-        }
-        let mut seen = vec![Activity::default(); tenants.len()];
-        let mut histograms: Vec<Histogram> = tenants.iter().map(|_| Histogram::new(tree.total())).collect();
-        let ticks = if known.is_empty() { options.ticks } else { 1 };
         for requests in interval.requests.chunks(interval.requests.len().div_ceil(ticks as usize).max(1)) {
-            let mover = if known.is_empty() { mover } else { Mover { blocks_per_tick: u64::MAX } };
-            row.moved_blocks += tick(&mover, &tree, &mut tenants, &targets, known.is_empty());
+            // The level below first: then it has room for what the one above gives up.
+            if let Some(lower) = &mut lower {
+                lower.tick();
+            }
+            upper.tick(|tenant, block| {
+                if let Some(lower) = &mut lower {
+                    lower.handed_down(interval.phase, tenant, block);
+                }
+            });
             for request in requests {
-                let &Request { tenant: t, block, distance, .. } = request;
-                let tenant = &mut tenants[t];
-                let Some(hit) = ask(&mut tenant.index, block, request, trace.of_victims) else {
-                    if let Some(meter) = &mut tenant.meter {
-                        meter.left(block);
-                    }
-                    continue;
-                };
-                seen[t].requests += 1;
-                seen[t].misses += u64::from(!hit);
-                match &mut tenant.meter {
-                    Some(meter) => meter.observe_taken(block, if hit { Served::Hit } else { Served::Miss }),
-                    None => histograms[t].add(distance),
+                let answer = upper.ask(request.tenant, request.block, request.ask, request.distance);
+                if let Some(lower) = &mut lower {
+                    lower.follow(interval.phase, request.tenant, request.block, answer);
                 }
             }
-            in_use += tenants.iter().map(|t| f64::from(t.index.len())).sum::<f64>()
-                / f64::from(load.total)
-                / f64::from(ticks);
-        }
-        for t in 0..tenants.len() {
-            seen[t].distinct = interval.distinct[t];
-            let missed = seen[t].misses as f64 / seen[t].requests.max(1) as f64;
-            (seen[t].hit_us, seen[t].miss_us) = (HIT_US, MISS_US);
-            // one request in flight
-            seen[t].iops = 1e6 / (HIT_US + missed * (MISS_US - HIT_US));
-            seen[t].slow_misses = 1.0;
-            tenants[t].recent.merge(options.memory, &histograms[t], 1.0 - options.memory);
-            count(&mut row, interval.phase, t, &seen[t]);
-        }
-        row.misses_by_interval.push(seen.iter().map(|s| s.misses).sum());
-        let ratio = |s: &Activity| 1.0 - s.misses as f64 / s.requests.max(1) as f64;
-        row.hit_ratios.push(seen.iter().map(ratio).collect());
-        row.targets.push(targets.clone());
-        if known.is_empty() {
-            let curves: Vec<Curve> = tenants
-                .iter_mut()
-                .map(|t| match &mut t.meter {
-                    Some(meter) => {
-                        meter.set_share(u64::from(t.index.limit()));
-                        meter.interval().curve
-                    }
-                    None => t.recent.curve(),
-                })
-                .collect();
-            let leaves: Vec<Leaf<'_>> = tenants
-                .iter()
-                .enumerate()
-                .map(|(t, tenant)| Leaf {
-                    least: 0,
-                    node: tenant.node,
-                    held: u64::from(tenant.index.len()),
-                    seen: seen[t],
-                    curve: Some(&curves[t]),
-                })
-                .collect();
-            let decided: Vec<u64> = governor.interval(&tree, &leaves).into_iter().map(|t| t.1).collect();
-            targets = by_tenant(&tree, &tenants, &decided);
-        }
-    }
-    row.utilisation = in_use / trace.intervals.len() as f64;
-    row
-}
-
-/// Puts a request for what the index calls `block`; whether it hit, if it was a read. A cache of victims gives away what it is asked for.
-fn ask(index: &mut Index, block: u64, request: &Request, of_victims: bool) -> Option<bool> {
-    let hit = match request.ask {
-        // Not `remove` at once: of an absent block that would drop what the policy remembers.
-        Ask::Read if of_victims => index.peek(block).is_some() && index.remove(block).is_some(),
-        Ask::Read | Ask::Take => matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_)),
-    };
-    (request.ask == Ask::Read).then_some(hit)
-}
-
-/// Targets in the order of the tree (by name) in the order of the tenants.
-fn by_tenant(tree: &Tree, tenants: &[Tenant], targets: &[u64]) -> Vec<u64> {
-    let leaves = tree.leaves();
-    let at = |node| leaves.iter().position(|&leaf| leaf == node).expect("every tenant is a leaf");
-    tenants.iter().map(|t| targets[at(t.node)]).collect()
-}
-
-/// One tick; how many blocks changed hands. Evicts what is over: as many as a step of the mover, or all at once.
-fn tick(mover: &Mover, tree: &Tree, tenants: &mut [Tenant], targets: &[u64], gradual: bool) -> u64 {
-    let mut moved = 0;
-    // the best known changes hands at once: what one gives another takes in the same tick
-    for _ in 0..if gradual { 1 } else { 2 } {
-        let mut positions: Vec<Position> = tenants
-            .iter()
-            .zip(targets)
-            .map(|(t, &target)| Position { limit: u64::from(t.index.limit()), held: u64::from(t.index.len()), target })
-            .collect();
-        mover.tick(tree.total(), &mut positions);
-        for (tenant, position) in tenants.iter_mut().zip(&positions) {
-            moved += position.limit.saturating_sub(u64::from(tenant.index.limit()));
-            tenant.index.set_limit(position.limit as u32);
-            while u64::from(tenant.index.len()) > position.limit {
-                tenant.index.evict(|_| true).expect("nothing is under I/O");
+            upper.count_in_use(ticks);
+            if let Some(lower) = &mut lower {
+                lower.count_in_use(ticks);
+                #[cfg(test)]
+                lower.check(&upper);
             }
         }
-        let held: u64 = tenants.iter().map(|t| u64::from(t.index.len().max(t.index.limit()))).sum();
-        assert!(held <= tree.total(), "more is promised than there is");
+        upper.end(interval.phase, &interval.distinct);
+        if let Some(lower) = &mut lower {
+            lower.end(interval.phase);
+        }
     }
-    moved
+    let intervals = trace.intervals.len();
+    let mut row = upper.finish(intervals);
+    let Some(lower) = lower else { return (row, vec![]) };
+    let (below, reached) = lower.finish(intervals);
+    row.below = Some(Box::new(below));
+    (row, reached)
 }
 
-fn row(load: &Load, arm: &Arm, options: &Options) -> LabRow {
-    let part = |name| Part { name, ..Part::default() };
-    LabRow {
-        load: load.name.clone(),
-        arm: arm.name(),
-        policy: options.policy.name(),
-        total_blocks: load.total,
-        requests: 0,
-        misses: 0,
-        phases: load.phases.iter().map(|p| part(p.name.into())).collect(),
-        tenants: load.tenants.iter().cloned().map(part).collect(),
-        moved_blocks: 0,
-        utilisation: 0.0,
-        targets: vec![],
-        misses_by_interval: vec![],
-        hit_ratios: vec![],
-    }
-}
-
-fn count(row: &mut LabRow, phase: usize, tenant: usize, seen: &Activity) {
-    row.requests += seen.requests;
-    row.misses += seen.misses;
-    for part in [&mut row.phases[phase], &mut row.tenants[tenant]] {
-        part.requests += seen.requests;
-        part.misses += seen.misses;
-    }
-}
-
-/// One index for all tenants.
+/// One index for all tenants, at each level.
 fn shared(trace: &Trace, options: &Options) -> LabRow {
     let load = &trace.load;
-    let mut row = row(load, &Arm::Shared, options);
-    let mut index = Index::new(options.policy, load.total);
-    let mut in_use = 0.0;
+    let place = place(trace, options);
+    let mut row = empty_row(load, &Arm::Shared, place);
+    let mut below = options.below.map(|b| empty_row(load, &Arm::Shared, b.place()));
+    let mut pair = Pair::new(place, options.below);
+    let mut in_use = [0.0; 2];
+    let mut missed = [0; 2];
     for interval in &trace.intervals {
-        let before = row.misses;
         for request in &interval.requests {
             let t = request.tenant;
-            let block = (t as u64) << 48 | request.block;
-            let Some(hit) = ask(&mut index, block, request, trace.of_victims) else { continue };
-            count(
-                &mut row,
-                interval.phase,
-                t,
-                &Activity { requests: 1, misses: u64::from(!hit), ..Activity::default() },
-            );
+            let [hit, hit_below] = pair.ask((t as u64) << 48 | request.block, request.ask);
+            count_one(Some(&mut row), interval.phase, t, hit);
+            count_one(below.as_mut(), interval.phase, t, hit_below);
         }
-        row.misses_by_interval.push(row.misses - before);
-        in_use += f64::from(index.len()) / f64::from(load.total);
+        #[cfg(test)]
+        pair.check();
+        for (i, row) in std::iter::once(&mut row).chain(&mut below).enumerate() {
+            row.misses_by_interval.push(row.misses - missed[i]);
+            missed[i] = row.misses;
+            in_use[i] += f64::from(pair.len()[i]) / f64::from(row.total_blocks.max(1));
+            row.utilisation = in_use[i] / trace.intervals.len() as f64;
+        }
     }
-    row.utilisation = in_use / trace.intervals.len() as f64;
+    row.below = below.map(Box::new);
     row
 }
 
-/// For each phase the sizes that save most by the exact curves of that phase.
-fn known_sizes(trace: &Trace) -> Vec<Vec<u64>> {
+/// Limits by the exact curves of each phase. Those of a level below are of what reaches it with these limits above.
+fn known(trace: &Trace, options: &Options) -> LabRow {
     let load = &trace.load;
     let mut phases = vec![vec![Histogram::new(u64::from(load.total)); load.tenants.len()]; load.phases.len()];
     for interval in &trace.intervals {
@@ -356,36 +188,48 @@ fn known_sizes(trace: &Trace) -> Vec<Vec<u64>> {
             phases[interval.phase][request.tenant].add(request.distance);
         }
     }
+    let nothing = vec![vec![0; load.tenants.len()]; load.phases.len()];
+    let mut sizes = [best_sizes(&phases, load.total), nothing];
+    if let Some(below) = options.below {
+        let (_, reached) = drive(trace, &Arm::KnownCurves, options, Some(&sizes));
+        sizes[1] = best_sizes(&reached, below.blocks);
+    }
+    drive(trace, &Arm::KnownCurves, options, Some(&sizes)).0
+}
+
+/// For each phase the sizes that save most by the curves of the tenants.
+fn best_sizes(phases: &[Vec<Histogram>], total: u32) -> Vec<Vec<u64>> {
+    let total = u64::from(total);
     let sizes = phases.iter().map(|tenants| {
         let curves: Vec<Curve> = tenants.iter().map(Histogram::curve).collect();
         let parties: Vec<Appetite<'_>> =
-            curves.iter().map(|curve| Appetite { weight: 1, from: 0, room: u64::from(load.total), curve }).collect();
-        lookahead(u64::from(load.total), &parties)
+            curves.iter().map(|curve| Appetite { weight: 1, from: 0, room: total, curve }).collect();
+        lookahead(total, &parties)
     });
     sizes.collect()
 }
 
-/// The donor rule with marks from a run at equal shares, as its authors did.
-fn donor(trace: &Trace, options: &Options, tenants: &[Tenant], rounds: u32) -> Donor {
-    let load = &trace.load;
-    let share = load.total / load.tenants.len() as u32;
-    let mut indexes: Vec<Index> = tenants.iter().map(|_| Index::new(options.policy, share)).collect();
-    let mut seen: Vec<Vec<(u64, f64)>> = vec![vec![]; tenants.len()];
+/// Marks for the donor rule at each level, from a run at equal shares, as its authors did.
+fn marks(trace: &Trace, options: &Options) -> [Vec<Thresholds>; 2] {
+    let Load { tenants, total, .. } = &trace.load;
+    let n = tenants.len();
+    let upper = Place { total: total / n as u32, ..place(trace, options) };
+    let below = options.below.map(|b| Below { blocks: b.blocks / n as u32, ..b });
+    let mut pairs: Vec<Pair> = (0..n).map(|_| Pair::new(upper, below)).collect();
+    let mut seen: [Vec<Vec<(u64, f64)>>; 2] = [vec![vec![]; n], vec![vec![]; n]];
     for interval in &trace.intervals {
-        let mut counts = vec![(0, 0.0); tenants.len()];
+        let mut counts = [vec![(0, 0.0); n], vec![(0, 0.0); n]];
         for request in &interval.requests {
-            let t = request.tenant;
-            let Some(hit) = ask(&mut indexes[t], request.block, request, trace.of_victims) else { continue };
-            counts[t].0 += 1;
-            counts[t].1 += f64::from(u8::from(!hit));
+            let hits = pairs[request.tenant].ask(request.block, request.ask);
+            for (counts, hit) in counts.iter_mut().zip(hits) {
+                let Some(hit) = hit else { continue };
+                counts[request.tenant].0 += 1;
+                counts[request.tenant].1 += f64::from(u8::from(!hit));
+            }
         }
-        for (all, one) in seen.iter_mut().zip(counts) {
-            all.push(one);
+        for (seen, counts) in seen.iter_mut().zip(counts) {
+            seen.iter_mut().zip(counts).for_each(|(all, one)| all.push(one));
         }
     }
-    let mut donor = Donor::new(rounds);
-    for (tenant, seen) in tenants.iter().zip(seen) {
-        donor.set_thresholds(tenant.node, Thresholds::learned(seen));
-    }
-    donor
+    seen.map(|level| level.into_iter().map(Thresholds::learned).collect())
 }

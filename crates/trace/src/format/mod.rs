@@ -249,7 +249,7 @@ impl Format {
             return wrong("a block and a key have at least one byte".into());
         }
         match (unit, options.key_bytes) {
-            (Unit::Keys, None) if options.block_bytes.is_some() => wrong(format!(
+            (Unit::Keys, None) if options.block_bytes.is_some() && !options.keys_are_blocks => wrong(format!(
                 "a trace of format {self} has keys, which cannot be split into blocks; if a key is the number of a sector \
                  or a page, say how large that is (--key-size)"
             )),

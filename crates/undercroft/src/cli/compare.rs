@@ -4,13 +4,15 @@
 //! does not keep the others from being shown; it is named, and the exit code tells.
 
 use super::Failure;
-use super::compare_plot::{Panel, Series, draw};
+use super::interrupt::interrupt;
 use super::output::{Out, complain};
 use super::sim::{columns, lines, plain, summary};
 use super::sim_args::CompareArgs;
-use super::sim_trace::{interrupt, name_of, run_trace};
+use super::sim_trace::{name_of, run_trace};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::atomic::Ordering;
+use undercroft_curves::plot::{PLOTS_MAX, Plot, Series, Style, save};
 use undercroft_sim::{CellRow, Document, Rule, TraceRun, without_repeats};
 
 /// Runs it.
@@ -47,12 +49,10 @@ pub fn run(args: &CompareArgs, out: &mut Out) -> Result<(), Failure> {
     show(args, &policies, &runs, out)?;
     out.flush()?;
     if let Some(path) = &args.sweep.parquet {
-        columns(&runs, args.sweep.block_size.0).parquet(path)?;
+        columns(&runs, args.sweep.block_bytes()).parquet(path)?;
     }
     if let Some(path) = args.plot.as_ref().filter(|_| !runs.is_empty()) {
-        draw(&panels(&policies, &runs), path).map_err(|e| {
-            Failure::Said(format!("{} cannot be drawn: {e}; name another file with --plot", path.display()))
-        })?;
+        plot(&policies, &runs, path)?;
     }
     match (stop.load(Ordering::Relaxed), failed) {
         (true, _) => Err(Failure::Interrupted),
@@ -68,7 +68,7 @@ struct Comparison {
 }
 
 fn show(args: &CompareArgs, policies: &[Rule], runs: &[TraceRun], out: &mut Out) -> Result<(), Failure> {
-    let block_bytes = args.sweep.block_size.0;
+    let block_bytes = args.sweep.block_bytes();
     if args.sweep.json {
         let traces = runs.iter().map(|r| r.document(block_bytes)).collect();
         return Ok(out.json(&Comparison { baseline: args.baseline.name(), traces })?);
@@ -121,24 +121,34 @@ fn relative(misses: u64, baseline: u64) -> String {
     }
 }
 
-fn panels(policies: &[Rule], runs: &[TraceRun]) -> Vec<Panel> {
-    let panel = |run: &TraceRun| Panel {
-        title: run.name.clone(),
-        series: policies
-            .iter()
-            .map(|&policy| {
-                let mut points: Vec<(u64, f64)> = run
-                    .rows
-                    .iter()
-                    .filter(|r| r.rule == policy)
-                    .map(|r| (r.blocks.into(), r.counts.miss_ratio()))
-                    .collect();
-                points.sort_by_key(|p| p.0);
-                Series { name: policy.name().to_string(), points }
-            })
-            .collect(),
+/// Draws a plot for each trace.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn plot(policies: &[Rule], runs: &[TraceRun], path: &Path) -> Result<(), Failure> {
+    if runs.len() > PLOTS_MAX {
+        complain(&format!("undercroft: the plot shows the first {PLOTS_MAX} of {} traces", runs.len()));
+    }
+    save(path, &plots(policies, runs)).map_err(|e| Failure::Said(format!("--plot: {e}")))
+}
+
+/// A plot for each trace, a line for each policy.
+fn plots(policies: &[Rule], runs: &[TraceRun]) -> Vec<Plot> {
+    let line = |run: &TraceRun, policy: Rule| {
+        let rows = run.rows.iter().filter(|r| r.rule == policy);
+        let mut points: Vec<(f64, f64)> = rows.map(|r| (r.blocks.max(1).into(), r.counts.miss_ratio())).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series { name: policy.name().to_string(), points }
     };
-    runs.iter().map(panel).collect()
+    let plot = |run: &TraceRun| Plot {
+        title: run.name.clone(),
+        x_label: "cache, blocks".into(),
+        y_label: "miss ratio".into(),
+        log_x: true,
+        style: Style::Marked,
+        series: policies.iter().map(|&policy| line(run, policy)).collect(),
+    };
+    runs.iter().map(plot).collect()
 }
 
 #[cfg(test)]

@@ -6,11 +6,13 @@
 use super::Failure;
 use super::curve_args::CurveArgs;
 use super::curve_input::Input;
-use super::curve_report::{CurveReport, PointReport, Report, TraceReport, WindowReport, ZipfReport, csv, draw, text};
+use super::curve_report::{
+    CurveReport, PointReport, Report, TraceReport, WindowReport, ZipfReport, columns, draw, text,
+};
 use super::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::Path;
-use undercroft_curves::{CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
+use undercroft_curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_engine::PolicyKind;
 
 /// Runs it.
@@ -19,15 +21,16 @@ use undercroft_engine::PolicyKind;
 /// A trace cannot be read, the arguments contradict each other, or there is nowhere to write to.
 pub fn run(args: &CurveArgs, out: &mut Out) -> Result<(), Failure> {
     check(args)?;
-    let input = Input::new(args.trace.format)?;
-    let reports: Vec<Result<TraceReport, String>> =
+    let options = args.trace.read.of_blocks(args.trace.block_size, true)?;
+    let input = Input::new(options, &args.traces, if counts_first(args) { 2 } else { 1 })?;
+    let reports: Vec<Result<Vec<TraceReport>, String>> =
         args.traces.par_iter().map(|path| of_trace(path, args, &input)).collect();
     input.done();
     let mut failed = false;
     let mut traces = vec![];
     for report in reports {
         match report {
-            Ok(report) => traces.push(report),
+            Ok(reports) => traces.extend(reports),
             Err(e) => {
                 complain(&format!("undercroft: {e}"));
                 failed = true;
@@ -38,11 +41,14 @@ pub fn run(args: &CurveArgs, out: &mut Out) -> Result<(), Failure> {
     if args.json {
         out.json(&report)?;
     } else if args.csv {
-        out.write(&csv(&report))?;
+        columns(&report).csv(out)?;
     } else {
         out.write(&text(&report, args))?;
     }
     out.flush()?;
+    if let Some(path) = &args.parquet {
+        columns(&report).parquet(path)?;
+    }
     if let Some(path) = &args.plot
         && !report.traces.is_empty()
     {
@@ -67,83 +73,132 @@ fn check(args: &CurveArgs) -> Result<(), Failure> {
     if args.trace.samples.is_some() && args.method != CurveMethod::Shards {
         return Err(Failure::Said("--samples is for --method shards; give the others a --rate".into()));
     }
-    let suffix = args.plot.as_ref().map(|p| p.extension().map(|s| s.to_ascii_lowercase()));
-    if suffix.is_some_and(|s| !s.is_some_and(|s| s == "svg" || s == "png")) {
-        return Err(Failure::Said("--plot draws .svg and .png; end the name with one of them".into()));
-    }
     Ok(())
 }
 
-/// Everything of one trace; in words what is wrong with it.
-fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<TraceReport, String> {
-    let block_bytes = args.trace.block_size.0;
-    let in_parts = args.sizes.iter().any(|s| s.needs_footprint());
-    let simulated = args.policy.iter().any(|&p| args.method.needs_sizes(p));
-    let mut known = None;
-    if simulated && in_parts {
-        let mut popularity = Popularity::new();
-        input.read(path, |batch| popularity.observe(&batch.blocks))?;
-        known = Some((popularity.footprint(), true));
+/// Whether blocks are counted in a pass before: what is simulated needs its sizes.
+fn counts_first(args: &CurveArgs) -> bool {
+    args.policy.iter().any(|&p| args.method.needs_sizes(p)) && args.sizes.iter().any(|s| s.needs_footprint())
+}
+
+/// Everything of one trace, by tenant if that was asked for; in words what is wrong with it.
+fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceReport>, String> {
+    let per_tenant = args.trace.per_tenant;
+    let mut known = vec![];
+    if counts_first(args) {
+        let mut popularity: Vec<Popularity> = vec![];
+        input.read_parts(path, per_tenant, |parts| {
+            popularity.resize_with(parts.len().max(popularity.len()), Popularity::new);
+            popularity.iter_mut().zip(parts).for_each(|(p, part)| p.observe(&part.blocks));
+        })?;
+        known = popularity.iter().map(|p| Some(p.footprint())).collect();
     }
-    let sizes = |footprint: u64| in_blocks(&args.sizes, block_bytes, footprint);
-    let begun = sizes(known.map_or(0, |k| k.0));
-    let of = args.of.requests();
-    let mut estimates: Vec<(PolicyKind, Estimate)> =
-        args.policy.iter().map(|&p| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate()))).collect();
-    let mut popularity = args.zipf.then(Popularity::new);
-    let mut set = args.window.map(WorkingSet::new);
-    let (mut requests, mut writes) = (0u64, 0u64);
-    input.read(path, |batch| {
-        requests += batch.blocks.len() as u64;
-        writes += batch.writes.iter().filter(|&&w| w).count() as u64;
+    let mut studies: Vec<Study> = vec![];
+    let names = input.read_parts(path, per_tenant, |parts| {
+        for number in studies.len()..parts.len() {
+            studies.push(Study::new(args, known.get(number).copied().flatten()));
+        }
+        studies.par_iter_mut().zip(parts).filter(|(_, part)| !part.blocks.is_empty()).for_each(|(study, part)| {
+            study.observe(part);
+        });
+    })?;
+    if studies.iter().all(|s| s.requests == 0) && !input.interrupted() {
+        return Err(format!("the trace {} has no requests", path.display()));
+    }
+    let trace = path.display().to_string();
+    if !per_tenant {
+        return Ok(studies.into_iter().map(|s| s.report(&trace, None, args)).collect());
+    }
+    // numbers without requests are none of its tenants: a recording names every disk
+    let named = names.into_iter().map(Some).chain(std::iter::repeat(None)).zip(studies);
+    let asked = named.filter(|(_, study)| study.requests > 0);
+    Ok(asked.map(|(name, study)| study.report(&trace, name.or_else(|| Some("-".into())), args)).collect())
+}
+
+/// Everything of one trace, or of one tenant, in the making.
+struct Study {
+    estimates: Vec<(PolicyKind, Estimate)>,
+    popularity: Option<Popularity>,
+    set: Option<WorkingSet>,
+    requests: u64,
+    writes: u64,
+    /// Its distinct blocks, if they were counted before, and the sizes that were simulated.
+    known: Option<u64>,
+    begun: Vec<u64>,
+}
+
+impl Study {
+    fn new(args: &CurveArgs, known: Option<u64>) -> Self {
+        let begun = in_blocks(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
+        let of = args.of.requests();
+        let estimate = |&p: &PolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate()));
+        Self {
+            estimates: args.policy.iter().map(estimate).collect(),
+            popularity: args.zipf.then(Popularity::new),
+            set: args.window.map(WorkingSet::new),
+            requests: 0,
+            writes: 0,
+            known,
+            begun,
+        }
+    }
+
+    fn observe(&mut self, batch: &Batch) {
+        let Self { estimates, popularity, set, .. } = self;
         let curves = || estimates.par_iter_mut().for_each(|(_, estimate)| estimate.observe(batch));
         let counts = || {
-            if let Some(popularity) = &mut popularity {
+            if let Some(popularity) = popularity {
                 popularity.observe(&batch.blocks);
             }
         };
         let windows = || {
             for (i, &block) in batch.blocks.iter().enumerate() {
-                if let Some(set) = &mut set {
+                if let Some(set) = set {
                     set.observe(block, batch.times[i], batch.writes[i]);
                 }
             }
         };
         rayon::join(curves, || rayon::join(counts, windows));
-    })?;
-    if requests == 0 && !input.interrupted() {
-        return Err(format!("the trace {} has no requests", path.display()));
+        self.requests += batch.blocks.len() as u64;
+        self.writes += batch.writes.iter().filter(|&&w| w).count() as u64;
     }
-    let exact = popularity.as_ref().map(|p| (p.footprint(), true)).or(set.as_ref().map(|s| (s.footprint(), true)));
-    let of_estimate = estimates.iter().find_map(|(_, estimate)| estimate.footprint());
-    let footprint = known.or(exact).or(of_estimate);
-    let shown = if simulated { begun } else { sizes(footprint.map_or(0, |f| f.0)) };
-    let curves = estimates.iter().map(|(policy, estimate)| {
-        let curve = estimate.curve();
-        let points = shown.iter().map(|&blocks| PointReport {
-            blocks,
-            bytes: blocks.saturating_mul(block_bytes),
-            misses: curve.misses_at(blocks),
-            miss_ratio: curve.miss_ratio_at(blocks),
+
+    fn report(self, trace: &str, tenant: Option<String>, args: &CurveArgs) -> TraceReport {
+        let Self { estimates, popularity, set, requests, writes, known, begun } = self;
+        let block_bytes = args.trace.block_bytes();
+        let exact = popularity.as_ref().map(|p| (p.footprint(), true)).or(set.as_ref().map(|s| (s.footprint(), true)));
+        let of_estimate = estimates.iter().find_map(|(_, estimate)| estimate.footprint());
+        let footprint = known.map(|blocks| (blocks, true)).or(exact).or(of_estimate);
+        let simulated = args.policy.iter().any(|&p| args.method.needs_sizes(p));
+        let shown = if simulated { begun } else { in_blocks(&args.sizes, block_bytes, footprint.map_or(0, |f| f.0)) };
+        let curves = estimates.iter().map(|(policy, estimate)| {
+            let curve = estimate.curve();
+            let points = shown.iter().map(|&blocks| PointReport {
+                blocks,
+                bytes: blocks.saturating_mul(block_bytes),
+                misses: curve.misses_at(blocks),
+                miss_ratio: curve.miss_ratio_at(blocks),
+            });
+            CurveReport {
+                policy: policy.to_string(),
+                method: args.method.name(),
+                requests: curve.requests(),
+                working_set_blocks: curve.working_set(0.01),
+                points: points.collect(),
+                curve,
+            }
         });
-        CurveReport {
-            policy: policy.to_string(),
-            method: args.method.name(),
-            requests: curve.requests(),
-            working_set_blocks: curve.working_set(0.01),
-            points: points.collect(),
-            curve,
+        TraceReport {
+            trace: trace.to_owned(),
+            tenant,
+            requests,
+            writes,
+            footprint_blocks: footprint.map_or(0, |f| f.0),
+            footprint_exact: footprint.is_some_and(|f| f.1),
+            block_bytes,
+            curves: curves.collect(),
+            zipf: popularity.and_then(|p| p.zipf()).map(ZipfReport::from),
+            windows: set.map_or(vec![], |set| set.windows().into_iter().map(WindowReport::from).collect()),
         }
-    });
-    Ok(TraceReport {
-        trace: path.display().to_string(),
-        requests,
-        writes,
-        footprint_blocks: footprint.map_or(0, |f| f.0),
-        footprint_exact: footprint.is_some_and(|f| f.1),
-        block_bytes,
-        curves: curves.collect(),
-        zipf: popularity.and_then(|p| p.zipf()).map(ZipfReport::from),
-        windows: set.map_or(vec![], |set| set.windows().into_iter().map(WindowReport::from).collect()),
-    })
+    }
 }

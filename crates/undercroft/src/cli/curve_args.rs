@@ -2,13 +2,15 @@
 //!
 //! Owns words. Never acts.
 
+use super::reading::ReadArgs;
+use super::sim_args::plot_file;
 use crate::units::{CacheSize, Percent, Size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use undercroft_curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_engine::PolicyKind;
-use undercroft_trace::Format;
+use undercroft_trace::BLOCK_BYTES;
 
 /// Ways to make a curve.
 fn methods() -> impl TypedValueParser<Value = CurveMethod> {
@@ -39,31 +41,18 @@ impl Of {
     }
 }
 
-fn format(text: &str) -> Result<Format, String> {
-    let names = || Format::ALL.map(Format::name).join(", ");
-    let known = || format!("`{text}` is no format of traces; take one of {}", names());
-    Format::ALL.into_iter().find(|f| f.name() == text).ok_or_else(known)
-}
-
 /// A part of all blocks or requests, above 0.
 fn rate(text: &str) -> Result<f64, String> {
     text.parse::<Percent>().map(|p| p.value() / 100.0).map_err(|e| e.to_string())
 }
 
-fn block_size(text: &str) -> Result<Size, String> {
-    let size: Size = text.parse().map_err(|e: crate::units::UnitError| e.to_string())?;
-    if size.0 == 0 { Err("a block has at least 1 byte".into()) } else { Ok(size) }
-}
-
 /// What both commands take of traces.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// The format of the traces [default: told by content or name]
-    #[arg(long, value_name = "FORMAT", value_parser = format)]
-    pub format: Option<Format>,
-    /// How large a block is, for sizes in bytes
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = block_size)]
-    pub block_size: Size,
+    /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of other
+    /// traces stands for so many [default: 4KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub block_size: Option<Size>,
     /// The part of blocks or requests that is sampled; for `mini`, on average over the sizes
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = rate)]
     pub rate: f64,
@@ -73,9 +62,20 @@ pub struct TraceArgs {
     /// Chooses the sample: other seeds show how far the curves may be off
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// A curve for each tenant of each trace (disks of a recording, volumes of a CSV file), not for each trace
+    #[arg(long)]
+    pub per_tenant: bool,
+    #[command(flatten, next_help_heading = "How the traces are read")]
+    #[allow(missing_docs)]
+    pub read: ReadArgs,
 }
 
 impl TraceArgs {
+    /// Bytes of a block: 4 KiB, unless something else was asked for.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_size.map_or(u64::from(BLOCK_BYTES), |size| size.0)
+    }
+
     /// What is sampled.
     pub fn estimate(&self) -> EstimateOptions {
         EstimateOptions { rate: self.rate, samples: self.samples, seed: self.seed }
@@ -95,6 +95,7 @@ Examples:
   undercroft curve big.oracleGeneral.zst --method paired --rate 0.1% --sizes 1GiB,4GiB,16GiB
   undercroft curve web.vscsi --policy lru,arc,s3-fifo --method mini --rate 5%
   undercroft curve web.vscsi --of reads --window 60s --zipf
+  undercroft curve volumes.csv.gz --format alibaba --per-tenant --method paired
   undercroft curve web.vscsi --json | jq '.traces[0].curves[0].points'
 
 Methods:
@@ -118,7 +119,7 @@ pub struct CurveArgs {
     #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub method: CurveMethod,
     /// Replacement policies, separated by commas
-    #[arg(long, value_name = "POLICY", default_value = "lru", value_delimiter = ',')]
+    #[arg(long, value_name = "POLICY", default_value = "lru", value_delimiter = ',', value_parser = PolicyKind::from_name)]
     pub policy: Vec<PolicyKind>,
     /// Sizes of the cache, separated by commas: blocks (1000), bytes (512MiB), or parts of what the trace asks for (10%)
     #[arg(
@@ -138,7 +139,7 @@ pub struct CurveArgs {
     #[arg(long)]
     pub zipf: bool,
     /// Draw the curves into this file, .svg or .png
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -149,12 +150,16 @@ pub struct CurveArgs {
     /// For programs: a line for each trace, policy and size
     #[arg(long)]
     pub csv: bool,
+    /// Write those lines into this Parquet file, too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub parquet: Option<PathBuf>,
 }
 
 /// `undercroft partition`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Each trace is a tenant. Makes their LRU curves and divides the memory such that all of them together miss least; beside it,
+Each trace is a tenant, or with --per-tenant each tenant within them. Makes their curves (LRU's, unless --policy says
+another) and divides the memory such that all of them together miss least; beside it,
 what equal parts, parts in proportion to requests, and one LRU queue for all would miss. Memory that would save nobody a miss
 is left over.
 
@@ -162,6 +167,8 @@ Examples:
   undercroft partition web.vscsi db.vscsi --memory 4GiB
   undercroft partition web=monday.vscsi db=tuesday.vscsi --memory 4GiB --floor web=512MiB --ceiling db=3GiB
   undercroft partition *.oracleGeneral.zst --memory 64GiB --by paired --rate 0.1%
+  undercroft partition web.vscsi db.vscsi --memory 4GiB --policy s3-fifo --by mini --rate 5%
+  undercroft partition host.parquet --per-tenant --memory 4GiB --floor vm1:root=256MiB
   undercroft partition web.vscsi db.vscsi --memory 4GiB --json | jq '.tenants[] | {name, share_bytes}'
 
 Ways to divide:
@@ -185,9 +192,12 @@ pub struct PartitionArgs {
     /// How it is divided: dp, greedy or lookahead
     #[arg(long, value_name = "METHOD", default_value = "dp")]
     pub method: partition::Method,
-    /// How the curves are made: exact, shards, paired or aet
+    /// How the curves are made: exact, shards, paired, aet or mini
     #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub by: CurveMethod,
+    /// The policy that each part will have, of any that `sim` knows; others than lru are simulated at 64 sizes (--by exact, or mini)
+    #[arg(long, value_name = "POLICY", default_value = "lru", value_parser = PolicyKind::from_name)]
+    pub policy: PolicyKind,
     /// What a tenant gets in any case; may be repeated
     #[arg(long, value_name = "NAME=SIZE", value_parser = bound)]
     pub floor: Vec<(String, Size)>,
@@ -198,7 +208,7 @@ pub struct PartitionArgs {
     #[allow(missing_docs)]
     pub trace: TraceArgs,
     /// Draw the tenants' curves into this file, .svg or .png
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,
     /// For programs: {complete, tenants, misses, left_bytes}
     #[arg(long, conflicts_with = "csv")]
@@ -206,6 +216,9 @@ pub struct PartitionArgs {
     /// For programs: a line for each tenant
     #[arg(long)]
     pub csv: bool,
+    /// Write those lines into this Parquet file, too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub parquet: Option<PathBuf>,
 }
 
 fn bound(text: &str) -> Result<(String, Size), String> {

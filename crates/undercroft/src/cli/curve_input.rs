@@ -4,14 +4,16 @@
 //! short by Ctrl-C is handed on like any other.
 
 use super::Failure;
-use std::path::Path;
-use std::sync::Arc;
+use super::interrupt::interrupt;
+use super::meter::Meter;
+use super::reading::warn;
+use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use undercroft_curves::Batch;
-use undercroft_trace::{Format, Kind, Reader};
+use undercroft_trace::{Kind, Options, Reader};
 
 /// Requests of a batch: some milliseconds of work.
 const BATCH: usize = 1 << 16;
@@ -19,27 +21,22 @@ const BATCH: usize = 1 << 16;
 /// What reads traces, from several threads at once.
 pub struct Input {
     stop: Arc<AtomicBool>,
-    bar: ProgressBar,
-    format: Option<Format>,
+    meter: Mutex<Meter>,
+    options: Options,
+    /// Traces whose warnings were told: some are read twice.
+    told: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Input {
-    /// From now on Ctrl-C ends the reading, and a second one the program.
+    /// From now on Ctrl-C ends the reading of these traces, each so many times, and a second one the program.
     ///
     /// # Errors
     /// Signals cannot be caught.
-    pub fn new(format: Option<Format>) -> Result<Self, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            let caught = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
-                .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-            caught.map_err(|e| Failure::Said(format!("cannot catch Ctrl-C: {e}")))?;
-        }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{spinner} {human_pos} requests read, {per_sec}, {elapsed}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Ok(Self { stop, bar, format })
+    pub fn new(options: Options, traces: &[PathBuf], passes: u64) -> Result<Self, Failure> {
+        let stop = interrupt()?;
+        let length = |path: &PathBuf| path.metadata().ok().filter(Metadata::is_file).map(|m| m.len() * passes);
+        let meter = Mutex::new(Meter::of_bytes(traces.iter().map(length).sum()));
+        Ok(Self { stop, meter, options, told: Mutex::default() })
     }
 
     /// Whether Ctrl-C was pressed.
@@ -47,33 +44,50 @@ impl Input {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Hands the whole trace to `each`, batch by batch, or as much as is read before Ctrl-C.
+    /// Hands the whole trace to `each`, or as much as is read before Ctrl-C: of each piece of it a batch for each tenant, by
+    /// number, or a single one. Returns the tenants' names.
     ///
     /// # Errors
     /// What is wrong with the trace, in words.
-    pub fn read(&self, path: &Path, mut each: impl FnMut(&Batch)) -> Result<(), String> {
-        let opened = match self.format {
-            Some(format) => Reader::open_as(path, format),
-            None => Reader::open(path),
-        };
-        let mut reader = opened.map_err(|e| e.to_string())?;
-        let mut batch = Batch::default();
+    pub fn read_parts(
+        &self,
+        path: &Path,
+        per_tenant: bool,
+        mut each: impl FnMut(&[Batch]),
+    ) -> Result<Vec<String>, String> {
+        let mut reader = Reader::open_with(path, &self.options).map_err(|e| e.to_string())?;
+        lock(&self.meter).follow(reader.progress());
+        let mut parts = vec![Batch::default()];
+        let mut accesses = Vec::with_capacity(BATCH + undercroft_trace::BATCH);
         let mut ended = false;
         while !ended && !self.interrupted() {
-            batch.clear();
-            for access in reader.by_ref().take(BATCH) {
-                let access = access.map_err(|e| e.to_string())?;
-                batch.push(access.block, access.kind == Kind::Write, access.time_ns);
+            parts.iter_mut().for_each(Batch::clear);
+            accesses.clear();
+            while !ended && accesses.len() < BATCH {
+                ended = reader.next_batch(&mut accesses).map_err(|e| e.to_string())? == 0;
             }
-            ended = batch.blocks.len() < BATCH;
-            self.bar.inc(batch.blocks.len() as u64);
-            each(&batch);
+            for access in &accesses {
+                let part = if per_tenant { usize::from(access.tenant) } else { 0 };
+                if part >= parts.len() {
+                    parts.resize_with(part + 1, Batch::default);
+                }
+                parts[part].push(access.block, access.kind == Kind::Write, access.time_ns);
+            }
+            lock(&self.meter).read(accesses.len() as u64);
+            each(&parts);
         }
-        Ok(())
+        if lock(&self.told).insert(path.to_owned()) {
+            lock(&self.meter).suspend(|| warn(&reader));
+        }
+        Ok(reader.tenants().names().to_vec())
     }
 
     /// Takes the progress away.
     pub fn done(&self) {
-        self.bar.finish_and_clear();
+        lock(&self.meter).hide();
     }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,11 +4,12 @@
 
 use super::Failure;
 use super::curve_args::CurveArgs;
+use super::sim_rows::{Columns, Values};
 use crate::units::{human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::Path;
-use undercroft_curves::plot::{Plot, Series, plot};
+use undercroft_curves::plot::{Plot, Series, Style, save};
 use undercroft_curves::{Curve, Window, WindowCounts, ZipfFit};
 
 /// Points of a plotted line.
@@ -26,6 +27,9 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct TraceReport {
     pub(super) trace: String,
+    /// Whose of its requests these are; absent where they are not told apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tenant: Option<String>,
     pub(super) requests: u64,
     pub(super) writes: u64,
     pub(super) footprint_blocks: u64,
@@ -97,27 +101,30 @@ impl From<ZipfFit> for ZipfReport {
     }
 }
 
-/// As CSV.
-pub(super) fn csv(report: &Report) -> String {
-    let mut text = "trace,policy,method,blocks,bytes,requests,misses,miss_ratio\n".to_string();
-    for trace in &report.traces {
-        for curve in &trace.curves {
-            for p in &curve.points {
-                let name = quoted(&trace.trace);
-                let (policy, method, requests) = (&curve.policy, curve.method, curve.requests);
-                text += &format!(
-                    "{name},{policy},{method},{},{},{requests},{},{:.6}\n",
-                    p.blocks, p.bytes, p.misses, p.miss_ratio
-                );
-            }
-        }
+impl TraceReport {
+    /// What it is of: a trace, or a tenant of one.
+    fn name(&self, trace: &str) -> String {
+        self.tenant.as_ref().map_or(trace.to_owned(), |tenant| format!("{trace} {tenant}"))
     }
-    text
 }
 
-/// A field of CSV.
-pub(super) fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+/// A row for each trace, tenant, policy and size.
+pub(super) fn columns(report: &Report) -> Columns {
+    let curves = || report.traces.iter().flat_map(|trace| trace.curves.iter().map(move |curve| (trace, curve)));
+    let rows = || curves().flat_map(|(trace, curve)| curve.points.iter().map(move |p| (trace, curve, p)));
+    let text = |f: &dyn Fn(&TraceReport, &CurveReport) -> String| Values::Text(rows().map(|r| f(r.0, r.1)).collect());
+    let count = |f: &dyn Fn(&PointReport) -> u64| Values::Count(rows().map(|r| f(r.2)).collect());
+    let real = |f: &dyn Fn(&CurveReport, &PointReport) -> f64| Values::Real(rows().map(|r| f(r.1, r.2)).collect());
+    Columns::default()
+        .with("trace", text(&|trace, _| trace.trace.clone()))
+        .with("tenant", text(&|trace, _| trace.tenant.clone().unwrap_or_default()))
+        .with("policy", text(&|_, curve| curve.policy.clone()))
+        .with("method", text(&|_, curve| curve.method.into()))
+        .with("blocks", count(&|p| p.blocks))
+        .with("bytes", count(&|p| p.bytes))
+        .with("requests", real(&|curve, _| curve.requests))
+        .with("misses", real(&|_, p| p.misses))
+        .with("miss_ratio", real(&|_, p| p.miss_ratio))
 }
 
 /// A table without lines, all columns but the first `left` to the right.
@@ -148,7 +155,10 @@ pub(super) fn text(report: &Report, args: &CurveArgs) -> String {
         let bytes = human_size(trace.footprint_blocks.saturating_mul(trace.block_bytes));
         text += &format!(
             "{}: {} requests, {} of them writes; {about}{} blocks ({bytes})\n",
-            trace.trace, trace.requests, trace.writes, trace.footprint_blocks
+            trace.name(&trace.trace),
+            trace.requests,
+            trace.writes,
+            trace.footprint_blocks
         );
         text += &curves(trace);
         if let Some(zipf) = &trace.zipf {
@@ -213,14 +223,22 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<(), Failure> {
         let name = Path::new(&trace.trace).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         for curve in &trace.curves {
             let label = format!("{} {}", curve.policy, curve.method);
-            let name = if several { format!("{name} {label}") } else { label };
+            let name = if several { format!("{} {label}", trace.name(&name)) } else { label };
             series.push(Series { name, points: line(curve, trace.footprint_blocks) });
         }
     }
     let name = |path: &str| Path::new(path).file_name().map_or(path.into(), |n| n.to_string_lossy().into_owned());
-    let title = if several { "miss ratio curves".into() } else { name(&report.traces[0].trace) };
-    let drawn = Plot { title, x_label: "blocks".into(), y_label: "miss ratio".into(), log_x: true, series };
-    plot(path, &drawn).map_err(|e| Failure::Said(e.to_string()))
+    let title =
+        if several { "miss ratio curves".into() } else { report.traces[0].name(&name(&report.traces[0].trace)) };
+    let drawn = Plot {
+        title,
+        x_label: "blocks".into(),
+        y_label: "miss ratio".into(),
+        log_x: true,
+        style: Style::Curves,
+        series,
+    };
+    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 /// A curve's line: its own points where a few sizes were simulated, else as many as the eye can tell apart.

@@ -5,6 +5,7 @@
 
 use super::Failure;
 use super::args::DuplicatesArgs;
+use super::interrupt::interrupt;
 use super::output::{Out, complain};
 use crate::scan::duplicates::{self, ImageReport, Options, Report, VmReport};
 use crate::scan::vm;
@@ -12,8 +13,7 @@ use crate::units::human_size;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use undercroft_host::idle::lowest_priority;
 
@@ -25,11 +25,7 @@ const BAR_AFTER: Duration = Duration::from_secs(2);
 /// # Errors
 /// Nothing could be read; or it was interrupted, after the report.
 pub fn run(args: &DuplicatesArgs, out: &mut Out) -> Result<(), Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let catch = |r: std::io::Result<_>| r.map_err(|e| Failure::Said(format!("cannot catch Ctrl-C: {e}")));
-    // The second Ctrl-C ends at once.
-    catch(signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, stop.clone()).map(drop))?;
-    catch(signal_hook::flag::register(signal_hook::consts::SIGINT, stop.clone()).map(drop))?;
+    let stop = interrupt()?;
     lowest_priority();
 
     let mut found = vm::find(&args.pid).map_err(|e| Failure::Said(format!("/proc cannot be read: {e}")))?;

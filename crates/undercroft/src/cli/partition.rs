@@ -6,17 +6,20 @@
 use super::Failure;
 use super::curve_args::PartitionArgs;
 use super::curve_input::Input;
-use super::curve_report::{quoted, table};
+use super::curve_report::table;
 use super::output::{Out, complain};
+use super::sim_rows::{Columns, Values};
 use crate::units::{Size, human_size};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undercroft_curves::partition::{divide, equal, misses, proportional};
-use undercroft_curves::plot::{Plot, Series, plot};
-use undercroft_curves::{CurveMethod, Estimate, Requests, Tenant};
-use undercroft_engine::PolicyKind;
+use undercroft_curves::plot::{Plot, Series, Style, save};
+use undercroft_curves::{Estimate, Requests, Tenant};
 use undercroft_engine::curve::shared;
+
+/// Sizes between which a curve of simulated caches is a straight line.
+const SIMULATED: u64 = 64;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -64,30 +67,30 @@ struct MissesReport {
 /// # Errors
 /// A trace cannot be read, or names and bounds do not fit.
 pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
-    if args.by == CurveMethod::Mini {
-        let remedy = "take --by exact, shards, paired or aet";
-        return Err(Failure::Said(format!("a division needs curves at every size, which mini has not; {remedy}")));
+    if !args.by.knows(args.policy) {
+        let method = args.by.name();
+        return Err(Failure::Said(format!("{method} knows LRU only, not {}; take --by mini, or exact", args.policy)));
     }
-    let named = names(&args.traces)?;
-    let bounds = bounds(args, &named)?;
-    let input = Input::new(args.trace.format)?;
-    let read: Vec<Result<Estimate, String>> = named
-        .par_iter()
-        .map(|(_, path)| -> Result<Estimate, String> {
-            let mut estimate = Estimate::new(args.by, PolicyKind::Lru, Requests::All, &[], &args.trace.estimate());
-            input.read(path, |batch| estimate.observe(batch))?;
-            Ok(estimate)
-        })
-        .collect();
+    let options = args.trace.read.of_blocks(args.trace.block_size, true)?;
+    let traces = names(&args.traces)?;
+    if !args.trace.per_tenant {
+        // a wrong name is told before anything is read
+        bounds(args, &traces)?;
+    }
+    let paths: Vec<PathBuf> = traces.iter().map(|t| t.1.clone()).collect();
+    let input = Input::new(options, &paths, 1)?;
+    let read: Vec<Result<Vec<(String, Estimate)>, String>> =
+        traces.par_iter().map(|(name, path)| estimates(name, path, args, &input)).collect();
     input.done();
     let mut failed = false;
-    let mut tenants = vec![];
-    let mut footprints = vec![];
-    for (((name, _), (floor, ceiling)), result) in named.iter().zip(bounds).zip(read) {
+    let (mut named, mut estimates) = (vec![], vec![]);
+    for ((_, path), result) in traces.iter().zip(read) {
         match result {
-            Ok(estimate) => {
-                footprints.push(estimate.footprint().map_or(0, |f| f.0));
-                tenants.push(Tenant { name: name.clone(), curve: estimate.curve(), floor, ceiling });
+            Ok(all) => {
+                for (name, estimate) in all {
+                    named.push((name, path.clone()));
+                    estimates.push(estimate);
+                }
             }
             Err(e) => {
                 complain(&format!("undercroft: {e}"));
@@ -98,15 +101,28 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     if failed {
         return Err(Failure::Silent);
     }
+    let footprints: Vec<u64> = estimates.iter().map(|e| e.footprint().map_or(0, |f| f.0)).collect();
+    let whole = named.iter().zip(bounds(args, &named)?).zip(&estimates);
+    let tenants: Vec<Tenant> = whole
+        .map(|(((name, _), (floor, ceiling)), estimate)| Tenant {
+            name: name.clone(),
+            curve: estimate.curve(),
+            floor,
+            ceiling,
+        })
+        .collect();
     let report = divided(args, &named, &tenants, &footprints, !input.interrupted())?;
     if args.json {
         out.json(&report)?;
     } else if args.csv {
-        out.write(&csv(&report))?;
+        columns(&report).csv(out)?;
     } else {
         out.write(&text(&report))?;
     }
     out.flush()?;
+    if let Some(path) = &args.parquet {
+        columns(&report).parquet(path)?;
+    }
     if let Some(path) = &args.plot {
         draw(path, &tenants, report.memory_bytes / report.block_bytes)?;
     }
@@ -115,6 +131,40 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
         return Err(Failure::Interrupted);
     }
     Ok(())
+}
+
+/// The curves of a trace in the making: its own, or with `--per-tenant` each of its tenants', whose names then follow the
+/// trace's where there are several traces.
+fn estimates(name: &str, path: &Path, args: &PartitionArgs, input: &Input) -> Result<Vec<(String, Estimate)>, String> {
+    let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
+    let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate()));
+    let mut all = vec![];
+    let names = input.read_parts(path, args.trace.per_tenant, |parts| {
+        all.resize_with(parts.len().max(all.len()), new);
+        all.par_iter_mut().zip(parts).for_each(|((requests, estimate), part)| {
+            *requests += part.blocks.len() as u64;
+            estimate.observe(part);
+        });
+    })?;
+    if !args.trace.per_tenant {
+        return Ok(all.into_iter().map(|(_, estimate)| (name.to_owned(), estimate)).collect());
+    }
+    let called = |number: usize| {
+        let tenant = names.get(number).map_or("-", |n| n);
+        if args.traces.len() == 1 { tenant.to_owned() } else { format!("{name}/{tenant}") }
+    };
+    let asked = all.into_iter().enumerate().filter(|(_, (requests, _))| *requests > 0);
+    Ok(asked.map(|(number, (_, estimate))| (called(number), estimate)).collect())
+}
+
+/// The sizes at which caches are simulated, in blocks: evenly up to the whole memory, and below that ever smaller ones.
+fn simulated(args: &PartitionArgs) -> Vec<u64> {
+    let total = args.memory.0 / args.trace.block_bytes();
+    let even = (1..=SIMULATED).map(|i| (u128::from(total) * u128::from(i) / u128::from(SIMULATED)) as u64);
+    let mut sizes: Vec<u64> = even.chain((1..u64::BITS).map(|i| (total / SIMULATED) >> i)).filter(|&s| s > 0).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
 }
 
 /// Each trace with the name of its tenant.
@@ -146,7 +196,7 @@ fn names(traces: &[String]) -> Result<Vec<(String, PathBuf)>, Failure> {
 /// Floor and ceiling of each tenant, in blocks.
 fn bounds(args: &PartitionArgs, named: &[(String, PathBuf)]) -> Result<Vec<(u64, u64)>, Failure> {
     let mut bounds = vec![(0, u64::MAX); named.len()];
-    let block = args.trace.block_size.0;
+    let block = args.trace.block_bytes();
     let find = |name: &str| {
         let known = || named.iter().map(|n| n.0.as_str()).collect::<Vec<_>>().join(", ");
         let nobody = || Failure::Said(format!("no tenant is called {name}; there are {}", known()));
@@ -168,7 +218,7 @@ fn divided(
     footprints: &[u64],
     complete: bool,
 ) -> Result<Report, Failure> {
-    let block_bytes = args.trace.block_size.0;
+    let block_bytes = args.trace.block_bytes();
     let total = args.memory.0 / block_bytes;
     let said = |e: undercroft_curves::PartitionError| Failure::Said(e.to_string());
     let parts = divide(tenants, total, args.method).map_err(said)?;
@@ -209,27 +259,23 @@ fn divided(
     })
 }
 
-fn csv(report: &Report) -> String {
-    let mut text = "tenant,trace,requests,footprint_blocks,share_blocks,share_bytes,misses,equal_bytes,equal_misses,\
-                    proportional_bytes,proportional_misses\n"
-        .to_string();
-    for t in &report.tenants {
-        text += &format!(
-            "{},{},{},{},{},{},{:.1},{},{:.1},{},{:.1}\n",
-            quoted(&t.name),
-            quoted(&t.trace),
-            t.requests,
-            t.footprint_blocks,
-            t.share_blocks,
-            t.share_bytes,
-            t.misses,
-            t.equal_bytes,
-            t.equal_misses,
-            t.proportional_bytes,
-            t.proportional_misses
-        );
-    }
-    text
+/// A row for each tenant.
+fn columns(report: &Report) -> Columns {
+    let text = |f: &dyn Fn(&TenantReport) -> &str| Values::Text(report.tenants.iter().map(|t| f(t).into()).collect());
+    let count = |f: &dyn Fn(&TenantReport) -> u64| Values::Count(report.tenants.iter().map(f).collect());
+    let real = |f: &dyn Fn(&TenantReport) -> f64| Values::Real(report.tenants.iter().map(f).collect());
+    Columns::default()
+        .with("tenant", text(&|t| &t.name))
+        .with("trace", text(&|t| &t.trace))
+        .with("requests", real(&|t| t.requests))
+        .with("footprint_blocks", count(&|t| t.footprint_blocks))
+        .with("share_blocks", count(&|t| t.share_blocks))
+        .with("share_bytes", count(&|t| t.share_bytes))
+        .with("misses", real(&|t| t.misses))
+        .with("equal_bytes", count(&|t| t.equal_bytes))
+        .with("equal_misses", real(&|t| t.equal_misses))
+        .with("proportional_bytes", count(&|t| t.proportional_bytes))
+        .with("proportional_misses", real(&|t| t.proportional_misses))
 }
 
 fn text(report: &Report) -> String {
@@ -282,8 +328,8 @@ fn draw(path: &Path, tenants: &[Tenant], total: u64) -> Result<(), Failure> {
     };
     let series = tenants.iter().map(|t| Series { name: t.name.clone(), points: points(t) }).collect();
     let (title, x_label, y_label) = ("misses by share".into(), "blocks".into(), "misses".into());
-    let drawn = Plot { title, x_label, y_label, log_x: false, series };
-    plot(path, &drawn).map_err(|e| Failure::Said(e.to_string()))
+    let drawn = Plot { title, x_label, y_label, log_x: false, style: Style::Curves, series };
+    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! it returns, the file is whole, or it says why not.
 
 use super::args::RecordArgs;
+use super::interrupt::interrupt;
 use super::output::{Out, complain};
 use super::{Failure, control_socket};
 use crate::control::RecordingStatus;
@@ -13,7 +14,6 @@ use crate::units::{Time, human_size};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use undercroft_trace::recording::Recording;
@@ -34,13 +34,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(30);
 /// # Errors
 /// The file cannot be created, the daemon refused, or the recording is of no use.
 pub fn run(args: &RecordArgs, out: &mut Out) -> Result<(), Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second one ends at once; the daemon then finishes the file by itself, as it does however this ends.
-        let caught = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        caught.map_err(|e| Failure::Said(format!("cannot catch Ctrl-C: {e}")))?;
-    }
+    // After a second Ctrl-C the daemon finishes the file by itself, as it does however this ends.
+    let stop = interrupt()?;
     let socket = control_socket(&args.control.control);
     let path = std::path::absolute(&args.file).map_err(|e| Failure::Said(format!("{}: {e}", args.file.display())))?;
     let created = create(&path, args.force)?;

@@ -4,13 +4,15 @@
 //! an interrupt or damage is shown, and marked as not whole.
 
 use super::Failure;
+use super::compare::plot;
+use super::interrupt::interrupt;
 use super::output::{Out, complain};
 use super::sim_args::{Engine, SimArgs};
 use super::sim_daemon;
 use super::sim_hierarchy;
 use super::sim_rows::{Columns, Values};
 use super::sim_tenants;
-use super::sim_trace::{interrupt, run_trace};
+use super::sim_trace::run_trace;
 use crate::units::{CacheSize, human_size};
 use comfy_table::{CellAlignment, Table, presets};
 use std::sync::atomic::Ordering;
@@ -46,15 +48,18 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
         return Err(Failure::Interrupted);
     };
     if args.sweep.json {
-        out.json(&run.document(args.sweep.block_size.0))?;
+        out.json(&run.document(args.sweep.block_bytes()))?;
     } else if args.sweep.csv {
-        columns(std::slice::from_ref(&run), args.sweep.block_size.0).csv(out)?;
+        columns(std::slice::from_ref(&run), args.sweep.block_bytes()).csv(out)?;
     } else {
-        out.write(&table(&run, args.sweep.block_size.0))?;
+        out.write(&table(&run, args.sweep.block_bytes()))?;
     }
     out.flush()?;
     if let Some(path) = &args.sweep.parquet {
-        columns(std::slice::from_ref(&run), args.sweep.block_size.0).parquet(path)?;
+        columns(std::slice::from_ref(&run), args.sweep.block_bytes()).parquet(path)?;
+    }
+    if let Some(path) = &args.plot {
+        plot(&policies, std::slice::from_ref(&run), path)?;
     }
     match run.broken {
         Some(e) => Err(Failure::Said(e)),

@@ -2,12 +2,14 @@
 //!
 //! Owns words; `undercroft_sim` reads sizes and lists of policies. Never acts.
 
+use super::reading::ReadArgs;
 use crate::units::Size;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
 use undercroft_sim::tenants::Arm;
 use undercroft_sim::{Policies, Rule, SimSize};
+use undercroft_trace::BLOCK_BYTES;
 
 /// What simulates a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,9 +43,10 @@ impl FromStr for Divider {
 /// What both commands take.
 #[derive(Clone, Debug, Args)]
 pub struct SweepArgs {
-    /// Bytes that a block of the trace stands for: what sizes in bytes come to
-    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
-    pub block_size: Size,
+    /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of other
+    /// traces stands for so many [default: 4KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub block_size: Option<Size>,
     /// Distinct blocks of the trace, if they are known: spares a pass that counts them for sizes in %
     #[arg(long, value_name = "BLOCKS")]
     pub footprint: Option<u64>,
@@ -65,6 +68,16 @@ pub struct SweepArgs {
     /// Write the results into this Parquet file, too
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub parquet: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "How the trace is read")]
+    #[allow(missing_docs)]
+    pub read: ReadArgs,
+}
+
+impl SweepArgs {
+    /// Bytes of a block: 4 KiB, unless something else was asked for.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_size.map_or(u64::from(BLOCK_BYTES), |size| size.0)
+    }
 }
 
 /// `undercroft sim`.
@@ -81,6 +94,9 @@ Examples:
   How far they are from the fewest misses there can be (keeps the trace in memory, 48 bytes an access):
     undercroft sim web.vscsi --policy lru,s3-fifo,opt,opt-bypass --size 10%
 
+  A picture of how the policies do at nine sizes:
+    undercroft sim web.vscsi --policy lru,s3-fifo,arc --size 0.1%,0.3%,1%,2%,3%,5%,10%,20%,30% --plot web.svg
+
   Every policy there is, for a program:
     undercroft sim web.vscsi --policy all --size 1%,10% --json | jq -r '.results[] | [.policy, .miss_ratio] | @tsv'
 
@@ -92,6 +108,9 @@ Examples:
 
   The same below guests with caches of their own, where the host keeps what those evict:
     undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB --hands-down --controller strict,utility
+
+  The same over an SSD that is divided among them as well, and holds what goes from memory:
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --below 8GiB --demotes --controller strict,utility,best
 
   A guest over a host over an SSD, with the times that requests take:
     undercroft sim oltp.lis.zst --hierarchy three.toml --hierarchy exclusive.toml
@@ -175,6 +194,21 @@ pub struct SimArgs {
     /// They hand down what they evict, and the one that is divided holds that and nothing else
     #[arg(long, requires = "above")]
     pub hands_down: bool,
+    /// A second cache of this size below the one that is divided (of an SSD, say), divided among the same tenants by the same rule:
+    /// 20GiB, 30% of the footprint, 1000blocks
+    #[arg(long, value_name = "SIZE", requires = "beside")]
+    pub below: Option<SimSize>,
+    /// The policy of that cache
+    #[arg(long, value_name = "POLICY", requires = "below", default_value = "lru")]
+    pub below_policy: Policies,
+    /// What the cache above it evicts goes down to it, and it holds that and nothing else: a block that is read goes up. Otherwise it
+    /// keeps what passes
+    #[arg(long, requires = "below")]
+    pub demotes: bool,
+    /// Draw miss ratios over sizes, a line for each policy, into this file: .svg or .png
+    #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["hierarchy", "beside", "engine"])]
+    pub plot: Option<PathBuf>,
     /// With --engine core: each request ends before the next begins, whatever the recording says
     #[arg(long)]
     pub one_by_one: bool,
@@ -230,7 +264,8 @@ pub struct CompareArgs {
     pub sweep: SweepArgs,
 }
 
-fn plot_file(text: &str) -> Result<PathBuf, String> {
+/// The name of a plot.
+pub(super) fn plot_file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension().and_then(|e| e.to_str()) {
         Some("svg" | "png") => Ok(path),

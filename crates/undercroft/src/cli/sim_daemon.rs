@@ -4,11 +4,12 @@
 //! keeps a replay from being exact is said beside its counts.
 
 use super::Failure;
+use super::meter::Meter;
 use super::output::{Out, complain};
 use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_rows::{Columns, Values};
-use super::sim_trace::{Bar, check_memory, name_of};
+use super::sim_trace::{check_memory, name_of};
 use crate::units::CacheSize;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,12 +110,13 @@ fn one(args: &SimArgs, options: &DaemonOptions, stop: &AtomicBool) -> Result<Rep
     let recorded = |blocks: u64| u32::try_from(blocks).unwrap_or(u32::MAX);
     let disks = recording.header().disks.iter();
     check_memory(disks.map(|d| options.capacity_blocks.unwrap_or(recorded(d.capacity_blocks))))?;
-    let mut bar = Bar::new(format!("replaying {}", name_of(&args.trace)), Some(recording.trailer().rows));
+    let meter = Meter::of_requests(recording.trailer().rows);
+    let mut meter = meter.named(format!("replaying {}", name_of(&args.trace)), "rows");
     let done = replay(&mut recording, options, &mut |rows| {
-        bar.at(rows);
+        meter.at(rows);
         if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
     });
-    bar.end();
+    drop(meter);
     done.map_err(|e| Failure::Said(e.to_string()))
 }
 

@@ -9,7 +9,7 @@ use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_plan::PlanFile;
 use super::sim_rows::{Columns, Values};
-use super::sim_trace::{Bar, block_bytes, check_memory, first_pass, footprint, name_of, open};
+use super::sim_trace::{block_bytes, check_memory, first_pass, footprint, meter, name_of, open};
 use crate::units::human_time;
 use serde::Serialize;
 use std::sync::Arc;
@@ -61,10 +61,10 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     }
     let mut plans = files.iter().map(|f| f.plan(block_bytes, known)).collect::<Result<Vec<_>, _>>()?;
     for (file, plan) in files.iter().zip(&mut plans) {
-        let Some(range_blocks) = file.range_blocks(block_bytes)? else { continue };
+        let Some((range_blocks, every)) = file.hints(block_bytes)? else { continue };
         let said = ("what is told of ranges", "give a file, or levels that keep something else");
         let learned = first_pass(&args.trace, &args.sweep, stop, said, &mut |trace, watch| {
-            Hints::of(range_blocks, trace, args.sweep.limit, watch)
+            Hints::of(range_blocks, every, trace, args.sweep.limit, watch)
         })?;
         let Some(hints) = learned else { return Err(Failure::Interrupted) };
         plan.hints = Some(Arc::new(hints));
@@ -77,12 +77,13 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         memory_bytes: None,
     };
     let name = name_of(&args.trace);
-    let mut bar = Bar::new(format!("{} hierarchies on {name}", plans.len()), total);
-    let done = simulate(open(&args.trace)?, &plans, &options, &mut |accesses| {
-        bar.at(accesses);
+    let (trace, progress) = open(&args.trace, &args.sweep)?;
+    let mut meter = meter(format!("{} hierarchies on {name}", plans.len()), total, progress);
+    let done = simulate(trace, &plans, &options, &mut |accesses| {
+        meter.at(accesses);
         if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
     });
-    bar.end();
+    drop(meter);
     let Simulation { results, accesses, stopped, broken } = done.map_err(|e| Failure::Said(e.to_string()))?;
     let document = Document {
         trace: name,

@@ -6,6 +6,7 @@
 use super::Failure;
 use crate::units::{Percent, Size, Time};
 use serde::Deserialize;
+use std::num::NonZeroU64;
 use std::path::Path;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
@@ -21,6 +22,7 @@ const SEED: u64 = 1;
 struct PlanText {
     name: Option<String>,
     hints: Option<Size>,
+    hints_every: Option<u64>,
     level: Vec<LevelText>,
     disk: Option<DeviceText>,
     requests: Option<RequestsText>,
@@ -163,23 +165,30 @@ impl PlanFile {
         self.text.level.iter().any(|l| l.size.size.needs_footprint())
     }
 
-    /// Blocks of a range, if levels keep what is told of ranges.
+    /// Blocks of a range, if levels keep what is told of ranges, and accesses after which that is told anew.
     ///
     /// # Errors
-    /// The levels and the size of ranges do not go together.
-    pub fn range_blocks(&self, block_bytes: u32) -> Result<Option<u64>, Failure> {
+    /// The levels, the size of ranges and the accesses do not go together.
+    pub fn hints(&self, block_bytes: u32) -> Result<Option<(u64, Option<NonZeroU64>)>, Failure> {
+        let said = |what: String| Failure::Said(format!("{}: {what}", self.name));
         let hinted = self.text.level.iter().any(|l| matches!(l.keeps, KeepsText::Hinted));
+        let every = match self.text.hints_every.map(NonZeroU64::new) {
+            None => None,
+            Some(Some(every)) if self.text.hints.is_some() => Some(every),
+            Some(Some(_)) => return Err(said("hints_every needs hints = \"1MiB\", the size of the ranges".into())),
+            Some(None) => return Err(said("hints_every = 0: hints are given anew after at least 1 access".into())),
+        };
         match (hinted, self.text.hints) {
             (false, None) => Ok(None),
-            (true, Some(range)) if range.0 >= u64::from(block_bytes) => Ok(Some(range.0 / u64::from(block_bytes))),
-            (true, Some(range)) => Err(Failure::Said(format!(
-                "{}: hints = \"{range}\" is less than a block; ranges have at least one",
-                self.name
-            ))),
-            _ => Err(Failure::Said(format!(
-                "{}: keeps = \"hinted\" and hints = \"1MiB\", the size of the ranges that are told of, go together",
-                self.name
-            ))),
+            (true, Some(range)) if range.0 >= u64::from(block_bytes) => {
+                Ok(Some((range.0 / u64::from(block_bytes), every)))
+            }
+            (true, Some(range)) => {
+                Err(said(format!("hints = \"{range}\" is less than a block; ranges have at least one")))
+            }
+            _ => Err(said(
+                "keeps = \"hinted\" and hints = \"1MiB\", the size of the ranges that are told of, go together".into(),
+            )),
         }
     }
 
@@ -326,10 +335,18 @@ per_second = 500
     #[test]
     fn hints_and_levels_that_keep_by_them_go_together() {
         let level = |keeps: &str| format!("[[level]]\nname = \"a\"\nsize = \"10%\"\nkeeps = \"{keeps}\"\n");
-        let ranges = |text: &str| PlanFile::parse(text, "file".into()).unwrap().range_blocks(4096);
+        let ranges = |text: &str| PlanFile::parse(text, "file".into()).unwrap().hints(4096);
         assert_eq!(ranges(&level("passing")).ok(), Some(None));
-        assert_eq!(ranges(&format!("hints = \"1MiB\"\n{}", level("hinted"))).ok(), Some(Some(256)));
-        let wrong = [level("hinted"), format!("hints = \"1MiB\"\n{}", level("demoted"))];
+        assert_eq!(ranges(&format!("hints = \"1MiB\"\n{}", level("hinted"))).ok(), Some(Some((256, None))));
+        let every = |n: u64| format!("hints = \"1MiB\"\nhints_every = {n}\n{}", level("hinted"));
+        assert_eq!(ranges(&every(1000)).ok(), Some(Some((256, NonZeroU64::new(1000)))));
+        let wrong = [
+            level("hinted"),
+            format!("hints = \"1MiB\"\n{}", level("demoted")),
+            format!("hints_every = 1000\n{}", level("passing")),
+            format!("hints_every = 1000\n{}", level("hinted")),
+            every(0),
+        ];
         for text in wrong.iter().chain([&format!("hints = \"1KiB\"\n{}", level("hinted"))]) {
             let Err(Failure::Said(said)) = ranges(text) else { panic!("{text}") };
             assert!(said.starts_with("file: ") && said.contains("hints"), "{said}");

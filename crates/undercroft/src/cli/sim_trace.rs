@@ -1,88 +1,66 @@
-//! What `sim` and `compare` share: traces opened, counted, and run through caches under a bar that Ctrl-C ends.
+//! What `sim` and `compare` share: traces opened, counted, and run through caches until Ctrl-C ends that.
 //!
-//! Owns the passes over a trace, progress, and the interrupt. Never prints a result. Invariant: an interrupt or damage
+//! Owns the passes over a trace and their progress. Never prints a result. Invariant: an interrupt or damage
 //! ends a pass, and what it had counted until then is given back.
 
 use super::Failure;
+use super::meter::Meter;
+use super::reading::{bytes, warn};
 use super::sim_args::SweepArgs;
 use crate::config::Machine;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use undercroft_sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
-use undercroft_trace::Reader;
-
-/// The bar shows itself for what takes longer than this.
-const BAR_AFTER: Duration = Duration::from_secs(2);
-
-/// Set by Ctrl-C; the second one ends the program at once.
-///
-/// # Errors
-/// The signal cannot be caught.
-pub fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let caught = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        caught.map_err(|e| Failure::Said(format!("cannot catch Ctrl-C: {e}")))?;
-    }
-    Ok(stop)
-}
-
-/// A bar over one pass.
-pub struct Bar {
-    bar: ProgressBar,
-    began: Instant,
-    shown: bool,
-    total: Option<u64>,
-    what: String,
-}
-
-impl Bar {
-    /// A bar that nobody sees yet; `total` accesses are ahead, if that is known.
-    pub fn new(what: String, total: Option<u64>) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        Self { bar, began: Instant::now(), shown: false, total, what }
-    }
-
-    /// So many accesses are done.
-    pub fn at(&mut self, accesses: u64) {
-        if !self.shown && self.began.elapsed() >= BAR_AFTER {
-            self.shown = true;
-            let template = match self.total {
-                Some(_) => "{wide_bar} {percent:>3}% {human_pos} accesses, {per_sec}, {eta} left, {msg}",
-                None => "{spinner} {human_pos} accesses, {per_sec}, {elapsed} so far, {msg}",
-            };
-            self.bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            if let Some(total) = self.total {
-                self.bar.set_length(total);
-            }
-            self.bar.set_message(self.what.clone());
-        }
-        self.bar.set_position(accesses);
-    }
-
-    /// It is done.
-    pub fn end(&self) {
-        self.bar.finish_and_clear();
-    }
-}
+use undercroft_trace::{BLOCK_BYTES, Progress, Reader};
 
 /// What a trace is called in results: its file's name.
 pub fn name_of(path: &Path) -> String {
+    if path == Path::new("-") {
+        return "standard input".into();
+    }
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
 }
 
-/// Opens a trace.
+/// A trace that says at its end what of it was left out.
+struct Told(Reader<'static>);
+
+impl Iterator for Told {
+    type Item = Result<Reference, undercroft_trace::Error>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|a| a.map(Reference::from))
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        warn(&self.0);
+    }
+}
+
+fn reader(path: &Path, args: &SweepArgs) -> Result<Reader<'static>, Failure> {
+    let options = args.read.of_blocks(args.block_size, args.jobs != Some(1))?;
+    Reader::open_with(path, &options).map_err(|e| Failure::Said(e.to_string()))
+}
+
+/// Opens a trace, for its last pass: what is left out of it is told at its end. Beside it, how far it is read.
 ///
 /// # Errors
 /// Those of the reader.
-pub fn open(path: &Path) -> Result<impl Iterator<Item = Result<Reference, undercroft_trace::Error>> + use<>, Failure> {
-    let reader = Reader::open(path).map_err(|e| Failure::Said(e.to_string()))?;
-    Ok(reader.map(|a| a.map(Reference::from)))
+pub fn open(
+    path: &Path,
+    args: &SweepArgs,
+) -> Result<(impl Iterator<Item = Result<Reference, undercroft_trace::Error>> + use<>, Progress), Failure> {
+    let reader = reader(path, args)?;
+    let progress = reader.progress();
+    Ok((Told(reader), progress))
+}
+
+/// The meter of one pass over a trace: by the accesses that there are in all, if that is known.
+pub fn meter(what: String, total: Option<u64>, progress: Progress) -> Meter {
+    total.map_or_else(|| Meter::new(vec![progress]), Meter::of_requests).named(what, "accesses")
 }
 
 /// Bytes of a block, as was asked for.
@@ -90,8 +68,7 @@ pub fn open(path: &Path) -> Result<impl Iterator<Item = Result<Reference, underc
 /// # Errors
 /// It makes no sense.
 pub fn block_bytes(args: &SweepArgs) -> Result<u32, Failure> {
-    let bytes = u32::try_from(args.block_size.0).ok().filter(|&b| b > 0);
-    bytes.ok_or_else(|| Failure::Said(format!("--block-size {} is not from 1B to 4GiB", args.block_size)))
+    Ok(bytes(args.block_size, "block-size")?.unwrap_or(BLOCK_BYTES))
 }
 
 /// A trace as caches take it.
@@ -118,13 +95,12 @@ pub fn first_pass<T>(
             path.display()
         )));
     }
-    let mut bar = Bar::new(format!("{what} of {}", name_of(path)), args.limit);
-    let learned = learn(Box::new(open(path)?), &mut |accesses| {
-        bar.at(accesses);
+    let reader = reader(path, args)?;
+    let mut meter = meter(format!("{what} of {}", name_of(path)), args.limit, reader.progress());
+    Ok(learn(Box::new(reader.map(|a| a.map(Reference::from))), &mut |accesses| {
+        meter.at(accesses);
         if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
-    });
-    bar.end();
-    Ok(learned)
+    }))
 }
 
 /// Counts the distinct blocks of a trace; `None` if interrupted.
@@ -162,13 +138,14 @@ pub fn run_trace(
         limit: args.limit,
         memory_bytes: Some(Machine::here().memory_bytes),
     };
-    let mut bar = Bar::new(format!("{} caches on {name}", cells.len()), total);
+    let (trace, progress) = open(path, args)?;
+    let mut meter = meter(format!("{} caches on {name}", cells.len()), total, progress);
     let began = Instant::now();
-    let done = sweep(open(path)?, cells, &options, &mut |accesses| {
-        bar.at(accesses);
+    let done = sweep(trace, cells, &options, &mut |accesses| {
+        meter.at(accesses);
         if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
     });
-    bar.end();
+    drop(meter);
     let done = done.map_err(|e| Failure::Said(e.to_string()))?;
     Ok(Some(TraceRun {
         name,

@@ -2,8 +2,8 @@
 //!
 //! Owns words. Never acts. Every command teaches by examples.
 
-use crate::units::{Percent, Size, Time};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use super::reading::{ReadArgs, formats};
+use crate::units::{Percent, Size};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use undercroft_trace::Format;
@@ -59,56 +59,15 @@ pub enum TraceCommand {
     Synth(SynthArgs),
 }
 
-fn formats(all: &[Format]) -> impl TypedValueParser<Value = Format> + use<> {
-    let values: Vec<_> = all.iter().map(|f| PossibleValue::new(f.name()).help(f.about())).collect();
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<Format>())
-}
-
 /// How a trace is read.
 #[derive(Clone, Debug, Args)]
 pub struct InputArgs {
-    /// Format of the trace [default: what its beginning or its name tells]
-    #[arg(short, long, value_name = "FORMAT", value_parser = formats(&Format::ALL), hide_possible_values = false)]
-    pub format: Option<Format>,
     /// Split requests into blocks of this size [default: 4KiB, what a recording says, and not at all for vscsi]
     #[arg(long, value_name = "SIZE")]
     pub block_size: Option<Size>,
-    /// A key of the trace is the number of a piece of a disk of this size (oracleGeneral, lcs, .lis, u32, u64, CSV)
-    #[arg(long, value_name = "SIZE")]
-    pub key_size: Option<Size>,
-    /// Leave out records that make no sense, and count them
-    #[arg(long)]
-    pub lenient: bool,
-    /// Which event of a request counts (blkparse and blktrace)
-    #[arg(long, value_name = "EVENT", value_enum, default_value = "queue")]
-    pub event: EventArg,
-    /// Columns of a CSV file, by number or name: time=1,offset=4,size=5,op=3,tenant=2 (or key= and keys= instead of
-    /// offset=) [default: by the names in its first line]
-    #[arg(long, value_name = "MAP")]
-    pub columns: Option<String>,
-    /// What stands between columns of a CSV file; "tab", "blank" [default: the first of , tab ; blank that is there]
-    #[arg(long, value_name = "CHARACTER")]
-    pub separator: Option<String>,
-    /// One step of the time of a CSV file: 1s, 1ms, 100ns
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub time_unit: Time,
-    /// One step of the offset of a CSV file: 1, 512, 4KiB
-    #[arg(long, value_name = "SIZE", default_value = "1")]
-    pub offset_unit: Size,
-    /// One step of the size of a CSV file
-    #[arg(long, value_name = "SIZE", default_value = "1")]
-    pub size_unit: Size,
-}
-
-/// Events of the kernel's block layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EventArg {
-    /// It came to the block layer (Q)
-    Queue,
-    /// It went to the driver, merged with others perhaps (D)
-    Issue,
-    /// It was done (C)
-    Complete,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub read: ReadArgs,
 }
 
 /// How a trace is written.

@@ -3,8 +3,10 @@
 //! Owns the table and the JSON. Invariant: both say the same.
 
 use super::Failure;
+use super::meter::Meter;
 use super::output::Out;
-use super::trace::{Meter, Session, failure, open, warn};
+use super::reading::warn;
+use super::trace::{Session, failure, open};
 use super::trace_args::InfoArgs;
 use crate::units::{human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};

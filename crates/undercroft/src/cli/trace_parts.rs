@@ -3,7 +3,9 @@
 //! Owns the names of parts and of merged traces. Invariant: as in [`super::trace`]; no two parts have the same name.
 
 use super::Failure;
-use super::trace::{Meter, Session, create, failure, open, report, warn};
+use super::meter::Meter;
+use super::reading::warn;
+use super::trace::{Session, create, failure, open, report};
 use super::trace_args::{CompressArg, MergeArgs, OrderArg, SplitArgs, SplitBy};
 use crate::units::Time;
 use std::collections::{BTreeMap, HashSet};

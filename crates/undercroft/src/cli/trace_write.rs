@@ -3,7 +3,9 @@
 //! Owns nothing but the loops. Invariant: as in [`super::trace`].
 
 use super::Failure;
-use super::trace::{Meter, Session, create, failure, open, report, warn};
+use super::meter::Meter;
+use super::reading::warn;
+use super::trace::{Session, create, failure, open, report};
 use super::trace_args::{ConvertArgs, HeadArgs, PatternArg, SampleArgs, SynthArgs};
 use undercroft_trace::synth::{Load, Pattern};
 use undercroft_trace::{BATCH, Blocks, Sample, Tenants};

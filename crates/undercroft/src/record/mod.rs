@@ -333,6 +333,20 @@ impl Shared {
 }
 
 impl Order {
+    /// Everything, into `path`, overwritten, until somebody stops it or the file has `bytes_max`.
+    pub fn all(path: PathBuf, bytes_max: u64) -> Self {
+        Self {
+            path,
+            force: true,
+            disks: Vec::new(),
+            vms: Vec::new(),
+            duration: None,
+            bytes_max,
+            sample: 1,
+            lease: None,
+        }
+    }
+
     /// Whether a disk is to be recorded.
     pub fn wants(&self, disk: &Disk) -> bool {
         let all = self.disks.is_empty() && self.vms.is_empty();

@@ -335,16 +335,7 @@ fn a_daemon_that_stops_converts_for_a_while_and_counts_the_rest() {
         let shared = Arc::new(Shared::new(grace));
         shared.hurry.store(true, Ordering::Relaxed);
         let Line { chunks, relay, scribe, gauges, path, .. } = line;
-        let order = Order {
-            path: path.clone(),
-            force: false,
-            disks: vec![],
-            vms: vec![],
-            duration: None,
-            bytes_max: 1 << 30,
-            sample: 1,
-            lease: None,
-        };
+        let order = Order::all(path.clone(), 1 << 30);
         let (_more, late) = channel();
         let mut keeper = Keeper {
             order,
