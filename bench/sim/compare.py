@@ -53,6 +53,8 @@ POLICIES = [
 # trace, 1 % and 10 % of its footprint
 SIZES = [("zipf", 10_000), ("zipf", 100_000), ("arc-P6", 7_737), ("arc-P6", 77_377)]
 MEMORY_WANTED = 0.5
+# A load average that is more than the one process of a run.
+BUSY_ABOVE = 1.5
 # what the table says where the load average was above 1.5: one process at a time is ours
 BUSY = "Other programs kept the machine busy meanwhile: single figures move by a quarter and more."
 
@@ -169,12 +171,14 @@ def measure(ours: list, theirs: list, repetitions: int) -> dict:
 
 def markdown(cells: list[dict], about: dict) -> str:
     """The table."""
+    turns = sorted({c["repetitions"] for c in cells})
+    busy = list(dict.fromkeys(c["policy"] for c in cells if c["busy"]))
     lines = [
         "# The engine's replay beside libCacheSim's simulator",
         "",
         f"`make bench-sim`, {about['date']}: {about['cpu']}, libCacheSim {VERSION} (Release"
-        f"{', tcmalloc' if about['tcmalloc'] else ''}), one thread, {about['repetitions']} repetitions in turns.",
-        BUSY if about["busy"] else "",
+        f"{', tcmalloc' if about['tcmalloc'] else ''}), one thread, {' or '.join(map(str, turns))} repetitions in turns.",
+        f"Of {', '.join(busy)}: {BUSY[0].lower()}{BUSY[1:]}" if busy else "",
         "",
         "CPU seconds of the whole process, reading the trace (oracleGeneral, from the page cache) included on both sides;",
         "the ratio is the median over repetitions, theirs / ours, so above 1 is faster. Memory: peak of anonymous pages.",
@@ -213,6 +217,11 @@ def merged(cells: list[dict], saved: Path, policies: list[str]) -> list[dict]:
     return [all_cells[k] for k in order if k in all_cells]
 
 
+def failures(saved: Path) -> list[str]:
+    """Which cells libCacheSim did not finish when they were last measured."""
+    return json.loads(saved.read_text())["about"]["failed"] if saved.exists() else []
+
+
 def circumstances(args: argparse.Namespace, failed: list[str], busy_above: float) -> dict:
     """On what the figures were made, and how; a load average above `busy_above` is more than the processes of a run."""
     found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
@@ -244,31 +253,40 @@ def main() -> None:
     files = traces(args.directory, args.ours)
     linked = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
     cells, failed = [], []
-    for ours, theirs, wanted in POLICIES:
-        for trace, blocks in SIZES:
-            if trace not in files or not re.search(args.only, f"{ours} {trace} {blocks}"):
-                continue
-            output = str(args.directory / "cachesim.out")
-            peers = [binary, files[trace], "oracleGeneral", theirs, str(blocks), "--ignore-obj-size", "1"]
-            peers += ["--num-thread", "1", "--report-interval", "1000000000", "-o", output]
-            try:
-                cell = measure([args.ours, "run", ours, str(blocks), files[trace]], peers, args.repetitions)
-            except RuntimeError as e:
-                failed.append(str(e) if "sim_bench" in str(e) else f"{theirs} on {trace} with {blocks} blocks")
-                say(f"{ours} {trace} {blocks}: {e}")
-                continue
-            cells.append({"policy": ours, "theirs": theirs, "trace": trace, "blocks": blocks, "wanted": wanted, **cell})
-            (a, b), (m, n), (x, y) = cell["seconds"], cell["anonymous_bytes"], cell["miss_ratio"]
-            say(
-                f"{ours:10} {trace:7} {blocks:7}: {a:.2f} s, theirs {b:.2f} s, {cell['ratio']:.2f} times as fast; "
-                f"{m / 2**20:.1f} of {n / 2**20:.1f} MiB; misses {x:.4f}, theirs {y}"
-            )
+    interrupted = False
+    try:
+        for ours, theirs, wanted in POLICIES:
+            for trace, blocks in SIZES:
+                if trace not in files or not re.search(args.only, f"{ours} {trace} {blocks}"):
+                    continue
+                output = str(args.directory / "cachesim.out")
+                peers = [binary, files[trace], "oracleGeneral", theirs, str(blocks), "--ignore-obj-size", "1"]
+                peers += ["--num-thread", "1", "--report-interval", "1000000000", "-o", output]
+                try:
+                    cell = measure([args.ours, "run", ours, str(blocks), files[trace]], peers, args.repetitions)
+                except RuntimeError as e:
+                    failed.append(str(e) if "sim_bench" in str(e) else f"{theirs} on {trace} with {blocks} blocks")
+                    say(f"{ours} {trace} {blocks}: {e}")
+                    continue
+                cell |= {"repetitions": args.repetitions, "busy": os.getloadavg()[1] > BUSY_ABOVE}
+                cells.append({"policy": ours, "theirs": theirs, "trace": trace, "blocks": blocks, "wanted": wanted, **cell})
+                (a, b), (m, n), (x, y) = cell["seconds"], cell["anonymous_bytes"], cell["miss_ratio"]
+                say(
+                    f"{ours:10} {trace:7} {blocks:7}: {a:.2f} s, theirs {b:.2f} s, {cell['ratio']:.2f} times as fast; "
+                    f"{m / 2**20:.1f} of {n / 2**20:.1f} MiB; misses {x:.4f}, theirs {y}"
+                )
+    except KeyboardInterrupt:
+        interrupted = True
+        say("interrupted; what was measured is kept, other cells keep their figures")
     if not cells:
         stop(f"no cell matches '{args.only}'")
-    if args.only:
+    if args.only or interrupted:
         cells = merged(cells, RESULTS / "sim.json", [ours for ours, _, _ in POLICIES])
-    about = circumstances(args, failed, 1.5) | {"tcmalloc": "tcmalloc" in linked}
+        failed += [f for f in failures(RESULTS / "sim.json") if f not in failed]
+    about = circumstances(args, failed, BUSY_ABOVE) | {"tcmalloc": "tcmalloc" in linked}
     show(args, "sim", markdown(cells, about), about, cells)
+    if interrupted:
+        sys.exit(130)
 
 
 if __name__ == "__main__":
