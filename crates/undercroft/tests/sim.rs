@@ -394,6 +394,60 @@ fn tenants_share_two_levels_and_every_access_is_found_in_one_place() {
 }
 
 #[test]
+fn tenants_of_one_trace_share_a_cache_in_its_order() {
+    let dir = place();
+    let dir = dir.path();
+    // a goes round in 30 blocks; b, which begins late, is three times as fast and never comes back.
+    let mut rows = String::new();
+    let mut fresh = 1000;
+    for i in 0..6000 {
+        rows += &format!("a,{}\n", i % 30);
+        if i >= 2000 {
+            for _ in 0..3 {
+                rows += &format!("b,{fresh}\n");
+                fresh += 1;
+            }
+        }
+    }
+    fs::write(dir.join("two.csv"), rows).unwrap();
+    let csv = ["--columns", "tenant=1,key=2"];
+    let alone = ["sim", "two.csv", "--size", "80blocks", "--policy", "lru", "--json"];
+    let one: Value = serde_json::from_str(&run(dir, &[&alone[..], &csv].concat(), 0).0).unwrap();
+    let tenants = ["--per-tenant", "--controller", "shared,strict", "--interval", "500"];
+    let two: Value = serde_json::from_str(&run(dir, &[&alone[..], &csv, &tenants].concat(), 0).0).unwrap();
+    assert_eq!(two["tenants"], serde_json::json!(["a", "b"]));
+    assert_eq!(two["results"][0]["misses"], one["results"][0]["misses"], "nobody divides it: the cache of the trace");
+    // 29 other blocks of a and three of b for each of its steps lie between two uses of a block: after 17 steps, more than fit.
+    assert_eq!(two["results"][0]["tenants"][0]["misses"], 30 + 4000 - 17, "pushed out soon after b begins");
+    let strict = two["results"][1]["tenants"][0]["misses"].as_u64().unwrap();
+    assert!(strict < 200, "and they are not, once it has been given its half: {strict}");
+    let (table, _) = run(dir, &[&["sim", "two.csv", "--per-tenant", "--policy", "lru"][..], &csv].concat(), 0);
+    assert!(table.contains("OF a") && table.contains("OF b"), "{table}");
+    // A trace that tells nobody apart has one tenant.
+    fs::write(dir.join("one.lis"), "0 30 0 0\n".repeat(10)).unwrap();
+    let (table, _) = run(dir, &["sim", "one.lis", "--per-tenant"], 0);
+    assert!(table.contains("utility"), "{table}");
+    let (_, err) = run(dir, &["sim", "two.csv", "--per-tenant", "--beside", "one.lis"], 2);
+    assert!(err.contains("cannot be used with"), "{err}");
+}
+
+#[test]
+fn a_trace_without_requests_has_no_miss_ratio() {
+    let dir = place();
+    let dir = dir.path();
+    fs::write(dir.join("empty.lis"), "").unwrap();
+    fs::write(dir.join("some.lis"), "0 30 0 0\n").unwrap();
+    for size in ["10%", "100blocks"] {
+        let (_, err) = run(dir, &["sim", "empty.lis", "--size", size], 1);
+        assert!(err.contains("the trace empty.lis has no requests"), "{err}");
+    }
+    let (table, err) = run(dir, &["compare", "empty.lis", "some.lis", "--sizes", "10blocks"], 1);
+    assert!(err.contains("the trace empty.lis has no requests") && table.contains("some.lis"), "{err} {table}");
+    let (_, err) = run(dir, &["sim", "empty.lis", "--per-tenant"], 1);
+    assert!(err.contains("the tenants' traces hold no access"), "{err}");
+}
+
+#[test]
 fn hints_are_given_anew_in_the_course_of_a_trace() {
     let dir = place();
     let dir = dir.path();

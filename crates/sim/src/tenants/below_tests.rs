@@ -58,7 +58,7 @@ fn counted(row: &LabRow) -> [u64; 4] {
 fn a_tenant_alone_on_two_levels_is_the_same_hierarchy() {
     let alone = zipf("alone", 8000, 0.8, 3, 60_000);
     // Intervals are so short that limits, which rise in steps, are never in the way.
-    let trace = Trace::of_tenants(std::slice::from_ref(&alone), 600, 500).expect("it goes together");
+    let trace = Trace::of_tenants(std::slice::from_ref(&alone), Clocks::Own, 600, 500).expect("it goes together");
     let policies = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Clock];
     for (demotes, upper, lower) in
         [false, true].into_iter().flat_map(|d| policies.into_iter().flat_map(move |u| policies.map(|l| (d, u, l))))
@@ -78,8 +78,8 @@ fn a_tenant_alone_on_two_levels_below_its_own_cache_is_the_same_hierarchy() {
     let alone = zipf("alone", 8000, 0.8, 3, 60_000);
     for (hands_down, demotes) in [(false, false), (false, true), (true, false), (true, true)] {
         let above = Above { blocks: 400, policy: PolicyKind::Lru, hands_down };
-        let (trace, counts) =
-            Trace::of_tenants_below(std::slice::from_ref(&alone), &[above], 600, 500).expect("it goes together");
+        let (trace, counts) = Trace::of_tenants_below(std::slice::from_ref(&alone), &[above], Clocks::Own, 600, 500)
+            .expect("it goes together");
         let lru = PolicyKind::Lru;
         let c = hierarchy(&[(400, lru, false), (600, lru, hands_down), (1500, lru, demotes)], &alone);
         for arm in [Arm::Strict, Arm::Shared] {
@@ -109,8 +109,8 @@ proptest! {
             tenants.iter().map(move |_| Above { blocks, policy: PolicyKind::Lru, hands_down })
         }).collect();
         let trace = match &caches[..] {
-            [] => Trace::of_tenants(&tenants, upper, interval),
-            caches => Trace::of_tenants_below(&tenants, caches, upper, interval).map(|t| t.0),
+            [] => Trace::of_tenants(&tenants, Clocks::Own, upper, interval),
+            caches => Trace::of_tenants_below(&tenants, caches, Clocks::Own, upper, interval).map(|t| t.0),
         }.expect("it goes together");
         for arm in ARMS {
             let meters = metered.then(MeterOptions::default);
@@ -143,7 +143,7 @@ fn three() -> Vec<TenantTrace> {
 
 #[test]
 fn controllers_divide_the_level_below_by_what_reaches_it() {
-    let trace = Trace::of_tenants(&three(), 400, 3000).expect("it goes together");
+    let trace = Trace::of_tenants(&three(), Clocks::Own, 400, 3000).expect("it goes together");
     for demotes in [false, true] {
         let of = |arm| run(&trace, &arm, &options(1800, PolicyKind::Lru, demotes));
         let [strict, utility, best] = [Arm::Strict, Arm::Governed(Kind::Utility), Arm::KnownCurves].map(of);
@@ -163,7 +163,7 @@ fn controllers_divide_the_level_below_by_what_reaches_it() {
 #[test]
 fn what_is_handed_down_saves_what_would_be_in_both() {
     let two = ["a", "b"].map(|name| zipf(name, 3000, 0.8, 5, 60_000));
-    let trace = Trace::of_tenants(&two, 1000, 1000).expect("it goes together");
+    let trace = Trace::of_tenants(&two, Clocks::Own, 1000, 1000).expect("it goes together");
     for arm in ARMS {
         let [keeps, demotes] =
             [false, true].map(|d| run(&trace, &arm, &options(1000, PolicyKind::Lru, d)).disk_reads());
@@ -173,7 +173,7 @@ fn what_is_handed_down_saves_what_would_be_in_both() {
 
 #[test]
 fn threads_and_goals_know_two_levels() {
-    let trace = Trace::of_tenants(&three(), 400, 3000).expect("it goes together");
+    let trace = Trace::of_tenants(&three(), Clocks::Own, 400, 3000).expect("it goes together");
     let arms = ARMS.map(|arm| (arm, options(1800, PolicyKind::Lru, true)));
     let of = |jobs| run_all(&trace, &arms, Some(jobs), &|| Go::On).expect("it runs");
     assert_eq!(of(1), of(2));
@@ -204,7 +204,7 @@ fn distances_below_tell_the_misses_of_lru_at_every_size() {
     use super::below::Lower;
     use super::divided::{Divided, Place};
     let alone = zipf("alone", 400, 0.7, 3, 5000);
-    let trace = Trace::of_tenants(std::slice::from_ref(&alone), 64, 5000).expect("it goes together");
+    let trace = Trace::of_tenants(std::slice::from_ref(&alone), Clocks::Own, 64, 5000).expect("it goes together");
     for (demotes, size) in [false, true].into_iter().flat_map(|d| [0, 10, 50, 100, 128].map(|size| (d, size))) {
         let options = options(128, PolicyKind::Lru, demotes);
         let (policy, times_us) = (PolicyKind::Lru, (1.0, 2.0));

@@ -23,4 +23,4 @@ pub use load::{Activity, Load, Name, Pattern, Phase};
 pub use row::LabRow;
 pub use run::{Arm, Options, run};
 pub use trace::Trace;
-pub use traces::{TenantTrace, run_all};
+pub use traces::{Clocks, TenantTrace, run_all};

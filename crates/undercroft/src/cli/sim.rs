@@ -28,7 +28,7 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     if !args.hierarchy.is_empty() {
         return sim_hierarchy::run(args, &stop, out);
     }
-    if !args.beside.is_empty() {
+    if !args.beside.is_empty() || args.per_tenant {
         return sim_tenants::run(args, &stop, out);
     }
     if args.engine == Engine::Core {

@@ -106,6 +106,9 @@ Examples:
   Two tenants on one cache, under several controllers:
     undercroft sim web.vscsi --beside db.vscsi --size 1GiB --controller shared,strict,utility,best
 
+  Did the disks of a recording get the best of one cache, in the order in which all of them asked:
+    undercroft sim host.parquet --per-tenant --size 1GiB --controller shared,strict,utility,best
+
   The same below guests with caches of their own, where the host keeps what those evict:
     undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB --hands-down --controller strict,utility
 
@@ -168,25 +171,29 @@ pub struct SimArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["policy", "size", "engine"])]
     pub hierarchy: Vec<PathBuf>,
     /// The trace of another tenant of the same cache; may be repeated. Sizes are those of the cache for all of them
-    #[arg(long, value_name = "TRACE", value_hint = ValueHint::FilePath, conflicts_with_all = ["hierarchy", "engine", "warm_up"])]
+    #[arg(long, value_name = "TRACE", value_hint = ValueHint::FilePath, group = "tenants",
+          conflicts_with_all = ["hierarchy", "engine", "warm_up"])]
     pub beside: Vec<PathBuf>,
+    /// The tenants of the trace itself (disks of a recording, volumes of a CSV file) share the cache, in the order of its rows
+    #[arg(long, group = "tenants", conflicts_with_all = ["beside", "hierarchy", "engine", "warm_up"])]
+    pub per_tenant: bool,
     /// Who divides the cache among tenants, with commas between: shared (nobody: one cache for all), strict (equal parts),
     /// best (curves known in advance), or a controller of the daemon: static, utility, donor, paper
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        requires = "beside",
+        requires = "tenants",
         default_value = "shared,strict,utility"
     )]
     pub controller: Vec<Divider>,
     /// Accesses of all tenants together after which a controller decides anew
-    #[arg(long, value_name = "N", default_value = "100000", requires = "beside",
+    #[arg(long, value_name = "N", default_value = "100000", requires = "tenants",
           value_parser = clap::value_parser!(u32).range(100..))]
     pub interval: u32,
     /// Every tenant has a cache of its own of this size above the one that is divided (of the guest's, say): 512MiB, 5% of the tenant's
     /// own footprint, 1000blocks
-    #[arg(long, value_name = "SIZE", requires = "beside")]
+    #[arg(long, value_name = "SIZE", requires = "tenants")]
     pub above: Option<SimSize>,
     /// The policy of those caches
     #[arg(long, value_name = "POLICY", requires = "above", default_value = "lru")]
@@ -196,7 +203,7 @@ pub struct SimArgs {
     pub hands_down: bool,
     /// A second cache of this size below the one that is divided (of an SSD, say), divided among the same tenants by the same rule:
     /// 20GiB, 30% of the footprint, 1000blocks
-    #[arg(long, value_name = "SIZE", requires = "beside")]
+    #[arg(long, value_name = "SIZE", requires = "tenants")]
     pub below: Option<SimSize>,
     /// The policy of that cache
     #[arg(long, value_name = "POLICY", requires = "below", default_value = "lru")]
@@ -207,7 +214,7 @@ pub struct SimArgs {
     pub demotes: bool,
     /// Draw miss ratios over sizes, a line for each policy, into this file: .svg or .png
     #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["hierarchy", "beside", "engine"])]
+          conflicts_with_all = ["hierarchy", "tenants", "engine"])]
     pub plot: Option<PathBuf>,
     /// With --engine core: each request ends before the next begins, whatever the recording says
     #[arg(long)]

@@ -9,7 +9,7 @@ use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_plan::PlanFile;
 use super::sim_rows::{Columns, Values};
-use super::sim_trace::{block_bytes, check_memory, first_pass, footprint, meter, name_of, open};
+use super::sim_trace::{block_bytes, check_memory, check_requests, first_pass, footprint, meter, name_of, open};
 use crate::units::human_time;
 use serde::Serialize;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_sim::hierarchy::{Hints, LevelCounts};
 use undercroft_sim::latency::{LatencyReport, Times};
 use undercroft_sim::simulate::{HierarchyResult, Plan, Simulation, simulate};
-use undercroft_sim::{Go, SweepOptions};
+use undercroft_sim::{Go, Reference, SweepOptions};
 
 #[derive(Serialize)]
 struct Document {
@@ -79,12 +79,15 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let name = name_of(&args.trace);
     let (trace, progress) = open(&args.trace, &args.sweep)?;
     let mut meter = meter(format!("{} hierarchies on {name}", plans.len()), total, progress);
-    let done = simulate(trace, &plans, &options, &mut |accesses| {
+    let done = simulate(trace.map(|a| a.map(Reference::from)), &plans, &options, &mut |accesses| {
         meter.at(accesses);
         if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
     });
     drop(meter);
     let Simulation { results, accesses, stopped, broken } = done.map_err(|e| Failure::Said(e.to_string()))?;
+    if !stopped && broken.is_none() {
+        check_requests(&args.trace, accesses)?;
+    }
     let document = Document {
         trace: name,
         accesses,

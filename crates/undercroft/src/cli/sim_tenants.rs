@@ -1,4 +1,4 @@
-//! `undercroft sim --beside`: several tenants on one cache or two, under the controllers of the daemon.
+//! `undercroft sim --beside` and `--per-tenant`: several tenants on one cache or two, under the controllers of the daemon.
 //!
 //! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything: `undercroft_sim::tenants` runs the engine's
 //! controllers. Invariant: every controller sees the same requests in the same order.
@@ -14,8 +14,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_sim::tenants::{Above, AboveCounts, Below, Options, TenantTrace, Trace, run_all};
+use undercroft_sim::tenants::{Above, AboveCounts, Below, Clocks, Options, TenantTrace, Trace, run_all};
 use undercroft_sim::{Footprint, Go, Policies, Reference, SimSize, only_policies, slots, without_repeats};
+use undercroft_trace::Access;
 
 /// Accesses between two looks at the interrupt.
 const LOOK_EVERY: u64 = 1 << 15;
@@ -25,19 +26,11 @@ const LOOK_EVERY: u64 = 1 << 15;
 /// # Errors
 /// A trace cannot be read to its end; or it was interrupted, after what was done is shown.
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
-    let mut footprint = Footprint::default();
-    let (mut tenants, mut own) = (vec![], vec![]);
-    for (number, path) in std::iter::once(&args.trace).chain(&args.beside).enumerate() {
-        let before = footprint.blocks();
-        let Some(references) = read(path, number as u64, &args.sweep, &mut footprint, stop)? else {
-            return Err(Failure::Interrupted);
-        };
-        own.push(footprint.blocks() - before);
-        tenants.push(TenantTrace { name: name_of(path), references });
-    }
+    let Some(Loaded { tenants, own, footprint: known, clocks }) = load(args, stop)? else {
+        return Err(Failure::Interrupted);
+    };
     let names: Vec<String> = tenants.iter().map(|t| t.name.clone()).collect();
     let block_bytes = block_bytes(&args.sweep)?;
-    let known = args.sweep.footprint.unwrap_or(footprint.blocks());
     let mut policies =
         without_repeats(only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied())).map_err(Failure::Said)?);
     if policies.is_empty() {
@@ -65,8 +58,8 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let caches = caches_above(args, block_bytes, &own)?;
     check_memory(caches.iter().map(|a| a.blocks))?;
     let (mut trace, counts) = match &caches[..] {
-        [] => (Trace::of_tenants(&tenants, 0, interval).map_err(said)?, vec![]),
-        caches => Trace::of_tenants_below(&tenants, caches, 0, interval).map_err(said)?,
+        [] => (Trace::of_tenants(&tenants, clocks, 0, interval).map_err(said)?, vec![]),
+        caches => Trace::of_tenants_below(&tenants, caches, clocks, 0, interval).map_err(said)?,
     };
     let shown = |((name, cache), counts): ((&String, Above), AboveCounts)| ShownAbove {
         tenant: name.clone(),
@@ -141,27 +134,81 @@ fn one_policy(option: &str, given: &Policies) -> Result<PolicyKind, Failure> {
     Ok(policy)
 }
 
-/// A trace as a whole; `None` if interrupted. Blocks of different tenants are different blocks.
+/// What all tenants ask for.
+struct Loaded {
+    tenants: Vec<TenantTrace>,
+    /// Distinct blocks of each.
+    own: Vec<u64>,
+    /// Distinct blocks of all of them, or what was said to be.
+    footprint: u64,
+    clocks: Clocks,
+}
+
+/// The tenants, each a trace or each of one trace; `None` if interrupted. Blocks of different tenants are different blocks.
+fn load(args: &SimArgs, stop: &AtomicBool) -> Result<Option<Loaded>, Failure> {
+    let mut tenants = vec![];
+    let clocks = if args.per_tenant {
+        let Some(all) = read_recorded(&args.trace, &args.sweep, stop)? else { return Ok(None) };
+        tenants = all;
+        Clocks::Common
+    } else {
+        for path in std::iter::once(&args.trace).chain(&args.beside) {
+            let mut references = vec![];
+            let read = read(path, &args.sweep, stop, |access| references.push(Reference::from(access)))?;
+            let Some(_) = read else { return Ok(None) };
+            tenants.push(TenantTrace { name: name_of(path), references });
+        }
+        Clocks::Own
+    };
+    let blocks = |tenant: &TenantTrace| {
+        let mut footprint = Footprint::default();
+        tenant.references.iter().for_each(|r| footprint.see(r.block));
+        footprint.blocks()
+    };
+    let own: Vec<u64> = tenants.iter().map(blocks).collect();
+    let footprint = args.sweep.footprint.unwrap_or(own.iter().sum());
+    Ok(Some(Loaded { tenants, own, footprint, clocks }))
+}
+
+/// The tenants of one trace, whose order is kept: what stands for a request's time is its place. `None` if interrupted.
+fn read_recorded(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Option<Vec<TenantTrace>>, Failure> {
+    let mut by_number: Vec<Vec<Reference>> = vec![];
+    let mut place = 0;
+    let read = read(path, args, stop, |access| {
+        let number = usize::from(access.tenant);
+        if number >= by_number.len() {
+            by_number.resize_with(number + 1, Vec::new);
+        }
+        by_number[number].push(Reference { time_ns: place, ..Reference::from(access) });
+        place += 1;
+    })?;
+    let Some(names) = read else { return Ok(None) };
+    let name = |number: usize| names.get(number).map_or("-", |name| name).to_owned();
+    let tenant = |(number, references)| TenantTrace { name: name(number), references };
+    // A trace may name tenants that ask for nothing.
+    Ok(Some(by_number.into_iter().enumerate().filter(|(_, all)| !all.is_empty()).map(tenant).collect()))
+}
+
+/// Shows a trace as a whole to `each`, and returns the names of its tenants; `None` if interrupted.
 fn read(
     path: &Path,
-    tenant: u64,
     args: &SweepArgs,
-    footprint: &mut Footprint,
     stop: &AtomicBool,
-) -> Result<Option<Vec<Reference>>, Failure> {
-    let (trace, progress) = open(path, args)?;
+    mut each: impl FnMut(Access),
+) -> Result<Option<Vec<String>>, Failure> {
+    let (mut trace, progress) = open(path, args)?;
     let mut meter = meter(format!("reading {}", name_of(path)), args.limit, progress);
-    let mut all = vec![];
-    for reference in trace.take(args.limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))) {
-        let reference = reference.map_err(|e| Failure::Said(e.to_string()))?;
-        footprint.see(reference.block ^ tenant << 56);
-        all.push(reference);
-        if (all.len() as u64).is_multiple_of(LOOK_EVERY) {
-            meter.at(all.len() as u64);
+    let limit = args.limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let mut done: u64 = 0;
+    for access in trace.by_ref().take(limit) {
+        each(access.map_err(|e| Failure::Said(e.to_string()))?);
+        done += 1;
+        if done.is_multiple_of(LOOK_EVERY) {
+            meter.at(done);
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
         }
     }
-    Ok(Some(all))
+    Ok(Some(trace.tenants().to_vec()))
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use undercroft_sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
-use undercroft_trace::{BLOCK_BYTES, Progress, Reader};
+use undercroft_trace::{Access, BLOCK_BYTES, Progress, Reader};
 
 /// What a trace is called in results: its file's name.
 pub fn name_of(path: &Path) -> String {
@@ -23,14 +23,21 @@ pub fn name_of(path: &Path) -> String {
 }
 
 /// A trace that says at its end what of it was left out.
-struct Told(Reader<'static>);
+pub struct Told(Reader<'static>);
+
+impl Told {
+    /// The tenants seen so far, by number.
+    pub fn tenants(&self) -> &[String] {
+        self.0.tenants().names()
+    }
+}
 
 impl Iterator for Told {
-    type Item = Result<Reference, undercroft_trace::Error>;
+    type Item = Result<Access, undercroft_trace::Error>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|a| a.map(Reference::from))
+        self.0.next()
     }
 }
 
@@ -49,10 +56,7 @@ fn reader(path: &Path, args: &SweepArgs) -> Result<Reader<'static>, Failure> {
 ///
 /// # Errors
 /// Those of the reader.
-pub fn open(
-    path: &Path,
-    args: &SweepArgs,
-) -> Result<(impl Iterator<Item = Result<Reference, undercroft_trace::Error>> + use<>, Progress), Failure> {
+pub fn open(path: &Path, args: &SweepArgs) -> Result<(Told, Progress), Failure> {
     let reader = reader(path, args)?;
     let progress = reader.progress();
     Ok((Told(reader), progress))
@@ -141,12 +145,15 @@ pub fn run_trace(
     let (trace, progress) = open(path, args)?;
     let mut meter = meter(format!("{} caches on {name}", cells.len()), total, progress);
     let began = Instant::now();
-    let done = sweep(trace, cells, &options, &mut |accesses| {
+    let done = sweep(trace.map(|a| a.map(Reference::from)), cells, &options, &mut |accesses| {
         meter.at(accesses);
         if stop.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
     });
     drop(meter);
     let done = done.map_err(|e| Failure::Said(e.to_string()))?;
+    if !done.stopped && done.broken.is_none() {
+        check_requests(path, done.accesses)?;
+    }
     Ok(Some(TraceRun {
         name,
         footprint: known,
@@ -156,6 +163,17 @@ pub fn run_trace(
         broken: done.broken.map(|e| e.to_string()),
         rows: grid.rows(&done.results),
     }))
+}
+
+/// Refuses a trace that was read to its end and asked for nothing: no miss ratio is that of nothing.
+///
+/// # Errors
+/// It is one.
+pub fn check_requests(path: &Path, accesses: u64) -> Result<(), Failure> {
+    if accesses == 0 {
+        return Err(Failure::Said(format!("the trace {} has no requests", path.display())));
+    }
+    Ok(())
 }
 
 /// Refuses caches whose tables this machine cannot hold, before it swaps or the kernel kills.
