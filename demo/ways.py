@@ -142,8 +142,9 @@ def run_way(way, a, images, accel, screen):
             running.append(
                 stack.enter_context(
                     guests.Guest(
-                        f"{way.key}-guest-{i + 1}", way.disk_args(i), a.out, a.guest_ram, accel, wrap=way.wrap_guest
-                    )
+                        f"{way.key}-guest-{i + 1}", way.disk_args(i), a.out, a.guest_ram, accel, wrap=way.wrap_guest,
+                        check=way.check,
+                    )  # fmt: skip
                 )
             )
         began = time.monotonic()

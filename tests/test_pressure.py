@@ -1,6 +1,5 @@
 """Memory given back under real shortage, in a control group, and by hand; what is kept goes on being served from RAM."""
 
-import contextlib
 import select
 import signal
 import subprocess
@@ -76,16 +75,6 @@ def hits(daemon) -> int:
     return daemon.disk("a")["counters"]["hit_blocks"]
 
 
-def kills(group) -> int:
-    """Processes of the group that the kernel has killed for want of memory."""
-    name = "memory.events" if group.v2 else "memory.oom_control"
-    with contextlib.suppress(FileNotFoundError):
-        for line in (group.memory / name).read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
 def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serve, scratch, eat):
     """A process in the same limited group takes memory: the store makes room, down to its floor and no further, its resident
     memory falls, hits on what is kept go on; when that process is gone the store grows again and fills."""
@@ -107,7 +96,7 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serv
     while not select.select([eater.stdout], [], [], 0.1)[0]:
         assert daemon.status()["store"]["allowed_bytes"] >= FLOOR
     assert eater.stdout.readline() == b"full\n", "the process got all that it asked for"
-    assert kills(group) == 0, "nothing was killed for want of memory"
+    assert group.killed() == 0, "nothing was killed for want of memory"
 
     def settled() -> bool:
         status = daemon.status()
@@ -140,6 +129,26 @@ def test_memory_is_given_back_to_a_process_beside_it_and_taken_again(group, serv
     fill(daemon)
     assert daemon.status()["store"]["data_bytes"] > STORE * 0.8
     assert daemon.rss("RssAnon") > resident * 0.9
+
+
+def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed(group, serve, scratch):
+    """In a full group there is nothing to reclaim, so the kernel kills: the store takes what is there, as fast as it is read, and no
+    more; and more as soon as there is more."""
+    image = images.raw(scratch / "a.raw", 2 * LIMIT, seed=2)
+    daemon = serve([Disk("a", image, "raw", {})], memory=f"{4 * LIMIT // MIB}MiB", wrap=group.wrap)
+
+    def room_after_reading() -> int | None:
+        driver("run", daemon.vhost("a"), "--ops", "100", "--prefill", "--depth", "32")
+        assert group.killed() == 0
+        return daemon.status()["pressure"]["room_bytes"]
+
+    until(lambda: room_after_reading() < 4 * MIB, "all that is there is taken")
+    status = daemon.status()
+    assert status["pressure"]["given_count"] == 0, status["pressure"]
+    assert "for which too little memory is available: it grows by half of what there is" in daemon.log()
+    assert LIMIT * 3 // 4 < status["store"]["data_bytes"] < LIMIT, status["store"]
+    group.raise_limit(4 * LIMIT)
+    until(lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT, "the larger limit is seen and used")
 
 
 # SPECIFICATION.md, R19.

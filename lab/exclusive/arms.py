@@ -1,6 +1,6 @@
 """The arms of a comparison: ways to serve a guest's disk with the same amount of host memory.
 
-Owns serving processes and their control group. Every arm's group is as large as the cache plus the same 4 MiB for programs;
+Owns serving processes and their control group. Every arm's group is as large as the cache plus the same 10 MiB for programs;
 the kernel holds it to that, and what was really used is measured. Invariant: what an arm read from the disk is counted per
 disk and by the kernel, for all arms alike.
 """
@@ -15,13 +15,14 @@ from . import perfect
 
 MIB = 1 << 20
 FADVISE_EVERY_SECONDS = 2.0
-# For programs, in every control group: qemu-storage-daemon takes about 3 MiB, Undercroft 5 (its heap is in large pages).
-PROGRAM_BYTES = 8 * MIB
+# For programs, in every control group: qemu-storage-daemon takes about 3 MiB, Undercroft 7, and a little has to stay free, or its
+# store gives memory back.
+PROGRAM_BYTES = 10 * MIB
 # `store.memory` of Undercroft is a ceiling for cached data, metadata and I/O under way. Of the last it keeps 8 MiB a disk
 # free (crates/cache/src/limits.rs) and uses under 1 MiB here, which is memory that the page cache would fill. So the ceiling
 # is set higher by that, and lower by what its program and the I/O take; the control group's limit is the same for all.
 IO_RESERVE_BYTES = 8 * MIB
-OUTSIDE_BYTES = 5 * MIB
+OUTSIDE_BYTES = 9 * MIB
 
 
 class Absent(Exception):
@@ -90,6 +91,7 @@ class StorageDaemon(DiskReads):
                 }
             self.process = process.start(self.group.wrap([str(a) for a in argv]), log, cwd=self.run_dir, env=environment)
             self.daemons.append(self.process)
+            self.started.append((self.process, log))
             process.wait_for_sockets([self.socket(i)], self.process, log)
 
     def _pids(self):

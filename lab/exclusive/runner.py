@@ -35,7 +35,7 @@ class Run:
         for i, name in enumerate(names):
             guest = guests.Guest(
                 name, self.arm.disk_args(i), self.folder, self.cell.guest_mib, self.accel,
-                wrap=self.arm.wrap_guest, append=f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}",
+                wrap=self.arm.wrap_guest, append=f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}", check=self.arm.check,
             )  # fmt: skip
             self.guests.append(stack.enter_context(guest))
         for guest in self.guests:

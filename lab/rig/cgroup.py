@@ -41,6 +41,7 @@ class Group:
         if os.geteuid() != 0:
             raise Unavailable("memory control groups need root")
         self.folders = []
+        self.limit_bytes = limit_bytes
         self.v2 = None
         v1 = {}
         for where, kind, options in _mounts():
@@ -88,6 +89,17 @@ class Group:
             with contextlib.suppress(OSError):
                 (self.memory / "memory.memsw.limit_in_bytes").write_text(str(limit))
 
+    def raise_limit(self, limit_bytes):
+        """A higher limit from now on."""
+        if self.v2:
+            (self.memory / "memory.max").write_text(str(limit_bytes))
+        else:
+            # Memory and swap together are never less than memory.
+            with contextlib.suppress(OSError):
+                (self.memory / "memory.memsw.limit_in_bytes").write_text(str(limit_bytes))
+            (self.memory / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        self.limit_bytes = limit_bytes
+
     def wrap(self, argv):
         """The command that runs `argv` in the group from its first instruction on, so that all it allocates counts."""
         enter = "".join(f'echo $$ >"{folder}/cgroup.procs" && ' for folder in self.folders)
@@ -122,6 +134,11 @@ class Group:
             # v2 says so when less was there than was asked for.
             if e.errno not in (errno.EAGAIN, errno.EBUSY, errno.EINTR):
                 raise Unavailable(f"the kernel takes no page cache from a control group on request (Linux 5.19 or later does): {e}") from e
+
+    def killed(self):
+        """Processes of the group that the kernel killed because its limit left no room."""
+        found = _table(self.memory / ("memory.events" if self.v2 else "memory.oom_control"))
+        return found.get("oom_kill", 0)
 
     def disk_reads(self):
         """(operations, bytes) that the group read from block devices, or None where the kernel does not count them."""

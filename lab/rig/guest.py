@@ -54,12 +54,15 @@ def accelerator():
 
 class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
-    folder `logs`."""
+    folder `logs`. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
+    any more, for which a guest would wait for ever."""
 
     def __init__(
-        self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append=""
-    ):
+        self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
+        check=lambda: None,
+    ):  # fmt: skip
         self.name = name
+        self.check = check
         self.console = Path(logs) / f"{name}-console.log"
         self.log = Path(logs) / f"{name}-qemu.log"
         self.log.unlink(missing_ok=True)
@@ -92,10 +95,15 @@ class Guest:
         self.lines.put(None)
 
     def _line(self, deadline, what):
-        try:
-            line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
-        except queue.Empty:
-            raise Stopped(f"{self.name}: {what} took too long; its console: {process.tail(self.console)}") from None
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                line = self.lines.get(timeout=max(0.01, min(1, left)))
+                break
+            except queue.Empty:
+                self.check()
+                if left <= 0:
+                    raise Stopped(f"{self.name}: {what} took too long; its console: {process.tail(self.console)}") from None
         if line is None:
             self.lines.put(None)
             raise Stopped(

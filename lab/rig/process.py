@@ -43,9 +43,13 @@ def end(process, seconds=10):
     return process.wait()
 
 
-def run(argv, what):
-    """Runs `argv` to its end and returns its output; on failure says that `what` failed, and what it printed last."""
-    done = subprocess.run([str(a) for a in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def run(argv, what, seconds=None):
+    """Runs `argv` to its end and returns its output; on failure says that `what` failed, and what it printed last. It fails if it
+    takes more than `seconds`."""
+    try:
+        done = subprocess.run([str(a) for a in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise Stopped(f"{what} did not end within {seconds} s") from None
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise Stopped(f"{what} failed: {last}")

@@ -38,6 +38,7 @@ class Serving:
         self.image_format = image_format
         self.group = None
         self.process = None
+        self.started = []  # (process, log) of all that serve now
         self.run_dir = None
 
     def __enter__(self):
@@ -73,6 +74,14 @@ class Serving:
     def guests_ready(self, guests):
         """The guests have booted; their processes are known now."""
 
+    def check(self):
+        """Raises `Stopped` if a process that serves the disks has ended."""
+        for served, log in self.started:
+            if served.poll() is not None:
+                full = self.group and self.group.killed()
+                why = f" (the kernel killed it: the {self.group.limit_bytes >> 20} MiB of its control group are full)" if full else ""
+                raise process.Stopped(f"{log.stem} ended with {served.returncode}{why}: {process.tail(log)} (all of it: {log})")
+
     def memory_used(self):
         """Bytes of host memory that serving the disks takes now, page cache included, guests' RAM not."""
         return self.group.memory_bytes() if self.group else None
@@ -99,6 +108,7 @@ class Serving:
     def _launch(self, argv, log):
         argv = self.group.wrap([str(a) for a in argv]) if self.group else argv
         self.process = process.start(argv, log, cwd=self.run_dir)
+        self.started = [(self.process, log)]
 
 
 def process_read_bytes(pid):
@@ -239,7 +249,7 @@ class Undercroft(Serving):
     def ctl(self, *arguments):
         """Runs an `undercroft` command against the daemon and returns what it prints."""
         argv = [self.binary, *arguments, "--control", self.control]
-        return process.run(argv, f"undercroft {' '.join(arguments)}")
+        return process.run(argv, f"undercroft {' '.join(arguments)}", seconds=60)
 
     def status(self):
         """The daemon's own numbers."""

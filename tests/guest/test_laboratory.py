@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.programs import ROOT, built
+from harness.programs import ROOT, built, run
 
 sys.path.insert(0, str(ROOT / "lab"))
 
@@ -43,7 +43,7 @@ def left_behind(scratch):
 def test_a_small_cell(scratch, accel):
     """O_DIRECT reads what the guest reads, LRU saves what an LRU cache put through the log of that saves, and a second run
     with --resume has nothing to do."""
-    done = subprocess.run(command(scratch, "--arms", "direct,undercroft-lru"), capture_output=True, text=True, timeout=300)
+    done = run(*command(scratch, "--arms", "direct,undercroft-lru"), check=False, limit=300, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
     (cell,) = json.loads((scratch / "out" / "exclusive.json").read_text())["cells"].values()
     arms = {key: derive.figures(record) for key, record in cell["arms"].items()}
@@ -55,22 +55,50 @@ def test_a_small_cell(scratch, accel):
     assert "### O_DIRECT pool" in report
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", report)
     assert pictures and all((scratch / "out" / picture).exists() for picture in pictures), pictures
-    again = subprocess.run(command(scratch, "--arms", "direct,undercroft-lru", "--resume"), capture_output=True, text=True, timeout=60)
+    again = run(*command(scratch, "--arms", "direct,undercroft-lru", "--resume"), check=False, limit=60)
     assert again.returncode == 0 and "0 of 1 cells" in again.stdout
     assert left_behind(scratch) == []
 
 
+def test_a_daemon_that_dies_ends_the_run(scratch, accel):
+    """A guest would wait for ever for a disk that nobody serves: the laboratory says who died, and leaves nothing."""
+    lab = subprocess.Popen(
+        command(scratch, "--arms", "undercroft-lru"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        for line in lab.stdout:
+            if "booting" in line:
+                break
+        (daemon,) = [pid for pid, command in children(lab.pid) if command[1:2] == ["serve"]]
+        os.kill(daemon, signal.SIGKILL)
+        _, said = lab.communicate(timeout=60)
+    finally:
+        lab.kill()
+    assert lab.returncode == 1 and "undercroft ended with -9" in said, said
+    assert left_behind(scratch) == []
+
+
+def children(pid):
+    """(process, its command) of what `pid` has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                yield int(stat.parent.name), (stat.parent / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
+
+
 def test_a_stopped_run_leaves_nothing(scratch, accel):
     """Ctrl-C while a guest runs: exit status 130 and nothing left."""
-    run = subprocess.Popen(command(scratch, "--arms", "default"), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    stopped = subprocess.Popen(command(scratch, "--arms", "default"), stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        for line in run.stdout:
+        for line in stopped.stdout:
             if "booting" in line:
                 break
         time.sleep(2)
-        os.kill(run.pid, signal.SIGINT)
-        run.communicate(timeout=60)
+        os.kill(stopped.pid, signal.SIGINT)
+        stopped.communicate(timeout=60)
     finally:
-        run.kill()
-    assert run.returncode == 130
+        stopped.kill()
+    assert stopped.returncode == 130
     assert left_behind(scratch) == []

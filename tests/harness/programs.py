@@ -6,10 +6,13 @@ Owns nothing. Never installs anything: `make setup` does.
 import json
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from . import stuck
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S = 120
@@ -43,11 +46,31 @@ def need_root() -> None:
         pytest.skip("this needs root")
 
 
-def run(*command: object, check: bool = True, stdin: str | None = None, limit: float = TIME_LIMIT_S):
-    """Runs a program; with `check` it must succeed."""
+def run(
+    *command: object, check: bool = True, stdin: str | None = None, limit: float = TIME_LIMIT_S, logs: Path | None = None
+):
+    """Runs a program; with `check` it must succeed. One that does not end within `limit` seconds fails the test, which shows what
+    it was doing, and the ends of the logs in the folder `logs`."""
     words = [str(c) for c in command]
     need(words[0])
-    done = subprocess.run(words, capture_output=True, text=True, input=stdin, timeout=limit, check=False)
+    given = None if stdin is None else subprocess.PIPE
+    with subprocess.Popen(words, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=limit)
+        except subprocess.TimeoutExpired:
+            doing = stuck.told(process.pid, logs)
+            # In order, if it can: what it has started goes with it.
+            process.send_signal(signal.SIGINT)
+            try:
+                out, err = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+            pytest.fail(f"{' '.join(words)}\ndid not end within {limit} s\n{out[-4000:]}{err[-4000:]}\n{doing}")
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(words, process.returncode, out, err)
     if check and done.returncode != 0:
         pytest.fail(f"{' '.join(words)}\nended with {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
     return done

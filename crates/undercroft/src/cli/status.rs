@@ -199,6 +199,9 @@ fn notes(status: &Status) -> String {
         let cause = p.last_cause.as_deref().unwrap_or("memory was short");
         text += &format!("{way}: {allowed} allowed, floor {} ({cause}{ago})\n", human_size(store.floor_bytes));
     }
+    if let Some(room) = p.room_bytes {
+        text += &format!("little memory is available: the store grows by {} at most now\n", human_size(room));
+    }
     if ksm.managed {
         let pages = |n: Option<i64>| human_size(u64::try_from(n.unwrap_or(0)).unwrap_or(0).saturating_mul(4096));
         let (saved, shared) = (pages(ksm.numbers.pages_sharing), pages(ksm.numbers.pages_shared));

@@ -195,6 +195,9 @@ pub struct PressureStatus {
     pub source: String,
     /// Which way the store goes.
     pub direction: PressureDirection,
+    /// By how many bytes it may grow until the machine's memory is looked at again, a quarter of a second later; null if by all that it
+    /// may hold.
+    pub room_bytes: Option<u64>,
     /// How often memory was given back.
     pub given_count: u64,
     /// How many bytes went back, together.
@@ -241,6 +244,7 @@ impl From<&crate::pressure::View> for PressureStatus {
             watching: v.watching,
             source: v.source.clone(),
             direction: v.direction.into(),
+            room_bytes: v.room_bytes,
             given_count: v.given_count,
             given_bytes: v.given_bytes,
             last_cause: v.last_cause.clone(),

@@ -41,6 +41,8 @@ pub struct Reading {
     pub short_bytes: u64,
     /// Bytes by which more is available than there should be.
     pub spare_bytes: u64,
+    /// Bytes by which the store may grow until the next reading, so that it does not itself make memory short before that is seen.
+    pub room_bytes: u64,
 }
 
 /// Which way the store goes.
@@ -259,7 +261,7 @@ mod tests {
         fn after(&mut self, ns: u64, stalled: bool, short_bytes: u64) -> u64 {
             self.now_ns += ns;
             let spare_bytes = if short_bytes == 0 { 1 << 40 } else { 0 };
-            let reading = Reading { now_ns: self.now_ns, stalled, short_bytes, spare_bytes };
+            let reading = Reading { now_ns: self.now_ns, stalled, short_bytes, spare_bytes, ..Reading::default() };
             self.control.step(&reading, || self.disks.clone());
             let total = self.control.allowed_bytes();
             for d in &mut self.disks {
@@ -426,7 +428,8 @@ mod tests {
             for (quarters, stalled, short, spare, fill) in readings {
                 now_ns += quarters * S / 4;
                 let short_bytes = if short % 3 == 0 { short } else { 0 };
-                let reading = Reading { now_ns, stalled, short_bytes, spare_bytes: if short_bytes > 0 { 0 } else { spare } };
+                let spare_bytes = if short_bytes > 0 { 0 } else { spare };
+                let reading = Reading { now_ns, stalled, short_bytes, spare_bytes, ..Reading::default() };
                 let before = c.allowed_bytes();
                 let held = before / 100 * fill;
                 let disks = || vec![Holding { share_bytes: RULES.ceiling_bytes, held_bytes: held }];

@@ -39,6 +39,9 @@ pub struct PressurePlan {
 pub const AVAILABLE_PART_DEFAULT: u64 = 50;
 /// Of a control group's limit, what is to stay available unless the configuration says how much: a 64th.
 pub const GROUP_PART_DEFAULT: u64 = 64;
+/// Into the last part of a control group's limit the store does not grow; half of what is available beyond that is the most at a time.
+/// (A group that runs into its limit kills: there is nothing in it to reclaim but the store.)
+pub const GROUP_PART_KEPT: u64 = 32;
 /// The floor of a store without one is this part of its memory.
 pub const FLOOR_PART_DEFAULT: u64 = 4;
 

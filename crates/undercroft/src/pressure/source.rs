@@ -6,7 +6,7 @@
 
 use super::control::Reading;
 use super::group::{Group, Version};
-use super::{AVAILABLE_PART_DEFAULT, GROUP_PART_DEFAULT, PressurePlan, parse};
+use super::{AVAILABLE_PART_DEFAULT, GROUP_PART_DEFAULT, GROUP_PART_KEPT, PressurePlan, parse};
 use crate::units::{Size, Time, human_size};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
@@ -209,10 +209,11 @@ impl Sources {
     /// Takes a reading.
     pub fn read(&mut self, now_ns: u64) -> (Reading, Cause) {
         let mut cause = String::new();
-        let mut reading = Reading { now_ns, spare_bytes: u64::MAX, ..Reading::default() };
-        let mut look = |what: &str, available: u64, min: u64| {
+        let mut reading = Reading { now_ns, spare_bytes: u64::MAX, room_bytes: u64::MAX, ..Reading::default() };
+        let mut look = |what: &str, available: u64, min: u64, kept: u64| {
             reading.short_bytes = reading.short_bytes.max(min.saturating_sub(available));
             reading.spare_bytes = reading.spare_bytes.min(available.saturating_sub(min));
+            reading.room_bytes = reading.room_bytes.min(available.saturating_sub(min.max(kept)) / 2);
             if available < min {
                 let (available, min) = (human_size(available), human_size(min));
                 _ = write!(cause, "{what} has {available} available, less than {min}; ");
@@ -224,12 +225,14 @@ impl Sources {
                 "the machine",
                 m.available_bytes,
                 self.available_min.unwrap_or(m.total_bytes / AVAILABLE_PART_DEFAULT),
+                0,
             );
         }
         if let Some(m) = self.group.as_ref().and_then(|(g, _)| g.memory()) {
             // A limit smaller than what the machine should keep: half of it is the most that makes sense.
             let min = self.available_min.map(|min| min.min(m.limit_bytes / 2));
-            look("the control group", m.available_bytes, min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT));
+            let min = min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT);
+            look("the control group", m.available_bytes, min, m.limit_bytes / GROUP_PART_KEPT);
         }
         let ready = std::mem::take(&mut self.ready);
         let stall = self.stall;
@@ -379,7 +382,8 @@ mod tests {
             "{}",
             s.describe()
         );
-        assert_eq!(s.read(S).0, Reading { now_ns: S, spare_bytes: 580 << 20, ..Reading::default() });
+        let (spare_bytes, room_bytes) = (580 << 20, 290 << 20);
+        assert_eq!(s.read(S).0, Reading { now_ns: S, spare_bytes, room_bytes, ..Reading::default() });
         write(dir.path(), 5, 15, None);
         let (reading, cause) = s.read(2 * S);
         assert_eq!((reading.stalled, reading.short_bytes, reading.spare_bytes), (false, 5 << 20, 0));
@@ -443,7 +447,7 @@ mod tests {
         fs::write(tree.join("memory.max"), "67108864\n").unwrap();
         fs::write(tree.join("memory.current"), "33554432\n").unwrap();
         fs::write(tree.join("memory.events"), "high 0\nmax 5\n").unwrap();
-        let mut s = Sources::probe(Roots { proc }, &plan(Some(40 << 20)));
+        let mut s = Sources::probe(Roots { proc: proc.clone() }, &plan(Some(40 << 20)));
         assert!(s.describe().contains("of 64MiB: memory.events"), "{}", s.describe());
         let (reading, cause) = s.read(S);
         assert_eq!((reading.stalled, reading.short_bytes), (false, 0), "half of the limit is to stay: {cause:?}");
@@ -452,6 +456,12 @@ mod tests {
         assert!(!s.read(3 * S).0.stalled);
         fs::write(tree.join("memory.current"), "50331648\n").unwrap();
         assert_eq!(s.read(4 * S).0.short_bytes, 16 << 20);
+        // What nobody has asked to stay, but for a little: half of the rest may be taken before the next look.
+        let mut s = Sources::probe(Roots { proc }, &plan(Some(0)));
+        assert_eq!(s.read(5 * S).0.room_bytes, (16 - 2) << 19);
+        fs::write(tree.join("memory.current"), "66000000\n").unwrap();
+        let reading = s.read(6 * S).0;
+        assert_eq!((reading.short_bytes, reading.room_bytes), (0, 0));
     }
 
     /// On the machine that runs the tests: something is in use, and a wait ends when the bell rings.

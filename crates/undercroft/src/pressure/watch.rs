@@ -24,8 +24,12 @@ pub trait Store: Send + Sync + 'static {
     /// What each disk holds of its share.
     fn holdings(&self) -> Vec<Holding>;
 
-    /// From now on all disks together may hold `total_bytes`, divided as in [`super::allowed_bytes`].
-    fn allow(&self, total_bytes: u64);
+    /// Memory that it has from the kernel for blocks, in bytes.
+    fn committed_bytes(&self) -> u64;
+
+    /// From now on all disks together may hold what [`View::allowed_bytes`] says, divided as in [`super::allowed_bytes`], and grow by what
+    /// [`View::room_bytes`] says.
+    fn allow(&self);
 
     /// Brings the disks down to what they may hold and the memory back to the kernel, in steps spread over `within`. Returns how
     /// many bytes went back.
@@ -41,6 +45,8 @@ pub struct View {
     pub source: String,
     /// What the store may hold now.
     pub allowed_bytes: u64,
+    /// By how much it may grow until the machine's memory is looked at again; `None` if by all that it may hold.
+    pub room_bytes: Option<u64>,
     /// What it may hold at most: the ceiling, or less by hand.
     pub most_bytes: u64,
     /// What is never given back.
@@ -180,7 +186,7 @@ impl Runner {
     fn run(self) {
         let mut sources = None;
         let mut told = u64::MAX;
-        let mut said = Direction::Full;
+        let mut said = Said::default();
         loop {
             let (plan, replanned, stopping) = {
                 let mut s = lock(&self.shared);
@@ -195,10 +201,13 @@ impl Runner {
                 tracing::info!("memory pressure: {text}");
                 lock(&self.shared).view.source = text;
             }
-            self.turn(sources.as_mut(), &mut said);
-            let allowed = lock(&self.shared).control.allowed_bytes();
-            if allowed != told {
-                self.store.allow(allowed);
+            let room = self.turn(sources.as_mut(), &mut said);
+            let (allowed, had) = {
+                let mut s = lock(&self.shared);
+                (s.control.allowed_bytes(), std::mem::replace(&mut s.view.room_bytes, room))
+            };
+            if allowed != told || room.is_some() || had.is_some() {
+                self.store.allow();
                 if allowed < told {
                     let given = self.store.give_back(plan.give_within / GIVE_PART);
                     let view = &mut lock(&self.shared).view;
@@ -217,9 +226,10 @@ impl Runner {
         }
     }
 
-    /// Takes a reading and lets the control act on it; says when the direction changes.
-    fn turn(&self, sources: Option<&mut Sources>, said: &mut Direction) {
-        let Some(sources) = sources else { return };
+    /// Takes a reading and lets the control act on it; says when the direction changes. Returns by how much the store may grow until the
+    /// next reading, if that is less than what it is allowed.
+    fn turn(&self, sources: Option<&mut Sources>, said: &mut Said) -> Option<u64> {
+        let sources = sources?;
         let (reading, cause) = sources.read(now_ns());
         // Disks are asked without the lock: their workers may be busy for a moment, and status must not wait for that.
         let pressed = reading.stalled || reading.short_bytes > 0;
@@ -238,25 +248,60 @@ impl Runner {
         let most = s.control.most_bytes();
         drop(s);
         let size = human_size;
-        match (*said, direction) {
-            (Direction::Giving | Direction::Waiting, Direction::Giving | Direction::Waiting) => return,
-            (a, b) if a == b => return,
-            (_, Direction::Giving) => tracing::info!(
+        let words = match direction {
+            Direction::Giving => format!(
                 "memory is short ({}): the store gives back, {} -> {} allowed, floor {}",
                 cause.0,
                 size(before),
                 size(now),
                 size(rules.floor_bytes)
             ),
-            (_, Direction::Growing) => tracing::info!(
+            Direction::Growing => format!(
                 "no pressure on memory for {}: the store grows again from {} towards {}",
                 Time(rules.calm_ns),
                 size(now),
                 size(most)
             ),
-            (_, Direction::Full) => tracing::info!("the store may hold {} again", size(most)),
-            (_, Direction::Waiting) => return,
+            Direction::Full => format!("the store may hold {} again", size(most)),
+            Direction::Waiting => String::new(),
+        };
+        said.turned(direction, &words);
+        // The store is asked only if what is available could be less than it may still take.
+        let room = Some(reading.room_bytes).filter(|&r| r < now);
+        let room = room.filter(|&r| r < now.saturating_sub(self.store.committed_bytes()));
+        if let Some(room) = room {
+            said.bounded(now, room);
         }
-        *said = direction;
+        room
+    }
+}
+
+/// What the log says already.
+#[derive(Default)]
+struct Said {
+    direction: Direction,
+    bounded: bool,
+}
+
+impl Said {
+    /// The store goes this way now: a line for each change, but not for each pause of a descent.
+    fn turned(&mut self, direction: Direction, words: &str) {
+        let down = |d| matches!(d, Direction::Giving | Direction::Waiting);
+        if direction == self.direction || direction == Direction::Waiting || (down(self.direction) && down(direction)) {
+            return;
+        }
+        tracing::info!("{words}");
+        self.direction = direction;
+    }
+
+    /// Little is available for a store that may hold so much: once.
+    fn bounded(&mut self, allowed_bytes: u64, room_bytes: u64) {
+        if !std::mem::replace(&mut self.bounded, true) {
+            tracing::info!(
+                "the store may hold {}, for which too little memory is available: it grows by half of what there is at a time, now by {}",
+                human_size(allowed_bytes),
+                human_size(room_bytes)
+            );
+        }
     }
 }

@@ -33,8 +33,12 @@ impl Store for Disks {
         self.0.upgrade().map(|s| s.holdings()).unwrap_or_default()
     }
 
-    fn allow(&self, _total_bytes: u64) {
-        // The watch is asked again: what it says may be newer, and others tell the disks as well.
+    fn committed_bytes(&self) -> u64 {
+        self.0.upgrade().map_or(0, |s| s.frames_bytes())
+    }
+
+    fn allow(&self) {
+        // The watch is asked what: others tell the disks as well.
         if let Some(service) = self.0.upgrade() {
             service.limit_disks();
         }
@@ -79,16 +83,23 @@ impl Service {
         self.limit_disks();
     }
 
-    /// Tells every disk how many blocks it may keep now.
+    /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part of what the store
+    /// may grow by.
     pub(super) fn limit_disks(&self) {
         let _limits = lock(&self.limits);
-        let (plan, view) = (self.plan(), self.watch.view());
-        for disk in self.disks() {
+        let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
+        let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
+        for disk in disks {
             let Some(p) = plan.find(&disk.info().name) else { continue };
             let blocks = limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
             let id = disk.id();
             // Only sent: a worker that is busy for a moment does not keep the others from shrinking.
-            let _ = disk.host().worker.send(move |w| w.core().set_limit(id, blocks));
+            let _ = disk.host().worker.send(move |w| {
+                let core = w.core();
+                let bound =
+                    room.map(|n| u32::try_from(core.stats(id).charged_blocks.saturating_add(n)).unwrap_or(u32::MAX));
+                core.set_limit(id, bound.map_or(blocks, |bound| blocks.min(bound)));
+            });
         }
     }
 
