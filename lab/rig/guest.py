@@ -106,6 +106,7 @@ class Guest:
                     raise Stopped(f"{self.name}: {what} took too long; its console: {process.tail(self.console)}") from None
         if line is None:
             self.lines.put(None)
+            self.check()
             raise Stopped(
                 f"{self.name}: QEMU stopped during {what}: {process.tail(self.log)} {process.tail(self.console)}"
             )

@@ -67,7 +67,7 @@ def test_a_daemon_that_dies_ends_the_run(scratch, accel):
     )
     try:
         for line in lab.stdout:
-            if "booting" in line:
+            if "filling" in line:
                 break
         (daemon,) = [pid for pid, command in children(lab.pid) if command[1:2] == ["serve"]]
         os.kill(daemon, signal.SIGKILL)
