@@ -90,7 +90,9 @@ def saved_bars(plt, cells, out, name, guests):
                     continue
                 at = i + (k - (len(arms) - 1) / 2) * width
                 bars = axis.bar(at, 100 * value, width * 0.92, color=COLOURS[arm])
-                axis.bar_label(bars, labels=[f"{round(100 * value) + 0:.0f}"], fontsize=7, padding=2)
+                # Above the line of perfect, where they meet.
+                over = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+                axis.bar_label(bars, labels=[f"{round(100 * value) + 0:.0f}"], fontsize=7, padding=2, zorder=5, bbox=over)
             perfect = derive.perfect(cell)
             if perfect is not None:
                 axis.hlines(100 * perfect, i - 0.44, i + 0.44, color="#c0392b", linewidth=1.2, linestyle="--")
