@@ -91,7 +91,7 @@ def saved_bars(plt, cells, out, name, guests):
                 at = i + (k - (len(arms) - 1) / 2) * width
                 bars = axis.bar(at, 100 * value, width * 0.92, color=COLOURS[arm])
                 # Above the line of perfect, where they meet.
-                over = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+                over = {"facecolor": "white", "edgecolor": "none", "pad": 2}
                 axis.bar_label(bars, labels=[f"{round(100 * value) + 0:.0f}"], fontsize=7, padding=2, zorder=5, bbox=over)
             perfect = derive.perfect(cell)
             if perfect is not None:
