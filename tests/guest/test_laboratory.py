@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from harness import stuck
 from harness.programs import ROOT, built, run
 
 sys.path.insert(0, str(ROOT / "lab"))
@@ -69,23 +70,13 @@ def test_a_daemon_that_dies_ends_the_run(scratch, accel):
         for line in lab.stdout:
             if "filling" in line:
                 break
-        (daemon,) = [pid for pid, command in children(lab.pid) if command[1:2] == ["serve"]]
+        (daemon,) = [pid for pid in stuck.below(lab.pid) if stuck.command(pid)[1:2] == ["serve"]]
         os.kill(daemon, signal.SIGKILL)
         _, said = lab.communicate(timeout=60)
     finally:
         lab.kill()
     assert lab.returncode == 1 and "undercroft ended with -9" in said, said
     assert left_behind(scratch) == []
-
-
-def children(pid):
-    """(process, its command) of what `pid` has started."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
-                yield int(stat.parent.name), (stat.parent / "cmdline").read_text().split("\0")
-        except OSError:
-            continue
 
 
 def test_a_stopped_run_leaves_nothing(scratch, accel):

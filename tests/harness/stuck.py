@@ -15,23 +15,23 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def told(pid: int, logs: Path | None = None) -> str:
     """Processes below `pid`, itself included, with what each of their threads waits for and how much processor time it took in the
     last second; the state of Undercroft daemons among them; and the ends of all logs in the folder `logs`."""
-    before = {thread: found for process in _below(pid) for thread, found in _threads(process)}
+    before = {thread: found for process in below(pid) for thread, found in _threads(process)}
     time.sleep(1)
     lines = []
-    for process in _below(pid):
-        command = _command(process)
-        lines.append(f"{process}: {' '.join(command)[:300]}")
+    for process in below(pid):
+        words = command(process)
+        lines.append(f"{process}: {' '.join(words)[:300]}")
         for thread, (name, state, ticks, where) in _threads(process):
             took = (ticks - before[thread][2]) / TICKS if thread in before else 0
             lines.append(f"    {thread} {name:16} {state} {where:24} {took:4.0%} of a processor")
-        lines += _status(command)
+        lines += _status(words)
     for log in sorted(logs.glob("*.log")) if logs else []:
         lines.append(f"--- the end of {log.name}")
         lines.append(log.read_text(errors="replace")[-2000:])
     return "\n".join(lines)
 
 
-def _below(pid):
+def below(pid):
     """`pid` and all that descend from it, parents first."""
     children = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -55,19 +55,20 @@ def _threads(pid):
                 yield int(task.name), (name, fields[0], int(fields[11]) + int(fields[12]), (task / "wchan").read_text())
 
 
-def _command(pid):
+def command(pid):
+    """The words that started a process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     return []
 
 
-def _status(command):
+def _status(words):
     """What a daemon started by the laboratory says of itself: its control socket is beside its configuration."""
-    if "serve" not in command:
+    if "serve" not in words:
         return []
-    socket = Path(command[command.index("serve") + 1]).parent / "control.sock"
+    socket = Path(words[words.index("serve") + 1]).parent / "control.sock"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = [command[0], "status", "--json", "--control", str(socket)]
+        asked = [words[0], "status", "--json", "--control", str(socket)]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
         return [done.stdout + done.stderr]
     return ["does not answer"]

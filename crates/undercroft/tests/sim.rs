@@ -443,6 +443,12 @@ fn a_trace_without_requests_has_no_miss_ratio() {
     }
     let (table, err) = run(dir, &["compare", "empty.lis", "some.lis", "--sizes", "10blocks"], 1);
     assert!(err.contains("the trace empty.lis has no requests") && table.contains("some.lis"), "{err} {table}");
+    // Nor has one that is damaged where it begins.
+    fs::write(dir.join("bad.lis"), "1 x 0 0\n").unwrap();
+    let (table, err) = run(dir, &["sim", "bad.lis", "--size", "10blocks"], 1);
+    assert!(err.contains("record 1") && table.is_empty(), "{err} {table}");
+    let (table, err) = run(dir, &["compare", "bad.lis", "some.lis", "--sizes", "10blocks"], 1);
+    assert!(err.contains("record 1") && !table.contains("bad.lis") && table.contains("some.lis"), "{err} {table}");
     let (_, err) = run(dir, &["sim", "empty.lis", "--per-tenant"], 1);
     assert!(err.contains("the tenants' traces hold no access"), "{err}");
 }

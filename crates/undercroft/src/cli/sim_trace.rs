@@ -8,6 +8,7 @@ use super::meter::Meter;
 use super::reading::{bytes, warn};
 use super::sim_args::SweepArgs;
 use crate::config::Machine;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -151,8 +152,8 @@ pub fn run_trace(
     });
     drop(meter);
     let done = done.map_err(|e| Failure::Said(e.to_string()))?;
-    if !done.stopped && done.broken.is_none() {
-        check_requests(path, done.accesses)?;
+    if !done.stopped {
+        check_requests(path, done.accesses, done.broken.as_ref())?;
     }
     Ok(Some(TraceRun {
         name,
@@ -165,15 +166,16 @@ pub fn run_trace(
     }))
 }
 
-/// Refuses a trace that was read to its end and asked for nothing: no miss ratio is that of nothing.
+/// Refuses a trace of which nothing could be counted, as it is empty or `broken` at its beginning: no miss ratio is that of nothing.
 ///
 /// # Errors
 /// It is one.
-pub fn check_requests(path: &Path, accesses: u64) -> Result<(), Failure> {
-    if accesses == 0 {
-        return Err(Failure::Said(format!("the trace {} has no requests", path.display())));
+pub fn check_requests(path: &Path, accesses: u64, broken: Option<&impl Display>) -> Result<(), Failure> {
+    match broken {
+        _ if accesses > 0 => Ok(()),
+        Some(e) => Err(Failure::Said(e.to_string())),
+        None => Err(Failure::Said(format!("the trace {} has no requests", path.display()))),
     }
-    Ok(())
 }
 
 /// Refuses caches whose tables this machine cannot hold, before it swaps or the kernel kills.
