@@ -245,6 +245,10 @@ pub enum Event {
 /// An implementor may be a live worker or a simulation. It must not call the core back.
 pub trait Effects {
     /// `bytes` are bytes `at..` of the read request's data: copy them to the requester now.
+    ///
+    /// Of a read that is answered `Ok`, each byte is copied out exactly once before the reply; of one that fails, at most
+    /// once. Pieces are not empty, come in any order, and none reaches past the request's length. So a front end may
+    /// count bytes: it has all of them when the sum is the length, and only then. After an error it must send none.
     fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]);
     /// Fills `bytes` with bytes `at..` of the write request's data. Called exactly once per byte of an accepted write.
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]);
