@@ -200,6 +200,7 @@ impl<P: Plant> Core<P> {
 
     /// Checks that `needed` bytes can be promised in place of `instead_of`.
     fn promise(&self, needed: u64, instead_of: u64) -> Result<(), AddDiskError> {
+        let instead_of = if self.plant.has(Bug::RefusesWhatFits) { 0 } else { instead_of };
         let left_bytes = (usable_bytes(&self.options) + instead_of).saturating_sub(self.promised_bytes());
         if needed > left_bytes {
             return Err(AddDiskError::NoMemory { needed_bytes: needed, left_bytes });
@@ -531,7 +532,8 @@ impl<P: Plant> Core<P> {
         let mut over = 0;
         for disk in self.disks.iter_mut().flatten() {
             let before = disk.index.len();
-            disk.resize_step(left, &mut self.arena);
+            let step = if disk.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
+            disk.resize_step(step, &mut self.arena);
             left -= before.saturating_sub(disk.index.len()).min(left);
             over += disk.excess() as usize;
         }

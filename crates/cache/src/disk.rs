@@ -323,8 +323,9 @@ impl<P: Plant> Disk<P> {
         }
         match op.what {
             What::Read(read) => self.read_done(read, done, cx),
+            What::Again(again) => self.again_done(again, done, cx),
             What::Write(write) => self.write_done(write, done, cx),
-            What::Merge { rec, block, lo, hi, epoch } => self.merge_done(rec, block, lo, hi, epoch, done, cx),
+            What::Merge(merge) => self.merge_done(merge, done, cx),
             What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
             What::Plain { rec } => self.plain_done(rec, done, cx),
         }
@@ -347,7 +348,7 @@ impl<P: Plant> Disk<P> {
     /// Puts a request to wait for frames: behind the others, or in front again if it was being served.
     pub(crate) fn starve(&mut self, rec: u32) {
         self.recs[rec].parked = Parked::Starved;
-        if self.served == Some(rec) {
+        if self.served == Some(rec) || self.plant.has(Bug::LastComeFirstServed) {
             self.starved.push_front(rec);
         } else {
             self.starved.push_back(rec);

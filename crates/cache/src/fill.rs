@@ -11,7 +11,7 @@ use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
-use undercroft_host::IoBuf;
+use undercroft_host::{Frame, IoBuf};
 
 impl<P: Plant> Disk<P> {
     /// Serves a read. If all of it is in RAM it is answered here, with nothing stored and nothing allocated.
@@ -89,7 +89,8 @@ impl<P: Plant> Disk<P> {
             Served::Miss if self.stats.joined_blocks > joined => found.joined += 1,
             Served::Miss => found.missed += 1,
         }
-        if let Some(meter) = &mut self.meter {
+        let missed = self.stats.joined_blocks > joined && self.plant.has(Bug::MeterMissesJoined);
+        if let Some(meter) = self.meter.as_mut().filter(|_| !missed) {
             meter.observe(block, served);
         }
         if let Some(parts) = &mut self.parts {
@@ -159,11 +160,6 @@ impl<P: Plant> Disk<P> {
                     self.recs[rec].cursor = end;
                     return;
                 }
-                if r.retry && r.error.is_none() {
-                    let r = &mut self.recs[rec];
-                    (r.retry, r.alone, r.cursor) = (false, true, r.req.offset);
-                    continue;
-                }
                 return self.finish(rec, cx);
             }
             if r.pending >= self.allowance.window {
@@ -177,9 +173,7 @@ impl<P: Plant> Disk<P> {
                 self.recs[rec].cursor = next;
                 continue;
             }
-            if let Some(&Near::Reading { op, at }) = self.near.get(&block)
-                && !r.alone
-            {
+            if let Some(&Near::Reading { op, at }) = self.near.get(&block) {
                 if self.waiters.is_full() {
                     return self.starve(rec);
                 }
@@ -213,6 +207,7 @@ impl<P: Plant> Disk<P> {
     }
 
     fn is_changing(&self, block: u64) -> bool {
+        let block = if self.plant.has(Bug::HighBlocksNotWaitedFor) { block & 0xffff_ffff } else { block };
         self.changes.active_in(block, block + 1) && !self.plant.has(Bug::ReadDuringWrite)
     }
 
@@ -314,47 +309,26 @@ impl<P: Plant> Disk<P> {
             head = self.waiters.insert(Waiter { rec, first: 0, count: count as u16, own: true, next: NONE });
             wanted = all;
         }
-        let read = ReadOp { first, count: count as u32, fresh: 0, wanted, ahead, head, tail: head };
+        let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, head, tail: head };
         let buf = IoBuf { frames, head: 0, len: len as u32 };
         let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
-        let mut fresh = all;
         for at in 0..count as u32 {
-            // A request that reads alone may find others reading the same block: theirs is the one that counts.
-            match self.near.entry(first + u64::from(at)) {
-                std::collections::hash_map::Entry::Vacant(e) => {
-                    e.insert(Near::Reading { op, at });
-                }
-                std::collections::hash_map::Entry::Occupied(_) => fresh &= !(1 << at),
-            }
+            let other = self.near.insert(first + u64::from(at), Near::Reading { op, at });
+            assert!(other.is_none(), "a block is read that is near at hand");
         }
-        let What::Read(read) = &mut self.ops[op].what else { unreachable!("just submitted") };
-        read.fresh = fresh;
     }
 
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.
     pub(crate) fn read_done<E: Effects>(&mut self, read: ReadOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
-        let frames = &done.buf.frames;
-        assert!(frames.len() == read.count as usize, "a read came back without its frames");
-        let error = done.result.err();
+        assert!(done.buf.frames.len() == read.count as usize, "a read came back without its frames");
+        if let Err(e) = done.result {
+            return self.read_failed(read, done, e, cx);
+        }
         let mut w = read.head;
         while w != NONE {
-            let Waiter { rec, first, count, own, next } = self.waiters.remove(w);
-            w = next;
-            match error {
-                None => {
-                    let req = self.recs[rec].req;
-                    for i in first..first + count {
-                        self.arrives_for(&req, read.first + u64::from(i), None, own.then_some(false), cx);
-                        copy_part(cx.fx, &req, read.first + u64::from(i), frames[i as usize].bytes());
-                    }
-                    self.settle_one(rec, None);
-                }
-                Some(_) if !own => {
-                    self.recs[rec].retry = true;
-                    self.settle_one(rec, None);
-                }
-                Some(e) => self.settle_one(rec, Some(e)),
-            }
+            let waiter = self.waiters.remove(w);
+            w = waiter.next;
+            self.serve(&waiter, read.first, read.first, &done.buf.frames, cx);
         }
         if !read.ahead {
             self.ops_used -= 1;
@@ -371,19 +345,33 @@ impl<P: Plant> Disk<P> {
                 continue;
             }
             self.near.remove(&block);
-            if error.is_some() {
-                cx.arena.put(frame);
-                // A slot without a block in it is of no use to anybody.
-                if self.cached(block).is_none() {
-                    self.drop_block(block, cx.arena);
-                }
-            } else if read.ahead && read.wanted & 1 << i == 0 && self.index.peek(block).is_none() {
+            if read.ahead && read.wanted & 1 << i == 0 && self.index.peek(block).is_none() {
                 self.keep_ahead(block, frame, cx);
             } else {
                 self.install(block, frame, cx);
             }
         }
         self.spare_list(done.buf.frames);
+    }
+
+    /// Copies out what a request waited for, of a read that began with block `first`. The first of `frames` is that of
+    /// block `base`.
+    pub(crate) fn serve<E: Effects>(
+        &mut self,
+        w: &Waiter,
+        first: u64,
+        base: u64,
+        frames: &[Frame],
+        cx: &mut Cx<'_, E>,
+    ) {
+        let req = self.recs[w.rec].req;
+        let found = w.own.then_some(false);
+        let first = first + u64::from(w.first);
+        for block in first..first + u64::from(w.count) {
+            self.arrives_for(&req, block, None, found, cx);
+            copy_part(cx.fx, &req, block, frames[(block - base) as usize].bytes());
+        }
+        self.settle_one(w.rec, None);
     }
 
     // ---- read-ahead ----
@@ -468,7 +456,7 @@ impl<P: Plant> Disk<P> {
     }
 
     /// Keeps a block that was read ahead until a guest reads it.
-    fn keep_ahead<E: Effects>(&mut self, block: u64, frame: undercroft_host::Frame, cx: &mut Cx<'_, E>) {
+    fn keep_ahead<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
         if self.ring.is_full() {
             self.drop_oldest_ahead(cx);
             self.count_waste(1);

@@ -5,6 +5,7 @@
 //! and no write of them has been acknowledged since; every request is answered exactly once.
 #![forbid(unsafe_code)]
 
+mod again;
 mod ahead;
 mod conflict;
 pub mod content;
@@ -15,6 +16,7 @@ mod fill;
 mod guest;
 pub mod limits;
 mod memory;
+mod merge;
 mod parts;
 pub mod plant;
 mod range;

@@ -92,11 +92,39 @@ pub enum Bug {
     HeirsKeepAll,
     /// A disk that shrinks stops paying before others do for what they held together.
     PaysLessEarly,
+    /// Whoever waits for a read that fails is told so, though another's sector was bad.
+    JoinedFailToo,
+    /// A partial write fails if a sector of its block is bad that it has nothing to do with.
+    MergeNeedsAll,
+    /// A partial write is made from a block that was read before the disk was exchanged.
+    MergeOfOldContent,
+    /// Whoever joined a read that failed is given all of his data again, from the beginning.
+    CopiedAgain,
+    /// Reads under way and blocks read ahead outlive the exchange of a disk.
+    InvalidateKeepsReads,
+    /// What was written over cached content becomes cached though the disk was exchanged meanwhile.
+    WriteOutlivesInvalidate,
+    /// Whoever comes last is the first to get frames.
+    LastComeFirstServed,
+    /// A disk that cannot tell its allocation has nothing allocated.
+    StatusGuesses,
+    /// Reads of blocks from 2^32 on do not wait for changes: a number is cut.
+    HighBlocksNotWaitedFor,
+    /// Memory that is over is counted, and not given back.
+    GiveBackEvictsNothing,
+    /// A slot keeps its hash when it gets another content.
+    HashOutlivesContent,
+    /// Blocks are the first to go whatever content the guest was found to hold.
+    CoolsAnything,
+    /// Blocks of reads that joined others are not measured.
+    MeterMissesJoined,
+    /// A disk that asks for another capacity is not credited with its own.
+    RefusesWhatFits,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 43] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -126,5 +154,19 @@ impl Bug {
         Bug::PartsForgotten,
         Bug::HeirsKeepAll,
         Bug::PaysLessEarly,
+        Bug::JoinedFailToo,
+        Bug::MergeNeedsAll,
+        Bug::MergeOfOldContent,
+        Bug::CopiedAgain,
+        Bug::InvalidateKeepsReads,
+        Bug::WriteOutlivesInvalidate,
+        Bug::LastComeFirstServed,
+        Bug::StatusGuesses,
+        Bug::HighBlocksNotWaitedFor,
+        Bug::GiveBackEvictsNothing,
+        Bug::HashOutlivesContent,
+        Bug::CoolsAnything,
+        Bug::MeterMissesJoined,
+        Bug::RefusesWhatFits,
     ];
 }

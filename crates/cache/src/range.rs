@@ -79,7 +79,8 @@ impl<P: Plant> Disk<P> {
         let req = self.recs[rec].req;
         let mut error = done.result.err();
         if req.op == Op::Status {
-            let whole = [Extent { len: req.len, hole: false, zero: false }];
+            let guess = self.plant.has(Bug::StatusGuesses);
+            let whole = [Extent { len: req.len, hole: guess, zero: guess }];
             match error {
                 // A disk that cannot tell has everything allocated.
                 Some(IoError::Unsupported) => {

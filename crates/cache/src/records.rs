@@ -27,10 +27,6 @@ pub(crate) struct Rec {
     pub pending: u32,
     pub parked: Parked,
     pub error: Option<IoError>,
-    /// A read that was joined failed, perhaps for a block this request never asked for: read again, alone.
-    pub retry: bool,
-    /// Joins nobody's reads.
-    pub alone: bool,
     /// A planted bug has answered it already.
     pub answered: bool,
 }
@@ -65,17 +61,12 @@ pub(crate) struct OpRec {
 pub(crate) enum What {
     /// Whole blocks are read, for waiters, slots, or the ring of blocks read ahead.
     Read(ReadOp),
+    /// Part of a read that failed is read again, for those who waited for it and need less than all of it.
+    Again(Again),
     /// A segment of a write or of zeroes.
     Write(WriteOp),
     /// The block under a partial write is read; the write follows in the same frame.
-    Merge {
-        rec: u32,
-        block: u64,
-        /// The part of the block to write.
-        lo: u32,
-        hi: u32,
-        epoch: u32,
-    },
+    Merge(Merge),
     /// Discard or zeroes of blocks that overlap bytes `from..to`.
     Range { rec: u32, from: u64, to: u64 },
     /// Flush or status.
@@ -94,6 +85,45 @@ pub(crate) struct ReadOp {
     pub ahead: bool,
     pub head: u32,
     pub tail: u32,
+}
+
+/// Bytes `from..to` of a read that failed, being read again. Nothing of it is published.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Again {
+    /// The block that the places of waiters are counted from.
+    pub first: u64,
+    pub from: u64,
+    pub to: u64,
+    /// Frames that the operation owns; the first of them is that of the block of `from`.
+    pub count: u32,
+    /// Whether they come from the allowance for read-ahead.
+    pub ahead: bool,
+    /// Those who wait, the ones for whom it is read among them.
+    pub head: u32,
+}
+
+/// A block that is to be written in part, being read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Merge {
+    pub rec: u32,
+    pub block: u64,
+    /// The part of the block to write.
+    pub lo: u32,
+    pub hi: u32,
+    /// What of the block is read.
+    pub edge: Edge,
+    pub epoch: u32,
+}
+
+/// How much of a block is read before a part of it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// All of it, so that it can be cached.
+    Whole,
+    /// That failed: the unit of alignment that the part begins in, and no more than is needed.
+    Head,
+    /// The unit that it ends in.
+    Tail,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -205,6 +205,7 @@ impl<P: Plant> Disk<P> {
     #[must_use]
     pub(crate) fn put_in_slot(&mut self, slot: u32, held: Held, circle: Circle, arena: &mut Store) -> bool {
         let part = self.index.part_of_slot(slot);
+        let hash = self.hash_in(slot);
         self.vacate(slot, part, arena);
         if !arena.is_seated(&held) && !arena.has_seat() {
             arena.release(held);
@@ -214,6 +215,9 @@ impl<P: Plant> Disk<P> {
         }
         arena.seat(&held, self.id, circle);
         self.frames[slot as usize] = Some(held);
+        if let Some(hash) = hash.filter(|_| self.plant.has(Bug::HashOutlivesContent)) {
+            self.set_hash(slot, hash.get());
+        }
         self.resident += 1;
         if let Some(parts) = &mut self.parts {
             parts.came(part);

@@ -150,7 +150,9 @@ impl<P: Plant> Disk<P> {
 
     /// Forgets everything cached; nothing submitted before will be published.
     pub(crate) fn invalidate(&mut self, arena: &mut Store) {
-        self.make_stale(0, u64::MAX, arena);
+        if !self.plant.has(Bug::InvalidateKeepsReads) {
+            self.make_stale(0, u64::MAX, arena);
+        }
         self.epoch = self.epoch.wrapping_add(1);
         self.forget_guest();
         self.vacate_all(arena);

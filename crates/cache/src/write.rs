@@ -173,7 +173,7 @@ impl<P: Plant> Disk<P> {
         to
     }
 
-    fn fua(&self, req: &Request) -> bool {
+    pub(crate) fn fua(&self, req: &Request) -> bool {
         let asked = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
         asked && !self.plant.has(Bug::FuaNotSent)
     }
@@ -194,7 +194,7 @@ impl<P: Plant> Disk<P> {
 
     /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of `taken`
     /// per block says that the guest holds it.
-    fn note_writes<E: Effects>(
+    pub(crate) fn note_writes<E: Effects>(
         &mut self,
         first: u64,
         count: u64,
@@ -215,73 +215,16 @@ impl<P: Plant> Disk<P> {
         }
     }
 
-    /// Reads a block that is to be written in part, into the frame it will be written from.
-    fn start_merge<E: Effects>(&mut self, rec: u32, block: u64, lo: u32, hi: u32, cx: &mut Cx<'_, E>) {
-        let frames = self.take_frames(1, cx.arena);
-        self.demand_used += 1;
-        self.ops_used += 1;
-        self.recs[rec].pending += 1;
-        self.read_for_merge(rec, block, lo, hi, frames, cx);
-    }
-
-    fn read_for_merge<E: Effects>(
-        &mut self,
-        rec: u32,
-        block: u64,
-        lo: u32,
-        hi: u32,
-        frames: Vec<Frame>,
-        cx: &mut Cx<'_, E>,
-    ) {
-        let len = self.block_bytes(block);
-        let what = What::Merge { rec, block, lo, hi, epoch: self.epoch };
-        self.submit(what, IoKind::Read, block * B, len, IoBuf { frames, head: 0, len: len as u32 }, cx);
-    }
-
-    /// The block under a partial write has been read: the write follows.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn merge_done<E: Effects>(
-        &mut self,
-        rec: u32,
-        block: u64,
-        lo: u32,
-        hi: u32,
-        epoch: u32,
-        done: IoDone,
-        cx: &mut Cx<'_, E>,
-    ) {
-        if let Err(e) = done.result {
-            self.demand_used -= 1;
-            self.ops_used -= 1;
-            self.free(done.buf, cx.arena);
-            return self.settle_one(rec, Some(e));
-        }
-        let mut frames = done.buf.frames;
-        assert!(frames.len() == 1, "a read came back without its frame");
-        if epoch != self.epoch {
-            // The disk may have been exchanged since.
-            return self.read_for_merge(rec, block, lo, hi, frames, cx);
-        }
-        let req = self.recs[rec].req;
-        copy_in(cx.fx, &req, block, u64::from(lo), u64::from(hi), &mut frames[0]);
-        self.note_writes(block, 1, true, true, 0, cx);
-        let lo = u64::from(lo) / self.align * self.align;
-        let hi = u64::from(hi).next_multiple_of(self.align);
-        let write = WriteOp { rec, first: block, count: 1, head_whole: true, tail_whole: true, epoch };
-        let buf = IoBuf { frames, head: lo as u32, len: (hi - lo) as u32 };
-        let kind = IoKind::Write { fua: self.fua(&req) };
-        self.submit(What::Write(write), kind, block * B + lo, hi - lo, buf, cx);
-    }
-
     /// A segment is on the disk, or failed.
     pub(crate) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         assert!(done.buf.frames.len() == write.count as usize, "a write came back without its frames");
         let failed = done.result.is_err() && !self.plant.has(Bug::PublishFailedWrite);
+        let current = write.epoch == self.epoch || self.plant.has(Bug::WriteOutlivesInvalidate);
         for (i, frame) in done.buf.frames.drain(..).enumerate() {
             let block = write.first + i as u64;
             let whole = (i != 0 || write.head_whole) && (i + 1 != write.count as usize || write.tail_whole);
-            self.changed(block, whole && !failed && write.epoch == self.epoch);
-            if failed || !whole || write.epoch != self.epoch {
+            self.changed(block, whole && !failed && current);
+            if failed || !whole || !current {
                 cx.arena.put(frame);
                 // Nothing is known about the block after a failure. Otherwise it was not cached when the segment
                 // began, and could not become so since; but what is not certain is not kept.
@@ -301,7 +244,7 @@ impl<P: Plant> Disk<P> {
 }
 
 /// Brings the request's data for bytes `lo..hi` of `block` into its frame.
-fn copy_in<E: Effects>(fx: &mut E, req: &Request, block: u64, lo: u64, hi: u64, frame: &mut Frame) {
+pub(crate) fn copy_in<E: Effects>(fx: &mut E, req: &Request, block: u64, lo: u64, hi: u64, frame: &mut Frame) {
     let to = &mut frame.bytes_mut()[lo as usize..hi as usize];
     if matches!(req.op, Op::WriteZeroes { .. }) {
         to.fill(0);
@@ -321,8 +264,6 @@ impl Rec {
             pending: 0,
             parked: Parked::No,
             error: None,
-            retry: false,
-            alone: false,
             answered: false,
         }
     }

@@ -4,12 +4,15 @@
 #![forbid(unsafe_code)]
 
 pub mod alike;
+pub mod coverage;
 pub mod model;
+pub mod outcome;
 pub mod rng;
 pub mod sim;
 pub mod sim_disk;
 mod sim_guest;
 mod sim_parts;
+pub mod space;
 pub mod world;
 
 pub use sim::{Outcome, Plan, finds, run};

@@ -16,6 +16,7 @@
 //! Time is a counter that grows with every event, so that "before" is never in doubt.
 
 use crate::rng::fill_pattern;
+use crate::space::Space;
 use std::rc::Rc;
 
 /// Bytes of a sector.
@@ -68,6 +69,7 @@ struct UnderWay {
 
 /// The model of one disk.
 pub struct Model {
+    space: Rc<Space>,
     sectors: Vec<Sector>,
     under_way: Vec<UnderWay>,
 }
@@ -75,6 +77,11 @@ pub struct Model {
 impl Model {
     /// A disk with this content, which is durable.
     pub fn new(content: &[u8]) -> Self {
+        Self::sparse(content, Space::dense(content.len() as u64))
+    }
+
+    /// A disk of which `space` says where on it the bytes of `content` are; the others are zeroes, and stay so.
+    pub fn sparse(content: &[u8], space: Space) -> Self {
         let sectors = content
             .chunks(SECTOR)
             .map(|c| {
@@ -84,22 +91,47 @@ impl Model {
                 Sector { states: vec![state], under_way: [0; SLOTS], changed: 0 }
             })
             .collect();
-        Self { sectors, under_way: Vec::new() }
+        Self { space: Rc::new(space), sectors, under_way: Vec::new() }
     }
 
-    fn span(offset: u64, len: u64) -> std::ops::Range<usize> {
-        (offset / SECTOR as u64) as usize..(offset + len).div_ceil(SECTOR as u64) as usize
+    /// The sectors that a range touches, of those that are kept.
+    fn span(space: &Space, offset: u64, len: u64) -> impl Iterator<Item = usize> + '_ {
+        let sectors = |(_, at, len): (u64, u64, u64)| at as usize / SECTOR..((at + len) as usize).div_ceil(SECTOR);
+        space.kept(offset, len).flat_map(sectors)
+    }
+
+    /// Where on the disk a sector begins.
+    fn start_of(&self, sector: usize) -> u64 {
+        if self.space.is_dense() { (sector * SECTOR) as u64 } else { self.space.place((sector * SECTOR) as u64).0 }
+    }
+
+    /// Whether no change of a byte of the range is under way.
+    pub fn is_quiet(&self, offset: u64, len: u64) -> bool {
+        self.under_way.iter().all(|w| w.offset >= offset + len || w.offset + w.len <= offset)
+    }
+
+    /// Whether the whole range may have read as zeroes at some moment since `start`.
+    pub fn may_be_zero(&self, offset: u64, len: u64, start: u64) -> bool {
+        self.space.kept(offset, len).all(|(_, at, len)| {
+            let (from, to) = (at as usize, (at + len) as usize);
+            (from / SECTOR..to.div_ceil(SECTOR)).all(|i| {
+                let within = from.max(i * SECTOR) - i * SECTOR..to.min((i + 1) * SECTOR) - i * SECTOR;
+                let zero = |s: &State| s.bytes[within.clone()].iter().all(|&b| b == 0);
+                self.sectors[i].states.iter().any(|s| s.until >= start && zero(s))
+            })
+        })
     }
 
     /// Whether one more change of the range can be followed.
     pub fn has_room(&self, offset: u64, len: u64) -> bool {
-        self.sectors[Self::span(offset, len)].iter().all(|s| s.under_way.contains(&0))
+        Self::span(&self.space, offset, len).all(|i| self.sectors[i].under_way.contains(&0))
     }
 
     /// Change number `id` (not 0) of a range begins.
     pub fn begin(&mut self, id: u64, change: Change, offset: u64, len: u64, now: u64) {
         self.under_way.push(UnderWay { id, change, offset, len });
-        for i in Self::span(offset, len) {
+        let space = self.space.clone();
+        for i in Self::span(&space, offset, len) {
             let slot = self.sectors[i].under_way.iter().position(|&w| w == 0).expect("asked for room before");
             self.sectors[i].under_way[slot] = id;
             self.sectors[i].changed = now;
@@ -127,7 +159,7 @@ impl Model {
 
     fn overlay(&self, old: &Bytes, id: u64, sector: usize) -> Bytes {
         let w = self.under_way.iter().find(|w| w.id == id).expect("a change under way");
-        let start = (sector * SECTOR) as u64;
+        let start = self.start_of(sector);
         let lo = w.offset.max(start);
         let hi = (w.offset + w.len).min(start + SECTOR as u64);
         let mut bytes = **old;
@@ -144,7 +176,8 @@ impl Model {
         let at = self.under_way.iter().position(|w| w.id == id).expect("a change under way");
         let w = self.under_way.swap_remove(at);
         let applied = done && w.change != Change::Discard;
-        for s in &mut self.sectors[Self::span(w.offset, w.len)] {
+        for i in Self::span(&self.space, w.offset, w.len) {
+            let s = &mut self.sectors[i];
             let slot = s.under_way.iter().position(|&u| u == id).expect("a change under way");
             let bit = 1u8 << slot;
             s.under_way[slot] = 0;
@@ -166,8 +199,14 @@ impl Model {
     /// # Errors
     /// Which byte it may not have seen.
     pub fn check_read(&mut self, offset: u64, bytes: &[u8], start: u64, now: u64) -> Result<(), String> {
-        for i in Self::span(offset, bytes.len() as u64) {
-            let at = (i * SECTOR) as u64;
+        let space = self.space.clone();
+        for gap in space.pieces(offset, bytes.len() as u64).filter(|p| p.medium.is_none()) {
+            if bytes[(gap.at - offset) as usize..][..gap.len as usize].iter().any(|&b| b != 0) {
+                return Err(format!("read of {} bytes at {offset}: what was never written is not zero", bytes.len()));
+            }
+        }
+        for i in Self::span(&space, offset, bytes.len() as u64) {
+            let at = self.start_of(i);
             let lo = offset.max(at);
             let hi = (offset + bytes.len() as u64).min(at + SECTOR as u64);
             let seen = &bytes[(lo - offset) as usize..(hi - offset) as usize];
@@ -205,6 +244,24 @@ impl Model {
             s.states.iter_mut().for_each(|st| st.past |= st.until < sent);
             s.states.retain(|st| !st.past || st.until >= oldest_read);
         }
+    }
+
+    /// The disk has lost what was volatile of a sector of its medium, and holds `medium` there now. No change of it is
+    /// under way.
+    ///
+    /// # Errors
+    /// Which sector has lost something that it must not.
+    pub fn lose(&mut self, sector: usize, medium: &[u8], now: u64) -> Result<(), String> {
+        let s = &mut self.sectors[sector];
+        let Some(found) = s.states.iter().position(|st| !st.past && st.bytes[..medium.len()] == *medium) else {
+            return Err(format!("sector {sector} has lost acknowledged and flushed data"));
+        };
+        for (i, st) in s.states.iter_mut().enumerate() {
+            st.until = if i == found { NOW } else { st.until.min(now) };
+            st.past |= i != found;
+        }
+        s.changed = now;
+        Ok(())
     }
 
     /// The power is back, and `medium` is what the disk now holds.
@@ -289,7 +346,7 @@ mod tests {
         let mut only_two = vec![0; 512];
         only_two[..100].copy_from_slice(&both[..100]);
         assert!(m.check_read(0, &only_two, 5, 6).is_err());
-        let mut n = Model { sectors: m.sectors.clone(), under_way: Vec::new() };
+        let mut n = Model { space: m.space.clone(), sectors: m.sectors.clone(), under_way: Vec::new() };
         assert!(n.check_read(0, &one, 5, 6).is_ok());
         assert!(m.check_read(0, &both, 5, 6).is_ok());
         assert!(m.check_read(0, &one, 7, 8).is_err(), "decided");
@@ -310,7 +367,7 @@ mod tests {
         lost_second[512..].fill(0);
         let mut lost_first = both.clone();
         lost_first[..512].fill(0);
-        let fresh = |m: &Model| Model { sectors: m.sectors.clone(), under_way: Vec::new() };
+        let fresh = |m: &Model| Model { space: m.space.clone(), sectors: m.sectors.clone(), under_way: Vec::new() };
         assert!(fresh(&m).restart(&both, 6).is_ok());
         assert!(fresh(&m).restart(&lost_second, 6).is_ok());
         assert!(fresh(&m).restart(&lost_first, 6).is_err());

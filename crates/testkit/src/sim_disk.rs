@@ -12,13 +12,19 @@
 //!   A write with FUA is durable when it is executed.
 //! - In a crash, each volatile sector is kept or lost on its own; operations under way are executed, in part, or not.
 //! - A discard zeroes some sectors and not others. Write-zeroes may turn out unsupported.
+//! - A sector may be bad: no read that touches it succeeds. Writes of it do.
+//! - Somebody else may write to it ([`SimDisk::written_elsewhere`]), or it may lose what is volatile while it runs
+//!   ([`SimDisk::lose`]).
+//! - What it tells of its allocation is true if `honest`, but it need not tell all, or anything.
 //!
 //! It refuses, as a violation, what the contract of `undercroft_cache::Io` forbids: operations past the end, or not
 //! aligned, or without the memory they need, or of a kind the disk does not have.
 
 use crate::model::SECTOR;
 use crate::rng::Rng;
+use crate::space::Space;
 use std::collections::HashMap;
+use std::rc::Rc;
 use undercroft_cache::{Extent, Io, IoDone, IoError, IoKind};
 use undercroft_host::{FRAME_BYTES, IoBuf};
 
@@ -39,12 +45,36 @@ pub struct SimGeometry {
     pub fails_one_in: u64,
 }
 
+/// What an operation was that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    /// When its failure was delivered.
+    pub at: u64,
+    /// What it did.
+    pub kind: IoKind,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Its error.
+    pub error: IoError,
+    /// How many operations had been delivered then.
+    pub nth: u64,
+}
+
+const B: u64 = FRAME_BYTES as u64;
+
+/// Failures that are remembered, unless those who may need them are older.
+const FAILURES: usize = 64;
+
 struct Op {
     io: Io,
     number: u64,
     sent: u64,
     /// Bytes executed.
     progress: u64,
+    /// Others that took effect or were delivered while it could have been.
+    passed: u64,
     outcome: Option<(Result<(), IoError>, Vec<Extent>)>,
 }
 
@@ -58,6 +88,19 @@ struct Volatile {
 pub struct SimDisk {
     /// What it is like; the rate of failures may be changed.
     pub geometry: SimGeometry,
+    /// Bytes of the disk that make reads fail which touch their sectors.
+    pub bad: Vec<u64>,
+    /// Whether it tells the truth about its allocation, or anything.
+    pub honest: bool,
+    /// An operation that so many others passed, taking effect or being delivered, is the next.
+    pub patience: u64,
+    /// Operations delivered so far.
+    pub deliveries: u64,
+    /// Failures delivered: reads, writes, flushes, discards and zeroes, statuses; reads of bad sectors once more.
+    pub failures_of: [u64; 6],
+    /// The last failures delivered.
+    pub failed: Vec<Failure>,
+    space: Rc<Space>,
     live: Vec<u8>,
     durable: Vec<u8>,
     volatile: Vec<Volatile>,
@@ -77,8 +120,16 @@ impl SimDisk {
 
     /// A disk that holds `medium`, durably.
     pub fn with_content(geometry: SimGeometry, medium: Vec<u8>) -> Self {
+        let space = Rc::new(Space::dense(geometry.size));
         Self {
             geometry,
+            bad: Vec::new(),
+            honest: false,
+            patience: u64::MAX,
+            deliveries: 0,
+            failures_of: [0; 6],
+            failed: Vec::new(),
+            space,
             live: medium.clone(),
             durable: medium,
             volatile: Vec::new(),
@@ -89,7 +140,23 @@ impl SimDisk {
         }
     }
 
-    /// What a read of the whole disk would find now.
+    /// A disk full of zeroes of which only what `space` names is kept.
+    pub fn sparse(geometry: SimGeometry, space: Space) -> Self {
+        let medium = vec![0; space.medium_bytes() as usize];
+        Self { space: Rc::new(space), ..Self::with_content(geometry, medium) }
+    }
+
+    /// Where its bytes are on the medium.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Operations under way of a kind that `is` accepts.
+    pub fn has_under_way(&self, is: impl Fn(&Io) -> bool) -> bool {
+        self.ops.iter().any(|op| is(&op.io))
+    }
+
+    /// What a read of the whole disk would find now; of a sparse one, of what is kept.
     pub fn medium(&self) -> &[u8] {
         &self.live
     }
@@ -106,7 +173,7 @@ impl SimDisk {
     pub fn submit(&mut self, io: Io, now: u64) -> Result<(), String> {
         let refused = self.refusal(&io);
         self.numbers += 1;
-        self.ops.push(Op { io, number: self.numbers, sent: now, progress: 0, outcome: None });
+        self.ops.push(Op { io, number: self.numbers, sent: now, progress: 0, passed: 0, outcome: None });
         match refused {
             Some(why) => {
                 let io = &self.ops[self.ops.len() - 1].io;
@@ -149,6 +216,7 @@ impl SimDisk {
     pub fn execute(&mut self, rng: &mut Rng) -> bool {
         let Some(i) = self.any_op(rng, false) else { return false };
         let fails = self.geometry.fails_one_in > 0 && rng.one_in(self.geometry.fails_one_in);
+        let fails = fails || self.is_bad(&self.ops[i].io);
         let mut op = self.ops.swap_remove(i);
         if fails {
             self.fail(&mut op, rng);
@@ -167,10 +235,29 @@ impl SimDisk {
     }
 
     /// One of the operations that have been executed, or that have not.
-    fn any_op(&self, rng: &mut Rng, executed: bool) -> Option<usize> {
+    fn any_op(&mut self, rng: &mut Rng, executed: bool) -> Option<usize> {
         let those = || (0..self.ops.len()).filter(|&i| self.ops[i].outcome.is_some() == executed);
         let n = those().count() as u64;
-        if n == 0 { None } else { those().nth(rng.below(n) as usize) }
+        if n == 0 {
+            return None;
+        }
+        let chosen = those().nth(rng.below(n) as usize)?;
+        if self.patience == u64::MAX {
+            return Some(chosen);
+        }
+        let longest = those().max_by_key(|&i| (self.ops[i].passed, u64::MAX - self.ops[i].number))?;
+        let chosen = if self.ops[longest].passed >= self.patience { longest } else { chosen };
+        self.ops.iter_mut().filter(|op| op.outcome.is_some() == executed).for_each(|op| op.passed += 1);
+        self.ops[chosen].passed = 0;
+        Some(chosen)
+    }
+
+    fn is_bad(&self, io: &Io) -> bool {
+        io.kind == IoKind::Read
+            && self.bad.iter().any(|b| {
+                let sector = b / SECTOR as u64 * SECTOR as u64;
+                sector < io.offset + io.len && io.offset < sector + SECTOR as u64
+            })
     }
 
     /// Executes the next `len` bytes of an operation.
@@ -179,7 +266,15 @@ impl SimDisk {
         op.progress += len;
         let mut extents = Vec::new();
         match op.io.kind {
-            IoKind::Read => read_into(&mut op.io.buf, from - op.io.offset, &self.live[from as usize..to as usize]),
+            IoKind::Read => {
+                for piece in self.space.pieces(from, len) {
+                    let skip = piece.at - op.io.offset;
+                    match piece.medium {
+                        Some(at) => read_into(&mut op.io.buf, skip, &self.live[at as usize..(at + piece.len) as usize]),
+                        None => read_into(&mut op.io.buf, skip, &vec![0; piece.len as usize]),
+                    }
+                }
+            }
             IoKind::Write { fua } => self.write(op, from, to, fua),
             IoKind::WriteZeroes { .. } if self.geometry.zeroes_lie => {
                 op.outcome = Some((Err(IoError::Unsupported), extents));
@@ -188,6 +283,11 @@ impl SimDisk {
             IoKind::WriteZeroes { fua, .. } => self.zero(op.number, from, to, fua, |_| true),
             IoKind::Discard => self.zero(op.number, from, to, false, |_| rng.one_in(2)),
             IoKind::Flush => self.flush(op.sent),
+            IoKind::Status if self.honest => {
+                op.progress = op.io.len;
+                op.outcome = Some(self.tell(op.io.offset, op.io.len, rng));
+                return;
+            }
             IoKind::Status => {
                 let first = rng.between(1, op.io.len);
                 extents.push(Extent { len: first, hole: rng.one_in(2), zero: false });
@@ -224,31 +324,88 @@ impl SimDisk {
         op.outcome = Some((Err(error), Vec::new()));
     }
 
-    fn write(&mut self, op: &Op, from: u64, to: u64, fua: bool) {
-        let mut skip = (from - op.io.offset) as usize;
-        let mut at = from as usize;
-        for piece in op.io.buf.pieces() {
-            if skip >= piece.len() {
-                skip -= piece.len();
-                continue;
-            }
-            let n = (piece.len() - skip).min(to as usize - at);
-            self.live[at..at + n].copy_from_slice(&piece[skip..skip + n]);
-            (at, skip) = (at + n, 0);
+    /// What is allocated in a range, and what is zero: the truth, but perhaps not all of it.
+    fn tell(&self, offset: u64, len: u64, rng: &mut Rng) -> (Result<(), IoError>, Vec<Extent>) {
+        if rng.one_in(6) {
+            return (Err(IoError::Unsupported), Vec::new());
         }
-        self.note(op.number, from, to, fua);
+        let mut extents: Vec<Extent> = Vec::new();
+        let most = rng.below(8) as usize;
+        for piece in self.space.pieces(offset, len) {
+            let (mut at, end) = (piece.at, piece.at + piece.len);
+            while at < end && extents.len() < most {
+                let next = if piece.medium.is_some() { end.min((at / B + 1) * B) } else { end };
+                let zero = piece.medium.is_none_or(|m| {
+                    let from = (m + (at - piece.at)) as usize;
+                    self.live[from..from + (next - at) as usize].iter().all(|&b| b == 0)
+                });
+                let extent = Extent { len: next - at, hole: zero && rng.one_in(2), zero: zero && !rng.one_in(4) };
+                match extents.last_mut() {
+                    Some(last) if (last.hole, last.zero) == (extent.hole, extent.zero) => last.len += extent.len,
+                    _ => extents.push(extent),
+                }
+                at = next;
+            }
+        }
+        (Ok(()), extents)
+    }
+
+    fn write(&mut self, op: &Op, from: u64, to: u64, fua: bool) {
+        for (start, medium, len) in self.space.clone().kept(from, to - from) {
+            let (mut skip, mut at) = ((start - op.io.offset) as usize, medium as usize);
+            let end = (medium + len) as usize;
+            for piece in op.io.buf.pieces() {
+                if skip >= piece.len() {
+                    skip -= piece.len();
+                    continue;
+                }
+                let n = (piece.len() - skip).min(end - at);
+                self.live[at..at + n].copy_from_slice(&piece[skip..skip + n]);
+                (at, skip) = (at + n, 0);
+            }
+            self.note(op.number, medium, medium + len, fua);
+        }
     }
 
     fn zero(&mut self, number: u64, from: u64, to: u64, fua: bool, mut take: impl FnMut(u64) -> bool) {
-        let mut at = from;
-        while at < to {
-            let next = to.min((at / SECTOR as u64 + 1) * SECTOR as u64);
-            if take(at) {
-                self.live[at as usize..next as usize].fill(0);
-                self.note(number, at, next, fua);
+        for (_, medium, len) in self.space.clone().kept(from, to - from) {
+            let (mut at, end) = (medium, medium + len);
+            while at < end {
+                let next = end.min((at / SECTOR as u64 + 1) * SECTOR as u64);
+                if take(at) {
+                    self.live[at as usize..next as usize].fill(0);
+                    self.note(number, at, next, fua);
+                }
+                at = next;
             }
-            at = next;
         }
+    }
+
+    /// Somebody else has written zeroes or a pattern to it, durably, behind the back of whoever uses it.
+    pub fn written_elsewhere(&mut self, offset: u64, bytes: &[u8]) {
+        for (start, medium, len) in self.space.clone().kept(offset, bytes.len() as u64) {
+            let (from, n) = ((start - offset) as usize, len as usize);
+            self.live[medium as usize..][..n].copy_from_slice(&bytes[from..from + n]);
+            for sector in medium as usize / SECTOR..((medium + len) as usize).div_ceil(SECTOR) {
+                self.volatile.retain(|v| v.sector != sector);
+                let now: Box<[u8]> = Self::sector_of(&self.live, sector).into();
+                self.durable[sector * SECTOR..][..now.len()].copy_from_slice(&now);
+            }
+        }
+    }
+
+    /// It loses what is volatile of some sectors, of those that `may` allows: they hold what was durable. Returns them.
+    pub fn lose(&mut self, may: impl Fn(usize) -> bool, rng: &mut Rng) -> Vec<usize> {
+        let mut lost: Vec<usize> = self.volatile.iter().map(|v| v.sector).collect();
+        lost.sort_unstable();
+        lost.dedup();
+        lost.retain(|&s| may(s) && !rng.one_in(4));
+        for &sector in &lost {
+            let old: Box<[u8]> = Self::sector_of(&self.durable, sector).into();
+            self.live[sector * SECTOR..][..old.len()].copy_from_slice(&old);
+        }
+        self.volatile.retain(|v| lost.binary_search(&v.sector).is_err());
+        lost
     }
 
     fn sector_of(medium: &[u8], sector: usize) -> &[u8] {
@@ -290,14 +447,41 @@ impl SimDisk {
         self.volatile = left;
     }
 
+    /// Whether one of the last `recent` operations delivered failed, of those that `is` accepts.
+    pub fn failed_lately(&self, recent: u64, is: impl Fn(&Failure) -> bool) -> bool {
+        self.failed.iter().rev().take_while(|f| self.deliveries - f.nth < recent).any(is)
+    }
+
+    /// Forgets failures delivered before `oldest`, once there are many.
+    pub fn forget_failures(&mut self, oldest: u64) {
+        if self.failed.len() > FAILURES {
+            self.failed.retain(|f| f.at >= oldest);
+        }
+    }
+
     /// Delivers the completion of one executed operation.
     pub fn deliver(&mut self, rng: &mut Rng, now: u64) -> Option<IoDone> {
-        let op = self.ops.swap_remove(self.any_op(rng, true)?);
+        let next = self.any_op(rng, true)?;
+        let op = self.ops.swap_remove(next);
         let (result, extents) = op.outcome?;
         if !matches!(op.io.kind, IoKind::Read | IoKind::Flush | IoKind::Status) {
             self.delivered.insert(op.number, now);
         }
-        self.failures += u64::from(result.is_err());
+        self.deliveries += 1;
+        if let Err(error) = result {
+            self.failures += 1;
+            let Io { kind, offset, len, .. } = op.io;
+            let which = match kind {
+                IoKind::Read => 0,
+                IoKind::Write { .. } => 1,
+                IoKind::Flush => 2,
+                IoKind::Discard | IoKind::WriteZeroes { .. } => 3,
+                IoKind::Status => 4,
+            };
+            self.failures_of[which] += 1;
+            self.failures_of[5] += u64::from(self.is_bad(&op.io));
+            self.failed.push(Failure { at: now, kind, offset, len, error, nth: self.deliveries });
+        }
         Some(IoDone { op: op.io.op, disk: op.io.disk, buf: op.io.buf, result, extents })
     }
 

@@ -3,6 +3,7 @@
 //! Owns the model of which part a block belongs to: a list, searched from its beginning. Never uses time or entropy.
 //! Invariant: a list that the core refuses changes nothing, and one that it takes is in force at once.
 
+use crate::coverage::Seen;
 use crate::sim::Sim;
 use undercroft_cache::plant::Plant;
 use undercroft_cache::{AddDiskError, DiskId, SetPartsError};
@@ -15,6 +16,7 @@ const NUMBERS: [u8; 4] = [1, 2, 3, 40];
 impl<P: Plant> Sim<P> {
     /// Parts come, change or go, or their shares move.
     pub(crate) fn change_parts(&mut self, d: usize) {
+        self.see(Seen::Parts, d);
         match self.rng.below(10) {
             0..4 => self.set_parts(d),
             4..8 => self.move_part_share(d),

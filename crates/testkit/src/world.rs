@@ -4,12 +4,13 @@
 //! Invariant: a request is in `requests` from its start until its answer, and is answered once.
 
 use crate::alike::{SimBase, number_of};
+use crate::coverage::{Conditions, Coverage, Seen, While};
 use crate::model::{Change, Model};
 use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
 use std::collections::HashMap;
-use undercroft_cache::{DiskId, Effects, Extent, Io, IoError, IoKind, Op, ReqId, Request};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, IoKind, Op, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
 
 /// A request under way, as its client sees it.
@@ -35,6 +36,14 @@ pub struct Pending {
     pub pages: Vec<u32>,
     /// Which memory of the guest they are pages of.
     pub memory: u32,
+    /// How its blocks were found, if not all were cached.
+    pub found: Option<Found>,
+    /// Operations that its disk had delivered when it started.
+    pub deliveries: u64,
+    /// What had to be done then on that disk, for this request and those before it: see [`work_of`].
+    pub work: u64,
+    /// It must fail, since the disk has lost what it had not flushed.
+    pub doomed: bool,
 }
 
 /// One disk as the outside knows it.
@@ -53,6 +62,45 @@ pub struct SimSide {
     pub guest: Option<SimGuest>,
     /// Counts the guests and their memories.
     pub memory: u32,
+    /// The disk that has the guest: another one, if the guest has two.
+    pub guest_of: usize,
+    /// Requests under way.
+    pub pending: u64,
+    /// The work of those: see [`work_of`].
+    pub work: u64,
+    /// Conditions that the disk is in, as far as its operations do not show them.
+    pub conditions: Conditions,
+    /// Operations delivered when it was last invalidated.
+    pub invalidated: u64,
+    /// Ports that have written or flushed since the disk came.
+    pub ports: Vec<u32>,
+    /// Those of them that have not been told yet that writes were lost.
+    pub untold: Vec<u32>,
+    /// When that was.
+    pub lost: u64,
+}
+
+/// Operations of its disk that a request may see pass without any of its own, before it counts as slow: more than a patient
+/// disk has others go first, and so do the disks of some runs.
+const PATIENCE: u64 = 128;
+
+/// Operations that something counts as recent for.
+const RECENT: u64 = 16;
+
+/// What a request may take of its disk, in operations: one for each block, as the smallest disk has it, and as much again
+/// for what fails and is done a second time.
+pub fn work_of(req: &Request) -> u64 {
+    match req.op {
+        Op::Flush | Op::Status | Op::Discard => 2,
+        Op::WriteZeroes { .. } | Op::Read | Op::Write { .. } => {
+            2 + 2 * req.len.min(1 << 24).div_ceil(FRAME_BYTES as u64)
+        }
+    }
+}
+
+/// The bytes of a request as its disk can read or write them.
+fn aligned(req: &Request, align: u64) -> (u64, u64) {
+    (req.offset / align * align, (req.offset + req.len).next_multiple_of(align))
 }
 
 /// See the head of the file.
@@ -73,6 +121,12 @@ pub struct World {
     pub captures: u64,
     /// What guests do by themselves; apart from what drives the run.
     pub guest_rng: Rng,
+    /// What was seen under which conditions.
+    pub coverage: Coverage,
+    /// The longest that a request waited, in operations of its disk for each of its work.
+    pub slowest: u64,
+    /// Ports of each disk: requests come from them in turn.
+    pub ports: u32,
     changes: u64,
     tags: u32,
 }
@@ -83,9 +137,27 @@ impl World {
         let sides = disks
             .into_iter()
             .map(|disk| {
-                let model = Model::new(disk.medium());
-                SimSide { model, disk, sequential: 0, group: 0, base: None, guest: None, memory: 0 }
+                let model = Model::sparse(disk.medium(), disk.space().clone());
+                SimSide {
+                    model,
+                    disk,
+                    sequential: 0,
+                    group: 0,
+                    base: None,
+                    guest: None,
+                    memory: 0,
+                    guest_of: 0,
+                    pending: 0,
+                    work: 0,
+                    conditions: Conditions::default(),
+                    invalidated: 0,
+                    ports: Vec::new(),
+                    untold: Vec::new(),
+                    lost: 0,
+                }
             })
+            .enumerate()
+            .map(|(i, side)| SimSide { guest_of: i, ..side })
             .collect();
         Self {
             sides,
@@ -96,6 +168,9 @@ impl World {
             answers: 0,
             captures: 0,
             guest_rng: Rng::new(guest_seed),
+            coverage: Coverage::default(),
+            slowest: 0,
+            ports: 1,
             changes: 0,
             tags: 0,
         }
@@ -146,7 +221,10 @@ impl World {
             side.model.begin(number, change, req.offset, req.len, self.time);
         }
         self.tags += 1;
-        req.id = ReqId { port: req.disk.0, tag: self.tags };
+        req.id = ReqId { port: req.disk.0 + 16 * (self.tags % self.ports), tag: self.tags };
+        self.see_start(&req, must.is_some());
+        let d = req.disk.0 as usize;
+        let side = &mut self.sides[d];
         let bytes = match req.op {
             Op::Read | Op::Write { .. } if must.is_none() => req.len as usize,
             _ => 0,
@@ -162,9 +240,14 @@ impl World {
             must,
             pages: Vec::new(),
             memory: side.memory,
+            found: None,
+            deliveries: side.disk.deliveries,
+            work: side.work,
+            doomed: false,
         };
         let mut pending = pending;
-        if let Some(guest) = &mut side.guest
+        let guest = side.guest_of;
+        if let Some(guest) = &mut self.sides[guest].guest
             && bytes > 0
         {
             let n = bytes.div_ceil(FRAME_BYTES);
@@ -182,28 +265,189 @@ impl World {
         Some(req)
     }
 
-    fn judge(&mut self, p: Pending, result: Result<(), IoError>) -> Result<(), String> {
+    /// Notes what a request that begins means for its disk.
+    fn see_start(&mut self, req: &Request, refused: bool) {
+        let d = req.disk.0 as usize;
+        let work = if refused { 0 } else { work_of(req) };
+        let side = &mut self.sides[d];
+        side.pending += 1;
+        side.work += work;
+        if refused {
+            return;
+        }
+        if matches!(req.op, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Flush) && !side.ports.contains(&req.id.port)
+        {
+            side.ports.push(req.id.port);
+        }
+        let what = match req.op {
+            Op::Write { .. } => Seen::Write,
+            Op::Flush => Seen::Flush,
+            Op::Discard => Seen::Discard,
+            Op::WriteZeroes { .. } => Seen::Zeroes,
+            Op::Status => Seen::Status,
+            Op::Read => return,
+        };
+        self.see(what, d);
+    }
+
+    /// Counts an event of a disk under the conditions that the disk is in.
+    pub fn see(&mut self, what: Seen, d: usize) {
+        let side = &self.sides[d];
+        let mut c = side.conditions;
+        let disk = &side.disk;
+        c.set(While::Reading, disk.has_under_way(|io| io.kind == IoKind::Read));
+        c.set(While::Writing, disk.has_under_way(|io| matches!(io.kind, IoKind::Write { .. })));
+        let clears = |io: &Io| matches!(io.kind, IoKind::WriteZeroes { .. } | IoKind::Discard);
+        c.set(While::Clearing, disk.has_under_way(clears));
+        c.set(While::Flushing, disk.has_under_way(|io| io.kind == IoKind::Flush));
+        c.set(While::AfterReadFailed, disk.failed_lately(RECENT, |f| f.kind == IoKind::Read));
+        c.set(While::AfterWriteFailed, disk.failed_lately(RECENT, |f| matches!(f.kind, IoKind::Write { .. })));
+        c.set(While::AfterInvalidate, side.invalidated > 0 && disk.deliveries - side.invalidated < RECENT);
+        c.set(While::Guest, self.sides[side.guest_of].guest.is_some());
+        let shared = self.sides.iter().filter(|s| s.guest_of == side.guest_of).count() > 1;
+        c.set(While::TwoDisks, shared && c.has(While::Guest));
+        c.set(While::Base, side.base.is_some());
+        c.set(While::BaseParts, side.base.is_some() && c.has(While::Parts));
+        c.set(While::BaseOver, side.base.is_some() && c.has(While::Over));
+        c.set(While::Sparse, !disk.space().is_dense());
+        c.set(While::Bad, !disk.bad.is_empty());
+        self.coverage.saw(what, c);
+    }
+
+    /// Forgets failures of disks that no request under way has seen.
+    pub fn forget_failures(&mut self) {
+        for (d, side) in self.sides.iter_mut().enumerate() {
+            let those = self.requests.values().filter(|p| p.req.disk.0 as usize == d);
+            side.disk.forget_failures(those.map(|p| p.start).min().unwrap_or(u64::MAX));
+        }
+    }
+
+    /// The core is gone, and every request with it.
+    pub fn forget_requests(&mut self) {
+        self.requests.clear();
+        for side in &mut self.sides {
+            (side.pending, side.work) = (0, 0);
+            side.ports.clear();
+            side.untold.clear();
+        }
+    }
+
+    /// Somebody else writes to a disk: the model and the disk have it at once. False if that cannot be now: a change of
+    /// these bytes is under way.
+    pub fn write_elsewhere(&mut self, d: usize, offset: u64, len: u64) -> bool {
+        let side = &mut self.sides[d];
+        let align = side.disk.geometry.align.max(512);
+        let (lo, hi) = (offset / align * align, (offset + len).next_multiple_of(align));
+        if !side.model.is_quiet(lo, hi - lo) || !side.model.has_room(offset, len) {
+            return false;
+        }
+        self.changes += 1;
+        self.time += 2;
+        let number = number_of(self.changes, side.group);
+        let mut bytes = vec![0; len as usize];
+        fill_pattern(number, offset, &mut bytes);
+        side.model.begin(self.changes, Change::Data(number), offset, len, self.time - 1);
+        side.disk.written_elsewhere(offset, &bytes);
+        side.model.end(self.changes, true, true, self.time);
+        if let Some(base) = &mut side.base {
+            base.change(offset, len);
+        }
+        true
+    }
+
+    /// Whether an operation failed that `req` needs all of, since it started.
+    fn is_excused(&self, p: &Pending, e: IoError) -> bool {
+        let Pending { req, .. } = p;
+        let side = &self.sides[req.disk.0 as usize];
+        let (from, to) = aligned(req, side.disk.geometry.align);
+        side.disk.failed.iter().any(|f| {
+            let kind = match req.op {
+                Op::Read => f.kind == IoKind::Read,
+                Op::Write { .. } => matches!(f.kind, IoKind::Read | IoKind::Write { .. }),
+                Op::WriteZeroes { .. } => {
+                    matches!(f.kind, IoKind::Read | IoKind::Write { .. } | IoKind::WriteZeroes { .. })
+                }
+                Op::Flush => f.kind == IoKind::Flush,
+                Op::Discard => f.kind == IoKind::Discard,
+                Op::Status => f.kind == IoKind::Status,
+            };
+            let own = req.op == Op::Flush || (from <= f.offset && f.offset + f.len <= to);
+            kind && own && f.at > p.start && f.error == e
+        })
+    }
+
+    /// Whether a failed answer, or one that did not fail, is right for a port that has been told, or has not, that writes
+    /// were lost. Nothing if it has nothing to do with that.
+    fn judge_loss(&mut self, p: &Pending, result: Result<(), IoError>) -> Option<Result<(), String>> {
         let Pending { req, .. } = p;
         let side = &mut self.sides[req.disk.0 as usize];
+        let told = matches!(req.op, Op::Flush | Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
+        let owed = side.untold.iter().position(|&port| port == req.id.port);
+        if req.op == Op::Flush && result.is_err() {
+            side.untold.retain(|&port| port != req.id.port);
+        }
+        match (p.doomed, owed) {
+            (true, _) if result.is_ok() => Some(Err(format!("{req:?} succeeded though writes before it were lost"))),
+            (true, _) => Some(Ok(())),
+            (false, Some(at)) if told && p.start > side.lost => match result {
+                Err(IoError::Io) => {
+                    if at < side.untold.len() && side.untold[at] == req.id.port {
+                        side.untold.swap_remove(at);
+                    }
+                    Some(Ok(()))
+                }
+                other => Some(Err(format!("{req:?} was answered {other:?}, and its port not told of lost writes"))),
+            },
+            _ => None,
+        }
+    }
+
+    fn judge(&mut self, p: Pending, result: Result<(), IoError>) -> Result<(), String> {
+        let Pending { req, .. } = p;
+        let d = req.disk.0 as usize;
+        let side = &mut self.sides[d];
+        side.pending -= 1;
         if let Some(must) = p.must {
             return match result {
                 Err(e) if e == must => Ok(()),
                 other => Err(format!("{req:?} was answered {other:?}, not {must:?}")),
             };
         }
+        side.work -= work_of(&req);
+        let age = side.disk.deliveries - p.deliveries;
+        self.slowest = self.slowest.max(age.saturating_sub(PATIENCE) / p.work.max(1));
         if p.change != 0 {
             let fua = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
             side.model.end(p.change, result.is_ok(), fua, self.time);
         }
+        if req.op == Op::Read && p.copied.iter().any(|&n| n > 1) {
+            return Err(format!("{req:?} was given a byte twice"));
+        }
+        if let Some(judged) = self.judge_loss(&p, result) {
+            return judged;
+        }
         if let Err(e) = result {
-            if side.disk.failures == p.failures {
-                return Err(format!("{req:?} failed ({e}) though the disk did not"));
+            self.see_failure(&req);
+            if !self.is_excused(&p, e) {
+                return Err(format!("{req:?} failed ({e}) though no operation did that it needs all of"));
             }
             return Ok(());
         }
+        if req.op == Op::Read {
+            self.see(
+                match p.found {
+                    None => Seen::Hit,
+                    Some(f) if f.joined > 0 => Seen::Join,
+                    Some(f) if f.ahead > 0 => Seen::Ahead,
+                    Some(_) => Seen::Miss,
+                },
+                d,
+            );
+        }
+        let side = &mut self.sides[d];
         match req.op {
             Op::Read if req.len > 0 => {
-                if p.copied.contains(&0) {
+                if p.copied.iter().any(|&n| n != 1) {
                     return Err(format!("{req:?} was answered without all of its data"));
                 }
                 side.model.check_read(req.offset, &p.data, p.start, self.time)
@@ -221,19 +465,38 @@ impl World {
     }
 }
 
+impl World {
+    fn see_failure(&mut self, req: &Request) {
+        let what = match req.op {
+            Op::Read => Seen::ReadFailed,
+            Op::Write { .. } | Op::WriteZeroes { .. } => Seen::WriteFailed,
+            Op::Flush => Seen::FlushFailed,
+            Op::Discard | Op::Status => return,
+        };
+        self.see(what, req.disk.0 as usize);
+    }
+}
+
 impl Effects for World {
+    fn found(&mut self, req: ReqId, found: Found) {
+        if let Some(p) = self.requests.get_mut(&req.tag) {
+            p.found = Some(found);
+        }
+    }
+
     fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
         let Some(p) = self.requests.get_mut(&req.tag) else {
             return self.violate(format!("data for {req:?}, which is not under way"));
         };
-        if p.req.op != Op::Read || at + bytes.len() > p.data.len() {
+        if p.req.op != Op::Read || bytes.is_empty() || at + bytes.len() > p.data.len() {
             let what = format!("data past the end of {:?}", p.req);
             return self.violate(what);
         }
         p.data[at..at + bytes.len()].copy_from_slice(bytes);
-        p.copied[at..at + bytes.len()].fill(1);
-        let side = &mut self.sides[p.req.disk.0 as usize];
-        if let Some(guest) = side.guest.as_mut().filter(|_| p.memory == side.memory) {
+        p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n = n.saturating_add(1));
+        let side = &self.sides[p.req.disk.0 as usize];
+        let (guest, same) = (side.guest_of, p.memory == side.memory);
+        if let Some(guest) = self.sides[guest].guest.as_mut().filter(|_| same) {
             let mut done = 0;
             while done < bytes.len() {
                 let (page, skip) = ((at + done) / FRAME_BYTES, (at + done) % FRAME_BYTES);
@@ -256,12 +519,13 @@ impl Effects for World {
     }
 
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; FRAME_BYTES]) -> bool {
-        let guest = self.sides[disk.0 as usize].guest.as_mut();
-        guest.is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
+        let guest = self.sides[disk.0 as usize].guest_of;
+        self.sides[guest].guest.as_mut().is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
     }
 
     fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
         self.captures += 1;
+        self.see(Seen::Capture, disk.0 as usize);
         self.note(|| format!("  captured block {block} of disk {}", disk.0));
         let now = self.time;
         let side = &mut self.sides[disk.0 as usize];
@@ -308,6 +572,15 @@ impl Effects for World {
             return self.violate(what);
         }
         p.copied = vec![1];
+        let (mut at, start) = (p.req.offset, p.start);
+        let side = &self.sides[p.req.disk.0 as usize];
+        for e in extents {
+            if e.zero && side.disk.honest && !side.model.may_be_zero(at, e.len, start) {
+                let what = format!("{} bytes at {at} were said to be zero, and cannot have been since {start}", e.len);
+                return self.violate(what);
+            }
+            at += e.len;
+        }
     }
 
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {

@@ -1,0 +1,113 @@
+//! What some runs have beside the usual: bad sectors, disks past 2^32 blocks, guests with two disks, writers from elsewhere.
+//!
+//! Owns the drawing of it, and the numbers that drive it. Never touches the numbers of the usual events: one seed in five has
+//! nothing of this, and runs as it did when the simulation was younger.
+
+use super::Sim;
+use super::rare::HINTS;
+use crate::rng::Rng;
+use crate::sim_disk::SimDisk;
+use undercroft_cache::DiskId;
+use undercroft_cache::plant::Plant;
+use undercroft_host::FRAME_BYTES;
+
+const B: u64 = FRAME_BYTES as u64;
+
+/// One event in so many is one of these.
+const RATE: u64 = 40;
+
+/// See the head of the file.
+pub(super) struct Extras {
+    pub rng: Rng,
+    /// Whether there is anything of it.
+    pub on: bool,
+    /// Meters, scans, hashes and memory given back.
+    pub calls: bool,
+    /// Others write to the disks.
+    pub foreign: bool,
+    /// The first disk is larger than 2^32 blocks.
+    pub sparse: bool,
+    /// The first two disks are one guest's.
+    pub twins: bool,
+    /// Shares, parts and hints, whatever else there is: clones, crashes.
+    pub mixes: bool,
+    /// Nothing ever comes to rest: what starves shows.
+    pub calm: bool,
+    /// Disks lose what was not flushed.
+    pub loses: bool,
+    /// Disks have bad sectors.
+    pub bad: bool,
+}
+
+impl Extras {
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x0e87_4a50_0000_0000);
+        let on = seed % 5 != 4;
+        let mut one_in = |n: u64| rng.one_in(n) && on;
+        let (calls, foreign, sparse) = (one_in(2), one_in(2), one_in(6));
+        let (twins, mixes, calm) = (one_in(3), one_in(3), one_in(5));
+        let (loses, bad) = (one_in(3), one_in(4));
+        Self { rng, on, calls, foreign, sparse, twins, mixes, calm, loses, bad }
+    }
+
+    /// How a disk differs from the usual one.
+    pub fn shape(&mut self, disk: &mut SimDisk) {
+        if !self.on {
+            return;
+        }
+        disk.honest = true;
+        disk.patience = 48;
+        if self.bad {
+            let bytes = disk.space().medium_bytes();
+            for _ in 0..self.rng.between(1, 3) {
+                let at = disk.space().place(self.rng.below(bytes)).0;
+                disk.bad.push(at);
+            }
+        }
+    }
+}
+
+impl<P: Plant> Sim<P> {
+    /// Something of that happens, in a run that has it.
+    pub(super) fn extra(&mut self) {
+        if !self.extras.on || !self.extras.rng.one_in(RATE) {
+            return;
+        }
+        let d = self.extras.rng.below(self.world.sides.len() as u64) as usize;
+        match self.extras.rng.below(10) {
+            0..4 if self.extras.calls => self.call(d),
+            4..6 if self.extras.foreign => self.written_elsewhere(d),
+            6 if self.extras.mixes => self.move_share(d),
+            7 if self.extras.mixes => self.change_parts(d),
+            8 if self.extras.mixes && self.extras.rng.one_in(4) => {
+                let hint = *self.extras.rng.pick(&HINTS);
+                self.hint(d, hint);
+            }
+            9 if self.extras.loses => self.lose_writes(d),
+            _ => {}
+        }
+    }
+
+    /// The disk's content is another, here and there, and the core is told so, as when a back end is opened again.
+    fn written_elsewhere(&mut self, d: usize) {
+        let bytes = self.world.sides[d].disk.space().medium_bytes();
+        let mut any = false;
+        for _ in 0..self.extras.rng.between(1, 6) {
+            let hot = if self.extras.rng.one_in(2) { bytes.min(4 * B) } else { bytes };
+            let at = self.extras.rng.below(hot) / 512 * 512;
+            let (offset, left) = self.world.sides[d].disk.space().place(at);
+            let len = (512 * self.extras.rng.between(1, 12)).min(left);
+            any |= self.world.write_elsewhere(d, offset, len);
+        }
+        if any {
+            self.see(crate::coverage::Seen::Foreign, d);
+            self.outcome.faults.foreign += 1;
+            self.invalidate(d, self.steps % 2 == 0);
+        }
+    }
+
+    /// The disk loses what was not flushed, and its back end says so.
+    fn lose_writes(&mut self, d: usize) {
+        let _ = DiskId(d as u32);
+    }
+}

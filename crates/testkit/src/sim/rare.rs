@@ -1,0 +1,199 @@
+//! What happens now and then: capacities, policies, hints, stalls, faults, disks that leave, crashes.
+//!
+//! Owns the choice of it. Never checks more than the answer to what it did. Invariant: what is refused was so for a reason
+//! that can be seen from outside.
+
+use super::Sim;
+use super::setup::options_for;
+use crate::alike::SimBase;
+use crate::coverage::Seen;
+use undercroft_cache::plant::Plant;
+use undercroft_cache::{AddDiskError, DiskId, Event};
+use undercroft_engine::shares::Hint;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
+
+/// The hints that disks are given: half of them have the disk fetch.
+pub(super) const HINTS: [Hint; 10] = {
+    let [normal, sequential, random, no_reuse, dont_need, will_need] = Hint::ALL;
+    [normal, sequential, random, no_reuse, dont_need, will_need, will_need, will_need, will_need, will_need]
+};
+
+impl<P: Plant> Sim<P> {
+    /// What happens now and then.
+    pub(super) fn rare(&mut self) -> bool {
+        let d = self.any_disk();
+        let id = DiskId(d as u32);
+        // Not for every seed: those of faults that were found long ago are to run as they did.
+        if self.shares && self.rng.one_in(8) {
+            self.change_parts(d);
+            return true;
+        }
+        match self.rng.below(40) {
+            0..8 => {
+                if self.rng.one_in(4) {
+                    self.now_ns += 6_000_000_000;
+                }
+                self.apply(Event::Tick);
+            }
+            8..14 => {
+                let blocks = *self.rng.pick(&[0, 1, 5, 20, 64, 200]) as u32;
+                self.see(Seen::Capacity, d);
+                self.world.note(|| format!("capacity of disk {d}: {blocks}"));
+                match self.core().set_capacity(id, blocks) {
+                    Ok(()) => self.disk_options[d].capacity_blocks = blocks,
+                    Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {}
+                    Err(AddDiskError::Unknown(_)) => {}
+                    Err(e) => self.world.violate(format!("a change of capacity was refused: {e}")),
+                }
+            }
+            38 => {
+                let blocks = *self.rng.pick(&[0, 1, 7, 40, u32::MAX]);
+                self.see(Seen::Limit, d);
+                self.world.note(|| format!("limit of disk {d}: {blocks}"));
+                self.core().set_limit(id, blocks);
+            }
+            14..20 => {
+                let kind = *self.rng.pick(&PolicyKind::ALL);
+                self.see(Seen::Policy, d);
+                self.world.note(|| format!("policy of disk {d}: {kind}"));
+                self.core().set_policy(id, kind);
+            }
+            20..23 => {
+                // The image is taken up again in one of two cases; where there is none, no number is drawn.
+                let again = self.world.sides[d].base.is_some() && self.rng.one_in(2);
+                self.invalidate(d, again);
+            }
+            23..28 => self.stalled[d] = self.steps + self.rng.below(400),
+            28..30 => {
+                let side = &mut self.world.sides[d];
+                side.disk.geometry.fails_one_in = *self.rng.pick(&[0, 0, 20, 200]);
+            }
+            30..32 => {
+                self.leaving[d] = true;
+                self.world.note(|| format!("disk {d} leaves"));
+                self.core().begin_shutdown(id);
+                self.leave(d);
+            }
+            32..34 if self.crashes => self.crash(),
+            // Not for every seed: those of faults that were found long ago are to run as they did.
+            32..34 if self.shares && self.hints && self.rng.one_in(4) => {
+                let hint = *self.rng.pick(&HINTS);
+                self.hint(d, hint);
+            }
+            32..34 if self.shares => self.move_share(d),
+            34..36 if self.extras.calm => {}
+            34..36 => self.rest(),
+            36 => self.world.sides[d].sequential = 0,
+            37 => self.count_guest(d),
+            39 => {
+                self.count_guest(d);
+                self.guest_changes(d);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// The core is told that a disk's content may be another; a disk that stands on an image may do so again.
+    pub(super) fn invalidate(&mut self, d: usize, again: bool) {
+        let id = DiskId(d as u32);
+        self.world.note(|| format!("invalidate disk {d}"));
+        self.see(Seen::Invalidate, d);
+        self.core().invalidate(id);
+        let side = &mut self.world.sides[d];
+        side.invalidated = side.disk.deliveries;
+        if let Some(base) = side.base.as_ref().filter(|_| again).map(SimBase::told) {
+            self.core().set_base(id, base);
+        }
+    }
+
+    /// A disk is to be used in another way.
+    pub(super) fn hint(&mut self, d: usize, hint: Hint) {
+        self.world.note(|| format!("hint of disk {d}: {hint}"));
+        self.see(Seen::Hint, d);
+        self.core().set_hint(DiskId(d as u32), hint);
+        self.hinted[d] = hint;
+    }
+
+    /// A small step of a disk's share, as a controller would take it; now and then a large one.
+    pub(super) fn move_share(&mut self, d: usize) {
+        let now = self.disk_options[d].capacity_blocks;
+        let step = self.rng.below(u64::from(now) / 4 + 4) as u32;
+        let blocks = match self.rng.below(8) {
+            0 => self.rng.below(200) as u32,
+            1..5 => now.saturating_sub(step),
+            _ => now + step,
+        };
+        self.see(Seen::Share, d);
+        self.world.note(|| format!("share of disk {d}: {blocks}"));
+        match self.core().set_share(DiskId(d as u32), blocks) {
+            Ok(()) => self.disk_options[d].capacity_blocks = blocks,
+            Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {}
+            Err(AddDiskError::Unknown(_)) => {}
+            Err(e) => self.world.violate(format!("a step of a share was refused: {e}")),
+        }
+    }
+
+    /// Removes a disk that is to leave, if it can, and adds it again with other options.
+    pub(super) fn leave(&mut self, d: usize) {
+        let id = DiskId(d as u32);
+        if !self.leaving[d] || !self.core().is_idle(id) {
+            return;
+        }
+        self.see(Seen::Leave, d);
+        self.count(d);
+        self.ranges[d].clear();
+        (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+        let side = &mut self.world.sides[d];
+        side.ports.clear();
+        side.untold.clear();
+        self.core().remove_disk(id);
+        // Without it, the others have what they are promised and no more.
+        self.core().check();
+        self.leaving[d] = false;
+        let room = self.disk_options[d].clone();
+        let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
+        options.readahead_bytes = room.readahead_bytes;
+        options.share = room.share;
+        if self.weak {
+            options.exclusive = ExclusiveMode::Off;
+        }
+        if self.core().add_disk(id, options.clone()).is_err() {
+            options.capacity_blocks = 0;
+            if let Err(e) = self.core().add_disk(id, options.clone()) {
+                return self.world.violate(format!("a disk does not fit where it was: {e}"));
+            }
+        }
+        if let Some(base) = self.world.sides[d].base.as_ref().map(SimBase::told) {
+            self.core().set_base(id, base);
+        }
+        self.disk_options[d] = options;
+        self.guest_changes(d);
+    }
+
+    pub(super) fn crash(&mut self) {
+        self.world.note(|| "CRASH".into());
+        let power_cut = self.rng.one_in(2);
+        for d in 0..self.world.sides.len() {
+            self.see(Seen::Crash, d);
+            self.count(d);
+        }
+        self.outcome.faults.power_cuts += u64::from(power_cut);
+        let Some(mut core) = self.core.take() else { return };
+        self.world.forget_requests();
+        for d in 0..self.world.sides.len() {
+            let now = self.world.tick();
+            let side = &mut self.world.sides[d];
+            side.disk.crash(power_cut, &mut self.rng).into_iter().for_each(|buf| core.reclaim(buf));
+            if let Err(what) = side.model.restart(side.disk.medium(), now) {
+                self.world.violate(format!("disk {d}: {what}"));
+            }
+            self.stalled[d] = 0;
+            self.leaving[d] = false;
+            self.ranges[d].clear();
+        }
+        drop(core);
+        self.outcome.crashes += 1;
+        self.boot();
+    }
+}

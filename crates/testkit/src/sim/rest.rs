@@ -1,0 +1,98 @@
+//! Everything comes to rest, and what must hold then is checked; the end of a run.
+//!
+//! Owns no state. Never begins anything. Invariant: at rest nothing is under way, and what is cached is what the disk holds.
+
+use super::Sim;
+use crate::outcome::Outcome;
+use undercroft_cache::plant::Plant;
+use undercroft_cache::{DiskId, Event};
+use undercroft_host::FRAME_BYTES;
+
+const B: u64 = FRAME_BYTES as u64;
+
+impl<P: Plant> Sim<P> {
+    /// Every disk does what it was told, and what follows from it.
+    fn finish_operations(&mut self) {
+        for d in 0..self.world.sides.len() {
+            self.stalled[d] = 0;
+            while self.world.sides[d].disk.under_way() > 0 && self.world.violation.is_none() {
+                self.world.sides[d].disk.execute(&mut self.rng);
+                let now = self.world.tick();
+                if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {
+                    self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+                    self.apply(Event::IoDone(done));
+                }
+            }
+        }
+    }
+
+    /// Lets everything under way end, then checks what must hold when nothing is.
+    pub(super) fn rest(&mut self) {
+        self.world.note(|| "rest".into());
+        self.finish_operations();
+        if self.world.violation.is_some() {
+            return;
+        }
+        if let Some(p) = self.world.requests.values().next() {
+            let what = format!("{:?} was never answered", p.req);
+            return self.world.violate(what);
+        }
+        if self.shares {
+            // What is over goes by now.
+            (0..3).for_each(|_| self.apply(Event::Tick));
+            // Hints may have begun to fetch.
+            self.finish_operations();
+            self.judge_parts_at_rest();
+        }
+        self.core().check();
+        for d in 0..self.world.sides.len() {
+            let id = DiskId(d as u32);
+            let Self { core, world, .. } = self;
+            let Some(core) = core.as_ref() else { return };
+            let s = core.stats(id);
+            if !core.is_idle(id) || s.inflight_requests != 0 || s.inflight_ops != 0 {
+                world.violate(format!("disk {d} is not idle at rest: {s:?}"));
+            }
+            let disk = &world.sides[d].disk;
+            let mut bad = None;
+            core.for_each_cached(id, |block, bytes| {
+                let same = disk.space().pieces(block * B, bytes.len() as u64).all(|p| {
+                    let cached = &bytes[(p.at - block * B) as usize..][..p.len as usize];
+                    match p.medium {
+                        Some(at) => disk.medium().get(at as usize..(at + p.len) as usize) == Some(cached),
+                        None => cached.iter().all(|&b| b == 0),
+                    }
+                });
+                if !same {
+                    bad = Some(block);
+                }
+            });
+            if let Some(block) = bad {
+                world.violate(format!("at rest, block {block} of disk {d} is not cached as it is on the disk"));
+            }
+        }
+        self.judge_shares();
+        for d in 0..self.world.sides.len() {
+            self.leave(d);
+        }
+    }
+
+    pub(super) fn end(mut self) -> Result<Outcome, String> {
+        for d in 0..self.world.sides.len() {
+            self.count(d);
+            for buf in self.world.sides[d].disk.crash(false, &mut self.rng) {
+                self.core().reclaim(buf);
+            }
+        }
+        self.outcome.answers = self.world.answers;
+        self.outcome.captures = self.world.captures;
+        self.outcome.steps = self.steps;
+        self.outcome.slowest = self.world.slowest;
+        self.outcome.coverage = self.world.coverage;
+        self.world.sides.iter().for_each(|s| self.outcome.faults.failed(&s.disk.failures_of));
+        match self.world.violation.take() {
+            Some(what) => Err(what),
+            None => Ok(self.outcome),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a run is like: the disks with their sizes and faults, the core over them, how busy the clients are.
+//!
+//! Owns the drawing of it. Never runs a step. Invariant: everything comes from the seed; what came to the simulation later
+//! is drawn from numbers of its own, so that the seeds of old faults run as they did.
+
+use super::Sim;
+use super::extras::Extras;
+use crate::alike::SimBase;
+use crate::outcome::Outcome;
+use crate::rng::Rng;
+use crate::sim_disk::{SimDisk, SimGeometry};
+use crate::space::Space;
+use crate::world::World;
+use undercroft_cache::plant::Plant;
+use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, GroupId, disk_bytes};
+use undercroft_engine::shares::Hint;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_host::FRAME_BYTES;
+
+const B: u64 = FRAME_BYTES as u64;
+
+/// Blocks of the image in runs whose disks are all clones of one: more than any of them may keep, less than all may.
+const CLONE_BLOCKS: u64 = 160;
+
+impl<P: Plant> Sim<P> {
+    pub(super) fn new(seed: u64, plant: P, with_log: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut extras = Extras::new(seed);
+        let clones = seed % 8 == 5;
+        let disks = if clones { rng.between(3, 6) } else { rng.between(1, 3) } as usize;
+        let mut sims = Vec::new();
+        let mut disk_options = Vec::new();
+        let io_frames = *rng.pick(&[1u32, 2, 3, 8, 16, 64, 64, 256]);
+        let sharing = !rng.one_in(4);
+        let image = rng.bits() >> 16;
+        let image_bytes = rng.between(1, 170) * B + rng.below(2) * rng.below(B);
+        let cluster = *rng.pick(&[B, B, 4 * B]);
+        let mut bases = Vec::new();
+        for n in 0..disks {
+            let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
+            let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
+            let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
+            let size = if clones { CLONE_BLOCKS * B } else { blocks * B + partial };
+            let islands = (extras.sparse && !clones && n == 0).then(|| Space::sparse(blocks.min(40), partial));
+            let size = islands.as_ref().map_or(size, |i| i.1);
+            let geometry = SimGeometry {
+                size,
+                align,
+                can_discard: !rng.one_in(4),
+                can_write_zeroes: !rng.one_in(3),
+                zeroes_lie: rng.one_in(5),
+                fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
+            };
+            let mut options = options_for(&geometry, &mut rng);
+            options.share =
+                if sharing { *rng.pick(&[None, Some(GroupId(0)), Some(GroupId(0)), Some(GroupId(1))]) } else { None };
+            if clones {
+                (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
+            }
+            disk_options.push(options);
+            if let Some((space, _)) = islands {
+                bases.push(None);
+                sims.push(SimDisk::sparse(geometry, space));
+            } else if clones {
+                let (base, medium) =
+                    SimBase::new(image % 4, CLONE_BLOCKS * B, cluster, geometry.size, || rng.one_in(32));
+                bases.push(Some(base));
+                sims.push(SimDisk::with_content(geometry, medium));
+            } else if rng.one_in(3) {
+                bases.push(None);
+                sims.push(SimDisk::new(geometry));
+            } else {
+                let (base, medium) = SimBase::new(image % 4, image_bytes, cluster, geometry.size, || rng.one_in(4));
+                bases.push(Some(base));
+                sims.push(SimDisk::with_content(geometry, medium));
+            }
+        }
+        sims.iter_mut().for_each(|disk| extras.shape(disk));
+        let mut content_key = ContentKey::from_seed(rng.bits());
+        let weak = rng.one_in(3);
+        if weak {
+            // Unequal contents of equal hash: shared contents are compared, copies of guests' pages are not.
+            content_key = content_key.weakened(rng.between(1, 4) as u32);
+            disk_options.iter_mut().for_each(|o: &mut DiskOptions| o.exclusive = ExclusiveMode::Off);
+        }
+        let mut core_options = CoreOptions {
+            memory_bytes: 0,
+            io_frames_per_disk: io_frames,
+            requests_per_disk: *rng.pick(&[4, 16, 64]),
+            hash_seed: rng.bits(),
+            contents: !rng.one_in(6),
+            content_key,
+        };
+        let needed: u64 = disk_options
+            .iter()
+            .map(|o: &DiskOptions| disk_bytes(&core_options, o.capacity_blocks, o.readahead_bytes))
+            .sum();
+        // A little more than needed for the arena's own, and sometimes room to grow.
+        core_options.memory_bytes = needed + needed / 500 + 8192 + *rng.pick(&[0, 100 * B, 1000 * B]);
+        let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
+        let crashes = rng.one_in(2);
+        let multi_block = *rng.pick(&[2, 4, 10, 90]);
+        let mostly_reads = rng.one_in(3) || clones;
+        let world = World::new(sims, rng.bits(), with_log);
+        let mut sim = Self {
+            rng,
+            core: None,
+            plant,
+            core_options,
+            disk_options,
+            world,
+            busy,
+            now_ns: 0,
+            stalled: vec![0; disks],
+            leaving: vec![false; disks],
+            ranges: vec![Vec::new(); disks],
+            steps: 0,
+            outcome: Outcome::default(),
+            crashes,
+            shares: seed % 4 == 3 || extras.mixes,
+            hints: seed % 16 == 15,
+            multi_block,
+            mostly_reads,
+            weak,
+            extras,
+            hinted: vec![Hint::Normal; disks],
+            scanned: vec![false; disks],
+            measured: vec![None; disks],
+        };
+        if sim.extras.twins && disks > 1 {
+            sim.world.sides[1].guest_of = 0;
+        }
+        if sim.extras.loses {
+            sim.world.ports = 3;
+        }
+        for (i, base) in bases.into_iter().enumerate() {
+            let side = &mut sim.world.sides[i];
+            side.base = base;
+            side.group = sim.disk_options[i].share.map_or(10 + i as u64, |g| u64::from(g.0));
+        }
+        sim.boot();
+        sim
+    }
+
+    pub(super) fn boot(&mut self) {
+        let mut core = Core::with_plant(self.core_options.clone(), self.plant).expect("address space for a small core");
+        for (i, o) in self.disk_options.iter().enumerate() {
+            if let Err(e) = core.add_disk(DiskId(i as u32), o.clone()) {
+                panic!("the ceiling was made for these disks: {e}");
+            }
+            if let Some(base) = &self.world.sides[i].base {
+                core.set_base(DiskId(i as u32), base.told());
+            }
+        }
+        self.core = Some(core);
+        for d in 0..self.world.sides.len() {
+            (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+        }
+        for d in 0..self.world.sides.len() {
+            if self.world.sides[d].guest_of == d {
+                self.guest_changes(d);
+            }
+        }
+    }
+}
+
+/// How the core is to serve a disk.
+pub(super) fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
+    DiskOptions {
+        size_bytes: g.size + rng.below(g.align),
+        align: g.align as u32,
+        read_only: rng.one_in(30),
+        can_discard: g.can_discard,
+        can_write_zeroes: g.can_write_zeroes,
+        policy: *rng.pick(&PolicyKind::ALL),
+        capacity_blocks: *rng.pick(&[0, 1, 2, 7, 20, 64, 128, 300]),
+        readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
+        write_allocate: !rng.one_in(3),
+        exclusive: *rng.pick(&ExclusiveMode::ALL),
+        share: None,
+    }
+}
