@@ -13,6 +13,7 @@ use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
+use crate::losses::PORTS_BYTES;
 use crate::plant::Plant;
 use crate::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
 use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
@@ -103,6 +104,7 @@ impl Allowance {
     fn fixed_bytes(&self) -> usize {
         let lists = (self.ops + self.ahead + SPARE_LISTS_MAX) * IO_BLOCKS_MAX * size_of::<Frame>();
         DISK_BYTES
+            + PORTS_BYTES
             + INDEX_FIXED_BYTES
             + Slab::<Rec>::bytes_max(self.requests)
             + Slab::<OpRec>::bytes_max(self.ops_of_any_kind())

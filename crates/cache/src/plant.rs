@@ -120,11 +120,17 @@ pub enum Bug {
     MeterMissesJoined,
     /// A disk that asks for another capacity is not credited with its own.
     RefusesWhatFits,
+    /// What is cached outlives that the disk lost it.
+    LossKeepsCache,
+    /// What was written over lost content becomes cached with the rest of it.
+    LossKeepsWrites,
+    /// Flushes succeed though writes before them were lost.
+    LossNotTold,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 43] = [
+    pub const ALL: [Bug; 46] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -168,5 +174,8 @@ impl Bug {
         Bug::CoolsAnything,
         Bug::MeterMissesJoined,
         Bug::RefusesWhatFits,
+        Bug::LossKeepsCache,
+        Bug::LossKeepsWrites,
+        Bug::LossNotTold,
     ];
 }

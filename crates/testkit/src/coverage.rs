@@ -240,6 +240,14 @@ impl Coverage {
         wanted.iter().copied().filter(|&(s, w)| self.count(s, w) == 0).collect()
     }
 
+    /// One count, for keeping it: of column 0 those in all, of the others those under a condition.
+    pub(crate) fn cell(&mut self, row: usize, column: usize) -> &mut u64 {
+        match column {
+            0 => &mut self.alone[row],
+            n => &mut self.counts[row][n - 1],
+        }
+    }
+
     /// All counts as a table in Markdown.
     pub fn table(&self) -> String {
         let mut out = "| event | in all |".to_string();

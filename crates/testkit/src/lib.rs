@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alike;
+pub mod campaign;
 pub mod coverage;
 pub mod model;
 pub mod outcome;

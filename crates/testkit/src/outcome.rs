@@ -88,40 +88,54 @@ impl Faults {
         self.statuses += of[4];
         self.bad += of[5];
     }
-
-    fn add(&mut self, o: &Faults) {
-        self.failed(&[o.reads, o.writes, o.flushes, o.clears, o.statuses, o.bad]);
-        self.power_cuts += o.power_cuts;
-        self.foreign += o.foreign;
-        self.lost += o.lost;
-    }
 }
 
 impl Outcome {
+    /// Every count but those of coverage, in a fixed order.
+    pub(crate) fn counts_mut(&mut self) -> [&mut u64; 30] {
+        let f = &mut self.faults;
+        [
+            &mut self.steps,
+            &mut self.answers,
+            &mut self.crashes,
+            &mut self.hits,
+            &mut self.misses,
+            &mut self.joined,
+            &mut self.stale,
+            &mut self.ahead,
+            &mut self.evicted,
+            &mut self.failures,
+            &mut self.shared,
+            &mut self.zeroes,
+            &mut self.at_base,
+            &mut self.beyond,
+            &mut self.parted,
+            &mut self.captures,
+            &mut self.promoted,
+            &mut self.early,
+            &mut self.taken,
+            &mut self.refused,
+            &mut self.slowest,
+            &mut f.reads,
+            &mut f.writes,
+            &mut f.flushes,
+            &mut f.clears,
+            &mut f.statuses,
+            &mut f.bad,
+            &mut f.power_cuts,
+            &mut f.foreign,
+            &mut f.lost,
+        ]
+    }
+
     /// Adds another run's counts.
     pub fn add(&mut self, o: &Outcome) {
-        self.steps += o.steps;
-        self.answers += o.answers;
-        self.crashes += o.crashes;
-        self.hits += o.hits;
-        self.misses += o.misses;
-        self.joined += o.joined;
-        self.stale += o.stale;
-        self.ahead += o.ahead;
-        self.evicted += o.evicted;
-        self.failures += o.failures;
-        self.shared += o.shared;
-        self.zeroes += o.zeroes;
-        self.at_base += o.at_base;
-        self.beyond += o.beyond;
-        self.parted += o.parted;
-        self.captures += o.captures;
-        self.promoted += o.promoted;
-        self.early += o.early;
-        self.taken += o.taken;
-        self.refused += o.refused;
-        self.slowest = self.slowest.max(o.slowest);
-        self.faults.add(&o.faults);
+        let slowest = self.slowest.max(o.slowest);
+        let mut more = *o;
+        for (n, m) in self.counts_mut().into_iter().zip(more.counts_mut()) {
+            *n += *m;
+        }
+        self.slowest = slowest;
         self.coverage.add(&o.coverage);
     }
 

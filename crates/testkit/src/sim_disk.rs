@@ -394,11 +394,17 @@ impl SimDisk {
         }
     }
 
+    /// The sectors of the medium that hold what is volatile, in order.
+    pub fn volatile_sectors(&self) -> Vec<usize> {
+        let mut those: Vec<usize> = self.volatile.iter().map(|v| v.sector).collect();
+        those.sort_unstable();
+        those.dedup();
+        those
+    }
+
     /// It loses what is volatile of some sectors, of those that `may` allows: they hold what was durable. Returns them.
     pub fn lose(&mut self, may: impl Fn(usize) -> bool, rng: &mut Rng) -> Vec<usize> {
-        let mut lost: Vec<usize> = self.volatile.iter().map(|v| v.sector).collect();
-        lost.sort_unstable();
-        lost.dedup();
+        let mut lost = self.volatile_sectors();
         lost.retain(|&s| may(s) && !rng.one_in(4));
         for &sector in &lost {
             let old: Box<[u8]> = Self::sector_of(&self.durable, sector).into();

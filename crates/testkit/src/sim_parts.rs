@@ -172,7 +172,15 @@ impl<P: Plant> Sim<P> {
             }
             self.outcome.parted += u64::from(parts.iter().filter(|p| p.cached_blocks > 0).count() > 1);
             let ranges = self.ranges[d].clone();
-            let wrong = (0..self.blocks_of(d)).find(|&block| {
+            let blocks = self.blocks_of(d);
+            // Of a disk that is too large to look at every block of it, those where something begins or ends.
+            let edges = ranges.iter().flat_map(|r| {
+                let end = r.first + r.blocks;
+                [r.first.saturating_sub(1), r.first, end - 1, end.min(blocks - 1)]
+            });
+            let edges: Vec<u64> = edges.chain([0, blocks - 1]).collect();
+            let all = 0..if blocks <= 4096 { blocks } else { 0 };
+            let wrong = all.chain(edges).find(|&block| {
                 let of = ranges.iter().find(|r| (r.first..r.first + r.blocks).contains(&block));
                 self.core().part_of(id, block) != of.map_or(PartId(0), |r| r.part)
             });

@@ -5,7 +5,7 @@
 
 use crate::alike::{SimBase, number_of};
 use crate::coverage::{Conditions, Coverage, Seen, While};
-use crate::model::{Change, Model};
+use crate::model::{Change, Model, SECTOR};
 use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
@@ -72,9 +72,7 @@ pub struct SimSide {
     pub conditions: Conditions,
     /// Operations delivered when it was last invalidated.
     pub invalidated: u64,
-    /// Ports that have written or flushed since the disk came.
-    pub ports: Vec<u32>,
-    /// Those of them that have not been told yet that writes were lost.
+    /// Its ports that have not been told yet that writes were lost.
     pub untold: Vec<u32>,
     /// When that was.
     pub lost: u64,
@@ -151,7 +149,6 @@ impl World {
                     work: 0,
                     conditions: Conditions::default(),
                     invalidated: 0,
-                    ports: Vec::new(),
                     untold: Vec::new(),
                     lost: 0,
                 }
@@ -221,7 +218,8 @@ impl World {
             side.model.begin(number, change, req.offset, req.len, self.time);
         }
         self.tags += 1;
-        req.id = ReqId { port: req.disk.0 + 16 * (self.tags % self.ports), tag: self.tags };
+        let port = self.tags % self.ports;
+        req.id = ReqId { port: self.port_of(req.disk, port), tag: self.tags };
         self.see_start(&req, must.is_some());
         let d = req.disk.0 as usize;
         let side = &mut self.sides[d];
@@ -275,10 +273,6 @@ impl World {
         if refused {
             return;
         }
-        if matches!(req.op, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Flush) && !side.ports.contains(&req.id.port)
-        {
-            side.ports.push(req.id.port);
-        }
         let what = match req.op {
             Op::Write { .. } => Seen::Write,
             Op::Flush => Seen::Flush,
@@ -327,9 +321,62 @@ impl World {
         self.requests.clear();
         for side in &mut self.sides {
             (side.pending, side.work) = (0, 0);
-            side.ports.clear();
             side.untold.clear();
         }
+    }
+
+    /// The number of a disk's port.
+    pub fn port_of(&self, disk: DiskId, nth: u32) -> u32 {
+        disk.0 + 16 * nth
+    }
+
+    /// A disk loses what is volatile, here and there. Returns the blocks that were written since the last flush, which is
+    /// more than was lost; nothing if there are none.
+    pub fn lose(&mut self, d: usize) -> Vec<std::ops::Range<u64>> {
+        self.time += 1;
+        let now = self.time;
+        let ports: Vec<u32> = (0..self.ports).map(|n| self.port_of(DiskId(d as u32), n)).collect();
+        let side = &mut self.sides[d];
+        let disk = &mut side.disk;
+        let mut ranges: Vec<std::ops::Range<u64>> = Vec::new();
+        for sector in disk.volatile_sectors() {
+            let block = disk.space().place((sector * SECTOR) as u64).0 / FRAME_BYTES as u64 * FRAME_BYTES as u64;
+            let end = block + FRAME_BYTES as u64;
+            match ranges.last_mut() {
+                Some(last) if last.end >= block => last.end = end,
+                _ => ranges.push(block..end),
+            }
+        }
+        if ranges.is_empty() {
+            return ranges;
+        }
+        let space = disk.space().clone();
+        let model = &side.model;
+        // A change under way writes whole units of the alignment: what it brings back is not lost.
+        let align = disk.geometry.align.max(SECTOR as u64);
+        let quiet = |sector: usize| {
+            let at = space.place((sector * SECTOR) as u64).0 / align * align;
+            model.is_quiet(at, align)
+        };
+        let lost = disk.lose(quiet, &mut self.guest_rng);
+        for sector in lost {
+            let held = disk.medium();
+            let held = held[sector * SECTOR..held.len().min((sector + 1) * SECTOR)].to_vec();
+            if let Err(what) = side.model.lose(sector, &held, now) {
+                return self.fail(what, ranges);
+            }
+        }
+        side.lost = now;
+        side.untold = ports;
+        for p in self.requests.values_mut().filter(|p| p.req.disk.0 as usize == d && p.must.is_none()) {
+            p.doomed |= p.req.op == Op::Flush;
+        }
+        ranges
+    }
+
+    fn fail<T>(&mut self, what: String, t: T) -> T {
+        self.violate(what);
+        t
     }
 
     /// Somebody else writes to a disk: the model and the disk have it at once. False if that cannot be now: a change of

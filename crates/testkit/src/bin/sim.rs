@@ -1,23 +1,31 @@
-//! `make sim`: runs the simulation over seeds, for as long as one likes, on all processors.
+//! `make sim`: runs the simulation over seeds, for as long as one likes, on all processors; a campaign's results as a file.
 //!
 //! Owns the loop over seeds. Invariant: a failing seed is printed with the command that replays it.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use undercroft_cache::plant::Bug;
+use undercroft_testkit::campaign::Campaign;
 use undercroft_testkit::{Plan, run};
 
 const HELP: &str = "\
 sim: the deterministic simulation of the data path, over many seeds
 
-  --seeds N    how many seeds (default: no end, until Ctrl-C)
-  --start S    the first seed (default: 1)
-  --steps K    events of each run (default: 20000)
-  --threads T  runs at a time (default: one for each processor)
-  --bug NAME   plants a bug, to see it found: one of the names of undercroft_cache::plant::Bug
+  --seeds N      how many seeds (default: no end, until Ctrl-C)
+  --seconds S    begins no seed after so many seconds
+  --start S      the first seed (default: 1, or where the report's campaign stopped)
+  --steps K      events of each run (default: 20000)
+  --threads T    runs at a time (default: one for each processor)
+  --report FILE  writes what was done as Markdown, with steps, rate, faults and coverage; goes on with the campaign
+                 if there is one in the file
+  --bug NAME     plants a bug, to see it found: one of the names of undercroft_cache::plant::Bug
 ";
+
+/// How often a report is written while the campaign runs.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     match parse(std::env::args().skip(1)) {
@@ -35,15 +43,28 @@ fn main() -> ExitCode {
 
 struct Options {
     seeds: u64,
+    seconds: u64,
     start: u64,
     steps: u64,
     threads: usize,
     bug: Option<Bug>,
+    report: Option<String>,
+    before: Campaign,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut o = Options { seeds: u64::MAX, start: 1, steps: 20_000, threads, bug: None };
+    let (mut start, mut steps) = (None, None);
+    let mut o = Options {
+        seeds: u64::MAX,
+        seconds: u64::MAX,
+        start: 1,
+        steps: 20_000,
+        threads,
+        bug: None,
+        report: None,
+        before: Campaign::default(),
+    };
     while let Some(flag) = args.next() {
         if flag == "--help" || flag == "-h" {
             return Ok(None);
@@ -52,9 +73,11 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
         let number = || value.parse::<u64>().map_err(|_| format!("{flag} needs a number, not \"{value}\""));
         match flag.as_str() {
             "--seeds" => o.seeds = number()?,
-            "--start" => o.start = number()?,
-            "--steps" => o.steps = number()?,
+            "--seconds" => o.seconds = number()?,
+            "--start" => start = Some(number()?),
+            "--steps" => steps = Some(number()?),
             "--threads" => o.threads = number()?.clamp(1, 1024) as usize,
+            "--report" => o.report = Some(value),
             "--bug" => {
                 let bug = Bug::ALL.into_iter().find(|b| format!("{b:?}").eq_ignore_ascii_case(&value));
                 o.bug = Some(bug.ok_or_else(|| format!("no bug is called \"{value}\"; there are {:?}", Bug::ALL))?);
@@ -62,44 +85,87 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
             _ => return Err(format!("unknown option {flag}")),
         }
     }
+    if let Some(file) = &o.report
+        && let Ok(text) = std::fs::read_to_string(file)
+    {
+        o.before = Campaign::parse(&text).map_err(|what| format!("{file}: {what}; name another file, or remove it"))?;
+        let (next, of) = (o.before.next_seed, o.before.steps_of_run);
+        if start.is_some_and(|s| s != next) || steps.is_some_and(|s| s != of) {
+            return Err(format!("{file} has a campaign with {of} steps a run that goes on with seed {next}"));
+        }
+        (start, steps) = (Some(next), Some(of));
+    }
+    (o.start, o.steps) = (start.unwrap_or(1), steps.unwrap_or(20_000));
     Ok(Some(o))
 }
 
+/// What the seeds that are done come to. A campaign goes on after the last seed below which all are done.
+struct Progress {
+    all: Campaign,
+    /// Seeds done past the next one.
+    ahead: Vec<u64>,
+    written: Instant,
+}
+
+impl Progress {
+    fn done(&mut self, seed: u64) {
+        self.ahead.push(seed);
+        while let Some(at) = self.ahead.iter().position(|&s| s == self.all.next_seed) {
+            self.ahead.swap_remove(at);
+            self.all.next_seed += 1;
+        }
+    }
+}
+
 fn simulate(o: &Options) -> ExitCode {
-    let (next, answers, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
+    let mut all = o.before.clone();
+    (all.next_seed, all.steps_of_run) = (o.start, o.steps);
+    let progress = Mutex::new(Progress { all, ahead: Vec::new(), written: began });
     // A line that is written over and over is for people; a log gets the last one.
     let shows = std::io::stderr().is_terminal();
-    let failed = std::thread::scope(|scope| {
-        let work = || {
-            while !stop.load(Ordering::Relaxed) {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                if n >= o.seeds {
-                    return None;
+    let work = || {
+        while !stop.load(Ordering::Relaxed) && began.elapsed().as_secs() < o.seconds {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= o.seeds {
+                return None;
+            }
+            let seed = o.start.wrapping_add(n);
+            let started = Instant::now();
+            let outcome = run(Plan { seed, steps: o.steps, bug: o.bug });
+            let mut p = progress.lock().unwrap_or_else(|e| e.into_inner());
+            p.all.core_ns += started.elapsed().as_nanos();
+            match outcome {
+                Ok(outcome) => {
+                    p.all.add(&outcome);
+                    p.done(seed);
+                    if shows && n.is_multiple_of(16) {
+                        let (seeds, steps) = (p.all.seeds, p.all.outcome.steps);
+                        eprint!("\r{seeds} seeds, {steps} steps, {}s, nothing wrong ", began.elapsed().as_secs());
+                        let _ = std::io::stderr().flush();
+                    }
+                    if p.written.elapsed() > REPORT_EVERY {
+                        p.written = Instant::now();
+                        write(o, &p.all);
+                    }
                 }
-                let seed = o.start.wrapping_add(n);
-                match run(Plan { seed, steps: o.steps, bug: o.bug }) {
-                    Ok(outcome) => {
-                        let all = answers.fetch_add(outcome.answers, Ordering::Relaxed) + outcome.answers;
-                        if shows && n.is_multiple_of(16) {
-                            let s = began.elapsed().as_secs();
-                            eprint!("\r{} seeds, {all} requests answered, {s}s, nothing wrong ", n + 1);
-                            let _ = std::io::stderr().flush();
-                        }
-                    }
-                    Err(what) => {
-                        stop.store(true, Ordering::Relaxed);
-                        return Some((seed, what));
-                    }
+                Err(what) => {
+                    stop.store(true, Ordering::Relaxed);
+                    return Some((seed, what));
                 }
             }
-            None
-        };
+        }
+        None
+    };
+    let failed = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..o.threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().filter_map(|t| t.join().ok().flatten()).min_by_key(|f| f.0)
     });
-    let (seeds, s) = (next.load(Ordering::Relaxed).min(o.seeds), began.elapsed().as_secs());
-    eprintln!("\r{seeds} seeds, {} requests answered, {s}s          ", answers.load(Ordering::Relaxed));
+    let all = progress.into_inner().unwrap_or_else(|e| e.into_inner()).all;
+    eprint!("\r");
+    println!("{}", all.summary());
+    let written = write(o, &all);
     match failed {
         Some((seed, what)) => {
             println!("FAILED {what}");
@@ -109,6 +175,18 @@ fn simulate(o: &Options) -> ExitCode {
             );
             ExitCode::FAILURE
         }
+        None if !written => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
     }
+}
+
+/// Writes the report, if one is wanted. False if that failed.
+fn write(o: &Options, all: &Campaign) -> bool {
+    let Some(file) = &o.report else { return true };
+    let part = format!("{file}.part");
+    let done = std::fs::write(&part, all.report()).and_then(|()| std::fs::rename(&part, file));
+    if let Err(e) = &done {
+        eprintln!("sim: {file} cannot be written: {e}");
+    }
+    done.is_ok()
 }

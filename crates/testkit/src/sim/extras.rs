@@ -5,10 +5,11 @@
 
 use super::Sim;
 use super::rare::HINTS;
+use crate::coverage::Seen;
 use crate::rng::Rng;
 use crate::sim_disk::SimDisk;
-use undercroft_cache::DiskId;
 use undercroft_cache::plant::Plant;
+use undercroft_cache::{DiskId, Event, Lost};
 use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
@@ -100,14 +101,31 @@ impl<P: Plant> Sim<P> {
             any |= self.world.write_elsewhere(d, offset, len);
         }
         if any {
-            self.see(crate::coverage::Seen::Foreign, d);
+            self.see(Seen::Foreign, d);
             self.outcome.faults.foreign += 1;
             self.invalidate(d, self.steps % 2 == 0);
         }
     }
 
+    /// The core is told of a disk's ports, as a worker tells it.
+    pub(super) fn open_ports(&mut self, d: usize) {
+        self.world.sides[d].untold.clear();
+        if self.extras.loses {
+            let id = DiskId(d as u32);
+            for port in 0..self.world.ports {
+                let port = self.world.port_of(id, port);
+                self.core().open_port(id, port);
+            }
+        }
+    }
+
     /// The disk loses what was not flushed, and its back end says so.
     fn lose_writes(&mut self, d: usize) {
-        let _ = DiskId(d as u32);
+        self.see(Seen::Lost, d);
+        let ranges = self.world.lose(d);
+        self.outcome.faults.lost += 1;
+        self.world.note(|| format!("disk {d} loses writes of {ranges:?}"));
+        let unflushed = !ranges.is_empty();
+        self.apply(Event::Lost { disk: DiskId(d as u32), lost: Lost { ranges, unflushed } });
     }
 }

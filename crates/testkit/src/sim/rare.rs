@@ -144,9 +144,6 @@ impl<P: Plant> Sim<P> {
         self.count(d);
         self.ranges[d].clear();
         (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
-        let side = &mut self.world.sides[d];
-        side.ports.clear();
-        side.untold.clear();
         self.core().remove_disk(id);
         // Without it, the others have what they are promised and no more.
         self.core().check();
@@ -168,6 +165,7 @@ impl<P: Plant> Sim<P> {
             self.core().set_base(id, base);
         }
         self.disk_options[d] = options;
+        self.open_ports(d);
         self.guest_changes(d);
     }
 

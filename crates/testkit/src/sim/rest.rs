@@ -10,12 +10,20 @@ use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
 
+/// Steps of one disk after which it must have nothing more to do, when nobody asks for more.
+const OPERATIONS_MAX: u64 = 100_000;
+
 impl<P: Plant> Sim<P> {
     /// Every disk does what it was told, and what follows from it.
     fn finish_operations(&mut self) {
         for d in 0..self.world.sides.len() {
             self.stalled[d] = 0;
+            let mut left = OPERATIONS_MAX;
             while self.world.sides[d].disk.under_way() > 0 && self.world.violation.is_none() {
+                left -= 1;
+                if left == 0 {
+                    return self.world.violate(format!("disk {d} does not come to rest"));
+                }
                 self.world.sides[d].disk.execute(&mut self.rng);
                 let now = self.world.tick();
                 if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {

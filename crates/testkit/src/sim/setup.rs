@@ -155,6 +155,7 @@ impl<P: Plant> Sim<P> {
         self.core = Some(core);
         for d in 0..self.world.sides.len() {
             (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+            self.open_ports(d);
         }
         for d in 0..self.world.sides.len() {
             if self.world.sides[d].guest_of == d {
