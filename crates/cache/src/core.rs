@@ -304,6 +304,12 @@ impl<P: Plant> Core<P> {
                     self.spare.push(id);
                 }
             }
+            Event::Lost { disk: id, lost } => {
+                let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                disk.lose(&lost, cx);
+                disk.go_on(cx);
+            }
             Event::Spare { copies } => {
                 self.spare_presses = false;
                 while let Some(id) = self.spare.pop() {

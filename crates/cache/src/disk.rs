@@ -19,6 +19,7 @@ use crate::core::CoreOptions;
 use crate::fetch::Fetch;
 use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
+use crate::losses::Losses;
 use crate::memory::{Allowance, block_bytes, hash_buckets};
 use crate::parts::DiskParts;
 use crate::plant::{Bug, Plant};
@@ -37,7 +38,7 @@ use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-pub(crate) const DISK_BYTES: usize = 2176;
+pub(crate) const DISK_BYTES: usize = 2240;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -124,6 +125,8 @@ pub(crate) struct Disk<P> {
     pub seq: u32,
     /// Counts invalidations: what was submitted before one is not published after it.
     pub epoch: u32,
+    /// What was lost of what was acknowledged, and who knows.
+    pub losses: Losses,
 }
 
 /// Lines of the processor's cache from the start of a disk's record to the tags of its streams: what a hit reads and counts.
@@ -187,6 +190,7 @@ impl<P: Plant> Disk<P> {
             ops_used: 0,
             seq: 0,
             epoch: 0,
+            losses: Losses::default(),
             closing: false,
             spare_listed: false,
             stats: DiskStats::default(),
@@ -216,6 +220,7 @@ impl<P: Plant> Disk<P> {
             + self.meter.as_ref().map_or(0, |m| m.memory_bytes())
             + self.parts.as_ref().map_or(0, |p| p.memory_bytes())
             + self.sharing.memory_bytes()
+            + self.losses.memory_bytes()
             + hash_buckets(2 * self.allowance.near_blocks()) * NEAR_ENTRY_BYTES
             + queues * size_of::<u32>()
             + lists * IO_BLOCKS_MAX * size_of::<Frame>()
@@ -326,7 +331,7 @@ impl<P: Plant> Disk<P> {
             What::Write(write) => self.write_done(write, done, cx),
             What::Merge { rec, block, lo, hi, epoch } => self.merge_done(rec, block, lo, hi, epoch, done, cx),
             What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
-            What::Plain { rec } => self.plain_done(rec, done, cx),
+            What::Plain { rec, since } => self.plain_done(rec, since, done, cx),
         }
     }
 
@@ -372,6 +377,9 @@ impl<P: Plant> Disk<P> {
         let s = &mut self.stats;
         // The length of a request that was refused may be anything.
         let bytes = if result.is_ok() { req.len } else { 0 };
+        if result.is_ok() && req.op.changes_unflushed() {
+            self.losses.wrote(req.id.port);
+        }
         match req.op {
             Op::Read => {
                 s.reads += 1;

@@ -14,6 +14,7 @@ mod fetch;
 mod fill;
 mod guest;
 pub mod limits;
+mod losses;
 mod memory;
 mod parts;
 pub mod plant;
@@ -32,5 +33,5 @@ pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use plant::Sound;
 pub use types::{
     Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Found,
-    GroupId, Io, IoDone, IoError, IoKind, LayerId, Op, OpId, PartStats, ReqId, Request, SetPartsError, Shared,
+    GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, ReqId, Request, SetPartsError, Shared,
 };

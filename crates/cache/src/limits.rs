@@ -71,6 +71,9 @@ pub const SHRINK_BLOCKS_PER_TICK: u32 = 16_384;
 /// Unused frames whose memory one tick gives back to the kernel (16 MiB).
 pub const TRIM_FRAMES_PER_TICK: usize = 4096;
 
+/// Ports of one disk that are told of a loss each for itself; more of them share a place.
+pub const PORTS_PER_DISK_MAX: usize = 256;
+
 /// Empty frame lists kept for the next operations.
 pub const SPARE_LISTS_MAX: usize = 256;
 

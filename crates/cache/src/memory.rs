@@ -9,6 +9,7 @@ use crate::conflict::Changes;
 use crate::core::{Core, CoreOptions};
 use crate::disk::DISK_BYTES;
 use crate::guest::GuestSide;
+use crate::losses::PORTS_BYTES;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
@@ -103,6 +104,7 @@ impl Allowance {
     fn fixed_bytes(&self) -> usize {
         let lists = (self.ops + self.ahead + SPARE_LISTS_MAX) * IO_BLOCKS_MAX * size_of::<Frame>();
         DISK_BYTES
+            + PORTS_BYTES
             + INDEX_FIXED_BYTES
             + Slab::<Rec>::bytes_max(self.requests)
             + Slab::<OpRec>::bytes_max(self.ops_of_any_kind())

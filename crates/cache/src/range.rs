@@ -5,6 +5,7 @@
 //! readers get the old ones.
 
 use crate::disk::{B, Cx, Disk};
+use crate::losses::Since;
 use crate::plant::{Bug, Plant};
 use crate::records::{Rec, What};
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
@@ -59,6 +60,9 @@ impl<P: Plant> Disk<P> {
 
     /// Passes a flush or a status request on at once: every write acknowledged before is complete on the disk.
     pub(crate) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+        if req.op == Op::Flush && self.losses.tell(req.id.port) {
+            return self.answer(req, Err(IoError::Io), cx);
+        }
         if req.op == Op::Flush && self.plant.has(Bug::FlushNotSent) {
             return self.answer(req, Ok(()), cx);
         }
@@ -71,13 +75,17 @@ impl<P: Plant> Disk<P> {
             Op::Flush => (IoKind::Flush, 0, 0),
             _ => (IoKind::Status, req.offset, req.len),
         };
-        self.submit(What::Plain { rec }, kind, offset, len, IoBuf::default(), cx);
+        let since = self.losses.since();
+        self.submit(What::Plain { rec, since }, kind, offset, len, IoBuf::default(), cx);
     }
 
     /// A flush or a status request has been answered by the disk.
-    pub(crate) fn plain_done<E: Effects>(&mut self, rec: u32, done: IoDone, cx: &mut Cx<'_, E>) {
+    pub(crate) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
         let req = self.recs[rec].req;
         let mut error = done.result.err();
+        if req.op == Op::Flush && !self.losses.flush_ended(req.id.port, since, error.is_none()) {
+            error = error.or(Some(IoError::Io));
+        }
         if req.op == Op::Status {
             let whole = [Extent { len: req.len, hole: false, zero: false }];
             match error {

@@ -3,6 +3,7 @@
 //! Owns their records and the table of blocks near at hand. Never acts on them: disk.rs, fill.rs, write.rs and range.rs do.
 //! Invariant: a record is plain data of a fixed size, so that the tables of them are paid for when the disk comes.
 
+use crate::losses::Since;
 use crate::types::{Found, IoError, Request};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -78,8 +79,8 @@ pub(crate) enum What {
     },
     /// Discard or zeroes of blocks that overlap bytes `from..to`.
     Range { rec: u32, from: u64, to: u64 },
-    /// Flush or status.
-    Plain { rec: u32 },
+    /// Flush or status; how the disk stood when it began.
+    Plain { rec: u32, since: Since },
 }
 
 #[derive(Clone, Copy, Debug)]

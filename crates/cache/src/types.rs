@@ -5,6 +5,7 @@
 
 use crate::core::AddDiskError;
 use std::fmt;
+use std::ops::Range;
 use undercroft_engine::{ExclusiveMode, ExclusiveStats, PartId, PartsError, PolicyKind};
 use undercroft_host::{FRAME_BYTES, IoBuf};
 
@@ -106,6 +107,18 @@ pub enum Op {
     Status,
 }
 
+impl Op {
+    /// Whether it is a change that must be durable before the reply.
+    pub(crate) fn is_durable(self) -> bool {
+        matches!(self, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. })
+    }
+
+    /// Whether it is a change that is durable only after a flush.
+    pub(crate) fn changes_unflushed(self) -> bool {
+        matches!(self, Op::Write { fua: false } | Op::WriteZeroes { fua: false, .. } | Op::Discard)
+    }
+}
+
 /// A request from a front end. Range and alignment have been checked against the disk's size by the front end; the
 /// core checks again and answers [`IoError::Invalid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +178,13 @@ pub enum IoKind {
     Status,
 }
 
+impl IoKind {
+    /// Whether it changes what the disk holds.
+    pub fn changes(self) -> bool {
+        matches!(self, IoKind::Write { .. } | IoKind::Discard | IoKind::WriteZeroes { .. })
+    }
+}
+
 /// The completion of an [`Io`], with its buffer.
 #[derive(Debug)]
 pub struct IoDone {
@@ -178,6 +198,16 @@ pub struct IoDone {
     pub result: Result<(), IoError>,
     /// For [`IoKind::Status`]: consecutive extents from the operation's offset on; at least one, they may end early.
     pub extents: Vec<Extent>,
+}
+
+/// What a disk may have lost: its server crashed, or nobody can tell that it did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Ranges of bytes, sorted, disjoint, whose content may be what it was before the changes of them that no flush has
+    /// vouched for; acknowledged or not.
+    pub ranges: Vec<Range<u64>>,
+    /// Whether such a change had been acknowledged: then each port's next flush fails, or its next write that must be durable.
+    pub unflushed: bool,
 }
 
 /// A part of a disk with one allocation state.
@@ -230,6 +260,14 @@ pub enum Event {
     Request(Request),
     /// A back end has finished an operation.
     IoDone(IoDone),
+    /// A back end may have lost changes. Comes before the completions of what happened after the loss; those of what happened
+    /// before may follow.
+    Lost {
+        /// The disk.
+        disk: DiskId,
+        /// What.
+        lost: Lost,
+    },
     /// Time has passed; sent a few times a second at most while anything is open.
     Tick,
     /// The replies given so far are out: there is time for what could wait. With `copies` false, no guest memory is

@@ -30,7 +30,8 @@ enum Part {
 impl<P: Plant> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
     pub(crate) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        if self.recs.is_full() {
+        let told = req.op.is_durable() && self.losses.tell(req.id.port);
+        if told || self.recs.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
         let rec = self.recs.insert(Rec { parked: Parked::Turn, ..Rec::new(req) });

@@ -423,6 +423,7 @@ impl Run {
             stream: wire.clone(),
             first: Vec::new(),
             farewell: None,
+            account: None,
         });
         let disk = ByteDisk::new(rules.size_bytes as usize);
         Self { port, disk, wire, rules, limits, waiting: Vec::new(), random: order | 1 }
