@@ -9,11 +9,11 @@ use crate::conflict::Changes;
 use crate::core::{Core, CoreOptions};
 use crate::disk::DISK_BYTES;
 use crate::guest::GuestSide;
-use crate::losses::PORTS_BYTES;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
+use crate::losses::PORTS_BYTES;
 use crate::plant::Plant;
 use crate::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
 use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};

@@ -128,7 +128,11 @@ mod tests {
         assert_eq!(u.lose(), Lost { ranges: vec![5 * B..7 * B], unflushed: true });
         assert_eq!(u.lose(), Lost::default());
         u.note(100, 1, false);
-        assert_eq!(u.lose(), Lost { ranges: vec![0..B], unflushed: false }, "doubtful, but nobody was promised anything");
+        assert_eq!(
+            u.lose(),
+            Lost { ranges: vec![0..B], unflushed: false },
+            "doubtful, but nobody was promised anything"
+        );
         u.note(0, B, true);
         let all = u.flush_sent();
         u.flushed(all);

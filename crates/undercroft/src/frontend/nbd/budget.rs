@@ -16,8 +16,10 @@ use undercroft_host::EventFd;
 pub const RESERVE_BYTES: usize = 128 << 10;
 /// The sum if none is given, in bytes.
 pub const BUDGET_BYTES_DEFAULT: usize = 256 << 20;
-/// The least sum, in bytes: room for the largest request, and another.
-pub const BUDGET_BYTES_MIN: usize = 66 << 20;
+/// The least sum, in bytes: room for two of the largest requests, less their connections' reserves.
+pub const BUDGET_BYTES_MIN: usize = 64 << 20;
+/// How long a client may be slow while others wait, if nothing else is said.
+pub const PATIENCE_DEFAULT: Duration = Duration::from_secs(10);
 /// While others wait, a client that is sent or sends fewer bytes than this in `patience` is too slow.
 const MOVED_MIN: u64 = 1 << 20;
 /// How often that is looked at.

@@ -21,7 +21,7 @@ const SEND_BYTES_MAX: usize = 64 << 10;
 const RECORDS_PER_CALL: u32 = 16;
 
 /// Whether clients of a listener encrypt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TlsMode {
     /// They cannot.
     #[default]
@@ -67,7 +67,9 @@ pub enum TlsError {
         why: String,
     },
     /// The certificate and the key do not go together, or are of no use.
-    #[error("{cert} and {key} cannot be used together: {why}; give the key that belongs to the first certificate in the file")]
+    #[error(
+        "{cert} and {key} cannot be used together: {why}; give the key that belongs to the first certificate in the file"
+    )]
     Pair {
         /// The file of the certificate.
         cert: PathBuf,
@@ -252,6 +254,7 @@ impl Stream for TlsStream {
     }
 
     fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let total: usize = parts.iter().map(|p| p.len()).sum();
         let mut taken = 0;
         loop {
             // Never more than there is room for among what waits.
@@ -271,7 +274,7 @@ impl Stream for TlsStream {
             }
             taken += came;
             match self.flush() {
-                Ok(()) if came > 0 && taken < parts.iter().map(|p| p.len()).sum() => {}
+                Ok(()) if came > 0 && taken < total => {}
                 Err(e) if e != Errno::AGAIN && e != Errno::INTR => return Err(e),
                 Err(_) if taken == 0 => return Err(Errno::AGAIN),
                 _ => return Ok(taken),
