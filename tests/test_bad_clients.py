@@ -1,6 +1,7 @@
 """Guests and NBD clients that break the rules: they are answered or cut off, and nobody else notices."""
 
 import contextlib
+import json
 import random
 import socket
 import struct
@@ -222,6 +223,89 @@ def test_nbd_floods_without_reading(serve, scratch):
         assert grown < 16 * 6 * images.MIB, f"{grown >> 20} MiB for 16 clients that do not read"
         for wire in wires:
             wire.socket.close()
+
+
+def test_nbd_half_sent_writes(serve, scratch):
+    """Sixty clients that each send half of a write of 32 MiB: what they hold is bounded, others go on, and so do large writes, when those
+    who are slow have made room."""
+    large = 32 * images.MIB
+    options = {"extra": 'memory = "64MiB"\nslow_after = "1s"\nconnections = 128\n'}
+    image = images.raw(scratch / "large.raw", 2 * large)
+    beside = images.raw(scratch / "beside.raw", SIZE, seed=3)
+    daemon = serve([Disk("a", image, "raw"), Disk("b", beside, "raw")], workers=1, **options)
+    before = daemon.rss("RssAnon")
+    header = struct.pack(">IHHQQI", nbdwire.REQUEST, 0, nbdwire.WRITE, 1, 0, large)
+    slow = []
+    for _ in range(60):
+        wire = Wire(daemon.nbd_socket, limit=0.2).handshake("a")
+        wire.socket.setblocking(False)
+        with contextlib.suppress(OSError):
+            wire.send(header)
+            for _ in range(large // 2 // 65536):
+                wire.send(b"s" * 65536)
+        slow.append(wire)
+    store = daemon.status()["store"]
+    held = daemon.rss("RssAnon") - before - store["io_bytes"]
+    # The bound, the inboxes of the clients, and what the heap keeps.
+    assert held < 64 * images.MIB + 60 * images.MIB // 4 + 24 * images.MIB, f"{held >> 20} MiB for half-sent writes"
+    # A small request is served at once.
+    with Wire(daemon.nbd_socket, limit=10) as wire:
+        wire.handshake("b").request(nbdwire.READ, 0, 65536, 1)
+        assert wire.reply() == (0, 1) and wire.receive(65536) == beside.read_bytes()[:65536]
+    # A large one waits for its turn, and gets it.
+    with Wire(daemon.nbd_socket, limit=100) as wire:
+        wire.handshake("b").request(nbdwire.WRITE, 0, SIZE, 2, data=b"L" * SIZE)
+        assert wire.reply() == (0, 2)
+    assert beside.read_bytes() == b"L" * SIZE
+    for wire in slow:
+        wire.socket.close()
+    assert image.read_bytes() == bytes(2 * large), "half a write is none"
+    assert "panicked" not in daemon.log()
+
+
+def test_nbd_one_export_does_not_take_all_places(serve, scratch):
+    """Idle connections to one export, as many as there may be, leave places for the other; idle handshakes give way."""
+    options = {"extra": "connections = 8\nconnections_per_export = 5\nhandshakes = 4\n"}
+    disks = [Disk(name, images.raw(scratch / f"{name}.raw", SIZE), "raw") for name in ("a", "b")]
+    daemon = serve(disks, **options)
+    idle = [Wire(daemon.nbd_socket).handshake("a") for _ in range(5)]
+    with Wire(daemon.nbd_socket) as wire, pytest.raises(AssertionError, match="0x80000002"):
+        wire.handshake("a")
+    silent = [Wire(daemon.nbd_socket) for _ in range(12)]
+    with Wire(daemon.nbd_socket) as wire:
+        wire.handshake("b").request(nbdwire.READ, 0, 512, 1)
+        assert wire.reply() == (0, 1)
+    for wire in idle + silent:
+        wire.socket.close()
+
+
+def test_nbd_listeners_of_tenants(serve, scratch):
+    """Who is on one tenant's listener does not see the other's disks, and cannot tell them from disks that do not exist."""
+    socket_a, socket_all = scratch / "a.sock", scratch / "all.sock"
+    extra = f'[[nbd.listen]]\nunix = "{socket_a}"\nexports = ["a"]\n[[nbd.listen]]\nunix = "{socket_all}"\n'
+    disks = [Disk(name, images.raw(scratch / f"{name}.raw", SIZE), "raw") for name in ("a", "ab")]
+    serve(disks, extra=extra)
+
+    def refusal(path, name: str) -> tuple[int, bytes]:
+        with Wire(path) as wire:
+            wire.greeting()
+            wire.option(7, struct.pack(">I", len(name)) + name.encode() + struct.pack(">H", 0))
+            kind, words = wire.option_reply()
+            return kind, words.replace(name.encode(), b"NAME")
+
+    assert refusal(socket_a, "ab") == refusal(socket_a, "xy")
+    assert refusal(socket_a, "ab")[0] == 0x80000006
+    for path, names in ((socket_a, {"a"}), (socket_all, {"a", "ab"})):
+        listed = json.loads(run("nbdinfo", "--list", "--json", f"nbd+unix:///?socket={path}").stdout)
+        assert {e["export-name"] for e in listed["exports"]} == names
+    # The only export of the listener is the one without a name.
+    with Wire(socket_a) as wire:
+        wire.handshake("").request(nbdwire.READ, 0, 512, 1)
+        assert wire.reply() == (0, 1)
+    with Wire(socket_a) as wire:
+        wire.greeting()
+        wire.option(1, b"ab")
+        assert wire.closed()
 
 
 def descriptors(daemon) -> int:

@@ -87,6 +87,7 @@ impl Daemon for Memory {
             copying_seconds: 0.25,
             scan: None,
             nbd: vec![],
+            nbd_data: undercroft::control::NbdDataStatus::default(),
             sharing: Vec::new(),
             store: StoreStatus {
                 memory_bytes: plan.store.memory_bytes,

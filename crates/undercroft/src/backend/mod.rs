@@ -18,7 +18,7 @@ pub use undercroft_host::EngineChoice;
 use detect::Magic;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use undercroft_cache::{Base, Io, IoDone};
+use undercroft_cache::{Base, Io, IoDone, Lost};
 use undercroft_host::{Direct, DiskFile};
 
 /// What a disk is like; fixed while it is open.
@@ -68,6 +68,12 @@ pub trait Backend: Send {
 
     /// Reads whole blocks at `offset` before it returns: for checks, never to serve. `None` if it cannot.
     fn read_now(&self, _offset: u64, _to: &mut [u8]) -> Option<std::io::Result<()>> {
+        None
+    }
+
+    /// What the disk may have lost since this was asked last. To be asked after each `poll`: it holds before any completion that
+    /// the poll returned.
+    fn take_lost(&mut self) -> Option<Lost> {
         None
     }
 

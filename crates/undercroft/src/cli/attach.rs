@@ -6,7 +6,7 @@
 use super::args::{AttachArgs, AttachForm};
 use super::output::Out;
 use super::{Failure, control_socket, machine, output};
-use crate::config::{self, DiskPlan, NbdListen, Overrides, Problems, ServePlan};
+use crate::config::{self, DiskPlan, NbdListen, NbdListener, Overrides, Problems, ServePlan};
 use crate::control::client;
 use crate::control::{ControlError, DiskStatus, Status};
 use crate::units::{MIB, Size};
@@ -120,7 +120,7 @@ fn remedy(how: &str) -> &'static str {
 impl Attachment {
     /// Of a disk of a plan.
     pub fn of_plan(plan: &ServePlan, disk: &DiskPlan) -> Self {
-        let listen = |l: &NbdListen| match l {
+        let listen = |l: &NbdListener| match &l.at {
             NbdListen::Unix(path) => Listen::Unix(path.display().to_string()),
             NbdListen::Tcp(addr) => Listen::Tcp { host: addr.ip().to_string(), port: addr.port() },
         };
@@ -130,7 +130,11 @@ impl Attachment {
             socket: disk.socket.as_ref().map(|s| s.display().to_string()),
             queues: disk.queues,
             queue_size: disk.queue_size,
-            nbd: if disk.nbd { plan.nbd.iter().map(listen).collect() } else { Vec::new() },
+            nbd: if disk.nbd {
+                plan.nbd.iter().filter(|l| l.has(&disk.name)).map(listen).collect()
+            } else {
+                Vec::new()
+            },
         }
     }
 

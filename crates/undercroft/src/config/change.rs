@@ -174,6 +174,7 @@ impl ServePlan {
             if all.is_empty() { "off".to_string() } else { all.join(", ") }
         };
         tell("nbd", listeners(self), listeners(new));
+        tell("bounds of nbd", format!("{:?}", self.nbd_limits), format!("{:?}", new.nbd_limits));
         tell("scan", self.scan.to_string(), new.scan.to_string());
     }
 

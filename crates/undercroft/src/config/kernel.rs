@@ -24,7 +24,7 @@ impl Resolver<'_> {
         floor.min(memory_bytes)
     }
 
-    fn time(&mut self, place: &str, (line, key, value, [least, most]): Timed<'_>) -> Option<Duration> {
+    pub(super) fn time(&mut self, place: &str, (line, key, value, [least, most]): Timed<'_>) -> Option<Duration> {
         let time = value?;
         if time.duration() < least || time.duration() > most {
             let remedy = format!("allowed is {} to {}", Time::from(least), Time::from(most));

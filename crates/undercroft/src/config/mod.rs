@@ -11,6 +11,7 @@ pub mod images_only;
 mod kernel;
 pub mod keys;
 pub mod machine;
+mod nbd;
 mod nodes;
 pub mod plan;
 pub mod problem;
@@ -25,8 +26,8 @@ pub use change::{NodeSet, PlanChange};
 pub use goal::GoalPlan;
 pub use machine::Machine;
 pub use plan::{
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, NodePlan, Overrides, PartPlan, ScanPlan, ServePlan,
-    SharesPlan, SocketAccess, StorePlan, VmControl,
+    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan, Overrides,
+    PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};

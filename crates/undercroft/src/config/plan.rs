@@ -6,6 +6,7 @@
 use super::goal::GoalPlan;
 use super::stores::StoreChoice;
 use crate::backend::ImageSpec;
+use crate::frontend::nbd::{TlsFiles, TlsMode};
 use crate::ksm::KsmPlan;
 use crate::pressure::PressurePlan;
 use crate::units::{Percent, Size, Time};
@@ -33,7 +34,9 @@ pub struct ServePlan {
     /// The process around it.
     pub daemon: DaemonPlan,
     /// Where NBD clients connect; none unless asked for.
-    pub nbd: Vec<NbdListen>,
+    pub nbd: Vec<NbdListener>,
+    /// Bounds of all NBD clients together.
+    pub nbd_limits: NbdLimits,
     /// The scan of guests' memory.
     pub scan: ScanPlan,
     /// How the store is divided while it runs.
@@ -217,8 +220,64 @@ pub enum LogFormat {
 pub enum NbdListen {
     /// A unix socket.
     Unix(PathBuf),
-    /// A TCP address. No encryption, no authentication.
+    /// A TCP address.
     Tcp(SocketAddr),
+}
+
+/// A listener of NBD clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdListener {
+    /// Where.
+    pub at: NbdListen,
+    /// What can be reached there: names of disks or of VMs; everything if `None`.
+    pub exports: Option<Vec<String>>,
+    /// Whether clients may, or must, encrypt.
+    pub tls: TlsMode,
+    /// With what; given unless `tls` is off.
+    pub files: Option<TlsFiles>,
+    /// Connections at most.
+    pub connections: usize,
+    /// Connections to one export at most.
+    pub per_export: usize,
+}
+
+impl NbdListener {
+    /// Whether a disk can be reached there, if it is exported.
+    pub fn has(&self, disk: &str) -> bool {
+        self.exports.as_ref().is_none_or(|names| crate::frontend::nbd::lists(names, disk))
+    }
+}
+
+impl fmt::Display for NbdListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} connections, {} per export", self.at, self.connections, self.per_export)?;
+        if let Some(names) = &self.exports {
+            write!(f, ", exports {}", names.join(" "))?;
+        }
+        if let Some(files) = &self.files {
+            let mode = if self.tls == TlsMode::Require { "require" } else { "offer" };
+            write!(f, ", tls {mode} with {} and {}", files.cert.display(), files.key.display())?;
+            for (key, file) in [("authorities", &files.client_ca), ("revoked", &files.client_crl)] {
+                if let Some(file) = file {
+                    write!(f, ", {key} {}", file.display())?;
+                }
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// Bounds of all NBD clients together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NbdLimits {
+    /// Bytes of data of requests under way.
+    pub memory_bytes: u64,
+    /// How long a client may be slow while others wait for that memory.
+    pub slow_after: Duration,
+    /// Handshakes under way on a listener.
+    pub handshakes: usize,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
 }
 
 impl fmt::Display for NbdListen {

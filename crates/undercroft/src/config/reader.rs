@@ -6,7 +6,8 @@
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};
 use super::spec::{
-    DaemonSpec, DiskSpec, KsmSpec, Lines, NodeSpec, PressureSpec, ScanSpec, ServeSpec, SharesSpec, VmControlSpec,
+    DaemonSpec, DiskSpec, KsmSpec, Lines, ListenSpec, NbdSpec, NodeSpec, PressureSpec, ScanSpec, ServeSpec, SharesSpec,
+    VmControlSpec,
 };
 use crate::units::{Percent, Size, Time, UnitError};
 use std::collections::BTreeMap;
@@ -115,6 +116,26 @@ impl Reader {
         Table { reader: self, table, section, place: place.to_string(), lines: BTreeMap::new() }
     }
 
+    fn listener(&mut self, line: usize, table: &DeTable<'_>, place: &str) -> ListenSpec {
+        let mut t = self.open(table, &keys::NBD_LISTEN, place);
+        let mut listen = ListenSpec {
+            unix: t.path("unix"),
+            tcp: t.text("tcp"),
+            exports: t.texts("exports"),
+            tls: t.text("tls"),
+            tls_cert: t.path("tls_cert"),
+            tls_key: t.path("tls_key"),
+            tls_client_ca: t.path("tls_client_ca"),
+            tls_client_crl: t.path("tls_client_crl"),
+            connections: t.number("connections"),
+            connections_per_export: t.number("connections_per_export"),
+            line: Some(line),
+            lines: Lines::new(),
+        };
+        listen.lines = t.lines;
+        listen
+    }
+
     fn root(&mut self, root: &DeTable<'_>) -> ServeSpec {
         let mut spec = ServeSpec::default();
         let mut top = self.open(root, &keys::ROOT, "");
@@ -148,7 +169,24 @@ impl Reader {
             let mut t = self.open(table, &keys::NBD, "nbd");
             spec.nbd_unix = t.path("unix");
             spec.nbd_tcp = t.text("tcp");
-            spec.lines.append(&mut t.lines);
+            let mut nbd = NbdSpec {
+                memory: t.size("memory"),
+                slow_after: t.time("slow_after"),
+                connections: t.number("connections"),
+                connections_per_export: t.number("connections_per_export"),
+                handshakes: t.number("handshakes"),
+                handshake_timeout: t.time("handshake_timeout"),
+                ..NbdSpec::default()
+            };
+            let listen = t.tables("listen");
+            // Apart: [store] has a key of the same name.
+            nbd.lines = t.lines.clone();
+            let plain = ["unix", "tcp"];
+            spec.lines.extend(t.lines.iter().filter(|(key, _)| plain.contains(key)).map(|(&key, &line)| (key, line)));
+            for (n, (line, table)) in listen.into_iter().enumerate() {
+                nbd.listen.push(self.listener(line, table, &format!("nbd.listen {}", n + 1)));
+            }
+            spec.nbd = nbd;
         }
         if let Some((_, table)) = scan {
             let mut t = self.open(table, &keys::SCAN, "scan");
@@ -379,6 +417,26 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
         self.text(key)
     }
 
+    fn texts(&mut self, key: &'static str) -> Option<Vec<String>> {
+        let (line, value) = self.get(key)?;
+        let example = format!("{key} = [\"...\", \"...\"]");
+        let DeValue::Array(list) = value else {
+            self.wrong(line, key, value, "a list of texts", &example);
+            return None;
+        };
+        let mut texts = Vec::new();
+        for value in list.iter() {
+            match value.get_ref() {
+                DeValue::String(s) => texts.push(s.to_string()),
+                other => {
+                    let line = self.reader.line(value.span().start);
+                    self.wrong(line, key, other, "a list of texts", &example);
+                }
+            }
+        }
+        Some(texts)
+    }
+
     fn path(&mut self, key: &'static str) -> Option<PathBuf> {
         self.text(key).map(PathBuf::from)
     }
@@ -486,7 +544,11 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
     }
 
     fn tables(&mut self, key: &'static str) -> Vec<(usize, &'a DeTable<'i>)> {
-        let header = if self.section.header == "[[vm]]" { format!("[[vm.{key}]]") } else { format!("[[{key}]]") };
+        let header = match self.section.header {
+            "[[vm]]" => format!("[[vm.{key}]]"),
+            "[nbd]" => format!("[[nbd.{key}]]"),
+            _ => format!("[[{key}]]"),
+        };
         match self.get(key) {
             None => Vec::new(),
             Some((_, DeValue::Array(list))) => {

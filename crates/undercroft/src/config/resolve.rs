@@ -72,6 +72,7 @@ pub fn resolve(spec: &ServeSpec, machine: &Machine, earlier: Vec<Problem>) -> Re
         let line = spec.lines.get("unix").or(spec.lines.get("tcp")).copied();
         resolver.warning(line, "nbd", "no disk is exported".into(), "set nbd = true on the disks that should be");
     }
+    resolver.listed_exports(spec, &plan);
     resolver.share(&mut plan, &[], Strict::Everywhere, spec.lines.get("memory").copied());
     resolver.images(&plan.disks);
     let mut problems = resolver.problems;
@@ -98,7 +99,7 @@ impl ServePlan {
             }
         }
         for listen in &self.nbd {
-            if let NbdListen::Unix(path) = listen {
+            if let NbdListen::Unix(path) = &listen.at {
                 resolver.sockets.insert(path.clone(), ("the NBD listener".to_string(), None));
             }
         }
@@ -170,17 +171,7 @@ impl<'m> Resolver<'m> {
             (None, None) => (runtime_dir.join("control.sock"), false),
         };
         self.socket("daemon", at("control"), "the control socket", &control_socket, explicit);
-        let mut nbd = Vec::new();
-        if let Some(path) = &spec.nbd_unix {
-            let line = spec.lines.get("unix").copied();
-            let path = self.path(line, "nbd", "unix", path);
-            self.socket("nbd", line, "the NBD listener", &path, true);
-            nbd.push(NbdListen::Unix(path));
-        }
-        if let Some(text) = &spec.nbd_tcp {
-            let line = spec.lines.get("tcp").copied();
-            nbd.extend(self.address(line, "nbd", "tcp", text, "127.0.0.1:10809").map(NbdListen::Tcp));
-        }
+        let (nbd, nbd_limits) = self.nbd(spec);
         let workers = self.bounded(at("workers"), "daemon", "workers", d.workers, 1, keys::WORKERS_MAX as u64);
         let level = self.choice(at("log_level"), "daemon", "log_level", &d.log_level);
         let format = self.choice(at("log_format"), "daemon", "log_format", &d.log_format);
@@ -200,10 +191,9 @@ impl<'m> Resolver<'m> {
                 level: over.log_level.or(level).unwrap_or(LogLevel::Info),
                 format: over.log_format.or(format).unwrap_or(LogFormat::Text),
             },
-            metrics: d
-                .metrics
-                .as_ref()
-                .and_then(|text| self.address(at("metrics"), "daemon", "metrics", text, "127.0.0.1:9464")),
+            metrics: d.metrics.as_ref().and_then(|text| {
+                self.address(at("metrics"), "daemon", "metrics", text, "127.0.0.1:9464", METRICS_REMEDY)
+            }),
         };
         daemon.vm_controls = spec.vm_controls.iter().filter_map(|c| self.vm_control(c)).collect();
         let config_file = spec.config_file.as_ref().map(|p| self.machine.current_dir.join(p));
@@ -213,7 +203,20 @@ impl<'m> Resolver<'m> {
         let (pressure, ksm) = (self.pressure(&spec.pressure), self.ksm(&spec.ksm));
         let scan = self.scan(spec);
         let (shares, nodes) = (self.shares(&spec.shares), spec.nodes.iter().map(|n| self.node(n)).collect());
-        ServePlan { config_file, overrides, store, pressure, ksm, daemon, nbd, scan, shares, nodes, disks: Vec::new() }
+        ServePlan {
+            config_file,
+            overrides,
+            store,
+            pressure,
+            ksm,
+            daemon,
+            nbd,
+            nbd_limits,
+            scan,
+            shares,
+            nodes,
+            disks: Vec::new(),
+        }
     }
 
     fn scan(&mut self, spec: &ServeSpec) -> ScanPlan {
@@ -350,20 +353,21 @@ impl<'m> Resolver<'m> {
         Some(time.duration())
     }
 
-    fn address(
+    /// An IP address with a port. `open` is what to do about one that other machines reach; empty if that is well.
+    pub(super) fn address(
         &mut self,
         line: Option<usize>,
         place: &str,
         key: &str,
         text: &str,
         example: &str,
+        open: &str,
     ) -> Option<SocketAddr> {
         match text.parse::<SocketAddr>() {
             Ok(addr) => {
-                if !addr.ip().is_loopback() {
+                if !addr.ip().is_loopback() && !open.is_empty() {
                     let error = format!("{key} = \"{addr}\" can be reached from other machines");
-                    let remedy = "nothing there is encrypted or authenticated: keep it on a trusted network, or listen on 127.0.0.1";
-                    self.warning(line, place, error, remedy);
+                    self.warning(line, place, error, open);
                 }
                 Some(addr)
             }
@@ -399,7 +403,7 @@ impl<'m> Resolver<'m> {
         let len = path.as_os_str().as_bytes().len();
         if len > keys::SOCKET_PATH_BYTES_MAX {
             let error = format!("the path of the socket is {len} bytes long: {shown}");
-            let key = if place == "nbd" {
+            let key = if place.starts_with("nbd") {
                 "unix"
             } else if place == "daemon" {
                 "control"
@@ -744,6 +748,10 @@ impl<'m> Resolver<'m> {
 }
 
 /// What of a text fits into a message.
+/// What to do about metrics that others reach.
+const METRICS_REMEDY: &str =
+    "nothing there is encrypted or authenticated: keep it on a trusted network, or listen on 127.0.0.1";
+
 pub(super) fn clip(text: &str) -> String {
     if text.chars().count() <= 120 {
         return text.escape_debug().to_string();

@@ -35,6 +35,8 @@ pub struct ServeSpec {
     pub nbd_unix: Option<PathBuf>,
     /// `[nbd] tcp`.
     pub nbd_tcp: Option<String>,
+    /// The rest of `[nbd]`.
+    pub nbd: NbdSpec,
     /// `[scan]`.
     pub scan: ScanSpec,
     /// VMs that say where their process number is: name, `pid_file` and its line.
@@ -48,6 +50,56 @@ pub struct ServeSpec {
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
     /// Lines of the keys of `[store]` and `[nbd]`.
+    pub lines: Lines,
+}
+
+/// `[nbd]`, but for its two plain listeners.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NbdSpec {
+    /// `memory`.
+    pub memory: Option<Size>,
+    /// `slow_after`.
+    pub slow_after: Option<Time>,
+    /// `connections`.
+    pub connections: Option<u64>,
+    /// `connections_per_export`.
+    pub connections_per_export: Option<u64>,
+    /// `handshakes`.
+    pub handshakes: Option<u64>,
+    /// `handshake_timeout`.
+    pub handshake_timeout: Option<Time>,
+    /// `[[nbd.listen]]`.
+    pub listen: Vec<ListenSpec>,
+    /// Lines of its keys.
+    pub lines: Lines,
+}
+
+/// `[[nbd.listen]]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListenSpec {
+    /// `unix`.
+    pub unix: Option<PathBuf>,
+    /// `tcp`.
+    pub tcp: Option<String>,
+    /// `exports`.
+    pub exports: Option<Vec<String>>,
+    /// `tls`.
+    pub tls: Option<String>,
+    /// `tls_cert`.
+    pub tls_cert: Option<PathBuf>,
+    /// `tls_key`.
+    pub tls_key: Option<PathBuf>,
+    /// `tls_client_ca`.
+    pub tls_client_ca: Option<PathBuf>,
+    /// `tls_client_crl`.
+    pub tls_client_crl: Option<PathBuf>,
+    /// `connections`.
+    pub connections: Option<u64>,
+    /// `connections_per_export`.
+    pub connections_per_export: Option<u64>,
+    /// Line of its header.
+    pub line: Option<usize>,
+    /// Lines of its keys.
     pub lines: Lines,
 }
 

@@ -12,8 +12,8 @@ use super::shares::{
 };
 use super::status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus,
-    KsmStatus, LatencyBucket, LatencySnapshot, PressureDirection, PressureStatus, ReloadReport, SharingStatus, Status,
-    StoreStatus, VersionInfo,
+    KsmStatus, LatencyBucket, LatencySnapshot, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport,
+    SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use super::{ControlError, ControlErrorKind, Daemon, metrics};
 use crate::config::DiskSpec;
@@ -97,6 +97,7 @@ pub struct Dropped {
         PressureStatus,
         PressureDirection,
         KsmStatus,
+        NbdDataStatus,
         Settings,
         Numbers,
         CircleStatus,

@@ -28,6 +28,9 @@ pub struct Status {
     pub copying_seconds: f64,
     /// Where NBD clients connect: `unix:PATH` or `tcp:ADDRESS`.
     pub nbd: Vec<String>,
+    /// Memory for the data of NBD requests.
+    #[serde(default)]
+    pub nbd_data: NbdDataStatus,
     /// The RAM store.
     pub store: StoreStatus,
     /// How the store follows shortage of memory on the machine.
@@ -41,6 +44,17 @@ pub struct Status {
     pub sharing: Vec<CircleStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
+}
+
+/// Memory for the data of NBD requests under way, of all connections together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NbdDataStatus {
+    /// Bytes in use, but for the reserve of each connection.
+    pub used_bytes: u64,
+    /// Bytes that there may be.
+    pub max_bytes: u64,
+    /// Connections closed because they were slow while others waited for it.
+    pub slow_closed: u64,
 }
 
 /// What some disks hold in common. Each of them is charged for it in proportion to its blocks there.

@@ -8,9 +8,9 @@ use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
-    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NodeChange,
-    NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport, ScanStatus,
-    ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NbdDataStatus,
+    NodeChange, NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
+    ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::ranges::RangeList;
@@ -179,6 +179,11 @@ impl Daemon for Service {
             workers: self.workers.len() as u32,
             copying_seconds: copying_ns as f64 / 1e9,
             nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
+            nbd_data: NbdDataStatus {
+                used_bytes: self.nbd_budget.used_bytes() as u64,
+                max_bytes: self.nbd_budget.bytes_max() as u64,
+                slow_closed: self.nbd_budget.ended(),
+            },
             store,
             pressure: PressureStatus::from(&view),
             ksm: self.ksm_status(),
@@ -306,6 +311,9 @@ impl Daemon for Service {
                 Ok(_) => report.added.push(disk.name),
                 Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
             }
+        }
+        if self.renew_nbd_keys(&mut report.failed) {
+            report.changed.push("[[nbd.listen]] certificates".into());
         }
         if let Some(plan) = change.ksm {
             report.changed.push("[ksm]".into());

@@ -3,9 +3,9 @@
 //! Owns a weak reference to the service. Invariant: a disk that is detaching is not found.
 
 use super::{ServedDisk, Service};
-use crate::config::NbdListen;
+use crate::config::{NbdListen, NbdListener};
 use crate::frontend::PortHost;
-use crate::frontend::nbd::{Export, ExportInfo, Exports, Listen};
+use crate::frontend::nbd::{Export, ExportInfo, Exports, Listed, Listen};
 use crate::frontend::socket::SocketAccess;
 use std::sync::{Arc, Weak};
 
@@ -17,6 +17,15 @@ pub(super) fn listen_of(listen: &NbdListen, access: SocketAccess) -> Listen {
     match listen {
         NbdListen::Unix(path) => Listen::Unix(path.clone(), access),
         NbdListen::Tcp(addr) => Listen::Tcp(*addr),
+    }
+}
+
+/// What clients of a listener see.
+pub(super) fn exports_of(listener: &NbdListener, service: Weak<Service>) -> Arc<dyn Exports> {
+    let all = Arc::new(ServedExports(service));
+    match &listener.exports {
+        Some(names) => Arc::new(Listed { all, names: names.clone() }),
+        None => all,
     }
 }
 

@@ -18,7 +18,7 @@ pub use disk::ServedDisk;
 
 use crate::backend::OpenError;
 use crate::config::{DiskPlan, ServePlan};
-use crate::frontend::nbd::{NbdError, NbdOptions, NbdServer};
+use crate::frontend::nbd::{Budget, NbdError, NbdOptions, NbdServer, tls};
 use crate::frontend::vhost::VhostError;
 use crate::ksm::{Keeper, Ksm};
 use crate::pressure::{Roots, Watch};
@@ -92,6 +92,8 @@ pub struct Service {
     /// Names of trust groups by number; they stay.
     groups: Mutex<Vec<String>>,
     nbd: Mutex<Vec<NbdServer>>,
+    /// Memory for the data of all NBD connections.
+    nbd_budget: Arc<Budget>,
     /// Held while disks come, go or change.
     change: Mutex<()>,
     /// Decides what the store may hold while the machine is short of memory.
@@ -151,12 +153,15 @@ impl Service {
         let watch = watch.map_err(|e| one(ServiceError::Worker(e)))?;
         let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
+        let limits = plan.nbd_limits;
+        let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
         let service = Arc::new(Self {
             plan: RwLock::new(plan),
             workers,
             disks: RwLock::default(),
             groups: Mutex::default(),
             nbd: Mutex::default(),
+            nbd_budget,
             change: Mutex::default(),
             watch,
             limits: Mutex::default(),
@@ -203,11 +208,39 @@ impl Service {
         Err(errors)
     }
 
-    fn listen_nbd(self: &Arc<Self>, listen: &crate::config::NbdListen) -> Result<NbdServer, ServiceError> {
+    fn listen_nbd(self: &Arc<Self>, listener: &crate::config::NbdListener) -> Result<NbdServer, ServiceError> {
         let access = disk::socket_access(self.plan().daemon.disk_access);
-        let exports = Arc::new(exports::ServedExports(Arc::downgrade(self)));
-        NbdServer::start(exports::listen_of(listen, access), exports, NbdOptions::default())
-            .map_err(|source| ServiceError::Nbd { listen: listen.to_string(), source })
+        let exports = exports::exports_of(listener, Arc::downgrade(self));
+        let failed = |source| ServiceError::Nbd { listen: listener.at.to_string(), source };
+        let keys = listener.files.as_ref().map(tls::load).transpose().map_err(|e| failed(e.into()))?;
+        let limits = self.plan().nbd_limits;
+        let options = NbdOptions {
+            connections_max: listener.connections,
+            connections_per_export_max: listener.per_export,
+            handshakes_max: limits.handshakes,
+            handshake_timeout: limits.handshake_timeout,
+            budget: self.nbd_budget.clone(),
+            tls: listener.tls,
+            keys,
+            ..NbdOptions::default()
+        };
+        NbdServer::start(exports::listen_of(&listener.at, access), exports, options).map_err(failed)
+    }
+
+    /// Reads the certificates of the listeners again, for clients that come from now on. What cannot be read is named, and stays
+    /// as it was. Whether there are any.
+    fn renew_nbd_keys(&self, failed: &mut Vec<String>) -> bool {
+        let listeners = self.plan().nbd;
+        let mut any = false;
+        for (listener, server) in listeners.iter().zip(&*lock(&self.nbd)) {
+            let Some(files) = &listener.files else { continue };
+            any = true;
+            match tls::load(files) {
+                Ok(keys) => server.set_keys(keys),
+                Err(e) => failed.push(format!("the certificates of {}: {e}; those read before stay", listener.at)),
+            }
+        }
+        any
     }
 
     /// The disks served now, in order.

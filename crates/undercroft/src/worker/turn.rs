@@ -106,13 +106,17 @@ impl Worker {
                 continue;
             };
             disk.backend.poll(&mut self.done);
+            let lost = disk.backend.take_lost();
             if disk.backend.inflight() == 0 {
                 disk.listed = false;
                 self.busy_disks.swap_remove(i);
             } else {
                 i += 1;
             }
-            if !self.done.is_empty() {
+            if let Some(lost) = lost {
+                self.apply(Event::Lost { disk: DiskId(id), lost });
+            }
+            if let Some(disk) = self.disks[id as usize].as_mut().filter(|_| !self.done.is_empty()) {
                 busy = true;
                 disk.progress_ns = self.now_ns;
                 let mut done = std::mem::take(&mut self.done);
@@ -392,6 +396,7 @@ impl Worker {
         } else {
             self.ports[place] = Some(slot);
         }
+        self.core.open_port(disk, id);
         self.watch_port(id);
         id
     }
@@ -452,6 +457,7 @@ impl Worker {
                     disk.guest_port = None;
                     self.core.set_guest(slot.disk, 0);
                 }
+                self.core.close_port(slot.disk, n as u32);
                 if let Some(slot) = self.ports[n].take() {
                     self.active.retain(|&a| a != n as u32);
                     slot.leaving.into_iter().for_each(|to| _ = to.send(()));

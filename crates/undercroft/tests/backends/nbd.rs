@@ -213,7 +213,7 @@ fn block_status_is_passed_on() {
 }
 
 #[test]
-fn a_server_that_is_killed_and_restarted_is_not_noticed_but_by_the_next_flush() {
+fn a_server_that_is_killed_and_restarted_costs_what_was_not_flushed() {
     let dir = tempfile::tempdir().unwrap();
     let file = format!("file={}", image(dir.path()).display());
     let mut server = Server::nbdkit(dir.path(), &["file", &file]);
@@ -231,12 +231,16 @@ fn a_server_that_is_killed_and_restarted_is_not_noticed_but_by_the_next_flush() 
         assert_eq!(h.wait(write).result, Ok(()));
         model[4096..8192].copy_from_slice(&pattern(round, 4096));
         assert!(h.wait(read).data == model[..4096]);
+        assert_eq!(h.backend.take_lost(), None);
         // Now a write is acknowledged and not flushed.
         server.kill();
         let flush = h.start(IoKind::Flush, 0, 0, None, 0);
         h.turn(false);
         server = Server::nbdkit(dir.path(), &["file", &file]);
         assert_eq!(h.wait(flush).result, Err(IoError::Io), "a flush vouched for a write that may be lost");
+        let lost = h.backend.take_lost().expect("a write that was not flushed");
+        assert!(lost.unflushed && lost.ranges == [4096..8192], "{lost:?}");
+        assert_eq!(h.backend.take_lost(), None, "once");
         h.flush();
         assert!(h.read_all() == model);
     }
@@ -372,6 +376,8 @@ fn an_export_of_another_size_is_not_taken_for_the_same() {
     server = Server::nbdkit(dir.path(), &["memory", "9M"]);
     assert_eq!(h.wait(op).result, Err(IoError::Io));
     assert!(h.backend.describe().contains("out of service"));
+    let lost = h.backend.take_lost().expect("what is cached is another disk's");
+    assert!(lost.ranges == [0..8 << 20], "{lost:?}");
     assert_eq!(h.try_write(0, &[1; 4096]), Err(IoError::Io));
     drop(server);
 }

@@ -302,7 +302,7 @@ fn the_example_is_good_with_every_line_uncommented() {
         .replace("/run/undercroft", place.dir.path().to_str().unwrap());
     let plan = place.good(&whole);
     assert_eq!(plan.disks.len(), 3);
-    assert!(whole.contains("\n[nbd]\n") && plan.nbd.len() == 2, "the example was uncommented");
+    assert!(whole.contains("\n[nbd]\n") && plan.nbd.len() == 3, "the example was uncommented");
     // Its values are the defaults where it says so.
     let defaults = place.resolve("").plan;
     assert_eq!(

@@ -5,9 +5,9 @@
 //! all of them are sent again, in order, on the next one.
 //!
 //! A write may be sent twice that way: it is the same bytes at the same place, and the core never has two writes to
-//! one block under way. What was acknowledged but not flushed when the connection broke may be lost if the server
-//! crashed. Nobody can tell, so the flush that would vouch for it fails, once, as `fsync` does after a failed
-//! write-back.
+//! one block under way. What was changed but not flushed when the connection broke may be lost if the server
+//! crashed. Nobody can tell, so the core is told: what it has of those ranges goes, and flushes fail until every port has
+//! been told (decision 0139).
 
 mod handshake;
 mod link;
@@ -15,6 +15,7 @@ mod location;
 mod ops;
 mod replies;
 mod transport;
+mod unflushed;
 
 use super::failures::FailureLog;
 use super::registry::{Image, InUse};
@@ -31,8 +32,9 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use undercroft_cache::{Extent, Io, IoDone, IoError, IoKind, limits};
+use undercroft_cache::{Extent, Io, IoDone, IoError, IoKind, Lost, limits};
 use undercroft_host::{Epoll, EventFd, Interest, Trigger, now_ns};
+use unflushed::Unflushed;
 
 const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
@@ -96,11 +98,10 @@ pub struct Nbd {
     /// Slots answered in this turn; empty between turns.
     answered: Vec<u32>,
     input: Input,
-    /// Writes acknowledged, and how many of them a flush has vouched for.
-    acked: u64,
-    durable: u64,
-    /// Acknowledged writes may have been lost, and no flush has failed for it yet.
-    lost_writes: bool,
+    /// Changes that a crash of the server would lose.
+    unflushed: Unflushed,
+    /// What may have been lost, until the worker fetches it.
+    lost: Option<Lost>,
     stalled: usize,
     failures: FailureLog,
     /// Signalled when there is something to do that the socket does not tell.
@@ -197,9 +198,8 @@ impl Nbd {
             finished: VecDeque::new(),
             answered: Vec::new(),
             input: Input { bytes: vec![0; INPUT_BYTES].into_boxed_slice(), start: 0, end: 0 },
-            acked: 0,
-            durable: 0,
-            lost_writes: false,
+            unflushed: Unflushed::new(size_bytes),
+            lost: None,
             stalled: 0,
             failures: FailureLog::default(),
             wake,
@@ -218,7 +218,8 @@ impl Nbd {
             return Some(Err(IoError::Io));
         }
         if io.kind == IoKind::Flush {
-            return self.flush_verdict();
+            // A server that knows no flush is taken at its word: what it has answered is durable.
+            return (self.export.flags & SEND_FLUSH == 0 || g.read_only).then_some(Ok(()));
         }
         let ends = io.offset.checked_add(io.len);
         if ends.is_none_or(|end| end > g.size_bytes)
@@ -237,18 +238,6 @@ impl Nbd {
             IoKind::Discard => (!g.can_discard).then_some(Err(IoError::Unsupported)),
             _ => (!g.can_write_zeroes).then_some(Err(IoError::Unsupported)),
         }
-    }
-
-    /// A flush that need not be sent: it has to fail, or the server knows none.
-    fn flush_verdict(&mut self) -> Option<Result<(), IoError>> {
-        if std::mem::take(&mut self.lost_writes) {
-            tracing::warn!(
-                image = self.location,
-                "a flush fails: writes acknowledged before the connection broke may have been lost by the server"
-            );
-            return Some(Err(IoError::Io));
-        }
-        (self.export.flags & SEND_FLUSH == 0 || self.geometry.read_only).then_some(Ok(()))
     }
 
     fn finish_now(&mut self, io: Io, result: Result<(), IoError>) {
@@ -272,6 +261,10 @@ impl Nbd {
         let Io { op, disk, kind, offset, len, buf } = op.io;
         if let Err(e) = result {
             self.failures.note(&self.location, kind, offset, len, format_args!("the server says: {e}"));
+            if kind.changes() {
+                // All, some or nothing of it was done.
+                self.unflushed.note(offset, len, false);
+            }
         }
         self.finished.push_back(IoDone { op, disk, buf, result, extents: Vec::new() });
     }
@@ -286,7 +279,7 @@ impl Nbd {
         }
         match op.io.kind {
             IoKind::Flush => {
-                self.durable = self.durable.max(op.acked_before);
+                self.unflushed.flushed(op.acked_before);
                 return self.finish(slot, Ok(()));
             }
             IoKind::Status => {
@@ -300,7 +293,7 @@ impl Nbd {
             _ => {}
         }
         if op.step == Step::Flush {
-            self.durable = self.durable.max(op.acked_before);
+            self.unflushed.flushed(op.acked_before);
             return self.finish(slot, Ok(()));
         }
         op.progress += u64::from(op.step_len);
@@ -309,11 +302,11 @@ impl Nbd {
         if !whole {
             return self.enqueue(slot);
         }
-        let writes = op.io.kind != IoKind::Read;
-        if writes && !(wants_fua && fua) {
-            self.acked += 1;
+        let flush_follows = wants_fua && !fua && self.export.flags & SEND_FLUSH != 0;
+        if op.io.kind.changes() && !(wants_fua && fua) {
+            self.unflushed.note(op.io.offset, op.io.len, !flush_follows);
         }
-        if wants_fua && !fua && self.export.flags & SEND_FLUSH != 0 {
+        if flush_follows {
             op.step = Step::Flush;
             return self.enqueue(slot);
         }
@@ -328,9 +321,12 @@ impl Nbd {
     /// Writes down the request for a slot.
     fn request(&mut self, slot: u32) -> [u8; REQUEST_BYTES] {
         let cookie = self.ops.new_cookie(slot);
-        let (acked, block_max, fua_flag) = (self.acked, self.export.block_max, self.export.flags & SEND_FUA != 0);
+        let (block_max, fua_flag) = (self.export.block_max, self.export.flags & SEND_FUA != 0);
         let op = self.ops.get(slot);
-        (op.error, op.acked_before) = (None, acked);
+        if op.step == Step::Flush || op.io.kind == IoKind::Flush {
+            op.acked_before = self.unflushed.flush_sent();
+        }
+        op.error = None;
         op.covered.clear();
         op.extents.clear();
         let left = op.io.len - op.progress;
@@ -410,6 +406,10 @@ impl Backend for Nbd {
 
     fn stalled_ops(&self) -> usize {
         self.stalled
+    }
+
+    fn take_lost(&mut self) -> Option<Lost> {
+        self.lost.take()
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Op {
     pub error: Option<IoError>,
     /// Block status so far.
     pub extents: Vec<Extent>,
-    /// Writes acknowledged when this request, a flush, was sent.
+    /// What this request, a flush, vouches for.
     pub acked_before: u64,
     /// When the operation was submitted.
     pub since_ns: u64,

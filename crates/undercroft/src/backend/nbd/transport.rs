@@ -1,8 +1,7 @@
 //! Moves bytes between an NBD disk and its server, and brings the disk through the loss of a connection.
 //!
-//! Owns the order of sending and what a broken connection means for operations under way. Never blocks. Invariant: a
-//! flush succeeds only if every write acknowledged before it was sent is known to be with a server that has lived on
-//! since.
+//! Owns the order of sending and what a broken connection means for operations under way. Never blocks. Invariant: what
+//! a flush vouches for and is not known to be with a server that has lived on since was reported as lost before.
 
 use super::link::{PAUSE_MAX, PAUSE_MIN};
 use super::*;
@@ -176,7 +175,7 @@ impl Nbd {
             self.trouble.since_ns = now_ns();
         }
         self.log_trouble(why);
-        self.distrust_unflushed_writes();
+        self.distrust_unflushed_changes();
         for op in self.ops.iter_mut() {
             // From the start: parts acknowledged may be lost like whole operations.
             (op.stage, op.step, op.progress, op.error) = (Stage::Queued, Step::Part, 0, None);
@@ -195,20 +194,36 @@ impl Nbd {
         self.wake.signal();
     }
 
-    /// Fails the flushes under way that would vouch for writes acknowledged on the lost connection, or else the next.
-    fn distrust_unflushed_writes(&mut self) {
-        if self.acked == self.durable {
-            return;
-        }
-        self.durable = self.acked;
-        let mut told = false;
-        for slot in self.ops.in_order() {
-            if self.ops.peek(slot).io.kind == IoKind::Flush {
-                self.finish(slot, Err(IoError::Io));
-                told = true;
+    /// The server may have crashed and lost what no flush has vouched for: says so, and fails the flushes under way that would.
+    fn distrust_unflushed_changes(&mut self) {
+        let mut lost = self.unflushed.lose();
+        // Where there is no flush, no flush was relied on. The ranges are forgotten all the same: that is always right.
+        lost.unflushed &= self.export.flags & SEND_FLUSH != 0;
+        if lost.unflushed {
+            tracing::warn!(
+                image = self.location,
+                ranges = lost.ranges.len(),
+                "writes that were acknowledged and not flushed may be lost with the connection: they are read again, and the next \
+                 flush of each guest and client fails once"
+            );
+            for slot in self.ops.in_order() {
+                if self.ops.peek(slot).io.kind == IoKind::Flush {
+                    self.finish(slot, Err(IoError::Io));
+                }
             }
         }
-        self.lost_writes |= !told;
+        self.report_lost(lost);
+    }
+
+    /// Adds to what the worker is to be told.
+    fn report_lost(&mut self, lost: Lost) {
+        if lost.ranges.is_empty() {
+            return;
+        }
+        let all = self.lost.get_or_insert_default();
+        all.unflushed |= lost.unflushed;
+        lost.ranges.into_iter().for_each(|r| unflushed::join(&mut all.ranges, r));
+        self.wake.signal();
     }
 
     fn log_trouble(&mut self, why: &str) {
@@ -237,6 +252,7 @@ impl Nbd {
                 "{what}: it may be another disk, so this one is out of service; detach it and attach it again"
             );
             self.link = Link::Dead;
+            self.report_lost(Lost { ranges: std::iter::once(0..self.geometry.size_bytes).collect(), unflushed: false });
             return self.fail_all();
         }
         if let Err(e) = self.epoll.add(socket.as_fd(), TOKEN_SOCKET, Interest::Read, Trigger::Level) {

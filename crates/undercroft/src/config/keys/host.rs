@@ -1,4 +1,4 @@
-//! Keys of the host's side: the store, pressure, KSM, the process, its listeners, the scan.
+//! Keys of the host's side: the store, pressure, KSM, the process, the scan.
 //!
 //! Owns words. Never reads a file. Invariant: as of `keys`.
 
@@ -237,22 +237,6 @@ pub const DAEMON: Section = Section {
             "`text`",
             "`text`, `json`",
             "How log lines look: for people, or one JSON object a line."
-        ),
-    ],
-};
-
-/// `[nbd]`.
-pub const NBD: Section = Section {
-    header: "[nbd]",
-    doc: "Where NBD clients connect. Each disk with `nbd = true` is exported under its full name (`VM:DISK`).",
-    keys: &[
-        key!("unix", "path", "off", "at most 107 bytes", "A unix socket. Its group is `daemon.disk_group`."),
-        key!(
-            "tcp",
-            "address",
-            "off",
-            "IP address and port: `127.0.0.1:10809`",
-            "A TCP address. No encryption, no authentication: whoever reaches it can read and write the disks."
         ),
     ],
 };

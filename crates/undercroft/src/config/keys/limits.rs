@@ -73,6 +73,22 @@ pub const SOCKET_PATH_BYTES_MAX: usize = crate::frontend::socket::PATH_BYTES_MAX
 pub const NAME_BYTES_MAX: usize = 64;
 /// Largest configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 * MIB;
+/// Memory for the data of NBD requests under way.
+pub const NBD_MEMORY_DEFAULT: u64 = crate::frontend::nbd::budget::BUDGET_BYTES_DEFAULT as u64;
+/// The least of it.
+pub const NBD_MEMORY_MIN: u64 = crate::frontend::nbd::budget::BUDGET_BYTES_MIN as u64;
+/// How long an NBD client may be slow while others wait for that memory.
+pub const NBD_SLOW_AFTER_DEFAULT: Duration = crate::frontend::nbd::budget::PATIENCE_DEFAULT;
+/// Bounds of that.
+pub const NBD_SLOW_AFTER_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(600)];
+/// Connections of an NBD listener, and handshakes.
+pub const NBD_CONNECTIONS_DEFAULT: u64 = 64;
+/// Most of each.
+pub const NBD_CONNECTIONS_MAX: u64 = 1024;
+/// How long an NBD handshake may take.
+pub const NBD_HANDSHAKE_DEFAULT: Duration = Duration::from_secs(10);
+/// Bounds of that.
+pub const NBD_HANDSHAKE_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 /// Processor time of the scanner, in hundredths of a percent of one core.
 pub const SCAN_CPU_DEFAULT: Percent = Percent(500);
 /// Shortest time between two scans.

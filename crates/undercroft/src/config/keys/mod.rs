@@ -6,10 +6,12 @@
 mod guests;
 mod host;
 mod limits;
+mod nbd;
 
 pub use guests::{CONTAINER, DISK, SHARES, VM};
-pub use host::{DAEMON, KSM, NBD, PRESSURE, SCAN, STORE};
+pub use host::{DAEMON, KSM, PRESSURE, SCAN, STORE};
 pub use limits::*;
+pub use nbd::{NBD, NBD_LISTEN};
 
 use crate::units::{MIB, Size};
 
@@ -64,8 +66,8 @@ pub const ROOT: Section = Section {
 };
 
 /// All sections, in the order in which docs list them.
-pub const SECTIONS: [&Section; 11] =
-    [&ROOT, &STORE, &SHARES, &PRESSURE, &DAEMON, &NBD, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
+pub const SECTIONS: [&Section; 12] =
+    [&ROOT, &STORE, &SHARES, &PRESSURE, &DAEMON, &NBD, &NBD_LISTEN, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
 
 /// The candidate that `text` was probably meant to be, if one is close: by letters changed, swapped, added or lost.
 pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -135,6 +137,18 @@ mod tests {
         assert_eq!("1440min".parse::<Time>().unwrap().duration(), SCAN_PERIODS[1]);
         assert_eq!(key(&SCAN, "memory").default, size(SCAN_MEMORY_DEFAULT));
         assert!(key(&SCAN, "memory").range.ends_with(&size(SCAN_MEMORY_MIN)));
+        assert_eq!(key(&NBD, "memory").default, size(NBD_MEMORY_DEFAULT));
+        assert!(key(&NBD, "memory").range.ends_with(&size(NBD_MEMORY_MIN)));
+        for (name, default, range) in [
+            ("slow_after", NBD_SLOW_AFTER_DEFAULT, NBD_SLOW_AFTER_RANGE),
+            ("handshake_timeout", NBD_HANDSHAKE_DEFAULT, NBD_HANDSHAKE_RANGE),
+        ] {
+            assert_eq!((key(&NBD, name).default, key(&NBD, name).range), (&*time(default), &*times(range)));
+        }
+        for name in ["connections", "handshakes"] {
+            assert_eq!(key(&NBD, name).default, format!("`{NBD_CONNECTIONS_DEFAULT}`"));
+            assert!(key(&NBD, name).range.ends_with(&NBD_CONNECTIONS_MAX.to_string()));
+        }
         assert_eq!(key(&DISK, "weight").default, format!("`{WEIGHT_DEFAULT}`"));
         assert!(key(&DISK, "weight").range.ends_with(&WEIGHT_MAX.to_string()));
         assert_eq!(key(&DISK, "queues").default, format!("`{QUEUES_DEFAULT}`"));

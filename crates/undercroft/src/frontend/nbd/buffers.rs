@@ -1,7 +1,12 @@
 //! Buffers of one connection: payloads of writes and data of replies, recycled.
 //!
 //! Owns every byte that a connection holds for requests. Never knows what is in them.
-//! Invariant: buffers handed out and idle ones together hold at most `bytes_max`, or one buffer if that alone is more.
+//! Invariants: buffers handed out and idle ones together hold at most `bytes_max`, or one buffer if that alone is more; what is
+//! beyond a small reserve was granted by the sum that all connections share (see `budget`).
+
+use super::budget::{Account, RESERVE_BYTES};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// Bytes kept free before a buffer's data, for the header of a reply.
 pub const HEADROOM: usize = 32;
@@ -21,6 +26,10 @@ pub struct Buffers {
     idle_bytes: usize,
     held_bytes: usize,
     bytes_max: usize,
+    /// The connection's part of the sum of all connections; without one there is no such bound.
+    account: Option<Arc<Account>>,
+    /// Bytes that were granted from it.
+    granted_bytes: usize,
 }
 
 fn class(len: usize) -> usize {
@@ -36,23 +45,96 @@ fn size(class: usize) -> usize {
 
 impl Buffers {
     /// No buffers yet; at most `bytes_max` bytes of them later, and `requests` of them at a time.
-    pub fn new(bytes_max: usize, requests: usize) -> Self {
+    pub fn new(bytes_max: usize, requests: usize, account: Option<Arc<Account>>) -> Self {
         let mut idle: [Vec<Buffer>; CLASSES] = Default::default();
         // The lists never grow on the hot path.
         idle[0].reserve(requests);
-        Self { idle, idle_bytes: 0, held_bytes: 0, bytes_max }
+        Self { idle, idle_bytes: 0, held_bytes: 0, bytes_max, account, granted_bytes: 0 }
     }
 
-    /// Whether a buffer for `len` bytes of data can be had now.
+    /// Whether a buffer for `len` bytes of data can be had now. If not for want of what all connections share, the account is
+    /// called when it can.
     #[inline]
-    pub fn has_room(&self, len: usize) -> bool {
-        self.held_bytes == 0 || self.held_bytes + size(class(len)) <= self.bytes_max
+    pub fn has_room(&mut self, len: usize) -> bool {
+        let class = class(len);
+        let fits = self.held_bytes == 0 || self.held_bytes + size(class) <= self.bytes_max;
+        fits && (!self.idle[class].is_empty() || self.is_granted(size(class)))
+    }
+
+    /// Whether `more` bytes may be allocated. Buffers that are not in use go first where memory is short.
+    fn is_granted(&mut self, more: usize) -> bool {
+        let Some(account) = self.account.clone() else { return true };
+        self.granted_bytes += account.granted();
+        let wants = |b: &Self| (b.held_bytes + b.idle_bytes + more).saturating_sub(RESERVE_BYTES + b.granted_bytes);
+        if wants(self) > 0 && account.take(wants(self), false) {
+            self.granted_bytes += wants(self);
+        }
+        while wants(self) > 0 && self.drop_largest_idle() {}
+        let wanted = wants(self);
+        let granted = wanted == 0 || account.take(wanted, true);
+        self.granted_bytes += if granted { wanted } else { 0 };
+        granted
+    }
+
+    /// Frees an idle buffer, of the largest there are; false if there is none.
+    fn drop_largest_idle(&mut self) -> bool {
+        let buffer = self.idle.iter_mut().rev().find_map(Vec::pop);
+        self.idle_bytes -= buffer.as_ref().map_or(0, Vec::len);
+        buffer.is_some()
+    }
+
+    /// Gives back what was granted and is not used.
+    fn settle(&mut self) {
+        let Some(account) = &self.account else { return };
+        let used = (self.held_bytes + self.idle_bytes).saturating_sub(RESERVE_BYTES);
+        let excess = self.granted_bytes.saturating_sub(used);
+        self.granted_bytes -= excess;
+        account.give(excess);
+    }
+
+    /// Whether the account has called: `tend` is due.
+    #[inline]
+    pub fn was_called(&self) -> bool {
+        self.account.as_ref().is_some_and(|a| a.was_called())
+    }
+
+    /// Takes what was granted, and gives idle buffers back where memory is short. False if the connection has to end: its client
+    /// kept others waiting.
+    pub fn tend(&mut self) -> bool {
+        let Some(account) = self.account.clone() else { return true };
+        let granted = account.granted();
+        self.granted_bytes += granted;
+        if account.is_short() && granted == 0 {
+            while self.drop_largest_idle() {}
+            self.settle();
+        }
+        !account.has_ended()
+    }
+
+    /// Says whether the connection waits for its client, in case others want the memory that it holds.
+    #[inline]
+    pub fn set_waits_for_client(&self, waits: bool) {
+        if let Some(account) = self.account.as_ref().filter(|_| self.granted_bytes > 0) {
+            account.set_waits_for_client(waits);
+        }
+    }
+
+    /// So many bytes of data were moved from or to the client.
+    #[inline]
+    pub fn moved(&self, bytes: usize) {
+        if let Some(account) = self.account.as_ref().filter(|_| self.granted_bytes > 0) {
+            account.moved(bytes);
+        }
+    }
+
+    /// What becomes readable when the account calls.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.account.as_ref().map(|a| a.fd())
     }
 
     /// A buffer for `len` bytes of data, which start at [`HEADROOM`]. What is in it is of no meaning.
     #[inline]
     pub fn take(&mut self, len: usize) -> Buffer {
-        debug_assert!(self.has_room(len));
         let class = class(len);
         self.held_bytes += size(class);
         match self.idle[class].pop() {
@@ -66,13 +148,7 @@ impl Buffers {
 
     #[cold]
     fn grow(&mut self, class: usize) -> Buffer {
-        let mut largest = CLASSES;
-        while largest > 0 && self.held_bytes + self.idle_bytes > self.bytes_max {
-            match self.idle[largest - 1].pop() {
-                Some(b) => self.idle_bytes -= b.len(),
-                None => largest -= 1,
-            }
-        }
+        while self.held_bytes + self.idle_bytes > self.bytes_max && self.drop_largest_idle() {}
         vec![0; size(class)]
     }
 
@@ -83,9 +159,13 @@ impl Buffers {
             return;
         }
         self.held_bytes -= buffer.len();
-        if self.held_bytes + self.idle_bytes + buffer.len() <= self.bytes_max {
+        let short = self.account.as_ref().is_some_and(|a| a.is_short());
+        if !short && self.held_bytes + self.idle_bytes + buffer.len() <= self.bytes_max {
             self.idle_bytes += buffer.len();
             self.idle[class(buffer.len() - HEADROOM)].push(buffer);
+        } else {
+            drop(buffer);
+            self.settle();
         }
     }
 
@@ -96,9 +176,19 @@ impl Buffers {
     }
 }
 
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.close();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::budget::{BUDGET_BYTES_MIN, Budget};
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn every_length_fits_its_buffer_and_not_a_smaller_one() {
@@ -113,7 +203,7 @@ mod tests {
     #[test]
     fn the_bound_holds_whatever_is_asked_for_and_idle_buffers_give_way() {
         let max = 1 << 20;
-        let mut b = Buffers::new(max, 16);
+        let mut b = Buffers::new(max, 16, None);
         let mut held = Vec::new();
         let mut x = 1u64;
         for _ in 0..20_000 {
@@ -143,11 +233,46 @@ mod tests {
 
     #[test]
     fn buffers_are_used_again() {
-        let mut b = Buffers::new(1 << 20, 16);
+        let mut b = Buffers::new(1 << 20, 16, None);
         let first = b.take(4096);
         let at = first.as_ptr();
         b.give(first);
         let again = b.take(100);
         assert_eq!(again.as_ptr(), at);
+    }
+
+    #[test]
+    fn what_is_allocated_beyond_the_reserve_was_granted() {
+        let budget = Budget::new(BUDGET_BYTES_MIN, Duration::from_secs(10));
+        let mut all: Vec<_> =
+            (0..40).map(|_| (Buffers::new(4 << 20, 16, Some(budget.open().unwrap())), Vec::new())).collect();
+        let mut x = 1u64;
+        let mut refused = 0;
+        for _ in 0..20_000 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (b, held) = &mut all[(x >> 33) as usize % 40];
+            if b.was_called() {
+                assert!(b.tend());
+            }
+            let len = if x >> 62 == 0 { (x >> 20) as usize % (32 << 20) } else { (x >> 20) as usize % (64 << 10) } + 1;
+            match held.len() {
+                0..4 if x >> 61 & 1 == 0 || held.is_empty() => match b.has_room(len) {
+                    true => held.push(b.take(len)),
+                    false => refused += 1,
+                },
+                n => b.give(held.swap_remove((x >> 40) as usize % n)),
+            }
+            let beyond = |b: &Buffers| (b.held_bytes + b.idle_bytes).saturating_sub(RESERVE_BYTES);
+            assert!(all.iter().map(|(b, _)| beyond(b)).sum::<usize>() <= budget.used_bytes());
+            assert!(all.iter().all(|(b, _)| beyond(b) <= b.granted_bytes));
+        }
+        assert!(refused > 100);
+        // One small request is never refused to a connection without others, however short memory is.
+        for (b, held) in &mut all {
+            held.drain(..).for_each(|h| b.give(h));
+            assert!(b.has_room(100 << 10));
+        }
+        drop(all);
+        assert_eq!(budget.used_bytes(), 0);
     }
 }

@@ -9,7 +9,7 @@ use super::port::{NbdPort, NewPort, PortLimits};
 use super::rules::{Header, Rules, Verdict};
 use super::stream::Stream;
 use super::wire::{self, Reader, command, command_flag};
-use super::{Export, ExportInfo, Exports};
+use super::{Export, ExportInfo, Exports, Listed, TlsMode};
 use crate::backend::Geometry;
 use crate::frontend::{DiskInfo, Port, PortHost};
 use rustix::io::Errno;
@@ -195,6 +195,22 @@ impl Exports for OneExport {
     }
 }
 
+/// The same under another name, too.
+struct Two(OneExport);
+
+impl Exports for Two {
+    fn list(&self) -> Vec<ExportInfo> {
+        let other = ExportInfo { name: "diskette".to_owned(), description: String::new() };
+        self.0.list().into_iter().chain([other]).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        let mut export = self.0.find("disk")?;
+        export.info.name = name.to_owned();
+        ["disk", "diskette"].contains(&name).then_some(export)
+    }
+}
+
 /// A geometry without restrictions.
 pub fn geometry(size_bytes: u64) -> Geometry {
     Geometry { size_bytes, align: 1, read_only: false, can_discard: true, can_write_zeroes: true }
@@ -225,10 +241,12 @@ pub fn fuzz_handshake(data: &[u8]) {
 }
 
 fn shake(data: &[u8]) {
-    let exports = OneExport(geometry(1 << 20));
+    let exports = Listed { all: Arc::new(Two(OneExport(geometry(1 << 20)))), names: vec!["disk".to_owned()] };
     let mut out = Vec::new();
     let mut handshake = Handshake::new(&mut out);
-    let menu = Menu { exports: &exports, default: None, room: !data.len().is_multiple_of(7) };
+    let room = !data.len().is_multiple_of(7);
+    let tls = [TlsMode::Off, TlsMode::Offer, TlsMode::Require][data.len() / 7 % 3];
+    let menu = Menu { exports: &exports, default: None, room: &|_| room, tls };
     let mut pushed = 0;
     for piece in data.chunks(data.len() / 3 + 1) {
         let mut bytes = piece;
@@ -240,8 +258,12 @@ fn shake(data: &[u8]) {
                 Step::Agreed(a) => {
                     assert!(data[..pushed].ends_with(&a.rest));
                     assert!(!a.block_status || a.structured);
+                    assert!(tls != TlsMode::Require || handshake.is_secure(), "an export without TLS");
+                    assert!(a.export.info.name == "disk", "an export that the listener does not have");
                     return;
                 }
+                // What follows is decrypted, as far as the handshake is concerned.
+                Step::StartTls => assert!(tls != TlsMode::Off && handshake.is_secure()),
                 Step::More => {}
             }
             check_option_replies(&out);
@@ -423,6 +445,7 @@ impl Run {
             stream: wire.clone(),
             first: Vec::new(),
             farewell: None,
+            account: None,
         });
         let disk = ByteDisk::new(rules.size_bytes as usize);
         Self { port, disk, wire, rules, limits, waiting: Vec::new(), random: order | 1 }

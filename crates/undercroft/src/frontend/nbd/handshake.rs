@@ -8,7 +8,7 @@ use super::wire::{
     CONTEXT, CONTEXT_ID, GREETING_MAGIC, OPTION_HEADER, OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader, STRING_MAX,
     handshake_flag, info, option, option_reply,
 };
-use super::{Export, Exports, rules::Rules};
+use super::{Export, Exports, TlsMode, rules::Rules};
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 
 /// Bytes of an option's data at most; longer ones are skipped and refused.
@@ -27,6 +27,8 @@ pub enum Step {
     More,
     /// Send the replies, then close; the words say why.
     Close(&'static str),
+    /// Send the replies, then begin TLS, then push what comes out of it.
+    StartTls,
     /// Send the replies, then serve the export.
     Agreed(Agreed),
 }
@@ -51,8 +53,10 @@ pub struct Menu<'a> {
     pub exports: &'a dyn Exports,
     /// The export that the empty name stands for; the only one, if `None`.
     pub default: Option<&'a str>,
-    /// Whether one more connection may be served.
-    pub room: bool,
+    /// Whether one more connection to an export may be served.
+    pub room: &'a dyn Fn(&str) -> bool,
+    /// Whether the client may, or must, encrypt.
+    pub tls: TlsMode,
 }
 
 impl Menu<'_> {
@@ -86,6 +90,8 @@ pub struct Handshake {
     structured: bool,
     /// Disk name of the export for which `base:allocation` was selected.
     context: Option<String>,
+    /// TLS has begun.
+    secure: bool,
 }
 
 impl Handshake {
@@ -101,7 +107,13 @@ impl Handshake {
             no_zeroes: false,
             structured: false,
             context: None,
+            secure: false,
         }
+    }
+
+    /// Whether the client encrypts.
+    pub fn is_secure(&self) -> bool {
+        self.secure
     }
 
     /// Takes what the client sent; replies are appended to `out`. Push pieces of at most some ten KiB, and none while
@@ -118,6 +130,13 @@ impl Handshake {
                 Next::Starved => break Step::More,
                 Next::Used(n) => used += n,
                 Next::Close(why) => break Step::Close(why),
+                Next::StartTls(n) if used + n == input.len() => {
+                    // What was agreed on in the clear may be another's words: it is forgotten, as the protocol asks.
+                    (self.structured, self.context, self.secure) = (false, None, true);
+                    return Step::StartTls;
+                }
+                // It would be taken for something said under TLS.
+                Next::StartTls(_) => break Step::Close("it sent something in the clear behind its wish for TLS"),
                 Next::Agreed(n, mut agreed) => {
                     agreed.rest = input.split_off(used + n);
                     return Step::Agreed(agreed);
@@ -183,6 +202,13 @@ impl Handshake {
         if !self.fixed && option != option::EXPORT_NAME {
             return Next::Close("it does not speak the fixed newstyle protocol");
         }
+        if menu.tls == TlsMode::Require && !self.secure && !matches!(option, option::STARTTLS | option::ABORT) {
+            if option == option::EXPORT_NAME {
+                return Next::Close("it asked for an export without TLS");
+            }
+            refuse(out, option, option_reply::ERR_TLS_REQD, "TLS is required here: begin with it");
+            return Next::Used(used);
+        }
         match option {
             option::EXPORT_NAME => return self.export_name(data, menu, out),
             option::ABORT => {
@@ -212,9 +238,17 @@ impl Handshake {
                 }
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data, menu, out),
-            option::STARTTLS => {
-                refuse(out, option, option_reply::ERR_UNSUP, "TLS is not served; use a unix socket or a tunnel");
+            option::STARTTLS if menu.tls == TlsMode::Off => {
+                refuse(out, option, option_reply::ERR_UNSUP, "TLS is not served here");
             }
+            option::STARTTLS if self.secure => {
+                refuse(out, option, option_reply::ERR_INVALID, "TLS has begun already");
+            }
+            option::STARTTLS if data.is_empty() => {
+                reply(out, option, option_reply::ACK, &[]);
+                return Next::StartTls(used);
+            }
+            option::STARTTLS => refuse(out, option, option_reply::ERR_INVALID, "the option takes no data"),
             _ => refuse(out, option, option_reply::ERR_UNSUP, "the option is not supported"),
         }
         Next::Used(used)
@@ -226,10 +260,10 @@ impl Handshake {
     }
 
     fn export_name(&mut self, name: &[u8], menu: Menu<'_>, out: &mut Vec<u8>) -> Next {
-        if !menu.room {
+        let Some(export) = menu.find(name) else { return Next::Close("it asked for an export that does not exist") };
+        if !(menu.room)(&export.info.name) {
             return Next::Close("too many connections are open");
         }
-        let Some(export) = menu.find(name) else { return Next::Close("it asked for an export that does not exist") };
         let rules = Rules::new(&export.info.geometry, self.structured, false);
         out.extend(rules.size_bytes.to_be_bytes());
         out.extend(rules.export_flags().to_be_bytes());
@@ -252,7 +286,7 @@ impl Handshake {
             refuse_export(out, option, name);
             return None;
         };
-        if !menu.room && option == option::GO {
+        if option == option::GO && !(menu.room)(&export.info.name) {
             refuse(
                 out,
                 option,
@@ -325,6 +359,8 @@ enum Next {
     Starved,
     Used(usize),
     Close(&'static str),
+    /// TLS comes behind so many bytes.
+    StartTls(usize),
     Agreed(usize, Agreed),
 }
 
@@ -410,6 +446,7 @@ mod tests {
         exports: &'a dyn Exports,
         default: Option<&'a str>,
         room: bool,
+        tls: TlsMode,
     }
 
     impl<'a> Talk<'a> {
@@ -417,7 +454,7 @@ mod tests {
             let mut out = Vec::new();
             let handshake = Handshake::new(&mut out);
             assert_eq!(out, b"NBDMAGICIHAVEOPT\0\x03");
-            Self { handshake, exports, default: None, room: true }
+            Self { handshake, exports, default: None, room: true, tls: TlsMode::Off }
         }
 
         fn flags(mut self, flags: u32) -> Self {
@@ -427,7 +464,8 @@ mod tests {
 
         fn raw(&mut self, bytes: &[u8]) -> (Step, Vec<u8>) {
             let mut out = Vec::new();
-            let menu = Menu { exports: self.exports, default: self.default, room: self.room };
+            let room = self.room;
+            let menu = Menu { exports: self.exports, default: self.default, room: &|_| room, tls: self.tls };
             let step = self.handshake.push(bytes, menu, &mut out);
             (step, out)
         }
@@ -547,6 +585,85 @@ mod tests {
         );
         let (step, all) = t.ask(option::ABORT, b"anything");
         assert!(matches!(step, Step::Close(_)) && all == [(option_reply::ACK, vec![])]);
+    }
+
+    #[test]
+    fn tls_that_is_required_comes_before_everything() {
+        let exports = OneExport(geometry(1 << 20));
+        let mut t = Talk::new(&exports).flags(3);
+        t.tls = TlsMode::Require;
+        for o in [option::LIST, option::INFO, option::GO, option::STRUCTURED_REPLY, option::LIST_META_CONTEXT, 99] {
+            assert_eq!(t.last(o, &go("disk", &[])), option_reply::ERR_TLS_REQD, "option {o}");
+        }
+        assert_eq!(t.last(option::STARTTLS, &[0]), option_reply::ERR_INVALID);
+        let (step, all) = t.ask(option::STARTTLS, &[]);
+        assert!(matches!(step, Step::StartTls) && all == [(option_reply::ACK, vec![])]);
+        assert_eq!(t.last(option::STARTTLS, &[]), option_reply::ERR_INVALID, "once is enough");
+        assert!(matches!(t.ask(option::GO, &go("disk", &[])).0, Step::Agreed(_)));
+
+        let mut t = Talk::new(&exports).flags(3);
+        t.tls = TlsMode::Require;
+        assert!(matches!(t.raw(&option(option::EXPORT_NAME, b"disk")).0, Step::Close(_)));
+        let mut t = Talk::new(&exports).flags(3);
+        t.tls = TlsMode::Require;
+        assert!(matches!(t.ask(option::ABORT, &[]).0, Step::Close(_)));
+    }
+
+    #[test]
+    fn what_was_agreed_on_in_the_clear_is_forgotten_under_tls() {
+        for secure in [false, true] {
+            let mut t = Talk::new(&Two).flags(3);
+            t.tls = TlsMode::Offer;
+            t.ask(option::STRUCTURED_REPLY, &[]);
+            t.ask(option::SET_META_CONTEXT, &meta("disk", &[CONTEXT]));
+            if secure {
+                assert!(matches!(t.ask(option::STARTTLS, &[]).0, Step::StartTls));
+            }
+            let Step::Agreed(a) = t.ask(option::GO, &go("disk", &[])).0 else { panic!("offered means not required") };
+            assert_eq!((a.structured, a.block_status), (!secure, !secure));
+        }
+    }
+
+    #[test]
+    fn what_follows_the_wish_for_tls_in_the_clear_is_not_taken_for_encrypted() {
+        let exports = OneExport(geometry(1 << 20));
+        let mut t = Talk::new(&exports).flags(3);
+        t.tls = TlsMode::Require;
+        let both = [option(option::STARTTLS, &[]), option(option::GO, &go("disk", &[]))].concat();
+        assert!(matches!(t.raw(&both).0, Step::Close(_)));
+    }
+
+    #[test]
+    fn an_export_that_is_not_listed_is_like_one_that_does_not_exist() {
+        use super::super::Listed;
+        let listed = |names: &[&str]| Listed {
+            all: std::sync::Arc::new(Two),
+            names: names.iter().map(|&n| n.to_owned()).collect(),
+        };
+        let mine = listed(&["disk"]);
+        let mut t = Talk::new(&mine).flags(3);
+        t.ask(option::STRUCTURED_REPLY, &[]);
+        for o in [option::GO, option::INFO, option::SET_META_CONTEXT, option::LIST_META_CONTEXT] {
+            let data = |name| if o == option::GO || o == option::INFO { go(name, &[]) } else { meta(name, &[CONTEXT]) };
+            let text = |all: Vec<(u32, Vec<u8>)>, name: &str| {
+                let words = String::from_utf8(all[0].1.clone()).unwrap().replace(name, "NAME");
+                (all.len(), all[0].0, words)
+            };
+            assert_eq!(
+                text(t.ask(o, &data("other")).1, "other"),
+                text(t.ask(o, &data("there")).1, "there"),
+                "option {o}"
+            );
+            assert_eq!(t.last(o, &data("other")), option_reply::ERR_UNKNOWN);
+        }
+        let (_, list) = t.ask(option::LIST, &[]);
+        assert_eq!(list, [(option_reply::SERVER, b"\0\0\0\x04disk".to_vec()), (option_reply::ACK, vec![])]);
+        assert!(matches!(t.ask(option::GO, &go("", &[])).0, Step::Agreed(a) if a.export.info.name == "disk"));
+        assert!(matches!(Talk::new(&mine).flags(3).raw(&option(option::EXPORT_NAME, b"other")).0, Step::Close(_)));
+        // A VM's name stands for its disks, and for nothing else that begins alike.
+        let has = |name: &str, export| super::super::lists(&[name.to_owned()], export);
+        assert!(has("vm", "vm:root") && has("vm", "vm") && !has("vm", "vm2:root") && !has("vm", "v"));
+        assert!(!has("vm:root", "vm:root2") && !super::super::lists(&[], "disk"));
     }
 
     #[test]

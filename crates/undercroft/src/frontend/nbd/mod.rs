@@ -5,20 +5,25 @@
 //! Invariants: handshakes run on a thread of the server, everything after on the worker that owns the disk; the number
 //! of connections, and what each may hold, are bounded; nothing a client sends causes a panic.
 
+pub mod budget;
 mod buffers;
 pub mod exercise;
 pub mod handshake;
 mod inbox;
+mod line;
 mod outbox;
 pub mod port;
 mod reception;
 pub mod rules;
 mod server;
 pub mod stream;
+pub mod tls;
 pub mod wire;
 
+pub use budget::Budget;
 pub use port::{NbdPort, PortLimits};
 pub use server::{Connection, NbdServer};
+pub use tls::{TlsFiles, TlsMode};
 
 use super::socket::{SocketAccess, SocketError};
 use super::{DiskInfo, PortHost};
@@ -64,6 +69,29 @@ pub trait Exports: Send + Sync {
     fn find(&self, name: &str) -> Option<Export>;
 }
 
+/// Some exports of others: those of one tenant. The rest is as if it did not exist.
+pub struct Listed {
+    /// All of them.
+    pub all: Arc<dyn Exports>,
+    /// Names: of an export, or of a VM, whose disks are `VM:DISK`.
+    pub names: Vec<String>,
+}
+
+/// Whether an export is among `names`: of exports, or of VMs, whose disks are `VM:DISK`.
+pub fn lists(names: &[String], export: &str) -> bool {
+    names.iter().any(|n| export.strip_prefix(&**n).is_some_and(|rest| rest.is_empty() || rest.starts_with(':')))
+}
+
+impl Exports for Listed {
+    fn list(&self) -> Vec<ExportInfo> {
+        self.all.list().into_iter().filter(|e| lists(&self.names, &e.name)).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        if lists(&self.names, name) { self.all.find(name) } else { None }
+    }
+}
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
@@ -82,29 +110,41 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Bounds of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Bounds of a server, and its keys.
+#[derive(Clone, Debug)]
 pub struct NbdOptions {
     /// Connections in transmission at most.
     pub connections_max: usize,
+    /// Of those, to one export at most.
+    pub connections_per_export_max: usize,
     /// Handshakes under way at most; when there are more, newcomers wait, and the oldest makes room after a second.
     pub handshakes_max: usize,
     /// A client that is not done with its handshake by then is cut off.
     pub handshake_timeout: Duration,
     /// Bounds of each connection.
     pub port: PortLimits,
+    /// Memory for the data of requests, perhaps together with other servers.
+    pub budget: Arc<Budget>,
+    /// Whether clients may, or must, encrypt.
+    pub tls: TlsMode,
+    /// With which keys; needed unless `tls` is off.
+    pub keys: Option<Arc<rustls::ServerConfig>>,
     /// The export that the empty name stands for; if `None`, the only one, if there is only one.
     pub default_export: Option<String>,
 }
 
 impl Default for NbdOptions {
-    /// 64 connections, 64 handshakes of 10 seconds at most.
+    /// 64 connections, half of them to one export, 64 handshakes of 10 seconds at most, no TLS.
     fn default() -> Self {
         Self {
             connections_max: 64,
+            connections_per_export_max: 32,
             handshakes_max: 64,
             handshake_timeout: Duration::from_secs(10),
             port: PortLimits::default(),
+            budget: Budget::new(budget::BUDGET_BYTES_DEFAULT, budget::PATIENCE_DEFAULT),
+            tls: TlsMode::Off,
+            keys: None,
             default_export: None,
         }
     }
@@ -124,6 +164,9 @@ pub enum NbdError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Its certificates are of no use.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// The kernel refused a thread or a descriptor.
     #[error("cannot start the NBD server: {0}")]
     Os(#[from] io::Error),

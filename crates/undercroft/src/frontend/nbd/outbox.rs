@@ -163,10 +163,15 @@ impl Outbox {
                 Err(_) => return Sent::Gone,
             }
         }
-        Sent::All
+        match stream.flush() {
+            Ok(()) => Sent::All,
+            Err(Errno::AGAIN | Errno::INTR) => Sent::Blocked,
+            Err(_) => Sent::Gone,
+        }
     }
 
     fn advance(&mut self, mut sent: usize, buffers: &mut Buffers) {
+        buffers.moved(sent);
         while let Some(front) = self.queue.front_mut() {
             let left = front.to - front.from;
             if sent < left {

@@ -4,6 +4,7 @@
 //! Invariants: requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded
 //! (see `Buffers`); a request is answered at most once; reply data that the core did not fill are never sent.
 
+use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
 use super::inbox::{Inbox, Received, rest};
 use super::outbox::{Outbox, Sent};
@@ -12,6 +13,7 @@ use super::stream::Stream;
 use super::wire::{CONTEXT_ID, REQUEST_HEADER, STATE_HOLE, STATE_ZERO, errno};
 use crate::frontend::{Peer, Port, PortInterest, Protocol};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, IoError, Op, ReqId, Request};
 
 /// Calls to receive in one turn at most, so that one connection cannot keep the worker to itself.
@@ -154,6 +156,8 @@ pub struct NewPort<S: Stream> {
     pub first: Vec<u8>,
     /// Who closes the connection.
     pub farewell: Option<Farewell<S>>,
+    /// Its part of the memory for data that all connections share.
+    pub account: Option<Arc<Account>>,
 }
 
 impl<S: Stream> NbdPort<S> {
@@ -170,7 +174,7 @@ impl<S: Stream> NbdPort<S> {
             farewell: new.farewell,
             inbox: Inbox::new(&new.first),
             outbox: Outbox::new(n + 1),
-            buffers: Buffers::new(new.limits.bytes_max, n),
+            buffers: Buffers::new(new.limits.bytes_max, n, new.account),
             slots: std::iter::repeat_with(|| FREE).take(n).collect(),
             free: (0..n as u32).rev().collect(),
             again: Vec::with_capacity(n),
@@ -400,6 +404,7 @@ impl<S: Stream> NbdPort<S> {
                     (&mut self.expect, received)
                 {
                     *filled += n;
+                    self.buffers.moved(n);
                 }
                 if self.inbox.ended {
                     // The end of the stream is a goodbye without words; half a request at the end is none.
@@ -448,6 +453,13 @@ impl<S: Stream> Port for NbdPort<S> {
         self.asleep = false;
         // An event may have brought us here.
         self.inbox.drained = false;
+        if self.buffers.was_called() {
+            self.stalled = false;
+            if !self.buffers.tend() {
+                tracing::warn!(peer = %self.peer, "an NBD client that was slow with its data made room for others that wait");
+                self.cut("its client kept others waiting for memory");
+            }
+        }
         let start = out.len();
         let end = start + budget;
         while out.len() < end
@@ -470,6 +482,7 @@ impl<S: Stream> Port for NbdPort<S> {
                 Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Over => break,
             }
         }
+        self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
         if out.len() == start && (!self.outbox.is_empty() || self.state != State::Open) {
             // Only errors, or the end: no reply of the core will remind anybody to send them, or to close.
             self.flush();
@@ -547,7 +560,7 @@ impl<S: Stream> Port for NbdPort<S> {
 
     fn flush(&mut self) {
         let Some(stream) = &mut self.stream else { return };
-        if !self.outbox.is_empty() {
+        if !self.outbox.is_empty() || stream.is_pending() {
             let waiting = self.outbox.len();
             match self.outbox.send(stream, &mut self.buffers) {
                 Sent::All => {}
@@ -578,7 +591,8 @@ impl<S: Stream> Port for NbdPort<S> {
     }
 
     fn arm(&mut self) -> bool {
-        if self.watching_room && self.outbox.is_empty() {
+        let pending = self.stream.as_ref().is_some_and(S::is_pending);
+        if self.watching_room && self.outbox.is_empty() && !pending {
             self.calm += 1;
             if self.calm >= CALM_SLEEPS {
                 self.calm = 0;
@@ -597,7 +611,7 @@ impl<S: Stream> Port for NbdPort<S> {
 
     fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)> {
         let fds = self.stream.as_ref().map(Stream::fds).unwrap_or_default();
-        fds.into_iter().map(|fd| (fd, PortInterest::Read)).collect()
+        fds.into_iter().chain(self.buffers.fd()).map(|fd| (fd, PortInterest::Read)).collect()
     }
 
     fn fds_changed(&mut self) -> bool {

@@ -4,11 +4,13 @@
 //! Invariants: every client here has a deadline; what is kept for each is bounded.
 
 use super::handshake::{Handshake, Menu, Step};
+use super::line::Line;
 use super::server::{Leaver, Shared};
+use super::tls::TlsStream;
 use crate::frontend::socket::BoundSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
+use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes received from a client in its handshake at a time.
 const PIECE: usize = 16 * 1024;
+/// Times that a client is received from before others are looked at.
+const RECEIVES_PER_TURN: u32 = 16;
 /// How long a connection at its end may take to fetch another part of its last replies, or to close.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
 /// How long it may take for all of them.
@@ -27,6 +31,8 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(1);
 /// While the server stops, it looks this often whether it is done.
 const STOP_PAUSE: Duration = Duration::from_millis(100);
+/// A TCP client that confirms nothing that was sent to it for so long is gone, in milliseconds.
+const USER_TIMEOUT_MS: u32 = 120_000;
 /// Pause after the kernel refused to accept a connection (no descriptors left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections closing at a time at most; more are closed at once.
@@ -80,6 +86,8 @@ impl Listener {
                 let _ = sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60));
                 let _ = sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(15));
                 let _ = sockopt::set_tcp_keepcnt(&stream, 4);
+                // With replies on their way there are no probes.
+                let _ = sockopt::set_tcp_user_timeout(&stream, USER_TIMEOUT_MS);
                 Ok((stream.into(), address.to_string()))
             }
         }
@@ -89,6 +97,8 @@ impl Listener {
 /// What comes after the bytes that wait to be sent to a client.
 enum Then {
     Handshake(Handshake),
+    /// TLS, in which the handshake goes on.
+    StartTls(Handshake),
     /// The replies of a finished handshake, then the worker.
     Serve(Box<super::handshake::Agreed>),
     /// The end: sent, shut down, and waiting for the client to close, too.
@@ -98,12 +108,15 @@ enum Then {
 }
 
 struct Guest {
-    socket: OwnedFd,
+    /// `None` only while it changes to TLS.
+    line: Option<Line>,
     peer: String,
     since: Instant,
     deadline: Instant,
     out: Vec<u8>,
     sent: usize,
+    /// It may have more to say than has been looked at.
+    more: bool,
     then: Then,
 }
 
@@ -117,19 +130,21 @@ enum Fate {
 
 impl Guest {
     fn wants(&self) -> PollFlags {
-        if self.sent < self.out.len() { PollFlags::OUT } else { PollFlags::IN }
+        self.line.as_ref().map_or(PollFlags::IN, |l| l.wants(self.sent < self.out.len()))
     }
 
     fn is_handshaking(&self) -> bool {
-        matches!(self.then, Then::Handshake(_) | Then::Serve(_))
+        matches!(self.then, Then::Handshake(_) | Then::StartTls(_) | Then::Serve(_))
     }
 
     /// Does all that can be done without waiting.
     fn go_on(&mut self, shared: &Shared) -> Fate {
+        let mut receives = 0;
+        self.more = false;
         loop {
+            let Some(line) = &mut self.line else { return Fate::Gone };
             while self.sent < self.out.len() {
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                match rustix::net::send(&self.socket, &self.out[self.sent..], flags) {
+                match line.send(&self.out[self.sent..]) {
                     Ok(n) => {
                         self.sent += n;
                         if let Then::Close { .. } = self.then {
@@ -143,6 +158,11 @@ impl Guest {
             }
             self.out.clear();
             self.sent = 0;
+            match line.flush() {
+                Ok(()) => {}
+                Err(Errno::INTR | Errno::AGAIN) => return Fate::Stays,
+                Err(_) => return Fate::Gone,
+            }
             match &mut self.then {
                 Then::Handshake(_) => {
                     // Options may wait that were held back while replies were: look at them before receiving.
@@ -152,10 +172,16 @@ impl Guest {
                     if !self.out.is_empty() || !self.is_handshaking() {
                         continue;
                     }
+                    receives += 1;
+                    if receives > RECEIVES_PER_TURN {
+                        self.more = true;
+                        return Fate::Stays;
+                    }
                     let mut piece = [0; PIECE];
-                    let n = match rustix::net::recv(&self.socket, &mut piece[..], RecvFlags::DONTWAIT) {
-                        Ok((0, _)) => return Fate::Gone,
-                        Ok((n, _)) => n,
+                    let Some(line) = &mut self.line else { return Fate::Gone };
+                    let n = match line.receive(&mut piece) {
+                        Ok(0) => return Fate::Gone,
+                        Ok(n) => n,
                         Err(Errno::INTR) => continue,
                         Err(Errno::AGAIN) => return Fate::Stays,
                         Err(_) => return Fate::Gone,
@@ -163,6 +189,23 @@ impl Guest {
                     if let Some(fate) = self.shake(&piece[..n], shared) {
                         return fate;
                     }
+                }
+                Then::StartTls(_) => {
+                    let Then::StartTls(handshake) = std::mem::replace(&mut self.then, Then::Close { shut: true })
+                    else {
+                        return Fate::Gone;
+                    };
+                    let (Some(Line::Plain(socket)), Some(keys)) = (self.line.take(), shared.keys()) else {
+                        return Fate::Gone;
+                    };
+                    match TlsStream::new(socket, keys) {
+                        Ok(stream) => self.line = Some(Line::Tls(Box::new(stream))),
+                        Err(e) => {
+                            tracing::error!("cannot begin TLS with an NBD client: {e}");
+                            return Fate::Gone;
+                        }
+                    }
+                    self.then = Then::Handshake(handshake);
                 }
                 Then::Serve(_) => {
                     let Then::Serve(agreed) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
@@ -173,12 +216,12 @@ impl Guest {
                 Then::Close { shut } => {
                     if !*shut {
                         *shut = true;
-                        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+                        line.end();
                     }
                     // Closing with bytes unread would make TCP throw away what the client has not read yet.
                     let mut piece = [0; PIECE];
-                    match rustix::net::recv(&self.socket, &mut piece[..], RecvFlags::DONTWAIT) {
-                        Ok((n, _)) if n > 0 => return Fate::Stays,
+                    match line.discard(&mut piece) {
+                        Ok(n) if n > 0 => return Fate::Stays,
                         Err(Errno::INTR | Errno::AGAIN) => return Fate::Stays,
                         _ => return Fate::Gone,
                     }
@@ -192,7 +235,8 @@ impl Guest {
         let menu = Menu {
             exports: &*shared.exports,
             default: shared.options.default_export.as_deref(),
-            room: shared.has_room(),
+            room: &|export| shared.has_room(export),
+            tls: shared.options.tls,
         };
         match handshake.push(bytes, menu, &mut self.out) {
             Step::More => {}
@@ -204,6 +248,12 @@ impl Guest {
                 self.then = Then::Close { shut: false };
                 self.since = Instant::now();
                 self.deadline = self.since + LEAVE_TIME;
+            }
+            Step::StartTls => {
+                let Then::Handshake(handshake) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
+                    return Some(Fate::Gone);
+                };
+                self.then = Then::StartTls(handshake);
             }
             Step::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
         }
@@ -274,7 +324,8 @@ impl Reception {
                 }
                 Fate::Stays => self.guests.push_back(guest),
                 Fate::Served(agreed) => {
-                    if let Err(e) = self.shared.serve(guest.socket, *agreed, guest.peer) {
+                    let Some(line) = guest.line else { continue };
+                    if let Err(e) = self.shared.serve(line, *agreed, guest.peer) {
                         tracing::error!("cannot serve an NBD client: {e}");
                     }
                 }
@@ -295,6 +346,12 @@ impl Reception {
     /// Sleeps until something is to do.
     fn wait(&mut self, now: Instant, accepting: bool) {
         let mut until = self.guests.iter().map(|g| g.deadline).min();
+        if self.guests.iter().any(|g| g.more) {
+            until = Some(now);
+        }
+        if let Some(pause) = self.shared.options.budget.look(now) {
+            until = Some(until.map_or(now + pause, |u| u.min(now + pause)));
+        }
         if self.listener.is_none() {
             let soon = now + STOP_PAUSE;
             until = Some(until.map_or(soon, |u| u.min(soon)));
@@ -308,7 +365,8 @@ impl Reception {
         }
         let timeout = until.map(|u| {
             // Rounded up: waking a little early would only make us wait again.
-            let left = u.saturating_duration_since(now) + Duration::from_millis(1);
+            let left = u.saturating_duration_since(now);
+            let left = if left.is_zero() { left } else { left + Duration::from_millis(1) };
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
         let bell = self.shared.bell.as_fd();
@@ -316,7 +374,7 @@ impl Reception {
         if let (true, Some(l)) = (accepting, &self.listener) {
             fds.push(PollFd::from_borrowed_fd(l.fd(), PollFlags::IN));
         }
-        fds.extend(self.guests.iter().map(|g| PollFd::new(&g.socket, g.wants())));
+        fds.extend(self.guests.iter().filter_map(|g| Some(PollFd::new(g.line.as_ref()?.socket(), g.wants()))));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => {
@@ -334,12 +392,13 @@ impl Reception {
             }
             let now = Instant::now();
             self.guests.push_back(Guest {
-                socket,
+                line: Some(Line::Plain(socket)),
                 peer: String::new(),
                 since: now,
                 deadline: now + LEAVE_TIME,
                 out: bytes,
                 sent: 0,
+                more: false,
                 then: Then::Close { shut: false },
             });
         }
@@ -359,7 +418,8 @@ impl Reception {
                     let mut out = Vec::new();
                     let then = Then::Handshake(Handshake::new(&mut out));
                     let deadline = now + self.shared.options.handshake_timeout;
-                    self.guests.push_back(Guest { socket, peer, since: now, deadline, out, sent: 0, then });
+                    let line = Some(Line::Plain(socket));
+                    self.guests.push_back(Guest { line, peer, since: now, deadline, out, sent: 0, more: false, then });
                 }
                 Err(e) => {
                     match e.kind() {

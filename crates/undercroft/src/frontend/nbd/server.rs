@@ -3,10 +3,12 @@
 //! Owns the register of connections. Never touches a request.
 //! Invariant: after `stop` no connection of this server is left on any worker, and its socket is gone.
 
+use super::line::Line;
 use super::port::{Farewell, NbdPort, NewPort};
 use super::reception::{Listener, Reception};
 use super::rules::Rules;
-use super::stream::SocketStream;
+use super::stream::{SocketStream, Stream};
+use super::tls::TlsMode;
 use super::{Export, Exports, Listen, NbdError, NbdOptions, handshake::Agreed};
 use crate::frontend::PortHost;
 use crate::frontend::socket::bind_unix;
@@ -47,6 +49,8 @@ pub(super) struct Shared {
     pub(super) options: NbdOptions,
     pub(super) stopping: AtomicBool,
     pub(super) bell: EventFd,
+    /// With which keys new connections encrypt.
+    keys: Mutex<Option<Arc<rustls::ServerConfig>>>,
     connections: Mutex<(u64, HashMap<u64, Entry>)>,
     leavers: Mutex<Vec<Leaver>>,
 }
@@ -56,8 +60,15 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn has_room(&self) -> bool {
-        lock(&self.connections).1.len() < self.options.connections_max
+    /// Whether one more connection to an export may be served.
+    pub(super) fn has_room(&self, export: &str) -> bool {
+        let connections = &lock(&self.connections).1;
+        let of_export = connections.values().filter(|e| e.connection.export == export).count();
+        connections.len() < self.options.connections_max && of_export < self.options.connections_per_export_max
+    }
+
+    pub(super) fn keys(&self) -> Option<Arc<rustls::ServerConfig>> {
+        lock(&self.keys).clone()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,10 +80,20 @@ impl Shared {
     }
 
     /// Moves a connection that is past its handshake to its worker. Replies in `out` go first.
-    pub(super) fn serve(self: &Arc<Self>, socket: OwnedFd, agreed: Agreed, peer: String) -> io::Result<()> {
+    pub(super) fn serve(self: &Arc<Self>, line: Line, agreed: Agreed, peer: String) -> io::Result<()> {
+        match line {
+            Line::Plain(socket) => self.serve_on(SocketStream::new(socket)?, agreed, peer),
+            Line::Tls(stream) => {
+                let peer = format!("{peer}, {}", stream.version().unwrap_or("TLS"));
+                self.serve_on(*stream, agreed, peer)
+            }
+        }
+    }
+
+    fn serve_on<S: Stream>(self: &Arc<Self>, stream: S, agreed: Agreed, peer: String) -> io::Result<()> {
         let Agreed { export, structured, block_status, rest } = agreed;
         let Export { info, host, .. } = export;
-        let stream = SocketStream::new(socket)?;
+        let account = self.options.budget.open()?;
         let shared = self.clone();
         let key = {
             let mut connections = lock(&self.connections);
@@ -86,7 +107,7 @@ impl Shared {
             lock(&shared.connections).1.insert(key, Entry { connection, host: register, port });
             let rules = Rules::new(&info.geometry, structured, block_status);
             let limits = shared.options.port;
-            let farewell: Farewell<SocketStream> = Box::new(move |stream, bytes| shared.farewell(key, stream, bytes));
+            let farewell: Farewell<S> = Box::new(move |stream, bytes| shared.farewell(key, stream, bytes));
             Box::new(NbdPort::new(NewPort {
                 port,
                 disk: info.disk,
@@ -96,15 +117,18 @@ impl Shared {
                 stream,
                 first: rest,
                 farewell: Some(farewell),
+                account: Some(account),
             }))
         }));
         Ok(())
     }
 
     /// A port is dropped: its socket comes back to the server's thread, to be closed without haste.
-    fn farewell(&self, key: u64, stream: SocketStream, bytes: Vec<u8>) {
+    fn farewell<S: Stream>(&self, key: u64, stream: S, bytes: Vec<u8>) {
         // In this order: a stopping server takes "no connections" to mean that all leavers are known.
-        lock(&self.leavers).push(Leaver { socket: stream.into_socket(), bytes });
+        if let (Some(socket), bytes) = stream.take_leave(bytes) {
+            lock(&self.leavers).push(Leaver { socket, bytes });
+        }
         let entry = lock(&self.connections).1.remove(&key);
         if let Some(e) = entry {
             tracing::info!(peer = %e.connection.peer, disk = %e.connection.export, "NBD client disconnected");
@@ -135,20 +159,23 @@ impl NbdServer {
                 let tcp = |source| NbdError::Tcp { address, source };
                 let listener = TcpListener::bind(address).map_err(tcp)?;
                 let address = listener.local_addr().map_err(tcp)?;
-                if !address.ip().is_loopback() {
+                if !address.ip().is_loopback() && options.tls != TlsMode::Require {
                     tracing::warn!(
                         "NBD on {address} is open to the network without encryption or passwords: \
-                         use 127.0.0.1 or a unix socket unless the network is trusted"
+                         use 127.0.0.1, a unix socket, or a listener with tls = \"require\" unless the network is trusted"
                     );
                 }
                 (Listener::Tcp(listener), Listen::Tcp(address))
             }
         };
+        let bell = EventFd::new()?;
+        options.budget.add_bell(bell.try_clone()?);
         let shared = Arc::new(Shared {
             exports,
+            keys: Mutex::new(options.keys.clone()),
             options,
             stopping: AtomicBool::new(false),
-            bell: EventFd::new()?,
+            bell,
             connections: Mutex::new((0, HashMap::new())),
             leavers: Mutex::new(Vec::new()),
         });
@@ -160,6 +187,11 @@ impl NbdServer {
     /// Where it listens; for TCP with the port that the kernel chose.
     pub fn local_addr(&self) -> &Listen {
         &self.address
+    }
+
+    /// Connections that come from now on encrypt with other keys.
+    pub fn set_keys(&self, keys: Arc<rustls::ServerConfig>) {
+        *lock(&self.shared.keys) = Some(keys);
     }
 
     /// The connections in transmission now.

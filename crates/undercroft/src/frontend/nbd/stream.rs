@@ -17,6 +17,16 @@ pub trait Stream: Send + 'static {
     /// Sends the parts in order, as far as there is room; returns the bytes taken.
     fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
+    /// Sends on what `send` took and kept, if it keeps anything.
+    fn flush(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Whether something that `send` took is not sent yet.
+    fn is_pending(&self) -> bool {
+        false
+    }
+
     /// Has one of `fds` fire when there is room to send: at once if there is now, and later again and again.
     fn watch_room(&mut self);
 
@@ -29,6 +39,14 @@ pub trait Stream: Send + 'static {
 
     /// Tells the peer that this is the end.
     fn close(&mut self);
+
+    /// Gives the socket up, and the bytes to be sent on it before it is closed: what was taken and not sent, then `bytes`.
+    fn take_leave(self, bytes: Vec<u8>) -> (Option<OwnedFd>, Vec<u8>)
+    where
+        Self: Sized,
+    {
+        (None, bytes)
+    }
 }
 
 /// A connected socket, unix or TCP.
@@ -53,9 +71,9 @@ impl SocketStream {
         Ok(Self { socket, room, watched: false })
     }
 
-    /// The socket.
-    pub fn into_socket(self) -> OwnedFd {
-        self.socket
+    /// The socket, to look at.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 }
 
@@ -103,5 +121,9 @@ impl Stream for SocketStream {
 
     fn close(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    fn take_leave(self, bytes: Vec<u8>) -> (Option<OwnedFd>, Vec<u8>) {
+        (Some(self.socket), bytes)
     }
 }

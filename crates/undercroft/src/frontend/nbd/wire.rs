@@ -72,6 +72,8 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = 0x8000_0002;
     /// Makes no sense.
     pub const ERR_INVALID: u32 = 0x8000_0003;
+    /// Only after TLS.
+    pub const ERR_TLS_REQD: u32 = 0x8000_0005;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = 0x8000_0006;
     /// Too long.

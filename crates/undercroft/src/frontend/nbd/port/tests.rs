@@ -36,6 +36,7 @@ impl Fixture {
             stream: wire.clone(),
             first: Vec::new(),
             farewell: None,
+            account: None,
         });
         let disk = ByteDisk::new(SIZE);
         Self { port, disk, wire, reads: HashMap::new(), requests: Vec::new(), geometry }
