@@ -92,11 +92,13 @@ pub enum Bug {
     HeirsKeepAll,
     /// A disk that shrinks stops paying before others do for what they held together.
     PaysLessEarly,
+    /// A long read that goes on after a pause leaves a block out.
+    PauseSkipsBlock,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 30] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -126,5 +128,6 @@ impl Bug {
         Bug::PartsForgotten,
         Bug::HeirsKeepAll,
         Bug::PaysLessEarly,
+        Bug::PauseSkipsBlock,
     ];
 }
