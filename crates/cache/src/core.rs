@@ -197,6 +197,14 @@ impl<P: Plant> Core<P> {
         Ok(())
     }
 
+    /// Whether a disk with these options could be added now, as far as memory goes.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it.
+    pub fn may_add(&self, capacity_blocks: u32, readahead_bytes: u32) -> Result<(), AddDiskError> {
+        self.promise(disk_bytes(&self.options, capacity_blocks, readahead_bytes), 0)
+    }
+
     /// Bytes promised to disks.
     fn promised_bytes(&self) -> u64 {
         self.disks.iter().flatten().map(|d| d.promised_bytes()).sum()

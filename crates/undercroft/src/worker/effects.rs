@@ -14,6 +14,8 @@ use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, Paused, ReqI
 pub(super) struct Dirty {
     pub(super) ports: Vec<u32>,
     pub(super) disks: Vec<u32>,
+    /// Ports that have more to send than one flush does: they come again in the next turn.
+    pub(super) later: Vec<u32>,
 }
 
 /// The effects of one call of the core.

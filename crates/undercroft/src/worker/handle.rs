@@ -89,6 +89,7 @@ impl WorkerHandle {
             // better failure: guests reconnect to the restarted daemon, and a write-through cache loses nothing.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
                 tracing::error!("a worker failed; the daemon ends so that a supervisor can start it afresh");
+                crate::logging::flush();
                 std::process::abort();
             }
         })?;

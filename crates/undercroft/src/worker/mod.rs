@@ -7,6 +7,8 @@
 mod compare;
 mod copying;
 mod effects;
+#[cfg(test)]
+mod fairness_tests;
 mod flows;
 mod handle;
 mod latencies;

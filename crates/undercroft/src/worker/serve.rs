@@ -93,8 +93,9 @@ impl Worker {
         }
         if more == More::Yes {
             // It has answered all by itself what it took.
+            // Or it has received a part of one as long as a turn.
             slot.worked_ns = self.now_ns;
-            return Visit { cost: REQUEST_BYTES, more: false, stays: true };
+            return Visit { cost: QUANTUM_BYTES, more: true, stays: true };
         }
         let idle_ns = self.now_ns.saturating_sub(slot.worked_ns);
         if slot.port.is_closed() {

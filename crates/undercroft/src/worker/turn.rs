@@ -41,7 +41,8 @@ impl Worker {
                 self.use_spare_time();
             }
             // One event does a bounded part of that.
-            let busy = busy | self.core.wants_spare();
+            let busy = busy | self.core.wants_spare() | !self.dirty.later.is_empty();
+            self.dirty.ports.append(&mut self.dirty.later);
             if self.leaving {
                 self.let_go();
             }
@@ -140,6 +141,10 @@ impl Worker {
             if let Some(s) = self.ports[id as usize].as_mut() {
                 s.dirty = false;
                 s.port.flush();
+                if s.port.has_more_to_send() {
+                    s.dirty = true;
+                    self.dirty.later.push(id);
+                }
                 self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
             }
         }
