@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,11 @@ bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched a
 	@scripts/setup.sh build bench-sim
 	$(CARGO) build --release -p undercroft-lab --example sim_bench
 	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
+
+bench-fairness: ## What cached reads of one guest wait for beside floods of others (3 min)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) bench/fairness.py $(BENCH_ARGS)
 
 bench-overheads: ## What a hit pays for contents held once and for a recording, side by side (3 min)
 	@scripts/setup.sh build bench

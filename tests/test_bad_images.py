@@ -6,18 +6,30 @@ import struct
 
 import pytest
 from harness import images
-from harness.daemon import Daemon, Disk, fails_to_serve
+from harness.daemon import Daemon, Disk, fails_to_serve, until
 from harness.programs import built, driver, need, need_root, run
 
 SIZE = 16 * images.MIB
 
 
 def refused(scratch, disks, **options) -> str:
-    """What the daemon says to a configuration that it cannot serve; no socket may be left."""
+    """What the daemon says of a configuration that makes no sense, or of disks that it cannot serve: those wait."""
     daemon = Daemon(scratch / "refused", disks, **options)
-    text = fails_to_serve(daemon.config)
-    assert daemon.sockets() == [], "sockets were left behind"
-    return text
+    daemon.launch()
+    up = lambda: daemon.control.exists() and daemon.call("status", check=False).returncode == 0  # noqa: E731
+    until(lambda: not daemon.running() or up(), "it serves, or refuses to")
+    if not daemon.running():
+        assert daemon.process.returncode == 1 and daemon.sockets() == [], daemon.log()
+        return daemon.log()
+    try:
+        waiting = [d for d in daemon.status()["disks"] if d["state"] == "waiting"]
+        assert waiting, "all of it is served"
+        for disk in waiting:
+            assert disk["socket"] not in map(str, daemon.sockets()), "a disk that waits has a socket"
+            assert disk["reason"].split(" (tried")[0] in daemon.log(), "the log says so, too"
+        return "\n".join(d["reason"] for d in waiting)
+    finally:
+        daemon.stop()
 
 
 def names(text: str, *what: object) -> None:
@@ -57,7 +69,7 @@ def test_image_not_readable(scratch):
     program = run("sh", "-c", f"cp {built('undercroft')} {scratch}/program && chmod 755 {scratch}/program && echo ok")
     assert program.stdout == "ok\n"
     as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    done = run(*as_nobody, scratch / "program", "serve", daemon.config, check=False)
+    done = run(*as_nobody, scratch / "program", "serve", "--image", image, "--control", home / "c.sock", check=False)
     assert done.returncode == 1, done.stderr
     names(done.stderr, image)
     assert re.search("permission|mode", done.stderr, re.IGNORECASE), done.stderr
@@ -162,9 +174,7 @@ def test_socket_in_use(serve, scratch):
     first = images.raw(scratch / "a.raw", SIZE, seed=1)
     second = images.raw(scratch / "b.raw", SIZE)
     daemon = serve([Disk("a", first, "raw")])
-    text = fails_to_serve(
-        Daemon(scratch / "other", [Disk("b", second, "raw", {"socket": f'"{daemon.vhost("a")}"'})]).config
-    )
+    text = refused(scratch, [Disk("b", second, "raw", {"socket": f'"{daemon.vhost("a")}"'})])
     names(text, daemon.vhost("a"))
     driver("run", daemon.vhost("a"), "--ops", "100", "--verify", first)
 
@@ -205,7 +215,7 @@ def test_two_daemons_on_one_image(serve, scratch):
     need("qemu-io")
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     daemon = serve([Disk("a", image, "raw")])
-    names(fails_to_serve(Daemon(scratch / "other", [Disk("a", image, "raw")]).config), image)
+    names(refused(scratch, [Disk("a", image, "raw")]), image)
     done = run("qemu-io", "-f", "raw", image, "-c", "write -P 1 0 4k", check=False)
     assert "lock" in done.stdout + done.stderr, "QEMU should see the daemon's lock"
     driver("run", daemon.vhost("a"), "--ops", "100", "--verify", image)

@@ -1,11 +1,14 @@
 """Content held once: clones of one image, equal disks, zeroes; and who must not share."""
 
+import os
+import random
 import subprocess
 import time
 
 import pytest
-from harness import images
+from harness import images, nbdwire
 from harness.daemon import Disk
+from harness.nbdwire import Wire
 from harness.programs import need, run
 
 SIZE = 32 * images.MIB
@@ -110,6 +113,84 @@ def test_only_those_who_trust_each_other_share_contents(serve, scratch):
         read_all(daemon, name, scratch / "out.raw")
     status = settled(daemon)
     assert status["store"]["data_bytes"] == 2 * SIZE // 4 and status["sharing"] == []
+
+
+def test_groups_named_apart_share_no_base(serve, scratch):
+    """What one named group has read of a common base is read from the disk again for another; `share_base = true` asks for more."""
+    need("nbdcopy", "qemu-img")
+    size = SIZE // 4
+    base = images.raw(scratch / "base.raw", size, seed=9)
+    red, blue, asks = {"trust": '"red"'}, {"trust": '"blue"'}, {"trust": '"green"', "share_base": "true"}
+    wishes = {"d0": red, "d1": red, "d2": blue, "d3": asks, "d4": {}}
+    overlays = {n: images.qcow2(scratch / f"{n}.qcow2", size, base, "raw") for n in wishes}
+    daemon = serve([Disk(n, overlays[n], "qcow2", wish) for n, wish in wishes.items()], memory="256MiB")
+    read = {}
+    for name in wishes:
+        read_all(daemon, name, scratch / "out.raw")
+        assert images.digest(scratch / "out.raw") == images.digest(base)
+        read[name] = daemon.disk(name)["counters"]["backend_read_bytes"]
+    # The first of each circle reads all of it, the others next to nothing (tables of their own image).
+    for first in ("d0", "d2", "d3"):
+        assert read[first] >= size, f"{first} found blocks of another group: {read}"
+    for second in ("d1", "d4"):
+        assert read[second] < size // 8, f"{second} found nothing of its own circle: {read}"
+    circles = [sorted(c["disks"]) for c in daemon.status()["sharing"] if c["kind"] == "base"]
+    assert sorted(c for c in circles if len(c) > 1) == [["d0", "d1"], ["d3", "d4"]], circles
+
+
+def guesses(serve, scratch, seed: int, wish: dict[str, str]) -> list[bool]:
+    """One round of an attack: a victim reads half of the blocks of a base, in any order; another group's client times a read of
+    each and guesses which those were, by the threshold that is best for the first half of its reads. Whether each guess about
+    the second half is right."""
+    dice = random.Random(seed)
+    clusters = 4000
+    base = images.raw(scratch / f"base{seed}.raw", clusters << 16, seed=seed)
+    # What the storage below keeps for whoever read last, it keeps of all of it.
+    run("dd", f"if={base}", "of=/dev/null", "bs=1M", "iflag=direct")
+    disks = {n: images.qcow2(scratch / f"{n}{seed}.qcow2", clusters << 16, base, "raw") for n in ("victim", "spy")}
+    daemon = serve([Disk(n, p, "qcow2", {"trust": f'"{n}"'} | wish) for n, p in disks.items()], memory="192MiB")
+    blocks = list(range(clusters))
+    read_by_victim = set(dice.sample(blocks, clusters // 2))
+    with Wire(daemon.nbd_socket, limit=60) as wire:
+        wire.handshake("victim")
+        for block in dice.sample(sorted(read_by_victim), len(read_by_victim)):
+            wire.request(nbdwire.READ, block << 16, 4096, block)
+            assert wire.reply() == (0, block) and len(wire.receive(4096)) == 4096
+    dice.shuffle(blocks)
+    seen = []
+    with Wire(daemon.nbd_socket, limit=60) as wire:
+        wire.handshake("spy")
+        for block in blocks:
+            begun = time.perf_counter_ns()
+            wire.request(nbdwire.READ, block << 16, 4096, block)
+            assert wire.reply() == (0, block)
+            wire.receive(4096)
+            seen.append((time.perf_counter_ns() - begun, block in read_by_victim))
+    daemon.stop()
+    for path in (base, *disks.values()):
+        path.unlink()
+    learn, held_out = seen[: clusters // 2], seen[clusters // 2 :]
+    # The best rule "read by the victim if faster (or slower) than t": counts of both kinds up to each time.
+    learn.sort()
+    yes, right, best = sum(r for _, r in learn), 0, (0, 0, True)
+    for n, (took, was_read) in enumerate(learn, 1):
+        right += was_read
+        faster = right + (len(learn) - n) - (yes - right)
+        best = max(best, (faster, took, True), (len(learn) - faster, took, False))
+    _, threshold, faster = best
+    return [((took <= threshold) == faster) == was_read for took, was_read in held_out]
+
+
+@pytest.mark.skipif(not os.environ.get("UNDERCROFT_LONG"), reason="six rounds of 4,000 timed reads: make test-long")
+def test_the_time_of_reads_tells_one_group_nothing_of_another(serve, scratch):
+    """By default, a client of one named group guesses no better than by a coin what another has cached; with a base shared
+    on demand it does, so the attack is one."""
+    right = [r for seed in range(6) for r in guesses(serve, scratch, seed, {})]
+    part = sum(right) / len(right)
+    print(f"{len(right)} guesses, {100 * part:.1f} % right")
+    assert 0.48 <= part <= 0.52, f"{100 * part:.1f} % of the guesses are right"
+    shared = guesses(serve, scratch, 6, {"share_base": "true"})
+    assert sum(shared) / len(shared) > 0.6, "with a shared base the attack works; if not, it shows nothing above"
 
 
 def test_zeroes_take_no_memory(serve, scratch):

@@ -17,7 +17,7 @@ use crate::plant::{Bug, Plant, Sound};
 use crate::share::Store;
 use crate::shared::Sharing;
 use crate::types::{Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -42,6 +42,9 @@ pub struct CoreOptions {
     pub contents: bool,
     /// The key of hashes of contents: one for all cores whose contents are compared.
     pub content_key: ContentKey,
+    /// Bytes that one event copies between requesters and RAM before the rest of a request has to wait, in whole blocks:
+    /// [`Effects::paused`]. What one operation carries is copied whole. `u64::MAX`: nothing waits. At least 1.
+    pub step_bytes: u64,
 }
 
 impl CoreOptions {
@@ -54,6 +57,7 @@ impl CoreOptions {
             hash_seed: RandomState::new().hash_one(0u64),
             contents: true,
             content_key: ContentKey::from_seed(RandomState::new().hash_one(1u64)),
+            step_bytes: u64::MAX,
         }
     }
 }
@@ -134,7 +138,7 @@ pub struct Core<P: Plant = Sound> {
     pub(crate) disks: Vec<Option<Box<Disk<P>>>>,
     content_key: ContentKey,
     /// Disks that have something to do once the replies are out; each at most once.
-    spare: Vec<DiskId>,
+    spare: VecDeque<DiskId>,
     /// One of them should not wait for the end of a batch.
     spare_presses: bool,
     plant: P,
@@ -158,7 +162,7 @@ impl<P: Plant> Core<P> {
     pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
         let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
         let content_key = options.content_key;
-        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: Vec::new(), spare_presses: false, plant })
+        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: VecDeque::new(), spare_presses: false, plant })
     }
 
     /// Adds a disk.
@@ -191,6 +195,14 @@ impl<P: Plant> Core<P> {
         let sharing = Sharing::new(self.arena.group_of(id));
         self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, &self.options, sharing, self.plant)));
         Ok(())
+    }
+
+    /// Whether a disk with these options could be added now, as far as memory goes.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it.
+    pub fn may_add(&self, capacity_blocks: u32, readahead_bytes: u32) -> Result<(), AddDiskError> {
+        self.promise(disk_bytes(&self.options, capacity_blocks, readahead_bytes), 0)
     }
 
     /// Bytes promised to disks.
@@ -277,48 +289,70 @@ impl<P: Plant> Core<P> {
     /// If a back end reports an operation that is not under way.
     #[inline]
     pub fn apply<E: Effects>(&mut self, event: Event, now_ns: u64, fx: &mut E) {
+        let left = self.options.step_bytes;
         match event {
             Event::Request(req) => {
                 let Some(disk) = self.disks.get_mut(req.disk.0 as usize).and_then(Option::as_mut) else {
                     return fx.reply(req.id, Err(IoError::Shutdown));
                 };
                 prefetch_lines::<HOT_LINES, _>(&**disk);
-                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.request(req, cx);
                 disk.go_on(cx);
                 self.spare_presses |= disk.side.presses();
                 if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
                     disk.spare_listed = true;
-                    self.spare.push(req.disk);
+                    self.spare.push_back(req.disk);
+                }
+            }
+            Event::Resume(paused) => {
+                let disk = self.disks.get_mut(paused.disk.0 as usize).and_then(Option::as_mut);
+                let Some(disk) = disk.filter(|d| d.is_paused(paused.rec)) else { return };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
+                disk.drive(paused.rec, cx);
+                disk.go_on(cx);
+                if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
+                    disk.spare_listed = true;
+                    self.spare.push_back(paused.disk);
                 }
             }
             Event::IoDone(done) => {
                 let disk = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut);
                 let disk = disk.expect("a back end reported an operation of a disk that is gone");
-                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 let id = done.disk;
                 disk.done(done, cx);
                 disk.go_on(cx);
                 disk.fetch_on(cx);
                 if disk.wants_spare() && !disk.spare_listed {
                     disk.spare_listed = true;
-                    self.spare.push(id);
+                    self.spare.push_back(id);
                 }
             }
             Event::Lost { disk: id, lost } => {
                 let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
-                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.lose(&lost, cx);
                 disk.go_on(cx);
             }
             Event::Spare { copies } => {
                 self.spare_presses = false;
-                while let Some(id) = self.spare.pop() {
+                let mut left = left;
+                for _ in 0..self.spare.len() {
+                    if left == 0 {
+                        break;
+                    }
+                    let Some(id) = self.spare.pop_front() else { break };
                     let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
                     disk.spare_listed = false;
-                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns };
+                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
                     disk.spare(copies, cx);
                     disk.go_on(cx);
+                    left = cx.left;
+                    if disk.wants_spare() {
+                        disk.spare_listed = true;
+                        self.spare.push_back(id);
+                    }
                 }
             }
             Event::Tick => {
@@ -327,7 +361,7 @@ impl<P: Plant> Core<P> {
                 self.arena.fit();
                 self.arena.look_at_all();
                 for disk in self.disks.iter_mut().flatten() {
-                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns };
+                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
                     disk.expire_ahead(READAHEAD_KEEP_NS, cx);
                     disk.resize_step(SHRINK_BLOCKS_PER_TICK, cx.arena);
                     disk.go_on(cx);

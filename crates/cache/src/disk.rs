@@ -27,7 +27,7 @@ use crate::records::{NEAR_ENTRY_BYTES, Near, NearHash, NearTable, OpRec, Parked,
 use crate::share::Store;
 use crate::shared::Sharing;
 use crate::slab::Slab;
-use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Request};
+use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Paused, Request};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use undercroft_engine::shares::Hint;
@@ -45,6 +45,8 @@ pub(crate) struct Cx<'a, E> {
     pub fx: &'a mut E,
     pub arena: &'a mut Store,
     pub now_ns: u64,
+    /// Bytes that the event may still copy for requests; the one that finds 0 here pauses.
+    pub left: u64,
 }
 
 /// One disk of a core; see the head of the file.
@@ -358,6 +360,18 @@ impl<P: Plant> Disk<P> {
         } else {
             self.starved.push_back(rec);
         }
+    }
+
+    /// Lets a request wait that has been served in part, because the event has copied as much as one should.
+    #[cold]
+    pub(crate) fn pause<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        self.recs[rec].parked = Parked::Paused;
+        cx.fx.paused(self.recs[rec].req.id, Paused { disk: self.id, rec });
+    }
+
+    /// Whether request `rec` waits to be resumed.
+    pub(crate) fn is_paused(&self, rec: u32) -> bool {
+        self.recs.get(rec).is_some_and(|r| r.parked == Parked::Paused)
     }
 
     /// Answers a request and forgets it.

@@ -18,8 +18,9 @@ impl<P: Plant> Disk<P> {
     #[inline]
     pub(crate) fn read<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         let end = req.offset + req.len;
+        let stop = end.min(req.offset.saturating_add(cx.left));
         let mut at = req.offset;
-        while at < end {
+        while at < stop {
             let block = at / B;
             let page = self.page_of(&req, block, cx);
             let outcome = self.index.access(block, self.kind(page), |_| true);
@@ -48,10 +49,30 @@ impl<P: Plant> Disk<P> {
             self.stats.hit_blocks += block - req.offset / B;
             return self.read_slowly(req, at, outcome, cx);
         }
+        if at < end {
+            return self.read_in_steps(req, at, cx);
+        }
         self.stats.hit_blocks += (end - 1) / B - req.offset / B + 1;
         self.answer(req, Ok(()), cx);
         if self.streams.is_on() {
             self.note_stream(req.offset, end, false, cx);
+        }
+    }
+
+    /// A long read has had its part of this event, up to the block at `at`, all of it from slots.
+    #[cold]
+    fn read_in_steps<E: Effects>(&mut self, req: Request, at: u64, cx: &mut Cx<'_, E>) {
+        let hits = at / B - req.offset / B;
+        self.stats.hit_blocks += hits;
+        if self.recs.is_full() {
+            return self.answer(req, Err(IoError::Io), cx);
+        }
+        let found = Found { hits: hits as u32, ..Found::default() };
+        let cursor = if self.plant.has(Bug::PauseSkipsBlock) { at + B } else { at };
+        let rec = self.recs.insert(Rec { cursor, touched: at / B, found, ..Rec::new(req) });
+        self.pause(rec, cx);
+        if self.streams.is_on() {
+            self.note_stream(req.offset, req.offset + req.len, false, cx);
         }
     }
 
@@ -64,6 +85,7 @@ impl<P: Plant> Disk<P> {
             return self.answer(req, Err(IoError::Io), cx);
         }
         let misses = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
+        cx.left = cx.left.saturating_sub(at - req.offset);
         let block = at / B;
         let mut found = Found { hits: (block - req.offset / B) as u32, ..Found::default() };
         self.judge(block, outcome, &mut found, cx);
@@ -166,10 +188,14 @@ impl<P: Plant> Disk<P> {
                 self.recs[rec].parked = Parked::Window;
                 return;
             }
+            if cx.left == 0 {
+                return self.pause(rec, cx);
+            }
             let block = r.cursor / B;
             let next = end.min((block + 1) * B);
             self.touch(rec, block, cx);
             if self.copy_at_hand(rec, block, cx) {
+                cx.left = cx.left.saturating_sub(next - r.cursor);
                 self.recs[rec].cursor = next;
                 continue;
             }
@@ -371,6 +397,7 @@ impl<P: Plant> Disk<P> {
             self.arrives_for(&req, block, None, found, cx);
             copy_part(cx.fx, &req, block, frames[(block - base) as usize].bytes());
         }
+        cx.left = cx.left.saturating_sub(u64::from(w.count) * B);
         self.settle_one(w.rec, None);
     }
 

@@ -363,14 +363,23 @@ impl<P: Plant> Disk<P> {
 
     /// Hashes what waits, and copies pages whose eviction is near.
     pub(crate) fn spare<E: Effects>(&mut self, copies: bool, cx: &mut Cx<'_, E>) {
-        while !self.side.later.is_empty() {
+        while !self.side.later.is_empty() && cx.left > 0 {
             self.run_oldest(cx);
+            cx.left = cx.left.saturating_sub(B);
         }
-        self.learn_all(cx.arena);
+        while self.sharing.wants_spare() && cx.left > 0 {
+            self.learn_oldest(cx.arena);
+            cx.left = cx.left.saturating_sub(B);
+        }
         if let Some(e) = &mut self.side.exclusive {
             e.set_throttled(!copies);
         }
         for _ in 0..EARLY_COPIES_MAX {
+            if cx.left == 0 {
+                // What waits to be hashed goes first with the next one.
+                break;
+            }
+            cx.left = cx.left.saturating_sub(B);
             let Self { side, index, .. } = self;
             let Some(due) = side.exclusive.as_mut().and_then(|e| e.due(index)) else { break };
             let block = due.what.block;

@@ -35,5 +35,6 @@ pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use plant::Sound;
 pub use types::{
     Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Found,
-    GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, ReqId, Request, SetPartsError, Shared,
+    GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, Paused, ReqId, Request, SetPartsError,
+    Shared,
 };

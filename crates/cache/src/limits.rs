@@ -5,6 +5,9 @@
 /// Requests and completions that a worker takes from one source before it turns to the next.
 pub const BATCH: usize = 64;
 
+/// Bytes of hits that a worker has one event copy: what is left of a longer request goes on when others have had theirs.
+pub const STEP_BYTES: u64 = 64 * 1024;
+
 /// Bytes of one request at most; front ends split or refuse longer reads and writes.
 pub const REQUEST_BYTES_MAX: u32 = 32 * 1024 * 1024;
 

@@ -126,11 +126,13 @@ pub enum Bug {
     LossKeepsWrites,
     /// Flushes succeed though writes before them were lost.
     LossNotTold,
+    /// A long read that goes on after a pause leaves a block out.
+    PauseSkipsBlock,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 46] = [
+    pub const ALL: [Bug; 47] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -177,5 +179,6 @@ impl Bug {
         Bug::LossKeepsCache,
         Bug::LossKeepsWrites,
         Bug::LossNotTold,
+        Bug::PauseSkipsBlock,
     ];
 }

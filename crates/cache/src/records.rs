@@ -47,6 +47,8 @@ pub(crate) enum Parked {
     Blocked,
     /// A change: for earlier ones that it overlaps.
     Turn,
+    /// To be resumed: its event has copied enough.
+    Paused,
 }
 
 /// An operation under way.

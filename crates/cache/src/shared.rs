@@ -250,14 +250,8 @@ impl<P: Plant> Disk<P> {
         self.sharing.unlearned.push_back(block);
     }
 
-    /// Hashes what waits in slots.
-    pub(crate) fn learn_all(&mut self, arena: &mut Store) {
-        while !self.sharing.unlearned.is_empty() {
-            self.learn_oldest(arena);
-        }
-    }
-
-    fn learn_oldest(&mut self, arena: &mut Store) {
+    /// Hashes what has waited in a slot for longest.
+    pub(crate) fn learn_oldest(&mut self, arena: &mut Store) {
         let Some(block) = self.sharing.unlearned.pop_front() else { return };
         let Some(slot) = self.index.peek(block) else { return };
         let Some(held) = &self.frames[slot as usize] else { return };

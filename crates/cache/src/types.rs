@@ -78,6 +78,15 @@ pub struct ReqId {
     pub tag: u32,
 }
 
+/// A request that has been served in part and waits to be resumed: [`Effects::paused`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paused {
+    /// Its disk.
+    pub disk: DiskId,
+    /// Its record there.
+    pub(crate) rec: u32,
+}
+
 /// The core's name for an I/O operation under way; unique while it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u64);
@@ -258,6 +267,8 @@ impl std::error::Error for IoError {}
 pub enum Event {
     /// A front end passes a request on.
     Request(Request),
+    /// A paused request goes on. One that is not paused (any more) is let be.
+    Resume(Paused),
     /// A back end has finished an operation.
     IoDone(IoDone),
     /// A back end may have lost changes. Comes before the completions of what happened after the loss; those of what happened
@@ -270,7 +281,8 @@ pub enum Event {
     },
     /// Time has passed; sent a few times a second at most while anything is open.
     Tick,
-    /// The replies given so far are out: there is time for what could wait. With `copies` false, no guest memory is
+    /// The replies given so far are out: there is time for what could wait, of which as much is done as one event should
+    /// copy; [`Core::wants_spare`](crate::Core::wants_spare) says whether more is left. With `copies` false, no guest memory is
     /// copied until the next one that allows it: the processor time for that is used up.
     Spare {
         /// Whether pages of guests may be copied.
@@ -307,9 +319,15 @@ pub trait Effects {
     }
     /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].
     fn submit(&mut self, io: Io);
-    /// How the blocks of a read were found; comes before its reply. Not for a read that found all of its blocks cached:
-    /// then there is nothing to say, and nothing to pay for.
+    /// How the blocks of a read were found; comes before its reply. Not for a read that found all of its blocks cached
+    /// and was answered in one event: then there is nothing to say, and nothing to pay for.
     fn found(&mut self, _req: ReqId, _found: Found) {}
+    /// The request has been served in part, and its event has copied as much as one should
+    /// ([`CoreOptions::step_bytes`](crate::CoreOptions::step_bytes)): it goes on with [`Event::Resume`], which whoever
+    /// implements this owes it exactly once for each call.
+    fn paused(&mut self, req: ReqId, _paused: Paused) {
+        panic!("{req:?} was paused by a core whose driver resumes nothing: its `step_bytes` must be u64::MAX");
+    }
     /// The answer to a [`Op::Status`] request; comes before its reply.
     fn extents(&mut self, req: ReqId, extents: &[Extent]);
     /// The request is finished; exactly once for each request.

@@ -62,6 +62,9 @@ impl<P: Plant> Disk<P> {
                 self.recs[rec].parked = Parked::Window;
                 return;
             }
+            if cx.left == 0 {
+                return self.pause(rec, cx);
+            }
             let mut limit = end;
             if let Op::WriteZeroes { unmap, fua } = r.req.op
                 && self.can_write_zeroes
@@ -88,6 +91,7 @@ impl<P: Plant> Disk<P> {
                 return self.starve(rec);
             }
             let next = self.start_segment(rec, r.cursor, limit, room, cx);
+            cx.left = cx.left.saturating_sub(next - r.cursor);
             self.recs[rec].cursor = next;
         }
     }

@@ -18,7 +18,7 @@ mod setup;
 use crate::coverage::{Seen, While};
 pub use crate::outcome::Outcome;
 use crate::rng::Rng;
-use crate::world::World;
+use crate::world::{SimSide, World};
 use calls::Measured;
 use extras::Extras;
 use std::cell::Cell;
@@ -163,8 +163,11 @@ impl<P: Plant> Sim<P> {
         let now = self.now_ns;
         let Self { core, world, .. } = self;
         core.as_mut().expect("a core").apply(event, now, world);
-        // Nothing wakes a request but an operation of its disk: without any, all are answered.
-        if let Some(d) = world.sides.iter().position(|s| s.pending > 0 && s.disk.under_way() == 0) {
+        // Nothing wakes a request but an operation of its disk, or a paused one that goes on: without any, all are answered.
+        let waits = |(d, s): (usize, &SimSide)| {
+            s.pending > 0 && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.disk.0 as usize != d)
+        };
+        if let Some(d) = world.sides.iter().enumerate().position(waits) {
             let waits = world.requests.values().find(|p| p.req.disk.0 as usize == d).map(|p| p.req);
             world.violate(format!("nothing of disk {d} is under way, and {waits:?} waits"));
         }
@@ -201,6 +204,9 @@ impl<P: Plant> Sim<P> {
             self.note_conditions(d);
         }
         self.now_ns += self.rng.below(2_000_000);
+        if !self.world.paused.is_empty() && self.rng.one_in(2) {
+            self.resume();
+        }
         // What cannot be done gives way to what comes after it.
         let _ = match self.rng.below(1000) {
             0..350 => self.request() || self.execute() || self.deliver(),

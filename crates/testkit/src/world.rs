@@ -10,7 +10,7 @@ use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
 use std::collections::HashMap;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, IoKind, Op, ReqId, Request};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, IoKind, Op, Paused, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
 
 /// A request under way, as its client sees it.
@@ -117,6 +117,8 @@ pub struct World {
     pub answers: u64,
     /// Copies of guest pages that became cached.
     pub captures: u64,
+    /// Requests that wait to be resumed.
+    pub paused: Vec<Paused>,
     /// What guests do by themselves; apart from what drives the run.
     pub guest_rng: Rng,
     /// What was seen under which conditions.
@@ -164,6 +166,7 @@ impl World {
             log: with_log.then(Vec::new),
             answers: 0,
             captures: 0,
+            paused: Vec::new(),
             guest_rng: Rng::new(guest_seed),
             coverage: Coverage::default(),
             slowest: 0,
@@ -319,6 +322,7 @@ impl World {
     /// The core is gone, and every request with it.
     pub fn forget_requests(&mut self) {
         self.requests.clear();
+        self.paused.clear();
         for side in &mut self.sides {
             (side.pending, side.work) = (0, 0);
             side.untold.clear();
@@ -607,6 +611,11 @@ impl Effects for World {
         if let Err(why) = self.sides[io.disk.0 as usize].disk.submit(io, now) {
             self.violate(why);
         }
+    }
+
+    fn paused(&mut self, req: ReqId, paused: Paused) {
+        self.note(|| format!("  paused {req:?}"));
+        self.paused.push(paused);
     }
 
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {

@@ -62,5 +62,6 @@ planted! {
     blocks_not_counted_anew_when_ranges_change_are_found: PartsNotCountedAnew,
     a_part_that_keeps_more_than_its_share_is_found: PartKeepsExcess,
     parts_forgotten_with_a_disks_content_are_found: PartsForgotten,
+    a_read_that_goes_on_one_block_too_far_is_found: PauseSkipsBlock,
     frames_that_nobody_pays_for_after_a_disk_has_gone_are_found: HeirsKeepAll,
 }

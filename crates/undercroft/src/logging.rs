@@ -1,13 +1,18 @@
 //! Logs: lines for people, JSON for programs, priorities for the journal; always to standard error.
 //!
-//! Owns the one global subscriber. Never logs on the data path (nobody may). Invariant: `set_level` changes what is
-//! logged from then on, and nothing else.
+//! Owns the one global subscriber. Never logs on the data path (nobody may). Invariants: `set_level` changes what is
+//! logged from then on, and nothing else; nobody who logs waits for who reads; no peer fills the log.
+
+mod limit;
+mod writer;
 
 use crate::config::{LogFormat, LogLevel, LogPlan};
 use std::fmt;
 use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
@@ -37,16 +42,29 @@ pub fn init(plan: LogPlan) -> Result<(), String> {
         _ => of_level(plan.level),
     };
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let limits: &'static limit::Limits = Box::leak(Box::default());
+    let out = writer::start(std::io::stderr(), limits).map_err(|e| format!("there can be no thread for the log: {e}"))?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(out);
     let lines: Box<dyn Layer<_> + Send + Sync> = match plan.format {
         LogFormat::Json => Box::new(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)),
         LogFormat::Text if is_journal() => Box::new(lines.with_ansi(false).event_format(Journal)),
         LogFormat::Text => Box::new(lines.with_ansi(std::io::stderr().is_terminal()).with_target(false)),
     };
+    let lines = lines.with_filter(limit::Limiter(limits));
     if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
         let _ = FILTER.set(handle);
     }
     Ok(())
+}
+
+/// Waits until what was logged is written, a second at most: before the process ends.
+pub fn flush() {
+    writer::flush(Duration::from_secs(1));
+}
+
+/// Lines that were not logged since the program began: those that were too many of one kind, and those that nobody read.
+pub fn lines_lost() -> (u64, u64) {
+    (limit::LEFT_OUT.load(Ordering::Relaxed), writer::UNREAD.load(Ordering::Relaxed))
 }
 
 /// Changes the level of the running log, unless `UNDERCROFT_LOG` rules.

@@ -7,7 +7,7 @@ use crate::config::ServePlan;
 use crate::control::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 use crate::service::{Service, ServiceError};
 use crate::systemd;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,9 @@ fn lines(errors: &[ServiceError]) -> String {
 pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     // Before any thread starts, so that each inherits the handlers' flags and none dies of a signal.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    // A file that may not grow (RLIMIT_FSIZE) is an error of that write, not the end of the process.
+    let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(SIGXFSZ, full).map_err(ServeError::Signals)?;
     // The control socket first: it keeps a second daemon of the same configuration away.
     let listeners = ControlListeners::bind(&plan.daemon)?;
     if plan.disks.iter().filter_map(|d| d.socket.as_ref()).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
@@ -61,6 +64,7 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
                     SIGHUP => reload(&service),
                     _ if stopping => {
                         tracing::warn!("second signal: ending at once");
+                        crate::logging::flush();
                         std::process::exit(128 + signal);
                     }
                     _ => {
@@ -81,7 +85,7 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
         }
     };
     ready();
-    systemd::ready(&format!("serving {} disks", service.disks().len()));
+    systemd::ready(&service.summary());
     while !service.wait(Duration::from_secs(3600)) {}
     control.stop();
     service.shut_down();
@@ -93,12 +97,12 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
 
 fn reload(service: &Arc<Service>) {
     systemd::reloading();
-    match service.reload() {
+    match service.reload(false) {
         Ok(r) => tracing::info!(
             added = ?r.added, removed = ?r.removed, changed = ?r.changed, needs_restart = ?r.needs_restart, failed = ?r.failed,
             "configuration reloaded"
         ),
         Err(e) => tracing::error!("the configuration was not reloaded: {e}"),
     }
-    systemd::ready(&format!("serving {} disks", service.disks().len()));
+    systemd::ready(&service.summary());
 }

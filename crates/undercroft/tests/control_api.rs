@@ -17,7 +17,7 @@ use undercroft::config::{
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, NodeChange, NodeChanged,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChange, NodeChanged,
     NodeSettings, NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus,
     ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
@@ -88,6 +88,7 @@ impl Daemon for Memory {
             scan: None,
             nbd: vec![],
             nbd_data: undercroft::control::NbdDataStatus::default(),
+            log: LogStatus::default(),
             sharing: Vec::new(),
             store: StoreStatus {
                 memory_bytes: plan.store.memory_bytes,
@@ -237,7 +238,7 @@ impl Daemon for Memory {
         self.disk(name).map(|_| 4096)
     }
 
-    fn reload(&self) -> Result<ReloadReport, ControlError> {
+    fn reload(&self, _detach_most: bool) -> Result<ReloadReport, ControlError> {
         Err(ControlError::new(ControlErrorKind::Unavailable, "it is stopping", "wait"))
     }
 
@@ -453,6 +454,29 @@ fn a_long_body_is_refused_and_the_server_lives_on() {
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(api.raw("GET /v1/version", "").0, 200);
+}
+
+#[test]
+fn half_a_body_is_given_up_within_half_a_minute() {
+    let api = Api::start();
+    let begun = std::time::Instant::now();
+    // As many as there are places: what one client does at most.
+    let halves: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&api.socket).unwrap();
+            stream.write_all(b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"na").unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream
+        })
+        .collect();
+    for mut half in halves {
+        let mut answer = String::new();
+        half.read_to_string(&mut answer).expect("an answer and the end of the connection");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("took more than 25 s"), "{answer}");
+    }
+    // The promise is 30 s; the rest is for a machine that is slow.
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
     assert_eq!(api.raw("GET /v1/version", "").0, 200);
 }
 

@@ -116,6 +116,19 @@ impl<P: Plant> Sim<P> {
         true
     }
 
+    /// One of the requests that were paused goes on. False if none is.
+    pub(super) fn resume(&mut self) -> bool {
+        let n = self.world.paused.len() as u64;
+        if n == 0 {
+            return false;
+        }
+        let paused = self.world.paused.swap_remove(self.rng.below(n) as usize);
+        self.world.note(|| format!("resume {paused:?}"));
+        self.apply(Event::Resume(paused));
+        self.leave(paused.disk.0 as usize);
+        true
+    }
+
     /// Something happens inside a guest.
     pub(super) fn guest_lives(&mut self) -> bool {
         let d = self.any_disk();

@@ -16,20 +16,27 @@ const OPERATIONS_MAX: u64 = 100_000;
 impl<P: Plant> Sim<P> {
     /// Every disk does what it was told, and what follows from it.
     fn finish_operations(&mut self) {
-        for d in 0..self.world.sides.len() {
-            self.stalled[d] = 0;
-            let mut left = OPERATIONS_MAX;
-            while self.world.sides[d].disk.under_way() > 0 && self.world.violation.is_none() {
-                left -= 1;
-                if left == 0 {
-                    return self.world.violate(format!("disk {d} does not come to rest"));
-                }
-                self.world.sides[d].disk.execute(&mut self.rng);
-                let now = self.world.tick();
-                if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {
-                    self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
-                    self.apply(Event::IoDone(done));
-                }
+        loop {
+            (0..self.world.sides.len()).for_each(|d| self.finish_operations_of(d));
+            if self.world.violation.is_some() || !self.resume() {
+                return;
+            }
+        }
+    }
+
+    fn finish_operations_of(&mut self, d: usize) {
+        self.stalled[d] = 0;
+        let mut left = OPERATIONS_MAX;
+        while self.world.sides[d].disk.under_way() > 0 && self.world.violation.is_none() {
+            left -= 1;
+            if left == 0 {
+                return self.world.violate(format!("disk {d} does not come to rest"));
+            }
+            self.world.sides[d].disk.execute(&mut self.rng);
+            let now = self.world.tick();
+            if let Some(done) = self.world.sides[d].disk.deliver(&mut self.rng, now) {
+                self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+                self.apply(Event::IoDone(done));
             }
         }
     }

@@ -155,6 +155,6 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
 }
 
 /// Whether a location names an NBD server.
-fn is_nbd(location: &str) -> bool {
+pub fn is_nbd(location: &str) -> bool {
     location.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }

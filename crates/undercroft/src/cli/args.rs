@@ -662,13 +662,18 @@ pub struct DropCacheArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Attaches new disks, detaches those that are gone, and changes sizes, weights, policies and polling. What needs a
-restart is named and stays as it is. A bad file changes nothing.
+restart is named and stays as it is. A bad file changes nothing, and neither does one that has lost all of the disks
+that are served, or most of them, unless --yes is given. An image that does not open is tried again; `undercroft status`
+shows the disk as waiting.
 
 Examples:
   undercroft reload
   undercroft reload --json | jq .needs_restart
 ")]
 pub struct ReloadArgs {
+    /// Detach the disks that the file no longer has, also if they are all or most of those that are served
+    #[arg(long)]
+    pub yes: bool,
     /// For programs: the JSON of the API
     #[arg(long)]
     pub json: bool,

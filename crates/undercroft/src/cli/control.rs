@@ -96,7 +96,8 @@ pub fn drop_cache(args: &DropCacheArgs, out: &mut Out) -> Result<(), Failure> {
 /// The file is bad, a part of the change failed, or there is no daemon.
 pub fn reload(args: &ReloadArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
-    let report: ReloadReport = client::request_json(&socket, Method::POST, "/v1/reload", None)?;
+    let path = if args.yes { "/v1/reload?detach_most=true" } else { "/v1/reload" };
+    let report: ReloadReport = client::request_json(&socket, Method::POST, path, None)?;
     if args.json {
         out.json(&report)?;
     } else {

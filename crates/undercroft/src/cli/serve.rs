@@ -35,6 +35,7 @@ pub fn run(args: ServeArgs, serve: Serve<'_>, out: &mut Out) -> Result<(), Failu
     if let Err(e) = printed {
         tracing::debug!("the announcement could not be printed: {e}");
     }
+    logging::flush();
     result.map_err(Failure::Serve)
 }
 

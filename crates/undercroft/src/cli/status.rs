@@ -217,6 +217,7 @@ fn state(disk: &DiskStatus) -> &'static str {
     match disk.state {
         DiskState::Serving => "serving",
         DiskState::Stalled => "stalled",
+        DiskState::Waiting => "waiting",
         DiskState::Failed => "failed",
         DiskState::Detaching => "detaching",
     }

@@ -334,8 +334,8 @@ pub struct DiskPlan {
     pub exclusive: ExclusiveMode,
     /// The trust group: one that was named, or `vm:NAME`, or `disk:NAME`.
     pub trust: String,
-    /// Whether blocks of an image that nobody writes are held once for all disks on it.
-    pub share_base: bool,
+    /// With whom it holds blocks of an image that nobody writes in common.
+    pub share_base: BaseSharing,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.
@@ -344,6 +344,17 @@ pub struct DiskPlan {
     pub queue_size: u16,
     /// How long a worker polls for the next request at most before it sleeps; zero is off.
     pub poll: Duration,
+}
+
+/// Which disks on one image that nobody writes hold its blocks in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaseSharing {
+    /// None: `share_base = false`.
+    Nobody,
+    /// Those of its trust group: the group was named, and nothing was said about bases.
+    Group,
+    /// All that have this: `share_base = true`, or neither that nor a group was named.
+    Everybody,
 }
 
 /// What one container has of a disk.

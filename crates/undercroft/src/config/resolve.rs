@@ -7,6 +7,7 @@ use super::images::{self, Identity};
 use super::keys::{self, nearest};
 use super::machine::Machine;
 use super::plan::{
+    BaseSharing,
     DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ScanPlan, ServePlan, SocketAccess, StorePlan,
 };
 use super::problem::{Problem, Problems, Severity};
@@ -489,7 +490,12 @@ impl<'m> Resolver<'m> {
         DiskPlan {
             serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
             trust: self.trust(at("trust"), place, &name, spec),
-            share_base: spec.share_base.unwrap_or(true),
+            share_base: match (spec.share_base, &spec.trust) {
+                (Some(false), _) => BaseSharing::Nobody,
+                // Who names a group means that others are to learn nothing.
+                (None, Some(_)) => BaseSharing::Group,
+                (Some(true), _) | (None, None) => BaseSharing::Everybody,
+            },
             name,
             vm: spec.vm.clone(),
             image,

@@ -3,7 +3,7 @@
 //! Owns paths, methods and HTTP status codes. Never blocks its thread: calls of the daemon run on threads for that.
 //! Invariant: every answer but metrics is JSON, and every error is `{error, remedy}`.
 
-use super::body::{self, BODY_BYTES_MAX, DiskChangeBody, KsmChangeBody, StoreChangeBody};
+use super::body::{self, BODY_BYTES_MAX, BODY_SECONDS, DiskChangeBody, KsmChangeBody, StoreChangeBody};
 use super::ranges::{ContainerRanges, RangesStatus, RangesTaken};
 use super::record::{RecordBody, RecordingStatus, parse_record};
 use super::shares::{
@@ -12,8 +12,7 @@ use super::shares::{
 };
 use super::status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus,
-    KsmStatus, LatencyBucket, LatencySnapshot, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport,
-    SharingStatus, Status, StoreStatus, VersionInfo,
+    KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use super::{ControlError, ControlErrorKind, Daemon, metrics};
 use crate::config::DiskSpec;
@@ -21,8 +20,8 @@ use crate::ksm::{Numbers, Settings};
 use crate::ranges::{self, RangeBody, RangeList, RangeListBody};
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, patch, post, put};
@@ -104,6 +103,7 @@ pub struct Dropped {
         SharingStatus,
         DiskStatus,
         DiskState,
+        LogStatus,
         FrontendStatus,
         FrontendKind,
         CacheStatus,
@@ -241,7 +241,7 @@ pub(super) fn bytes_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Con
     body.map_err(|_| {
         ControlError::new(
             ControlErrorKind::Invalid,
-            format!("the body cannot be read, or is longer than {BODY_BYTES_MAX} bytes"),
+            format!("the body cannot be read, took more than {BODY_SECONDS} s, or is longer than {BODY_BYTES_MAX} bytes"),
             "send a small JSON object; GET /openapi.json describes it",
         )
     })
@@ -499,12 +499,29 @@ async fn delete_recording(State(d): State<Shared>, id: Result<Path<u64>, PathRej
     call(d, move |d| d.end_recording(id)).await.map(Json)
 }
 
+/// What `POST /v1/reload` may be asked.
+#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+struct ReloadQuery {
+    /// Detach the disks that the file no longer has, also if they are all or most of those that are served.
+    #[serde(default)]
+    detach_most: bool,
+}
+
 /// Reads the configuration file again and does what can be done live, as SIGHUP does.
-#[utoipa::path(post, path = "/v1/reload", responses(
+#[utoipa::path(post, path = "/v1/reload", params(ReloadQuery), responses(
     (status = 200, body = ReloadReport),
-    (status = 400, body = ErrorBody, description = "The file is bad, and nothing was changed; or there is none")))]
-async fn reload(State(d): State<Shared>) -> Answer<ReloadReport> {
-    call(d, |d| d.reload()).await.map(Json)
+    (status = 400, body = ErrorBody, description = "The file is bad, and nothing was changed; or there is none"),
+    (status = 409, body = ErrorBody, description = "The file has lost all or most of the disks; nothing was changed")))]
+async fn reload(
+    State(d): State<Shared>,
+    query: Result<Query<ReloadQuery>, QueryRejection>,
+) -> Answer<ReloadReport> {
+    let Query(query) = query.map_err(|e| {
+        let remedy = "the only parameter is detach_most=true";
+        ControlError::new(ControlErrorKind::Invalid, e.to_string(), remedy)
+    })?;
+    call(d, move |d| d.reload(query.detach_most)).await.map(Json)
 }
 
 /// Begins an orderly stop, as SIGTERM does.

@@ -13,6 +13,8 @@ use utoipa::ToSchema;
 
 /// Bytes of a request body at most.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Seconds within which the body of a request has to be there.
+pub const BODY_SECONDS: u64 = 25;
 
 /// What to change on a disk; what is absent stays.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

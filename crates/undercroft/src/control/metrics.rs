@@ -97,6 +97,10 @@ impl Families {
 
 fn daemon(f: &mut Families, s: &Status) {
     f.gauge("undercroft_build_info", "Version of the running program; always 1.", &[("version", &s.version)], 1.0);
+    for (why, lines) in [("limit", s.log.limited_lines), ("unread", s.log.unread_lines)] {
+        let help = "Lines that were not logged: too many of one kind, or nobody read the log.";
+        f.counter("undercroft_log_lines_left_out_total", help, &[("why", why)], lines);
+    }
     f.gauge("undercroft_uptime_seconds", "Seconds since the daemon started.", &[], s.uptime_seconds);
     f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
     let nbd = &s.nbd_data;
@@ -242,6 +246,7 @@ fn disk_metrics(f: &mut Families, d: &DiskStatus) {
     for (state, name) in [
         (DiskState::Serving, "serving"),
         (DiskState::Stalled, "stalled"),
+        (DiskState::Waiting, "waiting"),
         (DiskState::Failed, "failed"),
         (DiskState::Detaching, "detaching"),
     ] {

@@ -21,8 +21,7 @@ pub use server::{ControlListeners, ControlServer, ListenError};
 pub use shares::{NodeChange, NodeChanged, NodeSettings, NodeStatus, ShareEvent, SharesStatus};
 pub use status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind,
-    FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, NbdDataStatus, PressureDirection, PressureStatus,
-    ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus, VersionInfo,
+    FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 
 use crate::config::keys::nearest;
@@ -125,7 +124,7 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Invalid` with every problem of the file, or if there is no file; nothing has been changed then.
-    fn reload(&self) -> Result<ReloadReport, ControlError>;
+    fn reload(&self, detach_most: bool) -> Result<ReloadReport, ControlError>;
 
     /// Begins to record what guests ask for.
     ///

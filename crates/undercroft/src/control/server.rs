@@ -6,7 +6,13 @@
 use super::{Daemon, api, scope};
 use crate::config::DaemonPlan;
 use crate::frontend::socket::{BoundSocket, SocketAccess, SocketError, SocketGuard, bind_unix};
+use super::body::BODY_SECONDS;
 use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -15,7 +21,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,6 +37,8 @@ const VM_CONNECTIONS_MAX: usize = 8;
 const METRICS_CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to send the head of a request, and how long a connection may idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may take to send the body of a request, all of it.
+const BODY_TIMEOUT: Duration = Duration::from_secs(BODY_SECONDS);
 /// How long a connection may take for everything together.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes of a connection's read buffer at most; the head of a request must fit.
@@ -236,6 +246,7 @@ where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Future<Output = io::Result<Io>>,
 {
+    let router = router.layer(axum::middleware::from_fn(with_timed_body));
     let places = Arc::new(Semaphore::new(connections_max));
     loop {
         let accepted = async {
@@ -262,6 +273,39 @@ where
     }
     let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(STOP_TIMEOUT, places.acquire_many(all)).await;
+}
+
+/// Gives the body of a request a bounded time.
+async fn with_timed_body(request: Request, next: Next) -> Response {
+    next.run(request.map(|body| Body::new(TimedBody { body, end: Box::pin(tokio::time::sleep(BODY_TIMEOUT)) }))).await
+}
+
+/// The body of a request that has to be there in time, all of it.
+struct TimedBody {
+    body: Body,
+    end: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl hyper::body::Body for TimedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Pending if self.end.as_mut().poll(cx).is_ready() => {
+                Poll::Ready(Some(Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut)))))
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Waits until the server stops.

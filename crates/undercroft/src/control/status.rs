@@ -3,7 +3,8 @@
 //! Owns the words and units of the public API: a field never changes its meaning within `/v1`. Sizes in bytes, times in
 //! microseconds. Invariant: `openapi.json` is made from these types and nothing else.
 
-use crate::config::ScanPlan;
+use crate::backend::ImageFormat;
+use crate::config::{DiskPlan, ScanPlan};
 use crate::ksm::{Numbers, Settings};
 use crate::latency::Histogram;
 use crate::scan::patrol::Report;
@@ -40,6 +41,9 @@ pub struct Status {
     /// The scan of guests' memory; absent if it is off.
     #[serde(default)]
     pub scan: Option<ScanStatus>,
+    /// What was not logged.
+    #[serde(default)]
+    pub log: LogStatus,
     /// Who holds content in common.
     pub sharing: Vec<CircleStatus>,
     /// The disks, in the order of the configuration.
@@ -55,6 +59,23 @@ pub struct NbdDataStatus {
     pub max_bytes: u64,
     /// Connections closed because they were slow while others waited for it.
     pub slow_closed: u64,
+}
+
+/// Lines that were not logged since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogStatus {
+    /// Those that were too many of one kind, or about one peer.
+    pub limited_lines: u64,
+    /// Those that found the log full, since nobody read it.
+    pub unread_lines: u64,
+}
+
+impl LogStatus {
+    /// As it is now.
+    pub fn now() -> Self {
+        let (limited_lines, unread_lines) = crate::logging::lines_lost();
+        LogStatus { limited_lines, unread_lines }
+    }
 }
 
 /// What some disks hold in common. Each of them is charged for it in proportion to its blocks there.
@@ -437,6 +458,46 @@ impl From<&ExclusiveReport> for ExclusiveStatus {
     }
 }
 
+impl DiskStatus {
+    /// A disk of `plan` that is not served, for `reason`.
+    pub fn waiting(plan: &DiskPlan, reason: String) -> Self {
+        let stats = DiskStats::default();
+        let nothing = LatencySnapshot::from(&Histogram::default());
+        let format = match plan.image.format {
+            Some(ImageFormat::Raw) => "raw",
+            Some(ImageFormat::Qcow2) => "qcow2",
+            Some(ImageFormat::Nbd) => "nbd",
+            None => "unknown",
+        };
+        DiskStatus {
+            name: plan.name.clone(),
+            vm: plan.vm.clone(),
+            state: DiskState::Waiting,
+            reason: Some(reason),
+            image: plan.image.location.clone(),
+            format: format.to_string(),
+            backend: "none".to_string(),
+            read_only: plan.image.read_only,
+            size_bytes: 0,
+            socket: plan.socket.as_ref().map(|s| s.display().to_string()),
+            nbd: plan.nbd,
+            frontends: Vec::new(),
+            cache: CacheStatus::new(plan.policy, plan.share_bytes, &stats),
+            exclusive: ExclusiveStatus::default(),
+            sharing: SharingStatus::new(None, false, &stats),
+            counters: DiskCounters::from(&stats),
+            latency: DiskLatency { read_hit: nothing.clone(), read_miss: nothing.clone(), write: nothing },
+            stalled_ops: 0,
+            inflight_requests: 0,
+            inflight_ops: 0,
+            queues: plan.queues,
+            queue_size: plan.queue_size,
+            poll_us: plan.poll.as_secs_f64() * 1e6,
+            worker: 0,
+        }
+    }
+}
+
 /// How a disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -445,6 +506,8 @@ pub enum DiskState {
     Serving,
     /// Its image does not answer; requests wait.
     Stalled,
+    /// Its image does not open; it is tried again, and until then the disk has no socket and no export.
+    Waiting,
     /// Its image is gone or broken; requests fail.
     Failed,
     /// It finishes what is under way and goes.

@@ -37,6 +37,11 @@ pub trait Port: Send {
     /// in a batch, so that the peer works while the rest is served.
     fn flush(&mut self);
 
+    /// Whether `flush` has left something that could go out at once, for it had sent as much as one call should.
+    fn has_more_to_send(&self) -> bool {
+        false
+    }
+
     /// Prepares for sleep: turns notifications on. Returns true if requests came meanwhile (then do not sleep).
     fn arm(&mut self) -> bool;
 

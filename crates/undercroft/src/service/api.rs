@@ -3,14 +3,13 @@
 //! Owns the translation between plans, workers and the API's words. Invariant: a change that fails leaves everything as
 //! it was, or says in its error what it could not take back.
 
+use super::images::ImageFile;
 use super::{ServedDisk, Service, ServiceError, lock};
 use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
-    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, NbdDataStatus,
-    NodeChange, NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
-    ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, LogStatus, NbdDataStatus, NodeChange, NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::ranges::RangeList;
@@ -19,6 +18,9 @@ use crate::worker::DiskReport;
 use std::sync::Arc;
 use undercroft_cache::Shared;
 use undercroft_host::FRAME_BYTES;
+
+/// Disks that an error names at most.
+const NAMED_MAX: usize = 20;
 
 impl From<ServiceError> for ControlError {
     fn from(e: ServiceError) -> Self {
@@ -61,7 +63,8 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         vm: plan.vm.clone(),
         state,
         reason: (state == DiskState::Stalled)
-            .then(|| format!("the image has not answered for {} operations", report.stalled_ops)),
+            .then(|| format!("the image has not answered for {} operations", report.stalled_ops))
+            .or_else(|| disk.image_file().and_then(ImageFile::reason)),
         image: plan.image.location.clone(),
         format: format.to_string(),
         backend: report.backend.clone(),
@@ -93,10 +96,34 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
     }
 }
 
+/// Refuses a reload that would detach all of `served` disks, or most of them: a file that was emptied or cut short does that.
+fn check_detached(removed: &[String], served: usize) -> Result<(), ControlError> {
+    if removed.is_empty() || removed.len() < served && removed.len() * 2 <= served {
+        return Ok(());
+    }
+    let named: Vec<&str> = removed.iter().take(NAMED_MAX).map(String::as_str).collect();
+    let more = match removed.len() - named.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Err(ControlError::new(
+        ControlErrorKind::Conflict,
+        format!(
+            "the file no longer has {} of the {served} disks that are served: {}{more}; nothing was changed",
+            removed.len(),
+            named.join(", ")
+        ),
+        "put them back into the file, or run `undercroft reload --yes` to detach them",
+    ))
+}
+
 impl Service {
     pub(super) fn find(&self, name: &str) -> Result<Arc<ServedDisk>, ControlError> {
         let disks = self.disks();
         disks.iter().find(|d| d.info().name == name).cloned().ok_or_else(|| {
+            if let Some(waiting) = self.waiting(name) {
+                return self.waits(&waiting);
+            }
             let names: Vec<String> = disks.iter().map(|d| d.info().name.clone()).collect();
             ControlError::no_disk(name, names.iter().map(String::as_str))
         })
@@ -155,6 +182,9 @@ impl Daemon for Service {
             store.saved_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
             disks.push(disk_status(&disk, p, &report));
         }
+        disks.extend(self.all_waiting().iter().filter_map(|w| self.waiting_status(w).ok()));
+        let place = |name: &str| plan.disks.iter().position(|d| d.name == name);
+        disks.sort_by_key(|d| place(&d.name));
         let mut copying_ns = 0;
         // No share moves from one worker to the next while they are asked.
         let still = lock(&self.steward);
@@ -188,22 +218,28 @@ impl Daemon for Service {
             pressure: PressureStatus::from(&view),
             ksm: self.ksm_status(),
             scan: lock(&self.patrol).as_ref().map(|p| ScanStatus::new(&plan.scan, &p.report())),
+            log: LogStatus::now(),
             sharing: self.circles(),
             disks,
         }
     }
 
     fn disk(&self, name: &str) -> Result<DiskStatus, ControlError> {
+        if let Some(waiting) = self.waiting(name) {
+            return self.waiting_status(&waiting);
+        }
         self.status_of(&*self.find(name)?)
     }
 
     fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError> {
         let _change = lock(&self.change);
-        let disk = self.find(name)?;
+        if self.waiting(name).is_none() {
+            self.find(name)?;
+        }
         let plan = self.plan().with_change(name, &change)?;
         self.apply(&plan);
         self.adopt(plan);
-        self.status_of(&disk)
+        self.disk(name)
     }
 
     fn shares(&self) -> SharesStatus {
@@ -264,6 +300,13 @@ impl Daemon for Service {
 
     fn remove_disk(&self, name: &str) -> Result<(), ControlError> {
         let _change = lock(&self.change);
+        if self.waiting(name).is_some() {
+            let plan = self.plan().without_disk(name)?;
+            self.forget_waiting(|w| w == name);
+            self.apply(&plan);
+            self.adopt(plan);
+            return Ok(());
+        }
         let disk = self.find(name)?;
         if self.detach(&self.plan().without_disk(name)?, &disk) {
             return Ok(());
@@ -283,10 +326,16 @@ impl Daemon for Service {
         Ok(before.saturating_sub(self.status_of(&disk)?.cache.cached_bytes))
     }
 
-    fn reload(&self) -> Result<ReloadReport, ControlError> {
+    fn reload(&self, detach_most: bool) -> Result<ReloadReport, ControlError> {
         let _change = lock(&self.change);
-        let now = self.plan();
+        // Disks that wait begin anew: their image may be another one now.
+        let mut now = self.plan();
+        now.disks.retain(|d| self.waiting(&d.name).is_none());
         let (result, change) = now.reread()?;
+        if !detach_most {
+            check_detached(&change.removed, now.disks.len())?;
+        }
+        self.forget_waiting(|_| true);
         let mut report = ReloadReport { needs_restart: change.needs_restart, ..ReloadReport::default() };
         for name in change.removed {
             let disk = self.find(&name)?;
@@ -309,7 +358,12 @@ impl Daemon for Service {
             plan.disks.push(disk.clone());
             match self.attach(&plan, &disk) {
                 Ok(_) => report.added.push(disk.name),
-                Err(e) => report.failed.push(format!("{}: {e}", disk.name)),
+                Err(e) => {
+                    self.apply(&plan);
+                    self.adopt(plan);
+                    self.let_wait(&disk, &e);
+                    report.failed.push(format!("{e}; the disk waits, and is tried again until it opens"));
+                }
             }
         }
         if self.renew_nbd_keys(&mut report.failed) {
@@ -350,5 +404,24 @@ impl Daemon for Service {
 
     fn stop(&self) {
         self.request_stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_has_lost_most_disks_is_refused_by_name() {
+        let names = |n: usize| (0..n).map(|i| format!("d{i}")).collect::<Vec<_>>();
+        for (removed, served) in [(0, 0), (0, 4), (1, 2), (2, 4), (50, 100)] {
+            assert!(check_detached(&names(removed), served).is_ok(), "{removed} of {served}");
+        }
+        for (removed, served) in [(1, 1), (2, 2), (2, 3), (51, 100), (100, 100)] {
+            let e = check_detached(&names(removed), served).unwrap_err();
+            assert_eq!(e.kind, ControlErrorKind::Conflict);
+            assert!(e.error.contains("d0") && e.remedy.contains("--yes"), "{} of {served}: {}", removed, e.error);
+        }
+        assert!(check_detached(&names(100), 100).unwrap_err().error.contains("d19 and 80 more"));
     }
 }

@@ -4,7 +4,9 @@
 //! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
 
 use super::ServiceError;
+use super::images::ImageFile;
 use crate::backend::{self, Backend, Geometry, OpenError, OpenOptions};
+use crate::config::plan::BaseSharing;
 use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
 use crate::frontend::socket::SocketAccess;
@@ -38,6 +40,8 @@ pub struct ServedDisk {
     layer: Option<LayerId>,
     vhost: Mutex<Option<VhostServer>>,
     detaching: AtomicBool,
+    /// The file that its image was opened from, if it is one.
+    image_file: Option<ImageFile>,
     /// What containers have of it.
     ranges: Mutex<DiskRanges>,
 }
@@ -64,7 +68,7 @@ pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> 
         }
     };
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
-    let base = backend.take_base().filter(|_| share && plan.share_base);
+    let base = backend.take_base().filter(|_| share && plan.share_base != BaseSharing::Nobody);
     Ok(Opened { plan, backend, base })
 }
 
@@ -134,6 +138,7 @@ impl ServedDisk {
             layer,
             vhost: Mutex::new(None),
             detaching: AtomicBool::new(false),
+            image_file: ImageFile::at(&plan.image.location),
             ranges: Mutex::new(ranges),
         })
     }
@@ -151,6 +156,11 @@ impl ServedDisk {
     /// What containers have of it.
     pub(super) fn ranges(&self) -> MutexGuard<'_, DiskRanges> {
         self.ranges.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// The file that its image was opened from.
+    pub(super) fn image_file(&self) -> Option<&ImageFile> {
+        self.image_file.as_ref()
     }
 
     /// Its trust group, if it shares.

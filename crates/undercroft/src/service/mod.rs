@@ -1,22 +1,26 @@
 //! The running daemon: workers, disks and listeners joined, from a plan to an orderly stop.
 //!
 //! Owns who serves what. Never touches a request. Invariants: `plan` says what is served now; the shares of all disks fit
-//! into the store at any time (a change shrinks before it grows); one change at a time; what failed half-way is taken back.
+//! into the store at any time (a change shrinks before it grows); one change at a time; what failed half-way is taken back;
+//! a disk that cannot be served keeps no other from being.
 
 mod api;
 mod disk;
 mod division;
 mod exports;
+mod images;
 mod memory;
 mod ranges;
 mod record;
 mod scan;
 mod shares;
 mod versions;
+mod waiting;
 
 pub use disk::ServedDisk;
 
-use crate::backend::OpenError;
+use crate::backend::{self, OpenError};
+use crate::config::plan::BaseSharing;
 use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{Budget, NbdError, NbdOptions, NbdServer, tls};
 use crate::frontend::vhost::VhostError;
@@ -26,10 +30,12 @@ use crate::record::Recorder;
 use crate::scan::patrol::Patrol;
 use crate::units::human_size;
 use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use undercroft_cache::{CoreOptions, GroupId, blocks_per_disk_max};
+use undercroft_cache::{CoreOptions, GroupId, LayerId, blocks_per_disk_max};
 
 /// Why the daemon cannot serve something.
 #[derive(Debug, thiserror::Error)]
@@ -84,11 +90,22 @@ pub enum ServiceError {
     Stopping,
 }
 
+/// Images opened at a time at most when the daemon starts.
+const OPENERS_MAX: usize = 16;
+/// How long a disk that comes waits for others to give up what is its share now.
+const ROOM_WAIT: Duration = Duration::from_secs(20);
+
 /// The running daemon.
 pub struct Service {
     plan: RwLock<ServePlan>,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
+    /// Disks of the plan that are not served, because something of theirs cannot be had yet.
+    waiting: Mutex<Vec<Arc<waiting::WaitingDisk>>>,
+    /// Itself, for threads that may outlive it.
+    me: Weak<Service>,
+    /// Images below disks with those who hold their blocks in common, by number; they stay.
+    bases: Mutex<Vec<(LayerId, Option<GroupId>)>>,
     /// Names of trust groups by number; they stay.
     groups: Mutex<Vec<String>>,
     nbd: Mutex<Vec<NbdServer>>,
@@ -118,16 +135,18 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens every image, starts the workers, then the front ends. Nothing is left behind if it fails.
+    /// Opens every image, starts the workers, then the front ends. A disk of a configuration file that cannot be served waits,
+    /// and the others are; of images that were named on a command line, each must open. Nothing is left behind if it fails.
     ///
     /// # Errors
-    /// Everything that is wrong with any disk, not only the first.
+    /// What keeps everything from being served; everything that is wrong with any of the images of a command line.
     pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
-        let mut errors = Vec::new();
-        let mut opened = Vec::new();
-        for disk in &plan.disks {
-            match disk::open(disk.clone(), plan.store.share) {
+        let (mut errors, mut opened, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        let may_wait = plan.config_file.is_some();
+        for (disk, result) in plan.disks.iter().zip(open_all(&plan)) {
+            match result {
                 Ok(o) => opened.push(o),
+                Err(e) if may_wait => waiting.push((disk.clone(), e)),
                 Err(e) => errors.push(e),
             }
         }
@@ -155,10 +174,13 @@ impl Service {
         let (nbd, daemon, plan_disks) = (plan.nbd.clone(), plan.daemon.clone(), plan.disks.clone());
         let limits = plan.nbd_limits;
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
-        let service = Arc::new(Self {
+        let service = Arc::new_cyclic(|me| Self {
             plan: RwLock::new(plan),
             workers,
             disks: RwLock::default(),
+            waiting: Mutex::default(),
+            me: me.clone(),
+            bases: Mutex::default(),
             groups: Mutex::default(),
             nbd: Mutex::default(),
             nbd_budget,
@@ -176,15 +198,24 @@ impl Service {
             started: Instant::now(),
         });
         for o in opened {
+            let own = o.plan.clone();
             match service.put_on_worker(o) {
                 Ok(disk) => write(&service.disks).push(disk),
+                Err(e) if may_wait => waiting.push((own, e)),
                 Err(e) => errors.push(e),
             }
         }
         for disk in service.disks() {
-            let listening =
-                plan_disks.iter().find(|p| p.name == disk.info().name).map(|p| disk.listen(p, daemon.disk_access));
-            errors.extend(listening.and_then(Result::err));
+            let Some(own) = plan_disks.iter().find(|p| p.name == disk.info().name) else { continue };
+            match disk.listen(own, daemon.disk_access) {
+                Ok(()) => {}
+                Err(e) if may_wait => {
+                    disk.detach();
+                    write(&service.disks).retain(|d| !Arc::ptr_eq(d, &disk));
+                    waiting.push((own.clone(), e));
+                }
+                Err(e) => errors.push(e),
+            }
         }
         for listen in &nbd {
             match service.listen_nbd(listen) {
@@ -202,6 +233,8 @@ impl Service {
                 tracing::error!("shares stay as they are: there can be no thread that moves them: {e}");
             }
             *lock(&service.patrol) = scan::start(&service, content_key);
+            waiting.iter().for_each(|(disk, why)| service.let_wait(disk, why));
+            service.begin_looking_at_images();
             return Ok(service);
         }
         service.shut_down();
@@ -266,9 +299,35 @@ impl Service {
         lock(&self.groups).get(group.0 as usize).cloned().unwrap_or_default()
     }
 
+    /// The number of an image for those who hold its blocks in common with a disk of `plan`, of group `group`.
+    fn base_for(&self, image: LayerId, plan: &DiskPlan, group: Option<GroupId>) -> LayerId {
+        let own = (image, group.filter(|_| plan.share_base == BaseSharing::Group));
+        let mut bases = lock(&self.bases);
+        let n = bases.iter().position(|b| *b == own).unwrap_or_else(|| {
+            bases.push(own);
+            bases.len() - 1
+        });
+        LayerId(n as u64)
+    }
+
+    /// Waits until worker `n` has room for a disk: those that have been told to give need a moment for it.
+    fn make_room(&self, n: usize, plan: &DiskPlan, blocks: u32) -> Result<(), AddDiskError> {
+        let (readahead_bytes, give_up) = (plan.readahead_bytes, Instant::now() + ROOM_WAIT);
+        loop {
+            match self.workers[n].call(move |w| w.core().may_add(blocks, readahead_bytes)) {
+                Ok(Err(e)) if Instant::now() >= give_up || *lock(&self.stop.0) => return Err(e.into()),
+                Ok(Err(_)) => {}
+                Ok(Ok(())) | Err(_) => return Ok(()),
+            }
+            let _ = self.workers[n].call(|w| w.core().give_back(memory::STEP_FRAMES_MAX as u32));
+            std::thread::sleep(memory::PAUSE);
+        }
+    }
+
     /// Puts an opened disk on the worker of those that it can share with; otherwise on the one with the fewest disks.
-    fn put_on_worker(&self, opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
-        let plan = &opened.plan;
+    fn put_on_worker(&self, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
+        let plan = opened.plan.clone();
+        let plan = &plan;
         let blocks = capacity_blocks(plan);
         if blocks == 0 {
             return Err(ServiceError::TooSmall { disk: plan.name.clone(), share: human_size(plan.share_bytes) });
@@ -276,12 +335,17 @@ impl Service {
         let mut load = vec![0usize; self.workers.len()];
         self.disks().iter().for_each(|d| load[d.worker_number()] += 1);
         let group = self.group(&plan.trust);
+        if let Some(base) = &mut opened.base {
+            base.layer = self.base_for(base.layer, plan, group);
+        }
         let layer = opened.base.as_ref().map(|b| b.layer);
         let disks = self.disks();
         let like = |same: &dyn Fn(&ServedDisk) -> bool| disks.iter().find(|d| same(d)).map(|d| d.worker_number());
         let together = like(&|d| layer.is_some() && d.layer() == layer)
             .or_else(|| like(&|d| group.is_some() && d.group() == group));
         let n = together.or_else(|| (0..load.len()).min_by_key(|&n| load[n])).unwrap_or(0);
+        let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };
+        self.make_room(n, plan, blocks).map_err(no_room)?;
         Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
     }
 
@@ -290,19 +354,7 @@ impl Service {
         let opened = disk::open(disk.clone(), plan.store.share)?;
         // The others make room before this one comes.
         self.apply(plan);
-        let access = plan.daemon.disk_access;
-        let served = self.put_on_worker(opened).and_then(|d| {
-            // Before its first request can come.
-            self.record_too(disk, &d);
-            match d.listen(disk, access) {
-                Ok(()) => Ok(d),
-                Err(e) => {
-                    d.detach();
-                    Err(e)
-                }
-            }
-        });
-        match served {
+        match self.serve_opened(opened, plan) {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
                 self.adopt(plan.clone());
@@ -402,6 +454,7 @@ impl Service {
             let _ = thread.join();
         }
         let _change = lock(&self.change);
+        self.forget_waiting(|_| true);
         self.watch.stop();
         lock(&self.ksm).release(false);
         for server in lock(&self.nbd).drain(..) {
@@ -423,6 +476,28 @@ impl Service {
             );
         }
     }
+}
+
+/// Opens the images of all disks of a plan: files in order, so that of two disks on one image the first has it; those of NBD
+/// servers several at a time, so that one that does not answer keeps few others waiting.
+fn open_all(plan: &ServePlan) -> Vec<Result<disk::Opened, ServiceError>> {
+    let open = |disk: &DiskPlan| disk::open(disk.clone(), plan.store.share);
+    let mut seen = BTreeSet::new();
+    let mut is_remote = |d: &DiskPlan| backend::is_nbd(&d.image.location) && seen.insert(d.image.location.clone());
+    let remote: Vec<usize> = (0..plan.disks.len()).filter(|&n| is_remote(&plan.disks[n])).collect();
+    let results: Vec<Mutex<Option<_>>> = plan.disks.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..remote.len().min(OPENERS_MAX) {
+            s.spawn(|| {
+                while let Some(&n) = remote.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    *lock(&results[n]) = Some(open(&plan.disks[n]));
+                }
+            });
+        }
+    });
+    let opened = results.into_iter().map(|r| r.into_inner().unwrap_or_else(|p| p.into_inner()));
+    plan.disks.iter().zip(opened).map(|(disk, result)| result.unwrap_or_else(|| open(disk))).collect()
 }
 
 /// Blocks that a disk's share holds, besides their metadata and its operations under way.

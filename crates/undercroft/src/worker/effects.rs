@@ -7,13 +7,15 @@ use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
 use super::tap::Tap;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, Paused, ReqId};
 
 /// What a turn has to kick and flush before it ends.
 #[derive(Default)]
 pub(super) struct Dirty {
     pub(super) ports: Vec<u32>,
     pub(super) disks: Vec<u32>,
+    /// Ports that have more to send than one flush does: they come again in the next turn.
+    pub(super) later: Vec<u32>,
 }
 
 /// The effects of one call of the core.
@@ -25,6 +27,8 @@ pub(super) struct Live<'a> {
     pub(super) check_captures: bool,
     /// The request being applied, if any, until it is replied: at once then, served without a disk.
     pub(super) current: Option<ReqId>,
+    /// Whether the read that was last said how it was found needed no disk.
+    pub(super) all_found: bool,
     /// Replies given at once; they are timed together at the end of the batch.
     pub(super) at_once: &'a mut u32,
     /// Where the request is noted, if a recording is on.
@@ -92,10 +96,17 @@ impl Effects for Live<'_> {
     }
 
     fn found(&mut self, req: ReqId, found: Found) {
+        self.all_found = found.joined == 0 && found.missed == 0;
         match &mut self.tap {
             Some(tap) if self.current != Some(req) => tap.found_late(req, found),
             Some(tap) if self.noted => tap.found(found),
             _ => {}
+        }
+    }
+
+    fn paused(&mut self, req: ReqId, paused: Paused) {
+        if let Some(slot) = self.port(req) {
+            slot.paused.push_back((req.tag, paused));
         }
     }
 
@@ -129,11 +140,14 @@ impl Effects for Live<'_> {
             self.dirty.ports.push(req.port);
         }
         let (start_ns, kind) = slot.started(req.tag);
+        let all_found = std::mem::take(&mut self.all_found);
         if at_once && kind == Kind::Read {
             *self.at_once += 1;
         } else if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
             let took_ns = now_ns.saturating_sub(start_ns);
             match kind {
+                // A long one, in steps.
+                Kind::Read if all_found => disk.latencies.read_hit.record(took_ns),
                 Kind::Read => disk.latencies.read_miss.record(took_ns),
                 Kind::Write => disk.latencies.write.record(took_ns),
                 Kind::Flush => disk.latencies.flush.record(took_ns),

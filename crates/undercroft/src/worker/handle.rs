@@ -4,6 +4,7 @@
 //! Invariant: a closure runs between two turns, on the worker's thread, exactly once, unless the worker is gone.
 
 use super::copying::Copying;
+use super::flows::Flows;
 use super::polling::Polling;
 use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use crate::frontend::{MakePort, OnPort, PortHost};
@@ -12,7 +13,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use undercroft_cache::{Core, DiskId, limits};
+use undercroft_cache::limits::{self, STEP_BYTES};
+use undercroft_cache::{Core, CoreOptions, DiskId};
 use undercroft_host::{Epoll, EventFd, Interest, Trigger, now_ns};
 
 type Command = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -62,10 +64,10 @@ impl WorkerHandle {
         let mut polling = Polling::default();
         polling.set_bound(options.poll_ns_max);
         let worker = Worker {
-            core: Core::new(options.core)?,
+            core: Core::new(CoreOptions { step_bytes: STEP_BYTES, ..options.core })?,
             disks: Vec::new(),
             ports: Vec::new(),
-            active: Vec::new(),
+            flows: Flows::default(),
             busy_disks: Vec::new(),
             dirty: Dirty::default(),
             starved: false,
@@ -87,6 +89,7 @@ impl WorkerHandle {
             // better failure: guests reconnect to the restarted daemon, and a write-through cache loses nothing.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
                 tracing::error!("a worker failed; the daemon ends so that a supervisor can start it afresh");
+                crate::logging::flush();
                 std::process::abort();
             }
         })?;

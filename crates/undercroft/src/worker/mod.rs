@@ -7,11 +7,16 @@
 mod compare;
 mod copying;
 mod effects;
+#[cfg(test)]
+mod fairness_tests;
+mod flows;
 mod handle;
 mod latencies;
 mod notes;
 mod polling;
 mod ports;
+mod reap;
+mod serve;
 mod tap;
 mod turn;
 
@@ -25,9 +30,11 @@ use crate::frontend::{GuestFile, Peer};
 pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
+use flows::Flows;
 use handle::Mailbox;
 use polling::Polling;
 use ports::PortSlot;
+use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, Request, limits};
 use undercroft_host::{Epoll, Interest, Trigger};
@@ -55,6 +62,8 @@ pub(crate) struct Disk {
     pub(crate) poll_ns_max: u64,
     /// Whether operations were submitted since the last kick.
     dirty: bool,
+    /// Finished operations that the core has not heard of yet: they were too many for one turn.
+    done: VecDeque<IoDone>,
     /// Whether the disk stands on the worker's list of disks with operations under way.
     listed: bool,
     /// When an operation last finished, or the first one was started, in nanoseconds.
@@ -76,8 +85,8 @@ pub struct Worker {
     core: Core,
     disks: Vec<Option<Disk>>,
     ports: Vec<Option<PortSlot>>,
-    /// Ports looked at in every turn, because they had work lately.
-    active: Vec<u32>,
+    /// Ports that are visited, because they had work lately.
+    flows: Flows,
     /// Disks with operations under way.
     busy_disks: Vec<u32>,
     dirty: Dirty,
@@ -168,6 +177,7 @@ impl Worker {
             latencies: Box::default(),
             poll_ns_max,
             dirty: false,
+            done: VecDeque::new(),
             listed: false,
             progress_ns: 0,
             stalled: false,
@@ -194,7 +204,7 @@ impl Worker {
         for (n, slot) in self.ports.iter_mut().enumerate() {
             if let Some(slot) = slot.as_mut().filter(|s| s.disk == id) {
                 slot.port.shut();
-                slot.wake(n as u32, &mut self.active, self.now_ns);
+                slot.wake(n as u32, &mut self.flows, self.now_ns);
             }
         }
         self.leaving = true;

@@ -1,10 +1,13 @@
 //! What a worker keeps for each port: its disk, its descriptors, when its requests began.
 //!
-//! Owns no request. Never talks to the core. Invariant: a port stands on the active list exactly if `active` is set.
+//! Owns requests between two visits only. Never talks to the core. Invariant: a port stands among the flows exactly if
+//! `active` is set; one with requests that wait or are paused is active, or waits for room.
 
+use super::flows::Flows;
 use crate::frontend::Port;
+use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
-use undercroft_cache::{DiskId, Op, Request};
+use undercroft_cache::{DiskId, Op, Paused, Request};
 
 /// Classes of requests that are timed apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +24,14 @@ pub(super) struct PortSlot {
     pub(super) disk: DiskId,
     /// Whether replies wait to be flushed.
     pub(super) dirty: bool,
-    /// Whether the port is looked at in every turn.
+    /// Whether the port is visited.
     pub(super) active: bool,
+    /// Requests taken that the core has not seen yet, since the port had had its part.
+    pub(super) waiting: VecDeque<Request>,
+    /// Requests that the core has served in part.
+    pub(super) paused: VecDeque<(u32, Paused)>,
+    /// Whether those go before new ones at the next visit.
+    pub(super) paused_first: bool,
     /// Whether it waits, off the active list, until its disk has room for requests.
     pub(super) starved: bool,
     /// When it last had a request, in nanoseconds.
@@ -40,6 +49,9 @@ impl PortSlot {
             disk,
             dirty: false,
             active: false,
+            waiting: VecDeque::new(),
+            paused: VecDeque::new(),
+            paused_first: false,
             starved: false,
             worked_ns: 0,
             leaving: Vec::new(),
@@ -47,13 +59,13 @@ impl PortSlot {
         }
     }
 
-    /// Puts the port on the active list, if it is not there.
-    pub(super) fn wake(&mut self, id: u32, active: &mut Vec<u32>, now_ns: u64) {
+    /// Has the port visited from now on, if it is not.
+    pub(super) fn wake(&mut self, id: u32, flows: &mut Flows, now_ns: u64) {
         self.worked_ns = now_ns;
         if !self.active {
             self.active = true;
             self.port.disarm();
-            active.push(id);
+            flows.add(self.disk.0, id);
         }
     }
 

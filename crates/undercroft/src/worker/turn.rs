@@ -1,7 +1,7 @@
 //! One turn of a worker: completions, requests, kicks, replies; and going to sleep.
 //!
-//! Owns the loop. Never looks inside a request. Invariant: a turn takes a bounded number of requests and completions
-//! from each source, so that no disk starves another; a port that may have work is either active or armed.
+//! Owns the loop. Never looks inside a request: `serve` and `reap` do. Invariant: whatever a turn does is bounded in
+//! bytes, so that no disk keeps another waiting; a port that may have work is either active or armed.
 
 use super::effects::Live;
 use super::ports::PortSlot;
@@ -19,17 +19,8 @@ pub(super) const PORT: u8 = 2;
 const TICK_NS: u64 = 250_000_000;
 /// Nanoseconds between two ticks of a worker that has nothing under way.
 const QUIET_NS: u64 = 1_000_000_000;
-/// Requests or completions of a batch after which what they led to is handed over.
-const HAND_OVER: usize = 4;
 /// A busy worker looks for news of sleeping ports, back ends and the mailbox this often, in nanoseconds.
 const NEWS_NS: u64 = 50_000;
-
-/// Whether, after the first `n` of a batch, what they led to goes out before the rest is looked at. Were everything
-/// sent at the end of the batch, guest, worker and disk would take turns, each idle while another works (measured:
-/// decision 0002); the first one wakes the other side, the later ones mostly find it awake and cost it nothing.
-fn hands_over(n: usize) -> bool {
-    n == 1 || n > 0 && n.is_multiple_of(HAND_OVER)
-}
 
 /// An epoll token: what it is, whose, and a number of the owner's.
 pub(super) fn token(kind: u8, id: u32, sub: u16) -> u64 {
@@ -49,6 +40,9 @@ impl Worker {
             if self.core.wants_spare() {
                 self.use_spare_time();
             }
+            // One event does a bounded part of that.
+            let busy = busy | self.core.wants_spare() | !self.dirty.later.is_empty();
+            self.dirty.ports.append(&mut self.dirty.later);
             if self.leaving {
                 self.let_go();
             }
@@ -84,7 +78,7 @@ impl Worker {
                 std::hint::spin_loop();
                 continue;
             }
-            if !self.active.is_empty() {
+            if !self.flows.is_empty() {
                 // `serve` arms and retires the ports that had nothing to say; some still have.
                 continue;
             }
@@ -95,169 +89,14 @@ impl Worker {
         }
     }
 
-    /// Takes finished operations from the back ends.
-    fn reap(&mut self) -> bool {
-        let mut busy = false;
-        let mut i = 0;
-        while i < self.busy_disks.len() {
-            let id = self.busy_disks[i];
-            let Some(disk) = self.disks[id as usize].as_mut() else {
-                self.busy_disks.swap_remove(i);
-                continue;
-            };
-            disk.backend.poll(&mut self.done);
-            let lost = disk.backend.take_lost();
-            if disk.backend.inflight() == 0 {
-                disk.listed = false;
-                self.busy_disks.swap_remove(i);
-            } else {
-                i += 1;
-            }
-            if let Some(lost) = lost {
-                self.apply(Event::Lost { disk: DiskId(id), lost });
-            }
-            if let Some(disk) = self.disks[id as usize].as_mut().filter(|_| !self.done.is_empty()) {
-                busy = true;
-                disk.progress_ns = self.now_ns;
-                let mut done = std::mem::take(&mut self.done);
-                for (n, d) in done.drain(..).enumerate() {
-                    self.apply(Event::IoDone(d));
-                    if hands_over(n + 1) {
-                        self.flush_ports();
-                    }
-                }
-                self.done = done;
-            }
-        }
-        if busy && self.starved {
-            self.feed_starved();
-        }
-        busy
-    }
-
-    /// Brings ports back whose disks have room for requests again.
-    fn feed_starved(&mut self) {
-        self.starved = false;
-        for (id, slot) in self.ports.iter_mut().enumerate() {
-            let Some(slot) = slot.as_mut().filter(|s| s.starved) else { continue };
-            if self.core.room(slot.disk) == 0 {
-                self.starved = true;
-                continue;
-            }
-            slot.starved = false;
-            slot.wake(id as u32, &mut self.active, self.now_ns);
-        }
-    }
-
-    /// Takes requests from the active ports and puts them to the core; arms ports that have been idle long enough.
-    fn serve(&mut self) -> bool {
-        let mut busy = false;
-        let mut i = 0;
-        while i < self.active.len() {
-            let id = self.active[i];
-            let next = self.active.get(i + 1).and_then(|&id| self.ports[id as usize].as_ref()).map(|slot| slot.disk);
-            let Some(slot) = self.ports[id as usize].as_mut() else {
-                self.active.swap_remove(i);
-                continue;
-            };
-            // What the disk has no room for stays with the guest; completions bring the port back.
-            let room = self.core.room(slot.disk).min(limits::BATCH);
-            if room == 0 {
-                slot.active = false;
-                slot.starved = true;
-                self.starved = true;
-                self.active.swap_remove(i);
-                continue;
-            }
-            if let Some(next) = next {
-                self.core.approach(next);
-            }
-            let more = slot.port.take(room, &mut self.requests);
-            if self.requests.is_empty() && !more {
-                let idle_ns = self.now_ns.saturating_sub(slot.worked_ns);
-                if slot.port.is_closed() {
-                    self.leaving = true;
-                }
-                if idle_ns >= self.polling.window_ns() {
-                    // The replies of this turn must be out before the port sleeps.
-                    slot.port.flush();
-                    if slot.port.arm() {
-                        slot.worked_ns = self.now_ns;
-                        busy = true;
-                    } else {
-                        slot.active = false;
-                        self.active.swap_remove(i);
-                        continue;
-                    }
-                }
-                i += 1;
-                continue;
-            }
-            busy = true;
-            slot.worked_ns = self.now_ns;
-            self.put_to_core(id);
-            i += 1;
-        }
-        busy
-    }
-
-    /// Puts the batch in `self.requests`, all of port `id`, to the core.
-    fn put_to_core(&mut self, id: u32) {
-        let requests = std::mem::take(&mut self.requests);
-        let mut at_once = 0;
-        for r in &requests {
-            self.core.prefetch(r);
-        }
-        for (n, &r) in requests.iter().enumerate() {
-            if hands_over(n) {
-                self.finish_turn();
-                if self.core.presses_for_spare() {
-                    self.use_spare_time();
-                }
-            }
-            if let Some(slot) = self.ports[id as usize].as_mut() {
-                slot.start(&r, self.now_ns);
-            }
-            let noted = self.tap.as_mut().is_some_and(|tap| tap.begin(&r, self.now_ns));
-            let mut fx = Live {
-                ports: &mut self.ports,
-                disks: &mut self.disks,
-                dirty: &mut self.dirty,
-                check_captures: self.check_captures,
-                current: Some(r.id),
-                at_once: &mut at_once,
-                tap: self.tap.as_deref_mut(),
-                noted,
-                now_ns: self.now_ns,
-            };
-            self.core.apply(Event::Request(r), self.now_ns, &mut fx);
-            let answered = fx.current.is_none();
-            if noted
-                && !answered
-                && let Some(tap) = &mut self.tap
-            {
-                tap.wait_for(r.id, self.now_ns);
-            }
-        }
-        if at_once > 0 {
-            // One look at the clock for the batch; each hit waited for those before it, which this over-estimates.
-            let took_ns = now_ns().saturating_sub(self.now_ns);
-            let disk = self.ports[id as usize].as_ref().map(|s| s.disk);
-            if let Some(d) = disk.and_then(|d| self.disks[d.0 as usize].as_mut()) {
-                d.latencies.read_hit.record_n(took_ns, u64::from(at_once));
-            }
-        }
-        self.requests = requests;
-        self.requests.clear();
-    }
-
-    fn apply(&mut self, event: Event) {
+    pub(super) fn apply(&mut self, event: Event) {
         let mut fx = Live {
             ports: &mut self.ports,
             disks: &mut self.disks,
             dirty: &mut self.dirty,
             check_captures: self.check_captures,
             current: None,
+            all_found: false,
             at_once: &mut 0,
             tap: self.tap.as_deref_mut(),
             noted: false,
@@ -267,7 +106,7 @@ impl Worker {
     }
 
     /// Lets the core do what the replies should not wait for.
-    fn use_spare_time(&mut self) {
+    pub(super) fn use_spare_time(&mut self) {
         let start = now_ns();
         let copies = self.copying.allows(start);
         self.apply(Event::Spare { copies });
@@ -276,7 +115,7 @@ impl Worker {
     }
 
     /// Kicks the back ends and flushes the ports that were touched since the last time.
-    fn finish_turn(&mut self) {
+    pub(super) fn finish_turn(&mut self) {
         self.kick_disks();
         self.flush_ports();
     }
@@ -297,11 +136,15 @@ impl Worker {
     }
 
     /// Sends the replies given since the last time.
-    fn flush_ports(&mut self) {
+    pub(super) fn flush_ports(&mut self) {
         while let Some(id) = self.dirty.ports.pop() {
             if let Some(s) = self.ports[id as usize].as_mut() {
                 s.dirty = false;
                 s.port.flush();
+                if s.port.has_more_to_send() {
+                    s.dirty = true;
+                    self.dirty.later.push(id);
+                }
                 self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
             }
         }
@@ -349,7 +192,7 @@ impl Worker {
                 MAILBOX => self.read_mail(),
                 PORT => {
                     if let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) {
-                        slot.wake(id, &mut self.active, self.now_ns);
+                        slot.wake(id, &mut self.flows, self.now_ns);
                         // A socket that can be written to again may have replies waiting.
                         if !slot.dirty {
                             slot.dirty = true;
@@ -414,7 +257,7 @@ impl Worker {
             }
         }
         slot.port.fds_changed();
-        slot.wake(id, &mut self.active, self.now_ns);
+        slot.wake(id, &mut self.flows, self.now_ns);
     }
 
     /// Runs `f` on a port between two turns. False if there is none.
@@ -459,7 +302,7 @@ impl Worker {
                 }
                 self.core.close_port(slot.disk, n as u32);
                 if let Some(slot) = self.ports[n].take() {
-                    self.active.retain(|&a| a != n as u32);
+                    self.flows.remove(slot.disk.0, n as u32);
                     slot.leaving.into_iter().for_each(|to| _ = to.send(()));
                 }
             }
@@ -495,7 +338,7 @@ impl Worker {
             Some(slot) => {
                 slot.port.shut();
                 slot.leaving.push(to);
-                slot.wake(id, &mut self.active, self.now_ns);
+                slot.wake(id, &mut self.flows, self.now_ns);
                 self.leaving = true;
             }
             None => _ = to.send(()),

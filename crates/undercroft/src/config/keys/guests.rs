@@ -252,9 +252,9 @@ pub const DISK: Section = Section {
         key!(
             "share_base",
             "boolean",
-            "`true`",
+            "within the group if `trust` is named, for the disk or its VM; otherwise `true`",
             "",
-            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for all disks on it, whatever their groups. They can then learn, by the time that reads take, which of its blocks others read."
+            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for the disks on it: `true` for all of those, whatever their groups; `false` for none. Disks that hold them in common can learn, by the time that reads take, which of them others read. So groups that are named share no base with anybody else unless it says `true`; disks without a named group share theirs among each other."
         ),
         key!(
             "write_allocate",

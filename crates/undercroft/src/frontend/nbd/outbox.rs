@@ -12,6 +12,8 @@ use std::io::IoSlice;
 
 /// Replies handed to the kernel with one call at most.
 const GATHER: usize = 64;
+/// Bytes handed to the kernel by one flush at most, so that one client's replies keep no other waiting.
+const SEND_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a reply without data at most: a chunk with an error and its words.
 const SMALL_MAX: usize = 64;
 
@@ -37,6 +39,8 @@ impl Reply {
 pub enum Sent {
     /// Nothing is left.
     All,
+    /// As much as one call should send; the socket may take more.
+    Enough,
     /// The socket takes no more now.
     Blocked,
     /// The peer is gone.
@@ -141,18 +145,27 @@ impl Outbox {
 
     /// Sends as much as the socket takes; buffers sent go back.
     pub fn send(&mut self, stream: &mut impl Stream, buffers: &mut Buffers) -> Sent {
+        let mut left = SEND_BYTES_MAX;
         while !self.queue.is_empty() {
+            if left == 0 {
+                return Sent::Enough;
+            }
             let mut parts = [IoSlice::new(&[]); GATHER];
             let mut n = 0;
             let mut bytes = 0;
             for (part, reply) in parts.iter_mut().zip(&self.queue) {
-                *part = IoSlice::new(reply.bytes());
-                bytes += part.len();
+                let some = reply.bytes().len().min(left - bytes);
+                *part = IoSlice::new(&reply.bytes()[..some]);
+                bytes += some;
                 n += 1;
+                if bytes == left {
+                    break;
+                }
             }
             match stream.send(&parts[..n]) {
                 Ok(sent) => {
                     self.advance(sent, buffers);
+                    left -= sent.min(left);
                     // A short send found the socket full. Edge-triggered events tell when it no longer is.
                     if sent < bytes {
                         return Sent::Blocked;

@@ -18,6 +18,8 @@ use undercroft_cache::{DiskId, Extent, IoError, Op, ReqId, Request};
 
 /// Calls to receive in one turn at most, so that one connection cannot keep the worker to itself.
 const RECEIVES_PER_TURN: u32 = 32;
+/// Bytes received in one turn at most, for the same reason; the last call may go over.
+const RECEIVE_BYTES_PER_TURN: usize = 256 * 1024;
 /// Bytes for the extents of one reply: 2048 of them, less one for the context's id.
 const EXTENT_BYTES: usize = 16 * 1024;
 /// Times of falling asleep with nothing left to send, after which we stop watching for room to send.
@@ -132,6 +134,8 @@ pub struct NbdPort<S: Stream> {
     state: State,
     /// The next request found no room.
     stalled: bool,
+    /// The last flush sent as much as one should, and there is more.
+    unsent: bool,
     /// `arm` said that we sleep.
     asleep: bool,
     watching_room: bool,
@@ -181,6 +185,7 @@ impl<S: Stream> NbdPort<S> {
             expect: Expect::Header,
             state: State::Open,
             stalled: false,
+            unsent: false,
             asleep: false,
             watching_room: false,
             calm: 0,
@@ -395,7 +400,7 @@ impl<S: Stream> NbdPort<S> {
             _ => (u32::MAX, 0),
         };
         let payload = match self.slots.get_mut(tag as usize) {
-            Some(s) => rest(&mut s.buffer, filled, s.len as usize),
+            Some(s) => rest(&mut s.buffer, filled, (s.len as usize).min(filled + RECEIVE_BYTES_PER_TURN)),
             None => &mut [],
         };
         match self.inbox.receive(stream, payload) {
@@ -467,14 +472,16 @@ impl<S: Stream> Port for NbdPort<S> {
         {
             out.push(self.request(tag));
         }
-        let mut receives = 0;
+        let (mut receives, mut received) = (0, 0);
         let mut seen_empty = false;
         while matches!(self.state, State::Open | State::Shutting) {
             match self.parse(end, out) {
-                Stop::Starved if !seen_empty && receives < RECEIVES_PER_TURN => {
+                Stop::Starved
+                    if !seen_empty && receives < RECEIVES_PER_TURN && received < RECEIVE_BYTES_PER_TURN =>
+                {
                     receives += 1;
                     match self.receive() {
-                        Received::Some(_) => {}
+                        Received::Some(n) => received += n,
                         Received::Last(_) => seen_empty = true,
                         Received::Nothing => break,
                     }
@@ -562,8 +569,10 @@ impl<S: Stream> Port for NbdPort<S> {
         let Some(stream) = &mut self.stream else { return };
         if !self.outbox.is_empty() || stream.is_pending() {
             let waiting = self.outbox.len();
-            match self.outbox.send(stream, &mut self.buffers) {
-                Sent::All => {}
+            let sent = self.outbox.send(stream, &mut self.buffers);
+            self.unsent = sent == Sent::Enough;
+            match sent {
+                Sent::All | Sent::Enough => {}
                 Sent::Blocked => {
                     self.calm = 0;
                     if !self.watching_room {
@@ -588,6 +597,10 @@ impl<S: Stream> Port for NbdPort<S> {
                 stream.watch_room();
             }
         }
+    }
+
+    fn has_more_to_send(&self) -> bool {
+        self.unsent && self.stream.is_some() && self.state != State::Closed
     }
 
     fn arm(&mut self) -> bool {

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""What a guest's cached reads wait for beside floods of others on the same worker. `make bench-fairness`.
+
+One daemon with one worker and two disks in RAM. The neighbour reads random cached 4 KiB over vhost-user, one at a time; in turns it is alone
+and beside each flood on the other disk (A B A C ...). What counts is its p99 beside a flood to its p99 alone, of neighbouring turns;
+the goal is at most 2. With fewer than four processors, drivers and server take time from each other, and the ratio says more about that.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 1 << 20
+HOT = 16 * MIB
+FLOODED = 64 * MIB
+# name, front end of the flood, options of its driver
+FLOODS = [
+    ("1 MiB reads, 32 deep", "vhost", ["--block", "1MiB", "--depth", "32"]),
+    ("16 MiB reads, 16 deep", "vhost", ["--block", "16MiB", "--depth", "16", "--segments", "64"]),
+    ("4 KiB reads, 256 deep", "vhost", ["--block", "4KiB", "--depth", "256", "--queues", "4"]),
+    ("1 MiB writes, 8 deep", "vhost", ["--block", "1MiB", "--depth", "8", "--write-percent", "100"]),
+    ("NBD, 16 MiB reads", "nbd", ["--block", "16MiB", "--depth", "4"]),
+    ("NBD, 64 connections of 256 KiB reads", "nbd", ["--block", "256KiB", "--depth", "128", "--queues", "64"]),
+]
+
+
+def built(name: str) -> str:
+    """One of our programs: a release build unless the environment names another."""
+    given = os.environ.get(name.upper().replace("-", "_") + "_PROGRAM")
+    path = Path(given) if given else ROOT / "target/release" / name
+    if not path.exists():
+        sys.exit(f"fairness: {path} is not built: make bench-fairness builds it")
+    return str(path)
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    p.add_argument("--turns", type=int, default=5, help="turns beside every flood (5)")
+    p.add_argument("--seconds", type=float, default=2.0, help="of each turn (2)")
+    p.add_argument("--only", default="", help="floods whose names contain this")
+    p.add_argument("--json", action="store_true", help="the figures as JSON")
+    return p.parse_args()
+
+
+def pinned(core: int, words: list[str]) -> list[str]:
+    """A command that runs on one processor."""
+    return ["taskset", "--cpu-list", str(core), *words]
+
+
+def start(place: Path, core: int) -> subprocess.Popen:
+    """The daemon, serving; its disks are `near` and `far`."""
+    toml = f'[store]\nmemory = "256MiB"\n[daemon]\ncontrol = "{place}/c.sock"\nruntime_dir = "{place}"\nworkers = 1\n[nbd]\nunix = "{place}/nbd.sock"\n'
+    for name, size in (("near", 2 * HOT), ("far", 2 * FLOODED)):
+        with open(place / f"{name}.raw", "wb") as image:
+            for _ in range(size // MIB):
+                image.write(os.urandom(MIB))
+        toml += f'[[disk]]\nname = "{name}"\nimage = "{place}/{name}.raw"\nformat = "raw"\nsocket = "{place}/{name}.sock"\nnbd = true\n'
+    (place / "c.toml").write_text(toml)
+    with open(place / "log", "wb") as log:
+        daemon = subprocess.Popen(pinned(core, [built("undercroft"), "serve", str(place / "c.toml")]), stdout=log, stderr=log)
+    end = time.monotonic() + 20
+    while not (place / "far.sock").exists():
+        if daemon.poll() is not None or time.monotonic() > end:
+            sys.exit(f"fairness: the daemon does not serve: {(place / 'log').read_text()}")
+        time.sleep(0.05)
+    return daemon
+
+
+def words_for(place: Path, disk: str, front: str, more: list[str]) -> list[str]:
+    """A command that puts a load on a disk."""
+    target = f"{place}/{disk}.sock" if front == "vhost" else f"nbd+unix:///{disk}?socket={place}/nbd.sock"
+    return [built("undercroft-driver"), "run", target, *more]
+
+
+def near(place: Path, core: int, seconds: float) -> dict:
+    """What the neighbour measures."""
+    more = ["--length", str(HOT), "--depth", "1", "--seconds", str(seconds)]
+    done = subprocess.run(pinned(core, words_for(place, "near", "vhost", more)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"fairness: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main() -> int:
+    """See the head of the file."""
+    args = options()
+    cores = sorted(os.sched_getaffinity(0))
+    rest = cores[2:] or cores[1:]
+    figures = {}
+    with tempfile.TemporaryDirectory(prefix="ucf", dir="/var/tmp") as directory:
+        place = Path(directory)
+        daemon = start(place, cores[0])
+        try:
+            for disk, length in (("near", HOT), ("far", FLOODED)):
+                warm = ["--pattern", "seq", "--block", "64KiB", "--length", str(length), "--ops", str(length >> 16)]
+                subprocess.run(words_for(place, disk, "vhost", warm), check=True, capture_output=True)
+            for name, front, more in (f for f in FLOODS if args.only in f[0]):
+                turns = []
+                for _ in range(args.turns):
+                    alone = near(place, cores[1], args.seconds)
+                    load = words_for(place, "far", front, [*more, "--length", str(FLOODED), "--seconds", str(args.seconds + 2)])
+                    flood = subprocess.Popen(pinned(rest[0], load), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    time.sleep(1)
+                    beside = near(place, cores[1], args.seconds)
+                    out, err = flood.communicate()
+                    if flood.returncode != 0:
+                        sys.exit(f"fairness: {name}: {err}")
+                    p99 = [r["latency_us"]["p99"] for r in (alone, beside)]
+                    turns.append({"alone_us": p99[0], "beside_us": p99[1], "ratio": p99[1] / p99[0], "flood_mb_per_s": json.loads(out)["mb_per_s"]})
+                figures[name] = turns
+                if not args.json:
+                    mid = {key: statistics.median(t[key] for t in turns) for key in turns[0]}
+                    print(
+                        f"{name:40} p99 alone {mid['alone_us']:7.0f} us, beside {mid['beside_us']:7.0f} us, ratio {mid['ratio']:5.2f}"
+                        f" ({min(t['ratio'] for t in turns):.2f} to {max(t['ratio'] for t in turns):.2f}), flood {mid['flood_mb_per_s']:,.0f} MB/s",
+                        flush=True,
+                    )
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+    if args.json:
+        print(json.dumps(figures, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

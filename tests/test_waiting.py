@@ -1,0 +1,146 @@
+"""Disks that cannot be served: they wait and are tried again, and the others are served all the time."""
+
+import http.client
+import json
+import os
+import socket
+
+from harness import images
+from harness.daemon import Disk, until
+from harness.programs import driver, need, run
+
+SIZE = 16 * images.MIB
+
+
+def api(daemon, method: str, path: str, body: dict | None = None) -> tuple[int, str]:
+    """A request to the control socket: status and text of the answer."""
+    connection = http.client.HTTPConnection("localhost", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(daemon.control))
+    try:
+        connection.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def others_go_on(daemon, image) -> None:
+    """The disk `good` serves a checked load now."""
+    assert driver("run", daemon.vhost("good"), "--ops", "300", "--depth", "4", "--verify", image)["operations"] == 300
+
+
+def test_missing_image_waits(serve, scratch):
+    """One of two images is missing: the other is served, the status says what is missing, and once it is there it is served."""
+    need("qemu-io")
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    late = scratch / "late.raw"
+    daemon = serve([Disk("late", late, "raw"), Disk("good", good, "raw")])
+    others_go_on(daemon, good)
+    disk = daemon.disk("late")
+    assert disk["state"] == "waiting" and str(late) in disk["reason"] and "again in" in disk["reason"], disk
+    assert [d["name"] for d in daemon.status()["disks"]] == ["late", "good"], "in the order of the file"
+    assert "waiting" in daemon.call("status").stdout
+    # No socket and no export: a guest finds no disk, rather than one that fails.
+    assert not os.path.exists(daemon.vhost("late"))
+    assert run("qemu-io", "-f", "raw", "-c", "read 0 4k", daemon.nbd("late"), check=False).returncode != 0
+    assert daemon.call("drop-cache", "late", check=False).returncode == 1
+    images.raw(late, SIZE, seed=2)
+    until(lambda: daemon.disk("late")["state"] == "serving", "it is served")
+    driver("run", daemon.vhost("late"), "--ops", "300", "--depth", "4", "--verify", late)
+    others_go_on(daemon, good)
+
+
+def test_upstream_down_waits(serve, scratch, nbdkit):
+    """An upstream server that comes later than the daemon."""
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    far = images.raw(scratch / "far.raw", SIZE, seed=2)
+    upstream = nbdkit("file", far)
+    upstream.stop()
+    daemon = serve([Disk("up", upstream.uri, "nbd"), Disk("good", good, "raw")])
+    others_go_on(daemon, good)
+    assert daemon.disk("up")["state"] == "waiting"
+    assert "1 wait" in daemon.call("status").stdout or "waiting" in daemon.call("status").stdout
+    upstream.start()
+    until(lambda: daemon.disk("up")["state"] == "serving", "it is served")
+    driver("run", daemon.vhost("up"), "--ops", "300", "--depth", "4", "--verify", far)
+
+
+def test_reload_with_a_missing_image(serve, scratch):
+    """A reload that adds a disk without an image serves the rest; a disk that waits can be corrected, and taken away."""
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    other = images.raw(scratch / "other.raw", SIZE, seed=2)
+    daemon = serve([Disk("good", good, "raw")])
+    daemon.write_config([Disk("good", good, "raw"), Disk("new", scratch / "typo.raw", "raw")])
+    done = daemon.call("reload", check=False)
+    assert done.returncode == 1 and "typo.raw" in done.stdout and "waits" in done.stdout, done.stdout
+    assert daemon.disk("new")["state"] == "waiting"
+    others_go_on(daemon, good)
+    daemon.write_config([Disk("good", good, "raw"), Disk("new", other, "raw")])
+    daemon.call("reload")
+    assert daemon.disk("new")["state"] == "serving"
+    driver("run", daemon.vhost("new"), "--ops", "300", "--verify", other)
+    daemon.write_config([Disk("good", good, "raw"), Disk("third", scratch / "typo.raw", "raw")])
+    daemon.call("reload", check=False)
+    assert daemon.disk("third")["state"] == "waiting"
+    assert api(daemon, "DELETE", "/v1/disks/third")[0] == 204
+    assert [d["name"] for d in daemon.status()["disks"]] == ["good"]
+    others_go_on(daemon, good)
+
+
+def test_emptied_file_detaches_nothing(serve, scratch):
+    """A configuration file that was emptied, or lost most of its disks, needs --yes; SIGHUP changes nothing."""
+    paths = {n: images.raw(scratch / f"{n}.raw", SIZE, seed=1) for n in ("good", "b", "c")}
+    disks = [Disk(n, p, "raw") for n, p in paths.items()]
+    daemon = serve(disks)
+    for left in ([], disks[:1]):
+        daemon.write_config(left)
+        done = daemon.call("reload", check=False)
+        assert done.returncode == 1, done.stdout
+        gone = [d.name for d in disks if d not in left]
+        assert all(n in done.stderr for n in gone) and "--yes" in done.stderr, done.stderr
+        daemon.reload()
+        until(lambda: f"no longer has {len(gone)} of the 3" in daemon.log(), "SIGHUP is refused, too")  # noqa: B023
+        assert len(daemon.status()["disks"]) == 3
+        others_go_on(daemon, paths["good"])
+    daemon.config.write_text("")
+    assert daemon.call("reload", check=False).returncode == 1
+    assert len(daemon.status()["disks"]) == 3
+    daemon.write_config(disks[:1])
+    daemon.call("reload", "--yes")
+    assert [d["name"] for d in daemon.status()["disks"]] == ["good"]
+    others_go_on(daemon, paths["good"])
+
+
+def test_attach_when_the_store_is_full(serve, scratch):
+    """A disk that comes when the others have filled the store: they give way first. Attached and detached, eight times."""
+    paths = [images.raw(scratch / f"{i}.raw", 3 * SIZE, seed=i) for i in range(4)]
+    daemon = serve([Disk(n, p, "raw") for n, p in zip(["good", "b", "c"], paths, strict=False)], memory="64MiB", workers=1)
+    for n in ("good", "b", "c"):
+        run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
+    full = sum(d["cache"]["cached_bytes"] for d in daemon.status()["disks"])
+    assert full > 45 * images.MIB, f"the store is not full: {full}"
+    for _ in range(8):
+        code, text = api(daemon, "POST", "/v1/disks", {"name": "new", "image": str(paths[3]), "format": "raw"})
+        assert code == 201, text
+        driver("run", json.loads(text)["socket"], "--ops", "200", "--depth", "4", "--verify", paths[3])
+        others_go_on(daemon, paths[0])
+        assert api(daemon, "DELETE", "/v1/disks/new")[0] == 204
+        for n in ("good", "b", "c"):
+            run("nbdcopy", daemon.nbd(n), scratch / "out.raw")
+
+
+def test_deleted_image_is_said(serve, scratch):
+    """An image that is deleted while it is served: said in the log and the status, and served on."""
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    gone = images.raw(scratch / "gone.raw", SIZE, seed=2)
+    copy = scratch / "copy.raw"
+    copy.write_bytes(gone.read_bytes())
+    daemon = serve([Disk("good", good, "raw"), Disk("gone", gone, "raw")])
+    gone.unlink()
+    until(lambda: daemon.disk("gone")["reason"] is not None, "it is noticed")
+    assert "deleted" in daemon.disk("gone")["reason"] and daemon.disk("gone")["state"] == "serving"
+    assert str(gone) in daemon.log()
+    assert daemon.disk("good")["reason"] is None
+    driver("run", daemon.vhost("gone"), "--ops", "300", "--depth", "4", "--verify", copy)
+    others_go_on(daemon, good)
