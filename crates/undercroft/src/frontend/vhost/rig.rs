@@ -146,6 +146,12 @@ impl Guest {
     }
 
     #[cfg(test)]
+    /// The position after the last used entry that is visible.
+    pub(super) fn used_index(&self, queue: u16) -> u16 {
+        self.read_u16(Self::ring(queue)[2] + 2)
+    }
+
+    #[cfg(test)]
     /// Asks to be notified of the very next used entry.
     pub(super) fn ask(&self, queue: u16) {
         self.set_used_event(queue, self.used[usize::from(queue)]);
