@@ -72,8 +72,8 @@ impl Sim {
                     met(self, "no room for replies");
                 }
             }
-            50 | 51 if self.rng.one_in(4) => self.break_queue(p),
-            52 if self.rng.one_in(3) => self.start_anew(true),
+            50 if self.rng.one_in(2) => self.break_queue(p),
+            51 | 52 => self.start_anew(true),
             53 => self.storm(p),
             54 if self.rng.one_in(2) => self.rest(),
             55 => {
@@ -176,19 +176,22 @@ impl Sim {
             return;
         }
         self.world.note(|| format!("port {p}: a chain that breaks its queue"));
-        self.wake();
-        (0..4).for_each(|_| _ = self.serve_port(p));
-        if self.world.dead.is_some() {
-            return;
+        let mut broken = false;
+        // Chains posted before it may be many, and the room for them little.
+        for _ in 0..200 {
+            self.wake();
+            self.serve_port(p);
+            self.finish_operations();
+            if self.world.dead.is_some() {
+                return;
+            }
+            let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };
+            broken |= g.is_broken();
+            if broken {
+                break;
+            }
         }
-        self.finish_operations();
-        (0..8).for_each(|_| _ = self.serve_port(p));
-        self.finish_operations();
-        if self.world.dead.is_some() {
-            return;
-        }
-        let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };
-        if !g.is_broken() {
+        if !broken {
             return self.world.violate(format!("port {p}: a queue that makes no sense is not said to be broken"));
         }
         if busy {
@@ -201,13 +204,18 @@ impl Sim {
     fn reboot(&mut self, p: usize) {
         let d = self.world.ports[p].disk;
         let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };
-        let rests = g.stop();
-        self.finish_operations();
-        self.world.flush_ports();
-        if self.world.dead.is_some() {
-            return;
+        let mut rests = g.stop();
+        for _ in 0..200 {
+            self.world.ports[p].active = true;
+            self.serve_port(p);
+            self.finish_operations();
+            self.world.flush_ports();
+            if self.world.dead.is_some() {
+                return;
+            }
+            rests.retain(|rest| rest.try_recv().is_err());
         }
-        if rests.iter().any(|rest| rest.try_recv().is_err()) {
+        if !rests.is_empty() {
             return self.world.violate(format!("port {p}: a queue with nothing under way does not stop"));
         }
         self.listen_at(p, true, 0);
@@ -365,6 +373,15 @@ impl Sim {
     pub(super) fn rest(&mut self) {
         self.world.note(|| "rest".into());
         die_at(None);
+        let deadly = std::mem::replace(&mut self.deadly, 0);
+        self.come_to_rest();
+        if self.world.violation.is_none() {
+            self.judge_rest();
+        }
+        self.deadly = deadly;
+    }
+
+    fn come_to_rest(&mut self) {
         for p in 0..self.world.ports.len() {
             match &mut self.world.ports[p].peer {
                 Peer::Guest(g) => {
@@ -401,10 +418,10 @@ impl Sim {
             }
             quiet = if moved || self.world.answers > before { 0 } else { quiet + 1 };
             if quiet > 2 {
-                break;
+                return;
             }
         }
-        self.judge_rest();
+        self.world.violate("the ports never come to rest".into());
     }
 
     fn judge_rest(&mut self) {

@@ -32,6 +32,9 @@ use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
 use world::{B, Peer, Side, SimPort, World};
 
+/// Notes that are kept of a run that goes wrong.
+const NOTES: usize = 5000;
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
@@ -70,7 +73,7 @@ fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
             // Dropped also when an assertion fails, so the notes are passed out as they are made.
             if let Some(notes) = &mut sim.world.log {
                 log.append(notes);
-                log.drain(..log.len().saturating_sub(300));
+                log.drain(..log.len().saturating_sub(NOTES));
             }
         }
         if sim.world.violation.is_none() {

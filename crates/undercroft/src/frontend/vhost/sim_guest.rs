@@ -92,9 +92,14 @@ impl SimGuest {
         let (said, record) = InflightArea::create(queues, size).expect("memory");
         let bell = eventfd();
         let port = VhostPort::new(id, disk.clone(), queues, bell.try_clone().expect("a descriptor is free"));
+        let mut guest = Guest::new(queues, size);
+        if rng.one_in(3) {
+            // Soon the indices wrap.
+            (0..queues).for_each(|queue| guest.begin_at(queue, u16::MAX - rng.below(40) as u16));
+        }
         SimGuest {
             port,
-            guest: Guest::new(queues, size),
+            guest,
             disk,
             features,
             event_idx: features & EVENT_IDX != 0,
