@@ -16,6 +16,8 @@ pub mod port;
 mod reception;
 pub mod rules;
 mod server;
+#[cfg(test)]
+pub(super) mod sim_client;
 pub mod stream;
 pub mod tls;
 pub mod wire;
