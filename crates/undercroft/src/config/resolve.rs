@@ -486,6 +486,7 @@ impl<'m> Resolver<'m> {
             serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
             trust: self.trust(at("trust"), place, &name, spec),
             share_base: spec.share_base.unwrap_or(true),
+            trust_memory: spec.trust_memory.unwrap_or(false),
             name,
             vm: spec.vm.clone(),
             image,

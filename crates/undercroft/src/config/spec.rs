@@ -270,6 +270,9 @@ pub struct DiskSpec {
     /// Whether blocks of an image that nobody writes are held once for all disks on it; true if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_base: Option<bool>,
+    /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_memory: Option<bool>,
     /// Serial number that the guest sees, at most 20 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

@@ -24,6 +24,11 @@ impl From<ServiceError> for ControlError {
     fn from(e: ServiceError) -> Self {
         let (kind, remedy) = match &e {
             ServiceError::Stopping => (ControlErrorKind::Unavailable, "wait until it runs again"),
+            ServiceError::Silent { .. } => (
+                ControlErrorKind::Unavailable,
+                "see which of its disks has trust_memory = true, and what serves that guest's memory; \
+                 end that guest, or restart the daemon",
+            ),
             ServiceError::TooSmall { .. } => (ControlErrorKind::Invalid, "name a larger `size`"),
             _ => (ControlErrorKind::Failed, "correct that and try again; the disks served so far go on"),
         };
@@ -46,8 +51,15 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
-        (false, 0) => DiskState::Serving,
+        (false, 0) if !report.silent && report.waits.is_none() => DiskState::Serving,
         (false, _) => DiskState::Stalled,
+    };
+    let reason = if report.silent {
+        ServiceError::Silent { worker: disk.worker_number() }.to_string()
+    } else if let (0, Some(why)) = (report.stalled_ops, report.waits) {
+        format!("requests wait: {why}")
+    } else {
+        format!("the image has not answered for {} operations", report.stalled_ops)
     };
     let format = match plan.image.format {
         Some(ImageFormat::Raw) => "raw",
@@ -60,8 +72,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         name: plan.name.clone(),
         vm: plan.vm.clone(),
         state,
-        reason: (state == DiskState::Stalled)
-            .then(|| format!("the image has not answered for {} operations", report.stalled_ops)),
+        reason: (state == DiskState::Stalled).then_some(reason),
         image: plan.image.location.clone(),
         format: format.to_string(),
         backend: report.backend.clone(),

@@ -257,6 +257,13 @@ pub const DISK: Section = Section {
             "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for all disks on it, whatever their groups. They can then learn, by the time that reads take, which of its blocks others read."
         ),
         key!(
+            "trust_memory",
+            "boolean",
+            "`false`",
+            "",
+            "Whether guest memory may lie in any file. By default it must be memfd, tmpfs or hugetlbfs, since access to anything else (a file on a disk, on a network, on FUSE) can wait, and hold up every disk of the worker for as long."
+        ),
+        key!(
             "write_allocate",
             "boolean",
             "`true`",
