@@ -5,11 +5,13 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod crew;
+pub mod doorbell;
 pub mod engine;
 pub mod fiemap;
 pub mod file;
 pub mod foreign;
 pub mod frame;
+pub mod guard;
 pub mod idle;
 pub mod pool;
 pub mod ring;
@@ -17,10 +19,12 @@ pub mod sheet;
 pub mod wait;
 
 pub use crew::{Crew, Work};
+pub use doorbell::{Doorbell, HeldUp, Watching};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
+pub use guard::{Backing, Guarded, backing, faults};
 pub use ring::probe_io_uring;
 pub use sheet::{SHEET_BYTES, SHEET_WORDS, Sheet};
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

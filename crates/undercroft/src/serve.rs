@@ -12,6 +12,9 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long an orderly stop may take. The unit's `TimeoutStopSec` is longer.
+const STOP_WAIT: Duration = Duration::from_secs(60);
+
 /// Why serving ended with a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -87,12 +90,28 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     ready();
     systemd::ready(&service.summary());
     while !service.wait(Duration::from_secs(3600)) {}
+    end_within(STOP_WAIT);
     control.stop();
     service.shut_down();
     handle.close();
     let _ = on_signal.join();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Ends the process after `limit` whatever still runs then: a worker or an image that does not answer must not keep the
+/// supervisor waiting until it kills.
+fn end_within(limit: Duration) {
+    let end = move || {
+        std::thread::sleep(limit);
+        tracing::error!(
+            "not stopped after {limit:?}: something still does not answer; ending without it. What guests were told is written is"
+        );
+        std::process::exit(1);
+    };
+    if let Err(e) = std::thread::Builder::new().name("deadline".into()).spawn(end) {
+        tracing::warn!("the stop has no deadline: there can be no thread for it: {e}");
+    }
 }
 
 fn reload(service: &Arc<Service>) {

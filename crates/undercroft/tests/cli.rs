@@ -273,10 +273,14 @@ fn attach_args_come_from_a_file_without_a_daemon() {
     p.run(&["attach-args", "web:root", "--config", "c.toml"]).is(0, &all, &["gone.raw does not exist"]);
     let one = p.run(&["attach-args", "root", "--config", "c.toml", "--as", "qemu", "--memory", "2GiB"]);
     assert_eq!(
-        one.is(0, &["size=2048M,share=on -machine memory-backend=uc-mem -chardev socket,id=uc-web-root,path="], &[])
-            .out
-            .lines()
-            .count(),
+        one.is(
+            0,
+            &["size=2048M,share=on,prealloc=on -machine memory-backend=uc-mem -chardev socket,id=uc-web-root,path="],
+            &[]
+        )
+        .out
+        .lines()
+        .count(),
         1
     );
     p.run(&["attach-args", "data", "--config", "c.toml", "--as", "qemu-nbd"]).is(

@@ -90,7 +90,7 @@ fn print(a: &Attachment, args: &AttachArgs, out: &mut Out) -> Result<(), Failure
         }
         None => {
             if let (Some(qemu), Some(libvirt)) = (qemu, libvirt) {
-                out.line("# vhost-user: QEMU arguments (set the size of the memory to that of the guest)")?;
+                out.line("# vhost-user: QEMU arguments (set the size of the memory to that of the guest; prealloc=on keeps its pages\n# from being charged to the daemon's control group)")?;
                 out.line(&broken(&qemu, "  "))?;
                 out.line("\n# vhost-user: libvirt, in the XML of the domain")?;
                 out.write(&libvirt)?;
@@ -168,7 +168,7 @@ impl Attachment {
         let (socket, id) = (self.socket.as_ref()?, self.id());
         Some(vec![
             "-object".into(),
-            format!("memory-backend-memfd,id=uc-mem,size={}M,share=on", memory.0.div_ceil(MIB)),
+            format!("memory-backend-memfd,id=uc-mem,size={}M,share=on,prealloc=on", memory.0.div_ceil(MIB)),
             "-machine".into(),
             "memory-backend=uc-mem".into(),
             "-chardev".into(),
@@ -200,7 +200,7 @@ impl Attachment {
         let (queues, queue_size) = (self.queues, self.queue_size);
         Some(format!(
             "<!-- once, in <domain>: the guest's memory must be shared -->\n\
-             <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n\
+             <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n  <allocation mode='immediate'/>\n</memoryBacking>\n\
              <!-- in <devices> -->\n\
              <disk type='vhostuser' device='disk' snapshot='no'>\n  \
                <driver name='qemu' type='raw' queues='{queues}' queue_size='{queue_size}'/>\n  \
@@ -303,7 +303,7 @@ mod tests {
     fn qemu_words_survive_commas_and_shells() {
         let a = attachment("/tmp/it's, a disk.sock");
         let words = a.qemu(Size(3 * MIB + 1)).unwrap();
-        assert!(words.contains(&"memory-backend-memfd,id=uc-mem,size=4M,share=on".to_string()));
+        assert!(words.contains(&"memory-backend-memfd,id=uc-mem,size=4M,share=on,prealloc=on".to_string()));
         assert!(words.contains(&"socket,id=uc-web-root,path=/tmp/it's,, a disk.sock,reconnect=1".to_string()));
         let line = join(&words);
         let echoed = std::process::Command::new("sh").arg("-c").arg(format!("printf '%s\\n' {line}")).output().unwrap();

@@ -401,6 +401,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
         exclusive,
         trust,
         share_base,
+        trust_memory,
         serial,
         queues,
         queue_size,
@@ -422,6 +423,7 @@ fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
     check("exclusive", *exclusive == wanted.exclusive);
     check("trust", *trust == wanted.trust);
     check("share_base", *share_base == wanted.share_base);
+    check("trust_memory", *trust_memory == wanted.trust_memory);
     check("serial", *serial == wanted.serial);
     check("queues", *queues == wanted.queues);
     check("queue_size", *queue_size == wanted.queue_size);

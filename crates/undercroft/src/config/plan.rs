@@ -336,6 +336,8 @@ pub struct DiskPlan {
     pub trust: String,
     /// With whom it holds blocks of an image that nobody writes in common.
     pub share_base: BaseSharing,
+    /// Whether guest memory may lie in any file, access to which may then wait.
+    pub trust_memory: bool,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
     pub serial: String,
     /// Queues of the vhost-user device, 1 to 64.

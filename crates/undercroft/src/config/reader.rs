@@ -350,6 +350,7 @@ impl Reader {
             exclusive: t.text("exclusive"),
             trust: t.text("trust"),
             share_base: t.boolean("share_base"),
+            trust_memory: t.boolean("trust_memory"),
             serial: t.text("serial"),
             queues: t.number("queues"),
             queue_size: t.number("queue_size"),

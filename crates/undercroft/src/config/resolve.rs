@@ -496,6 +496,7 @@ impl<'m> Resolver<'m> {
                 (None, Some(_)) => BaseSharing::Group,
                 (Some(true), _) | (None, None) => BaseSharing::Everybody,
             },
+            trust_memory: spec.trust_memory.unwrap_or(false),
             name,
             vm: spec.vm.clone(),
             image,

@@ -323,6 +323,9 @@ pub struct DiskSpec {
     /// if one was named, and for all otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_base: Option<bool>,
+    /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_memory: Option<bool>,
     /// Serial number that the guest sees, at most 20 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

@@ -197,6 +197,10 @@ fn memory(f: &mut Families, s: &Status) {
     ] {
         f.gauge(name, help, &[], value as f64);
     }
+    if let Some(bytes) = p.guests_bytes {
+        let help = "Shared memory charged to the daemon's control group: guests' pages that it touched first.";
+        f.gauge("undercroft_guests_charged_bytes", help, &[], bytes as f64);
+    }
     for (direction, name) in [
         (PressureDirection::Full, "full"),
         (PressureDirection::Giving, "giving"),

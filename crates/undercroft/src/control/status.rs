@@ -233,6 +233,9 @@ pub struct PressureStatus {
     /// By how many bytes it may grow until the machine's memory is looked at again, a quarter of a second later; null if by all that it
     /// may hold.
     pub room_bytes: Option<u64>,
+    /// Shared memory charged to the control group, in bytes: pages of guests that the daemon touched first, but for a little.
+    /// Null where no group limits it.
+    pub guests_bytes: Option<u64>,
     /// How often memory was given back.
     pub given_count: u64,
     /// How many bytes went back, together.
@@ -280,6 +283,7 @@ impl From<&crate::pressure::View> for PressureStatus {
             source: v.source.clone(),
             direction: v.direction.into(),
             room_bytes: v.room_bytes,
+            guests_bytes: v.shared_bytes,
             given_count: v.given_count,
             given_bytes: v.given_bytes,
             last_cause: v.last_cause.clone(),
@@ -504,7 +508,7 @@ impl DiskStatus {
 pub enum DiskState {
     /// It serves.
     Serving,
-    /// Its image does not answer; requests wait.
+    /// Its image or its worker does not answer, or there is no memory for what it reads; requests wait.
     Stalled,
     /// Its image does not open; it is tried again, and until then the disk has no socket and no export.
     Waiting,

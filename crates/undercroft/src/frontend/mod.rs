@@ -77,6 +77,26 @@ pub trait Port: Send {
         false
     }
 
+    /// Why requests of the peer wait although nothing is under way, if they do; see [`crate::pressure::GuestRoom`].
+    fn waits(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Harm that the peer has done, for which it is to be dropped: it took memory away that we share, or made us wait
+    /// for it. Asked when [`undercroft_host::faults`] has changed.
+    fn harm(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Ends the connection and forgets the peer, and serves the next one. Requests under way are still replied.
+    fn drop_peer(&mut self) {}
+
+    /// Whether the memory that data of request `tag` is copied from was taken away, so that what was copied is nothing
+    /// that the peer wrote. Asked after `copy_in`, once there has been harm.
+    fn is_torn(&mut self, _tag: u32) -> bool {
+        false
+    }
+
     /// The files of the guest memory that the port sees, for the scanner, which reads them and never their mapping.
     fn guest_files(&self) -> Vec<GuestFile> {
         Vec::new()

@@ -43,6 +43,10 @@ pub struct Reading {
     pub spare_bytes: u64,
     /// Bytes by which the store may grow until the next reading, so that it does not itself make memory short before that is seen.
     pub room_bytes: u64,
+    /// Bytes of guests' memory that we may be charged for until the next reading; `None` if no control group limits us.
+    pub guests_bytes: Option<u64>,
+    /// Bytes of shared memory that our control group is charged for: guests' memory, but for a little.
+    pub shared_bytes: Option<u64>,
 }
 
 /// Which way the store goes.

@@ -32,6 +32,8 @@ pub struct GroupMemory {
     pub limit_bytes: u64,
     /// What could still be had below it, in bytes, page cache that can go included.
     pub available_bytes: u64,
+    /// Shared memory charged to it, in bytes.
+    pub shared_bytes: u64,
 }
 
 impl Group {
@@ -71,14 +73,16 @@ impl Group {
     /// What it has left.
     pub fn memory(&self) -> Option<GroupMemory> {
         let limit_bytes = self.limit()?;
-        let (used, cache) = match self.version {
-            Version::V1 => ("memory.usage_in_bytes", "total_inactive_file"),
-            Version::V2 => ("memory.current", "inactive_file"),
+        let (used, cache, shared) = match self.version {
+            Version::V1 => ("memory.usage_in_bytes", "total_inactive_file", "total_shmem"),
+            Version::V2 => ("memory.current", "inactive_file", "shmem"),
         };
         let used: u64 = self.read(used)?.trim().parse().ok()?;
-        let cache = parse::field(&self.read("memory.stat").unwrap_or_default(), cache).unwrap_or(0);
+        let stat = self.read("memory.stat").unwrap_or_default();
+        let cache = parse::field(&stat, cache).unwrap_or(0);
+        let shared_bytes = parse::field(&stat, shared).unwrap_or(0);
         let available_bytes = limit_bytes.saturating_sub(used.saturating_sub(cache));
-        Some(GroupMemory { limit_bytes, available_bytes })
+        Some(GroupMemory { limit_bytes, available_bytes, shared_bytes })
     }
 
     /// How often it ran into its limit (version 2).
@@ -118,11 +122,14 @@ mod tests {
         fs::write(slice.join("memory.max"), "1000000\n").unwrap();
         fs::write(slice.join("memory.high"), "800000\n").unwrap();
         fs::write(slice.join("memory.current"), "700000\n").unwrap();
-        fs::write(slice.join("memory.stat"), "anon 1\ninactive_file 50000\n").unwrap();
+        fs::write(slice.join("memory.stat"), "anon 1\ninactive_file 50000\nshmem 8192\n").unwrap();
         fs::write(slice.join("memory.events"), "low 0\nhigh 3\nmax 1\noom 0\n").unwrap();
         let group = Group::find(&proc, 1 << 40).unwrap();
         assert_eq!((&group.dir, group.version), (&slice, Version::V2));
-        assert_eq!(group.memory(), Some(GroupMemory { limit_bytes: 800_000, available_bytes: 150_000 }));
+        assert_eq!(
+            group.memory(),
+            Some(GroupMemory { limit_bytes: 800_000, available_bytes: 150_000, shared_bytes: 8192 })
+        );
         assert_eq!(group.hits(), Some(4));
         assert_eq!(Group::find(&proc, 500_000), None, "a limit above what the machine has limits nothing");
     }

@@ -7,12 +7,14 @@ mod control;
 mod divide;
 mod group;
 pub mod parse;
+mod room;
 mod source;
 mod watch;
 
 pub use control::{Control, Direction, Reading, Rules};
 pub use divide::{Holding, allowed_bytes, held_above, releasing};
 pub use group::Group;
+pub use room::GuestRoom;
 pub use source::{Roots, Sources};
 pub use watch::{Store, View, Watch};
 

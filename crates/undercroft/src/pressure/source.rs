@@ -220,6 +220,7 @@ impl Sources {
             }
         };
         let info = meminfo(&self.roots.proc);
+        let mut group = None;
         if let Some(m) = &info {
             look(
                 "the machine",
@@ -233,7 +234,11 @@ impl Sources {
             let min = self.available_min.map(|min| min.min(m.limit_bytes / 2));
             let min = min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT);
             look("the control group", m.available_bytes, min, m.limit_bytes / GROUP_PART_KEPT);
+            // The store gives way to guests, not they to it: what is kept for others is theirs to take.
+            let guests = m.available_bytes.saturating_sub(m.limit_bytes / GROUP_PART_KEPT) / 2;
+            group = Some((guests, m.shared_bytes));
         }
+        (reading.guests_bytes, reading.shared_bytes) = group.unzip();
         let ready = std::mem::take(&mut self.ready);
         let stall = self.stall;
         let has_plenty = info.is_some_and(|m| m.available_bytes > m.total_bytes / AVAILABLE_PART_CALM);

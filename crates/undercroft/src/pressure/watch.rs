@@ -31,6 +31,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`View::room_bytes`] says.
     fn allow(&self);
 
+    /// Until the machine's memory is looked at again, copies to guests may touch so many bytes first; `None` for no limit.
+    fn guests_may(&self, bytes: Option<u64>);
+
     /// Brings the disks down to what they may hold and the memory back to the kernel, in steps spread over `within`. Returns how
     /// many bytes went back.
     fn give_back(&self, within: Duration) -> u64;
@@ -47,6 +50,8 @@ pub struct View {
     pub allowed_bytes: u64,
     /// By how much it may grow until the machine's memory is looked at again; `None` if by all that it may hold.
     pub room_bytes: Option<u64>,
+    /// Shared memory charged to the control group, guests' mostly; `None` if no group limits us.
+    pub shared_bytes: Option<u64>,
     /// What it may hold at most: the ceiling, or less by hand.
     pub most_bytes: u64,
     /// What is never given back.
@@ -229,8 +234,12 @@ impl Runner {
     /// Takes a reading and lets the control act on it; says when the direction changes. Returns by how much the store may grow until the
     /// next reading, if that is less than what it is allowed.
     fn turn(&self, sources: Option<&mut Sources>, said: &mut Said) -> Option<u64> {
-        let sources = sources?;
+        let Some(sources) = sources else {
+            self.store.guests_may(None);
+            return None;
+        };
         let (reading, cause) = sources.read(now_ns());
+        self.store.guests_may(reading.guests_bytes);
         // Disks are asked without the lock: their workers may be busy for a moment, and status must not wait for that.
         let pressed = reading.stalled || reading.short_bytes > 0;
         let holdings = if pressed { self.store.holdings() } else { Vec::new() };
@@ -239,6 +248,7 @@ impl Runner {
         let changed = s.control.step(&reading, || holdings);
         let (now, direction) = (s.control.allowed_bytes(), s.control.direction());
         s.view.others = sources.others();
+        s.view.shared_bytes = reading.shared_bytes;
         if changed && now < before {
             s.view.given_count += 1;
             s.view.last_cause = Some(cause.0.clone());

@@ -26,6 +26,11 @@ impl From<ServiceError> for ControlError {
     fn from(e: ServiceError) -> Self {
         let (kind, remedy) = match &e {
             ServiceError::Stopping => (ControlErrorKind::Unavailable, "wait until it runs again"),
+            ServiceError::Silent { .. } => (
+                ControlErrorKind::Unavailable,
+                "see which of its disks has trust_memory = true, and what serves that guest's memory; \
+                 end that guest, or restart the daemon",
+            ),
             ServiceError::TooSmall { .. } => (ControlErrorKind::Invalid, "name a larger `size`"),
             _ => (ControlErrorKind::Failed, "correct that and try again; the disks served so far go on"),
         };
@@ -48,8 +53,15 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
-        (false, 0) => DiskState::Serving,
+        (false, 0) if !report.silent && report.waits.is_none() => DiskState::Serving,
         (false, _) => DiskState::Stalled,
+    };
+    let reason = if report.silent {
+        ServiceError::Silent { worker: disk.worker_number() }.to_string()
+    } else if let (0, Some(why)) = (report.stalled_ops, report.waits) {
+        format!("requests wait: {why}")
+    } else {
+        format!("the image has not answered for {} operations", report.stalled_ops)
     };
     let format = match plan.image.format {
         Some(ImageFormat::Raw) => "raw",
@@ -63,7 +75,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         vm: plan.vm.clone(),
         state,
         reason: (state == DiskState::Stalled)
-            .then(|| format!("the image has not answered for {} operations", report.stalled_ops))
+            .then_some(reason)
             .or_else(|| disk.image_file().and_then(ImageFile::reason)),
         image: plan.image.location.clone(),
         format: format.to_string(),

@@ -10,10 +10,11 @@ use crate::config::plan::BaseSharing;
 use crate::config::{self, DiskPlan};
 use crate::frontend::DiskInfo;
 use crate::frontend::socket::SocketAccess;
-use crate::frontend::vhost::{VhostOptions, VhostServer};
+use crate::frontend::vhost::{Trust, VhostOptions, VhostServer};
+use crate::pressure::GuestRoom;
 use crate::ranges::DiskRanges;
 use crate::units::human_size;
-use crate::worker::{DiskHost, DiskReport, WorkerHandle};
+use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -42,6 +43,8 @@ pub struct ServedDisk {
     detaching: AtomicBool,
     /// The file that its image was opened from, if it is one.
     image_file: Option<ImageFile>,
+    /// What its worker said about it last.
+    last: Mutex<Option<DiskReport>>,
     /// What containers have of it.
     ranges: Mutex<DiskRanges>,
 }
@@ -113,7 +116,7 @@ impl ServedDisk {
                 w.core().set_hint(id, hint);
                 Ok(id)
             })
-            .map_err(|_| ServiceError::Stopping)?
+            .map_err(|e| silent(e, worker_number))?
             .map_err(|source| ServiceError::Attach { disk: plan.name.clone(), source })?;
         if let Some(base) = base
             && !worker.call(move |w| w.core().set_base(id, base)).unwrap_or(false)
@@ -128,7 +131,7 @@ impl ServedDisk {
         let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
         let ranges = DiskRanges::new(&plan.name, info.geometry.size_bytes);
         let host = Arc::new(DiskHost { worker, disk: id });
-        Ok(Self {
+        let served = Self {
             info,
             description,
             nbd: plan.nbd,
@@ -139,14 +142,30 @@ impl ServedDisk {
             vhost: Mutex::new(None),
             detaching: AtomicBool::new(false),
             image_file: ImageFile::at(&plan.image.location),
+            last: Mutex::default(),
             ranges: Mutex::new(ranges),
-        })
+        };
+        // So that there is something to say about it from now on.
+        served.report();
+        Ok(served)
     }
 
     /// Opens the vhost-user socket, if the plan has one.
-    pub(super) fn listen(&self, plan: &DiskPlan, access: config::SocketAccess) -> Result<(), ServiceError> {
+    pub(super) fn listen(
+        &self,
+        plan: &DiskPlan,
+        access: config::SocketAccess,
+        room: &Arc<GuestRoom>,
+    ) -> Result<(), ServiceError> {
         let Some(socket) = &plan.socket else { return Ok(()) };
-        let options = VhostOptions { queues: plan.queues, queue_size: plan.queue_size, access: socket_access(access) };
+        let trust = if plan.trust_memory { Trust::Anything } else { Trust::Memory };
+        let options = VhostOptions {
+            queues: plan.queues,
+            queue_size: plan.queue_size,
+            access: socket_access(access),
+            trust,
+            room: Arc::clone(room),
+        };
         let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
@@ -208,10 +227,16 @@ impl ServedDisk {
         self.detaching.load(Ordering::Relaxed)
     }
 
-    /// What its worker says about it; `None` once it is gone.
+    /// What its worker says about it; `None` once it is gone. A worker that does not answer is held to what it said last.
     pub fn report(&self) -> Option<DiskReport> {
         let id = self.id();
-        self.host.worker.call(move |w| w.report(id)).ok().flatten()
+        let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());
+        match self.host.worker.call(move |w| w.report(id)) {
+            Ok(Some(report)) => *last = Some(report.clone()),
+            Err(Gone::Silent) => return last.clone().map(|r| DiskReport { silent: true, ..r }),
+            _ => *last = None,
+        }
+        last.clone()
     }
 
     /// Finishes what is under way, closes the front ends, then the image. Returns whether that is done; if the image
@@ -250,6 +275,14 @@ impl ServedDisk {
             let _ = t.join();
         }
         done
+    }
+}
+
+/// Why a worker did nothing of what it was asked.
+pub(super) fn silent(e: Gone, worker: usize) -> ServiceError {
+    match e {
+        Gone::Ended => ServiceError::Stopping,
+        Gone::Silent => ServiceError::Silent { worker },
     }
 }
 

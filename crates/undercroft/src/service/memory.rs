@@ -44,6 +44,12 @@ impl Store for Disks {
         }
     }
 
+    fn guests_may(&self, bytes: Option<u64>) {
+        if let Some(service) = self.0.upgrade() {
+            service.guests_may(bytes);
+        }
+    }
+
     fn give_back(&self, within: Duration) -> u64 {
         self.0.upgrade().map_or(0, |s| s.give_back(within))
     }
@@ -66,6 +72,14 @@ fn limit_blocks(plan: &DiskPlan, total: u64, floor: u64, ceiling: u64) -> u32 {
 }
 
 impl Service {
+    fn guests_may(&self, bytes: Option<u64>) {
+        if self.guest_room.set(bytes) {
+            for worker in self.workers.iter().filter(|w| !w.is_silent()) {
+                let _ = worker.send(crate::worker::Worker::wake_ports);
+            }
+        }
+    }
+
     fn holdings(&self) -> Vec<Holding> {
         let plan = self.plan();
         let holding = |disk: &std::sync::Arc<super::ServedDisk>| {

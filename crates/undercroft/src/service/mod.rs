@@ -25,11 +25,11 @@ use crate::config::{DiskPlan, ServePlan};
 use crate::frontend::nbd::{Budget, NbdError, NbdOptions, NbdServer, tls};
 use crate::frontend::vhost::VhostError;
 use crate::ksm::{Keeper, Ksm};
-use crate::pressure::{Roots, Watch};
+use crate::pressure::{GuestRoom, Roots, Watch};
 use crate::record::Recorder;
 use crate::scan::patrol::Patrol;
 use crate::units::human_size;
-use crate::worker::{AddDiskError, WorkerHandle, WorkerOptions};
+use crate::worker::{AddDiskError, CALL_WAIT, WorkerHandle, WorkerOptions};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
@@ -85,6 +85,12 @@ pub enum ServiceError {
     /// A worker thread cannot be started.
     #[error("cannot start a worker: {0}; the store's memory may be larger than this process may map (see `ulimit -v`)")]
     Worker(std::io::Error),
+    /// Something holds a worker up: memory of a guest that does not come, as a rule.
+    #[error("worker w{worker} has not answered for {} s; its disks wait, those of other workers go on", CALL_WAIT.as_secs())]
+    Silent {
+        /// Which, from 0.
+        worker: usize,
+    },
     /// The daemon is stopping.
     #[error("the daemon is stopping")]
     Stopping,
@@ -115,6 +121,8 @@ pub struct Service {
     change: Mutex<()>,
     /// Decides what the store may hold while the machine is short of memory.
     watch: Watch,
+    /// What copies to guests may take of our control group.
+    guest_room: Arc<GuestRoom>,
     /// Held while disks are told what they may hold.
     limits: Mutex<()>,
     ksm: Mutex<Keeper>,
@@ -186,6 +194,7 @@ impl Service {
             nbd_budget,
             change: Mutex::default(),
             watch,
+            guest_room: Arc::default(),
             limits: Mutex::default(),
             ksm: Mutex::new(keeper),
             ksm_problem: Mutex::default(),
@@ -207,7 +216,7 @@ impl Service {
         }
         for disk in service.disks() {
             let Some(own) = plan_disks.iter().find(|p| p.name == disk.info().name) else { continue };
-            match disk.listen(own, daemon.disk_access) {
+            match disk.listen(own, daemon.disk_access, &service.guest_room) {
                 Ok(()) => {}
                 Err(e) if may_wait => {
                     disk.detach();
@@ -343,7 +352,9 @@ impl Service {
         let like = |same: &dyn Fn(&ServedDisk) -> bool| disks.iter().find(|d| same(d)).map(|d| d.worker_number());
         let together = like(&|d| layer.is_some() && d.layer() == layer)
             .or_else(|| like(&|d| group.is_some() && d.group() == group));
-        let n = together.or_else(|| (0..load.len()).min_by_key(|&n| load[n])).unwrap_or(0);
+        let answers = |n: &usize| !self.workers[*n].is_silent();
+        let least = || (0..load.len()).filter(answers).min_by_key(|&n| load[n]);
+        let n = together.filter(answers).or_else(least).unwrap_or(0);
         let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };
         self.make_room(n, plan, blocks).map_err(no_room)?;
         Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))

@@ -130,7 +130,7 @@ impl Service {
         let served = self.put_on_worker(opened)?;
         // Before its first request can come.
         self.record_too(&own, &served);
-        match served.listen(&own, plan.daemon.disk_access) {
+        match served.listen(&own, plan.daemon.disk_access, &self.guest_room) {
             Ok(()) => Ok(served),
             Err(e) => {
                 served.detach();

@@ -7,7 +7,8 @@ use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
 use super::tap::Tap;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, Paused, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Paused, ReqId};
+use undercroft_host::faults;
 
 /// What a turn has to kick and flush before it ends.
 #[derive(Default)]
@@ -35,6 +36,10 @@ pub(super) struct Live<'a> {
     pub(super) tap: Option<&'a mut Tap>,
     /// Whether the request being applied is noted there.
     pub(super) noted: bool,
+    /// The data of the next write to be submitted is not what the guest wrote: its memory was taken away.
+    pub(super) torn: bool,
+    /// Operations that do not go to the disk, and have failed.
+    pub(super) refused: &'a mut Vec<IoDone>,
     pub(super) now_ns: u64,
 }
 
@@ -59,6 +64,10 @@ impl Effects for Live<'_> {
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {
         if let Some(slot) = self.port(req) {
             slot.port.copy_in(req.tag, at, bytes);
+            // Nobody has done harm since this process began, as a rule.
+            if faults() != 0 && slot.port.is_torn(req.tag) {
+                self.torn = true;
+            }
         }
     }
 
@@ -84,6 +93,13 @@ impl Effects for Live<'_> {
     }
 
     fn submit(&mut self, io: Io) {
+        // An operation is submitted right after its data was copied.
+        if self.torn && matches!(io.kind, IoKind::Write { .. }) {
+            self.torn = false;
+            let Io { op, disk, buf, .. } = io;
+            self.refused.push(IoDone { op, disk, buf, result: Err(IoError::Io), extents: Vec::new() });
+            return;
+        }
         let id = io.disk.0;
         let Some(disk) = self.disks.get_mut(id as usize).and_then(Option::as_mut) else {
             panic!("the core submitted an operation for disk {id}, which is gone");

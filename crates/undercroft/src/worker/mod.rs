@@ -20,7 +20,7 @@ mod serve;
 mod tap;
 mod turn;
 
-pub use handle::{DiskHost, Gone, WorkerHandle};
+pub use handle::{CALL_WAIT, DiskHost, Gone, WorkerHandle};
 pub use latencies::Latencies;
 pub use notes::{Damaged, Note, read as read_notes};
 pub use tap::{CHUNKS, Chunk, End, Head, Tap};
@@ -99,6 +99,10 @@ pub struct Worker {
     polling: Polling,
     copying: Copying,
     check_captures: bool,
+    /// Operations that failed before they reached a disk.
+    refused: Vec<IoDone>,
+    /// Harm done by peers, when it was last looked for.
+    faults: u64,
     /// Where requests are noted while a recording is on.
     tap: Option<Box<Tap>>,
     /// Set by `stop`: the worker ends when everything is gone.
@@ -127,8 +131,12 @@ pub struct DiskReport {
     pub exclusive: ExclusiveReport,
     /// What was compared with the image, if that is asked for.
     pub compared: Compared,
+    /// Why requests of one of its guests wait although the image answers.
+    pub waits: Option<&'static str>,
     /// Whether it is being detached.
     pub leaving: bool,
+    /// Whether the worker does not answer, so that this is what it said last.
+    pub silent: bool,
 }
 
 /// An image that finishes nothing for this long, while operations are under way, is said to be stalled; nanoseconds.
@@ -232,7 +240,9 @@ impl Worker {
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             exclusive,
             compared: d.compared,
+            waits: self.ports.iter().flatten().filter(|s| s.disk == id).find_map(|s| s.port.waits()),
             leaving: d.leaving.is_some(),
+            silent: false,
         })
     }
 

@@ -18,6 +18,10 @@ impl Worker {
     /// Takes finished operations from the back ends.
     pub(super) fn reap(&mut self) -> bool {
         let mut busy = false;
+        while let Some(refused) = self.refused.pop() {
+            busy = true;
+            self.apply(Event::IoDone(refused));
+        }
         let mut left = REAP_BYTES as isize;
         let mut i = 0;
         while i < self.busy_disks.len() {

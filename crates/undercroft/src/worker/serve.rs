@@ -193,6 +193,8 @@ impl Worker {
                 at_once: &mut at_once,
                 tap: self.tap.as_deref_mut(),
                 noted,
+                torn: false,
+                refused: &mut self.refused,
                 now_ns: self.now_ns,
             };
             self.core.apply(Event::Request(r), self.now_ns, &mut fx);

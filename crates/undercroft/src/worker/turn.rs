@@ -8,7 +8,7 @@ use super::ports::PortSlot;
 use super::{STALL_NS, Worker};
 use crate::frontend::{MakePort, OnPort, Port, PortInterest};
 use undercroft_cache::{DiskId, Event, limits};
-use undercroft_host::{Interest, Trigger, now_ns};
+use undercroft_host::{Interest, Trigger, faults, now_ns};
 
 /// Kinds of epoll tokens.
 pub(super) const MAILBOX: u8 = 0;
@@ -37,6 +37,9 @@ impl Worker {
             self.now_ns = now_ns();
             let busy = self.reap() | self.serve();
             self.finish_turn();
+            if faults() != self.faults {
+                self.drop_harmful();
+            }
             if self.core.wants_spare() {
                 self.use_spare_time();
             }
@@ -100,6 +103,8 @@ impl Worker {
             at_once: &mut 0,
             tap: self.tap.as_deref_mut(),
             noted: false,
+            torn: false,
+            refused: &mut self.refused,
             now_ns: self.now_ns,
         };
         self.core.apply(event, self.now_ns, &mut fx);
@@ -244,6 +249,15 @@ impl Worker {
         id
     }
 
+    /// Looks at ports in the next turn whose peers wait for memory: there may be some again.
+    pub(crate) fn wake_ports(&mut self) {
+        for (id, slot) in self.ports.iter_mut().enumerate() {
+            if let Some(slot) = slot.as_mut().filter(|s| s.port.waits().is_some()) {
+                slot.wake(id as u32, &mut self.flows, self.now_ns);
+            }
+        }
+    }
+
     /// Registers the descriptors of a port afresh and looks at it in the next turn.
     pub(super) fn watch_port(&mut self, id: u32) {
         let Some(slot) = self.ports[id as usize].as_mut() else { return };
@@ -269,6 +283,20 @@ impl Worker {
         self.look_at_guest(id);
         self.watch_port(id);
         true
+    }
+
+    /// Drops the peers that have done harm; others never notice.
+    #[cold]
+    fn drop_harmful(&mut self) {
+        // Read before the ports are asked, so that what happens meanwhile is looked at again.
+        self.faults = faults();
+        for id in 0..self.ports.len() as u32 {
+            let Some(slot) = self.ports[id as usize].as_ref() else { continue };
+            let Some(why) = slot.port.harm() else { continue };
+            let disk = self.disks.get(slot.disk.0 as usize).and_then(Option::as_ref).map_or("", |d| &d.name);
+            tracing::error!(disk, "a front end was disconnected: {why}");
+            self.with_port(id, Box::new(|port| port.drop_peer()));
+        }
     }
 
     /// Tells the core if the guest memory that a port sees is another, or may hold something else.

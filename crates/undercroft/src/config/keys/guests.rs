@@ -257,6 +257,13 @@ pub const DISK: Section = Section {
             "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for the disks on it: `true` for all of those, whatever their groups; `false` for none. Disks that hold them in common can learn, by the time that reads take, which of them others read. So groups that are named share no base with anybody else unless it says `true`; disks without a named group share theirs among each other."
         ),
         key!(
+            "trust_memory",
+            "boolean",
+            "`false`",
+            "",
+            "Whether guest memory may lie in any file. By default it must be memfd, tmpfs or hugetlbfs, since access to anything else (a file on a disk, on a network, on FUSE) can wait, and hold up every disk of the worker for as long."
+        ),
+        key!(
             "write_allocate",
             "boolean",
             "`true`",

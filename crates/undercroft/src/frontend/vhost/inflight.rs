@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use undercroft_host::Guarded;
 use vhost::vhost_user::message::VhostUserInflight;
 use vm_memory::{Bytes, FileOffset, MmapRegion};
 
@@ -37,7 +38,7 @@ fn queue_bytes(size: u16) -> usize {
 /// The records of all queues of a device.
 #[derive(Clone, Debug)]
 pub(super) struct InflightArea {
-    mapping: Arc<MmapRegion<()>>,
+    mapping: Arc<Guarded>,
     queues: u16,
     queue_size: u16,
 }
@@ -53,7 +54,8 @@ impl InflightArea {
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("undercroft-inflight", flags)?;
         rustix::fs::ftruncate(&fd, bytes as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::GROW)?;
+        let seals = rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::GROW | rustix::fs::SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals)?;
         Ok((VhostUserInflight::new(bytes as u64, 0, queues, queue_size), File::from(fd)))
     }
 
@@ -70,7 +72,11 @@ impl InflightArea {
         }
         let mapping =
             MmapRegion::from_file(FileOffset::new(file, said.mmap_offset), bytes).map_err(io::Error::other)?;
-        Ok(InflightArea { mapping: Arc::new(mapping), queues: said.num_queues, queue_size: said.queue_size })
+        Ok(InflightArea {
+            mapping: Arc::new(Guarded::new(mapping)?),
+            queues: said.num_queues,
+            queue_size: said.queue_size,
+        })
     }
 
     /// The record of one queue; `None` if the area has none for it.
@@ -104,6 +110,11 @@ pub(super) struct InflightLog {
 }
 
 impl InflightLog {
+    /// Whether its memory was taken away.
+    pub(super) fn is_broken(&self) -> bool {
+        self.window.is_broken()
+    }
+
     /// Reads what an earlier daemon has left, given the ring's size and its used index. Returns the chains to serve
     /// again, in the order in which they were taken; `None` if the record is new, so that nothing was under way.
     ///
@@ -269,5 +280,13 @@ mod tests {
             InflightArea::open(&VhostUserInflight::new(size, offset, queues, 16), file.try_clone().unwrap()).is_err()
         };
         assert!(lie(said.mmap_size, 0, 3) && lie(said.mmap_size + 1, 0, 2) && lie(said.mmap_size, u64::MAX, 2));
+    }
+
+    #[test]
+    fn an_area_that_we_hand_out_cannot_be_cut_short() {
+        let (said, file) = InflightArea::create(2, 16).unwrap();
+        assert!(file.set_len(0).is_err() && file.set_len(said.mmap_size * 2).is_err());
+        let more = rustix::fs::SealFlags::WRITE;
+        assert!(rustix::fs::fcntl_add_seals(&file, more).is_err(), "a front end must not keep us from writing it");
     }
 }

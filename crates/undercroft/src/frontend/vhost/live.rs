@@ -26,19 +26,22 @@ use vhost::vhost_user::{Frontend, VhostUserBackendReqHandlerMut, VhostUserFronte
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-const IN: u32 = 0;
-const OUT: u32 = 1;
+pub(super) const IN: u32 = 0;
+pub(super) const OUT: u32 = 1;
 const FLUSH: u32 = 4;
 const DISK_BYTES: u64 = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A daemon in small: one worker, one disk, one socket.
-struct Daemon {
-    worker: Arc<WorkerHandle>,
+pub(super) struct Daemon {
+    pub worker: Arc<WorkerHandle>,
     host: Arc<DiskHost>,
     info: DiskInfo,
     server: Option<VhostServer>,
     dir: tempfile::TempDir,
+    /// Whether the worker ends with it.
+    own: bool,
+    trust: super::Trust,
 }
 
 /// A real image that answers nothing while its gate is shut.
@@ -81,20 +84,12 @@ impl Backend for Stalling {
 }
 
 impl Daemon {
-    fn new() -> Daemon {
+    pub(super) fn new() -> Daemon {
         Daemon::with(&Arc::new(AtomicBool::new(true)))
     }
 
     /// A daemon whose image answers while `gate` is open.
     fn with(gate: &Arc<AtomicBool>) -> Daemon {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("image");
-        std::fs::write(&image, vec![0; DISK_BYTES as usize]).unwrap();
-        let spec =
-            ImageSpec { location: image.to_str().unwrap().into(), format: Some(ImageFormat::Raw), read_only: false };
-        let backend = open(&spec, &OpenOptions::default()).unwrap();
-        let backend = Box::new(Stalling { image: backend, open: Arc::clone(gate), held: Vec::new() });
-        let geometry = backend.geometry().clone();
         let core = CoreOptions { hash_seed: 1, ..CoreOptions::new(64 << 20) };
         let worker = WorkerHandle::start(WorkerOptions {
             name: "worker".into(),
@@ -104,6 +99,25 @@ impl Daemon {
             check_captures: true,
         })
         .unwrap();
+        let mut daemon = Daemon::on(worker, gate);
+        daemon.own = true;
+        daemon
+    }
+
+    /// Another disk on the same worker; to be dropped first.
+    pub(super) fn beside(&self) -> Daemon {
+        Daemon::on(Arc::clone(&self.worker), &Arc::new(AtomicBool::new(true)))
+    }
+
+    fn on(worker: Arc<WorkerHandle>, gate: &Arc<AtomicBool>) -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        std::fs::write(&image, vec![0; DISK_BYTES as usize]).unwrap();
+        let spec =
+            ImageSpec { location: image.to_str().unwrap().into(), format: Some(ImageFormat::Raw), read_only: false };
+        let backend = open(&spec, &OpenOptions::default()).unwrap();
+        let backend = Box::new(Stalling { image: backend, open: Arc::clone(gate), held: Vec::new() });
+        let geometry = backend.geometry().clone();
         let options = DiskOptions {
             size_bytes: geometry.size_bytes,
             align: geometry.align,
@@ -120,7 +134,7 @@ impl Daemon {
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };
         let host = Arc::new(DiskHost { worker: Arc::clone(&worker), disk });
-        let mut daemon = Daemon { worker, host, info, server: None, dir };
+        let mut daemon = Daemon { worker, host, info, server: None, dir, own: false, trust: super::Trust::default() };
         daemon.listen();
         daemon
     }
@@ -129,17 +143,25 @@ impl Daemon {
         self.dir.path().join("socket")
     }
 
+    /// The same, for front ends that may share any memory.
+    pub(super) fn trusting(mut self) -> Daemon {
+        drop(self.server.take());
+        self.trust = super::Trust::Anything;
+        self.listen();
+        self
+    }
+
     fn listen(&mut self) {
-        let options = VhostOptions { queues: 4, queue_size: 256, ..VhostOptions::default() };
+        let options = VhostOptions { queues: 4, queue_size: 256, trust: self.trust, ..VhostOptions::default() };
         self.server = Some(VhostServer::start(&self.path(), self.info.clone(), self.host.clone(), options).unwrap());
     }
 
-    fn image(&self) -> Vec<u8> {
+    pub(super) fn image(&self) -> Vec<u8> {
         std::fs::read(self.dir.path().join("image")).unwrap()
     }
 
     /// Waits until the front end's coming or going was noticed.
-    fn wait_connected(&self, want: bool) {
+    pub(super) fn wait_connected(&self, want: bool) {
         let start = Instant::now();
         while self.server.as_ref().unwrap().is_connected() != want {
             assert!(start.elapsed() < PATIENCE, "the session did not change");
@@ -156,22 +178,24 @@ impl Drop for Daemon {
         if self.worker.send(move |w| w.remove_disk(disk, to)).is_ok() {
             drop(back.recv());
         }
-        self.worker.stop();
+        if self.own {
+            self.worker.stop();
+        }
     }
 }
 
 /// A hypervisor in small, with its guest.
-struct Vm {
-    front: Frontend,
-    guest: Guest,
+pub(super) struct Vm {
+    pub front: Frontend,
+    pub guest: Guest,
     kicks: Vec<EventFd>,
-    calls: Vec<EventFd>,
+    pub calls: Vec<EventFd>,
     size: u16,
 }
 
 impl Vm {
     /// Connects and negotiates; starts nothing.
-    fn connect(daemon: &Daemon, guest: Guest) -> Vm {
+    pub(super) fn connect(daemon: &Daemon, guest: Guest) -> Vm {
         Vm::over(UnixStream::connect(daemon.path()).unwrap(), guest)
     }
 
@@ -189,7 +213,7 @@ impl Vm {
         Vm { front, guest, kicks, calls, size }
     }
 
-    fn new(daemon: &Daemon) -> Vm {
+    pub(super) fn new(daemon: &Daemon) -> Vm {
         let vm = Vm::connect(daemon, Guest::new(4, 64));
         vm.share_memory();
         vm
@@ -209,7 +233,7 @@ impl Vm {
         self.guest.map.regions().iter().map(info).collect()
     }
 
-    fn share_memory(&self) {
+    pub(super) fn share_memory(&self) {
         self.front.set_mem_table(&self.regions()).unwrap();
     }
 
@@ -231,7 +255,7 @@ impl Vm {
         self.front.set_vring_call(queue, &self.calls[queue]).unwrap();
     }
 
-    fn start(&mut self, queue: usize, base: u16) {
+    pub(super) fn start(&mut self, queue: usize, base: u16) {
         self.place(queue, base);
         self.front.set_vring_enable(queue, true).unwrap();
     }
@@ -258,7 +282,14 @@ impl Vm {
     }
 
     /// One request on a queue: kicks if the device wants that, and waits for the answer.
-    fn request(&mut self, queue: usize, kind: u32, sector: u64, data: (u64, u32)) -> u8 {
+    pub(super) fn request(&mut self, queue: usize, kind: u32, sector: u64, data: (u64, u32)) -> u8 {
+        self.post(queue, kind, sector, data);
+        assert_eq!(self.wait(queue, 1).len(), 1);
+        self.guest.read(DATA + 0x100 * queue as u64 + 0x80, 1)[0]
+    }
+
+    /// Posts one request on a queue, and kicks if the device wants that.
+    pub(super) fn post(&mut self, queue: usize, kind: u32, sector: u64, data: (u64, u32)) {
         let (header, status) = (DATA + 0x100 * queue as u64, DATA + 0x100 * queue as u64 + 0x80);
         self.guest.header(header, kind, sector);
         self.guest.write(status, &[0xee]);
@@ -272,8 +303,6 @@ impl Vm {
         if self.guest.offer_live(queue as u16, 5) {
             self.kicks[queue].write(1).unwrap();
         }
-        assert_eq!(self.wait(queue, 1).len(), 1);
-        self.guest.read(status, 1)[0]
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::limits::REGIONS_MAX;
 use std::sync::Arc;
+use undercroft_host::Guarded;
 use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
 
 /// A piece of guest memory inside one region of one [`GuestMap`].
@@ -28,8 +29,10 @@ pub(super) struct Region {
     pub user: u64,
     /// Bytes.
     pub len: u64,
-    /// The memory.
-    pub mapping: Arc<MmapRegion<()>>,
+    /// The memory. Whoever shares it can take it away at any time; then it reads as zeroes and is broken.
+    pub mapping: Arc<Guarded>,
+    /// Whether all of its file had memory when it was shared, so that no access of ours takes any.
+    pub allocated: bool,
 }
 
 impl Region {
@@ -63,6 +66,8 @@ pub(super) struct GuestMap {
     /// For each region the number of its first page, and in the end how many pages there are: pages are numbered
     /// without gaps, in the order of their addresses.
     first_pages: Vec<u32>,
+    /// Whether all regions are allocated.
+    allocated: bool,
 }
 
 impl GuestMap {
@@ -112,7 +117,8 @@ impl GuestMap {
             next = next.saturating_add(u32::try_from(r.pages()).unwrap_or(u32::MAX));
         }
         first_pages.push(next);
-        GuestMap { regions, first_pages }
+        let allocated = regions.iter().all(|r| r.allocated);
+        GuestMap { regions, first_pages, allocated }
     }
 
     /// Pages in all.
@@ -146,7 +152,29 @@ impl GuestMap {
             return false;
         }
         let mapping: &MmapRegion<()> = &region.mapping;
-        mapping.get_slice(offset as usize, to.len()).is_ok_and(|slice| slice.copy_to(&mut to[..]) == to.len())
+        let whole =
+            mapping.get_slice(offset as usize, to.len()).is_ok_and(|slice| slice.copy_to(&mut to[..]) == to.len());
+        whole && !region.mapping.is_broken()
+    }
+
+    /// Whether all of it had memory when it was shared.
+    #[inline]
+    pub(super) fn is_allocated(&self) -> bool {
+        self.allocated
+    }
+
+    /// Bytes of the pages of `spans` that are not in memory.
+    pub(super) fn absent_bytes(&self, spans: &[Span]) -> u64 {
+        let absent = |s: &Span| {
+            let region = &self.regions[s.region as usize];
+            if region.allocated { 0 } else { region.mapping.absent_bytes(s.offset as usize, s.len as usize) }
+        };
+        spans.iter().map(absent).sum()
+    }
+
+    /// Whether some of it was taken away: what was read lately may be zeroes that nobody wrote.
+    pub(super) fn is_broken(&self) -> bool {
+        self.regions.iter().any(|r| r.mapping.is_broken())
     }
 
     /// Whether there is no memory at all.
@@ -231,16 +259,21 @@ impl GuestMap {
 /// A stretch of shared memory that is accessed for long: a part of a ring, or a log of requests under way.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    mapping: Arc<MmapRegion<()>>,
+    mapping: Arc<Guarded>,
     offset: usize,
     len: usize,
 }
 
 impl Window {
     /// Bytes `offset .. offset + len` of a mapping.
-    pub(super) fn new(mapping: Arc<MmapRegion<()>>, offset: usize, len: usize) -> Option<Window> {
+    pub(super) fn new(mapping: Arc<Guarded>, offset: usize, len: usize) -> Option<Window> {
         let end = offset.checked_add(len)?;
         (end <= mapping.len()).then_some(Window { mapping, offset, len })
+    }
+
+    /// Whether the memory was taken away.
+    pub(super) fn is_broken(&self) -> bool {
+        self.mapping.is_broken()
     }
 
     /// The memory.
@@ -256,7 +289,13 @@ mod tests {
     use super::*;
 
     fn region(guest: u64, user: u64, len: usize) -> Region {
-        Region { guest, user, len: len as u64, mapping: Arc::new(MmapRegion::new(len).unwrap()) }
+        Region {
+            guest,
+            user,
+            len: len as u64,
+            mapping: Arc::new(Guarded::new(MmapRegion::new(len).unwrap()).unwrap()),
+            allocated: true,
+        }
     }
 
     /// Two regions that touch, one that does not.

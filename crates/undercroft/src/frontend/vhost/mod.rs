@@ -6,12 +6,14 @@
 //!
 //! From the outside in: `server` (socket, sessions), `session` (messages), `port` (queues and requests under way, on
 //! the worker), `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses
-//! lie), `slots` (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
+//! lie), `shared` (of which kind that memory is), `slots` (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
 
 mod chain;
 mod config;
 #[doc(hidden)]
 pub mod exercise;
+#[cfg(test)]
+mod harm;
 mod inflight;
 pub mod limits;
 #[cfg(test)]
@@ -25,6 +27,7 @@ mod rig;
 mod ring;
 mod server;
 mod session;
+mod shared;
 #[cfg(test)]
 pub(super) mod sim_guest;
 mod slots;
@@ -34,13 +37,16 @@ mod tests;
 mod twin;
 
 use super::socket::{SocketAccess, SocketError};
+use crate::pressure::GuestRoom;
 use std::io;
+use std::sync::Arc;
 
 pub use ring::Broken;
 pub use server::VhostServer;
+pub use shared::Trust;
 
 /// How a device is set up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct VhostOptions {
     /// Queues offered, 1 to [`limits::QUEUES_MAX`]. A front end may use fewer; QEMU refuses to start if it wants more.
     pub queues: u16,
@@ -48,11 +54,21 @@ pub struct VhostOptions {
     pub queue_size: u16,
     /// Who may connect.
     pub access: SocketAccess,
+    /// Which files a front end may share as memory.
+    pub trust: Trust,
+    /// What copies to guests may take of our control group.
+    pub room: Arc<GuestRoom>,
 }
 
 impl Default for VhostOptions {
     fn default() -> Self {
-        VhostOptions { queues: limits::QUEUES_MAX, queue_size: limits::QUEUE_SIZE_MAX, access: SocketAccess::default() }
+        VhostOptions {
+            queues: limits::QUEUES_MAX,
+            queue_size: limits::QUEUE_SIZE_MAX,
+            access: SocketAccess::default(),
+            trust: Trust::default(),
+            room: Arc::default(),
+        }
     }
 }
 

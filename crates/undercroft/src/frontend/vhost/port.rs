@@ -17,13 +17,21 @@ use super::slots::{Maps, Slots};
 use crate::frontend::faults::{self, Bug};
 use crate::frontend::{GuestFile, Peer, Port, PortInterest, Protocol};
 use std::collections::VecDeque;
+use crate::pressure::GuestRoom;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use undercroft_cache::limits::REQUESTS_PER_DISK_MAX;
 use undercroft_cache::{Extent, IoError, Op, ReqId, Request};
+use undercroft_host::Doorbell;
+
+/// Why requests of a guest wait that would have us charged for its memory.
+const WAITS_FOR_ROOM: &str = "the guest's memory is not preallocated, so that pages that the daemon touches first are \
+                              charged to its control group, which is full. Add prealloc=on to the guest's memory, or \
+                              raise the group's limit (MemoryMax)";
 
 /// Why a message about a queue is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +46,11 @@ pub(super) enum Refusal {
     RingPlace,
     #[error("the record of requests under way has no place for the queue")]
     NoInflightLog,
+    #[error(
+        "a front end of this disk made its notification descriptor block, and this kernel has no other way to notify \
+         one (CONFIG_AIO, fs.aio-max-nr); restart the daemon once the disk's user is trusted again"
+    )]
+    HeldUpBefore,
 }
 
 /// One virtqueue and what the front end has said about it.
@@ -47,8 +60,8 @@ struct Queue {
     addresses: Option<RingAddresses>,
     base: u16,
     kick: Option<File>,
-    call: Option<File>,
-    error: Option<File>,
+    call: Option<Doorbell>,
+    error: Option<Doorbell>,
     enabled: bool,
     /// Between the kick descriptor's arrival and the request for the base.
     started: bool,
@@ -64,6 +77,8 @@ struct Queue {
     deferred: Vec<(u16, u32)>,
     /// Is in the port's list of queues to publish.
     dirty: bool,
+    /// The front end made us wait to notify it.
+    held_up: bool,
     /// Waits for the last chain; is sent the base.
     stopping: Option<SyncSender<u16>>,
 }
@@ -86,6 +101,7 @@ impl Queue {
             under_way: 0,
             deferred: Vec::new(),
             dirty: false,
+            held_up: false,
             stopping: None,
         }
     }
@@ -157,12 +173,12 @@ impl Queue {
             {
                 log.published(ring.published().wrapping_add(ring.unpublished()));
             }
-            let notify = ring.publish();
+            let wanted = ring.publish();
             if let Some(log) = &mut self.log {
                 log.published(ring.published());
             }
-            if notify {
-                signal(self.call.as_ref());
+            if wanted {
+                self.held_up |= notify(self.call.as_ref());
             }
         }
     }
@@ -181,12 +197,10 @@ impl Queue {
     }
 }
 
-/// Adds one to an eventfd. It is non-blocking, and full only if nobody reads it: then the peer is signalled already.
+/// Signals the peer. Returns whether that was made to wait.
 #[inline]
-fn signal(eventfd: Option<&File>) {
-    if let Some(mut fd) = eventfd {
-        let _ = fd.write(&1u64.to_ne_bytes());
-    }
+fn notify(doorbell: Option<&Doorbell>) -> bool {
+    doorbell.is_some_and(|bell| bell.ring().is_err())
 }
 
 /// The device.
@@ -225,6 +239,20 @@ pub(super) struct VhostPort {
     fds_changed: bool,
     /// The guest's memory is another than when the worker last asked, or may hold something else altogether.
     memory_changed: bool,
+    /// The front end's connection, to be closed if it does harm.
+    connection: Option<UnixStream>,
+    /// Harm done when the guest's memory was last found whole; see [`faults`].
+    whole_at: u64,
+    /// The front end was dropped for harm that it did; no other has come yet.
+    dropped: bool,
+    /// A front end of this disk has made us wait: from now on none is given the chance.
+    careful: bool,
+    /// What copies to guests may take of our control group.
+    room: Arc<GuestRoom>,
+    /// The next request waits for room there.
+    waits: bool,
+    /// The log says that this front end's requests wait for it.
+    told: bool,
     shut: bool,
 }
 
@@ -253,7 +281,49 @@ impl VhostPort {
             rest: VecDeque::with_capacity(RANGES_MAX),
             fds_changed: false,
             memory_changed: false,
+            connection: None,
+            whole_at: u64::MAX,
+            dropped: false,
+            careful: false,
+            room: Arc::default(),
+            waits: false,
+            told: false,
             shut: false,
+        }
+    }
+
+    /// The same, taking memory of guests from `room`.
+    pub(super) fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort {
+        self.room = room;
+        self
+    }
+
+    /// A front end has connected.
+    pub(super) fn welcome(&mut self, connection: UnixStream) {
+        self.told = false;
+        self.connection = Some(connection);
+        self.dropped = false;
+    }
+
+    /// Whether the guest's memory is still what the front end shares. What was read before this says no is not used.
+    #[inline]
+    fn is_whole(maps: &Maps, whole_at: &mut u64) -> bool {
+        let now = undercroft_host::faults();
+        if now == *whole_at {
+            return true;
+        }
+        if maps.current().is_broken() {
+            return false;
+        }
+        *whole_at = now;
+        true
+    }
+
+    /// The way to signal the front end at `eventfd`.
+    fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, Refusal> {
+        match eventfd {
+            Some(fd) if self.careful => Doorbell::careful(fd).map(Some).map_err(|_| Refusal::HeldUpBefore),
+            fd => Ok(fd.map(Doorbell::new)),
         }
     }
 
@@ -287,6 +357,7 @@ impl VhostPort {
         self.flush();
         self.maps.set(map);
         self.memory_changed = true;
+        self.whole_at = u64::MAX;
         self.hint = 0;
         let map = self.maps.current();
         self.queues.iter_mut().for_each(|queue| queue.remap(map, self.event_idx));
@@ -375,10 +446,11 @@ impl VhostPort {
 
     /// Sets where the driver is notified; `None` if it polls.
     pub(super) fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), Refusal> {
+        let call = self.doorbell(call)?;
         let queue = self.queue(index)?;
         // Entries may have been used before the driver could be told.
         if !faults::has(Bug::MaskedCallLost) {
-            signal(call.as_ref());
+            queue.held_up |= notify(call.as_ref());
         }
         queue.call = call;
         Ok(())
@@ -386,6 +458,7 @@ impl VhostPort {
 
     /// Sets where the front end is told that a queue is broken.
     pub(super) fn set_error(&mut self, index: u32, error: Option<File>) -> Result<(), Refusal> {
+        let error = self.doorbell(error)?;
         self.queue(index)?.error = error;
         Ok(())
     }
@@ -427,6 +500,9 @@ impl VhostPort {
 
     /// Ends the session: forgets all that the front end said. Requests under way go on, but their answers go nowhere.
     pub(super) fn sever(&mut self) {
+        self.waits = false;
+        self.connection = None;
+        self.whole_at = u64::MAX;
         self.session = self.session.wrapping_add(1);
         self.orphans = self.slots.used();
         self.dirty.clear();
@@ -446,9 +522,9 @@ impl VhostPort {
     }
 
     /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no `room`
-    /// wait for the next turn.
-    fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<(), Broken> {
-        let Self { queues, slots, maps, spans, ranges, hint, disk, rest, .. } = self;
+    /// wait for the next turn. Returns false if the chain has to wait.
+    fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
+        let Self { queues, slots, maps, spans, ranges, hint, disk, rest, whole_at, room: guest_room, .. } = self;
         let queue = &mut queues[usize::from(index)];
         let ring = queue.ring.as_mut().expect("a running queue has a ring");
         let repeated = queue.again.pop();
@@ -459,6 +535,22 @@ impl VhostPort {
         let map = maps.current();
         let chain = walk(ring, map, head, hint, spans)?;
         let action = decode(map, spans, &chain, disk, ranges);
+        if !Self::is_whole(maps, whole_at) {
+            // Nobody may have posted this: the worker drops the front end before it looks here again.
+            return Ok(false);
+        }
+        // Pages that nobody has touched yet are charged to us, and stay so; only asked where a control group limits us.
+        self.waits = guest_room.is_limited()
+            && !map.is_allocated()
+            && matches!(action, Action::Read { .. } | Action::Write { .. })
+            && !guest_room.take(map.absent_bytes(spans));
+        if self.waits {
+            match repeated {
+                Some(head) => queue.again.push(head),
+                None => ring.set_next_available(ring.next_available().wrapping_sub(1)),
+            }
+            return Ok(false);
+        }
         if let (None, Some(log)) = (repeated, &mut queue.log) {
             log.taken(head);
         }
@@ -483,7 +575,7 @@ impl VhostPort {
             if queue.give_back(head, written + 1) {
                 self.dirty.push(index);
             }
-            return Ok(());
+            return Ok(true);
         }
         let map = maps.hold();
         let (tag, slot) = slots.take();
@@ -535,7 +627,7 @@ impl VhostPort {
             }
             Action::Answer(_) | Action::Serial => unreachable!("answered above"),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Gives a slot back that nothing refers to any more.
@@ -547,7 +639,8 @@ impl VhostPort {
         self.orphans -= usize::from(orphan);
         if self.held_up && self.orphans == 0 {
             self.held_up = false;
-            signal(Some(&self.bell));
+            // Our own: it never blocks.
+            let _ = (&self.bell).write(&1u64.to_ne_bytes());
         }
     }
 
@@ -573,6 +666,9 @@ impl VhostPort {
 
     /// Takes a queue out of service until the driver sets it up again.
     fn break_queue(&mut self, index: u16, broken: Broken) {
+        if !Self::is_whole(&self.maps, &mut self.whole_at) {
+            return;
+        }
         let queue = &mut self.queues[usize::from(index)];
         queue.broken = Some(broken);
         report(&self.disk, index, queue, broken);
@@ -580,13 +676,13 @@ impl VhostPort {
 }
 
 /// Says once, in the log and to the front end, that a queue is out of service.
-fn report(disk: &Profile, index: u16, queue: &Queue, broken: Broken) {
+fn report(disk: &Profile, index: u16, queue: &mut Queue, broken: Broken) {
     tracing::error!(
         disk = disk.name,
         queue = index,
         "queue taken out of service: {broken}; it works again after the guest resets the device"
     );
-    signal(queue.error.as_ref());
+    queue.held_up |= notify(queue.error.as_ref());
 }
 
 impl Port for VhostPort {
@@ -597,7 +693,7 @@ impl Port for VhostPort {
         if !self.rest.is_empty() {
             return true;
         }
-        if self.shut || self.orphans > 0 {
+        if self.shut || self.dropped || self.orphans > 0 {
             return false;
         }
         let budget = budget - begun;
@@ -635,7 +731,12 @@ impl Port for VhostPort {
                     }
                 }
                 match self.take_one(index, room, out) {
-                    Ok(()) => chains += 1,
+                    Ok(true) => chains += 1,
+                    Ok(false) => {
+                        self.first = at;
+                        more = !self.waits;
+                        break 'queues;
+                    }
                     Err(broken) => {
                         failed = Some((index, broken));
                         break;
@@ -651,6 +752,9 @@ impl Port for VhostPort {
         }
         // No reply will follow for what was answered here.
         self.flush();
+        if self.waits && !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(disk = self.disk.name, "requests wait: {WAITS_FOR_ROOM}");
+        }
         more || !self.rest.is_empty()
     }
 
@@ -720,7 +824,7 @@ impl Port for VhostPort {
             return true;
         }
         let full = self.slots.available() <= RANGES_MAX;
-        if more && (full || self.orphans > 0) {
+        if more && (full || self.orphans > 0 || self.waits) {
             self.held_up = true;
             more = false;
         }
@@ -763,6 +867,43 @@ impl Port for VhostPort {
     #[inline]
     fn copy_guest_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
         self.maps.current().copy_page(page, to)
+    }
+
+    fn waits(&self) -> Option<&'static str> {
+        self.waits.then_some(WAITS_FOR_ROOM)
+    }
+
+    fn harm(&self) -> Option<&'static str> {
+        if self.dropped {
+            return None;
+        }
+        if self.maps.current().is_broken()
+            || self.queues.iter().any(|q| q.log.as_ref().is_some_and(InflightLog::is_broken))
+        {
+            return Some(
+                "memory that it shares is gone: its file was made shorter, or there was no room for it (a full tmpfs, no \
+                 huge pages left). Set prealloc=on and seal=on for the guest's memory",
+            );
+        }
+        self.queues.iter().any(|q| q.held_up).then_some(
+            "it made its notification descriptor block (a full counter without O_NONBLOCK), which no hypervisor does: \
+             look who uses this disk's socket. From now on this disk notifies in a way that cannot block, and is slower",
+        )
+    }
+
+    fn drop_peer(&mut self) {
+        self.careful |= self.queues.iter().any(|q| q.held_up);
+        if let Some(connection) = self.connection.take() {
+            // The session's thread is woken by this, and ends the session.
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+        self.sever();
+        self.dropped = true;
+    }
+
+    fn is_torn(&mut self, tag: u32) -> bool {
+        let map = self.slots.get(tag).map;
+        self.maps.get(map).is_broken()
     }
 
     fn guest_files(&self) -> Vec<GuestFile> {

@@ -46,8 +46,11 @@ impl Guest {
             let fd = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
             rustix::fs::ftruncate(&fd, len).expect("memory");
             let file = FileOffset::new(File::from(fd), 0);
-            let mapping = Arc::new(MmapRegion::from_file(file, len as usize).expect("memory"));
-            map = map.with(Region { guest, user: USER + guest, len, mapping }).expect("regions do not overlap");
+            let mapping = MmapRegion::from_file(file, len as usize).expect("memory");
+            let mapping = Arc::new(undercroft_host::Guarded::new(mapping).expect("memory"));
+            map = map
+                .with(Region { guest, user: USER + guest, len, mapping, allocated: false })
+                .expect("regions do not overlap");
         }
         let zero = vec![0; usize::from(queues)];
         Guest { map: Arc::new(map), size, available: zero.clone(), used: zero }

@@ -74,8 +74,13 @@ impl VhostServer {
         });
         let disk = Profile::new(&info);
         let profile = disk.clone();
-        let queues = options.queues;
-        let port = host.attach(Box::new(move |id| Box::new(VhostPort::new(id, profile, queues, File::from(bell)))));
+        let (queues, room) = (options.queues, Arc::clone(&options.room));
+        let port = host.attach(Box::new(move |id| {
+            Box::new(VhostPort::new(id, profile, queues, File::from(bell)).with_room(room))
+        }));
+        if port == u32::MAX {
+            return Err(VhostError::Os(io::Error::other("the worker of this disk does not answer")));
+        }
         let front = Front { host: Arc::clone(&host), port, disk, options, shared: Arc::clone(&shared) };
         let name = format!("vhost-{}", info.name.replace('\0', ""));
         let spawned = std::thread::Builder::new().name(name).spawn(move || front.run(&listener));
@@ -194,13 +199,14 @@ impl Front {
 
     /// Serves one front end until it or the server goes.
     fn serve(&self, listener: &UnixListener, stream: UnixStream) {
-        let Ok(clone) = stream.try_clone() else { return };
+        let (Ok(clone), Ok(other)) = (stream.try_clone(), stream.try_clone()) else { return };
         let (Ok(fd), Ok(watch)) = (stream.as_fd().try_clone_to_owned(), stream.as_fd().try_clone_to_owned()) else {
             return;
         };
         *lock(&self.shared.connection) = Some(clone);
         self.shared.connected.store(true, Ordering::Release);
         tracing::info!(disk = self.disk.name, "vhost-user front end connected");
+        on_port(&*self.host, self.port, move |port| port.welcome(other));
         let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options, watch);
         let mut handler = BackendReqHandler::from_stream(stream, Arc::new(Mutex::new(session)));
         let reason = loop {

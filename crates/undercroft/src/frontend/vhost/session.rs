@@ -11,14 +11,17 @@ use super::limits::REGIONS_MAX;
 use super::memory::{GuestMap, Region};
 use super::port::{Refusal, VhostPort};
 use super::ring::RingAddresses;
+use super::shared::{self, Trust};
 use crate::frontend::PortHost;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
+use undercroft_host::{Backing, Guarded};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
@@ -40,6 +43,8 @@ pub(super) struct Session {
     connection: OwnedFd,
     owned: bool,
     map: Arc<GuestMap>,
+    /// Whether the log says that its memory should be preallocated.
+    advised: bool,
     /// Whether the front end has handed over a record of requests under way.
     logged: bool,
 }
@@ -53,7 +58,17 @@ impl Session {
         connection: OwnedFd,
     ) -> Session {
         let options = options.clone();
-        Session { host, port, disk, options, connection, owned: false, map: Arc::default(), logged: false }
+        Session {
+            host,
+            port,
+            disk,
+            options,
+            connection,
+            owned: false,
+            map: Arc::default(),
+            advised: false,
+            logged: false,
+        }
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -92,6 +107,13 @@ impl Session {
 
     fn set_memory(&mut self, map: GuestMap) -> Result<()> {
         let map = Arc::new(map);
+        if !map.is_allocated() && self.options.room.is_limited() && !std::mem::replace(&mut self.advised, true) {
+            tracing::warn!(
+                disk = self.disk.name,
+                "the guest's memory is not preallocated: what the daemon is the first to touch of it is charged to the \
+                 daemon's control group, and when that is full this guest's requests wait. Add prealloc=on to its memory"
+            );
+        }
         self.map = Arc::clone(&map);
         self.on_port(move |port| port.set_memory(map))
     }
@@ -121,22 +143,26 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 }
 
 /// Maps a region that a front end shares.
-fn mapped(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
+fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Region> {
     let (guest, user, len, offset) = (region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset);
-    // Access past the end of a file is a signal that would end the daemon, so it is ruled out here.
+    let kind = shared::check(&file, trust).map_err(Error::ReqHandlerError)?;
+    // Access past the end of a file breaks the mapping, so what can be known beforehand is said now.
     let size = file.metadata().map_err(Error::ReqHandlerError)?;
     let end = offset.checked_add(len);
     if usize::try_from(len).is_err() || (size.is_file() && end.is_none_or(|end| end > size.len())) {
         return Err(refused(format!("the file of the memory region at guest address {guest:#x} is too short for it")));
     }
-    Ok(Region { guest, user, len, mapping: Arc::new(region.mmap_region(file)?) })
+    let mapping = Guarded::new(region.mmap_region(file)?).map_err(Error::ReqHandlerError)?;
+    let allocated = matches!(kind, Backing::Huge { .. }) || size.blocks().saturating_mul(512) >= size.len();
+    Ok(Region { guest, user, len, mapping: Arc::new(mapping), allocated })
 }
 
-/// Checks that a descriptor from the front end is an eventfd, and makes writing to it never block.
+/// Checks that a descriptor from the front end is an eventfd, and asks that writing to it does not block. The front end
+/// can undo the latter: see [`undercroft_host::Doorbell`].
 fn eventfd(file: File) -> Result<File> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    // Where /proc cannot be read there is no telling.
-    if link.is_ok_and(|target| !target.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:[eventfd")) {
+    // Anything else could make writing to it, or waiting for it, a wait for whoever serves it.
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
+    if !link.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:[eventfd") {
         return Err(refused("a queue's notification descriptor is not an eventfd"));
     }
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| Error::ReqHandlerError(e.into()))?;
@@ -186,7 +212,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         let mut map = GuestMap::default();
         for (region, file) in regions.iter().zip(files) {
-            map = map.with(mapped(region, file)?).map_err(refused)?;
+            map = map.with(mapped(region, file, self.options.trust)?).map_err(refused)?;
         }
         self.set_memory(map)?;
         Ok(None)
@@ -202,7 +228,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        let map = self.map.with(mapped(region, file)?).map_err(refused)?;
+        let map = self.map.with(mapped(region, file, self.options.trust)?).map_err(refused)?;
         self.set_memory(map)?;
         Ok(None)
     }
@@ -302,6 +328,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_inflight_fd(&mut self, said: &VhostUserInflight, file: File) -> Result<()> {
+        shared::check(&file, self.options.trust).map_err(Error::ReqHandlerError)?;
         let area = InflightArea::open(said, file).map_err(Error::ReqHandlerError)?;
         self.logged = true;
         self.on_port(move |port| port.set_inflight(&area))

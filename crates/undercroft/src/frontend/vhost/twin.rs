@@ -9,17 +9,20 @@ use super::rig::{DATA, DATA_END, Guest, INDIRECT, NEXT, Rig, WRITE, geometry};
 use super::ring::Ring;
 use proptest::prelude::*;
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Instant;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 /// The same mappings, as the other crate wants them.
 fn twin_memory(map: &GuestMap) -> GuestMemoryMmap<()> {
     let regions = map
         .regions()
         .iter()
-        .map(|r| GuestRegionMmap::with_arc(Arc::clone(&r.mapping), GuestAddress(r.guest)).unwrap())
+        .map(|r| {
+            // The same memory, mapped once more.
+            let mapping = MmapRegion::from_file(r.mapping.file_offset().unwrap().clone(), r.len as usize).unwrap();
+            GuestRegionMmap::new(mapping, GuestAddress(r.guest)).unwrap()
+        })
         .collect();
     GuestMemoryMmap::from_regions(regions).unwrap()
 }

@@ -1,0 +1,243 @@
+"""Front ends that do harm to a real daemon: memory cut short or without room, notifications that block, memory that
+stalls. The daemon goes on, others never notice, and the same socket serves the next front end."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import images
+from harness.daemon import Disk, until
+from harness.front import IN, OUT, OWN, Front, Gone, memfd
+from harness.programs import driver, need, need_root
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+from rig.cgroup import Group, Unavailable
+
+MIB = images.MIB
+
+
+@pytest.fixture
+def fronts():
+    """Connects front ends; all of them leave when the test is over."""
+    made = []
+
+    def connect(*words, **options) -> Front:
+        made.append(Front(*words, **options))
+        return made[-1]
+
+    yield connect
+    for front in made:
+        front.close()
+
+
+def serves(daemon, disk: str, fronts) -> None:
+    """A new front end of a disk is served."""
+    front = fronts(daemon.vhost(disk)).set_up()
+    assert front.request(IN, 0, 4096) == 0
+    front.close()
+
+
+def two(serve, scratch, workers: int = 1, **options) -> object:
+    """Two disks, on one worker unless told otherwise."""
+    disks = [Disk(name, images.raw(scratch / f"{name}.raw", 8 * MIB, seed=n), "raw", dict(options)) for n, name in enumerate("ab")]
+    return serve(disks, memory="64MiB", workers=workers)
+
+
+@pytest.fixture
+def full(scratch):
+    """A file of 1 MiB on a tmpfs that has no room for any of it."""
+    need_root()
+    where = scratch / "full"
+    where.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", where], check=False, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted: {mounted.stderr}")
+    (where / "filler").write_bytes(bytes(64 << 10))
+    fd = os.open(where / "ram", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, MIB)
+    yield fd
+    os.close(fd)
+    subprocess.run(["umount", "-l", where], check=True)
+
+
+def test_memory_that_is_taken_away_ends_its_front_end_alone(serve, scratch, fronts, full):
+    """A memory file cut short under a read, a write and the ring, a record of requests cut short, and memory on a full file
+    system: each front end is dropped with one message; the other disk's client never notices."""
+    daemon = two(serve, scratch)
+    good = fronts(daemon.vhost("b")).set_up()
+    before = (scratch / "a.raw").read_bytes()
+
+    def harmed(front: Front, how: str) -> None:
+        assert front.is_dropped(), how
+        assert good.request(IN, 0, 4096) == 0, how
+        serves(daemon, "a", fronts)
+
+    for kind in (IN, OUT):
+        extra = memfd(MIB)
+        front = fronts(daemon.vhost("a"), (extra, MIB)).set_up()
+        assert front.request(IN, 0, 8192, OWN) == 0
+        front.post(kind, 0, 8192, OWN, kick=False)
+        os.ftruncate(extra, 0)
+        front.ring()
+        harmed(front, f"memory cut short under request {kind}")
+    front = fronts(daemon.vhost("a")).set_up()
+    front.post(IN, 0, 4096, kick=False)
+    os.ftruncate(front.memory, 0)
+    front.ring()
+    harmed(front, "the ring itself cut short")
+    record = memfd(4096)
+    front = fronts(daemon.vhost("a")).set_up(own_inflight=record)
+    assert front.request(IN, 0, 4096) == 0
+    front.post(IN, 0, 4096, kick=False)
+    os.ftruncate(record, 0)
+    front.ring()
+    harmed(front, "the record of requests under way cut short")
+    front = fronts(daemon.vhost("a"), (full, MIB)).set_up()
+    front.post(IN, 0, 8192, OWN)
+    harmed(front, "no room on the file system")
+    log = daemon.log()
+    assert log.count("a front end was disconnected: memory that it shares is gone") == 5, log
+    assert (scratch / "a.raw").read_bytes() == before, "nothing that nobody wrote reached the disk"
+
+
+def test_a_notification_that_is_made_to_block_holds_nobody_up(serve, scratch, fronts):
+    """The counter of the call descriptor full, and O_NONBLOCK cleared: its front end is dropped, the other disk goes on, and
+    the second time the worker does not even wait for a moment."""
+    daemon = two(serve, scratch)
+    good = fronts(daemon.vhost("b")).set_up()
+
+    def spring(front: Front) -> None:
+        os.eventfd_write(front.call, 2**64 - 2)
+        fcntl.fcntl(front.call, fcntl.F_SETFL, fcntl.fcntl(front.call, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+        front.post(IN, 0, 4096)
+
+    front = fronts(daemon.vhost("a")).set_up()
+    assert front.request(IN, 0, 4096) == 0
+    spring(front)
+    assert front.is_dropped()
+    assert good.request(IN, 0, 4096) == 0
+    assert "it made its notification descriptor block" in daemon.log()
+    front = fronts(daemon.vhost("a")).set_up()
+    assert front.request(IN, 0, 4096) == 0, "notified in the other way"
+    spring(front)
+    assert good.request(IN, 0, 4096) == 0
+    assert daemon.log().count("a front end was disconnected") == 1, "it harms nobody but itself"
+
+
+@pytest.fixture
+def stalling(scratch):
+    """A file on FUSE, and the process behind it, which answers nothing once it is stopped."""
+    need_root()
+    need("nbdfuse", "nbdkit")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("no /dev/fuse")
+    where, sock = scratch / "fuse", scratch / "fuse.sock"
+    where.mkdir()
+    server = subprocess.Popen(["nbdkit", "-f", "-U", sock, "memory", "4M"])
+    until(sock.exists, "the server of the file listens")
+    fuse = subprocess.Popen(["nbdfuse", where, f"nbd+unix:///?socket={sock}"])
+    until(lambda: (where / "nbd").exists() or fuse.poll() is not None, "the file is there")
+    if fuse.poll() is not None:
+        server.kill()
+        pytest.skip("nbdfuse cannot mount here")
+    yield where / "nbd", server
+    server.send_signal(signal.SIGCONT)
+    subprocess.run(["umount", "-l", where], check=False)
+    for process in (fuse, server):
+        process.kill()
+        process.wait()
+
+
+def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, stalling):
+    """Memory that makes the worker wait is refused, unless trusted. Trusted and stalled: disks of the other worker, status,
+    attaching and the end of the daemon do not wait for it."""
+    path, server = stalling
+    daemon = two(serve, scratch, workers=2)
+    ram = os.open(path, os.O_RDWR)
+    refused = fronts(daemon.vhost("a"), (ram, MIB))
+    with contextlib.suppress(Gone, OSError):
+        refused.set_up()
+    assert refused.is_dropped()
+    assert "neither memfd nor tmpfs nor hugetlbfs" in daemon.log() and "trust_memory" in daemon.log()
+    daemon.stop()
+    disks = [
+        Disk("a", scratch / "a.raw", "raw", {"trust_memory": "true"}),
+        Disk("b", scratch / "b.raw", "raw"),
+    ]
+    daemon = serve(disks, memory="64MiB", workers=2)
+    assert daemon.disk("a")["worker"] != daemon.disk("b")["worker"]
+    front = fronts(daemon.vhost("a"), (ram, MIB)).set_up()
+    assert front.request(IN, 0, 4096) == 0
+    server.send_signal(signal.SIGSTOP)
+    front.post(IN, 0, 4096, OWN + 512 * 1024)
+    assert front.answer(patience=1) is None
+    # The other disk is served, to new front ends and clients as well.
+    serves(daemon, "b", fronts)
+    driver("run", daemon.vhost("b"), "--ops", "500", "--depth", "4")
+    need("nbdinfo")
+    assert subprocess.run(["nbdinfo", "--size", daemon.nbd("b")], check=True, capture_output=True, timeout=60).stdout.strip()
+    until(lambda: daemon.disk("a")["state"] == "stalled", "it is said that the worker does not answer", 60)
+    worker = daemon.disk("a")["worker"]
+    assert f"worker w{worker} has not answered for 5 s" in daemon.disk("a")["reason"]
+    assert daemon.disk("b")["state"] == "serving"
+    # A client of the stalled disk is turned away rather than left to hold up the others' handshakes.
+    subprocess.run(["nbdinfo", "--size", daemon.nbd("a")], check=False, capture_output=True, timeout=60)
+    assert subprocess.run(["nbdinfo", "--size", daemon.nbd("b")], check=True, capture_output=True, timeout=60).stdout.strip()
+    daemon.write_config([*disks, Disk("c", images.raw(scratch / "c.raw", 8 * MIB), "raw")])
+    daemon.call("reload")
+    serves(daemon, "c", fronts)
+    assert daemon.disk("c")["worker"] == daemon.disk("b")["worker"], "a new disk goes to a worker that answers"
+    # The end has a deadline; what a stalled worker had open is left to the kernel.
+    daemon.process.send_signal(signal.SIGTERM)
+    daemon.process.wait(90)
+    daemon.process = None
+
+
+@pytest.fixture
+def group():
+    """A control group for the daemon alone."""
+    need_root()
+    try:
+        made = Group("guests", 256 * MIB)
+    except Unavailable as e:
+        pytest.skip(str(e))
+    yield made
+    made.close()
+
+
+def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, scratch, fronts, group):
+    """The daemon reads for a guest more than its control group has room for, into pages that nobody has touched: requests wait,
+    and say so; they go on when there is room. A guest whose memory is allocated is charged to nobody else, and never waits."""
+    disk_bytes = 64 * MIB
+    disks = [Disk(n, images.raw(scratch / f"{n}.raw", disk_bytes, seed=1), "raw", {"readahead": "0", "size": '"24MiB"'}) for n in "ab"]
+    daemon = serve(disks, memory="64MiB", store="floor = 0", workers=1, wrap=group.wrap)
+    ram_bytes = 512 * MIB
+    allocated = memfd(ram_bytes)
+    os.posix_fallocate(allocated, 0, ram_bytes)
+    sparse = memfd(ram_bytes)
+    good, front = fronts(daemon.vhost("b"), (allocated, ram_bytes)).set_up(), fronts(daemon.vhost("a"), (sparse, ram_bytes)).set_up()
+    assert "the guest's memory is not preallocated" in daemon.log()
+    done = 0
+    for n in range(ram_bytes // MIB):
+        answer = front.request(IN, n % 64 * 2048, MIB, OWN + n * MIB, patience=3)
+        if answer is None:
+            break
+        assert answer == 0
+        done += 1
+    assert group.killed() == 0 and daemon.running(), "the daemon was killed"
+    assert 64 < done < ram_bytes // MIB, f"{done} MiB were read before the group was full"
+    status = daemon.disk("a")
+    assert status["state"] == "stalled" and "not preallocated" in status["reason"], status
+    assert daemon.status()["pressure"]["guests_bytes"] > 64 * MIB
+    assert "requests wait: the guest's memory is not preallocated" in daemon.log()
+    for n in range(ram_bytes // MIB):
+        assert good.request(IN, n % 64 * 2048, MIB, OWN + n * MIB) == 0, "a guest that is preallocated never waits"
+    group.raise_limit(2 * ram_bytes)
+    assert front.answer() == 0, "there is room again"
+    assert front.request(IN, 0, MIB, OWN + (done + 1) * MIB) == 0
+    assert daemon.disk("a")["state"] == "serving"
