@@ -6,6 +6,8 @@
 
 pub mod crew;
 pub mod engine;
+#[cfg(feature = "imago")]
+pub mod fenced;
 pub mod fiemap;
 pub mod file;
 pub mod foreign;
@@ -18,6 +20,8 @@ pub mod wait;
 
 pub use crew::{Crew, Work};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
+#[cfg(feature = "imago")]
+pub use fenced::{Fence, FencedFile, with_bounded_stack};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};

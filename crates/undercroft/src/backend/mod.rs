@@ -71,6 +71,11 @@ pub trait Backend: Send {
         None
     }
 
+    /// Why requests that change the image, or all of them, fail for good; `None` if they do not.
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
     /// Operations that have waited longer than the back end finds normal, where it looks.
     fn stalled_ops(&self) -> usize {
         0
