@@ -431,7 +431,7 @@ pub enum DiskState {
     Serving,
     /// Its image does not answer; requests wait.
     Stalled,
-    /// Its image is gone or broken; requests fail.
+    /// Its image is gone or damaged; all requests fail, or those that would change it: see the reason.
     Failed,
     /// It finishes what is under way and goes.
     Detaching,

@@ -46,6 +46,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
+        (false, _) if report.refusal.is_some() => DiskState::Failed,
         (false, 0) => DiskState::Serving,
         (false, _) => DiskState::Stalled,
     };
@@ -60,8 +61,11 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         name: plan.name.clone(),
         vm: plan.vm.clone(),
         state,
-        reason: (state == DiskState::Stalled)
-            .then(|| format!("the image has not answered for {} operations", report.stalled_ops)),
+        reason: match state {
+            DiskState::Failed => report.refusal.clone(),
+            DiskState::Stalled => Some(format!("the image has not answered for {} operations", report.stalled_ops)),
+            _ => None,
+        },
         image: plan.image.location.clone(),
         format: format.to_string(),
         backend: report.backend.clone(),

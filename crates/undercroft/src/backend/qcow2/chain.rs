@@ -163,7 +163,12 @@ impl Opening<'_> {
     }
 
     /// Opens the image that `overlay` has behind it.
-    fn backing(&mut self, overlay: &Path, name: &str, format: Option<&str>) -> Result<FormatAccess<FencedFile>, OpenError> {
+    fn backing(
+        &mut self,
+        overlay: &Path,
+        name: &str,
+        format: Option<&str>,
+    ) -> Result<FormatAccess<FencedFile>, OpenError> {
         let path = resolve(overlay, name)?;
         let image = path.display().to_string();
         let (file, not_direct) =

@@ -27,8 +27,8 @@ pub enum Examined {
 /// # Errors
 /// It cannot be opened, or is in use, or is so damaged that it would not be opened.
 pub fn examine(location: &str, qcow2: bool, mut progress: impl FnMut(u64, u64)) -> Result<Examined, OpenError> {
-    let (file, _) = DiskFile::open(Path::new(location), true, Direct::Prefer)
-        .map_err(|e| OpenError::opening(location, true, e))?;
+    let (file, _) =
+        DiskFile::open(Path::new(location), true, Direct::Prefer).map_err(|e| OpenError::opening(location, true, e))?;
     let failed = |source| OpenError::Io { image: location.to_owned(), doing: "reading its tables", source };
     let start = detect::read(&file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)?;
     if !qcow2 && detect::magic(&start) != Magic::Qcow2 {
@@ -36,7 +36,6 @@ pub fn examine(location: &str, qcow2: bool, mut progress: impl FnMut(u64, u64)) 
     }
     raw::lock(&file, location, true, false)?;
     let header: Header = chain::read_header(location, &file)?;
-    let remedy = "run `qemu-img check -r all` on a copy of it, or give the disk `read_only = true`";
     if let Err(super::Refusal::Damaged(why)) = header.may_be_written() {
         return Ok(Examined::ReadOnly(why));
     }
@@ -48,8 +47,8 @@ pub fn examine(location: &str, qcow2: bool, mut progress: impl FnMut(u64, u64)) 
     match verify(&header, file.size_bytes, read, tell) {
         Ok(verified) => Ok(Examined::Sound(verified)),
         Err(Failure::Io(e)) => Err(failed(e)),
-        Err(Failure::Inconsistent(what)) => Ok(Examined::ReadOnly(format!("the image is damaged: {what}; {remedy}"))),
-        Err(Failure::Beyond(what)) => Ok(Examined::ReadOnly(format!("it cannot be verified: {what}; {remedy}"))),
+        Err(Failure::Inconsistent(what)) => Ok(Examined::ReadOnly(format!("the image is damaged: {what}"))),
+        Err(Failure::Beyond(what)) => Ok(Examined::ReadOnly(format!("it cannot be verified: {what}"))),
         Err(Failure::Stopped) => Ok(Examined::Other),
     }
 }

@@ -42,6 +42,9 @@ pub(super) struct Gate {
     header: Header,
     fence: Arc<Fence>,
     verdict: Mutex<Verdict>,
+    /// The verdict is final; and that the image is sound. To look at without the lock.
+    decided: AtomicBool,
+    sound: AtomicBool,
     /// The disk is being closed: what is under way ends.
     closing: AtomicBool,
 }
@@ -49,8 +52,16 @@ pub(super) struct Gate {
 impl Gate {
     /// The gate of the image in `file`, which nobody else writes to.
     pub fn new(location: &str, file: DiskFile, header: Header, fence: Arc<Fence>) -> Self {
-        let verdict = Mutex::new(Verdict::Open);
-        Self { location: location.to_owned(), file, header, fence, verdict, closing: AtomicBool::new(false) }
+        Self {
+            location: location.to_owned(),
+            file,
+            header,
+            fence,
+            verdict: Mutex::new(Verdict::Open),
+            decided: AtomicBool::new(false),
+            sound: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        }
     }
 
     fn verdict(&self) -> Verdict {
@@ -58,6 +69,8 @@ impl Gate {
     }
 
     fn set(&self, verdict: Verdict) {
+        self.sound.store(verdict == Verdict::Sound, Ordering::Release);
+        self.decided.store(matches!(verdict, Verdict::Sound | Verdict::Refused(_)), Ordering::Release);
         *self.verdict.lock().unwrap_or_else(PoisonError::into_inner) = verdict;
     }
 
@@ -68,13 +81,15 @@ impl Gate {
 
     /// Whether it is known that the image may, or may not, be written to.
     pub fn is_decided(&self) -> bool {
-        matches!(self.verdict(), Verdict::Sound | Verdict::Refused(_))
+        self.decided.load(Ordering::Acquire)
     }
 
     /// Fails unless the image may be written to.
     pub fn pass(&self) -> io::Result<()> {
+        if self.sound.load(Ordering::Acquire) {
+            return Ok(());
+        }
         match self.verdict() {
-            Verdict::Sound => Ok(()),
             Verdict::Refused(why) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
             _ => Err(io::Error::other("the image's tables could not be verified")),
         }
@@ -104,7 +119,10 @@ impl Gate {
             self.set(Verdict::Verifying(done, of));
             if start.elapsed() >= said {
                 said = start.elapsed() * 2;
-                tracing::info!(image = self.location, "verifying the tables before the first write: {done} of {of} read");
+                tracing::info!(
+                    image = self.location,
+                    "verifying the tables before the first write: {done} of {of} read"
+                );
             }
             !self.closing.load(Ordering::Acquire)
         };

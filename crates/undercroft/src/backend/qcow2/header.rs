@@ -356,11 +356,13 @@ mod tests {
         assert!(refused(|h| h[16..20].fill(0xff)).contains("backing file"));
         assert!(refused(|h| h[8..16].fill(0xff)).contains("backing file"));
         assert!(refused(|h| h[200] = 0xff).contains("UTF-8"));
-        assert!(refused(|h| {
-            h[103] = 112;
-            h[104] = 1;
-        })
-        .contains("compression"));
+        assert!(
+            refused(|h| {
+                h[103] = 112;
+                h[104] = 1;
+            })
+            .contains("compression")
+        );
     }
 
     #[test]

@@ -65,6 +65,7 @@ pub fn verify(
         progress,
         references: References::new(COUNTS_BYTES_MAX),
         l2_tables: Vec::new(),
+        shared: Vec::new(),
         done: 0,
         of: u64::from(header.reftable_clusters) + 1,
     };
@@ -75,6 +76,7 @@ pub fn verify(
     for table in walk.snapshots()? {
         walk.l1_table(table.l1_offset, table.l1_entries, false)?;
     }
+    walk.shared_tables()?;
     walk.of = walk.done + walk.l2_tables.len() as u64 + refcount_blocks.len() as u64;
     let mut tables = std::mem::take(&mut walk.l2_tables);
     // In the order of the file. Those of the disk itself came first, and are told apart.
@@ -95,6 +97,8 @@ struct Walk<'a, R, P> {
     references: References,
     /// Clusters of all L2 tables, each once.
     l2_tables: Vec<u64>,
+    /// Those of them that the disk is said to share with a snapshot.
+    shared: Vec<u64>,
     done: u64,
     of: u64,
 }
@@ -126,7 +130,9 @@ where
     fn clash<T>(&self, clash: Clash, what: &str, offset: u64) -> Result<T, Failure> {
         match clash {
             Clash::Taken(by) => inconsistent(format!("its {what} at {offset:#x} is where {by} is")),
-            Clash::TooMany => Err(Failure::Beyond(format!("the cluster at {offset:#x} has too many references to count"))),
+            Clash::TooMany => {
+                Err(Failure::Beyond(format!("the cluster at {offset:#x} has too many references to count")))
+            }
             Clash::TooLarge => Err(Failure::Beyond(format!(
                 "counting its references would take more than {} MiB of memory",
                 COUNTS_BYTES_MAX >> 20
@@ -211,6 +217,9 @@ where
                 }
                 self.placed(table, self.header.cluster_bytes, l2)?;
                 let cluster = table / self.header.cluster_bytes;
+                if active && entry & COPIED == 0 {
+                    self.shared.push(cluster);
+                }
                 match self.references.table(cluster, active && entry & COPIED != 0) {
                     Ok(true) if self.l2_tables.len() == L2_TABLES_MAX => {
                         return Err(Failure::Beyond("it has too many L2 tables".to_owned()));
@@ -222,6 +231,19 @@ where
             }
         }
         self.step()
+    }
+
+    /// Fails if a table that is said to be shared is not. imago would copy it and take the COPIED flag from all of its
+    /// entries, which QEMU calls an error in each.
+    fn shared_tables(&mut self) -> Result<(), Failure> {
+        let alone = self.shared.iter().find(|&&cluster| self.references.tables_at(cluster) == 1);
+        match alone {
+            None => Ok(()),
+            Some(cluster) => {
+                let at = cluster * self.header.cluster_bytes;
+                inconsistent(format!("its L2 table at {at:#x} is said to be shared with a snapshot and is not"))
+            }
+        }
     }
 
     /// Reads the list of snapshots.
