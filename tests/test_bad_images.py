@@ -262,3 +262,51 @@ def test_all_problems_at_once(scratch):
     done = run(built("undercroft"), "check", daemon.config, check=False)
     assert done.returncode == 1
     names(done.stdout + done.stderr, "missing.raw", "lur", "lru", "queues")
+
+
+# Eight bytes that are zeroed: the entry of the refcount table, or the refcounts of the first clusters, which are those
+# of the header and the tables. A write to either image once overwrote its header; the first ended the whole daemon.
+ZEROED = {"refcount-table": False, "refcounts": True}
+
+
+@pytest.mark.parametrize("zeroed", ZEROED)
+def test_qcow2_without_refcounts_is_read_only_and_stops_nobody_else(serve, scratch, zeroed):
+    """The first write finds it: the guest gets EIO, the header stays, the image is marked, other disks go on."""
+    need("qemu-img", "qemu-io")
+    image = images.qcow2(scratch / "bad.qcow2", SIZE)
+    run("qemu-io", "-f", "qcow2", "-c", "write -P 0x11 0 1M", image)
+    good = images.raw(scratch / "good.raw", SIZE, seed=1)
+    data = bytearray(image.read_bytes())
+    at = struct.unpack_from(">Q", data, 48)[0]
+    if ZEROED[zeroed]:
+        at = struct.unpack_from(">Q", data, at)[0]
+    data[at : at + 8] = bytes(8)
+    image.write_bytes(data)
+
+    daemon = Daemon(scratch / "checked", [Disk("bad", image, "qcow2"), Disk("good", good, "raw")])
+    done = run(built("undercroft"), "check", daemon.config, check=False)
+    assert done.returncode == 1, "check should find it"
+    names(done.stdout + done.stderr, image, "refcount is 0", "qemu-img check -r all", "read_only = true")
+
+    daemon = serve([Disk("bad", image, "qcow2"), Disk("good", good, "raw")])
+    before = image.read_bytes()
+    write = run("qemu-io", "-f", "raw", daemon.nbd("bad"), "-c", "write -P 0x22 8M 64k", check=False)
+    assert "Input/output error" in write.stdout + write.stderr, write.stdout + write.stderr
+    # Its data, and the other disk, are served as if nothing had been.
+    read = run("qemu-io", "-f", "raw", daemon.nbd("bad"), "-c", "read -P 0x11 0 1M", "-c", "flush")
+    assert "verification failed" not in read.stdout
+    driver("run", daemon.vhost("good"), "--ops", "100", "--verify", good)
+    status = next(d for d in daemon.status()["disks"] if d["name"] == "bad")
+    assert status["state"] == "failed", status["state"]
+    names(status["reason"], "writes are refused, reads go on", "qemu-img check -r all")
+    names(daemon.log(), "bad.qcow2", "marked corrupt")
+    daemon.stop()
+    expected = bytearray(before)
+    expected[79] |= 2
+    assert image.read_bytes() == expected, "nothing may be changed but the mark"
+
+    names(refused(scratch, [Disk("a", image, "qcow2")]), image, "marked corrupt", "qemu-img check -r all")
+    again = Daemon(scratch / "again", [Disk("bad", image, "qcow2", {"read_only": "true"})]).start()
+    read = run("qemu-io", "-r", "-f", "raw", again.nbd("bad"), "-c", "read -P 0x11 0 1M")
+    assert "verification failed" not in read.stdout
+    again.stop()

@@ -7,6 +7,8 @@
 pub mod crew;
 pub mod doorbell;
 pub mod engine;
+#[cfg(feature = "imago")]
+pub mod fenced;
 pub mod fiemap;
 pub mod file;
 pub mod foreign;
@@ -21,6 +23,8 @@ pub mod wait;
 pub use crew::{Crew, Work};
 pub use doorbell::{Doorbell, HeldUp, Watching};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
+#[cfg(feature = "imago")]
+pub use fenced::{Fence, FencedFile, with_bounded_stack};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};

@@ -71,6 +71,11 @@ pub trait Backend: Send {
         None
     }
 
+    /// Why requests that change the image, or all of them, fail for good; `None` if they do not.
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
     /// What the disk may have lost since this was asked last. To be asked after each `poll`: it holds before any completion that
     /// the poll returned.
     fn take_lost(&mut self) -> Option<Lost> {

@@ -247,7 +247,8 @@ pub struct ServeArgs {
 /// `undercroft check`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Every problem is named, not only the first, with its line and what to do. Nothing is opened or changed.
+Every problem is named, not only the first, with its line and what to do. The tables of qcow2 images that nothing uses
+are read and verified, as before the first write of a disk; nothing is changed.
 
 Examples:
   undercroft check /etc/undercroft/undercroft.toml

@@ -1,10 +1,15 @@
-//! `undercroft check`: every problem of a configuration file.
+//! `undercroft check`: every problem of a configuration file, and of the tables of the qcow2 images that it names.
 //!
-//! Owns how the result is shown. Invariant: exit code 0 exactly if `serve` would go on to open the images.
+//! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would go on to open
+//! the images, and writes to those that are not read-only would be served.
 
 use super::args::CheckArgs;
+use super::meter::Meter;
 use super::output::Out;
 use super::{Failure, machine};
+use crate::backend::ImageFormat;
+use crate::backend::OpenError;
+use crate::backend::qcow2::{Examined, examine};
 use crate::config::{self, Overrides, Problem, Problems, ServePlan, Severity};
 use crate::units::{Size, Time};
 use serde::Serialize;
@@ -37,11 +42,15 @@ struct Disk<'a> {
 /// # Errors
 /// `Silent` if the file is bad: the problems have been printed.
 pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
-    let (plan, problems) = match config::load(&args.config, &machine(), &Overrides::default()) {
+    let (plan, mut problems) = match config::load(&args.config, &machine(), &Overrides::default()) {
         Ok(resolution) => (Some(resolution.plan), resolution.problems),
         Err(unreadable) => (None, unreadable.problems),
     };
-    let ok = problems.iter().all(|p| p.severity != Severity::Error);
+    let good = |problems: &[Problem]| problems.iter().all(|p| p.severity != Severity::Error);
+    if let Some(plan) = plan.as_ref().filter(|_| good(&problems)) {
+        problems.extend(plan.disks.iter().filter_map(of_image));
+    }
+    let ok = good(&problems);
     if args.json {
         let good = plan.as_ref().filter(|_| ok);
         out.json(&Report {
@@ -73,6 +82,47 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
         out.flush()?;
         Err(Failure::Silent)
     }
+}
+
+/// What is wrong with the tables of a disk's image, if it is a qcow2 file that nothing uses.
+fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
+    let qcow2 = match disk.image.format {
+        None if config::images::scheme(&disk.image.location).is_none() => false,
+        Some(ImageFormat::Qcow2) => true,
+        _ => return None,
+    };
+    let mut meter: Option<(u64, Meter)> = None;
+    let found = examine(&disk.image.location, qcow2, |done, of| {
+        let (total, meter) = meter.get_or_insert_with(|| (of, meter_of(&disk.image.location, of)));
+        if *total != of {
+            // How much there is to read is known only after the first tables.
+            (*total, *meter) = (of, meter_of(&disk.image.location, of));
+        }
+        meter.at(done);
+    });
+    if let Some((_, meter)) = &mut meter {
+        meter.hide();
+    }
+    let problem = |severity, error: String, remedy: &str| {
+        let place = format!("disk \"{}\", image {}", disk.name, disk.image.location);
+        Some(Problem { severity, line: None, place, error, remedy: remedy.to_owned() })
+    };
+    let repair = "run `qemu-img check -r all` on a copy of it, or give the disk `read_only = true`";
+    match found {
+        Ok(Examined::Other | Examined::Sound(_)) => None,
+        // It would be opened, and only be read.
+        Ok(Examined::ReadOnly(why)) if disk.image.read_only => problem(Severity::Warning, why, repair),
+        Ok(Examined::ReadOnly(why)) => problem(Severity::Error, why, repair),
+        Err(e @ (OpenError::Damaged { .. } | OpenError::Unsupported { .. })) => {
+            problem(Severity::Error, e.to_string(), "repair, convert or replace the image")
+        }
+        // In use, say, or not for this user to read.
+        Err(e) => problem(Severity::Warning, format!("its tables were not verified: {e}"), "check it again then"),
+    }
+}
+
+fn meter_of(image: &str, tables: u64) -> Meter {
+    Meter::of_requests(tables).named(format!("verifying {image}"), "tables")
 }
 
 fn of_plan(disk: &config::DiskPlan) -> Disk<'_> {

@@ -512,7 +512,7 @@ pub enum DiskState {
     Stalled,
     /// Its image does not open; it is tried again, and until then the disk has no socket and no export.
     Waiting,
-    /// Its image is gone or broken; requests fail.
+    /// Its image is gone or damaged; all requests fail, or those that would change it: see the reason.
     Failed,
     /// It finishes what is under way and goes.
     Detaching,

@@ -53,6 +53,7 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
         (true, _) => DiskState::Detaching,
+        (false, _) if report.refusal.is_some() => DiskState::Failed,
         (false, 0) if !report.silent && report.waits.is_none() => DiskState::Serving,
         (false, _) => DiskState::Stalled,
     };
@@ -74,9 +75,11 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         name: plan.name.clone(),
         vm: plan.vm.clone(),
         state,
-        reason: (state == DiskState::Stalled)
-            .then_some(reason)
-            .or_else(|| disk.image_file().and_then(ImageFile::reason)),
+        reason: match state {
+            DiskState::Failed => report.refusal.clone(),
+            DiskState::Stalled => Some(reason),
+            _ => disk.image_file().and_then(ImageFile::reason),
+        },
         image: plan.image.location.clone(),
         format: format.to_string(),
         backend: report.backend.clone(),

@@ -123,6 +123,8 @@ pub struct DiskReport {
     pub latencies: Latencies,
     /// What serves it.
     pub backend: String,
+    /// Why requests that change the image, or all of them, fail for good.
+    pub refusal: Option<String>,
     /// Operations under way of an image that has answered none for [`STALL_NS`], or those that its back end finds late.
     pub stalled_ops: u64,
     /// Who is connected.
@@ -236,6 +238,7 @@ impl Worker {
             stats: self.core.stats(id),
             latencies: (*d.latencies).clone(),
             backend: d.backend.describe(),
+            refusal: d.backend.refusal(),
             stalled_ops: if d.stalled { d.backend.inflight() } else { d.backend.stalled_ops() } as u64,
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             exclusive,

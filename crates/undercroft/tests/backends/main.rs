@@ -5,4 +5,6 @@
 mod harness;
 mod nbd;
 mod qcow2;
+mod qcow2_damage;
+mod qcow2_metadata;
 mod raw;

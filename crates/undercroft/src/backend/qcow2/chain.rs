@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use undercroft_cache::Base;
-use undercroft_host::{Direct, DiskFile, FileId, OpenFile};
+use undercroft_host::{Direct, DiskFile, Fence, FencedFile, FileId};
 
 /// Images of one chain at most.
 const DEPTH_MAX: usize = 64;
@@ -27,11 +27,13 @@ const MAP_BYTES_MAX: u64 = 64 << 20;
 /// An open chain.
 pub(super) struct Chain {
     /// The top image, which holds the others.
-    pub access: FormatAccess<File>,
+    pub access: FormatAccess<FencedFile>,
     /// The top image's header.
     pub header: Header,
     /// The top image's file.
-    pub file: Arc<OpenFile>,
+    pub file: DiskFile,
+    /// What imago may do to it.
+    pub fence: Arc<Fence>,
     /// Whether all files bypass the page cache.
     pub direct: bool,
     /// How many images there are.
@@ -52,10 +54,10 @@ pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<&str>) -
         states: Vec::new(),
         base: None,
     };
-    let top = Arc::clone(&file.file);
-    let (access, header) = opening.qcow2(Path::new(&spec.location), file, not_direct, !spec.read_only)?;
+    let top = file.clone();
+    let (access, header, fence) = opening.qcow2(Path::new(&spec.location), file, not_direct, !spec.read_only)?;
     let Opening { ids, claims, direct, base, .. } = opening;
-    Ok(Chain { access, header, file: top, direct, depth: ids.len(), base, claims })
+    Ok(Chain { access, header, file: top, fence, direct, depth: ids.len(), base, claims })
 }
 
 /// What the top image has of its own, and what the others are together; nothing if that cannot be told.
@@ -123,10 +125,16 @@ impl Opening<'_> {
         file: DiskFile,
         not_direct: Option<&str>,
         write: bool,
-    ) -> Result<(FormatAccess<File>, Header), OpenError> {
+    ) -> Result<(FormatAccess<FencedFile>, Header, Arc<Fence>), OpenError> {
         let image = path.display().to_string();
         self.enter(&image, &file, not_direct, write, true)?;
         let header = read_header(&image, &file)?;
+        if write {
+            header.may_be_written().map_err(|r| refused(&image, r))?;
+        } else if header.corrupt || header.dirty {
+            tracing::warn!(image, "the image is marked as damaged or not closed properly; it is only read");
+        }
+        let fence = Fence::new(header.cluster_bytes, header.hidden_bits());
         let backing = match &header.backing {
             None => None,
             Some(name) => Some(self.backing(path, name, header.backing_format.as_deref()).map_err(|source| {
@@ -143,19 +151,24 @@ impl Opening<'_> {
             self.base = base(&file, &header, &self.states, backing.size());
         }
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            let storage = storage(path, &file, write)?;
-            let qcow2 = Qcow2::<File>::builder(storage).write(write).backing(backing).data_file(None);
+            let storage = storage(path, &file, write, Arc::clone(&fence))?;
+            let qcow2 = Qcow2::<FencedFile>::builder(storage).write(write).backing(backing).data_file(None);
             qcow2.open(DenyImplicitOpenGate::default())
         }));
         match opened {
-            Ok(Ok(qcow2)) => Ok((FormatAccess::new(qcow2), header)),
+            Ok(Ok(qcow2)) => Ok((FormatAccess::new(qcow2), header, fence)),
             Ok(Err(e)) => Err(imago_error(&image, e)),
             Err(_) => Err(OpenError::Damaged { image, what: "its tables make no sense".to_owned() }),
         }
     }
 
     /// Opens the image that `overlay` has behind it.
-    fn backing(&mut self, overlay: &Path, name: &str, format: Option<&str>) -> Result<FormatAccess<File>, OpenError> {
+    fn backing(
+        &mut self,
+        overlay: &Path,
+        name: &str,
+        format: Option<&str>,
+    ) -> Result<FormatAccess<FencedFile>, OpenError> {
         let path = resolve(overlay, name)?;
         let image = path.display().to_string();
         let (file, not_direct) =
@@ -178,7 +191,7 @@ impl Opening<'_> {
             return Ok(self.qcow2(&path, file, not_direct.as_deref(), false)?.0);
         }
         self.enter(&image, &file, not_direct.as_deref(), false, false)?;
-        let storage = storage(&path, &file, false).map_err(|e| imago_error(&image, e))?;
+        let storage = storage(&path, &file, false, Fence::new(0, Vec::new())).map_err(|e| imago_error(&image, e))?;
         let raw = Raw::builder(storage).open(DenyImplicitOpenGate::default()).map_err(|e| imago_error(&image, e))?;
         Ok(FormatAccess::new(raw))
     }
@@ -200,17 +213,21 @@ fn resolve(overlay: &Path, name: &str) -> Result<PathBuf, OpenError> {
     Ok(overlay.parent().unwrap_or(Path::new("")).join(name))
 }
 
-fn read_header(image: &str, file: &DiskFile) -> Result<Header, OpenError> {
-    let read = |offset, len| detect::read(file, offset, len).map_err(|e| io_error(image, "reading its header", e));
-    let refused = |r| match r {
+fn refused(image: &str, refusal: Refusal) -> OpenError {
+    match refusal {
         Refusal::Damaged(what) => OpenError::Damaged { image: image.to_owned(), what },
         Refusal::Unsupported { feature, remedy } => OpenError::Unsupported { image: image.to_owned(), feature, remedy },
-    };
+    }
+}
+
+/// Reads and checks the header and the L1 table.
+pub(super) fn read_header(image: &str, file: &DiskFile) -> Result<Header, OpenError> {
+    let read = |offset, len| detect::read(file, offset, len).map_err(|e| io_error(image, "reading its header", e));
     let start = read(0, 512)?;
     let start = read(0, header::bytes_needed(&start))?;
-    let header = header::parse(&start, file.size_bytes).map_err(refused)?;
+    let header = header::parse(&start, file.size_bytes).map_err(|r| refused(image, r))?;
     let l1 = read(header.l1_offset, header.l1_entries as usize * 8)?;
-    header::check_l1(&l1, &header, file.size_bytes).map_err(refused)?;
+    header::check_l1(&l1, &header, file.size_bytes).map_err(|r| refused(image, r))?;
     if header.size_bytes == 0 {
         return Err(OpenError::Empty { image: image.to_owned() });
     }
@@ -218,9 +235,9 @@ fn read_header(image: &str, file: &DiskFile) -> Result<Header, OpenError> {
 }
 
 /// The file as imago sees it. The descriptor is a copy of ours, so our locks hold for it too.
-fn storage(path: &Path, file: &DiskFile, write: bool) -> io::Result<File> {
+fn storage(path: &Path, file: &DiskFile, write: bool, fence: Arc<Fence>) -> io::Result<FencedFile> {
     let options = StorageOpenOptions::new().filename(path).write(write).direct(file.direct);
-    File::from_open_file(file.file.try_clone()?, options)
+    Ok(FencedFile::new(File::from_open_file(file.file.try_clone()?, options)?, fence))
 }
 
 fn io_error(image: &str, doing: &'static str, source: io::Error) -> OpenError {

@@ -13,6 +13,11 @@ const REFTABLE_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of a backing file's name at most.
 const NAME_BYTES_MAX: u32 = 1023;
 
+/// Incompatible feature: refcounts may be behind.
+pub(super) const DIRTY: u64 = 1;
+/// Incompatible feature: nothing may be written.
+pub(super) const CORRUPT: u64 = 2;
+
 /// What a header says, as far as it is needed here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -26,6 +31,22 @@ pub struct Header {
     pub l1_offset: u64,
     /// Entries of the L1 table.
     pub l1_entries: u32,
+    /// Where the refcount table is in the file.
+    pub reftable_offset: u64,
+    /// Clusters of the refcount table.
+    pub reftable_clusters: u32,
+    /// Bits of a refcount: a power of two, 1 to 64.
+    pub refcount_bits: u32,
+    /// Where the snapshot table is in the file.
+    pub snapshots_offset: u64,
+    /// Internal snapshots.
+    pub snapshots: u32,
+    /// It was not closed properly: its refcounts may be behind.
+    pub dirty: bool,
+    /// An error was found in it: it must not be written to.
+    pub corrupt: bool,
+    /// It has features that a write by who does not know them ends.
+    pub autoclear: bool,
     /// Name of the backing image, as it stands there.
     pub backing: Option<String>,
     /// Format of the backing image, if it stands there.
@@ -53,6 +74,33 @@ fn damaged<T>(what: impl Into<String>) -> Result<T, Refusal> {
 fn convert<T>(feature: impl Into<String>) -> Result<T, Refusal> {
     let remedy = "convert the image: `qemu-img convert -O qcow2 OLD NEW`".to_owned();
     Err(Refusal::Unsupported { feature: feature.into(), remedy })
+}
+
+impl Header {
+    /// Bits that imago must not see, each with the place of its byte: the marks, with which it opens nothing, not even
+    /// for reading, and the features that it would clear at once, before anything is verified.
+    pub(super) fn hidden_bits(&self) -> Vec<(u64, u8)> {
+        let marks = (self.dirty || self.corrupt).then_some((79, (DIRTY | CORRUPT) as u8));
+        let autoclear = self.autoclear.then_some((88..96).map(|at| (at, u8::MAX)));
+        marks.into_iter().chain(autoclear.into_iter().flatten()).collect()
+    }
+
+    /// Whether the image may be opened for writing, as far as its header says: QEMU refuses one that is marked corrupt,
+    /// and repairs one that is marked dirty, which is left to it.
+    ///
+    /// # Errors
+    /// What it is marked as, and what helps.
+    pub fn may_be_written(&self) -> Result<(), Refusal> {
+        let mark = match (self.corrupt, self.dirty) {
+            (true, _) => "marked corrupt (an error was found in it)",
+            (false, true) => "marked dirty (it was not closed properly)",
+            (false, false) => return Ok(()),
+        };
+        damaged(format!(
+            "it is {mark}, so it can only be opened read-only (`read_only = true`) until it is repaired with \
+             `qemu-img check -r all` while nothing uses it"
+        ))
+    }
 }
 
 /// Reads the header. `start` are the first bytes of a file of `file_bytes` bytes: a whole cluster, or all of the file
@@ -100,8 +148,24 @@ pub fn parse(start: &[u8], file_bytes: u64) -> Result<Header, Refusal> {
         return damaged(format!("a refcount table of {reftable_bytes} bytes"));
     }
     table(be64(start, 48), reftable_bytes, cluster_bytes, file_bytes, "refcount table")?;
-    let mut header =
-        Header { version, cluster_bytes, size_bytes, l1_offset, l1_entries, backing: None, backing_format: None };
+    let marks = if version == 3 { be64(start, 72) } else { 0 };
+    let mut header = Header {
+        version,
+        cluster_bytes,
+        size_bytes,
+        l1_offset,
+        l1_entries,
+        reftable_offset: be64(start, 48),
+        reftable_clusters: be32(start, 56),
+        refcount_bits: if version == 3 { 1 << be32(start, 96) } else { 16 },
+        snapshots_offset: be64(start, 64),
+        snapshots: be32(start, 60),
+        dirty: marks & DIRTY != 0,
+        corrupt: marks & CORRUPT != 0,
+        autoclear: version == 3 && be64(start, 88) != 0,
+        backing: None,
+        backing_format: None,
+    };
     let first_cluster = &start[..start.len().min(cluster_bytes as usize)];
     header.backing = backing_name(first_cluster)?;
     header.backing_format = backing_format(first_cluster, version)?;
@@ -143,19 +207,7 @@ fn features(start: &[u8]) -> Result<(), Refusal> {
         "a compression other than zlib (zstd)",
         "extended L2 entries (sub-clusters)",
     ];
-    let repair = |what: &str| {
-        Err(Refusal::Damaged(format!(
-            "it is marked {what} (it was not closed properly, or an error was found in it); \
-             repair it with `qemu-img check -r all` while nothing uses it"
-        )))
-    };
-    if bits & 1 << 1 != 0 {
-        return repair(names[1]);
-    }
-    if bits & 1 != 0 {
-        return repair(names[0]);
-    }
-    if bits != 0 {
+    if bits & !(DIRTY | CORRUPT) != 0 {
         let all: Vec<String> = (0..64)
             .filter(|b| bits >> b & 1 != 0)
             .map(|b| names.get(b).map_or_else(|| format!("unknown incompatible feature {b}"), |n| (*n).to_owned()))
@@ -169,6 +221,10 @@ fn features(start: &[u8]) -> Result<(), Refusal> {
     let length = be32(start, 100);
     if (length as usize) < FIXED_BYTES || length as usize > start.len() || !length.is_multiple_of(8) {
         return damaged(format!("a header of {length} bytes"));
+    }
+    // QEMU refuses this, too: a compression is named that the features do not have.
+    if length as usize > FIXED_BYTES && start.get(FIXED_BYTES).is_some_and(|&kind| kind != 0) {
+        return damaged("its header names a compression that its features do not have");
     }
     Ok(())
 }
@@ -300,8 +356,25 @@ mod tests {
         assert!(refused(|h| h[16..20].fill(0xff)).contains("backing file"));
         assert!(refused(|h| h[8..16].fill(0xff)).contains("backing file"));
         assert!(refused(|h| h[200] = 0xff).contains("UTF-8"));
-        assert!(refused(|h| h[79] = 1).contains("dirty"));
-        assert!(refused(|h| h[79] = 2).contains("corrupt"));
+        assert!(
+            refused(|h| {
+                h[103] = 112;
+                h[104] = 1;
+            })
+            .contains("compression")
+        );
+    }
+
+    #[test]
+    fn marked_images_are_for_reading_only() {
+        for (mark, word) in [(1, "dirty"), (2, "corrupt"), (3, "corrupt")] {
+            let mut h = good();
+            h[79] = mark;
+            let header = parse(&h, FILE).unwrap();
+            let Err(Refusal::Damaged(why)) = header.may_be_written() else { panic!("it may be written") };
+            assert!(why.contains(word) && why.contains("qemu-img check -r all") && why.contains("read_only"), "{why}");
+        }
+        assert_eq!(parse(&good(), FILE).unwrap().may_be_written(), Ok(()));
     }
 
     #[test]

@@ -1,29 +1,38 @@
 //! qcow2 images with their backing chains, through the imago crate on threads of their own.
 //!
-//! Owns the open chain. Never lets damage in an image reach the worker: an operation that makes imago panic fails, and
-//! the disk is taken out of service. Invariant: operations that zero or discard run alone; see `Image::serve`.
+//! Owns the open chain. Never lets damage in an image reach the worker: the first write waits until the tables are
+//! verified (`gate`), and an operation that makes imago panic fails and takes the disk out of service. Invariant:
+//! operations that zero or discard run alone; see `Image::serve`.
 
 mod chain;
+mod examine;
+mod gate;
 mod header;
 mod own;
+mod references;
+mod snapshots;
+mod verify;
 
+pub use examine::{Examined, examine};
 pub use header::{Header, Refusal, bytes_needed, check_l1, parse};
 pub use own::own_clusters;
+pub use verify::{Failure, Verified, verify};
 
 use super::failures::{FailureLog, io_error};
 use super::registry::InUse;
 use super::{Backend, Geometry, ImageSpec, OpenError};
-use imago::file::File;
+use gate::Gate;
 use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::{FormatAccess, Mapping, Storage};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use undercroft_cache::{Base, Extent, Io, IoDone, IoError, IoKind, limits};
-use undercroft_host::{Crew, DiskFile, OpenFile, Work};
+use undercroft_host::{Crew, DiskFile, Fence, FencedFile, OpenFile, Work, with_bounded_stack};
 
 /// Operations of one disk that are carried out at a time.
 const THREADS: usize = 8;
@@ -35,6 +44,10 @@ const SECTOR: u64 = 512;
 /// A qcow2 image.
 pub struct Qcow2 {
     crew: Crew<Image>,
+    /// Operations that change the image, until it is known whether it may be changed.
+    waiting: VecDeque<Io>,
+    /// Verifying is under way.
+    verifying: bool,
     geometry: Geometry,
     depth: usize,
     direct: bool,
@@ -44,7 +57,7 @@ pub struct Qcow2 {
 impl Qcow2 {
     /// Opens the image in `file`.
     pub(super) fn open(spec: &ImageSpec, file: DiskFile, not_direct: Option<String>) -> Result<Self, OpenError> {
-        let chain::Chain { access, header, file, direct, depth, claims, base } =
+        let chain::Chain { access, header, file, fence, direct, depth, claims, base } =
             chain::open(spec, file, not_direct.as_deref())?;
         let size = header.size_bytes;
         if !size.is_multiple_of(SECTOR) {
@@ -65,10 +78,12 @@ impl Qcow2 {
         };
         let image = Image {
             access: RwLock::new(Some(access)),
-            file,
+            file: Arc::clone(&file.file),
+            fence: Arc::clone(&fence),
             location: spec.location.clone(),
             geometry: geometry.clone(),
             cluster_bytes: header.cluster_bytes,
+            gate: (!spec.read_only).then(|| Gate::new(&spec.location, file, header, fence)),
             out_of_service: AtomicBool::new(false),
             failures: Mutex::new(FailureLog::default()),
             _claims: claims,
@@ -76,7 +91,13 @@ impl Qcow2 {
         let failed =
             |source| OpenError::Io { image: spec.location.clone(), doing: "setting up I/O for the image", source };
         let crew = Crew::new("qcow2", THREADS, image).map_err(failed)?;
-        Ok(Self { crew, geometry, depth, direct, base })
+        Ok(Self { crew, waiting: VecDeque::new(), verifying: false, geometry, depth, direct, base })
+    }
+
+    /// Whether an operation has to wait until the image is verified.
+    fn must_wait(&self, kind: IoKind) -> bool {
+        let changes = matches!(kind, IoKind::Write { .. } | IoKind::WriteZeroes { .. } | IoKind::Discard);
+        changes && self.crew.work().gate.as_ref().is_some_and(|g| self.verifying || !g.is_decided())
     }
 }
 
@@ -86,13 +107,32 @@ impl Backend for Qcow2 {
     }
 
     fn submit(&mut self, io: Io) {
-        self.crew.submit(io);
+        if self.must_wait(io.kind) {
+            // Here and not on the crew's threads, which would all wait, and no read would be served.
+            self.waiting.push_back(io);
+            if !self.verifying {
+                self.verifying = true;
+                self.crew.submit(Job::Verify);
+            }
+            return;
+        }
+        self.crew.submit(Job::Serve(io));
     }
 
     fn kick(&mut self) {}
 
     fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
-        self.crew.poll(limits::BATCH, &mut |d| done.push(d))
+        let mut verified = false;
+        let more = self.crew.poll(limits::BATCH, &mut |d| match d {
+            Done::Served(d) => done.push(d),
+            Done::Verified => verified = true,
+        });
+        if verified {
+            self.verifying = false;
+            // Whatever came of it: an operation that may not be carried out fails.
+            self.waiting.drain(..).for_each(|io| self.crew.submit(Job::Serve(io)));
+        }
+        more
     }
 
     fn wake_fd(&self) -> BorrowedFd<'_> {
@@ -102,11 +142,23 @@ impl Backend for Qcow2 {
     fn describe(&self) -> String {
         let how = if self.direct { "O_DIRECT" } else { "page cache" };
         let images = if self.depth == 1 { String::new() } else { format!(", chain of {} images", self.depth) };
-        format!("qcow2 (threads, {how}{images})")
+        let verifying = match self.crew.work().gate.as_ref().and_then(Gate::percent) {
+            Some(percent) => format!(", verifying its tables: {percent} %"),
+            None => String::new(),
+        };
+        format!("qcow2 (threads, {how}{images}{verifying})")
     }
 
     fn inflight(&self) -> usize {
-        self.crew.inflight()
+        self.crew.inflight() - usize::from(self.verifying) + self.waiting.len()
+    }
+
+    fn refusal(&self) -> Option<String> {
+        let image = self.crew.work();
+        if image.out_of_service.load(Ordering::Acquire) {
+            return Some("all requests fail: the image's tables make no sense; run `qemu-img check` on it".to_owned());
+        }
+        image.gate.as_ref().and_then(Gate::refusal)
     }
 
     fn take_base(&mut self) -> Option<Base> {
@@ -114,12 +166,39 @@ impl Backend for Qcow2 {
     }
 }
 
+impl Drop for Qcow2 {
+    fn drop(&mut self) {
+        if let Some(gate) = &self.crew.work().gate {
+            gate.close();
+        }
+        // Like all that a crew has left: its frames may outlive their arena.
+        self.waiting.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// What the threads do.
+enum Job {
+    Serve(Io),
+    /// Find out whether the image may be written to.
+    Verify,
+}
+
+/// What comes of it.
+enum Done {
+    Served(IoDone),
+    Verified,
+}
+
 /// The open chain, shared by the threads.
 struct Image {
     /// There until `drop`.
-    access: RwLock<Option<FormatAccess<File>>>,
+    access: RwLock<Option<FormatAccess<FencedFile>>>,
     /// The top image's file, for `fdatasync`.
     file: Arc<OpenFile>,
+    /// What imago may do to it.
+    fence: Arc<Fence>,
+    /// Whether it may be written to; nothing if it is open for reading only.
+    gate: Option<Gate>,
     location: String,
     geometry: Geometry,
     cluster_bytes: u64,
@@ -131,36 +210,60 @@ struct Image {
 }
 
 impl Work for Image {
-    type Job = Io;
-    type Done = IoDone;
+    type Job = Job;
+    type Done = Done;
 
-    fn carry_out(&self, io: Io) -> IoDone {
+    fn carry_out(&self, job: Job) -> Done {
+        match job {
+            Job::Serve(io) => Done::Served(self.carry_out_io(io)),
+            Job::Verify => {
+                if let Some(gate) = &self.gate
+                    && catch_unwind(AssertUnwindSafe(|| gate.verify())).is_err()
+                {
+                    gate.damaged("its tables make no sense");
+                }
+                Done::Verified
+            }
+        }
+    }
+
+    fn refuse(&self, job: Job, why: &io::Error) -> Done {
+        let Job::Serve(io) = job else { return Done::Verified };
+        self.note(io.kind, io.offset, io.len, why);
+        Done::Served(IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Err(IoError::Io), extents: Vec::new() })
+    }
+}
+
+impl Image {
+    fn carry_out_io(&self, io: Io) -> IoDone {
         let Io { op, disk, kind, offset, len, mut buf } = io;
         let mut extents = Vec::new();
         let mut result = self.admit(kind, offset, len, u64::from(buf.len));
         if result.is_ok() {
-            let served = catch_unwind(AssertUnwindSafe(|| self.serve(kind, offset, len, &mut buf, &mut extents)));
-            let served = served.unwrap_or_else(|_| {
-                self.out_of_service.store(true, Ordering::Release);
-                Err(io::Error::other("the image's tables make no sense; the disk is out of service from now on"))
-            });
+            let mut serve = || self.serve(kind, offset, len, &mut buf, &mut extents);
+            let served = catch_unwind(AssertUnwindSafe(|| with_bounded_stack(&mut serve)));
+            let sense = served.is_ok() && !self.fence.tripped();
+            if !sense && !self.out_of_service.swap(true, Ordering::AcqRel) {
+                // Nothing is known about imago's tables in memory any more: the disk is out of service from now on.
+                self.fence.stop_writes();
+                if let Some(gate) = &self.gate {
+                    gate.damaged("its tables make no sense");
+                }
+            }
+            let served = served.unwrap_or_else(|_| Err(io::Error::other("the image's tables make no sense")));
             result = served.map_err(|e| {
-                let mut log = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-                log.note(&self.location, kind, offset, len, &e);
+                self.note(kind, offset, len, &e);
                 Errno::from_io_error(&e).map_or(IoError::Io, io_error)
             });
         }
         IoDone { op, disk, buf, result, extents }
     }
 
-    fn refuse(&self, io: Io, why: &io::Error) -> IoDone {
+    fn note(&self, kind: IoKind, offset: u64, len: u64, why: &io::Error) {
         let mut log = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        log.note(&self.location, io.kind, io.offset, io.len, why);
-        IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Err(IoError::Io), extents: Vec::new() }
+        log.note(&self.location, kind, offset, len, why);
     }
-}
 
-impl Image {
     /// Checks an operation before imago sees it.
     fn admit(&self, kind: IoKind, offset: u64, len: u64, buf_len: u64) -> Result<(), IoError> {
         let g = &self.geometry;
@@ -195,6 +298,9 @@ impl Image {
         buf: &mut undercroft_host::IoBuf,
         extents: &mut Vec<Extent>,
     ) -> io::Result<()> {
+        if let (IoKind::Write { .. } | IoKind::Discard | IoKind::WriteZeroes { .. }, Some(gate)) = (kind, &self.gate) {
+            gate.pass()?;
+        }
         if let IoKind::Discard | IoKind::WriteZeroes { .. } = kind {
             let mut access = self.access.write().unwrap_or_else(PoisonError::into_inner);
             let access = access.as_mut().ok_or(io::ErrorKind::NotConnected)?;
@@ -235,7 +341,7 @@ impl Image {
     }
 
     /// Fails if a part of the range is mapped past the end of its file, where imago would read zeroes.
-    fn check_mappings(&self, access: &FormatAccess<File>, mut offset: u64, mut len: u64) -> io::Result<()> {
+    fn check_mappings(&self, access: &FormatAccess<FencedFile>, mut offset: u64, mut len: u64) -> io::Result<()> {
         while len > 0 {
             let (mapping, n) = access.get_mapping(offset, len)?;
             if let Mapping::Raw { storage, offset: at, .. } = mapping
@@ -255,7 +361,7 @@ impl Image {
     }
 
     /// Makes all that was written durable: data and tables.
-    fn sync(&self, access: &FormatAccess<File>) -> io::Result<()> {
+    fn sync(&self, access: &FormatAccess<FencedFile>) -> io::Result<()> {
         access.flush()?;
         Ok(rustix::fs::fdatasync(&**self.file)?)
     }
@@ -263,7 +369,7 @@ impl Image {
     /// The allocation of a range.
     fn status(
         &self,
-        access: &FormatAccess<File>,
+        access: &FormatAccess<FencedFile>,
         mut offset: u64,
         mut len: u64,
         extents: &mut Vec<Extent>,
@@ -297,7 +403,7 @@ impl Drop for Image {
             return;
         }
         let closed = catch_unwind(AssertUnwindSafe(|| -> io::Result<()> {
-            if !self.geometry.read_only {
+            if self.gate.as_ref().is_some_and(|g| g.pass().is_ok()) {
                 self.sync(&access)?;
             }
             drop(access);
