@@ -127,6 +127,7 @@ impl Source {
             block_bytes: piece("block_size", block_size)?,
             key_bytes: piece("key_size", key_size)?,
             keys_are_blocks: false,
+            sized: false,
             lenient,
             ahead: true,
             event,
