@@ -15,7 +15,7 @@ from undercroft import _undercroft
 from undercroft._needs import needed
 from undercroft._undercroft import Error
 from undercroft.simulation import BLOCK_BYTES
-from undercroft.traces import Progress, Size, as_bytes, as_count, as_trace
+from undercroft.traces import Progress, Size, as_bytes, as_count, as_trace, check_sizes
 
 SIZES: tuple[str, ...] = ("0.1%", "0.2%", "0.5%", "1%", "2%", "5%", "10%", "20%", "30%", "50%", "70%", "100%")
 """The sizes that are shown where nothing else is said."""
@@ -231,6 +231,7 @@ def curve(
     if block_bytes <= 0:
         raise Error("a block has at least 1 byte")
     all_sizes = [sizes] if isinstance(sizes, (str, int)) else list(sizes)
+    check_sizes(trace, all_sizes, block_size)
     native, about = _undercroft.estimate(
         trace._source,
         method=name,
