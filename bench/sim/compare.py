@@ -4,7 +4,8 @@
 Both read the same file of oracleGeneral records (libCacheSim maps it, ours reads it in pieces; reading is part of the
 time on both sides), unit sizes, one thread. They take turns (A B A B ...); what counts is the ratio of process CPU
 times within a repetition, and the median of the ratios. Memory is the peak of anonymous pages: those of the mapped
-trace do not count. Writes bench/results/sim.json and sim.md.
+trace do not count. Of it what a cache of 16 blocks takes on the same trace is fixed: libCacheSim reserves a hash table for
+millions of objects at once. What is compared is the rest, beside it divided by the blocks. Writes bench/results/sim.json and sim.md.
 """
 
 import argparse
@@ -53,6 +54,8 @@ POLICIES = [
 # trace, 1 % and 10 % of its footprint
 SIZES = [("zipf", 10_000), ("zipf", 100_000), ("arc-P6", 7_737), ("arc-P6", 77_377)]
 MEMORY_WANTED = 0.5
+# A cache whose memory is what the program takes whatever the size.
+SMALLEST = 16
 # A load average that is more than the one process of a run.
 BUSY_ABOVE = 1.5
 # what the table says where the load average was above 1.5: one process at a time is ours
@@ -77,6 +80,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--directory", type=Path, default=ROOT / "build" / "bench-sim", help="traces and libCacheSim's build")
     p.add_argument("--peer", type=Path, help="a cachesim that is built already")
     p.add_argument("--ours", type=Path, default=OURS, help="another build of our side")
+    p.add_argument("--memory", action="store_true", help="measure memory alone, which no other load disturbs; times stay")
     p.add_argument("--no-save", action="store_true", help="leave bench/results as it is")
     return p.parse_args()
 
@@ -169,6 +173,34 @@ def measure(ours: list, theirs: list, repetitions: int) -> dict:
     }
 
 
+def fixed(ours: list, theirs: list) -> list:
+    """The peaks of both sides with the smallest cache; None of a side that does not finish."""
+    peaks = []
+    for command in (ours, theirs):
+        try:
+            peaks.append(run(command)[1])
+        except RuntimeError as e:
+            say(f"with {SMALLEST} blocks: {e}")
+            peaks.append(None)
+    return peaks
+
+
+def memory_columns(cell: dict) -> str:
+    """MiB of both, what of them is fixed, bytes for each block without that, and the share of ours in theirs."""
+    (m, n), blocks = cell["anonymous_bytes"], cell["blocks"]
+    a, b = cell.get("fixed_bytes", [None, None])
+    mib = lambda x: "" if x is None else f"{x / 2**20:.1f}"  # noqa: E731
+    # pages come by 4 KiB, and whole arenas: a little less than nothing is nothing
+    net = [None if base is None else max(0, peak - base) for peak, base in ((m, a), (n, b))]
+    per = ["" if x is None else f"{x / blocks:.0f}" for x in net]
+    if net[0] is None or not net[1]:
+        share = ""
+    else:
+        part = net[0] / net[1]
+        share = f"**{part:.2f}**" if part > MEMORY_WANTED else f"{part:.2f}"
+    return f"{mib(m)} | {mib(a)} | {mib(n)} | {mib(b)} | {per[0]} | {per[1]} | {share}"
+
+
 def markdown(cells: list[dict], about: dict) -> str:
     """The table."""
     turns = sorted({c["repetitions"] for c in cells})
@@ -181,23 +213,25 @@ def markdown(cells: list[dict], about: dict) -> str:
         f"Of {', '.join(busy)}: {BUSY[0].lower()}{BUSY[1:]}" if busy else "",
         "",
         "CPU seconds of the whole process, reading the trace (oracleGeneral, from the page cache) included on both sides;",
-        "the ratio is the median over repetitions, theirs / ours, so above 1 is faster. Memory: peak of anonymous pages.",
+        "the ratio is the median over repetitions, theirs / ours, so above 1 is faster.",
+        f"Memory: peak of anonymous pages, in MiB; \"fixed\" is the peak with a cache of {SMALLEST} blocks on the same trace: what the",
+        "program reserves whatever the size (libCacheSim: a hash table for millions of objects). Bytes for each block, and the share of ours",
+        f"in theirs, are without it. {about.get('memory', '')}".rstrip(),
         "A policy whose miss ratios differ is explained in docs/decisions/0118-more-policies.md.",
         "",
-        "| policy | trace | blocks | ours s | theirs s | faster | wanted | ours MiB | theirs MiB | memory | misses | theirs |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| policy | trace | blocks | ours s | theirs s | faster | wanted | ours MiB | fixed | theirs MiB | fixed "
+        "| ours B/block | theirs | ours / theirs | misses | theirs |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for c in cells:
-        (a, b), (m, n), (x, y) = c["seconds"], c["anonymous_bytes"], c["miss_ratio"]
+        (a, b), (x, y) = c["seconds"], c["miss_ratio"]
         wanted = f"{c['wanted']}" if c["wanted"] else ""
         lost = c["ratio"] < (c["wanted"] or 1)
         faster = f"**{c['ratio']:.2f}**" if lost else f"{c['ratio']:.2f}"
-        share = m / n
-        memory = f"**{share:.2f}**" if share > MEMORY_WANTED else f"{share:.2f}"
         theirs = "" if y is None else f"{y:.4f}"
         lines.append(
             f"| {c['policy']} | {c['trace']} | {c['blocks']} | {a:.2f} | {b:.2f} | {faster} | {wanted} "
-            f"| {m / 2**20:.1f} | {n / 2**20:.1f} | {memory} | {x:.4f} | {theirs} |"
+            f"| {memory_columns(c)} | {x:.4f} | {theirs} |"
         )
     missed = [c for c in cells if c["wanted"] and c["ratio"] < c["wanted"]]
     promised = [c for c in cells if c["wanted"]]
@@ -207,12 +241,16 @@ def markdown(cells: list[dict], about: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def merged(cells: list[dict], saved: Path, policies: list[str]) -> list[dict]:
-    """Cells that were not measured now keep their last figures."""
+def merged(cells: list[dict], saved: Path, policies: list[str], memory: bool = False) -> list[dict]:
+    """Cells that were not measured now keep their last figures; with `memory`, what was measured now is no more than that."""
     if not saved.exists():
         return cells
     key = lambda c: (c["policy"], c["trace"], c["blocks"])  # noqa: E731
-    all_cells = {key(c): c for c in json.loads(saved.read_text())["cells"]} | {key(c): c for c in cells}
+    before = {key(c): c for c in json.loads(saved.read_text())["cells"]}
+    if memory:
+        fields = ("anonymous_bytes", "fixed_bytes")
+        cells = [before[key(c)] | {f: c[f] for f in fields} if key(c) in before else c for c in cells]
+    all_cells = before | {key(c): c for c in cells}
     order = [(policy, trace, blocks) for policy in policies for trace, blocks in SIZES]
     return [all_cells[k] for k in order if k in all_cells]
 
@@ -246,6 +284,8 @@ def show(args: argparse.Namespace, name: str, text: str, about: dict, cells: lis
 def main() -> None:
     """See the head of the file."""
     args = options()
+    if args.memory:
+        args.repetitions = 1
     args.directory.mkdir(parents=True, exist_ok=True)
     if not args.ours.exists():
         stop(f"{args.ours} is not built: cargo build --release -p undercroft-lab --example sim_bench")
@@ -253,6 +293,7 @@ def main() -> None:
     files = traces(args.directory, args.ours)
     linked = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
     cells, failed = [], []
+    bases: dict[tuple[str, str], list] = {}
     interrupted = False
     try:
         for ours, theirs, wanted in POLICIES:
@@ -260,10 +301,17 @@ def main() -> None:
                 if trace not in files or not re.search(args.only, f"{ours} {trace} {blocks}"):
                     continue
                 output = str(args.directory / "cachesim.out")
-                peers = [binary, files[trace], "oracleGeneral", theirs, str(blocks), "--ignore-obj-size", "1"]
-                peers += ["--num-thread", "1", "--report-interval", "1000000000", "-o", output]
+
+                def commands(blocks: int) -> tuple[list, list]:
+                    peers = [binary, files[trace], "oracleGeneral", theirs, str(blocks), "--ignore-obj-size", "1"]
+                    peers += ["--num-thread", "1", "--report-interval", "1000000000", "-o", output]
+                    return [args.ours, "run", ours, str(blocks), files[trace]], peers
+
                 try:
-                    cell = measure([args.ours, "run", ours, str(blocks), files[trace]], peers, args.repetitions)
+                    cell = measure(*commands(blocks), args.repetitions)
+                    if (ours, trace) not in bases:
+                        bases[ours, trace] = fixed(*commands(SMALLEST))
+                    cell["fixed_bytes"] = bases[ours, trace]
                 except RuntimeError as e:
                     failed.append(str(e) if "sim_bench" in str(e) else f"{theirs} on {trace} with {blocks} blocks")
                     say(f"{ours} {trace} {blocks}: {e}")
@@ -280,10 +328,14 @@ def main() -> None:
         say("interrupted; what was measured is kept, other cells keep their figures")
     if not cells:
         stop(f"no cell matches '{args.only}'")
-    if args.only or interrupted:
-        cells = merged(cells, RESULTS / "sim.json", [ours for ours, _, _ in POLICIES])
+    if args.only or interrupted or args.memory:
+        cells = merged(cells, RESULTS / "sim.json", [ours for ours, _, _ in POLICIES], args.memory)
         failed += [f for f in failures(RESULTS / "sim.json") if f not in failed]
     about = circumstances(args, failed, BUSY_ABOVE) | {"tcmalloc": "tcmalloc" in linked}
+    if args.memory and (RESULTS / "sim.json").exists():
+        # the times are of another day
+        measured = f"Memory was measured on {about['date']}, apart from the times; where \"fixed\" is missing it was not."
+        about = json.loads((RESULTS / "sim.json").read_text())["about"] | {"memory": measured, "failed": failed}
     show(args, "sim", markdown(cells, about), about, cells)
     if interrupted:
         sys.exit(130)

@@ -1,9 +1,9 @@
 //! Arbitrary bytes as a trace, the format by the first byte, compressed or not: an error at worst, within bounded time and
-//! memory. The second byte chooses how it is read: leniently, split, with keys as sectors or blocks.
+//! memory. The second byte chooses how it is read: leniently, split, with keys as sectors or blocks, CSV with a map of columns.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use undercroft_trace::options::Event;
+use undercroft_trace::options::{Csv, Event};
 use undercroft_trace::{Format, Options, Reader};
 
 /// A few bytes can name 2^27 blocks; so many are as good as all.
@@ -13,7 +13,16 @@ fuzz_target!(|data: &[u8]| {
     let [which, how, data @ ..] = data else { return };
     let format = Format::ALL.get(usize::from(*which)).copied();
     let bit = |n: u8| how >> n & 1 == 1;
+    let mut csv = Csv::default();
+    match how >> 6 {
+        1 => csv.set_columns("time=1,offset=2,size=3,tenant=4").expect("a map"),
+        2 => csv.set_columns("text=1,op=2,keys=3").expect("a map"),
+        3 => csv.set_columns("key=object,time=time").expect("a map"),
+        // by the names in its first line
+        _ => {}
+    }
     let options = Options {
+        csv,
         // none: whatever it looks like
         format,
         block_bytes: bit(0).then_some(4096),

@@ -91,10 +91,21 @@ fn measure(name: &str, blocks: &[u64], profiler: Option<&Path>) {
             (aet.curve(), aet.memory_bytes())
         });
     }
-    let points: Vec<u64> = sizes(footprint).collect();
-    row("mini (lru, 100 sizes), 1 %", blocks, &truth, footprint, 3, |seed| {
-        let mut mini = Miniature::new(PolicyKind::Lru, &points, RATE, seed);
-        mini.observe(blocks);
+    // of another policy than LRU, whose curve `mini` has without any simulation, beside replays
+    let points: Vec<u64> = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0]
+        .map(|part| (footprint as f64 * part) as u64)
+        .to_vec();
+    let mut whole = Miniature::new(PolicyKind::S3Fifo, &points, 1.0, None, 1);
+    whole.observe(blocks);
+    let truth_of_it = whole.curve();
+    row("mini (s3-fifo, 12 sizes), all", blocks, &truth_of_it, footprint, 1, |seed| {
+        let mut mini = Miniature::new(PolicyKind::S3Fifo, &points, 1.0, None, seed);
+        blocks.chunks(1 << 16).for_each(|batch| mini.observe(batch));
+        (mini.curve(), mini.memory_bytes())
+    });
+    row("mini (s3-fifo, 12 sizes), 1 %", blocks, &truth_of_it, footprint, 3, |seed| {
+        let mut mini = Miniature::new(PolicyKind::S3Fifo, &points, RATE, Some(footprint), seed);
+        blocks.chunks(1 << 16).for_each(|batch| mini.observe(batch));
         (mini.curve(), mini.memory_bytes())
     });
     if let Some(profiler) = profiler {

@@ -86,6 +86,11 @@ impl Aet {
         self.watch.watched().count() as f64 * self.weight()
     }
 
+    /// Requests in the sample.
+    pub fn picked(&self) -> u64 {
+        self.watch.picked()
+    }
+
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.watch.memory_bytes() + self.times.buckets() * size_of::<f64>()

@@ -3,6 +3,7 @@
 //! Owns the choice. Never reads. Invariant: what samples the same blocks by the same seed gives the same curve, however the
 //! requests were cut into batches.
 
+use crate::bars::{BLOCKS_FEW, Bars, REQUESTS_FEW, Sideways, Vertical};
 use crate::{Aet, ExactLru, Miniature, Paired, Requests, Sample, Shards};
 use std::str::FromStr;
 use undercroft_engine::PolicyKind;
@@ -50,7 +51,9 @@ impl CurveMethod {
             CurveMethod::Aet => {
                 "LRU by the average eviction time model (ATC 2016), from a sample of requests: the fastest"
             }
-            CurveMethod::Mini => "Any policy, by simulating small caches on a sample of blocks (ATC 2017)",
+            CurveMethod::Mini => {
+                "Any policy, by simulating small caches on a sample of blocks (ATC 2017) beside LRU's exact curve"
+            }
         }
     }
 
@@ -61,7 +64,12 @@ impl CurveMethod {
 
     /// Whether its sizes must be known before it begins, with this policy.
     pub fn needs_sizes(self, policy: PolicyKind) -> bool {
-        self == CurveMethod::Mini || self == CurveMethod::Exact && policy != PolicyKind::Lru
+        matches!(self, CurveMethod::Mini | CurveMethod::Exact) && policy != PolicyKind::Lru
+    }
+
+    /// Whether it is better off if the different blocks are known before it begins.
+    pub fn needs_footprint(self, policy: PolicyKind) -> bool {
+        self == CurveMethod::Mini && policy != PolicyKind::Lru
     }
 }
 
@@ -107,12 +115,25 @@ impl Batch {
 /// What is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EstimateOptions {
-    /// The part of blocks or requests, above 0 to 1; for miniature caches, on average over the sizes.
+    /// The part of blocks or requests, above 0 to 1; for miniature caches, at least (see [`Miniature`]).
     pub rate: f64,
     /// For SHARDS: at most so many blocks, at a rate that falls, instead of the part.
     pub samples: Option<u32>,
     /// Chooses the sample.
     pub seed: u64,
+    /// The different blocks, if they are known: for miniature caches.
+    pub footprint: Option<u64>,
+}
+
+/// How much a curve's sample has, and what that is too little for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// Blocks or requests.
+    pub of: &'static str,
+    /// How many of them.
+    pub count: u64,
+    /// Below this size, in blocks, there is no answer.
+    pub too_few_below: u64,
 }
 
 /// See the head of the file.
@@ -139,11 +160,11 @@ impl Estimate {
         sizes: &[u64],
         options: &EstimateOptions,
     ) -> Self {
-        let EstimateOptions { rate, samples, seed } = *options;
+        let EstimateOptions { rate, samples, seed, footprint } = *options;
         match method {
             CurveMethod::Exact if policy == PolicyKind::Lru => Estimate::Exact(Box::default(), of),
-            CurveMethod::Exact => Estimate::Mini(Box::new(Miniature::new(policy, sizes, 1.0, seed))),
-            CurveMethod::Mini => Estimate::Mini(Box::new(Miniature::new(policy, sizes, rate, seed))),
+            CurveMethod::Exact => Estimate::Mini(Box::new(Miniature::new(policy, sizes, 1.0, None, seed))),
+            CurveMethod::Mini => Estimate::Mini(Box::new(Miniature::new(policy, sizes, rate, footprint, seed))),
             CurveMethod::Shards => {
                 let sample = samples.map_or(Sample::Rate(rate), Sample::Blocks);
                 Estimate::Shards(Box::new(Shards::new(sample, seed)))
@@ -176,14 +197,53 @@ impl Estimate {
         }
     }
 
-    /// The different blocks so far, and whether that is exact; `None` where caches are simulated.
+    /// How far the curve may be off; `curve` is that of now.
+    pub fn bars(&self, curve: &Curve) -> Bars {
+        match self {
+            Estimate::Exact(..) => Bars::exact(),
+            Estimate::Mini(mini) => Bars::of_points(curve.requests(), mini.points()),
+            Estimate::Shards(shards) if shards.rate() >= 1.0 => Bars::exact(),
+            Estimate::Shards(shards) => {
+                let (vertical, sideways) = shards.chance();
+                Bars::of_sample(curve.clone(), vertical, sideways)
+            }
+            Estimate::Paired(paired) => {
+                let (vertical, sideways) = paired.chance();
+                Bars::of_sample(curve.clone(), vertical, sideways)
+            }
+            Estimate::Aet(aet) => {
+                let picked = aet.picked();
+                Bars::of_sample(curve.clone(), Vertical::Picked(picked), Sideways::Summed { picked })
+            }
+        }
+    }
+
+    /// What the sample has; `None` where nothing is sampled, and of miniature caches, which sample enough for each size.
+    pub fn sampled(&self) -> Option<Sampled> {
+        let blocks = |count: u64, rate: f64| {
+            let below = if (count as f64) < BLOCKS_FEW { u64::MAX } else { (BLOCKS_FEW / rate).ceil() as u64 };
+            Some(Sampled { of: "blocks", count, too_few_below: below })
+        };
+        match self {
+            Estimate::Exact(..) | Estimate::Mini(_) => None,
+            Estimate::Shards(shards) if shards.rate() >= 1.0 => None,
+            Estimate::Shards(shards) => blocks(shards.samples().into(), shards.rate()),
+            Estimate::Paired(paired) => blocks(paired.samples(), paired.rate()),
+            Estimate::Aet(aet) => {
+                let below = if aet.picked() < REQUESTS_FEW { u64::MAX } else { 0 };
+                Some(Sampled { of: "requests", count: aet.picked(), too_few_below: below })
+            }
+        }
+    }
+
+    /// The different blocks so far, and whether that is exact; `None` where all caches are simulated whole.
     pub fn footprint(&self) -> Option<(u64, bool)> {
         match self {
             Estimate::Exact(exact, _) => Some((exact.footprint(), true)),
             Estimate::Shards(shards) => Some((shards.footprint().round() as u64, shards.rate() >= 1.0)),
             Estimate::Paired(paired) => Some((paired.footprint().round() as u64, false)),
             Estimate::Aet(aet) => Some((aet.distinct().round() as u64, false)),
-            Estimate::Mini(_) => None,
+            Estimate::Mini(mini) => mini.footprint().map(|blocks| (blocks, true)),
         }
     }
 }

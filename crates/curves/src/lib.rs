@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod aet;
+mod bars;
 mod estimate;
 mod exact;
 mod mini;
@@ -32,9 +33,10 @@ mod working_set;
 mod zipf;
 
 pub use aet::Aet;
-pub use estimate::{Batch, CurveMethod, Estimate, EstimateOptions};
+pub use bars::Bars;
+pub use estimate::{Batch, CurveMethod, Estimate, EstimateOptions, Sampled};
 pub use exact::{ExactLru, Requests};
-pub use mini::Miniature;
+pub use mini::{BLOCKS_MIN, MiniPoint, Miniature, SLOTS_MIN};
 pub use paired::Paired;
 pub use partition::{Method, PartitionError, Tenant};
 pub use shards::{Sample, Shards};

@@ -16,6 +16,7 @@
 //!   how far a counted distance is to be believed against the average (empirical Bayes: Efron and Morris, JASA 1973). Where
 //!   they do not, as under independent requests, the result is that of AET; where they do, as in loops, that of SHARDS.
 
+use crate::bars::{Sideways, Vertical};
 use crate::reuse::{ReuseTimes, middle};
 use crate::table::{Table, Value};
 use crate::watch::Watch;
@@ -131,8 +132,29 @@ impl Paired {
         self.table.len() as f64 / self.rate
     }
 
+    /// The part of the blocks, and of the requests, that is sampled.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Blocks in the sample of blocks.
+    pub fn samples(&self) -> u64 {
+        self.table.len() as u64
+    }
+
     /// The curve.
     pub fn curve(&self) -> Curve {
+        self.curve_and_belief().0
+    }
+
+    /// What chance may have done.
+    pub(crate) fn chance(&self) -> (Vertical, Sideways) {
+        let belief = self.curve_and_belief().1;
+        (Vertical::Picked(self.watch.picked()), Sideways::Counted { rate: self.rate, belief })
+    }
+
+    /// The curve, and by size how far distances that were counted are believed.
+    fn curve_and_belief(&self) -> (Curve, Vec<(u64, f64)>) {
         let requests = self.requests() as f64;
         let picked = (self.watch.picked() as f64).max(1.0);
         let left = |time: u64| self.requests() + 1 - time;
@@ -144,6 +166,7 @@ impl Paired {
 
         let judged = self.judge(|time| by_block.typical(time));
         let mut hits = vec![];
+        let mut beliefs: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
         for (&(time, between), &count) in &self.seen {
             let (from, to) = by_request.between(time as usize);
             let expected = by_block.typical(time as usize);
@@ -151,6 +174,9 @@ impl Paired {
                 let differ = judged.get(&(time as usize / BUCKETS_JUDGED)).copied().unwrap_or(0.0);
                 // counted in so small a sample of blocks, distances differ by 1 / expected by chance alone
                 let belief = differ / (differ + (1.0 - self.rate) / expected + 1e-12);
+                // by doubling of the size: a few buckets of it are too few requests
+                let sum = beliefs.entry((to.max(1.0) as u64).ilog2()).or_default();
+                *sum = (sum.0 + belief * count as f64, sum.1 + count as f64);
                 1.0 + belief * (middle(between as usize) / expected - 1.0)
             } else {
                 1.0
@@ -165,7 +191,8 @@ impl Paired {
             misses = (misses - hits * requests / picked).max(0.0);
             points.push((last_of(at), misses));
         }
-        Curve::new(requests, points)
+        let belief = beliefs.into_iter().map(|(at, (sum, count))| ((2u64 << at) - 1, sum / count)).collect();
+        (Curve::new(requests, points), belief)
     }
 
     /// How much distances of about one reuse time differ, as a relative variance beyond chance, by doubling of the time.

@@ -18,6 +18,8 @@ pub struct Series {
     pub name: String,
     /// Its points, x rising.
     pub points: Vec<(f64, f64)>,
+    /// What lies between which values with a probability of 95 %: x, low, high; x rising. Empty of what is exact.
+    pub band: Vec<(f64, f64, f64)>,
 }
 
 /// How lines are drawn.
@@ -139,10 +141,11 @@ impl Style {
 /// What a plot can show of what it is given.
 fn visible(plot: &Plot) -> Plot {
     let shown = |p: &(f64, f64)| p.0.is_finite() && p.1.is_finite() && (!plot.log_x || p.0 > 0.0);
-    let series = plot
-        .series
-        .iter()
-        .map(|s| Series { name: s.name.clone(), points: s.points.iter().copied().filter(shown).collect() });
+    let series = plot.series.iter().map(|s| Series {
+        name: s.name.clone(),
+        points: s.points.iter().copied().filter(shown).collect(),
+        band: s.band.iter().copied().filter(|&(x, low, _)| shown(&(x, low))).collect(),
+    });
     Plot { series: series.collect(), ..plot.clone() }
 }
 
@@ -175,7 +178,8 @@ where
     X: AsRangedCoord<Value = f64>,
     X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    let (low, high) = bounds(plot.series.iter().flat_map(|s| s.points.iter().map(|p| p.1)));
+    let ys = plot.series.iter().flat_map(|s| s.points.iter().map(|p| p.1).chain(s.band.iter().map(|b| b.2)));
+    let (low, high) = bounds(ys);
     let mut chart = ChartBuilder::on(area)
         .caption(&plot.title, ("sans-serif", 22))
         .margin(14)
@@ -197,6 +201,11 @@ where
         let (color, round) = (COLORS[i % COLORS.len()], i / COLORS.len());
         // the colours come again: thinner, or with rings for marks
         let style = color.stroke_width(if round == 0 || marked { 2 } else { 1 });
+        if series.band.len() > 1 {
+            let low = series.band.iter().map(|&(x, low, _)| (x, low));
+            let high = series.band.iter().rev().map(|&(x, _, high)| (x, high));
+            chart.draw_series(std::iter::once(Polygon::new(low.chain(high).collect::<Vec<_>>(), color.mix(0.18))))?;
+        }
         let line = chart.draw_series(LineSeries::new(series.points.iter().copied(), style))?;
         line.label(&series.name).legend(move |(x, y)| {
             // a circle without an extent is none
@@ -246,7 +255,7 @@ mod tests {
     use super::*;
 
     fn one() -> Plot {
-        let series = Series { name: "lru".into(), points: vec![(0.0, 1.0), (10.0, 0.5), (1000.0, 0.25)] };
+        let series = Series { name: "lru".into(), points: vec![(0.0, 1.0), (10.0, 0.5), (1000.0, 0.25)], band: vec![] };
         let (x_label, y_label) = ("blocks".into(), "miss ratio".into());
         Plot { title: "a trace".into(), x_label, y_label, log_x: true, style: Style::Curves, series: vec![series] }
     }
@@ -269,9 +278,13 @@ mod tests {
     fn plots_stand_below_each_other_and_a_single_point_has_its_mark() {
         let dir = tempfile::tempdir().expect("a directory");
         let (svg, png) = (dir.path().join("a.svg"), dir.path().join("a.png"));
-        let line = |name: String, at: f64| Series { name, points: vec![(10.0, at), (1000.0, at / 2.0), (5000.0, 0.0)] };
+        let line = |name: String, at: f64| Series {
+            name,
+            points: vec![(10.0, at), (1000.0, at / 2.0), (5000.0, 0.0)],
+            band: vec![],
+        };
         let many = (0..9).map(|i| line(format!("policy-{i}"), 0.1 * f64::from(i))).collect();
-        let point = Series { name: "lru".into(), points: vec![(1.0, 0.0)] };
+        let point = Series { name: "lru".into(), points: vec![(1.0, 0.0)], band: vec![] };
         let plots = [
             Plot { style: Style::Marked, series: many, ..one() },
             Plot { title: "one <size> & no miss".into(), style: Style::Marked, series: vec![point], ..one() },
@@ -287,7 +300,7 @@ mod tests {
         let bytes = std::fs::read(&png).expect("it is there");
         let (width, height) = (&bytes[16..20], &bytes[20..24]);
         assert_eq!((width, height), (&960u32.to_be_bytes()[..], &1200u32.to_be_bytes()[..]));
-        let alone = Plot { series: vec![Series { name: "x".into(), points: vec![(5.0, 1.0)] }], ..one() };
+        let alone = Plot { series: vec![Series { name: "x".into(), points: vec![(5.0, 1.0)], band: vec![] }], ..one() };
         assert!(save(&svg, &[alone]).is_err(), "a line needs two points");
     }
 
@@ -298,7 +311,10 @@ mod tests {
         assert!(said("a.pdf", &one()).contains(".svg or .png"));
         assert!(said("/none/a.svg", &one()).contains("/none/a.svg cannot be written"));
         assert!(said("/none/a.png", &one()).contains("/none/a.png cannot be written"));
-        let empty = Plot { series: vec![Series { name: "x".into(), points: vec![(0.0, 1.0), (5.0, 1.0)] }], ..one() };
+        let empty = Plot {
+            series: vec![Series { name: "x".into(), points: vec![(0.0, 1.0), (5.0, 1.0)], band: vec![] }],
+            ..one()
+        };
         assert!(said("a.svg", &empty).contains("nothing to plot"), "a logarithm of 0");
     }
 

@@ -43,7 +43,8 @@ proptest! {
             }
             let reached = misses(&tenants, &parts);
             prop_assert!(reached >= best - 1e-6, "{method} beats all divisions");
-            prop_assert!(method != Method::Dp || reached <= best + 1e-6, "{reached} where {best} is possible");
+            // a thousandth more is what it may cost to treat equals alike
+            prop_assert!(method != Method::Dp || reached <= best * 1.001 + 1e-6, "{reached} where {best} is possible");
         }
         for parts in [equal(&tenants, total), proportional(&tenants, total)] {
             let parts = parts.expect("floors fit");
@@ -107,6 +108,26 @@ proptest! {
             }
         }
     }
+}
+
+/// A load beside itself, whose curve has steps and plateaus as those of all real loads: nobody is served better than the other.
+#[test]
+fn equals_get_equal_parts_but_over_a_cliff() {
+    let blocks: Vec<u64> = Zipf::new(5000, 0.8, 5).take(30_000).collect();
+    let mut exact = ExactLru::new();
+    exact.observe(&blocks);
+    let load = tenant(exact.curve(Requests::All), 0, u64::MAX);
+    let other = tenant(Curve::new(1000.0, [(10, 0.0)]), 0, u64::MAX);
+    for method in Method::ALL {
+        for total in [2000, 2001, 3000, 4000] {
+            let parts = divide(&[load.clone(), other.clone(), load.clone()], total, method).expect("no floors");
+            assert!(parts[0].abs_diff(parts[2]) <= 1, "{method} of {total}: {parts:?}");
+        }
+    }
+    // a loop of 100 blocks: half of it hits nothing, so that one of two gets what there is
+    let cliff = tenant(Curve::new(1000.0, [(99, 1000.0), (100, 100.0)]), 0, u64::MAX);
+    let parts = divide(&[cliff.clone(), cliff], 120, Method::Dp).expect("no floors");
+    assert!(parts.contains(&100), "{parts:?}");
 }
 
 #[test]

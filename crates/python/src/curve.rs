@@ -10,8 +10,8 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use undercroft_curves::{
-    Batch, CurveMethod, Estimate, EstimateOptions, Popularity, Requests, Window, WorkingSet, in_blocks, partitioned,
-    shared,
+    Bars, Batch, CurveMethod, Estimate, EstimateOptions, Popularity, Requests, Sampled, Window, WorkingSet, in_blocks,
+    partitioned, shared,
 };
 use undercroft_engine::PolicyKind;
 use undercroft_engine::curve::Curve as Points;
@@ -144,6 +144,8 @@ struct Asked {
 /// What comes out.
 struct Made {
     curve: Points,
+    bars: Bars,
+    sampled: Option<Sampled>,
     /// The sizes that were asked for, in blocks.
     sizes: Vec<u64>,
     requests: u64,
@@ -190,7 +192,7 @@ pub(crate) fn estimate<'py>(
         sizes: sizes.iter().map(|s| s.read().map(|s| s.size)).collect::<PyResult<_>>()?,
         block_bytes,
         of,
-        options: EstimateOptions { rate, samples, seed },
+        options: EstimateOptions { rate, samples, seed, footprint: None },
         window: window.map(str::parse).transpose().map_err(|e| said(format!("window: {e}")))?,
         zipf,
     };
@@ -204,6 +206,11 @@ pub(crate) fn estimate<'py>(
     dict.set_item("writes", made.writes)?;
     dict.set_item("footprint_blocks", made.footprint.map(|f| f.0))?;
     dict.set_item("footprint_exact", made.footprint.is_some_and(|f| f.1))?;
+    let errors = made.sizes.iter().map(|&size| made.bars.at(size)).collect();
+    dict.set_item("errors", PyArray1::from_vec(py, errors))?;
+    dict.set_item("sampled", made.sampled.map(|s| (s.count, s.of)))?;
+    let enough_from = made.sampled.map_or(Some(0), |s| (s.too_few_below < u64::MAX).then_some(s.too_few_below));
+    dict.set_item("enough_from_blocks", enough_from)?;
     dict.set_item("sizes", PyArray1::from_vec(py, made.sizes))?;
     dict.set_item("simulated", asked.method.needs_sizes(asked.policy))?;
     dict.set_item("zipf", made.popularity.and_then(|p| p.zipf()).map(|fit| law(py, &fit)).transpose()?)?;
@@ -274,7 +281,8 @@ fn make(source: &Source, asked: &Asked, watch: &mut Watch) -> PyResult<Made> {
     let in_parts = asked.sizes.iter().any(|s| s.needs_footprint());
     let simulated = asked.method.needs_sizes(asked.policy);
     let mut known = None;
-    if simulated && in_parts {
+    let helps = asked.method.needs_footprint(asked.policy) && source.reads_again();
+    if simulated && (in_parts || helps) {
         if !source.reads_again() {
             return Err(said("the trace can be read only once: give sizes in blocks or bytes"));
         }
@@ -284,7 +292,8 @@ fn make(source: &Source, asked: &Asked, watch: &mut Watch) -> PyResult<Made> {
     }
     let sizes = |footprint: u64| in_blocks(&asked.sizes, asked.block_bytes, footprint);
     let begun = sizes(known.map_or(0, |k| k.0));
-    let mut estimate = Estimate::new(asked.method, asked.policy, asked.of, &begun, &asked.options);
+    let options = EstimateOptions { footprint: known.map(|k: (u64, bool)| k.0), ..asked.options };
+    let mut estimate = Estimate::new(asked.method, asked.policy, asked.of, &begun, &options);
     let mut popularity = asked.zipf.then(Popularity::new);
     let mut set = asked.window.map(WorkingSet::new);
     let (mut requests, mut writes) = (0, 0);
@@ -304,5 +313,7 @@ fn make(source: &Source, asked: &Asked, watch: &mut Watch) -> PyResult<Made> {
     let exact = popularity.as_ref().map(|p| (p.footprint(), true)).or(set.as_ref().map(|s| (s.footprint(), true)));
     let footprint = known.or(exact).or(estimate.footprint());
     let sizes = if simulated { begun } else { sizes(footprint.map_or(0, |f| f.0)) };
-    Ok(Made { curve: estimate.curve(), sizes, requests, writes, footprint, popularity, set })
+    let curve = estimate.curve();
+    let (bars, sampled) = (estimate.bars(&curve), estimate.sampled());
+    Ok(Made { curve, bars, sampled, sizes, requests, writes, footprint, popularity, set })
 }

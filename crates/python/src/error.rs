@@ -55,8 +55,18 @@ pub(crate) fn of_trace(error: &TraceError) -> PyErr {
         TraceError::UnknownFormat { name, .. } => {
             located(&what.replace("(--format)", "(format=)"), Some(name), None, None)
         }
-        TraceError::Options { .. } => said(what.replace("(--key-size)", "(key_size=)")),
-        TraceError::Recording { name, .. } | TraceError::Nothing { name, .. } => located(&what, Some(name), None, None),
+        TraceError::Options { .. } => {
+            said(what.replace("(--key-size)", "(key_size=)").replace("(--block-size)", "(block_size=)"))
+        }
+        TraceError::Columns { name, .. } => located(
+            &what.replace("(--columns)", "(columns=)").replace("--columns ", "columns="),
+            Some(name),
+            None,
+            None,
+        ),
+        TraceError::Recording { name, .. } | TraceError::Nothing { name, .. } | TraceError::Spool { name, .. } => {
+            located(&what, Some(name), None, None)
+        }
         TraceError::Unfit { name, request, .. } => located(&what, Some(name), Some(*request), None),
     }
 }

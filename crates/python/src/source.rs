@@ -127,6 +127,7 @@ impl Source {
             block_bytes: piece("block_size", block_size)?,
             key_bytes: piece("key_size", key_size)?,
             keys_are_blocks: false,
+            sized: false,
             lenient,
             ahead: true,
             event,
@@ -199,6 +200,24 @@ impl Source {
         }
         let blocks = py.detach(|| Reader::open_with(path, options)).map_err(|e| of_trace(&e))?.blocks();
         Ok((blocks.unit == Unit::Bytes && !blocks.whole).then_some(blocks.block_bytes))
+    }
+
+    /// Refuses a trace whose accesses are no blocks of one size for caches whose sizes are in bytes.
+    fn check_sized(&self, py: Python<'_>) -> PyResult<()> {
+        let From::File { path, options } = &self.from else { return Ok(()) };
+        if options.block_bytes.is_some() || !path.is_file() {
+            return Ok(());
+        }
+        let sized = Options { sized: true, keys_are_blocks: true, ..options.clone() };
+        let blocks = |options: &Options| Reader::open_with(path, options).map(|r| r.blocks()).map_err(|e| of_trace(&e));
+        let (split, plain) = py.detach(|| Ok::<_, PyErr>((blocks(&sized)?, blocks(options)?)))?;
+        if split == plain {
+            return Ok(());
+        }
+        Err(said(
+            "each request of this trace is one access, however wide: open it with block_size= to have sizes in bytes, or give \
+             sizes in blocks or in percent",
+        ))
     }
 
     /// Whether it can be read only once.

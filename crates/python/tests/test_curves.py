@@ -1,6 +1,7 @@
 """Curves and partitions: the numbers of the command line, and of naive twins."""
 
 import itertools
+import struct
 
 import numpy as np
 import pytest
@@ -54,6 +55,11 @@ def test_curves_are_those_of_the_command_line(undercroft, written, method):
     assert curve.sizes.tolist() == [p["blocks"] for p in points]
     assert curve.misses.tolist() == [p["misses"] for p in points]
     assert curve.miss_ratios.tolist() == [p["miss_ratio"] for p in points]
+    assert curve.errors.tolist() == [p["miss_ratio_error"] for p in points]
+    assert curve.to_pandas()["miss_ratio_error"].tolist() == curve.errors.tolist()
+    assert curve.errors.any() == (name in ("shards", "paired", "aet"))
+    sample = report["curves"][0].get("sample")
+    assert curve.sampled == (sample and (sample["count"], sample["of"]))
     assert curve.requests == report["curves"][0]["requests"]
     assert curve.working_set() == report["curves"][0]["working_set_blocks"]
     assert (curve.footprint_blocks, curve.footprint_exact) == (report["footprint_blocks"], report["footprint_exact"])
@@ -130,6 +136,22 @@ def test_curves_merge():
 def test_what_makes_no_sense_is_refused(arguments, needle):
     with pytest.raises(uc.Error, match=needle):
         uc.curve([1, 2, 3], **arguments)
+
+
+def test_sizes_in_bytes_are_not_mixed_with_requests_and_objects(tmp_path):
+    wide, web = tmp_path / "wide.vscsi", tmp_path / "web.csv"
+    record = "<IIIHHQQ"
+    wide.write_bytes(b"".join(struct.pack(record, n, 65536, 1, 0x28, 0x100, n % 64 * 128, n) for n in range(128)))
+    for ask in (lambda trace, size: uc.curve(trace, sizes=[size]), lambda trace, size: uc.simulate(trace, "lru", size)):
+        with pytest.raises(uc.Error, match="open it with block_size="):
+            ask(wide, "1MiB")
+        ask(uc.open_trace(wide, block_size="4KiB"), "1MiB")
+        ask(wide, 64)
+        web.write_text("time,object,size\n1,7,100\n2,8,200000\n")
+        with pytest.raises(uc.Error, match="in blocks or in percent"):
+            ask(web, "1MiB")
+        ask(web, "50%")
+    assert uc.curve(uc.open_trace(wide, block_size="4KiB"), sizes=["4MiB"]).miss_ratios.tolist() == [0.5]
 
 
 @pytest.mark.parametrize("method", ["dp", "greedy", "look-ahead"])

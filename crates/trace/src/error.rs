@@ -57,6 +57,22 @@ pub enum Error {
         /// The formats there are.
         known: String,
     },
+    /// The columns of a CSV file are not known, or do not fit what was asked for.
+    #[error("cannot read the trace {name} as CSV: {what}")]
+    Columns {
+        /// The file.
+        name: String,
+        /// What cannot be told, and how to say it.
+        what: String,
+    },
+    /// A pipe cannot be kept to be read again.
+    #[error("{name} is read twice, and cannot be kept for that: {what}; write it to a file first")]
+    Spool {
+        /// The pipe.
+        name: String,
+        /// Why not.
+        what: String,
+    },
     /// What was asked for does not fit the trace.
     #[error("{what}")]
     Options {

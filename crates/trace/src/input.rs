@@ -74,6 +74,11 @@ impl<'a> Input<'a> {
         &self.head
     }
 
+    /// Whether nothing has been consumed.
+    pub fn is_at_start(&self) -> bool {
+        self.offset == 0
+    }
+
     /// What is in the buffer and not consumed.
     pub fn rest(&self) -> &[u8] {
         &self.buffer[self.at..self.end]

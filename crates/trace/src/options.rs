@@ -17,6 +17,9 @@ pub struct Options {
     /// Formats of keys without `key_bytes`: `block_bytes` says what a key stands for, and changes nothing; by default it is
     /// refused, since keys cannot be split.
     pub keys_are_blocks: bool,
+    /// Caches are counted in bytes: requests are split into blocks even where the default is one access for each, and keys whose
+    /// sizes the trace records are refused, unless `block_bytes` or `key_bytes` says how large they are to be taken for.
+    pub sized: bool,
     /// Leave out records that make no sense, and count them.
     pub lenient: bool,
     /// Decompress and decode on a thread of its own, ahead of whoever reads.
@@ -85,8 +88,8 @@ impl FromStr for Column {
 /// Columns of a line that are read at most.
 pub(crate) const COLUMNS_MAX: usize = 256;
 
-/// What is in which column of a CSV file. Columns that are not named are looked for by the names that are usual in the
-/// first line; without one, by default the first column is the key and nothing else is read.
+/// What is in which column of a CSV file. If none is said, they are looked for by the names that are usual in the
+/// first line; without such names, a single column is the key, and several are refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Csv {
     /// What stands between columns; a blank stands for any number of blanks and tabs. By default the first of comma, tab,
@@ -96,8 +99,10 @@ pub struct Csv {
     pub time: Option<Column>,
     /// The first byte (see `offset_unit`).
     pub offset: Option<Column>,
-    /// The key, for traces of objects.
+    /// The key, for traces of objects: a number.
     pub key: Option<Column>,
+    /// The key, where it may be any text, a number's digits as well: a hash of the text stands for it.
+    pub text: Option<Column>,
     /// How many keys.
     pub keys: Option<Column>,
     /// How long (see `size_unit`).
@@ -121,6 +126,7 @@ impl Default for Csv {
             time: None,
             offset: None,
             key: None,
+            text: None,
             keys: None,
             size: None,
             op: None,
@@ -133,9 +139,14 @@ impl Default for Csv {
 }
 
 impl Csv {
-    /// What stands between the columns of a file that begins so.
-    pub(crate) fn separator_of(&self, head: &[u8]) -> u8 {
-        let line = head.split(|&c| c == b'\n').next().unwrap_or_default();
+    /// Whether it says what a column is.
+    pub(crate) fn maps(&self) -> bool {
+        let Csv { time, offset, key, text, keys, size, op, tenant, .. } = self;
+        [time, offset, key, text, keys, size, op, tenant].into_iter().any(Option::is_some)
+    }
+
+    /// What stands between the columns of this line, the first.
+    pub(crate) fn separator_of(&self, line: &[u8]) -> u8 {
         let found = || [b',', b'\t', b';', b' '].into_iter().find(|s| line.contains(s));
         self.separator.or_else(found).unwrap_or(b',')
     }
@@ -168,19 +179,20 @@ impl Csv {
                 "time" => self.time = column,
                 "offset" => self.offset = column,
                 "key" => self.key = column,
+                "text" => self.text = column,
                 "keys" => self.keys = column,
                 "size" => self.size = column,
                 "op" => self.op = column,
                 "tenant" => self.tenant = column,
                 other => {
                     return Err(format!(
-                        "there is no \"{other}\": columns are time, offset, key, keys, size, op, tenant"
+                        "there is no \"{other}\": columns are time, offset, key, text, keys, size, op, tenant"
                     ));
                 }
             }
         }
-        if self.offset.is_some() && self.key.is_some() {
-            return Err("a trace has offsets or keys, not both".into());
+        if [&self.offset, &self.key, &self.text].into_iter().flatten().count() > 1 {
+            return Err("a trace has offsets, keys or keys that are text: say one of them".into());
         }
         Ok(())
     }

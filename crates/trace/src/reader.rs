@@ -34,6 +34,8 @@ pub struct Reader<'a> {
     lenient: bool,
     tenants: Tenants,
     tally: Tally,
+    /// What was taken for what, as the file does not say.
+    note: Option<String>,
     progress: Progress,
     /// Requests decoded, and which of them is next.
     requests: Vec<Request>,
@@ -85,12 +87,17 @@ impl Reader<'static> {
             return Self::of_static(input, "standard input", None, options, progress);
         }
         let name = path.display().to_string();
-        let unreadable = |source| Error::Read { name: name.clone(), offset: 0, source };
-        let mut file = File::open(path).map_err(|source| Error::Open { name: name.clone(), source })?;
+        let file = File::open(path).map_err(|source| Error::Open { name: name.clone(), source })?;
+        Self::of_file(file, &name, Some(path), options)
+    }
+
+    /// Reads an open file from where it stands; `path` tells the format if nothing else does.
+    pub(crate) fn of_file(mut file: File, name: &str, path: Option<&Path>, options: &Options) -> Result<Self, Error> {
+        let unreadable = |source| Error::Read { name: name.to_owned(), offset: 0, source };
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_dir() {
             let source = std::io::Error::from(std::io::ErrorKind::IsADirectory);
-            return Err(Error::Open { name, source });
+            return Err(Error::Open { name: name.to_owned(), source });
         }
         // a pipe cannot be read twice, and what cannot be sought is no plain recording
         if metadata.is_file() {
@@ -99,12 +106,12 @@ impl Reader<'static> {
             file.rewind().map_err(unreadable)?;
             let wanted = options.format.is_none_or(|f| f == Format::Recording);
             if wanted && first == crate::recording::MAGIC {
-                return Self::of_recording(Recording::of_file(file, &name)?, &name, Some(metadata.len()), options);
+                return Self::of_recording(Recording::of_file(file, name)?, name, Some(metadata.len()), options);
             }
         }
         let progress = Progress::of(metadata.is_file().then_some(metadata.len()));
         let input = Counted { inner: file, progress: progress.clone() };
-        Self::of_static(input, &name, Some(path), options, progress)
+        Self::of_static(input, name, path, options, progress)
     }
 
     fn of_static(
@@ -161,12 +168,17 @@ impl<'a> Reader<'a> {
             Some(format) => format,
             None => format_of(&head, path, name, options).map_err(|e| input.take_failed().unwrap_or(e))?,
         };
-        let blocks = format.blocks(options, &head)?;
+        let blocks = format.blocks(options, &head).map_err(|e| match e {
+            Error::Options { what } if format == Format::Csv => Error::Columns { name: name.to_owned(), what },
+            other => other,
+        })?;
         let Some(decoder) = format.decoder(options, &head, blocks.unit) else {
             return Reader::of_recording_bytes(&mut input, name, options);
         };
         let source = Source::Stream { input, decoder, key_bytes: options.key_bytes };
-        Ok(Self::begin(name, source, format, blocks, options, progress))
+        let mut reader = Self::begin(name, source, format, blocks, options, progress);
+        reader.note = format.note(options, &head, blocks);
+        Ok(reader)
     }
 
     fn of_recording_bytes(input: &mut (dyn Read + '_), name: &str, options: &Options) -> Result<Self, Error> {
@@ -224,6 +236,7 @@ impl<'a> Reader<'a> {
             lenient: options.lenient,
             tenants: Tenants::default(),
             tally: Tally::default(),
+            note: None,
             progress,
             requests: Vec::with_capacity(BATCH),
             at: 0,
@@ -259,6 +272,11 @@ impl<'a> Reader<'a> {
     /// What was left out or out of order so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// What the reader took for what, in words, where neither the format nor the options say it: the columns of a CSV file.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// How much of the file has been read; the handle may be kept and looked at by others.

@@ -523,7 +523,8 @@ fn curves_are_those_of_the_traces() {
     let csv = p.run(&["curve", "web.u32le", "--sizes", "100", "--csv"]).is(0, &[], &[]).out;
     assert_eq!(
         csv,
-        "trace,tenant,policy,method,blocks,bytes,requests,misses,miss_ratio\nweb.u32le,,lru,exact,100,409600,1000,100,0.1\n"
+        "trace,tenant,policy,method,blocks,bytes,requests,misses,miss_ratio,miss_ratio_error\n\
+         web.u32le,,lru,exact,100,409600,1000,100,0.1,0\n"
     );
 }
 

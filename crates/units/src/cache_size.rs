@@ -4,6 +4,7 @@
 //! footprint.
 
 use crate::{Percent, Size, UnitError, fail};
+use std::num::IntErrorKind;
 use std::str::FromStr;
 
 /// The size of a cache: `1000blocks` or plain `1000`, `512MiB`, or `10%` of the distinct blocks that a trace asks for.
@@ -31,7 +32,13 @@ impl FromStr for CacheSize {
         let number = blocks.unwrap_or(text).trim_end();
         let (size, amount) = if blocks.is_some() || (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())) {
             let remedy = "write it like 1000blocks";
-            let number = number.parse().map_err(|_| fail(format!("\"{text}\" is not a number of blocks"), remedy))?;
+            let shown: String = text.chars().take(40).collect();
+            let number = number.parse().map_err(|e: std::num::ParseIntError| match e.kind() {
+                IntErrorKind::PosOverflow => {
+                    fail(format!("\"{shown}\" is too large for a number of blocks: at most {}", u64::MAX), remedy)
+                }
+                _ => fail(format!("\"{shown}\" is not a number of blocks"), remedy),
+            })?;
             (CacheSize::Blocks(number), number)
         } else {
             let Size(bytes) = text.parse().map_err(|e: UnitError| fail(e.problem, e.remedy + ", 10% or 1000blocks"))?;
@@ -78,11 +85,14 @@ mod tests {
         for (bad, needle) in [
             ("512M", "write 512MiB"),
             ("0%", "write it like 5%"),
-            ("101%", "write it like 5%"),
+            ("101%", "is more than 100%; write it like 5%"),
+            ("99999999999999999999999%", "is more than 100%"),
             ("-1%", "%"),
             ("xblocks", "1000blocks"),
             ("blocks", "1000blocks"),
-            ("99999999999999999999", "1000blocks"),
+            ("99999999999999999999", "is too large for a number of blocks"),
+            ("18446744073709551616blocks", "is too large for a number of blocks"),
+            ("99999999999999999999GiB", "is too large for a size"),
             ("", "10% or 1000blocks"),
             ("5x", "10% or 1000blocks"),
             ("0", "is no cache"),

@@ -212,11 +212,19 @@ impl FromStr for Percent {
         let shown: String = text.trim().chars().take(40).collect();
         let remedy = "write it like 5%: from 0.01% to 100%";
         let number = text.trim().strip_suffix('%').unwrap_or(text.trim()).trim_end();
-        let hundredths = exact(number, "percentage", "5%", |suffix| {
-            if suffix.is_empty() { Ok(100) } else { Err(fail(format!("\"{shown}\" is not a percentage"), remedy)) }
-        });
-        let hundredths = hundredths.ok().filter(|h| (1..=10_000).contains(h));
-        hundredths.map(|h| Percent(h as u32)).ok_or_else(|| fail(format!("\"{shown}\" is not a percentage"), remedy))
+        let none = || fail(format!("\"{shown}\" is not a percentage"), remedy);
+        let hundredths =
+            exact(number, "percentage", "5%", |suffix| if suffix.is_empty() { Ok(100) } else { Err(none()) });
+        let whole = number.split('.').next().unwrap_or_default();
+        match hundredths {
+            Ok(h @ 1..=10_000) => Ok(Percent(h as u32)),
+            Ok(10_001..) => Err(fail(format!("\"{shown}\" is more than 100%"), remedy)),
+            // too large to be counted: digits, and more of them than fit
+            Err(_) if whole.len() > 17 && number.bytes().all(|b| b.is_ascii_digit() || b == b'.') => {
+                Err(fail(format!("\"{shown}\" is more than 100%"), remedy))
+            }
+            Ok(_) | Err(_) => Err(none()),
+        }
     }
 }
 

@@ -192,20 +192,51 @@ proptest! {
     }
 }
 
-/// The rows of decision 0118: `S4_TRACE=FILE S4_BLOCKS=N cargo test --release -p undercroft-engine --lib -- --ignored --nocapture
-/// s4tests::the_choice_beside`.
+/// The blocks of so many bytes that a trace of memory touches: each record has an address in its low 48 bits and a length
+/// in the next eight, and touches every block between them (`../shared/design/locking.md`).
+fn touched(records: impl Iterator<Item = u64>, line_bytes: u64) -> Vec<u64> {
+    let of = |record: u64| {
+        let (address, bytes) = (record & ((1 << 48) - 1), (record >> 48 & 0xff).max(1));
+        address / line_bytes..=(address + bytes - 1) / line_bytes
+    };
+    records.flat_map(of).collect()
+}
+
+#[test]
+fn a_record_of_memory_touches_the_blocks_between_its_ends() {
+    let record = |address: u64, bytes: u64| address | bytes << 48 | 2 << 56;
+    let records = [record(0, 8), record(63, 1), record(64, 8), record(60, 8), record(640, 0)];
+    assert_eq!(touched(records.into_iter(), 64), [0, 0, 1, 0, 1, 10]);
+}
+
+/// The rows of decision 0118: `S4_TRACE=FILE S4_BLOCKS=N[,N] cargo test --release -p undercroft-engine --lib -- --ignored --nocapture
+/// s4tests::the_choice_beside`; traces of memory with `S4_LINE=64`, the bytes of a block.
 #[test]
 #[ignore = "a measurement"]
 fn the_choice_beside_all_configurations() {
     let asked = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("say {name}: see above"));
-    let capacity: u32 = asked("S4_BLOCKS").parse().expect("S4_BLOCKS is a number");
-    let accesses = Reader::open(asked("S4_TRACE")).expect("the trace can be opened");
-    let blocks: Vec<u64> = accesses.map(|a| a.expect("the trace is whole").block).collect();
+    let trace = asked("S4_TRACE");
+    let accesses = Reader::open(&trace).expect("the trace can be opened").map(|a| a.expect("the trace is whole").block);
+    let blocks: Vec<u64> = match std::env::var("S4_LINE") {
+        Ok(bytes) => touched(accesses, bytes.parse().expect("S4_LINE is a number of bytes")),
+        Err(_) => accesses.collect(),
+    };
+    let distinct = blocks.iter().collect::<std::collections::HashSet<_>>().len();
+    println!("{trace}: {} requests for {distinct} blocks", blocks.len());
+    for capacity in asked("S4_BLOCKS").split(',') {
+        the_choice(capacity.parse().expect("S4_BLOCKS are numbers"), &blocks);
+    }
+}
+
+fn the_choice(capacity: u32, blocks: &[u64]) {
     let ratio = |misses: u64| misses as f64 / blocks.len() as f64;
-    let seeds: Vec<f64> = (0..4).map(|seed| ratio(misses(PolicyKind::S4Fifo, capacity, seed, &blocks))).collect();
-    println!("s3-fifo {:.4}", ratio(misses(PolicyKind::S3Fifo, capacity, 0, &blocks)));
+    let seeds: Vec<f64> = (0..4).map(|seed| ratio(misses(PolicyKind::S4Fifo, capacity, seed, blocks))).collect();
+    println!("{capacity} blocks");
+    for kind in [PolicyKind::S3Fifo, PolicyKind::WTinyLfu, PolicyKind::Lirs] {
+        println!("{kind} {:.4}", ratio(misses(kind, capacity, 0, blocks)));
+    }
     println!("s4-fifo with four keys {seeds:.4?}");
     for knobs in CONFIGURATIONS {
-        println!("{:.4} {knobs:?}", ratio(fixed(knobs, capacity, &blocks)));
+        println!("{:.4} {knobs:?}", ratio(fixed(knobs, capacity, blocks)));
     }
 }

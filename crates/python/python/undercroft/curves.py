@@ -15,7 +15,7 @@ from undercroft import _undercroft
 from undercroft._needs import needed
 from undercroft._undercroft import Error
 from undercroft.simulation import BLOCK_BYTES
-from undercroft.traces import Progress, Size, as_bytes, as_count, as_trace
+from undercroft.traces import Progress, Size, as_bytes, as_count, as_trace, check_sizes
 
 SIZES: tuple[str, ...] = ("0.1%", "0.2%", "0.5%", "1%", "2%", "5%", "10%", "20%", "30%", "50%", "70%", "100%")
 """The sizes that are shown where nothing else is said."""
@@ -52,6 +52,13 @@ class Curve:
         """The working set over time, if it was asked for: arrays of first_request, start_ns, requests, writes, blocks,
         new_blocks, one number for each window."""
         self.sizes: npt.NDArray[np.uint64] = about["sizes"]
+        self.errors: npt.NDArray[np.float64] = about.get("errors", np.zeros(len(self.sizes)))
+        """How far each of `miss_ratios` may be off: half of the interval that holds it with a probability of 95 %; 0 where
+        nothing was sampled."""
+        self.sampled: Optional[tuple[int, str]] = about.get("sampled")
+        """How many blocks or requests the sample has, and which of the two; None without one."""
+        self.enough_from_blocks: Optional[int] = about.get("enough_from_blocks", 0)
+        """Sizes below this have too few of them; None if all sizes have."""
         self.misses = native.misses_at(self.sizes)
         self.miss_ratios = native.miss_ratio_at(self.sizes)
 
@@ -157,7 +164,7 @@ class Curve:
         )
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` of the sizes that were asked for: blocks, bytes, misses, miss_ratio."""
+        """A ``pandas.DataFrame`` of the sizes that were asked for: blocks, bytes, misses, miss_ratio, miss_ratio_error."""
         return needed("pandas", "to_pandas").DataFrame(self._columns())
 
     def to_arrow(self) -> Any:
@@ -166,7 +173,13 @@ class Curve:
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         size_bytes = self.sizes * np.uint64(self.block_bytes)
-        return {"blocks": self.sizes, "bytes": size_bytes, "misses": self.misses, "miss_ratio": self.miss_ratios}
+        return {
+            "blocks": self.sizes,
+            "bytes": size_bytes,
+            "misses": self.misses,
+            "miss_ratio": self.miss_ratios,
+            "miss_ratio_error": self.errors,
+        }
 
     def windows_to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` of the working set over time."""
@@ -197,9 +210,9 @@ def curve(
         the same as `policy`. exact and mini know every policy, the others LRU.
     :param sizes: what is shown, and what is simulated where caches are: blocks (``1000``), bytes (``"512MiB"``), or parts
         of the footprint (``"10%"``).
-    :param rate: the part of blocks or requests that is sampled; for mini, on average over the sizes.
+    :param rate: the part of blocks or requests that is sampled; for mini at least (see ``undercroft curve --help``).
     :param samples: for shards: at most so many blocks, at a rate that falls, instead of `rate`.
-    :param seed: chooses the sample: other seeds show how far the curve may be off.
+    :param seed: chooses the sample; how far the curve may be off, `errors` say.
     :param of: which requests' misses count: ``all``, ``reads``, ``writes``; exact and LRU only.
     :param window: the working set over time too, in windows of so many requests (``100_000``) or so much time (``"60s"``).
     :param zipf: fit Zipf's law, too.
@@ -218,6 +231,7 @@ def curve(
     if block_bytes <= 0:
         raise Error("a block has at least 1 byte")
     all_sizes = [sizes] if isinstance(sizes, (str, int)) else list(sizes)
+    check_sizes(trace, all_sizes, block_size)
     native, about = _undercroft.estimate(
         trace._source,
         method=name,
@@ -233,6 +247,17 @@ def curve(
         progress=progress,
     )
     known = {
-        key: about[key] for key in ("footprint_blocks", "footprint_exact", "simulated", "sizes", "zipf", "windows")
+        key: about[key]
+        for key in (
+            "footprint_blocks",
+            "footprint_exact",
+            "simulated",
+            "sizes",
+            "errors",
+            "sampled",
+            "enough_from_blocks",
+            "zipf",
+            "windows",
+        )
     }
     return Curve._of(native, trace=trace.name, method=name, policy=policy, block_bytes=block_bytes, **known)

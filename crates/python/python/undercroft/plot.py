@@ -27,7 +27,7 @@ def _axes(ax: Any) -> Any:
 def curves(
     curves: Union[Curve, Sequence[Curve], Mapping[str, Curve]], ax: Optional[Any] = None, *, hull: bool = False
 ) -> Any:
-    """Miss ratios by size, a line for each curve; with `hull`, the convex hull of each, too."""
+    """Miss ratios by size, a line for each curve, within the band of its errors; with `hull`, the convex hull of each, too."""
     if isinstance(curves, Curve):
         curves = [curves]
     if not isinstance(curves, Mapping):
@@ -38,6 +38,9 @@ def curves(
     for name, curve in curves.items():
         sizes = _sizes(curve)
         (line,) = ax.plot(sizes, curve.at(sizes), label=name, marker="o" if curve.simulated else None)
+        if curve.errors.any():
+            ratios, errors = curve.miss_ratios, curve.errors
+            ax.fill_between(curve.sizes, ratios - errors, ratios + errors, alpha=0.2, color=line.get_color(), linewidth=0)
         if hull:
             ax.plot(sizes, curve.hull().at(sizes), linestyle=":", color=line.get_color())
     return _finish(ax)

@@ -16,7 +16,7 @@ from undercroft import _undercroft
 from undercroft._needs import needed
 from undercroft._undercroft import Error
 from undercroft.policies import Maker, Running, name_of
-from undercroft.traces import Progress, Size, Trace, as_bytes, as_count, as_trace
+from undercroft.traces import Progress, Size, Trace, as_bytes, as_count, as_trace, check_sizes
 
 BLOCK_BYTES = 4096
 """What a block stands for where neither the trace nor the caller says."""
@@ -104,6 +104,7 @@ def simulate(
     block_bytes = as_bytes(block_size) if block_size is not None else trace.block_bytes or BLOCK_BYTES
     if not 0 < block_bytes < 1 << 32:
         raise Error(f"block_size={block_size!r} is not from 1B to 4GiB")
+    check_sizes(trace, all_sizes, block_size)
     order: list[Union[str, Maker]] = []
     for one in wanted:
         names = _undercroft.policies(one) if isinstance(one, str) else [one]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Iterator, Mapping, Optional, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -201,6 +201,13 @@ def as_trace(trace: Any) -> Trace:
 def as_bytes(size: Size) -> int:
     """The bytes in a size: a number, or a text like ``4KiB``."""
     return size_bytes(size) if isinstance(size, str) else as_count("a size", size)
+
+
+def check_sizes(trace: Trace, sizes: Iterable[Any], block_size: Optional[Size]) -> None:
+    """Refuses sizes in bytes where accesses are no blocks of one size, unless it is said what a block is."""
+    in_bytes = [s for s in sizes if isinstance(s, str) and not s.strip().endswith(("%", "block", "blocks"))]
+    if block_size is None and any(not s.strip().isdigit() for s in in_bytes):
+        trace._source.check_sized()
 
 
 def formats() -> dict[str, str]:

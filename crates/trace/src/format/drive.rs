@@ -3,6 +3,7 @@
 //! Owns what happens at the end of a file and at a bad record: an error in a strict reader, a count in a lenient one.
 //! Invariant: every call consumes something, adds a request, or has reached the end.
 
+use super::csv_columns::BOM;
 use super::{Context, Decode, Sink};
 use crate::error::Error;
 
@@ -29,6 +30,9 @@ impl<P: Line> Decode for Lines<P> {
             let mut text = &cx.input.rest()[..line];
             if let [head @ .., b'\r'] = text {
                 text = head;
+            }
+            if text.first() == Some(&BOM[0]) && cx.input.is_at_start() {
+                text = text.strip_prefix(BOM).unwrap_or(text);
             }
             let before = cx.sink.out.len();
             let read = self.0.line(text, &mut cx.sink);

@@ -6,7 +6,7 @@
 /// A decimal number.
 #[inline]
 pub(super) fn decimal(field: &[u8]) -> Option<u64> {
-    if field.is_empty() || field.len() > 20 {
+    if field.is_empty() {
         return None;
     }
     let mut n = 0u64;
@@ -23,10 +23,10 @@ pub(super) fn decimal(field: &[u8]) -> Option<u64> {
 /// A hexadecimal number, with or without 0x.
 pub(super) fn hexadecimal(field: &[u8]) -> Option<u64> {
     let digits = field.strip_prefix(b"0x").unwrap_or(field);
-    if digits.is_empty() || digits.len() > 16 {
+    if digits.is_empty() {
         return None;
     }
-    digits.iter().try_fold(0u64, |n, &c| Some(n << 4 | u64::from((c as char).to_digit(16)?)))
+    digits.iter().try_fold(0u64, |n, &c| Some(n.checked_mul(16)? | u64::from((c as char).to_digit(16)?)))
 }
 
 /// Decimal, or hexadecimal after 0x.
@@ -63,7 +63,25 @@ pub(super) fn number(field: &[u8], what: &str, of: impl Fn(&[u8]) -> Option<u64>
 
 #[cold]
 fn no_number(field: &[u8], what: &str) -> String {
+    if is_number_too_large(field) {
+        return format!("the {what} is \"{}\", too large: it does not fit 64 bits", shown(field));
+    }
     format!("the {what} is \"{}\", not a number", shown(field))
+}
+
+/// Whether it is written like a number (decimal, with a fraction, or hexadecimal after 0x): what could not be read as one
+/// is too large then.
+pub(super) fn is_number_too_large(field: &[u8]) -> bool {
+    let all = |digits: &[u8], of: fn(&u8) -> bool| !digits.is_empty() && digits.iter().all(of);
+    if let Some(digits) = field.strip_prefix(b"0x") {
+        return all(digits, u8::is_ascii_hexdigit) && hexadecimal(field).is_none();
+    }
+    let whole = field.iter().position(|&c| c == b'.').unwrap_or(field.len());
+    let fraction = field.get(whole + 1..).unwrap_or_default();
+    // what fits by itself may be too many of the smallest unit
+    all(&field[..whole], u8::is_ascii_digit)
+        && fraction.iter().all(u8::is_ascii_digit)
+        && decimal(&field[..whole]).is_none_or(|n| n > 1 << 32)
 }
 
 /// Damage as a message can show it.

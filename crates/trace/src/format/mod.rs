@@ -7,6 +7,7 @@ mod arc_lis;
 mod blktrace;
 mod block_csv;
 mod csv;
+mod csv_columns;
 mod drive;
 mod fields;
 mod fio;
@@ -26,6 +27,7 @@ use crate::input::Input;
 use crate::options::Options;
 use crate::tally::Tally;
 use crate::tenants::Tenants;
+use csv_columns::{Field, Layout};
 use drive::{Lines, Records, Said};
 use std::fmt;
 use std::path::Path;
@@ -164,7 +166,12 @@ const ABOUT: [(Format, &str, &str, &[&str]); 17] = [
     (Format::Blktrace, "blktrace", "blktrace's binary records", &["blktrace"]),
     (Format::Qemu, "qemu", "QEMU's log of blk_co_preadv and its like", &["qemu"]),
     (Format::Lackey, "lackey", "Valgrind's Lackey with --trace-mem=yes", &["lackey"]),
-    (Format::Csv, "csv", "CSV with names in the first line, or a map of columns", &["csv", "tsv"]),
+    (
+        Format::Csv,
+        "csv",
+        "CSV with names in the first line or a map of columns; or a key on each line",
+        &["csv", "tsv", "txt"],
+    ),
     (Format::Recording, "undercroft-parquet", "what `undercroft record` writes", &["parquet"]),
 ];
 
@@ -241,7 +248,14 @@ impl Format {
     pub(crate) fn blocks(self, options: &Options, head: &[u8]) -> Result<Blocks, Error> {
         let unit = match self {
             Format::ArcLis | Format::U32Le | Format::U64Le | Format::OracleGeneral | Format::Lcs => Unit::Keys,
-            Format::Csv => csv::unit(&options.csv, head),
+            Format::Csv => {
+                let layout = Layout::of(&options.csv, head).map_err(|what| Error::Options { what })?;
+                if options.key_bytes.is_some() && layout.has(Field::Text) {
+                    let what = "its keys are text, which are no pieces of a disk; leave --key-size out";
+                    return Err(Error::Options { what: what.into() });
+                }
+                layout.unit()
+            }
             _ => Unit::Bytes,
         };
         let wrong = |what: String| Err(Error::Options { what });
@@ -253,6 +267,12 @@ impl Format {
                 "a trace of format {self} has keys, which cannot be split into blocks; if a key is the number of a sector \
                  or a page, say how large that is (--key-size)"
             )),
+            (Unit::Keys, None) if options.sized && options.block_bytes.is_none() && self.has_sizes(options, head) => wrong(
+                "caches of so many bytes cannot be filled with keys whose sizes differ, as those of this trace may; give sizes in \
+                 blocks or in percent, or say how large a block is that each key stands for (--block-size), or a piece of a disk \
+                 that a key numbers (--key-size)"
+                    .into(),
+            ),
             (Unit::Keys, None) => Ok(Blocks::KEYS),
             (Unit::Bytes, Some(_)) => {
                 wrong(format!("a trace of format {self} says where bytes are: its keys have no size to be told"))
@@ -262,13 +282,38 @@ impl Format {
                 Ok(Blocks { own_disks, ..Blocks::of_bytes(options.block_bytes.unwrap_or(BLOCK_BYTES)) })
             }
             (Unit::Bytes, None) => {
-                let whole = self == Format::Vscsi && options.block_bytes.is_none();
+                let whole = self == Format::Vscsi && options.block_bytes.is_none() && !options.sized;
                 let default = if whole { SECTOR_BYTES } else { BLOCK_BYTES };
                 let block_bytes = options.block_bytes.unwrap_or(default);
                 let own_disks = self != Format::Vscsi && self != Format::Lackey;
                 Ok(Blocks { whole, own_disks, ..Blocks::of_bytes(block_bytes) })
             }
         }
+    }
+
+    /// Whether each of its keys has a size of its own: one that is not 0, which says nothing, nor 1, which counts.
+    fn has_sizes(self, options: &Options, head: &[u8]) -> bool {
+        match self {
+            Format::OracleGeneral => head.chunks_exact(24).any(|r| oracle_general::size(r) > 1),
+            Format::Lcs => true,
+            Format::Csv => Layout::of(&options.csv, head).is_ok_and(|l| l.first_size.is_some_and(|bytes| bytes > 1)),
+            _ => false,
+        }
+    }
+
+    /// What was taken for what in a trace that begins so, if neither the format nor the options say it.
+    pub(crate) fn note(self, options: &Options, head: &[u8], blocks: Blocks) -> Option<String> {
+        let columns = if self == Format::Csv { Layout::of(&options.csv, head).ok().and_then(|l| l.note) } else { None };
+        let split = match (blocks.unit, self) {
+            _ if !options.sized || options.block_bytes.is_some() => None,
+            (Unit::Bytes, Format::Vscsi) => {
+                Some("sizes are in bytes, so requests are split into blocks of 4 KiB (--block-size)".to_owned())
+            }
+            (Unit::Keys, _) => Some("sizes are in bytes, and each key is taken for 4 KiB (--block-size)".to_owned()),
+            _ => None,
+        };
+        let all: Vec<String> = columns.into_iter().chain(split).collect();
+        if all.is_empty() { None } else { Some(all.join("; ")) }
     }
 
     /// What reads it in a stream; `None` for a format that is read from its end.
@@ -290,7 +335,7 @@ impl Format {
             Format::Blktrace => Box::new(Said(blktrace::Blktrace { event })),
             Format::Qemu => Box::new(Lines(qemu::Qemu::default())),
             Format::Lackey => Box::new(Lines(lackey::Lackey)),
-            Format::Csv => Box::new(Lines(csv::Table::new(&options.csv, options.csv.separator_of(head), unit))),
+            Format::Csv => Box::new(Lines(csv::Table::new(Layout::of(&options.csv, head).unwrap_or_default(), unit))),
             Format::Recording => return None,
         })
     }

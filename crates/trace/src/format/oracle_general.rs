@@ -7,6 +7,12 @@ use super::{NS_PER_S, Sink, u32_at, u64_at};
 use crate::Kind;
 use crate::access::Request;
 
+/// The size of the object in a record.
+#[inline]
+pub(super) fn size(record: &[u8]) -> u64 {
+    u64::from(u32_at(record, 12))
+}
+
 pub(super) struct OracleGeneral;
 
 impl Fixed for OracleGeneral {
@@ -17,7 +23,7 @@ impl Fixed for OracleGeneral {
         to.key(Request {
             time_ns: u64::from(u32_at(r, 0)) * NS_PER_S,
             address: u64_at(r, 4),
-            bytes: u64::from(u32_at(r, 12)),
+            bytes: size(r),
             keys: 1,
             tenant: 0,
             kind: Kind::Unknown,

@@ -2,8 +2,9 @@
 //!
 //! Owns the guesses. Never guesses raw numbers: every file could be some. Invariant: no bytes panic here.
 
+use super::csv_columns::{BOM, is_names};
 use super::fields::{decimal, fields, fixed_point, hexadecimal, words};
-use super::{Format, blktrace, csv, lackey, lcs, qemu, u32_at, u64_at, vscsi};
+use super::{Format, blktrace, lackey, lcs, qemu, u32_at, u64_at, vscsi};
 
 /// Records that must make sense together for a format without a magic number.
 const RECORDS: usize = 8;
@@ -24,6 +25,7 @@ pub(super) fn magic(first: &[u8]) -> Option<Format> {
 
 /// What they look like, if like anything.
 pub(super) fn sniff(first: &[u8]) -> Option<Format> {
+    let first = first.strip_prefix(BOM).unwrap_or(first);
     if let Some(found) = magic(first) {
         return Some(found);
     }
@@ -79,8 +81,12 @@ fn text(lines: &[&[u8]]) -> Option<Format> {
     if numbers(second) {
         return Some(Format::ArcLis);
     }
-    let names = data(0)?;
-    [b',', b'\t', b';', b' '].iter().any(|&s| csv::is_names(names, s)).then_some(Format::Csv)
+    let named = |l: &[u8]| [b',', b'\t', b';', b' '].iter().any(|&s| is_names(l, s));
+    // names may be a comment, and come after others
+    let begun = lines.iter().find(|l| !l.starts_with(b"#") || named(l))?;
+    // text with a number on each line, and nothing else
+    let numbers = lines.len() > 1 && lines.iter().all(|l| decimal(l).is_some());
+    (named(begun) || numbers).then_some(Format::Csv)
 }
 
 /// Which of the published CSV formats a line is of.

@@ -138,7 +138,7 @@ fn plots(policies: &[Rule], runs: &[TraceRun]) -> Vec<Plot> {
         let rows = run.rows.iter().filter(|r| r.rule == policy);
         let mut points: Vec<(f64, f64)> = rows.map(|r| (r.blocks.max(1).into(), r.counts.miss_ratio())).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series { name: policy.name().to_string(), points }
+        Series { name: policy.name().to_string(), points, band: vec![] }
     };
     let plot = |run: &TraceRun| Plot {
         title: run.name.clone(),

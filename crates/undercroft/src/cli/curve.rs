@@ -7,9 +7,10 @@ use super::Failure;
 use super::curve_args::CurveArgs;
 use super::curve_input::Input;
 use super::curve_report::{
-    CurveReport, PointReport, Report, TraceReport, WindowReport, ZipfReport, columns, draw, text,
+    CurveReport, PointReport, Report, SampleReport, TraceReport, WindowReport, ZipfReport, columns, draw, text,
 };
 use super::output::{Out, complain};
+use crate::units::CacheSize;
 use rayon::prelude::*;
 use std::path::Path;
 use undercroft_curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
@@ -21,7 +22,8 @@ use undercroft_engine::PolicyKind;
 /// A trace cannot be read, the arguments contradict each other, or there is nowhere to write to.
 pub fn run(args: &CurveArgs, out: &mut Out) -> Result<(), Failure> {
     check(args)?;
-    let options = args.trace.read.of_blocks(args.trace.block_size, true)?;
+    let sized = args.sizes.iter().any(|s| matches!(s, CacheSize::Bytes(_)));
+    let options = args.trace.read.of_blocks(args.trace.block_size, true, sized)?;
     let input = Input::new(options, &args.traces, if counts_first(args) { 2 } else { 1 })?;
     let reports: Vec<Result<Vec<TraceReport>, String>> =
         args.traces.par_iter().map(|path| of_trace(path, args, &input)).collect();
@@ -76,9 +78,10 @@ fn check(args: &CurveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether blocks are counted in a pass before: what is simulated needs its sizes.
+/// Whether blocks are counted in a pass before: what is simulated needs its sizes, and what is sampled for it how much to sample.
 fn counts_first(args: &CurveArgs) -> bool {
-    args.policy.iter().any(|&p| args.method.needs_sizes(p)) && args.sizes.iter().any(|s| s.needs_footprint())
+    let in_parts = args.sizes.iter().any(|s| s.needs_footprint());
+    args.policy.iter().any(|&p| args.method.needs_sizes(p) && in_parts || args.method.needs_footprint(p))
 }
 
 /// Everything of one trace, by tenant if that was asked for; in words what is wrong with it.
@@ -131,7 +134,7 @@ impl Study {
     fn new(args: &CurveArgs, known: Option<u64>) -> Self {
         let begun = in_blocks(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
         let of = args.of.requests();
-        let estimate = |&p: &PolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate()));
+        let estimate = |&p: &PolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate(known)));
         Self {
             estimates: args.policy.iter().map(estimate).collect(),
             popularity: args.zipf.then(Popularity::new),
@@ -173,11 +176,13 @@ impl Study {
         let shown = if simulated { begun } else { in_blocks(&args.sizes, block_bytes, footprint.map_or(0, |f| f.0)) };
         let curves = estimates.iter().map(|(policy, estimate)| {
             let curve = estimate.curve();
+            let bars = estimate.bars(&curve);
             let points = shown.iter().map(|&blocks| PointReport {
                 blocks,
                 bytes: blocks.saturating_mul(block_bytes),
                 misses: curve.misses_at(blocks),
                 miss_ratio: curve.miss_ratio_at(blocks),
+                miss_ratio_error: bars.at(blocks),
             });
             CurveReport {
                 policy: policy.to_string(),
@@ -185,7 +190,9 @@ impl Study {
                 requests: curve.requests(),
                 working_set_blocks: curve.working_set(0.01),
                 points: points.collect(),
+                sample: estimate.sampled().map(SampleReport::from),
                 curve,
+                bars,
             }
         });
         TraceReport {

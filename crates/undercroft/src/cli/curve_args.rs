@@ -53,7 +53,8 @@ pub struct TraceArgs {
     /// traces stands for so many [default: 4KiB]
     #[arg(long, value_name = "SIZE")]
     pub block_size: Option<Size>,
-    /// The part of blocks or requests that is sampled; for `mini`, on average over the sizes
+    /// The part of blocks or requests that is sampled; for `mini` at least (a cache has 8192 slots or more, and of 65,536 blocks
+    /// or fewer all are sampled)
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = rate)]
     pub rate: f64,
     /// For `shards`: sample at most so many blocks, at a rate that falls as they come, instead of at --rate
@@ -77,17 +78,23 @@ impl TraceArgs {
     }
 
     /// What is sampled.
-    pub fn estimate(&self) -> EstimateOptions {
-        EstimateOptions { rate: self.rate, samples: self.samples, seed: self.seed }
+    /// `footprint` is the number of different blocks, if it is known.
+    pub fn estimate(&self, footprint: Option<u64>) -> EstimateOptions {
+        EstimateOptions { rate: self.rate, samples: self.samples, seed: self.seed, footprint }
     }
 }
 
 /// `undercroft curve`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Reads each trace once (twice for `mini` and other policies than LRU, if sizes are parts of the footprint) and prints the miss
-ratio by the size of the cache. Misses while the cache fills count. A block is whatever the trace counts in; --block-size says
-how large that is.
+Reads each trace once (for other policies than LRU twice, with `mini` or if sizes are parts of the footprint; a pipe is kept in
+a file for that) and prints the miss ratio by the size of the cache. Misses while the cache fills count. A block is whatever the
+trace counts in; --block-size says how large that is. If a size is in bytes, requests are split into blocks of 4KiB or of
+--block-size, and objects of sizes of their own are refused.
+
+Each ratio from a sample has its error behind it: 0.4312 ±0.0087 says that the ratio of all requests is between 0.4225 and 0.4399
+with a probability of 95 % (--json: miss_ratio_error). What the model of aet errs by is not in it. Sizes for which a sample has
+too few blocks are named.
 
 Examples:
   undercroft curve web.vscsi
@@ -96,6 +103,8 @@ Examples:
   undercroft curve web.vscsi --policy lru,arc,s3-fifo --method mini --rate 5%
   undercroft curve web.vscsi --of reads --window 60s --zipf
   undercroft curve volumes.csv.gz --format alibaba --per-tenant --method paired
+  undercroft curve web.vscsi --sizes 256MiB,512MiB,1GiB
+  zstdcat web.csv.zst | undercroft curve - --format csv --columns time=1,text=2
   undercroft curve web.vscsi --json | jq '.traces[0].curves[0].points'
 
 Methods:
@@ -103,7 +112,7 @@ Methods:
   shards   LRU; errs where few blocks have many of the requests
   paired   LRU; a tenth of the error of shards on such loads
   aet      LRU; a model: errs where phases differ
-  mini     any policy
+  mini     any policy: LRU's exact curve, and small caches for what another policy misses more or less
 
 Exit codes:
   0    done
@@ -144,7 +153,7 @@ pub struct CurveArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub trace: TraceArgs,
-    /// For programs: {complete, traces}
+    /// For programs: {complete, traces}; miss_ratio_error is half of an interval of 95 %
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
     /// For programs: a line for each trace, policy and size

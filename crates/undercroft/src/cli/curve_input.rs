@@ -6,14 +6,15 @@
 use super::Failure;
 use super::interrupt::interrupt;
 use super::meter::Meter;
-use super::reading::warn;
+use super::reading::{note, warn};
+use super::spool;
 use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use undercroft_curves::Batch;
-use undercroft_trace::{Kind, Options, Reader};
+use undercroft_trace::{Kind, Options};
 
 /// Requests of a batch: some milliseconds of work.
 const BATCH: usize = 1 << 16;
@@ -25,6 +26,8 @@ pub struct Input {
     options: Options,
     /// Traces whose warnings were told: some are read twice.
     told: Mutex<BTreeSet<PathBuf>>,
+    /// And those of which it was told what was taken for what.
+    noted: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Input {
@@ -34,9 +37,12 @@ impl Input {
     /// Signals cannot be caught.
     pub fn new(options: Options, traces: &[PathBuf], passes: u64) -> Result<Self, Failure> {
         let stop = interrupt()?;
+        if passes > 1 {
+            traces.iter().try_for_each(|path| spool::keep(path, &stop))?;
+        }
         let length = |path: &PathBuf| path.metadata().ok().filter(Metadata::is_file).map(|m| m.len() * passes);
         let meter = Mutex::new(Meter::of_bytes(traces.iter().map(length).sum()));
-        Ok(Self { stop, meter, options, told: Mutex::default() })
+        Ok(Self { stop, meter, options, told: Mutex::default(), noted: Mutex::default() })
     }
 
     /// Whether Ctrl-C was pressed.
@@ -55,7 +61,10 @@ impl Input {
         per_tenant: bool,
         mut each: impl FnMut(&[Batch]),
     ) -> Result<Vec<String>, String> {
-        let mut reader = Reader::open_with(path, &self.options).map_err(|e| e.to_string())?;
+        let mut reader = spool::open(path, &self.options).map_err(|e| e.to_string())?;
+        if lock(&self.noted).insert(path.to_owned()) {
+            lock(&self.meter).suspend(|| note(&reader));
+        }
         lock(&self.meter).follow(reader.progress());
         let mut parts = vec![Batch::default()];
         let mut accesses = Vec::with_capacity(BATCH + undercroft_trace::BATCH);

@@ -10,7 +10,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::Path;
 use undercroft_curves::plot::{Plot, Series, Style, save};
-use undercroft_curves::{Curve, Window, WindowCounts, ZipfFit};
+use undercroft_curves::{Bars, Curve, Sampled, Window, WindowCounts, ZipfFit};
 
 /// Points of a plotted line.
 const PLOTTED: u32 = 300;
@@ -50,8 +50,29 @@ pub(super) struct CurveReport {
     /// The smallest size that misses at most a hundredth of all requests more than the best does.
     pub(super) working_set_blocks: u64,
     pub(super) points: Vec<PointReport>,
+    /// Of samples of blocks or requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sample: Option<SampleReport>,
     #[serde(skip)]
     pub(super) curve: Curve,
+    #[serde(skip)]
+    pub(super) bars: Bars,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SampleReport {
+    /// Blocks or requests.
+    pub(super) of: &'static str,
+    pub(super) count: u64,
+    /// For sizes below this there are too few; `None` if there are for all.
+    pub(super) enough_from_blocks: Option<u64>,
+}
+
+impl From<Sampled> for SampleReport {
+    fn from(s: Sampled) -> Self {
+        let enough_from_blocks = (s.too_few_below < u64::MAX).then_some(s.too_few_below);
+        SampleReport { of: s.of, count: s.count, enough_from_blocks }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -60,6 +81,8 @@ pub(super) struct PointReport {
     pub(super) bytes: u64,
     pub(super) misses: f64,
     pub(super) miss_ratio: f64,
+    /// Half of the interval that holds the ratio with a probability of 95 %; 0 where nothing was sampled.
+    pub(super) miss_ratio_error: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,6 +148,7 @@ pub(super) fn columns(report: &Report) -> Columns {
         .with("requests", real(&|curve, _| curve.requests))
         .with("misses", real(&|_, p| p.misses))
         .with("miss_ratio", real(&|_, p| p.miss_ratio))
+        .with("miss_ratio_error", real(&|_, p| p.miss_ratio_error))
 }
 
 /// A table without lines, all columns but the first `left` to the right.
@@ -161,6 +185,7 @@ pub(super) fn text(report: &Report, args: &CurveArgs) -> String {
             trace.footprint_blocks
         );
         text += &curves(trace);
+        text += &trace.curves.iter().map(|curve| too_few(trace, curve)).collect::<String>();
         if let Some(zipf) = &trace.zipf {
             text += &format!(
                 "Zipf: alpha {:.3} (+- {:.3}), from the {} most asked-for blocks with {:.1}% of the requests; off by {:.1}% of \
@@ -188,10 +213,31 @@ fn curves(trace: &TraceReport) -> String {
         let p = &trace.curves[0].points[i];
         let part = p.blocks as f64 / trace.footprint_blocks.max(1) as f64;
         let part = if trace.footprint_blocks > 0 { format!("{:.1}%", part * 100.0) } else { "-".into() };
-        let ratios = trace.curves.iter().map(|c| format!("{:.4}", c.points[i].miss_ratio));
+        let ratios = trace.curves.iter().map(|c| {
+            let PointReport { miss_ratio, miss_ratio_error, .. } = c.points[i];
+            if c.bars.is_exact() {
+                format!("{miss_ratio:.4}")
+            } else {
+                format!("{miss_ratio:.4} ±{miss_ratio_error:.4}")
+            }
+        });
         [p.blocks.to_string(), human_size(p.bytes), part].into_iter().chain(ratios).collect()
     });
     table(&header, 0, rows)
+}
+
+/// What a sample is too small for, in a line, if it was asked for.
+fn too_few(trace: &TraceReport, curve: &CurveReport) -> String {
+    let Some(SampleReport { of, count, enough_from_blocks }) = &curve.sample else { return String::new() };
+    let sampled = format!("{} sampled {count} {of}: too few", curve.method);
+    match enough_from_blocks {
+        None => format!("{sampled} for any size; a higher --rate samples more\n"),
+        Some(from) if curve.points.iter().any(|p| p.blocks < *from) => {
+            let bytes = human_size(from.saturating_mul(trace.block_bytes));
+            format!("{sampled} for sizes below {from} blocks ({bytes}); a higher --rate samples more\n")
+        }
+        Some(_) => String::new(),
+    }
 }
 
 fn windows(trace: &TraceReport, args: &CurveArgs) -> String {
@@ -224,7 +270,13 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<(), Failure> {
         for curve in &trace.curves {
             let label = format!("{} {}", curve.policy, curve.method);
             let name = if several { format!("{} {label}", trace.name(&name)) } else { label };
-            series.push(Series { name, points: line(curve, trace.footprint_blocks) });
+            let points = line(curve, trace.footprint_blocks);
+            let error = |&(x, y): &(f64, f64)| {
+                let off = curve.bars.at(x as u64);
+                (x, (y - off).max(0.0), (y + off).min(1.0))
+            };
+            let band = if curve.bars.is_exact() { vec![] } else { points.iter().map(error).collect() };
+            series.push(Series { name, points, band });
         }
     }
     let name = |path: &str| Path::new(path).file_name().map_or(path.into(), |n| n.to_string_lossy().into_owned());

@@ -34,6 +34,7 @@ pub mod sim_rows;
 pub mod sim_tenants;
 mod sim_tenants_report;
 pub mod sim_trace;
+pub mod spool;
 pub mod status;
 pub mod trace;
 pub mod trace_args;

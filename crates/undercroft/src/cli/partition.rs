@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undercroft_curves::partition::{divide, equal, misses, proportional};
 use undercroft_curves::plot::{Plot, Series, Style, save};
-use undercroft_curves::{Estimate, Requests, Tenant};
+use undercroft_curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_engine::curve::shared;
 
 /// Sizes between which a curve of simulated caches is a straight line.
@@ -45,6 +45,8 @@ struct TenantReport {
     share_bytes: u64,
     misses: f64,
     miss_ratio: f64,
+    /// Half of the interval that holds the ratio with a probability of 95 %; 0 where nothing was sampled.
+    miss_ratio_error: f64,
     equal_bytes: u64,
     equal_misses: f64,
     proportional_bytes: u64,
@@ -71,7 +73,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
         let method = args.by.name();
         return Err(Failure::Said(format!("{method} knows LRU only, not {}; take --by mini, or exact", args.policy)));
     }
-    let options = args.trace.read.of_blocks(args.trace.block_size, true)?;
+    let options = args.trace.read.of_blocks(args.trace.block_size, true, true)?;
     let traces = names(&args.traces)?;
     if !args.trace.per_tenant {
         // a wrong name is told before anything is read
@@ -101,6 +103,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     if failed {
         return Err(Failure::Silent);
     }
+    let bars: Vec<Bars> = estimates.iter().map(|e| e.bars(&e.curve())).collect();
     let footprints: Vec<u64> = estimates.iter().map(|e| e.footprint().map_or(0, |f| f.0)).collect();
     let whole = named.iter().zip(bounds(args, &named)?).zip(&estimates);
     let tenants: Vec<Tenant> = whole
@@ -111,7 +114,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
             ceiling,
         })
         .collect();
-    let report = divided(args, &named, &tenants, &footprints, !input.interrupted())?;
+    let report = divided(args, &named, &tenants, &footprints, &bars, !input.interrupted())?;
     if args.json {
         out.json(&report)?;
     } else if args.csv {
@@ -137,7 +140,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
 /// trace's where there are several traces.
 fn estimates(name: &str, path: &Path, args: &PartitionArgs, input: &Input) -> Result<Vec<(String, Estimate)>, String> {
     let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
-    let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate()));
+    let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate(None)));
     let mut all = vec![];
     let names = input.read_parts(path, args.trace.per_tenant, |parts| {
         all.resize_with(parts.len().max(all.len()), new);
@@ -216,6 +219,7 @@ fn divided(
     named: &[(String, PathBuf)],
     tenants: &[Tenant],
     footprints: &[u64],
+    bars: &[Bars],
     complete: bool,
 ) -> Result<Report, Failure> {
     let block_bytes = args.trace.block_bytes();
@@ -237,6 +241,7 @@ fn divided(
         share_bytes: bytes(parts[i]),
         misses: t.curve.misses_at(parts[i]),
         miss_ratio: t.curve.miss_ratio_at(parts[i]),
+        miss_ratio_error: bars[i].at(parts[i]),
         equal_bytes: bytes(equal[i]),
         equal_misses: t.curve.misses_at(equal[i]),
         proportional_bytes: bytes(proportional[i]),
@@ -272,6 +277,7 @@ fn columns(report: &Report) -> Columns {
         .with("share_blocks", count(&|t| t.share_blocks))
         .with("share_bytes", count(&|t| t.share_bytes))
         .with("misses", real(&|t| t.misses))
+        .with("miss_ratio_error", real(&|t| t.miss_ratio_error))
         .with("equal_bytes", count(&|t| t.equal_bytes))
         .with("equal_misses", real(&|t| t.equal_misses))
         .with("proportional_bytes", count(&|t| t.proportional_bytes))
@@ -297,7 +303,11 @@ fn text(report: &Report) -> String {
             format!("{:.0}", t.requests),
             human_size(t.footprint_blocks.saturating_mul(report.block_bytes)),
             human_size(t.share_bytes),
-            format!("{:.4}", t.miss_ratio),
+            if t.miss_ratio_error > 0.0 {
+                format!("{:.4} ±{:.4}", t.miss_ratio, t.miss_ratio_error)
+            } else {
+                format!("{:.4}", t.miss_ratio)
+            },
             format!("{:.0}", t.misses),
             human_size(t.equal_bytes),
             format!("{:.0}", t.equal_misses),
@@ -326,7 +336,7 @@ fn draw(path: &Path, tenants: &[Tenant], total: u64) -> Result<(), Failure> {
         let sizes = (0..=300u64).map(|i| (u128::from(total) * u128::from(i) / 300) as u64);
         sizes.map(|size| (size as f64, t.curve.misses_at(size))).collect()
     };
-    let series = tenants.iter().map(|t| Series { name: t.name.clone(), points: points(t) }).collect();
+    let series = tenants.iter().map(|t| Series { name: t.name.clone(), points: points(t), band: vec![] }).collect();
     let (title, x_label, y_label) = ("misses by share".into(), "blocks".into(), "misses".into());
     let drawn = Plot { title, x_label, y_label, log_x: false, style: Style::Curves, series };
     save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))

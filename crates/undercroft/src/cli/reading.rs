@@ -31,8 +31,9 @@ pub struct ReadArgs {
     /// Which event of a request counts (blkparse and blktrace)
     #[arg(long, value_name = "EVENT", value_enum, default_value = "queue")]
     pub event: EventArg,
-    /// Columns of a CSV file, by number or name: time=1,offset=4,size=5,op=3,tenant=2 (or key= and keys= instead of
-    /// offset=) [default: by the names in its first line]
+    /// Columns of a CSV file, by number or name: time=1,offset=4,size=5,op=3,tenant=2; instead of offset= key= (and keys=, how many)
+    /// for keys that are numbers, or text= for keys that are any text. [default: by the names in its first line; the only column
+    /// there is]
     #[arg(long, value_name = "MAP")]
     pub columns: Option<String>,
     /// What stands between columns of a CSV file; "tab", "blank" [default: the first of , tab ; blank that is there]
@@ -103,13 +104,20 @@ impl ReadArgs {
     }
 
     /// For commands whose sizes are counted in blocks: `block_size` is what ranges of bytes are split into, and what a block or
-    /// a key of other traces stands for.
+    /// a key of other traces stands for. `sized`: a size was given in bytes.
     ///
     /// # Errors
     /// As [`ReadArgs::options`].
-    pub fn of_blocks(&self, block_size: Option<Size>, ahead: bool) -> Result<Options, Failure> {
+    pub fn of_blocks(&self, block_size: Option<Size>, ahead: bool, sized: bool) -> Result<Options, Failure> {
         let block_bytes = bytes(block_size, "block-size")?;
-        Ok(Options { block_bytes, keys_are_blocks: true, ahead, ..self.options()? })
+        Ok(Options { block_bytes, keys_are_blocks: true, ahead, sized, ..self.options()? })
+    }
+}
+
+/// Says what the reader took for what where the file does not say.
+pub fn note(reader: &Reader<'_>) {
+    if let Some(note) = reader.note() {
+        complain(&format!("undercroft: {} ({}): {note}", reader.name(), reader.format()));
     }
 }
 

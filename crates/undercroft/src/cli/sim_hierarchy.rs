@@ -54,16 +54,17 @@ struct ShownLevel {
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
     let files = args.hierarchy.iter().map(|path| PlanFile::open(path)).collect::<Result<Vec<_>, _>>()?;
     let block_bytes = block_bytes(&args.sweep)?;
+    let sized = files.iter().any(PlanFile::has_bytes);
     let (mut known, mut total) = (args.sweep.footprint, args.sweep.limit);
     if known.is_none() && files.iter().any(PlanFile::needs_footprint) {
-        let Some(counted) = footprint(&args.trace, &args.sweep, stop)? else { return Err(Failure::Interrupted) };
+        let Some(counted) = footprint(&args.trace, &args.sweep, sized, stop)? else { return Err(Failure::Interrupted) };
         (known, total) = (Some(counted.blocks()), Some(counted.accesses));
     }
     let mut plans = files.iter().map(|f| f.plan(block_bytes, known)).collect::<Result<Vec<_>, _>>()?;
     for (file, plan) in files.iter().zip(&mut plans) {
         let Some((range_blocks, every)) = file.hints(block_bytes)? else { continue };
-        let said = ("what is told of ranges", "give a file, or levels that keep something else");
-        let learned = first_pass(&args.trace, &args.sweep, stop, said, &mut |trace, watch| {
+        let said = "what is told of ranges";
+        let learned = first_pass(&args.trace, &args.sweep, sized, stop, said, &mut |trace, watch| {
             Hints::of(range_blocks, every, trace, args.sweep.limit, watch)
         })?;
         let Some(hints) = learned else { return Err(Failure::Interrupted) };
@@ -77,7 +78,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         memory_bytes: None,
     };
     let name = name_of(&args.trace);
-    let (trace, progress) = open(&args.trace, &args.sweep)?;
+    let (trace, progress) = open(&args.trace, &args.sweep, sized)?;
     let mut meter = meter(format!("{} hierarchies on {name}", plans.len()), total, progress);
     let done = simulate(trace.map(|a| a.map(Reference::from)), &plans, &options, &mut |accesses| {
         meter.at(accesses);

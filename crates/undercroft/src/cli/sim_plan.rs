@@ -4,7 +4,7 @@
 //! line it stands in.
 
 use super::Failure;
-use crate::units::{Percent, Size, Time};
+use crate::units::{CacheSize, Percent, Size, Time};
 use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -163,6 +163,11 @@ impl PlanFile {
     /// Whether a size is a share of the footprint.
     pub fn needs_footprint(&self) -> bool {
         self.text.level.iter().any(|l| l.size.size.needs_footprint())
+    }
+
+    /// Whether a size is in bytes.
+    pub fn has_bytes(&self) -> bool {
+        self.text.level.iter().any(|l| matches!(l.size.size, CacheSize::Bytes(_)))
     }
 
     /// Blocks of a range, if levels keep what is told of ranges, and accesses after which that is told anew.

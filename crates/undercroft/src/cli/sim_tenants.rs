@@ -147,14 +147,16 @@ struct Loaded {
 /// The tenants, each a trace or each of one trace; `None` if interrupted. Blocks of different tenants are different blocks.
 fn load(args: &SimArgs, stop: &AtomicBool) -> Result<Option<Loaded>, Failure> {
     let mut tenants = vec![];
+    let given = args.size.iter().chain(&args.above).chain(&args.below);
+    let sized = given.into_iter().any(|s| matches!(s.size, CacheSize::Bytes(_)));
     let clocks = if args.per_tenant {
-        let Some(all) = read_recorded(&args.trace, &args.sweep, stop)? else { return Ok(None) };
+        let Some(all) = read_recorded(&args.trace, &args.sweep, sized, stop)? else { return Ok(None) };
         tenants = all;
         Clocks::Common
     } else {
         for path in std::iter::once(&args.trace).chain(&args.beside) {
             let mut references = vec![];
-            let read = read(path, &args.sweep, stop, |access| references.push(Reference::from(access)))?;
+            let read = read(path, &args.sweep, sized, stop, |access| references.push(Reference::from(access)))?;
             let Some(_) = read else { return Ok(None) };
             tenants.push(TenantTrace { name: name_of(path), references });
         }
@@ -171,10 +173,15 @@ fn load(args: &SimArgs, stop: &AtomicBool) -> Result<Option<Loaded>, Failure> {
 }
 
 /// The tenants of one trace, whose order is kept: what stands for a request's time is its place. `None` if interrupted.
-fn read_recorded(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Option<Vec<TenantTrace>>, Failure> {
+fn read_recorded(
+    path: &Path,
+    args: &SweepArgs,
+    sized: bool,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<TenantTrace>>, Failure> {
     let mut by_number: Vec<Vec<Reference>> = vec![];
     let mut place = 0;
-    let read = read(path, args, stop, |access| {
+    let read = read(path, args, sized, stop, |access| {
         let number = usize::from(access.tenant);
         if number >= by_number.len() {
             by_number.resize_with(number + 1, Vec::new);
@@ -193,10 +200,11 @@ fn read_recorded(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Opt
 fn read(
     path: &Path,
     args: &SweepArgs,
+    sized: bool,
     stop: &AtomicBool,
     mut each: impl FnMut(Access),
 ) -> Result<Option<Vec<String>>, Failure> {
-    let (mut trace, progress) = open(path, args)?;
+    let (mut trace, progress) = open(path, args, sized)?;
     let mut meter = meter(format!("reading {}", name_of(path)), args.limit, progress);
     let limit = args.limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let mut done: u64 = 0;

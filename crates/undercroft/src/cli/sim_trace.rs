@@ -5,9 +5,11 @@
 
 use super::Failure;
 use super::meter::Meter;
-use super::reading::{bytes, warn};
+use super::reading::{bytes, note, warn};
 use super::sim_args::SweepArgs;
+use super::spool;
 use crate::config::Machine;
+use crate::units::CacheSize;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,17 +50,19 @@ impl Drop for Told {
     }
 }
 
-fn reader(path: &Path, args: &SweepArgs) -> Result<Reader<'static>, Failure> {
-    let options = args.read.of_blocks(args.block_size, args.jobs != Some(1))?;
-    Reader::open_with(path, &options).map_err(|e| Failure::Said(e.to_string()))
+fn reader(path: &Path, args: &SweepArgs, sized: bool) -> Result<Reader<'static>, Failure> {
+    let options = args.read.of_blocks(args.block_size, args.jobs != Some(1), sized)?;
+    spool::open(path, &options).map_err(|e| Failure::Said(e.to_string()))
 }
 
-/// Opens a trace, for its last pass: what is left out of it is told at its end. Beside it, how far it is read.
+/// Opens a trace, for its last pass: what was taken for what is told now, and at its end what was left out. Beside it, how
+/// far it is read. `sized`: a size was given in bytes.
 ///
 /// # Errors
 /// Those of the reader.
-pub fn open(path: &Path, args: &SweepArgs) -> Result<(Told, Progress), Failure> {
-    let reader = reader(path, args)?;
+pub fn open(path: &Path, args: &SweepArgs, sized: bool) -> Result<(Told, Progress), Failure> {
+    let reader = reader(path, args, sized)?;
+    note(&reader);
     let progress = reader.progress();
     Ok((Told(reader), progress))
 }
@@ -82,25 +86,20 @@ pub type References = Box<dyn Iterator<Item = Result<Reference, undercroft_trace
 /// What is shown a trace before it is simulated: accesses, and whoever may end it.
 type FirstPass<'a, T> = &'a mut dyn FnMut(References, &mut dyn FnMut(u64) -> Go) -> Option<T>;
 
-/// Goes through a trace once to learn something; `None` if interrupted.
+/// Goes through a trace once to learn something; `None` if interrupted. A pipe is kept in a file for the next pass.
 ///
 /// # Errors
-/// The trace cannot be opened, or cannot be read twice: `otherwise` says what to do then.
+/// The trace cannot be opened, or cannot be kept.
 pub fn first_pass<T>(
     path: &Path,
     args: &SweepArgs,
+    sized: bool,
     stop: &AtomicBool,
-    (what, otherwise): (&str, &str),
+    what: &str,
     learn: FirstPass<'_, T>,
 ) -> Result<Option<T>, Failure> {
-    // What is not there at all is told by whoever opens it.
-    if path.exists() && !path.is_file() {
-        return Err(Failure::Said(format!(
-            "{} can be read only once, so there is no first pass for {what}; {otherwise}",
-            path.display()
-        )));
-    }
-    let reader = reader(path, args)?;
+    spool::keep(path, stop)?;
+    let reader = reader(path, args, sized)?;
     let mut meter = meter(format!("{what} of {}", name_of(path)), args.limit, reader.progress());
     Ok(learn(Box::new(reader.map(|a| a.map(Reference::from))), &mut |accesses| {
         meter.at(accesses);
@@ -111,10 +110,10 @@ pub fn first_pass<T>(
 /// Counts the distinct blocks of a trace; `None` if interrupted.
 ///
 /// # Errors
-/// The trace cannot be opened, or cannot be read twice.
-pub fn footprint(path: &Path, args: &SweepArgs, stop: &AtomicBool) -> Result<Option<Footprint>, Failure> {
-    let said = ("the distinct blocks", "give them with --footprint, or give sizes in bytes or blocks");
-    first_pass(path, args, stop, said, &mut |trace, watch| Footprint::of(trace, args.limit, watch))
+/// Those of [`first_pass`].
+pub fn footprint(path: &Path, args: &SweepArgs, sized: bool, stop: &AtomicBool) -> Result<Option<Footprint>, Failure> {
+    let limit = args.limit;
+    first_pass(path, args, sized, stop, "the distinct blocks", &mut |trace, watch| Footprint::of(trace, limit, watch))
 }
 
 /// Runs a trace through every policy at every size; `None` if interrupted before there was anything to show.
@@ -130,9 +129,10 @@ pub fn run_trace(
 ) -> Result<Option<TraceRun>, Failure> {
     let name = name_of(path);
     let grid = Grid { policies, sizes, block_bytes: block_bytes(args)? };
+    let sized = sizes.iter().any(|s| matches!(s.size, CacheSize::Bytes(_)));
     let (mut known, mut total) = (args.footprint, args.limit);
     if known.is_none() && grid.needs_footprint() {
-        let Some(counted) = footprint(path, args, stop)? else { return Ok(None) };
+        let Some(counted) = footprint(path, args, sized, stop)? else { return Ok(None) };
         (known, total) = (Some(counted.blocks()), Some(counted.accesses));
     }
     let cells = grid.cells(known).map_err(|e| Failure::Said(e.to_string()))?;
@@ -143,7 +143,7 @@ pub fn run_trace(
         limit: args.limit,
         memory_bytes: Some(Machine::here().memory_bytes),
     };
-    let (trace, progress) = open(path, args)?;
+    let (trace, progress) = open(path, args, sized)?;
     let mut meter = meter(format!("{} caches on {name}", cells.len()), total, progress);
     let began = Instant::now();
     let done = sweep(trace.map(|a| a.map(Reference::from)), cells, &options, &mut |accesses| {

@@ -6,7 +6,7 @@
 use super::Failure;
 use super::interrupt::interrupt;
 use super::output::{Out, complain};
-use super::reading::bytes;
+use super::reading::{bytes, note};
 use super::trace_args::{CompressArg, InputArgs, OutputArgs, TraceArgs, TraceCommand};
 use super::{trace_info, trace_parts, trace_write};
 use crate::units::human_size;
@@ -67,7 +67,9 @@ pub(super) fn options(args: &InputArgs) -> Result<Options, Failure> {
 
 /// Opens a trace.
 pub(super) fn open(path: &Path, args: &InputArgs) -> Result<Reader<'static>, Failure> {
-    Reader::open_with(path, &options(args)?).map_err(failure)
+    let reader = Reader::open_with(path, &options(args)?).map_err(failure)?;
+    note(&reader);
+    Ok(reader)
 }
 
 /// Format and compression of an output of that name.
