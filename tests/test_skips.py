@@ -50,6 +50,35 @@ def test_continuous_integration_fails_on_skips_that_are_not_declared(files):
     assert "installed" not in re.sub("#.*", "", permitted) and "../shared" not in re.sub("#.*", "", permitted)
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["by hand", "in continuous integration"])
+def test_the_closing_line_has_the_skips_and_the_reasons_stand_above(tmp_path, strict):
+    """The end of scripts/test.sh, in a tree of its own: what a Rust test skipped is not passed."""
+    for name in ("scripts", ".ci"):
+        (tmp_path / name).mkdir()
+    text, rest = (ROOT / "scripts/test.sh").read_text().split('step "layout"')
+    counted = rest[rest.index("# The harness counts") : rest.index("if [", rest.index("# The harness counts"))]
+    log = "test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out"
+    steps = f"""printf '%b' '{RUST.encode("unicode_escape").decode()}' >"$UNDERCROFT_SKIPS"
+echo '{log}' >"$logs/cargo.log"
+printf '%s' '{PYTEST}' >"$logs/pytest.log"
+status=0
+{counted}
+count_pytest pytest 0 "$logs/pytest"
+finish
+"""
+    (tmp_path / "scripts/test.sh").write_text(text + steps)
+    for name in ("scripts/skips.py", ".ci/permitted-skips"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+        (tmp_path / name).chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNDERCROFT_")} | ({"UNDERCROFT_NO_SKIPS": "1"} if strict else {})
+    done = subprocess.run(["bash", tmp_path / "scripts/test.sh"], env=environment, capture_output=True, text=True, check=False)
+    *above, last = done.stdout.splitlines()
+    assert last == f"39 passed, {int(strict)} failed, 5 skipped", done.stdout + done.stderr
+    assert done.returncode == int(strict)
+    assert "skipped 3: no ../shared/x" in above and "skipped 1: not installed: groff" in above
+    assert ("failed: tests were skipped that have to run here" in above) == strict
+
+
 def test_rust_tests_skip_so_that_it_counts():
     """A test that prints that it does nothing and returns counts as passed."""
     seen = 0
