@@ -17,7 +17,11 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
+=======
+.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
+>>>>>>> w-lab
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +104,10 @@ sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure
 fuzz: ## Fuzz every target for FUZZ_SECONDS (600) each
 	@scripts/setup.sh build test
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+fuzz-campaign: ## The same, added up over sessions in docs/results/fuzzing.md; Ctrl-C keeps what was done
+	@scripts/setup.sh build test
+	@$(PYTHON) scripts/fuzz-campaign.py --seconds $(FUZZ_SECONDS)
 
 fmt: ## Lay out the code
 	$(CARGO) fmt --all

@@ -30,6 +30,8 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--loads uniform,zipf --n 0.25,0.5 --zeroing on --mglru off"
   make lab-exclusive LAB="--resume"
         takes up a run that was stopped; cells that are complete stay as they are
+  make lab-exclusive LAB="--only '(uniform|zipf)-zero1-mglru0-n0.5' --arms scanned --repeat 3"
+        the arms with a scanner and those beside them, three times each: median and spread
   make lab-exclusive LAB="--only 'seq-.*-n0.25' --arms direct,default,undercroft-auto --out build/try"
   make lab-exclusive LAB="--report"
         writes tables and pictures again from the stored results
@@ -64,7 +66,8 @@ def arguments(argv=None):
     p.add_argument("--n", help="sizes of the host cache over guest RAM (default: 0.25,0.5,1; quick: 0.25,0.5)")
     p.add_argument("--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)")
     p.add_argument("--mglru", choices=SWITCH, help="guests with MGLRU (default: both, MGLRU on zeroing guests with uniform and Zipf only; quick: off)")
-    p.add_argument("--arms", default=",".join(arm_module.USUAL), help=f"of {','.join(arm_module.ARMS)} (default: %(default)s)")
+    p.add_argument("--arms", default="usual", help=f"of {','.join(arm_module.ARMS)}, or one of the sets {', '.join(arm_module.SETS)} (default: %(default)s)")
+    p.add_argument("--repeat", type=int, default=1, metavar="K", help="run every arm of a cell K times, in turn: median and spread (default: 1)")
     p.add_argument("--guest-memory", type=mib, default=cells.USUAL_GUEST_MIB, metavar="SIZE", help="RAM of a guest (default: 192MiB)")
     p.add_argument("--only", metavar="REGEX", help="cells whose id matches; --list shows the ids")
     p.add_argument("--list", action="store_true", help="list the cells and stop")
@@ -75,13 +78,15 @@ def arguments(argv=None):
     p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
     a = p.parse_args(argv)
     loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(LOADS)), LOADS, "loads", p)
-    a.arms = listed(a.arms, arm_module.ARMS, "arms", p)
+    a.arms = arm_module.SETS.get(a.arms) or listed(a.arms, arm_module.ARMS, "arms", p)
     try:
         ns = [float(n) for n in (a.n or ("0.25,0.5" if a.quick else "0.25,0.5,1")).split(",")]
     except ValueError:
         p.error(f"--n: '{a.n}' is not a list of numbers such as 0.25,0.5")
     if any(not 0 < n <= 16 for n in ns):
         p.error("--n: the host cache is between 0 and 16 times a guest's RAM")
+    if not 1 <= a.repeat <= 99:
+        p.error("--repeat: from 1 to 99 times")
     zeroing = SWITCH[a.zeroing or ("on" if a.quick else "both")]
     mglru = SWITCH[a.mglru or ("off" if a.quick else "both")][::-1]
     in_grid = [load for load in loads if LOADS[load].style == "grid"]
@@ -102,7 +107,7 @@ def arguments(argv=None):
 def write(store, out, screen):
     """Tables and pictures."""
     out.mkdir(parents=True, exist_ok=True)
-    pictures = plots.draw(store.data, out)
+    pictures = plots.draw({"cells": report.pictured(store.data["cells"])}, out)
     text = out / "exclusive.md"
     text.write_text(report.full(store.data, [p.name for p in pictures if p.suffix == ".svg"]), encoding="utf-8")
     for title, path in [("tables", text), ("raw results", store.path), *(("picture", p) for p in pictures)]:
@@ -127,15 +132,15 @@ def main():
         store = Store(a.out / "exclusive.json")
         session = Session(work, store, screen)
         present = [key for key in a.arms if arm_module.present(key)]
-        todo = [c for c in a.cells if not (a.resume and store.done(c.id, a.arms, present))]
+        todo = [c for c in a.cells if not (a.resume and store.done(c.id, a.arms, present, a.repeat))]
         screen.say(
             f"{len(todo)} of {len(a.cells)} cells, {len(present)} of {len(a.arms)} arms each, guests of {a.guest_memory} MiB "
-            f"({session.accel}); about {derive.minutes(store.data, todo, len(present)):.0f} minutes"
+            f"({session.accel}); about {a.repeat * derive.minutes(store.data, todo, len(present)):.0f} minutes"
         )
         for i, cell in enumerate(todo):
             began = time.monotonic()
             screen.say(f"[{i + 1}/{len(todo)}] {cell.id}: {LOADS[cell.load].explains(cell)}")
-            session.run_cell(cell, a.arms)
+            session.run_cell(cell, a.arms, a.repeat)
             screen.say(f"  {time.monotonic() - began:.0f} s")
         write(store, a.out, screen)
         return 0

@@ -31,6 +31,11 @@ test,bench,demo  python3              runs the tests with real programs, the dem
 test,python      python3-venv         holds what the Python package is built and tested with
 python           python3              builds the Python package
 test             python3-pytest       runs the tests in tests/
+test             python3-prometheus-client  reads the daemon's metrics as Prometheus does
+test             curl                 asks the daemon for its metrics
+test             zsh                  checks the completions that the program writes for it
+test             fish                 checks the completions that the program writes for it
+test             groff-base           checks the man pages that the program writes
 test,bench,demo  qemu-utils           qemu-img, qemu-io, qemu-nbd: images, real I/O patterns, a peer
 test,bench,demo  qemu-system-x86      boots guests
 test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache of today; the strongest peer

@@ -10,7 +10,7 @@ from harness.daemon import Daemon, Disk
 from harness.programs import driver, finish_driver, need, start_driver
 
 SIZE = 32 * images.MIB
-ROUNDS = 500 if os.environ.get("UNDERCROFT_LONG") else 30
+ROUNDS = 500 if os.environ.get("UNDERCROFT_LONG") else 50
 # Rounds on one image, so that a crash also happens to a disk that was crashed before.
 ROUNDS_PER_IMAGE = 5
 
@@ -33,7 +33,7 @@ def test_kill_under_load(scratch, image_format):
         load = ["--journal", journal, "--block", "512", "--block-max", "32KiB", "--depth", 8, "--seed", seed + i]
         mix = ["--write-percent", 60, "--zero-percent", 5, "--discard-percent", 2, "--flush-every", dice.randint(3, 40)]
         running = start_driver("run", target, *load, *mix, "--seconds", 30)
-        time.sleep(dice.uniform(0.2, 1.5))
+        time.sleep(dice.uniform(0.1, 0.9))
         daemon.kill()
         report = finish_driver(running, check=False)
         assert report["exit"] == 3, f"{where}: the driver should find the server gone: {report}"

@@ -40,11 +40,12 @@ def test_memory_stays_under_the_ceiling(serve, scratch):
         start_driver("run", daemon.vhost("b"), "--seconds", "6", "--depth", "32", "--block", "64KiB", "--pattern", "seq"),
         start_driver("run", daemon.nbd("b"), "--seconds", "6", "--depth", "32", "--pattern", "zipf", "--write-percent", "30"),
     ]
-    most = 0
+    most = looks = 0
     while any(p.poll() is None for p in loads):
-        most = max(most, daemon.rss("RssAnon"))
+        most, looks = max(most, daemon.rss("RssAnon")), looks + 1
         store = daemon.status()["store"]
         assert store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"] <= store["memory_bytes"] == MEMORY
+    assert looks > 5, "the store was hardly looked at while it served"
     for load in loads:
         assert finish_driver(load)["operations"] > 100
     grown = most - idle

@@ -216,6 +216,7 @@ def test_a_goal_for_latency_and_one_for_rate_are_weighed_by_what_was_measured(tw
         two.call("set", "web", "--goal", "p99 60s")
         intervals = json.loads(two.call("shares", "--json").stdout)["intervals"]
         time.sleep(6)
+        assert json.loads(two.call("shares", "--json").stdout)["intervals"] > intervals + 2, "there was something to say"
         late = [e for e in json.loads(two.call("why", "host", "--json").stdout) if e["interval"] > intervals + 1]
         assert not [e["text"] for e in late if "out of reach" in e["text"]]
         everything = json.loads(two.call("why", "db", "--last", "1000", "--json").stdout)
@@ -247,6 +248,7 @@ def test_hints_hold_until_others_are_given(two):
         (("web", "--goal", "fast"), "give `hit 90%`"),
     ):
         refused = two.call("set", *arguments, check=False)
+        assert refused.returncode == 1 and said in refused.stderr, refused.stderr
 
 
 def test_what_will_be_needed_is_fetched_before_it_is_asked_for(two):

@@ -23,6 +23,11 @@ PROGRAM_BYTES = 10 * MIB
 # is set higher by that, and lower by what its program and the I/O take; the control group's limit is the same for all.
 IO_RESERVE_BYTES = 8 * MIB
 OUTSIDE_BYTES = 9 * MIB
+# What the scanner's index may take, which comes off the store: about 30 bytes a page, 1.5 MiB for a guest of 192 MiB. Scans follow
+# each other as fast as is allowed without notice of shortage, for a run lasts a minute; its part of a core is the default.
+SCAN_INDEX_BYTES = 4 * MIB
+SCAN = f'\n[scan]\nenabled = true\nperiod_min = "5s"\nperiod_max = "20s"\nmemory = "{SCAN_INDEX_BYTES // MIB}MiB"\n'
+SCAN_WORDS = "`[scan]` on (5 % of a core at most, every 5 to 20 s)"
 
 
 class Absent(Exception):
@@ -32,6 +37,7 @@ class Absent(Exception):
 class DiskReads(serving.Serving):
     """What the laboratory wants to know of every way of serving."""
 
+    private_ram = False  # of guests: nothing but QEMU has it mapped
     limit_bytes = None  # of the control group; what the arm itself is given, if nothing else is said
 
     def _limited(self, name):
@@ -48,6 +54,10 @@ class DiskReads(serving.Serving):
     def cached_bytes(self):
         """Data cached now."""
         return self.group.page_cache_bytes()
+
+    def cached_files(self):
+        """Files whose page cache is this arm's cache; none for one that keeps blocks in its own memory."""
+        return self.disks
 
     def own(self):
         """Counters of the server's own, if it has some; the same keys every time."""
@@ -161,6 +171,7 @@ class Undercroft(serving.Undercroft, DiskReads):
     """Undercroft with one setting."""
 
     settings = ""
+    scan = False  # whether guests' memory is scanned
 
     def __init__(self, memory_bytes, logs, image_format="raw", disks=1):
         settings = self.settings
@@ -168,11 +179,16 @@ class Undercroft(serving.Undercroft, DiskReads):
             settings += f'exclusive = "{self.exclusive}"\n'
         elif self.exclusive != "off":
             raise Absent("this build of undercroft has no exclusive mode")
-        store = memory_bytes - OUTSIDE_BYTES + disks * IO_RESERVE_BYTES
+        store = memory_bytes - OUTSIDE_BYTES + disks * IO_RESERVE_BYTES - (SCAN_INDEX_BYTES if self.scan else 0)
         super().__init__(memory_bytes, logs, image_format, disk_options=settings, store_bytes=store)
+        if self.scan:
+            self.daemon_options += SCAN
 
     def read_bytes(self):
         return [disk["counters"]["backend_read_bytes"] for disk in self.status()["disks"]]
+
+    def cached_files(self):
+        return []
 
     def cached_bytes(self):
         # What equal blocks share is there once, whatever disks hold it.
@@ -184,6 +200,8 @@ class Undercroft(serving.Undercroft, DiskReads):
         return {
             "process_read_bytes": serving.process_read_bytes(self.process.pid),
             "store": numbers(status["store"]),
+            # The scan's counters are of all guests; what it took of a processor is in `cpu`, by its thread's name.
+            "scan": numbers(status["scan"]) if status.get("scan") else None,
             "copying_seconds": status.get("copying_seconds"),
             # Results are for everybody: no paths of the machine that they were measured on.
             "disks": [
@@ -229,8 +247,64 @@ class Delayed(Undercroft):
     explains = 'undercroft, exclusive = "delayed": content is taken before the eviction, confirmed after'
 
 
-ARMS = {arm.key: arm for arm in [Direct, Default, Fadvise, Lru, Inclusive, Auto, Capture, Delayed]}
-USUAL = [key for key in ARMS if key not in ("undercroft-capture", "undercroft-delayed")]
+class ScanVhost(Auto):
+    """Exclusive, and the guest's memory is scanned besides."""
+
+    key, title = "scan-vhost", "exclusive, scan"
+    explains = f'undercroft, exclusive = "auto", and {SCAN_WORDS}'
+    scan = True
+
+
+class Nbd(Inclusive):
+    """Over NBD, for a guest whose memory nobody sees."""
+
+    key, title = "nbd", "NBD, private RAM"
+    explains = "undercroft over NBD, its default policy; the guest's RAM is private, so that the cache is inclusive"
+    private_ram = True
+
+    def start(self, disks):
+        self.daemon_options = f'\n[nbd]\nunix = "{self.nbd_socket()}"\n' + self.daemon_options
+        super().start(disks)
+
+    def nbd_socket(self):
+        """The one socket of all disks."""
+        return self.run_dir / "nbd.sock"
+
+    def port_options(self, index):
+        return "vhost_user = false\nnbd = true\n"
+
+    def sockets(self):
+        return [self.nbd_socket()]
+
+    def disk_args(self, index):
+        server = f"server.type=unix,server.path={self.nbd_socket()},export=guest-{index + 1}:root"
+        return ["-blockdev", f"driver=nbd,node-name=disk,{server}", "-device", "virtio-blk-pci,drive=disk"]
+
+
+class ScanNbd(Nbd):
+    """The same, with the guest's memory scanned: found by its pid file."""
+
+    key, title = "scan-nbd", "NBD, private RAM, scan"
+    explains = f"the same, and {SCAN_WORDS}; the guest is found by its pid file"
+    scan = True
+
+    def pid_file(self, index):
+        """Where the process number of a guest stands once it has booted."""
+        return self.run_dir / f"guest-{index + 1}.pid"
+
+    def vm_options(self, index):
+        return f'pid_file = "{self.pid_file(index)}"\n'
+
+    def guests_ready(self, guests):
+        for index, guest in enumerate(guests):
+            self.pid_file(index).write_text(f"{guest.qemu.pid}\n")
+
+
+ARMS = {arm.key: arm for arm in [Direct, Default, Fadvise, Lru, Inclusive, Auto, Capture, Delayed, ScanVhost, Nbd, ScanNbd]}
+USUAL = [key for key in ARMS if key not in ("undercroft-capture", "undercroft-delayed", "scan-vhost", "nbd", "scan-nbd")]
+# What an arm with a scanner is measured beside.
+SCANNED = ["direct", "default", "undercroft-off", "undercroft-auto", "scan-vhost", "nbd", "scan-nbd"]
+SETS = {"usual": USUAL, "scanned": SCANNED, "both": [*USUAL, *(key for key in SCANNED if key not in USUAL)]}
 
 
 def supports(key, binary=None):

@@ -84,11 +84,15 @@ class Pair(Company):
 
 
 class HostJob(Company):
-    """Effect on the host: a process that reads the same files again and again, from the same host memory."""
+    """Effect on the host: a process whose reads the page cache cannot all answer, from the same host memory. Whatever a guest's
+    cache takes, and whatever passes through the page cache on a guest's behalf, its reads miss more."""
 
     key, title = "hostjob", "host process beside a guest"
-    file_mib, pause_seconds = 64, 2.0
-    limit_extra_bytes = (64 + 16) * MIB
+    # A file larger than all of the group's memory; four fifths of the reads go to a fifth of it, which fits into what is the
+    # process's alone. So it misses by itself, and misses more if anything is taken from it.
+    file_mib, reads, pause_seconds = 192, 4000, 0.5
+    limit_extra_bytes = 64 * MIB
+    alone_passes, alone_seconds = 6, 120
 
     def __init__(self, load):
         self.load = load
@@ -96,8 +100,9 @@ class HostJob(Company):
     def explains(self, cell: Cell) -> str:
         """What they do, in words and numbers."""
         return (
-            f"{self.load.explains(cell)}; on the host a process reads and hashes {self.file_mib} MiB every "
-            f"{self.pause_seconds:g} s, with {self.limit_extra_bytes // MIB} MiB more in the same control group"
+            f"{self.load.explains(cell)}; on the host a process reads single blocks of a file of {self.file_mib} MiB at random, four "
+            f"fifths of them in a fifth of it, {self.reads:,} in a pass, with {self.limit_extra_bytes // MIB} MiB more in the same "
+            "control group: less than its file"
         )
 
     def images(self, cell: Cell, folder: Path, say) -> list[Path]:
@@ -108,26 +113,36 @@ class HostJob(Company):
     def drive(self, run):
         """The process alone while the guest is idle, then beside it."""
         guest = run.guests[0]
-        with Job(run, self.file, self.pause_seconds) as job:
-            time.sleep(4 * self.pause_seconds)
-            alone = job.passes()[1:]
-            begun = len(job.passes())
+        with Job(run, self.file, self.reads, self.pause_seconds) as job:
+            job.wait(self.alone_passes, self.alone_seconds)
+            alone = job.passes()
+            # The guest fills its caches first, and with them the host's; what counts is what comes after, as for the guest.
             results, before, after = run.together([(guest, self.load.command(run.cell))])
-            beside = job.passes()[begun:]
-        return results, before, after, {"job": {"alone": alone, "beside": beside, "file_bytes": self.file_mib * MIB}}
+            beside = [p for p in job.passes() if before["time"] <= p.pop("at") <= after["time"]]
+        # The first passes fill its cache.
+        alone = [{k: v for k, v in p.items() if k != "at"} for p in alone[self.alone_passes // 2 :]]
+        facts = {"file_bytes": self.file_mib * MIB, "reads": self.reads}
+        return results, before, after, {"job": {"alone": alone, "beside": beside} | facts}
 
 
 JOB = """
-import hashlib, json, sys, time
-path, pause = sys.argv[1], float(sys.argv[2])
+import json, os, random, sys, time
+path, reads, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 def read_bytes():
     return next(int(l.split()[1]) for l in open("/proc/self/io") if l.startswith("read_bytes"))
+fd = os.open(path, os.O_RDONLY)
+blocks = os.fstat(fd).st_size // 4096
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+dice = random.Random(1)
+# The fifth that is read most is spread over the file.
+often = dice.sample(range(blocks), blocks // 5)
 while True:
-    begin, had, digest = time.monotonic(), read_bytes(), hashlib.sha1()
-    with open(path, "rb") as f:
-        while piece := f.read(1 << 18):
-            digest.update(piece)
-    print(json.dumps({"seconds": round(time.monotonic() - begin, 4), "read_bytes": read_bytes() - had}), flush=True)
+    begin, had = time.monotonic(), read_bytes()
+    for _ in range(reads):
+        block = dice.choice(often) if dice.random() < 0.8 else dice.randrange(blocks)
+        os.pread(fd, 4096, 4096 * block)
+    end = time.monotonic()
+    print(json.dumps({"at": end, "seconds": round(end - begin, 4), "read_bytes": read_bytes() - had}), flush=True)
     time.sleep(pause)
 """
 
@@ -135,18 +150,28 @@ while True:
 class Job:
     """The host process, in the control group of the serving process."""
 
-    def __init__(self, run, file, pause):
+    def __init__(self, run, file, reads, pause):
         self.log = run.folder / f"{run.arm.key}-hostjob.log"
         self.log.unlink(missing_ok=True)
-        self.argv = run.arm.group.wrap([sys.executable, "-c", JOB, str(file), str(pause)])
+        self.argv = run.arm.group.wrap([sys.executable, "-c", JOB, str(file), str(reads), str(pause)])
 
     def __enter__(self):
         self.process = process.start(self.argv, self.log)
         return self
 
     def passes(self):
-        """Every pass so far: seconds, and bytes read from the disk."""
+        """Every pass so far: when it ended, seconds, and bytes read from the disk."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def wait(self, passes, seconds):
+        """Waits for so many passes."""
+        end = time.monotonic() + seconds
+        while len(self.passes()) < passes:
+            if self.process.poll() is not None:
+                raise process.Stopped(f"the host process ended: {process.tail(self.log)}")
+            if time.monotonic() > end:
+                raise process.Stopped(f"the host process did not make {passes} passes in {seconds} s: its log is {self.log}")
+            time.sleep(0.1)
 
     def __exit__(self, *_):
         process.end(self.process)

@@ -62,6 +62,7 @@ def figures(record):
     group = measured["group"]
     scanned = reclaim.get("scanned", group.get("pgscan"))
     reclaimed = reclaim.get("reclaimed", group.get("pgsteal"))
+    twice = record.get("twice") or {"twice": 0, "cached": 0}
     weight = sum(guest["read_disk"]["count"] for guest in guests)
     return {
         "asked_bytes": asked,
@@ -84,7 +85,56 @@ def figures(record):
         "swapped": sum(measured["vmstat"].get(name, 0) for name in ("pswpin", "pswpout")),
         "own_bytes": backend_bytes(record) if "process_read_bytes" in measured["own"] else None,
         "seconds": seconds,
-    }
+        "twice_share": ratio(twice["twice"], twice["cached"]),
+        "scrubbed": scan(record).get("cooled_blocks"),
+    } | job(record)
+
+
+RUN = (
+    "saved", "hit_blocks", "ops_per_s", "kb_per_s", "read_us", "cached_bytes", "cpu_share", "cpu_s_per_gib", "scanner_share",
+    "twice_share", "scrubbed", "job_alone_s", "job_beside_s", "job_slowdown",
+)  # fmt: skip
+
+
+def together(records):
+    """One record of several runs of an arm: that of the run whose saved bytes are the median, with what each run came to."""
+    ordered = sorted(records, key=lambda r: (saved(r) is None, saved(r) or 0))
+    runs = [{name: round(v, 6) for name, v in figures(r).items() if name in RUN and v is not None} for r in records]
+    return ordered[(len(ordered) - 1) // 2] | {"runs": runs}
+
+
+def spread(record, name):
+    """(median, smallest, largest) of a figure over the runs of an arm; None with fewer than two."""
+    values = sorted(run[name] for run in record.get("runs", []) if name in run)
+    if len(values) < 2:
+        return None
+    half = len(values) // 2
+    median = values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+    return median, values[0], values[-1]
+
+
+def with_spread(record, name, form):
+    """A figure as text: its median and, behind it, the smallest and the largest of several runs."""
+    found = spread(record, name)
+    if found is None:
+        value = figures(record)[name]
+        return "-" if value is None else form(value)
+    return f"{form(found[0])} ({form(found[1])} to {form(found[2])})"
+
+
+def job(record):
+    """Mean seconds of the host process's passes, alone and beside the guest, and how many times as long the latter take; None
+    where there was no such process."""
+    passes = record["extra"].get("job")
+    if not passes or not passes["alone"] or not passes["beside"]:
+        return {"job_alone_s": None, "job_beside_s": None, "job_slowdown": None}
+    alone, beside = (sum(p["seconds"] for p in passes[when]) / len(passes[when]) for when in ("alone", "beside"))
+    return {"job_alone_s": alone, "job_beside_s": beside, "job_slowdown": ratio(beside, alone)}
+
+
+def scan(record):
+    """What the scanner did in the measured part; {} where it was off."""
+    return record["measured"]["own"].get("scan") or {}
 
 
 def measured_arms(cell):
@@ -105,7 +155,7 @@ def computed_lru(cell):
 
 
 INCLUSIVE = ("undercroft-lru", "undercroft-off")
-EXCLUSIVE = ("undercroft-auto", "undercroft-capture", "undercroft-delayed")
+EXCLUSIVE = ("undercroft-auto", "undercroft-capture", "undercroft-delayed", "scan-vhost")
 
 
 def best_inclusive(cell):
@@ -140,6 +190,10 @@ def line(cell, key):
     text = f"saved {percent(f['saved']):>8}, hits {percent(f['hit_blocks']):>7}, {f['ops_per_s']:7,.0f} ops/s"
     if f["cached_bytes"] is not None:
         text += f", {f['cached_bytes'] / MIB:5.1f} MiB cached"
+    if f["twice_share"] is not None:
+        text += f", {percent(f['twice_share'])} of it twice"
+    if scan(cell["arms"][key]):
+        text += f", {f['scrubbed']:,} scrubbed, scanner {percent(f['scanner_share'])} of a core"
     if key == "direct" and perfect(cell) is not None:
         text += f"; computed: perfect exclusive {percent(perfect(cell))}, inclusive LRU {percent(computed_lru(cell))}"
     return text

@@ -64,7 +64,13 @@ def host_job(record):
     def mean(passes, field):
         return sum(p[field] for p in passes) / len(passes) if passes else None
 
+    def missed(passes):
+        read = mean(passes, "read_bytes")
+        return read / (4096 * job["reads"]) if "reads" in job and read is not None else None
+
     return {
+        "alone_missed": missed(job["alone"]),
+        "beside_missed": missed(job["beside"]),
         "alone_s": mean(job["alone"], "seconds"),
         "beside_s": mean(job["beside"], "seconds"),
         "alone_bytes": mean(job["alone"], "read_bytes"),
@@ -130,7 +136,10 @@ def sections(cells):
         ),
         (
             "hostjob",
-            ["arm", "a pass alone, s", "beside the guest, s", "read from the disk in a pass alone, MiB", "beside, MiB", "passes", "guest: saved"],
+            [
+                "arm", "a pass alone, s", "beside the guest, s", "times as long", "read from the disk in a pass alone, MiB", "beside, MiB",
+                "missed alone", "missed beside", "passes", "guest: saved",
+            ],
             None,
         ),
         ("clones", ["arm", "cached after one clone, MiB", "after all, MiB", "ratio", "read from the disk, MiB"], None),
@@ -146,10 +155,11 @@ def sections(cells):
             elif load == "hostjob":
                 j = host_job(record)
                 values = [
-                    show(j["alone_s"], "{:.3f}"), show(j["beside_s"], "{:.3f}"),
+                    *(derive.with_spread(record, name, "{:.3f}".format) for name in ("job_alone_s", "job_beside_s")),
+                    derive.with_spread(record, "job_slowdown", "{:.2f}".format),
                     show(mib(j["alone_bytes"]), "{:.1f}"),
-                    show(mib(j["beside_bytes"]), "{:.1f}"), str(j["passes"]),
-                    percent(derive.saved(record)),
+                    show(mib(j["beside_bytes"]), "{:.1f}"), percent(j["alone_missed"]), percent(j["beside_missed"]), str(j["passes"]),
+                    derive.with_spread(record, "saved", percent),
                 ]  # fmt: skip
             else:
                 c = clones(record)

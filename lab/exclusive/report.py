@@ -1,14 +1,17 @@
 """The report: docs/results/exclusive.md, from stored results alone.
 
-Owns its layout. Never measures. Invariant: every cell and arm of the raw results is in it, losses are marked, and every
-figure is computed from the raw results or stands in `reference`.
+Owns its layout. Never measures. Invariant: every cell and arm of the raw results is in it, losses are marked, every figure is
+computed from the raw results or stands in `reference`, and no table has figures of two types of machine, or of cells measured
+anew beside older ones.
 """
 
 import re
 import tomllib
 from pathlib import Path
 
-from . import derive, experiments, reach, reference
+from rig import machine as machines
+
+from . import derive, experiments, reach, reference, scanned
 from .cells import USUAL_GUEST_MIB, usual
 from .derive import MIB, percent
 from .experiments import table
@@ -16,31 +19,70 @@ from .experiments import table
 WHY = Path(__file__).with_name("why.toml")
 # What counts as worse: saved bytes of two runs of one arm differ by less.
 WORSE_BY = 0.01
-COLUMNS = ["direct", "default", "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "undercroft-capture", "undercroft-delayed"]
+COLUMNS = [
+    "direct", "default", "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "undercroft-capture", "undercroft-delayed",
+    "scan-vhost", "nbd", "scan-nbd",
+]  # fmt: skip
+OLD = (
+    "**Old**: measured before commit, day and all of the machine were recorded with each cell, once each, so without a spread; the scanner was "
+    "off in every arm, and the host process beside a guest had all of its file in the page cache."
+)
 
 
 def full(data, pictures, why=None):
     """The whole report as Markdown."""
-    cells = data["cells"]
-    grid = {name: cell for name, cell in cells.items() if cell.get("kind", "grid") == "grid"}
+    cells, found = data["cells"], parts(data["cells"])
     lines = [
         "# Exclusive of the guests: what it saves",
         "",
         "Written by `make lab-exclusive` from `exclusive.json`; no number is typed in by hand.",
         "",
-        *machine(cells),
-        *(f"![{name}]({name})" for name in pictures),
-        "",
-        *bytes_tables(grid),
-        *reached(grid),
-        *losses(grid, reasons() if why is None else why),
-        *beside_paper(grid, cells),
-        *experiments.sections(cells),
-        *ways(grid),
-        *details(grid),
-        *checks(cells),
+        *introduction(cells),
     ]
+    for n, part in enumerate(found, 1):
+        if len(found) > 1:
+            lines += [f"# Part {n} of {len(found)}: {part_title(part)}", ""]
+        lines += about_part(part)
+        if part.keys() == pictured(cells).keys():
+            lines += [*(f"![{name}]({name})" for name in pictures), ""]
+        grid = {name: cell for name, cell in part.items() if cell.get("kind", "grid") == "grid"}
+        lines += [
+            *bytes_tables(grid),
+            *scanned.section(part),
+            *reached(grid),
+            *losses(grid, reasons() if why is None else why),
+            *beside_paper(grid, part),
+            *experiments.sections(part),
+            *ways(grid),
+            *details(grid),
+            *checks(part),
+        ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def is_old(cell):
+    """Whether a cell is of before commits and machines were recorded."""
+    return "commit" not in cell
+
+
+def parts(cells):
+    """Cells by type of machine, those measured anew apart from older ones: newer parts first, then larger ones. A list of tables
+    of cells; one empty one, if there are none."""
+    found = {}
+    for name, cell in cells.items():
+        found.setdefault((is_old(cell), machines.kind(cell["machine"])), {})[name] = cell
+    return [part for _, part in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))] or [{}]
+
+
+def pictured(cells):
+    """The part that pictures are drawn of: the one with most cells of the grid, a newer one before an older one."""
+    return max(parts(cells), key=lambda part: sum(c.get("kind", "grid") == "grid" for c in part.values()))
+
+
+def part_title(part):
+    """A part in a few words."""
+    cell = next(iter(part.values()))
+    return f"{cell['machine']['cpu']}, {'old' if is_old(cell) else 'measured anew'}"
 
 
 def reasons():
@@ -48,32 +90,35 @@ def reasons():
     return tomllib.loads(WHY.read_text(encoding="utf-8")).get("why", [])
 
 
-def words(machine):
-    """A machine in words."""
-    return (
-        f"{machine['cpu']}, {machine['cpus']} processors, Linux {machine['kernel'].split('-')[0]}, QEMU {machine['qemu']}, "
-        f"guests under {'software emulation' if machine['accelerator'] == 'tcg' else machine['accelerator']}"
-    )
-
-
-def machine(cells):
-    """On what, and how."""
-    machines = sorted({words(cell["machine"]) for cell in cells.values()})
+def about_part(cells):
+    """On what the cells of a part were measured, and when."""
+    on = sorted({machines.words(cell["machine"]) for cell in cells.values()})
     kernels = sorted({r["guest"]["kernel"] for c in cells.values() for r in c["arms"].values() if "guest" in r})
     usable = sorted({r["guest"]["available_bytes"] // MIB for c in cells.values() for r in c["arms"].values() if "guest" in r})
-    quick = any(cell["quick"] for cell in cells.values())
-    lines = [f"Machine: {'; '.join(machines)}." if machines else "Nothing has been measured yet."]
+    lines = [f"Machine: {'; '.join(on)}." if on else "Nothing has been measured yet."]
+    if any(map(is_old, cells.values())):
+        lines.append(OLD)
+    elif cells:
+        days, commits = (sorted({str(cell[name]) for cell in cells.values()}) for name in ("day", "commit"))
+        lines.append(f"Measured on {', '.join(days)}, at commit {', '.join(commits)}.")
     if kernels:
         span = f"{usable[0]}" if usable[0] == usable[-1] else f"{usable[0]} to {usable[-1]}"
         lines.append(f"Guests: Debian's kernel {', '.join(kernels)}, with {span} MiB available to page cache and programs after boot.")
-    lines += [
-        "",
+    return [*lines, ""]
+
+
+def introduction(cells):
+    """What the figures are, and how they came about."""
+    quick = any(cell["quick"] for cell in cells.values())
+    lines = [
         "**Saved** is 1 - (bytes that the disk delivered / bytes that the guest's block layer read), in the measured part of a "
         "run: the kernel's count for the serving process over the guest's own count for its disk. Read-ahead that brings nothing "
-        "makes it negative. N is the host cache over guest RAM; every arm of a row had that much host memory, and 4 MiB more for "
-        "its program. All arms of a row ran one after the other, in one run. **Perfect** is computed from a log of the O_DIRECT "
+        "makes it negative. N is the host cache over guest RAM; every arm of a row had that much host memory, and the same few MiB more "
+        "for its program. All arms of a row ran one after the other, in one run. Where an arm ran several times, the median stands "
+        "first and the smallest and the largest behind it; a figure without those is of one run. **Perfect** is computed from a log of the O_DIRECT "
         "arm's transfers: a host cache that takes every block at the moment when the guest's page is seen with another one, for "
-        "nothing, and keeps the youngest. [0100](../decisions/0100-laboratory.md) says more.",
+        "nothing, and keeps the youngest. [0100](../decisions/0100-laboratory.md) and [0154](../decisions/0154-scanner-arms.md) say "
+        "more. No table has figures of two types of machine.",
         "",
     ]
     if quick:
@@ -126,7 +171,7 @@ def bytes_tables(cells):
                 elif "absent" in record:
                     values[key] = "not in this build"
                 else:
-                    values[key] = percent(derive.saved(record))
+                    values[key] = derive.with_spread(record, "saved", percent)
             numbers = {k: derive.saved(r) for k, r in derive.measured_arms(cell).items()}
             best = max((k for k in numbers if numbers[k] is not None), key=lambda k: numbers[k], default=None)
             if best and numbers[best] > 0:
@@ -223,7 +268,7 @@ def beside_paper(cells, all_cells):
     for load, title in (("seq", "sequential"), ("uniform", "random"), ("zipf", "Zipf")):
         r = reference.CPU_SHARE
         rows.append([f"CPU of a core, {title}", f"-, -, {percent(r[load])} (its scanner)", three(load, "cpu_share", percent) + "; all of serving", r["where"]])
-    rows.append(["CPU of a core, scanner alone, random", f"-, -, {percent(reference.CPU_SHARE['uniform'])}", three("uniform", "scanner_share", percent), r["where"]])
+    rows.append(["CPU of a core, scanner alone, random", f"-, -, {percent(reference.CPU_SHARE['uniform'])}", scanned.shares(cells, "uniform"), r["where"]])
     rows += experiments.paper_rows(all_cells)
     lines = ["## Beside Singleton's figures", ""]
     lines += table(head, rows)

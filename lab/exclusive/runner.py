@@ -12,7 +12,7 @@ import time
 from rig import guest as guests
 from rig.process import Stopped
 
-from . import measure, perfect
+from . import measure, perfect, twice
 from .cells import BLOCK
 
 PHASE_SECONDS = 900
@@ -36,11 +36,13 @@ class Run:
             guest = guests.Guest(
                 name, self.arm.disk_args(i), self.folder, self.cell.guest_mib, self.accel,
                 wrap=self.arm.wrap_guest, append=f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}", check=self.arm.check,
+                private=self.arm.private_ram,
             )  # fmt: skip
             self.guests.append(stack.enter_context(guest))
         for guest in self.guests:
             guest.wait_ready()
             guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
+        self.arm.guests_ready(self.guests)
 
     def guest_facts(self):
         """What the guests say of themselves."""
@@ -70,6 +72,13 @@ class Run:
     def memory(self):
         """(cached bytes, host memory that serving takes), now."""
         return self.arm.cached_bytes(), self.arm.group.memory_bytes()
+
+    def twice(self):
+        """Pages that the host's cache holds and a guest, too; None for images in a format whose blocks lie elsewhere in the file."""
+        if self.arm.image_format != "raw":
+            return None
+        guests = [guest.qemu.pid for guest in self.guests]
+        return twice.held_twice(guests, self.cell.guest_mib << 20, self.arm.pids(), self.arm.cached_files())
 
     @contextlib.contextmanager
     def measured_part(self):
@@ -148,6 +157,8 @@ class Run:
             sampler = measure.Sampler(lambda: (int(self.measuring.is_set()), *self.memory()))
             with sampler:
                 results, before, after, extra = self.load.drive(self)
+            # After the counters: it takes processor time of its own.
+            held_twice = self.twice()
             for guest in self.guests:
                 guest.power_off()
             record = {
@@ -158,6 +169,7 @@ class Run:
                 "guests": results,
                 "limit_bytes": self.arm.limit_bytes,
                 "extra": extra,
+                "twice": held_twice,
                 "measured": measure.difference(after, before),
                 "end": {"own": after["own"]},
                 "samples": measure.thinned(sampler.samples),

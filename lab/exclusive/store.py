@@ -36,11 +36,11 @@ class Store:
         self.data["cells"][cell]["complete"] = True
         self.save()
 
-    def done(self, cell, arms, present):
-        """Whether a cell need not be run again: complete, with all of `arms`, and none recorded as absent that this build
-        has now (`present`)."""
+    def done(self, cell, arms, present, repeat=1):
+        """Whether a cell need not be run again: complete, with all of `arms` so many times, and none recorded as absent that this
+        build has now (`present`)."""
         known = self.data["cells"].get(cell)
-        if not known or not known["complete"]:
+        if not known or not known["complete"] or known.get("repeat", 1) < repeat:
             return False
         return all(arm in known["arms"] and not ("absent" in known["arms"][arm] and arm in present) for arm in arms)
 

@@ -29,6 +29,17 @@ def _read(path):
     return path.read_text()
 
 
+def version():
+    """Which version has the memory controller here: 2, 1, or None."""
+    found = None
+    for where, kind, options in _mounts():
+        if kind == "cgroup2" and "memory" in _read(where / "cgroup.controllers").split():
+            return 2
+        if kind == "cgroup" and "memory" in options:
+            found = 1
+    return found
+
+
 def _table(path):
     """A file of `name value` lines."""
     return {name: int(value) for name, value in (line.split()[:2] for line in _read(path).splitlines())}

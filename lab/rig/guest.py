@@ -54,12 +54,12 @@ def accelerator():
 
 class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
-    folder `logs`. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
+    folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
     any more, for which a guest would wait for ever."""
 
     def __init__(
         self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
-        check=lambda: None,
+        check=lambda: None, private=False,
     ):  # fmt: skip
         self.name = name
         self.check = check
@@ -68,11 +68,12 @@ class Guest:
         self.log.unlink(missing_ok=True)
         self.kernel = None
         ram = f"{ram_mib}M"
+        backend = "memory-backend-ram" if private else "memory-backend-memfd"
         argv = [
             "qemu-system-x86_64", "-name", name, "-machine", "q35,memory-backend=ram", "-accel", accel, "-cpu", "max",
             # vhost-user shares the guest's memory. It is touched here, so that no page of it is ever charged to the
             # control group of the process that serves the disk.
-            "-m", ram, "-object", f"memory-backend-memfd,id=ram,size={ram},share=on,prealloc=on",
+            "-m", ram, "-object", f"{backend},id=ram,size={ram},share={'off' if private else 'on'},prealloc=on",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-serial", f"file:{self.console}", "-serial", "stdio",
             "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,

@@ -218,11 +218,23 @@ class Undercroft(Serving):
         lines = [f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir = "{self.run_dir}"\n{self.daemon_options}']
         for i, disk in enumerate(disks):
             lines.append(
-                f'[[vm]]\nname = "guest-{i + 1}"\n\n[[vm.disk]]\nname = "root"\nimage = "{disk}"\n'
-                f'format = "{self.image_format}"\nsocket = "{self.socket(i)}"\n{self.disk_options}'
+                f'[[vm]]\nname = "guest-{i + 1}"\n{self.vm_options(i)}\n[[vm.disk]]\nname = "root"\nimage = "{disk}"\n'
+                f'format = "{self.image_format}"\n{self.port_options(i)}{self.disk_options}'
             )
         self.config.write_text("\n".join(lines))
         self.serve()
+
+    def vm_options(self, index):
+        """Lines for the virtual machine of disk `index`."""
+        return ""
+
+    def port_options(self, index):
+        """Lines that say how disk `index` is reached."""
+        return f'socket = "{self.socket(index)}"\n'
+
+    def sockets(self):
+        """The sockets on which disks are reached."""
+        return [self.socket(i) for i in range(len(self.disks))]
 
     def serve(self):
         """Starts the daemon; also again, after it was killed."""
@@ -230,7 +242,7 @@ class Undercroft(Serving):
         self._launch([self.binary, "serve", self.config], log)
         # A killed daemon leaves its socket files behind, so that they are there proves nothing.
         process.wait_for_answer(self.control, self.process, log)
-        process.wait_for_sockets(map(self.socket, range(len(self.disks))), self.process, log)
+        process.wait_for_sockets(self.sockets(), self.process, log)
 
     def restart(self):
         """Starts it again after it was killed, as its systemd unit does: a second later, and again if that fails. The

@@ -4,7 +4,6 @@
 //! The hash keys are fixed, so every figure here is the same on every run. `examples/curve_table.rs` prints the errors over
 //! whole traces and more policies.
 
-use std::path::Path;
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};
 use undercroft_lab::curve::{CurveError, ExactLru, error, sizes};
 use undercroft_lab::{Workload, misses};
@@ -15,13 +14,9 @@ const REQUESTS: usize = 2_000_000;
 /// Sizes at which curves for LRU are compared, from a hundredth of the footprint to all of it.
 const SIZES: u32 = 50;
 
-/// The beginning of a trace; nothing, with a word why, where it is absent.
+/// The beginning of a trace; where it is absent, the test counts as skipped.
 fn trace(file: &str) -> Option<Workload> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/block").join(file);
-    if !path.exists() {
-        println!("SKIPPED: no trace at {}", path.display());
-        return None;
-    }
+    let path = undercroft_skips::shared(&format!("traces/block/{file}"))?;
     let mut blocks = Workload::open(file, &path).expect("a sound trace").blocks;
     blocks.truncate(REQUESTS);
     Some(Workload::new(file, blocks))

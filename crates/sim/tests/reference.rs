@@ -14,12 +14,8 @@ const CONFIRMED: [PolicyKind; 5] =
 const TRACES: [&str; 3] = ["arc-OLTP", "cloudPhysicsIO", "cloudphysics-w106"];
 
 fn shared() -> Option<PathBuf> {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
-    let there = shared.join("reference/miss-counts.csv").exists();
-    if !there {
-        println!("SKIPPED: the reference counts and traces are not at {}", shared.display());
-    }
-    there.then_some(shared)
+    undercroft_skips::shared("reference/miss-counts.csv")?;
+    undercroft_skips::shared("")
 }
 
 fn open(shared: &Path, name: &str) -> impl Iterator<Item = Result<Reference, undercroft_trace::Error>> {

@@ -170,11 +170,7 @@ fn files_open_by_name() {
 /// The shared traces have as many accesses as the reference says, and the blocks are those it counts by.
 #[test]
 fn the_shared_traces_are_read_whole() {
-    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/block");
-    if !directory.exists() {
-        println!("SKIPPED: the shared traces are not at {}", directory.display());
-        return;
-    }
+    let Some(directory) = undercroft_skips::shared("traces/block") else { return };
     for (name, accesses, distinct) in [
         ("arc-OLTP.lis.zst", 914_145, 186_880),
         ("cloudPhysicsIO.vscsi", 113_872, 48_974),

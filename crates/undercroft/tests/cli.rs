@@ -310,8 +310,7 @@ fn qemu_takes_the_arguments() {
     let output = Command::new("sh").arg("-c").arg(&script).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("not found") || output.status.code() == Some(127) {
-        eprintln!("skipped: qemu-system-x86_64 is not installed");
-        return;
+        return undercroft_skips::skip("not installed: qemu-system-x86_64 (make setup installs it)");
     }
     assert!(said.contains("it's, here.sock") && said.contains("No such file"), "{said}");
 }
@@ -434,7 +433,7 @@ fn completions_are_good_scripts() {
             Ok(o) => {
                 assert!(o.status.success() && o.stderr.is_empty(), "{shell}: {}", String::from_utf8_lossy(&o.stderr))
             }
-            Err(_) => eprintln!("skipped: {program} is not installed"),
+            Err(_) => undercroft_skips::skip(format_args!("not installed: {program} (make setup installs it)")),
         }
     }
     p.run(&["completions", "cmd.exe"]).is(2, &[], &["possible values"]);
@@ -462,7 +461,7 @@ fn man_pages_have_no_warnings() {
             Ok(o) => {
                 assert!(o.status.success() && o.stderr.is_empty(), "{page}: {}", String::from_utf8_lossy(&o.stderr))
             }
-            Err(_) => eprintln!("skipped: groff is not installed"),
+            Err(_) => undercroft_skips::skip("not installed: groff (make setup installs it)"),
         }
     }
     let count = |dir: &Path| fs::read_dir(dir).unwrap().count();

@@ -9,7 +9,6 @@ use crate::places::Places;
 use crate::replay::replay;
 use crate::{Access, HashKey, Index, Outcome, Replay};
 use proptest::prelude::*;
-use std::path::Path;
 use undercroft_trace::{Reader, synth};
 
 fn index(knobs: Knobs, capacity: u32) -> Index {
@@ -84,10 +83,7 @@ fn fixed(knobs: Knobs, capacity: u32, blocks: &[u64]) -> u64 {
 /// As libCacheSim's S4FIFO counts them; see docs/decisions/0118.
 #[test]
 fn fixed_knobs_miss_what_the_reference_misses() {
-    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/block/arc-OLTP.lis.zst");
-    if !trace.exists() {
-        return println!("SKIPPED: no trace at {}", trace.display());
-    }
+    let Some(trace) = undercroft_skips::shared("traces/block/arc-OLTP.lis.zst") else { return };
     let accesses = Reader::open(trace).expect("the trace can be opened");
     let blocks: Vec<u64> = accesses.map(|a| a.map(|a| a.block)).collect::<Result<_, _>>().expect("a sound trace");
     let knobs = |small, proven, ghost_hits, ghosts, skip| Knobs { small, proven, ghost_hits, ghosts, skip };

@@ -1,8 +1,8 @@
 //! The reference counts and the traces they belong to, shared by the golden tests.
 //!
-//! Owns where the files are. Where they are absent it says so and gives nothing.
+//! Owns where the files are. Where they are absent the test counts as skipped, and gets nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use undercroft_engine::{PolicyKind, replay::replay};
 use undercroft_trace::{Reader, synth};
 
@@ -16,13 +16,10 @@ pub struct Row {
     pub misses: u64,
 }
 
+/// Where the reference is; without it the calling test counts as skipped.
 fn shared() -> Option<PathBuf> {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
-    if shared.join("reference/miss-counts.csv").exists() {
-        return Some(shared);
-    }
-    println!("SKIPPED: the reference counts and traces are not at {}", shared.display());
-    None
+    undercroft_skips::shared("reference/miss-counts.csv")?;
+    undercroft_skips::shared("")
 }
 
 /// The rows for which `wanted` is true, by trace; empty, with a word why, where the reference is absent.
@@ -49,7 +46,7 @@ pub fn rows(wanted: impl Fn(&Row) -> bool) -> Vec<(String, Vec<Row>)> {
             }
         }
     }
-    assert!(!traces.is_empty(), "the counts have rows for our policies");
+    assert!(!traces.is_empty(), "the counts have none of the rows that this test wants");
     traces
 }
 

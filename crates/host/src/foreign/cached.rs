@@ -234,8 +234,9 @@ mod tests {
     fn only_resident_pages_are_named_and_copying_makes_no_other_resident() {
         let (_temp, file) = file(200, &[3, 4, 5, 70, 199]);
         assert_eq!(resident(&file), [3, 4, 5, 70, 199]);
-        if let Some(n) = file.count_cached() {
-            assert_eq!(n, 5);
+        match file.count_cached() {
+            Some(n) => assert_eq!(n, 5),
+            None => undercroft_skips::skip("this kernel has no cachestat (Linux 6.5), or does not permit it"),
         }
         for piece in [Piece::Whole, Piece::Probe] {
             let mut out = Vec::new();

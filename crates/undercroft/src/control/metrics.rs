@@ -69,8 +69,13 @@ impl Families {
     }
 
     fn counter(&mut self, name: &str, help: &str, labels: &Labels<'_>, value: u64) {
+        self.seconds(name, help, labels, value as f64);
+    }
+
+    /// A counter of seconds, the base unit of time: a counter that need not be whole.
+    fn seconds(&mut self, name: &str, help: &str, labels: &Labels<'_>, value: f64) {
         let mut counter = Counter::default();
-        counter.set_value(value as f64);
+        counter.set_value(value);
         let mut metric = Metric::default();
         metric.set_counter(counter);
         self.add(name, help, MetricType::COUNTER, metric, labels);
@@ -103,6 +108,7 @@ fn daemon(f: &mut Families, s: &Status) {
     }
     f.gauge("undercroft_uptime_seconds", "Seconds since the daemon started.", &[], s.uptime_seconds);
     f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
+<<<<<<< HEAD
     let nbd = &s.nbd_data;
     let used = "Bytes of data of NBD requests under way, but for the reserve of each connection.";
     f.gauge("undercroft_nbd_data_bytes", used, &[], nbd.used_bytes as f64);
@@ -111,6 +117,10 @@ fn daemon(f: &mut Families, s: &Status) {
     f.counter("undercroft_nbd_slow_closed_total", slow, &[], nbd.slow_closed);
     let copying = "Processor time spent on copying and hashing contents, in milliseconds.";
     f.counter("undercroft_copying_milliseconds_total", copying, &[], (s.copying_seconds * 1e3) as u64);
+=======
+    let copying = "Processor time spent on copying and hashing contents.";
+    f.seconds("undercroft_copying_seconds_total", copying, &[], s.copying_seconds);
+>>>>>>> w-lab
     if let Some(s) = &s.scan {
         for (name, help, value) in [
             ("undercroft_scan_passes_total", "Passes over the memory of all guests.", s.passes),
@@ -134,10 +144,10 @@ fn daemon(f: &mut Families, s: &Status) {
                 "Cached blocks found in guests that became the first to go.",
                 s.cooled_blocks,
             ),
-            ("undercroft_scan_cpu_milliseconds_total", "Processor time of the scanner.", (s.cpu_seconds * 1e3) as u64),
         ] {
             f.counter(name, help, &[], value);
         }
+        f.seconds("undercroft_scan_cpu_seconds_total", "Processor time of the scanner.", &[], s.cpu_seconds);
         f.gauge("undercroft_scan_guests", "Guests in the last pass.", &[], s.guests as f64);
         f.gauge("undercroft_scan_period_seconds", "Time between passes as of now.", &[], s.period_seconds);
         f.gauge("undercroft_scan_index_bytes", "Memory of the scanner's index.", &[], s.index_bytes as f64);

@@ -332,8 +332,3 @@ pub fn assert_same(got: &[u8], expected: &[u8], what: &str) {
         panic!("{what}: {differing} bytes differ, the first at {at:#x} (from there on, {zeroes} zeroes were read)");
     }
 }
-
-/// Says that a test does not run here, and why.
-pub fn skipped(why: &str) {
-    eprintln!("SKIPPED: {why}");
-}

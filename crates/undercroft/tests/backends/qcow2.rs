@@ -242,7 +242,7 @@ fn the_page_cache_never_holds_an_image_of_the_chain() {
     rustix::fs::fadvise(File::open(&path).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut h = open(&path, ImageFormat::Qcow2);
     if !h.backend.describe().contains("O_DIRECT") {
-        return crate::harness::skipped("the file system of the temporary directory has no direct I/O");
+        return undercroft_skips::skip("the file system of the temporary directory has no direct I/O");
     }
     let mut model = pattern(1, SIZE as usize);
     storm(&mut h, &mut model, 8, 200);

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""The numbers that the documents quote, from what they count: scripts/counts.py [--write | --list]
+
+A number in a document that says how many of something there are stands between two marks, which Markdown does not show:
+`<!-- n:planted-bugs -->29<!-- /n -->`. Without arguments this checks every mark and names those that are wrong, `--write` puts in
+what is right, `--list` prints all names with their values. tests/test_counts.py fails while a document is wrong.
+
+Owns the ways to count. Never measures: a figure of a run comes from the file of that run's results. Invariant: a name that no
+way to count is known for, or a source that no longer looks as expected, is an error, never an empty number.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("Makefile", "README.md", "SPECIFICATION.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/*.md", "docs/results/*.md")
+MARK = re.compile(r"(<!-- n:([a-z0-9-]+) -->)(.*?)(<!-- /n -->)")
+
+
+class Unknown(Exception):
+    """A number that cannot be told; the message names it and what to look at."""
+
+
+def source(path, pattern):
+    """What the first group of `pattern` matches in a file, once and only once."""
+    found = re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    if len(found) != 1:
+        raise Unknown(f"{path} has {len(found)} places like {pattern!r}: scripts/counts.py wants one")
+    return found[0]
+
+
+def whole(path, pattern):
+    """The same as a number; `_` may stand between digits."""
+    return int(source(path, pattern).replace("_", ""))
+
+
+def length(path, kind, name="ALL"):
+    """The length of a Rust constant array."""
+    return whole(path, rf"pub const {name}: \[{kind}; (\d+)\]")
+
+
+def ratio(results, protocol, work, row="undercroft"):
+    """The median ratio of IOPS to the reference, of one row of a table of `make bench`."""
+    text = (ROOT / "bench/results" / results).read_text(encoding="utf-8")
+    section = text.partition(f"\n## {protocol}\n")[2].partition("\n## ")[0].partition(f"\n### {work}\n")[2].partition("\n### ")[0]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 3 and cells[1] == row and (found := re.search(r"\d+\.\d+", cells[3])):
+            return found[0]
+    raise Unknown(f"bench/results/{results} has no row {row!r} for {protocol}, {work}")
+
+
+def content_bytes():
+    """What is kept of a block where contents are known, besides the rest."""
+    limits = "crates/cache/src/limits.rs"
+    return whole(limits, r"SLOT_CONTENT_BYTES_MAX: usize = (\d+);") + whole(limits, r"SLOT_CONTENT_BYTES_MAX \+ (\d+);")
+
+
+def metadata_bytes():
+    """What is kept of a block but for that."""
+    return whole("crates/cache/src/limits.rs", r"METADATA_BYTES_PER_BLOCK_MAX: usize = (\d+);")
+
+
+def kill_rounds(which):
+    """Rounds of kill -9, and of those at length."""
+    return int(source("tests/test_kill.py", r"^ROUNDS = (.*)$").split()[0 if which == "long" else -1])
+
+
+def shown(number):
+    """A number as people write it."""
+    return f"{number:,}" if isinstance(number, int) else str(number)
+
+
+# Numbers where a mark would be seen: (file, what stands around it, name).
+PLAIN = (
+    ("README.md", r"# (\d+) formats, zstd", "trace-formats"),
+    ("CHANGELOG.md", r"synth; (\d+) formats\)", "trace-formats"),
+    ("Makefile", r"simulation, (\d+) s of fuzzing a target", "fuzz-seconds"),
+    ("Makefile", r"(\d+) kill -9, 5 min of fuzzing a target", "kill-rounds-long"),
+)
+VHOST, WIDE = "vhost-user-blk", "{} KiB sequential, depth 8, read, all hits"
+RANDOM = "4 KiB random, depth {}, read, all hits"
+COUNTS = {
+    "seeds": lambda: whole("crates/testkit/tests/simulation.rs", r'"SEEDS"\)\.unwrap_or\((\d+)\)'),
+    "steps": lambda: whole("crates/testkit/tests/simulation.rs", r'"STEPS"\)\.unwrap_or\(([\d_]+)\)'),
+    "planted-bugs": lambda: length("crates/cache/src/plant.rs", "Bug"),
+    "planted-bugs-elsewhere": lambda: whole("crates/testkit/tests/planted.rs", r"ELSEWHERE: \[Bug; (\d+)\]"),
+    "kill-rounds": lambda: kill_rounds("usual"),
+    "kill-rounds-long": lambda: kill_rounds("long"),
+    "fuzz-seconds": lambda: whole("scripts/test.sh", r"^fuzz_seconds=(\d+)$"),
+    "fuzz-seconds-long": lambda: whole("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
+    "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
+    "policies": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind"),
+    "policies-all": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind") + length("crates/engine/src/policy/mod.rs", "PolicyKind", "STUDIED"),
+    "trace-formats": lambda: length("crates/trace/src/format/mod.rs", "Format"),
+    "decisions": lambda: len(list((ROOT / "docs/decisions").glob("[0-9]*.md"))),
+    "metadata-bytes": metadata_bytes,
+    "content-bytes": content_bytes,
+    "metadata-and-content-bytes": lambda: metadata_bytes() + content_bytes(),
+    "wide-hits-64k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(64)),
+    "wide-hits-256k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(256)),
+    "hits-depth-8-amd": lambda: ratio("amd-epyc.md", VHOST, RANDOM.format(8)),
+    "hits-depth-1": lambda: ratio("latest.md", VHOST, RANDOM.format(1)),
+    "hits-depth-1-polling": lambda: ratio("latest.md", VHOST, RANDOM.format(1), "undercroft, polling 50us"),
+    "hits-depth-8": lambda: ratio("latest.md", VHOST, RANDOM.format(8)),
+    "hits-depth-32": lambda: ratio("latest.md", VHOST, RANDOM.format(32)),
+    "wide-hits-256k-older": lambda: ratio("latest.md", VHOST, WIDE.format(256)),
+}
+
+
+def value(name):
+    """What a mark of this name has to hold."""
+    if name not in COUNTS:
+        raise Unknown(f"nothing is known by the name {name}: scripts/counts.py --list has the names")
+    return shown(COUNTS[name]())
+
+
+def corrected(text, plain=()):
+    """A document with every number as it is now, and what was wrong: (text, [(name, had, wants)]). `plain` are patterns and
+    names of numbers without marks."""
+    wrong = []
+    for pattern, name in plain:
+        found = re.search(pattern, text)
+        if not found:
+            raise Unknown(f"nothing is like {pattern!r}, where {name} should stand: change PLAIN in scripts/counts.py")
+        now = value(name)
+        if found[1] != now:
+            wrong.append((name, found[1], now))
+            text = text[: found.start(1)] + now + text[found.end(1) :]
+
+    def put(match):
+        now = value(match[2])
+        if match[3] != now:
+            wrong.append((match[2], match[3], now))
+        return match[1] + now + match[4]
+
+    return MARK.sub(put, text), wrong
+
+
+def documents():
+    """All that may have marks or other numbers."""
+    return [path for pattern in DOCUMENTS for path in sorted(ROOT.glob(pattern))]
+
+
+def plain_of(path):
+    """Patterns and names of the numbers without marks in a file."""
+    return [(pattern, name) for file, pattern, name in PLAIN if ROOT / file == path]
+
+
+def main(argv):
+    if argv[1:] not in ([], ["--write"], ["--list"]):
+        print(__doc__.splitlines()[0], file=sys.stderr)
+        return 2
+    try:
+        if argv[1:] == ["--list"]:
+            print("\n".join(f"{name} {value(name)}" for name in COUNTS))
+            return 0
+        status = 0
+        for path in documents():
+            text, wrong = corrected(path.read_text(encoding="utf-8"), plain_of(path))
+            for name, had, wants in wrong:
+                print(f"{path.relative_to(ROOT)}: {name} is {wants}, not {had}")
+            if wrong and argv[1:]:
+                path.write_text(text, encoding="utf-8")
+            elif wrong:
+                status = 1
+        if status:
+            print("scripts/counts.py --write puts them right")
+        return status
+    except Unknown as e:
+        print(f"counts: {e}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Coverage-guided fuzzing over many sessions, kept as a table: scripts/fuzz-campaign.py --seconds N [--target T]...
+
+Each session takes up the corpus where the last one left it (fuzz/corpus, which stays on this machine), runs two targets at a time,
+and adds what it did to docs/results/fuzzing.json, from which docs/results/fuzzing.md is written: hours, executions, corpus, coverage
+and crashes of every target, by commit. Ctrl-C ends the targets in order and keeps what was done.
+
+Owns those two files. Never builds with another compiler than scripts/fuzz.sh does. Invariant: what is added to the table was
+executed, by the program of the commit it is booked on; a target that was not built or did not start adds nothing.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WANTED_SECONDS = 3600
+# A target that crashes is started again for the rest of its time, so often at most.
+CRASHES_MAX = 10
+# What libFuzzer ends with when it is interrupted.
+INTERRUPTED = 72
+LINE = re.compile(r"^#\d+\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
+EXECUTED = re.compile(r"^stat::number_of_executed_units:\s*(\d+)", re.MULTILINE)
+
+
+def listed(text):
+    """The targets that fuzz/Cargo.toml names."""
+    return re.findall(r'^\[\[bin\]\]\nname = "([^"]+)"', text, re.MULTILINE)
+
+
+def read_log(text):
+    """What one run of libFuzzer did: executions, and at its end edges and features covered, and inputs kept; None where it got
+    nowhere."""
+    executed, lines = EXECUTED.findall(text), LINE.findall(text)
+    if not executed or not lines:
+        return None
+    cov, ft, corpus = map(int, lines[-1])
+    return {"executions": int(executed[-1]), "cov": cov, "ft": ft, "corpus": corpus}
+
+
+def add(data, target, commit, day, seconds, did, crashes):
+    """Adds a run to the table: one row per target and commit."""
+    rows = data.setdefault("targets", {}).setdefault(target, [])
+    row = next((r for r in rows if r["commit"] == commit), None)
+    if row is None:
+        row = {"commit": commit, "first": day, "seconds": 0, "executions": 0, "crashes": 0}
+        rows.append(row)
+    row |= {"last": day, "cov": did["cov"], "ft": did["ft"], "corpus": did["corpus"]}
+    row["seconds"] = round(row["seconds"] + seconds)
+    row["executions"] += did["executions"]
+    row["crashes"] += crashes
+
+
+def hours(seconds):
+    """A time as h:mm:ss."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def rendered(data, targets):
+    """The table as Markdown: a row for each of `targets`, run or not, then every row by commit."""
+    rows = data.get("targets", {})
+    lines = [
+        "# Fuzzing, by target",
+        "",
+        "Written by `scripts/fuzz-campaign.py` from `fuzzing.json`; no number is typed in by hand. Time is that of one processor; "
+        "edges (`cov`) and features (`ft`) are libFuzzer's, at the end of the last session, and grow with the program as well as with "
+        f"time. Wanted: {WANTED_SECONDS // 3600} hour for every target, all sessions together.",
+        "",
+        "| target | time | executions | crashes | inputs kept | edges | features | last commit, day | an hour |",
+        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for target in targets:
+        of = rows.get(target, [])
+        if not of:
+            lines.append(f"| {target} | 0:00:00 | 0 | - | - | - | - | - | **no** |")
+            continue
+        last, total = of[-1], sum(r["seconds"] for r in of)
+        lines.append(
+            f"| {target} | {hours(total)} | {sum(r['executions'] for r in of):,} | {sum(r['crashes'] for r in of)} | {last['corpus']:,} | "
+            f"{last['cov']:,} | {last['ft']:,} | {last['commit']}, {last['last']} | {'yes' if total >= WANTED_SECONDS else '**no**'} |"
+        )
+    total = sum(r["seconds"] for of in rows.values() for r in of)
+    lines += ["", f"Together {hours(total)}. By commit (`+`: with changes that were not committed):", ""]
+    lines += ["| target | commit | days | time | executions | crashes | edges |", "|---|---|---|---:|---:|---:|---:|"]
+    for target, of in sorted(rows.items()):
+        for r in of:
+            days = r["first"] if r["first"] == r["last"] else f"{r['first']} to {r['last']}"
+            gone = "" if target in targets else " (no longer a target)"
+            lines.append(f"| {target}{gone} | {r['commit']} | {days} | {hours(r['seconds'])} | {r['executions']:,} | {r['crashes']} | {r['cov']:,} |")
+    return "\n".join(lines) + "\n"
+
+
+class Table:
+    """The two files of results."""
+
+    def __init__(self, folder, targets):
+        self.json, self.markdown, self.targets = folder / "fuzzing.json", folder / "fuzzing.md", targets
+        self.data = json.loads(self.json.read_text()) if self.json.exists() else {"version": 1}
+
+    def save(self):
+        """Writes both, the raw results whole or not at all."""
+        self.json.parent.mkdir(parents=True, exist_ok=True)
+        rows = {t: of for t, of in sorted(self.data.get("targets", {}).items())}
+        lines = [f'"{t}": [\n  ' + ",\n  ".join(json.dumps(r, sort_keys=True) for r in of) + "]" for t, of in rows.items()]
+        new = self.json.with_suffix(".new")
+        new.write_text('{"version": 1, "targets": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+        new.rename(self.json)
+        self.markdown.write_text(rendered(self.data, self.targets), encoding="utf-8")
+
+
+class Running:
+    """One target while it runs."""
+
+    def __init__(self, target, programs, seconds, place):
+        self.target, self.programs, self.place = target, programs, place
+        self.end = time.monotonic() + seconds
+        self.crashes = 0
+        self.start()
+
+    def start(self):
+        """Runs it for what is left of its time."""
+        corpus, artifacts = self.place / "corpus" / self.target, self.place / "artifacts" / self.target
+        for folder in (corpus, artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+        seeds = self.place / "seeds" / self.target
+        left = max(1, round(self.end - time.monotonic()))
+        self.log = ROOT / "build" / "fuzz" / f"{self.target}-campaign.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        argv = [
+            self.programs / self.target, f"-max_total_time={left}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=65536",
+            "-print_final_stats=1", f"-artifact_prefix={artifacts}/", corpus, *([seeds] if seeds.is_dir() else []),
+        ]  # fmt: skip
+        self.began = time.monotonic()
+        with open(self.log, "wb") as log:
+            # A session of its own: Ctrl-C reaches this program, which ends it in order.
+            self.process = subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, start_new_session=True)
+
+    def interrupt(self):
+        """Asks it to end and to say what it did."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def finished(self):
+        """After its end: (seconds, what it did or None, whether it crashed)."""
+        status = self.process.wait()
+        seconds = time.monotonic() - self.began
+        did = read_log(self.log.read_text(errors="replace"))
+        return seconds, did, status not in (0, INTERRUPTED)
+
+
+def campaign(targets, programs, seconds, jobs, table, commit, place, say=print):
+    """Runs all targets, `jobs` at a time; what each did is in the table as soon as it has ended. Returns the exit status."""
+    waiting, running, stopping, status = list(targets), [], False, 0
+    while running or (waiting and not stopping):
+        try:
+            while waiting and len(running) < jobs and not stopping:
+                running.append(Running(waiting.pop(0), programs, seconds, place))
+            for run in [r for r in running if r.process.poll() is not None]:
+                took, did, crashed = run.finished()
+                running.remove(run)
+                run.crashes += crashed
+                if did:
+                    day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+                    add(table.data, run.target, commit, day, took, did, int(crashed))
+                    table.save()
+                    said = f"{did['executions']:,} executions in {hours(round(took))}, {did['corpus']:,} kept, {did['cov']:,} edges"
+                else:
+                    status, said = 1, f"said nothing of what it did: see {run.log}"
+                if crashed:
+                    status, said = 1, f"{said}; CRASHED (the input is in {place / 'artifacts' / run.target}, the log in {run.log})"
+                say(f"fuzz: {run.target}: {said}")
+                left = run.end - time.monotonic()
+                if crashed and did and left > 1 and run.crashes < CRASHES_MAX and not stopping:
+                    run.start()
+                    running.append(run)
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            stopping, status = True, 130
+            for run in running:
+                run.interrupt()
+    return status
+
+
+def commit_now():
+    """The commit that is built, with a mark if anything that is built differs from it."""
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    changed = git("status", "--porcelain", "--", "crates", "fuzz/fuzz_targets", "fuzz/Cargo.toml", "Cargo.lock", "Cargo.toml")
+    return git("rev-parse", "--short=10", "HEAD").strip() + ("+" if changed.strip() else "")
+
+
+def main():
+    p = argparse.ArgumentParser(prog="scripts/fuzz-campaign.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--seconds", type=int, default=600, help="time for each target in this session (default: %(default)s)")
+    p.add_argument("--target", action="append", metavar="T", help="this target alone; may be given again (default: all)")
+    p.add_argument("--jobs", type=int, default=2, help="targets at a time (default: %(default)s)")
+    p.add_argument("--report", action="store_true", help="run nothing: write the table again")
+    p.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder of the table (default: docs/results)")
+    p.add_argument("--programs", type=Path, help="folder of targets that are built already (default: builds them)")
+    p.add_argument("--place", type=Path, default=ROOT / "fuzz", help="folder of corpus, artifacts and seeds (default: fuzz)")
+    a = p.parse_args()
+    known = listed((ROOT / "fuzz" / "Cargo.toml").read_text())
+    targets = a.target or known
+    if a.seconds < 1 or a.jobs < 1:
+        p.error("--seconds and --jobs are at least 1")
+    for target in targets:
+        if target not in known:
+            p.error(f"there is no target '{target}': choose from {', '.join(known)}")
+    table = Table(a.out, known)
+    if a.report:
+        table.save()
+        return 0
+    programs = a.programs
+    if programs is None:
+        programs = ROOT / "target" / "debug"
+        # As scripts/fuzz.sh builds them.
+        environment = os.environ | {"RUSTC_WRAPPER": "", "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage")}
+        build = [ROOT / "scripts" / "cargo", "build", "--locked", "-p", "undercroft-fuzz"]
+        if subprocess.run(build, cwd=ROOT, env=environment).returncode:
+            return 1
+    minutes = -(-len(targets) // a.jobs) * a.seconds / 60
+    print(f"{len(targets)} targets, {a.seconds} s each, {a.jobs} at a time: about {minutes:.0f} minutes", flush=True)
+    status = campaign(targets, programs, a.seconds, a.jobs, table, commit_now(), a.place, lambda text: print(text, flush=True))
+    print(f"table: {os.path.relpath(table.markdown)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
