@@ -17,11 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fmt lint install deb clean policy-table
-=======
-.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
->>>>>>> w-lab
+.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -108,19 +108,14 @@ fn daemon(f: &mut Families, s: &Status) {
     }
     f.gauge("undercroft_uptime_seconds", "Seconds since the daemon started.", &[], s.uptime_seconds);
     f.gauge("undercroft_workers", "Threads that serve disks.", &[], f64::from(s.workers));
-<<<<<<< HEAD
     let nbd = &s.nbd_data;
     let used = "Bytes of data of NBD requests under way, but for the reserve of each connection.";
     f.gauge("undercroft_nbd_data_bytes", used, &[], nbd.used_bytes as f64);
     f.gauge("undercroft_nbd_data_max_bytes", "What those may come to.", &[], nbd.max_bytes as f64);
     let slow = "NBD connections closed because they were slow while others waited for memory.";
     f.counter("undercroft_nbd_slow_closed_total", slow, &[], nbd.slow_closed);
-    let copying = "Processor time spent on copying and hashing contents, in milliseconds.";
-    f.counter("undercroft_copying_milliseconds_total", copying, &[], (s.copying_seconds * 1e3) as u64);
-=======
     let copying = "Processor time spent on copying and hashing contents.";
     f.seconds("undercroft_copying_seconds_total", copying, &[], s.copying_seconds);
->>>>>>> w-lab
     if let Some(s) = &s.scan {
         for (name, help, value) in [
             ("undercroft_scan_passes_total", "Passes over the memory of all guests.", s.passes),
