@@ -75,7 +75,7 @@ def lose(volatile, client, offset: int, byte: bytes) -> None:
     volatile.crash()
 
 
-def test_lost_writes_are_not_served(serve, volatile):
+def test_lost_writes_are_not_served(volatile, serve):
     """What the server lost is read from it, not from the cache; what it had flushed stays."""
     daemon = serve([Disk("up", volatile.uri, "nbd")])
     old = volatile.durable.read_bytes()
@@ -94,7 +94,7 @@ def test_lost_writes_are_not_served(serve, volatile):
     assert volatile.durable.read_bytes()[:4096] == b"E" * 4096
 
 
-def test_every_client_is_told_once(serve, volatile):
+def test_every_client_is_told_once(volatile, serve):
     """One client's failed flush neither hides the loss from another nor is repeated; who comes later has nothing to do with it."""
     daemon = serve([Disk("up", volatile.uri, "nbd")])
     with Client(daemon) as a, Client(daemon) as b, Client(daemon) as idle:
@@ -116,7 +116,7 @@ def test_every_client_is_told_once(serve, volatile):
         assert idle.flush() == EIO and idle.flush() == 0, "two losses are one report"
 
 
-def test_who_closed_with_writes_unflushed_is_told_when_back(serve, volatile):
+def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):
     """A writer may come back on another connection, before the loss or after it; that others were told is no news to it."""
     daemon = serve([Disk("up", volatile.uri, "nbd")])
 

@@ -126,7 +126,8 @@ def test_tls_is_required_before_anything(serve, scratch, ours):
             assert wire.option_reply()[0] == TLS_REQUIRED, option
         wire.start_tls(ours.cert)
         wire.option(3)
-        assert wire.option_reply() == (2, struct.pack(">I", 1) + b"a") and wire.option_reply()[0] == 1
+        kind, listed = wire.option_reply()
+        assert kind == 2 and listed.startswith(struct.pack(">I", 1) + b"a") and wire.option_reply()[0] == 1
         wire.option(STARTTLS)
         assert wire.option_reply()[0] == 0x80000003, "once is enough"
         # Replies are simple: what comes is not structured.

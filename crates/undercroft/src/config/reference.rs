@@ -31,8 +31,8 @@ pub fn markdown() -> String {
     out.push_str(
         "\n## What can change live\n\n\
          Reload attaches new disks, detaches those that are gone, and changes `size`, `weight`, `policy` and `poll` of \
-         disks, `store.floor`, everything in `[pressure]` and `[ksm]`, and `log_level`. What was set by hand (`undercroft set`) \
-         ends with a reload. Everything else needs a restart; reload says so by name, and what runs stays as it was.\n\
+         disks, `store.floor`, everything in `[pressure]` and `[ksm]`, and `log_level`. It reads the certificates of `[[nbd.listen]]` again. What was \
+         set by hand (`undercroft set`) ends with a reload. Everything else needs a restart; reload says so by name, and what runs stays as it was.\n\
          \n## Example\n\n```toml\n",
     );
     out.push_str(EXAMPLE);

@@ -31,7 +31,7 @@ pub const NBD: Section = Section {
             "size",
             "`256MiB`",
             "at least `64MiB`",
-            "Most that the data of requests and replies under way may take, of all NBD connections together, besides 128KiB of each. Requests for which there is no room wait, in order. Besides `store.memory`."
+            "Most that the data of requests and replies under way may take, of all NBD connections together, besides 128KiB of each. Requests for which there is no room wait: the export that holds least is served first, within it who came first. Besides `store.memory`."
         ),
         key!(
             "slow_after",

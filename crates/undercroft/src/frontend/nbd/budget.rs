@@ -1,10 +1,11 @@
 //! Memory for the data of requests, of which all NBD connections of a daemon have one sum.
 //!
 //! Owns the sum, and who waits for a part of it in which order. Never allocates a buffer. Invariants: what connections were
-//! granted is never more than the sum; who came first is served first, so that a large request is not passed by small ones for
+//! granted is never more than the sum; of the exports that wait the one that holds least is served first, of one export who came first: a
+//! large request is not passed by small ones for
 //! ever; who keeps memory because its client is slow is ended while others wait.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -40,6 +41,8 @@ pub struct Budget {
 #[derive(Debug)]
 struct State {
     free: usize,
+    /// What each export's connections were granted.
+    held: HashMap<Arc<str>, usize>,
     queue: VecDeque<(Arc<Account>, usize)>,
     accounts: Vec<Member>,
     /// Whom to wake when somebody begins to wait.
@@ -57,6 +60,7 @@ struct Member {
 #[derive(Debug)]
 pub struct Account {
     budget: Arc<Budget>,
+    export: Arc<str>,
     /// Wakes the connection: it was granted memory, it should give back what it does not use, or it has to end.
     event: EventFd,
     called: AtomicBool,
@@ -79,7 +83,13 @@ impl Budget {
     /// A sum of `bytes_max`, at least [`BUDGET_BYTES_MIN`]; a client that moves next to nothing for `patience` is too slow.
     pub fn new(bytes_max: usize, patience: Duration) -> Arc<Self> {
         let bytes_max = bytes_max.max(BUDGET_BYTES_MIN);
-        let state = State { free: bytes_max, queue: VecDeque::new(), accounts: Vec::new(), bells: Vec::new() };
+        let state = State {
+            free: bytes_max,
+            held: HashMap::new(),
+            queue: VecDeque::new(),
+            accounts: Vec::new(),
+            bells: Vec::new(),
+        };
         Arc::new(Self {
             bytes_max,
             patience,
@@ -115,13 +125,14 @@ impl Budget {
         lock(self).bells.push(bell);
     }
 
-    /// The part of a new connection.
+    /// The part of a new connection to `export`.
     ///
     /// # Errors
     /// If the kernel has no descriptor left.
-    pub fn open(self: &Arc<Self>) -> io::Result<Arc<Account>> {
+    pub fn open(self: &Arc<Self>, export: &str) -> io::Result<Arc<Account>> {
         let account = Arc::new(Account {
             budget: self.clone(),
+            export: export.into(),
             event: EventFd::new()?,
             called: AtomicBool::new(false),
             granted: AtomicUsize::new(0),
@@ -162,16 +173,38 @@ impl Budget {
         Some(LOOK_EVERY.min(self.patience))
     }
 
-    fn release(&self, state: &mut State, bytes: usize) {
-        state.free += bytes;
-        while state.queue.front().is_some_and(|&(_, bytes)| bytes <= state.free) {
-            let Some((account, bytes)) = state.queue.pop_front() else { break };
-            state.free -= bytes;
-            account.charged.fetch_add(bytes, Ordering::Relaxed);
+    /// Grants what is free to those whose turn it is.
+    fn serve(&self, state: &mut State) {
+        loop {
+            let held = |a: &Account| state.held.get(&a.export).copied().unwrap_or(0);
+            // The first of several that are equal.
+            let next = state.queue.iter().enumerate().min_by_key(|(_, (a, _))| held(a));
+            let Some((at, &(_, bytes))) = next.filter(|(_, (_, bytes))| *bytes <= state.free) else { break };
+            let Some((account, _)) = state.queue.remove(at) else { break };
+            state.grant(&account, bytes);
             account.granted.fetch_add(bytes, Ordering::Relaxed);
             account.call();
         }
         self.waiting.store(state.queue.len(), Ordering::Relaxed);
+    }
+}
+
+impl State {
+    fn grant(&mut self, account: &Account, bytes: usize) {
+        self.free -= bytes;
+        *self.held.entry(account.export.clone()).or_default() += bytes;
+        account.charged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn take_back(&mut self, account: &Account, bytes: usize) {
+        self.free += bytes;
+        account.charged.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(held) = self.held.get_mut(&account.export) {
+            *held -= bytes;
+            if *held == 0 {
+                self.held.remove(&account.export);
+            }
+        }
     }
 }
 
@@ -220,15 +253,15 @@ impl Account {
             return false;
         }
         if state.queue.is_empty() && bytes <= state.free {
-            state.free -= bytes;
-            self.charged.fetch_add(bytes, Ordering::Relaxed);
+            state.grant(self, bytes);
             return true;
         }
         if !wait {
             return false;
         }
         state.queue.push_back((self.clone(), bytes));
-        budget.waiting.store(state.queue.len(), Ordering::Relaxed);
+        // It may be its turn at once, if the others wait for more than is free.
+        budget.serve(&mut state);
         // Others may keep buffers that they do not use.
         for member in &state.accounts {
             if let Some(a) = member.account.upgrade().filter(|a| a.charged.load(Ordering::Relaxed) > 0) {
@@ -242,8 +275,9 @@ impl Account {
     /// Gives `bytes` back.
     pub fn give(&self, bytes: usize) {
         if bytes > 0 {
-            self.charged.fetch_sub(bytes, Ordering::Relaxed);
-            self.budget.release(&mut lock(&self.budget), bytes);
+            let mut state = lock(&self.budget);
+            state.take_back(self, bytes);
+            self.budget.serve(&mut state);
         }
     }
 
@@ -252,8 +286,8 @@ impl Account {
         let mut state = lock(&self.budget);
         state.queue.retain(|(a, _)| !std::ptr::eq(&**a, self));
         self.granted.store(0, Ordering::Relaxed);
-        let all = self.charged.swap(0, Ordering::Relaxed);
-        self.budget.release(&mut state, all);
+        state.take_back(self, self.charged.load(Ordering::Relaxed));
+        self.budget.serve(&mut state);
     }
 
     /// So many bytes came from the client or went to it.
@@ -280,7 +314,7 @@ mod tests {
     #[test]
     fn what_is_granted_never_passes_the_sum_and_all_come_back() {
         let budget = budget();
-        let accounts: Vec<_> = (0..8).map(|_| budget.open().unwrap()).collect();
+        let accounts: Vec<_> = (0..8).map(|_| budget.open("disk").unwrap()).collect();
         let mut held = [0usize; 8];
         let mut x = 1u64;
         for _ in 0..10_000 {
@@ -304,7 +338,7 @@ mod tests {
     #[test]
     fn a_large_request_is_not_passed_by_small_ones() {
         let budget = budget();
-        let [first, large, small] = [(); 3].map(|()| budget.open().unwrap());
+        let [first, large, small] = [(); 3].map(|()| budget.open("disk").unwrap());
         assert!(first.take(40 * MIB, true));
         assert!(!large.take(32 * MIB, true));
         assert!(!small.take(MIB, true), "there is memory, but another came before");
@@ -316,9 +350,23 @@ mod tests {
     }
 
     #[test]
+    fn many_clients_of_one_export_do_not_pass_those_of_another() {
+        let budget = budget();
+        let crowd: Vec<_> = (0..20).map(|_| budget.open("crowd").unwrap()).collect();
+        let granted = crowd.iter().filter(|a| a.take(32 * MIB, true)).count();
+        assert_eq!(granted, 2);
+        let other = budget.open("other").unwrap();
+        assert!(!other.take(32 * MIB, true));
+        crowd[0].close();
+        assert_eq!(other.granted(), 32 * MIB, "eighteen came before, of an export that holds some");
+        other.close();
+        assert_eq!(crowd[2].granted(), 32 * MIB);
+    }
+
+    #[test]
     fn slow_clients_are_ended_only_while_others_wait() {
         let budget = budget();
-        let [slow, busy, disk, waiting] = [(); 4].map(|()| budget.open().unwrap());
+        let [slow, busy, disk, waiting] = [(); 4].map(|()| budget.open("disk").unwrap());
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         for a in [&slow, &busy, &disk] {

@@ -245,7 +245,7 @@ mod tests {
     fn what_is_allocated_beyond_the_reserve_was_granted() {
         let budget = Budget::new(BUDGET_BYTES_MIN, Duration::from_secs(10));
         let mut all: Vec<_> =
-            (0..40).map(|_| (Buffers::new(4 << 20, 16, Some(budget.open().unwrap())), Vec::new())).collect();
+            (0..40).map(|_| (Buffers::new(4 << 20, 16, Some(budget.open("disk").unwrap())), Vec::new())).collect();
         let mut x = 1u64;
         let mut refused = 0;
         for _ in 0..20_000 {

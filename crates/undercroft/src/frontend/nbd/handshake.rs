@@ -731,6 +731,7 @@ mod tests {
                     assert_eq!(n, bytes.len() - 1);
                     assert!(a.structured && a.block_status);
                 }
+                Step::StartTls => panic!("nobody asked for TLS"),
                 Step::Close(why) => panic!("{why}"),
             }
         }

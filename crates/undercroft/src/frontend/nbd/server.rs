@@ -93,7 +93,7 @@ impl Shared {
     fn serve_on<S: Stream>(self: &Arc<Self>, stream: S, agreed: Agreed, peer: String) -> io::Result<()> {
         let Agreed { export, structured, block_status, rest } = agreed;
         let Export { info, host, .. } = export;
-        let account = self.options.budget.open()?;
+        let account = self.options.budget.open(&info.name)?;
         let shared = self.clone();
         let key = {
             let mut connections = lock(&self.connections);
