@@ -221,7 +221,6 @@ def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, sc
     os.posix_fallocate(allocated, 0, ram_bytes)
     sparse = memfd(ram_bytes)
     good, front = fronts(daemon.vhost("b"), (allocated, ram_bytes)).set_up(), fronts(daemon.vhost("a"), (sparse, ram_bytes)).set_up()
-    assert "the guest's memory is not preallocated" in daemon.log()
     done = 0
     for n in range(ram_bytes // MIB):
         answer = front.request(IN, n % 64 * 2048, MIB, OWN + n * MIB, patience=3)
@@ -234,6 +233,7 @@ def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, sc
     status = daemon.disk("a")
     assert status["state"] == "stalled" and "not preallocated" in status["reason"], status
     assert daemon.status()["pressure"]["guests_bytes"] > 64 * MIB
+    assert "the guest's memory is not preallocated: what" in daemon.log(), "advised when it connected"
     assert "requests wait: the guest's memory is not preallocated" in daemon.log()
     for n in range(ram_bytes // MIB):
         assert good.request(IN, n % 64 * 2048, MIB, OWN + n * MIB) == 0, "a guest that is preallocated never waits"
