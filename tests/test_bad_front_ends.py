@@ -203,7 +203,7 @@ def group():
     """A control group for the daemon alone."""
     need_root()
     try:
-        made = Group("guests", 256 * MIB)
+        made = Group("guests", 128 * MIB)
     except Unavailable as e:
         pytest.skip(str(e))
     yield made
@@ -213,31 +213,31 @@ def group():
 def test_guests_that_are_not_preallocated_do_not_get_the_daemon_killed(serve, scratch, fronts, group):
     """The daemon reads for a guest more than its control group has room for, into pages that nobody has touched: requests wait,
     and say so; they go on when there is room. A guest whose memory is allocated is charged to nobody else, and never waits."""
-    disk_bytes = 64 * MIB
-    disks = [Disk(n, images.raw(scratch / f"{n}.raw", disk_bytes, seed=1), "raw", {"readahead": "0", "size": '"24MiB"'}) for n in "ab"]
-    daemon = serve(disks, memory="64MiB", store="floor = 0", workers=1, wrap=group.wrap)
-    ram_bytes = 512 * MIB
+    disk_bytes = 16 * MIB
+    disks = [Disk(n, images.raw(scratch / f"{n}.raw", disk_bytes, seed=1), "raw", {"readahead": "0", "size": '"12MiB"'}) for n in "ab"]
+    daemon = serve(disks, memory="32MiB", store="floor = 0", workers=1, wrap=group.wrap)
+    ram_bytes = 192 * MIB
     allocated = memfd(ram_bytes)
     os.posix_fallocate(allocated, 0, ram_bytes)
     sparse = memfd(ram_bytes)
     good, front = fronts(daemon.vhost("b"), (allocated, ram_bytes)).set_up(), fronts(daemon.vhost("a"), (sparse, ram_bytes)).set_up()
-    assert "the guest's memory is not preallocated" in daemon.log()
     done = 0
     for n in range(ram_bytes // MIB):
-        answer = front.request(IN, n % 64 * 2048, MIB, OWN + n * MIB, patience=3)
+        answer = front.request(IN, n % 16 * 2048, MIB, OWN + n * MIB, patience=3)
         if answer is None:
             break
         assert answer == 0
         done += 1
     assert group.killed() == 0 and daemon.running(), "the daemon was killed"
-    assert 64 < done < ram_bytes // MIB, f"{done} MiB were read before the group was full"
+    assert 32 < done < ram_bytes // MIB, f"{done} MiB were read before the group was full"
     status = daemon.disk("a")
     assert status["state"] == "stalled" and "not preallocated" in status["reason"], status
-    assert daemon.status()["pressure"]["guests_bytes"] > 64 * MIB
+    assert daemon.status()["pressure"]["guests_bytes"] > 32 * MIB
+    assert "the guest's memory is not preallocated: what" in daemon.log(), "advised when it connected"
     assert "requests wait: the guest's memory is not preallocated" in daemon.log()
     for n in range(ram_bytes // MIB):
-        assert good.request(IN, n % 64 * 2048, MIB, OWN + n * MIB) == 0, "a guest that is preallocated never waits"
-    group.raise_limit(2 * ram_bytes)
+        assert good.request(IN, n % 16 * 2048, MIB, OWN + n * MIB) == 0, "a guest that is preallocated never waits"
+    group.raise_limit(4 * ram_bytes)
     assert front.answer() == 0, "there is room again"
     assert front.request(IN, 0, MIB, OWN + (done + 1) * MIB) == 0
     assert daemon.disk("a")["state"] == "serving"

@@ -105,7 +105,7 @@ fn end_within(limit: Duration) {
     let end = move || {
         std::thread::sleep(limit);
         tracing::error!(
-            "not stopped after {limit:?}: something still does not answer; ending without it. What guests were told is written is"
+            "not stopped after {limit:?}: something still does not answer; ending without it. Writes that were acknowledged are on their images"
         );
         std::process::exit(1);
     };

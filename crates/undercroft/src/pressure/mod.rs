@@ -44,6 +44,8 @@ pub const GROUP_PART_DEFAULT: u64 = 64;
 /// Into the last part of a control group's limit the store does not grow; half of what is available beyond that is the most at a time.
 /// (A group that runs into its limit kills: there is nothing in it to reclaim but the store.)
 pub const GROUP_PART_KEPT: u64 = 32;
+/// Into the last part of a control group's limit nothing goes that is copied to guests whose memory is not allocated.
+pub const GROUP_PART_GUESTS: u64 = 128;
 /// The floor of a store without one is this part of its memory.
 pub const FLOOR_PART_DEFAULT: u64 = 4;
 

@@ -6,7 +6,7 @@
 
 use super::control::Reading;
 use super::group::{Group, Version};
-use super::{AVAILABLE_PART_DEFAULT, GROUP_PART_DEFAULT, GROUP_PART_KEPT, PressurePlan, parse};
+use super::{AVAILABLE_PART_DEFAULT, GROUP_PART_DEFAULT, GROUP_PART_GUESTS, GROUP_PART_KEPT, PressurePlan, parse};
 use crate::units::{Size, Time, human_size};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
@@ -234,8 +234,8 @@ impl Sources {
             let min = self.available_min.map(|min| min.min(m.limit_bytes / 2));
             let min = min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT);
             look("the control group", m.available_bytes, min, m.limit_bytes / GROUP_PART_KEPT);
-            // The store gives way to guests, not they to it: what is kept for others is theirs to take.
-            let guests = m.available_bytes.saturating_sub(m.limit_bytes / GROUP_PART_KEPT) / 2;
+            // The store gives way to guests: what it leaves to others is theirs to take, and then it gives back.
+            let guests = m.available_bytes.saturating_sub(m.limit_bytes / GROUP_PART_GUESTS) / 2;
             group = Some((guests, m.shared_bytes));
         }
         (reading.guests_bytes, reading.shared_bytes) = group.unzip();
@@ -467,6 +467,10 @@ mod tests {
         fs::write(tree.join("memory.current"), "66000000\n").unwrap();
         let reading = s.read(6 * S).0;
         assert_eq!((reading.short_bytes, reading.room_bytes), (0, 0));
+        // Guests may go further than the store, which then gives way, but not to the very end.
+        assert_eq!(reading.guests_bytes, Some(((64 << 20) - 66_000_000 - (64 << 20) / 128) / 2));
+        fs::write(tree.join("memory.current"), "66600000\n").unwrap();
+        assert_eq!(s.read(7 * S).0.guests_bytes, Some(0));
     }
 
     /// On the machine that runs the tests: something is in use, and a wait ends when the bell rings.
