@@ -31,6 +31,8 @@ pub(crate) struct Rec {
     pub retry: bool,
     /// Joins nobody's reads.
     pub alone: bool,
+    /// A read whose stream is told of it at its end: it paused before it was known whether it finds everything.
+    pub untold: bool,
     /// A planted bug has answered it already.
     pub answered: bool,
 }

@@ -327,6 +327,7 @@ impl Rec {
             error: None,
             retry: false,
             alone: false,
+            untold: false,
             answered: false,
         }
     }

@@ -1,6 +1,6 @@
 //! `undercroft check`: every problem of a configuration file.
 //!
-//! Owns how the result is shown. Invariant: exit code 0 exactly if `serve` would go on to open the images.
+//! Owns how the result is shown. Invariant: exit code 0 exactly if `serve` would go on to open all images.
 
 use super::args::CheckArgs;
 use super::output::Out;
@@ -41,7 +41,7 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
         Ok(resolution) => (Some(resolution.plan), resolution.problems),
         Err(unreadable) => (None, unreadable.problems),
     };
-    let ok = problems.iter().all(|p| p.severity != Severity::Error);
+    let ok = problems.iter().all(|p| p.severity < Severity::Disk);
     if args.json {
         let good = plan.as_ref().filter(|_| ok);
         out.json(&Report {
@@ -52,7 +52,7 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
             disks: good.map_or(Vec::new(), |p| p.disks.iter().map(of_plan).collect()),
         })?;
     } else {
-        let (errors, warnings): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.severity == Severity::Error);
+        let (errors, warnings): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.severity >= Severity::Disk);
         let (errors, warnings) = (errors.len(), warnings.len());
         if !problems.is_empty() {
             out.line(&Problems { file: Some(args.config.clone()), problems }.to_string())?;
