@@ -81,7 +81,7 @@ def test_a_log_that_nobody_reads_stops_nobody(scratch):
     """Standard error is a pipe that is full: every disk is served on, and the daemon stops in order."""
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     daemon = Daemon(scratch / "d0", [Disk("a", image, "raw")])
-    command = ["env", "UNDERCROFT_LOG=debug", *daemon_words(daemon)]
+    command = ["env", "UNDERCROFT_LOG=trace", *daemon_words(daemon)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     daemon.process = process
     try:

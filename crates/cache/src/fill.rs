@@ -8,6 +8,7 @@ use crate::disk::{B, Cx, Disk};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::plant::{Bug, Plant};
 use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
+use crate::share::Store;
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
@@ -69,11 +70,9 @@ impl<P: Plant> Disk<P> {
         }
         let found = Found { hits: hits as u32, ..Found::default() };
         let cursor = if self.plant.has(Bug::PauseSkipsBlock) { at + B } else { at };
-        let rec = self.recs.insert(Rec { cursor, touched: at / B, found, ..Rec::new(req) });
+        let untold = self.streams.is_on();
+        let rec = self.recs.insert(Rec { cursor, touched: at / B, found, untold, ..Rec::new(req) });
         self.pause(rec, cx);
-        if self.streams.is_on() {
-            self.note_stream(req.offset, req.offset + req.len, false, cx);
-        }
     }
 
     /// Goes on with a read that cannot be answered from slots alone; `outcome` is the index's word on the block at
@@ -182,17 +181,23 @@ impl<P: Plant> Disk<P> {
                     self.recs[rec].cursor = end;
                     return;
                 }
-                return self.finish(rec, cx);
+                self.finish(rec, cx);
+                if r.untold {
+                    let missed = r.found.missed + r.found.ahead + r.found.joined > 0;
+                    self.note_stream(r.req.offset, end, missed, cx);
+                }
+                return;
             }
             if r.pending >= self.allowance.window {
                 self.recs[rec].parked = Parked::Window;
                 return;
             }
-            if cx.left == 0 {
-                return self.pause(rec, cx);
-            }
             let block = r.cursor / B;
             let next = end.min((block + 1) * B);
+            // To ask the disk for more copies nothing.
+            if cx.left == 0 && self.is_at_hand(block, cx.arena) {
+                return self.pause(rec, cx);
+            }
             self.touch(rec, block, cx);
             if self.copy_at_hand(rec, block, cx) {
                 cx.left = cx.left.saturating_sub(next - r.cursor);
@@ -235,6 +240,12 @@ impl<P: Plant> Disk<P> {
     fn is_changing(&self, block: u64) -> bool {
         let block = if self.plant.has(Bug::HighBlocksNotWaitedFor) { block & 0xffff_ffff } else { block };
         self.changes.active_in(block, block + 1) && !self.plant.has(Bug::ReadDuringWrite)
+    }
+
+    /// Whether a read of `block` needs no disk.
+    fn is_at_hand(&self, block: u64, arena: &Store) -> bool {
+        let ahead = matches!(self.near.get(&block), Some(Near::Ahead(_)));
+        ahead || self.cached(block).is_some() || self.is_at_base(block, arena)
     }
 
     /// Copies the request's part of `block` out, if the block is in a slot or read ahead. A block read ahead moves to

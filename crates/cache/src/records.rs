@@ -28,6 +28,8 @@ pub(crate) struct Rec {
     pub pending: u32,
     pub parked: Parked,
     pub error: Option<IoError>,
+    /// A read whose stream is told of it at its end: it paused before it was known whether it finds everything.
+    pub untold: bool,
     /// A planted bug has answered it already.
     pub answered: bool,
 }

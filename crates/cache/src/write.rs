@@ -269,6 +269,7 @@ impl Rec {
             pending: 0,
             parked: Parked::No,
             error: None,
+            untold: false,
             answered: false,
         }
     }

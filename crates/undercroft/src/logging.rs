@@ -43,7 +43,8 @@ pub fn init(plan: LogPlan) -> Result<(), String> {
     };
     let (filter, handle) = reload::Layer::new(filter);
     let limits: &'static limit::Limits = Box::leak(Box::default());
-    let out = writer::start(std::io::stderr(), limits).map_err(|e| format!("there can be no thread for the log: {e}"))?;
+    let out =
+        writer::start(std::io::stderr(), limits).map_err(|e| format!("there can be no thread for the log: {e}"))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(out);
     let lines: Box<dyn Layer<_> + Send + Sync> = match plan.format {
         LogFormat::Json => Box::new(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)),

@@ -17,9 +17,9 @@ use undercroft::config::{
 use undercroft::control::client::{self, ClientError};
 use undercroft::control::{
     CacheStatus, ControlError, ControlErrorKind, ControlListeners, ControlServer, Daemon, DiskChange, DiskCounters,
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChange, NodeChanged,
-    NodeSettings, NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus,
-    ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChange,
+    NodeChanged, NodeSettings, NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken,
+    RecordingStatus, ReloadReport, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use undercroft::ksm::Numbers;
 use undercroft::latency::Histogram;

@@ -46,11 +46,11 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
         Ok(resolution) => (Some(resolution.plan), resolution.problems),
         Err(unreadable) => (None, unreadable.problems),
     };
-    let good = |problems: &[Problem]| problems.iter().all(|p| p.severity != Severity::Error);
-    if let Some(plan) = plan.as_ref().filter(|_| good(&problems)) {
+    let unusable = |p: &Problem| p.severity == Severity::Error;
+    if let Some(plan) = plan.as_ref().filter(|_| !problems.iter().any(unusable)) {
         problems.extend(plan.disks.iter().filter_map(of_image));
     }
-    let ok = good(&problems);
+    let ok = problems.iter().all(|p| p.severity < Severity::Disk);
     if args.json {
         let good = plan.as_ref().filter(|_| ok);
         out.json(&Report {
@@ -61,7 +61,7 @@ pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
             disks: good.map_or(Vec::new(), |p| p.disks.iter().map(of_plan).collect()),
         })?;
     } else {
-        let (errors, warnings): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.severity == Severity::Error);
+        let (errors, warnings): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.severity >= Severity::Disk);
         let (errors, warnings) = (errors.len(), warnings.len());
         if !problems.is_empty() {
             out.line(&Problems { file: Some(args.config.clone()), problems }.to_string())?;
@@ -112,9 +112,9 @@ fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
         Ok(Examined::Other | Examined::Sound(_)) => None,
         // It would be opened, and only be read.
         Ok(Examined::ReadOnly(why)) if disk.image.read_only => problem(Severity::Warning, why, repair),
-        Ok(Examined::ReadOnly(why)) => problem(Severity::Error, why, repair),
+        Ok(Examined::ReadOnly(why)) => problem(Severity::Disk, why, repair),
         Err(e @ (OpenError::Damaged { .. } | OpenError::Unsupported { .. })) => {
-            problem(Severity::Error, e.to_string(), "repair, convert or replace the image")
+            problem(Severity::Disk, e.to_string(), "repair, convert or replace the image")
         }
         // In use, say, or not for this user to read.
         Err(e) => problem(Severity::Warning, format!("its tables were not verified: {e}"), "check it again then"),

@@ -50,7 +50,7 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
         log_format: args.log_format,
     };
     if let Some(file) = &args.config {
-        return config::load(file, machine, &overrides)?.accept();
+        return config::load(file, machine, &overrides)?.accept_waiting();
     }
     let mut spec = ServeSpec {
         memory: args.memory,

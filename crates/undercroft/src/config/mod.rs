@@ -26,8 +26,7 @@ pub use change::{NodeSet, PlanChange};
 pub use goal::GoalPlan;
 pub use machine::Machine;
 pub use plan::{
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan, Overrides,
-    PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
+    BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan, Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};
@@ -111,7 +110,7 @@ impl ServePlan {
             };
             return Err(Problems { file: None, problems: vec![problem] });
         };
-        let (wanted, _warnings) = load(file, &Machine::here(), &self.overrides)?.accept()?;
+        let (wanted, _warnings) = load(file, &Machine::here(), &self.overrides)?.accept_waiting()?;
         let change = self.difference(&wanted);
         let result = change.result.clone().unwrap_or_else(|| self.clone());
         Ok((result, change))

@@ -27,6 +27,9 @@ pub struct Problem {
 pub enum Severity {
     /// It works, but probably not as meant.
     Warning,
+    /// A disk cannot be served as things stand, others can; a fault nevertheless, and told as one.
+    #[serde(rename = "error")]
+    Disk,
     /// It cannot work.
     Error,
 }
@@ -64,7 +67,7 @@ impl fmt::Display for Problems {
                 f.write_str(" ")?;
             }
             match p.severity {
-                Severity::Error => write!(f, "error: {p}")?,
+                Severity::Error | Severity::Disk => write!(f, "error: {p}")?,
                 Severity::Warning => write!(f, "warning: {p}")?,
             }
         }

@@ -7,8 +7,8 @@ use super::images::{self, Identity};
 use super::keys::{self, nearest};
 use super::machine::Machine;
 use super::plan::{
-    BaseSharing,
-    DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ScanPlan, ServePlan, SocketAccess, StorePlan,
+    BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdListen, ScanPlan, ServePlan, SocketAccess,
+    StorePlan,
 };
 use super::problem::{Problem, Problems, Severity};
 use super::reader::place_of;
@@ -40,7 +40,19 @@ impl Resolution {
     /// # Errors
     /// All problems.
     pub fn accept(self) -> Result<(ServePlan, Vec<Problem>), Problems> {
-        if self.problems.iter().any(|p| p.severity == Severity::Error) {
+        self.accept_below(Severity::Disk)
+    }
+
+    /// The plan and its warnings, faults of single disks among them: those can wait, and the others be served.
+    ///
+    /// # Errors
+    /// All problems, if one of them concerns more than a disk's image.
+    pub fn accept_waiting(self) -> Result<(ServePlan, Vec<Problem>), Problems> {
+        self.accept_below(Severity::Error)
+    }
+
+    fn accept_below(self, bad: Severity) -> Result<(ServePlan, Vec<Problem>), Problems> {
+        if self.problems.iter().any(|p| p.severity >= bad) {
             return Err(Problems { file: self.plan.config_file, problems: self.problems });
         }
         Ok((self.plan, self.problems))
@@ -114,7 +126,7 @@ impl ServePlan {
         let strict = spec.vm.as_deref().map_or(Strict::OnHost, Strict::Within);
         resolver.share(&mut plan, &self.disks, strict, None);
         resolver.images(&plan.disks);
-        if resolver.problems.iter().any(|p| p.severity == Severity::Error) {
+        if resolver.problems.iter().any(|p| p.severity >= Severity::Disk) {
             return Err(Problems { file: None, problems: resolver.problems });
         }
         Ok(plan)
@@ -154,6 +166,12 @@ impl<'m> Resolver<'m> {
     pub(super) fn warning(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
         let (place, remedy) = (place.to_string(), remedy.into());
         self.problems.push(Problem { severity: Severity::Warning, line, place, error, remedy });
+    }
+
+    /// A disk cannot be served as things stand.
+    fn disk_fault(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
+        let (place, remedy) = (place.to_string(), remedy.into());
+        self.problems.push(Problem { severity: Severity::Disk, line, place, error, remedy });
     }
 
     /// Everything but the disks.
@@ -589,17 +607,17 @@ impl<'m> Resolver<'m> {
             Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let remedy = format!("correct the path, or make one: `qemu-img create -f qcow2 {shown} 20G`");
-                self.error(line, place, format!("the image {shown} does not exist"), remedy);
+                self.disk_fault(line, place, format!("the image {shown} does not exist"), remedy);
                 return;
             }
             Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
                 let remedy = "give a file, a block device, or an NBD URI";
-                self.error(line, place, format!("the image {shown} is neither a file nor a block device"), remedy);
+                self.disk_fault(line, place, format!("the image {shown} is neither a file nor a block device"), remedy);
                 return;
             }
             Err(e) => {
                 let remedy = "check the path, and that this user may search its directories";
-                self.error(line, place, format!("the image {shown} cannot be reached: {e}"), remedy);
+                self.disk_fault(line, place, format!("the image {shown} cannot be reached: {e}"), remedy);
                 return;
             }
         }
@@ -614,7 +632,7 @@ impl<'m> Resolver<'m> {
             if !read_only && accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS).is_ok() {
                 remedy += "; or set read_only = true";
             }
-            self.error(line, place, format!("the image {shown} cannot be {word} by this user"), remedy);
+            self.disk_fault(line, place, format!("the image {shown} cannot be {word} by this user"), remedy);
         }
     }
 

@@ -241,7 +241,9 @@ pub(super) fn bytes_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Con
     body.map_err(|_| {
         ControlError::new(
             ControlErrorKind::Invalid,
-            format!("the body cannot be read, took more than {BODY_SECONDS} s, or is longer than {BODY_BYTES_MAX} bytes"),
+            format!(
+                "the body cannot be read, took more than {BODY_SECONDS} s, or is longer than {BODY_BYTES_MAX} bytes"
+            ),
             "send a small JSON object; GET /openapi.json describes it",
         )
     })
@@ -502,9 +504,11 @@ async fn delete_recording(State(d): State<Shared>, id: Result<Path<u64>, PathRej
 /// What `POST /v1/reload` may be asked.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct ReloadQuery {
     /// Detach the disks that the file no longer has, also if they are all or most of those that are served.
     #[serde(default)]
+    #[param(required = false)]
     detach_most: bool,
 }
 
@@ -513,10 +517,7 @@ struct ReloadQuery {
     (status = 200, body = ReloadReport),
     (status = 400, body = ErrorBody, description = "The file is bad, and nothing was changed; or there is none"),
     (status = 409, body = ErrorBody, description = "The file has lost all or most of the disks; nothing was changed")))]
-async fn reload(
-    State(d): State<Shared>,
-    query: Result<Query<ReloadQuery>, QueryRejection>,
-) -> Answer<ReloadReport> {
+async fn reload(State(d): State<Shared>, query: Result<Query<ReloadQuery>, QueryRejection>) -> Answer<ReloadReport> {
     let Query(query) = query.map_err(|e| {
         let remedy = "the only parameter is detach_most=true";
         ControlError::new(ControlErrorKind::Invalid, e.to_string(), remedy)

@@ -3,10 +3,10 @@
 //! Owns the only async runtime of the daemon. Never trusts a client to be quick, short or well-behaved: connections,
 //! heads, bodies and calls are all bounded. Invariant: the socket's file is gone when the server is.
 
+use super::body::BODY_SECONDS;
 use super::{Daemon, api, scope};
 use crate::config::DaemonPlan;
 use crate::frontend::socket::{BoundSocket, SocketAccess, SocketError, SocketGuard, bind_unix};
-use super::body::BODY_SECONDS;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;

@@ -420,6 +420,8 @@ impl Service {
             }
             w.core().set_hint(id, hint);
             if parted.parts.is_empty() {
+                // What its operations may take stays what it was when it came: a smaller share has fewer blocks for that.
+                let blocks = blocks.min(w.core().blocks_for(id, parted.share_bytes));
                 return w.core().set_capacity(id, blocks).map_err(|e| e.to_string());
             }
             for now in w.core().part_stats(id) {

@@ -95,7 +95,10 @@ impl Service {
             }
         });
         if let Err(e) = thread {
-            tracing::error!(disk = plan.name, "it is not tried again: there can be no thread for it: {e}; reload to try");
+            tracing::error!(
+                disk = plan.name,
+                "it is not tried again: there can be no thread for it: {e}; reload to try"
+            );
         }
     }
 

@@ -15,6 +15,8 @@ use undercroft_host::faults;
 pub(super) struct Dirty {
     pub(super) ports: Vec<u32>,
     pub(super) disks: Vec<u32>,
+    /// Ports that slept when a request of theirs paused: they are to be visited again.
+    pub(super) paused: Vec<u32>,
     /// Ports that have more to send than one flush does: they come again in the next turn.
     pub(super) later: Vec<u32>,
 }
@@ -123,6 +125,9 @@ impl Effects for Live<'_> {
     fn paused(&mut self, req: ReqId, paused: Paused) {
         if let Some(slot) = self.port(req) {
             slot.paused.push_back((req.tag, paused));
+            if !slot.active {
+                self.dirty.paused.push(req.port);
+            }
         }
     }
 

@@ -80,6 +80,10 @@ impl Worker {
         self.resume(id, &mut left);
         let cost = allowed - left;
         let Some(slot) = self.ports[id as usize].as_mut() else { return Visit { cost, more: false, stays: false } };
+        if slot.port.has_more_to_send() && !slot.dirty {
+            slot.dirty = true;
+            self.dirty.ports.push(id);
+        }
         let unfinished = !slot.paused.is_empty() || !slot.waiting.is_empty();
         if cost > 0 || unfinished && more != More::NoRoom {
             return Visit { cost, more: left <= 0 && (unfinished || more == More::Yes), stays: true };

@@ -123,6 +123,12 @@ impl Worker {
     pub(super) fn finish_turn(&mut self) {
         self.kick_disks();
         self.flush_ports();
+        // What paused while its port slept, after an operation or a tick.
+        while let Some(id) = self.dirty.paused.pop() {
+            if let Some(slot) = self.ports[id as usize].as_mut() {
+                slot.wake(id, &mut self.flows, self.now_ns);
+            }
+        }
     }
 
     /// Starts the operations submitted since the last time.

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use undercroft::config::{self, LogFormat, LogLevel, NbdListen, Overrides, Severity};
+use undercroft::config::{self, BaseSharing, LogFormat, LogLevel, NbdListen, Overrides, Severity};
 use undercroft_engine::PolicyKind;
 
 #[test]
@@ -245,6 +245,36 @@ fn all_problems_are_named_in_one_run() {
     );
     let lines: Vec<_> = said.lines().map(|l| l.split(':').nth(1).unwrap()).collect();
     assert_eq!(lines, ["2", "4", "7", "8", "9", "11", "13"], "{said}");
+}
+
+#[test]
+fn a_named_group_keeps_its_bases_to_itself_unless_it_says_otherwise() {
+    let place = Place::new();
+    let disk = |name: &str, image: &str, more: &str| {
+        format!("name = \"{name}\"\nimage = \"{}\"\nformat = \"raw\"\n{more}\n", place.at(image).display())
+    };
+    let plan = place.good(
+        &[
+            "[store]\nmemory = \"1GiB\"\n[[vm]]\nname = \"web\"\ntrust = \"red\"\n[[vm.disk]]\n",
+            &disk("of-the-vm", "a.raw", ""),
+            "[[disk]]\n",
+            &disk("nothing", "b.raw", ""),
+            "[[disk]]\n",
+            &disk("named", "c.raw", "trust = \"blue\""),
+        ]
+        .concat(),
+    );
+    let of = |plan: &config::ServePlan, name: &str| plan.find(name).unwrap().share_base;
+    assert_eq!(of(&plan, "web:of-the-vm"), BaseSharing::Group);
+    assert_eq!(of(&plan, "nothing"), BaseSharing::Everybody);
+    assert_eq!(of(&plan, "named"), BaseSharing::Group);
+    for (said, means) in [("true", BaseSharing::Everybody), ("false", BaseSharing::Nobody)] {
+        for trust in ["", "trust = \"blue\""] {
+            let plan =
+                place.good(&format!("[[disk]]\n{}", disk("d", "a.raw", &format!("share_base = {said}\n{trust}"))));
+            assert_eq!(of(&plan, "d"), means, "{said} {trust}");
+        }
+    }
 }
 
 #[test]

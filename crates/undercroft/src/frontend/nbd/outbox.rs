@@ -12,8 +12,8 @@ use std::io::IoSlice;
 
 /// Replies handed to the kernel with one call at most.
 const GATHER: usize = 64;
-/// Bytes handed to the kernel by one flush at most, so that one client's replies keep no other waiting.
-const SEND_BYTES_MAX: usize = 256 * 1024;
+/// Bytes handed to the kernel by one flush at most, so that one client's replies keep no other waiting: 64 replies of a block.
+const SEND_BYTES_MAX: usize = 320 * 1024;
 /// Bytes of a reply without data at most: a chunk with an error and its words.
 const SMALL_MAX: usize = 64;
 

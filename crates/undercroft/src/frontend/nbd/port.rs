@@ -484,9 +484,7 @@ impl<S: Stream> Port for NbdPort<S> {
         let mut seen_empty = false;
         while matches!(self.state, State::Open | State::Shutting) {
             match self.parse(end, out) {
-                Stop::Starved
-                    if !seen_empty && receives < RECEIVES_PER_TURN && received < RECEIVE_BYTES_PER_TURN =>
-                {
+                Stop::Starved if !seen_empty && receives < RECEIVES_PER_TURN && received < RECEIVE_BYTES_PER_TURN => {
                     receives += 1;
                     match self.receive() {
                         Received::Some(n) => received += n,

@@ -68,12 +68,20 @@ impl Fixture {
             self.take();
             let idle = self.requests.is_empty();
             self.disk.serve(&mut self.requests, &mut self.port);
-            self.port.flush();
+            self.flush();
             if idle && !self.port.arm() && !news {
                 break;
             }
         }
         self.replies()
+    }
+
+    /// Sends all that the wire takes, as a worker does in some turns.
+    fn flush(&mut self) {
+        self.port.flush();
+        while self.port.has_more_to_send() {
+            self.port.flush();
+        }
     }
 
     fn replies(&mut self) -> Vec<(u64, Reply)> {
