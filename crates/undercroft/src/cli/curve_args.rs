@@ -53,8 +53,8 @@ pub struct TraceArgs {
     /// traces stands for so many [default: 4KiB]
     #[arg(long, value_name = "SIZE")]
     pub block_size: Option<Size>,
-    /// The part of blocks or requests that is sampled; for `mini` at least (a cache has 8192 slots or more, and of 65,536 blocks
-    /// or fewer all are sampled)
+    /// The part of blocks or requests that is sampled; for `mini` at least (rounded up to a power of a half; a cache has 8192 slots
+    /// or more, and 65,536 blocks or more are sampled)
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = rate)]
     pub rate: f64,
     /// For `shards`: sample at most so many blocks, at a rate that falls as they come, instead of at --rate
