@@ -11,8 +11,10 @@
 //!   what the policy misses is what LRU misses, known, and the sampled difference of the two, in which the errors that both
 //!   have in common cancel (a control variate: Lavenberg and Welch, Management Science 1981). LRU itself needs no sample.
 //! - The rate is a lower bound: a cache has at least [`SLOTS_MIN`] slots, and of a trace whose blocks are known at least
-//!   [`BLOCKS_MIN`] are sampled; where that is more than half of them, all. What an error depends on is how much is sampled,
+//!   [`BLOCKS_MIN`] are sampled; where that is more than a quarter of them, all. What an error depends on is how much is sampled,
 //!   not which part of the whole that is.
+//! - Rates are powers of a half, so that what a policy has as a power of two (the width of W-TinyLFU's sketch) is in the same
+//!   proportion to the slots as in the whole cache.
 //! - How far it may be off: the spread of [`GROUPS`] groups of the sampled blocks (random groups: Wolter, Introduction to
 //!   Variance Estimation, chapter 2), and how much the answer changes with half as many slots, which tells what a spread
 //!   cannot: that the policy behaves otherwise in a small cache.
@@ -27,8 +29,8 @@ pub const SLOTS_MIN: u64 = 8192;
 pub const BLOCKS_MIN: u64 = 65_536;
 /// Groups of sampled blocks that tell the spread.
 const GROUPS: usize = 16;
-/// A sample of more than this part costs as much as all.
-const WHOLE_ABOVE: f64 = 0.5;
+/// A sample of more than this part, four caches, costs as much as all.
+const WHOLE_ABOVE: f64 = 0.25;
 /// Hashes that there are.
 const HASHES: f64 = 18_446_744_073_709_551_616.0;
 
@@ -87,6 +89,11 @@ impl Pair {
     }
 }
 
+/// The least power of a half that is no less.
+fn power_of_half(rate: f64) -> f64 {
+    rate.log2().ceil().exp2()
+}
+
 /// How one size is simulated.
 enum How {
     Whole { index: Box<Index>, misses: u64 },
@@ -127,7 +134,7 @@ impl Miniature {
         let known = footprint.map_or(0.0, |blocks| BLOCKS_MIN as f64 / blocks.max(1) as f64);
         // LFU never forgets, so that newcomers share what few slots are not taken for good: fewer of a small cache
         let slots_min = if kind == PolicyKind::Lfu { 2 * SLOTS_MIN } else { SLOTS_MIN };
-        let of = |size: u64| rate.max(known).max(slots_min as f64 / size as f64);
+        let of = |size: u64| power_of_half(rate.max(known).max(slots_min as f64 / size as f64));
         let sampled = |size: u64| rate < 1.0 && of(size) <= WHOLE_ABOVE;
         // what is exact for all sizes at once needs no cache
         let simulated = sizes.iter().filter(|_| rate >= 1.0 || kind != PolicyKind::Lru);

@@ -1,7 +1,7 @@
 //! Who gets how much of a memory: the division with the fewest misses by the tenants' curves.
 //!
 //! Owns floors, ceilings and the three searches. Never measures. Invariant: parts are within floor and ceiling and sum to at
-//! most what there is; what would save nobody a miss is given to nobody.
+//! most what there is; what would save nobody a miss is given to nobody; equals get equal parts, but over a cliff.
 //!
 //! - Dynamic programming over units: the best division there is, to the resolution of a unit.
 //! - Greedy on convex hulls (Fox, Operations Research 1966; the engine's `best_partition`): the best there is for curves that are

@@ -122,13 +122,15 @@ fn beside(blocks: &[u64], kind: PolicyKind, parts: &[f64], seed: u64) -> Vec<(Mi
 fn miniatures_at_one_percent_are_within_a_hundredth_on_real_traces() {
     let long = std::env::var_os("UNDERCROFT_LONG").is_some();
     let some = [PolicyKind::S3Fifo, PolicyKind::Sieve, PolicyKind::Lfu];
+    // its sketch has a power of two for a width: at rates that are none it was off by 0.02 at 0.3 of P6
+    let sketched = [PolicyKind::WTinyLfu];
     let all: Vec<PolicyKind> = PolicyKind::every().filter(|&kind| kind != PolicyKind::Lru).collect();
     let (mut inside, mut sampled, mut worst) = (0, 0, (0.0f64, String::new()));
     for (file, parts, kinds) in [
         ("cloudPhysicsIO.vscsi", &PARTS[..], &some[..]),
         ("arc-OLTP.lis.zst", &PARTS[..], &some[..]),
-        ("cloudphysics-w106.u32le.xz", &[0.1, 1.0][..], &some[..1]),
-        ("arc-P6.lis.zst", &[0.3, 1.0][..], &some[..1]),
+        ("cloudphysics-w106.u32le.xz", &[0.2, 0.3, 0.5, 1.0][..], &some[..]),
+        ("arc-P6.lis.zst", &[0.3, 1.0][..], &sketched[..]),
     ] {
         let Some(blocks) = trace(file) else { continue };
         let (parts, kinds) = if long { (&PARTS[..], &all[..]) } else { (parts, kinds) };

@@ -52,8 +52,8 @@ fn vscsi(requests: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
 fn sampled_curves_have_errors_in_every_form_and_say_what_they_are_too_small_for() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    run(dir, &["trace", "synth", "zipf", "zipf.u64le", "-n", "300000", "--keys", "100000", "--seed", "3"], 0);
-    let sizes = ["--sizes", "500,20000", "--rate", "2%"];
+    run(dir, &["trace", "synth", "zipf", "zipf.u64le", "-n", "700000", "--keys", "500000", "--alpha", "0.5"], 0);
+    let sizes = ["--sizes", "500,100000", "--rate", "2%"];
     for method in ["shards", "paired", "aet", "mini"] {
         // miniature caches of LRU are none: its curve is exact
         let policy = if method == "mini" { "fifo" } else { "lru" };

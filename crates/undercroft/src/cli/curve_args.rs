@@ -53,8 +53,8 @@ pub struct TraceArgs {
     /// traces stands for so many [default: 4KiB]
     #[arg(long, value_name = "SIZE")]
     pub block_size: Option<Size>,
-    /// The part of blocks or requests that is sampled; for `mini` at least (a cache has 8192 slots or more, and of 65,536 blocks
-    /// or fewer all are sampled)
+    /// The part of blocks or requests that is sampled; for `mini` at least (rounded up to a power of a half; a cache has 8192 slots
+    /// or more, and 65,536 blocks or more are sampled)
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = rate)]
     pub rate: f64,
     /// For `shards`: sample at most so many blocks, at a rate that falls as they come, instead of at --rate
@@ -181,7 +181,8 @@ Examples:
   undercroft partition web.vscsi db.vscsi --memory 4GiB --json | jq '.tenants[] | {name, share_bytes}'
 
 Ways to divide:
-  dp         dynamic programming: the best there is, in steps of a 4096th of the memory
+  dp         dynamic programming: the best there is, in steps of a 4096th of the memory; tenants with equal curves get equal
+             parts where that costs no more than a thousandth of the misses
   greedy     along the curves' convex hulls: fast; may end in the middle of a cliff
   lookahead  as the daemon's controller `utility` does
 
