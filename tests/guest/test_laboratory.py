@@ -93,3 +93,20 @@ def test_a_stopped_run_leaves_nothing(scratch, accel):
         stopped.kill()
     assert stopped.returncode == 130
     assert left_behind(scratch) == []
+
+
+def test_a_guest_with_private_ram_is_scanned(scratch, accel):
+    """Over NBD nothing is known of the guest but by the scan, which finds it by its pid file: what it holds is found in the cache,
+    and the laboratory counts the same from outside."""
+    done = run(*command(scratch, "--arms", "scan-nbd"), check=False, limit=300, logs=scratch / "work")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (cell,) = json.loads((scratch / "out" / "exclusive.json").read_text())["cells"].values()
+    record = cell["arms"]["scan-nbd"]
+    scan = record["end"]["own"]["scan"]
+    assert scan["guests"] == 1 and scan["passes"] >= 1 and scan["read_pages"] > 0
+    assert scan["cooled_blocks"] > 0, "an inclusive cache has what the guest has just read"
+    assert 0 < record["twice"]["twice"] < record["twice"]["cached"]
+    assert record["end"]["own"]["disks"][0]["counters"]["reads"] > 0
+    assert "NBD, private RAM, scan" in (scratch / "out" / "exclusive.md").read_text()
+    assert cell["machine"]["cgroup"] in (1, 2) and cell["repeat"] == 1
+    assert left_behind(scratch) == []
