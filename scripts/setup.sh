@@ -42,6 +42,7 @@ test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache o
 test,bench       nbdkit               an NBD server to compare with and to stand upstream
 test             python3-libnbd       NBD clients in the tests that do odd things
 test,bench,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
+test             openssl              makes certificates for the tests of TLS
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build
 test,demo        busybox-static       the guests' user space

@@ -1,9 +1,9 @@
 //! Memory for the data of requests, of which all NBD connections of a daemon have one sum.
 //!
 //! Owns the sum, and who waits for a part of it in which order. Never allocates a buffer. Invariants: what connections were
-//! granted is never more than the sum; of the exports that wait the one that holds least is served first, of one export who came first: a
-//! large request is not passed by small ones for
-//! ever; who keeps memory because its client is slow is ended while others wait.
+//! granted is never more than the sum; of the exports that wait the one that holds least is served first, and
+//! of one export who came first, so that a large request is not passed by small ones for ever; who keeps memory because its
+//! client is slow is ended while others wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
