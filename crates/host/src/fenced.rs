@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the header that imago may change: offset and size of the refcount table, which moves when it grows.
 const REFTABLE_POINTER: std::ops::Range<usize> = 48..60;
-/// Bytes of the stack that an operation may use. imago needs a tenth of this; its allocator calls itself without end on
-/// some damaged images. A thread of the standard library has 2 MiB.
+/// Bytes of the stack that an operation may use before imago allocates: ordinary ones stay below, but imago's allocator
+/// calls itself without end on some damaged images. A thread of the standard library has 2 MiB.
 const STACK_BYTES_MAX: usize = 128 << 10;
 
 thread_local! {
