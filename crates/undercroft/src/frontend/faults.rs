@@ -6,7 +6,6 @@
 
 /// Bugs that can be planted in ports; `ports_sim` finds each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "planted by tests"))]
 pub(super) enum Bug {
     /// A chain's mark in the record of requests under way goes before the driver can see the used entry.
     MarkGoesEarly,

@@ -72,7 +72,12 @@ impl Sim {
                     met(self, "no room for replies");
                 }
             }
-            50 if self.rng.one_in(2) => self.break_queue(p),
+            50 if self.rng.one_in(2) => {
+                // A guest that has broken its queue does nothing but start anew.
+                let deadly = std::mem::replace(&mut self.deadly, 0);
+                self.break_queue(p);
+                self.deadly = deadly;
+            }
             51 | 52 => self.start_anew(true),
             53 => self.storm(p),
             54 if self.rng.one_in(2) => self.rest(),

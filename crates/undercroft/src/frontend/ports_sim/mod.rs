@@ -19,9 +19,9 @@ mod traffic;
 pub(in crate::frontend) mod work;
 mod world;
 
-use super::faults::in_tests::{die_at, living, plant};
-use super::faults::Bug;
 use super::DiskInfo;
+use super::faults::Bug;
+use super::faults::in_tests::{die_at, living, plant};
 use crate::backend::Geometry;
 use coverage::Coverage;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -140,7 +140,14 @@ impl World {
     }
 
     /// Begins a piece of work of a disk, as far as its model can follow; `None` if it cannot at all.
-    pub(super) fn begin(&mut self, d: usize, verb: Verb, ranges: &[(u64, u64)], fua: bool, unmap: bool) -> Option<Work> {
+    pub(super) fn begin(
+        &mut self,
+        d: usize,
+        verb: Verb,
+        ranges: &[(u64, u64)],
+        fua: bool,
+        unmap: bool,
+    ) -> Option<Work> {
         let now = self.tick();
         let side = &mut self.sides[d];
         let mut parts = Vec::new();

@@ -19,6 +19,8 @@ pub mod limits;
 #[cfg(test)]
 mod live;
 mod memory;
+#[doc(hidden)]
+pub mod messages;
 #[cfg(test)]
 mod outcomes;
 mod port;

@@ -621,7 +621,11 @@ impl VhostPort {
                         op => op,
                     };
                     let request = request(part, op, range.offset, range.len);
-                    if n < room { out.push(request) } else { rest.push_back(request) }
+                    if n < room {
+                        out.push(request)
+                    } else {
+                        rest.push_back(request)
+                    }
                     self.under_way += 1;
                 }
             }
