@@ -44,6 +44,10 @@ impl<P: Plant> Disk<P> {
                 return false;
             }
             disk.serve(w, first, from / B, &frames, cx);
+            if disk.plant.has(Bug::CopiedAgain) {
+                disk.recs[w.rec].pending += 1;
+                disk.serve(w, first, from / B, &frames, cx);
+            }
             true
         });
         self.go_on_again(again, frames, cx);
@@ -60,13 +64,6 @@ impl<P: Plant> Disk<P> {
             disk.settle_one(w.rec, Some(e));
             true
         });
-        if self.plant.has(Bug::CopiedAgain) {
-            self.take_waiters(&mut again, |disk, w, _| {
-                disk.recs[w.rec].cursor = disk.recs[w.rec].req.offset;
-                disk.settle_one(w.rec, None);
-                true
-            });
-        }
         self.go_on_again(again, frames, cx);
     }
 

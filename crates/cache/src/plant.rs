@@ -98,7 +98,7 @@ pub enum Bug {
     MergeNeedsAll,
     /// A partial write is made from a block that was read before the disk was exchanged.
     MergeOfOldContent,
-    /// Whoever joined a read that failed is given all of his data again, from the beginning.
+    /// What is read again after a failure is copied out twice.
     CopiedAgain,
     /// Reads under way and blocks read ahead outlive the exchange of a disk.
     InvalidateKeepsReads,

@@ -15,7 +15,7 @@
 //!
 //! Time is a counter that grows with every event, so that "before" is never in doubt.
 
-use crate::rng::fill_pattern;
+use crate::rng::{Rng, fill_pattern};
 use crate::space::Space;
 use std::rc::Rc;
 
@@ -108,6 +108,11 @@ impl Model {
     /// Whether no change of a byte of the range is under way.
     pub fn is_quiet(&self, offset: u64, len: u64) -> bool {
         self.under_way.iter().all(|w| w.offset >= offset + len || w.offset + w.len <= offset)
+    }
+
+    /// One of the changes under way: where it begins.
+    pub fn some_change(&self, rng: &mut Rng) -> Option<u64> {
+        if self.under_way.is_empty() { None } else { Some(rng.pick(&self.under_way).offset) }
     }
 
     /// Whether the whole range may have read as zeroes at some moment since `start`.

@@ -186,7 +186,7 @@ impl<P: Plant> Sim<P> {
         let (scanned, measured) = (self.scanned[d], self.measured[d].is_some());
         let c = &mut self.world.sides[d].conditions;
         c.set(While::Parts, parts);
-        c.set(While::Over, s.charged_blocks > s.capacity_blocks);
+        c.set(While::Over, s.charged_blocks > s.limit_blocks);
         c.set(While::Limited, s.limit_blocks < s.capacity_blocks);
         c.set(While::Fetching, hint == Hint::WillNeed);
         c.set(While::Scanned, scanned);

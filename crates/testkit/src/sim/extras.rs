@@ -17,6 +17,9 @@ const B: u64 = FRAME_BYTES as u64;
 /// One event in so many is one of these.
 const RATE: u64 = 40;
 
+/// Blocks of the disks of some runs.
+const LARGE_BLOCKS: u64 = 700;
+
 /// See the head of the file.
 pub(super) struct Extras {
     pub rng: Rng,
@@ -38,6 +41,8 @@ pub(super) struct Extras {
     pub loses: bool,
     /// Disks have bad sectors.
     pub bad: bool,
+    /// Disks and shares are larger than one step of a share that shrinks.
+    pub large: bool,
 }
 
 impl Extras {
@@ -47,8 +52,20 @@ impl Extras {
         let mut one_in = |n: u64| rng.one_in(n) && on;
         let (calls, foreign, sparse) = (one_in(2), one_in(2), one_in(6));
         let (twins, mixes, calm) = (one_in(3), one_in(3), one_in(5));
-        let (loses, bad) = (one_in(3), one_in(4));
-        Self { rng, on, calls, foreign, sparse, twins, mixes, calm, loses, bad }
+        let (loses, bad, large) = (one_in(3), one_in(4), one_in(6));
+        // Such a run has to fill its cache first.
+        let (calls, foreign, calm) = (calls || large, foreign && !large, calm || large);
+        Self { rng, on, calls, foreign, sparse, twins, mixes, calm, loses, bad, large }
+    }
+
+    /// Blocks of a disk that would usually have `usual`.
+    pub fn blocks(&self, usual: u64) -> u64 {
+        if self.large { LARGE_BLOCKS } else { usual }
+    }
+
+    /// Blocks that a disk may keep which would usually keep `usual`.
+    pub fn capacity(&mut self, usual: u32) -> u32 {
+        if self.large { *self.rng.pick(&[300, 400, 700]) } else { usual }
     }
 
     /// How a disk differs from the usual one.
@@ -96,8 +113,16 @@ impl<P: Plant> Sim<P> {
         for _ in 0..self.extras.rng.between(1, 6) {
             let hot = if self.extras.rng.one_in(2) { bytes.min(4 * B) } else { bytes };
             let at = self.extras.rng.below(hot) / 512 * 512;
-            let (offset, left) = self.world.sides[d].disk.space().place(at);
-            let len = (512 * self.extras.rng.between(1, 12)).min(left);
+            let side = &self.world.sides[d];
+            let (mut offset, left) = side.disk.space().place(at);
+            let mut len = (512 * self.extras.rng.between(1, 12)).min(left);
+            if self.extras.rng.one_in(2)
+                && let Some(change) = side.model.some_change(&mut self.extras.rng)
+            {
+                // Next to what is being changed, in the same block.
+                offset = (change / B * B + 512 * self.extras.rng.below(8)).min(side.disk.geometry.size - 1) / 512 * 512;
+                len = (512 * self.extras.rng.between(1, 3)).min(side.disk.geometry.size - offset);
+            }
             any |= self.world.write_elsewhere(d, offset, len);
         }
         if any {

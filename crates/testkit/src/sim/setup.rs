@@ -40,7 +40,8 @@ impl<P: Plant> Sim<P> {
             let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
             let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
             let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
-            let size = if clones { CLONE_BLOCKS * B } else { blocks * B + partial };
+            let blocks = extras.blocks(if clones { CLONE_BLOCKS } else { blocks });
+            let size = if clones { blocks * B } else { blocks * B + partial };
             let islands = (extras.sparse && !clones && n == 0).then(|| Space::sparse(blocks.min(40), partial));
             let size = islands.as_ref().map_or(size, |i| i.1);
             let geometry = SimGeometry {
@@ -57,13 +58,13 @@ impl<P: Plant> Sim<P> {
             if clones {
                 (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
             }
+            options.capacity_blocks = extras.capacity(options.capacity_blocks);
             disk_options.push(options);
             if let Some((space, _)) = islands {
                 bases.push(None);
                 sims.push(SimDisk::sparse(geometry, space));
             } else if clones {
-                let (base, medium) =
-                    SimBase::new(image % 4, CLONE_BLOCKS * B, cluster, geometry.size, || rng.one_in(32));
+                let (base, medium) = SimBase::new(image % 4, blocks * B, cluster, geometry.size, || rng.one_in(32));
                 bases.push(Some(base));
                 sims.push(SimDisk::with_content(geometry, medium));
             } else if rng.one_in(3) {
