@@ -23,7 +23,7 @@ FLOODED = 64 * MIB
 # name, front end of the flood, options of its driver
 FLOODS = [
     ("1 MiB reads, 32 deep", "vhost", ["--block", "1MiB", "--depth", "32"]),
-    ("16 MiB reads, 16 deep", "vhost", ["--block", "16MiB", "--depth", "16", "--segments", "64"]),
+    ("16 MiB reads, 16 deep", "vhost", ["--block", "16MiB", "--depth", "16", "--segments", "64", "--indirect"]),
     ("4 KiB reads, 256 deep", "vhost", ["--block", "4KiB", "--depth", "256", "--queues", "4"]),
     ("1 MiB writes, 8 deep", "vhost", ["--block", "1MiB", "--depth", "8", "--write-percent", "100"]),
     ("NBD, 16 MiB reads", "nbd", ["--block", "16MiB", "--depth", "4"]),
