@@ -143,9 +143,13 @@ fn a_trace_beside_itself_gets_half_of_the_memory() {
     if !real.exists() {
         return println!("SKIPPED: no trace at {}", real.display());
     }
-    for memory in ["16MiB", "64MiB", "256MiB", "4GiB"] {
+    for memory in ["16MiB", "64MiB", "128MiB", "4GiB"] {
         halves(dir, real.to_str().unwrap(), memory);
     }
+    // where its curve has a cliff, halves would miss a twentieth more, which is said
+    let (one, other) = (format!("one={}", real.display()), format!("other={}", real.display()));
+    let misses = json(dir, &["partition", &one, &other, "--memory", "256MiB"])["misses"].clone();
+    assert!(misses["equal"].as_f64().unwrap() > misses["divided"].as_f64().unwrap() * 1.04, "{misses}");
 }
 
 /// Runs with `bytes` on standard input.
