@@ -50,7 +50,10 @@ struct Client {
 impl Port for Client {
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
         for _ in 0..budget {
-            let Some(tag) = self.free.pop().filter(|_| !self.shut) else { return false };
+            if self.shut {
+                return false;
+            }
+            let Some(tag) = self.free.pop() else { return false };
             let id = ReqId { port: self.id, tag };
             out.push(Request { id, disk: self.disk, op: self.op, offset: 0, len: self.len });
         }
