@@ -5,6 +5,7 @@
 use super::super::exercise::{ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request};
 use super::super::wire::{command, command_flag};
 use super::*;
+use crate::frontend::faults::in_tests::plant;
 use std::collections::HashMap;
 
 struct Fixture {
@@ -333,6 +334,21 @@ fn data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error() {
         f.port.reply(tag, Ok(()));
         f.port.flush();
         assert_eq!(f.replies(), [(2, Reply::Error(errno::EIO))], "one block is what the buffer held before");
+    }
+}
+
+#[test]
+fn mistakes_that_lose_durability_places_or_data_are_seen() {
+    let tests: [(Bug, fn()); 3] = [
+        (Bug::ZeroesLoseFua, durability_that_was_asked_for_reaches_the_core),
+        (Bug::ChunkOffsetOfBlock, reads_bring_the_bytes_of_the_disk_at_any_alignment),
+        (Bug::ShortReadSent, data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error),
+    ];
+    for (bug, test) in tests {
+        plant(Some(bug));
+        let seen = std::panic::catch_unwind(test).is_err();
+        plant(None);
+        assert!(seen, "{bug:?} fails no test");
     }
 }
 
