@@ -3,7 +3,11 @@
 //! Owns sockets, rings and request tags. Never knows about caching or images.
 //! Invariant: nothing a guest or client sends causes a panic, a hang of another disk, or memory past a fixed bound.
 
+mod faults;
+mod filled;
 pub mod nbd;
+#[cfg(test)]
+mod ports_sim;
 pub mod socket;
 pub mod vhost;
 
@@ -21,7 +25,8 @@ pub trait Port: Send {
     /// given by `attach`). Malformed requests are answered inside. Returns whether there may be more at once.
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool;
 
-    /// Copies reply data of request `tag`; see `Effects::copy_out`.
+    /// Copies reply data of request `tag`; see `Effects::copy_out`. The same bytes may come more than once: the last
+    /// ones count.
     fn copy_out(&mut self, tag: u32, at: usize, bytes: &[u8]);
 
     /// Copies write data of request `tag`; see `Effects::copy_in`.
@@ -30,7 +35,8 @@ pub trait Port: Send {
     /// Block-status answer of request `tag`.
     fn extents(&mut self, tag: u32, extents: &[Extent]);
 
-    /// Request `tag` is finished; the tag is free again.
+    /// Request `tag` is finished; the tag is free again. A read is answered with success only if all of its data has
+    /// been copied out since it was taken, whatever `result` says.
     fn reply(&mut self, tag: u32, result: Result<(), IoError>);
 
     /// Sends what the replies since the last time need: one notification, or what the socket takes. Called several times

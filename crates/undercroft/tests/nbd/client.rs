@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use undercroft::frontend::nbd::exercise::{Reply, replies, request};
+use undercroft::frontend::nbd::exercise::{Reads, Reply, replies, request};
 use undercroft::frontend::nbd::wire::{self, command, option};
 
 /// A connection to an NBD server.
 pub struct Client {
     pub stream: UnixStream,
-    reads: HashMap<u64, usize>,
+    reads: Reads,
     pending: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl Client {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting, b"NBDMAGICIHAVEOPT\0\x03");
-        Self { stream, reads: HashMap::new(), pending: Vec::new() }
+        Self { stream, reads: Reads::new(), pending: Vec::new() }
     }
 
     /// Connects and enters transmission with `disk`.
@@ -59,7 +59,7 @@ impl Client {
 
     /// The same connection, for another thread to send on.
     pub fn sender(&self) -> Self {
-        Self { stream: self.stream.try_clone().unwrap(), reads: HashMap::new(), pending: Vec::new() }
+        Self { stream: self.stream.try_clone().unwrap(), reads: Reads::new(), pending: Vec::new() }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -84,7 +84,7 @@ impl Client {
     /// Sends the header of a request.
     pub fn ask(&mut self, flags: u16, command: u16, offset: u64, len: u32, cookie: u64) {
         if command == command::READ {
-            self.reads.insert(cookie, len as usize);
+            self.reads.insert(cookie, (offset, len as usize));
         }
         self.send(&request(flags, command, offset, len, cookie));
     }

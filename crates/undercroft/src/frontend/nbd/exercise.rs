@@ -137,9 +137,12 @@ impl ByteDisk {
         }
         match r.op {
             Op::Read => {
-                // In pieces, as the core does it.
-                for (n, piece) in self.bytes[range].chunks(4096).enumerate() {
-                    port.copy_out(r.id.tag, n * 4096, piece);
+                // In pieces that end at block boundaries, as the core does it.
+                let mut at = range.start;
+                while at < range.end {
+                    let end = (at / 4096 * 4096 + 4096).min(range.end);
+                    port.copy_out(r.id.tag, at - range.start, &self.bytes[at..end]);
+                    at = end;
                 }
             }
             Op::Write { .. } => {
@@ -334,18 +337,21 @@ pub enum Reply {
     Extents(Vec<(u32, u32)>),
 }
 
-/// Reads the replies in `output`; `reads` tells how long the data are that a simple reply brings, by cookie. The rest
-/// that is no whole reply is returned, too.
+/// What reads have asked for, by cookie: the offset and the bytes. Without it a simple reply cannot be read, and a
+/// structured one not be told from one that brings other bytes.
+pub type Reads = HashMap<u64, (u64, usize)>;
+
+/// Reads the replies in `output`. The rest that is no whole reply is returned, too.
 ///
 /// # Panics
 /// If it is not what the protocol allows.
-pub fn replies<'a>(output: &'a [u8], reads: &HashMap<u64, usize>) -> (Vec<(u64, Reply)>, &'a [u8]) {
+pub fn replies<'a>(output: &'a [u8], reads: &Reads) -> (Vec<(u64, Reply)>, &'a [u8]) {
     let mut r = Reader(output);
     let mut all = Vec::new();
     loop {
         let whole = r.0;
         let Some(magic) = r.u32() else { return (all, whole) };
-        let one = if magic == wire::SIMPLE_REPLY_MAGIC { simple(&mut r, reads) } else { chunk(&mut r, magic) };
+        let one = if magic == wire::SIMPLE_REPLY_MAGIC { simple(&mut r, reads) } else { chunk(&mut r, magic, reads) };
         match one {
             Some(one) => all.push(one),
             None => return (all, whole),
@@ -353,17 +359,17 @@ pub fn replies<'a>(output: &'a [u8], reads: &HashMap<u64, usize>) -> (Vec<(u64, 
     }
 }
 
-fn simple(r: &mut Reader<'_>, reads: &HashMap<u64, usize>) -> Option<(u64, Reply)> {
+fn simple(r: &mut Reader<'_>, reads: &Reads) -> Option<(u64, Reply)> {
     let (error, cookie) = (r.u32()?, r.u64()?);
     let reply = match (error, reads.get(&cookie)) {
-        (0, Some(&n)) => Reply::Data(r.bytes(n)?.to_vec()),
+        (0, Some(&(_, n))) => Reply::Data(r.bytes(n)?.to_vec()),
         (0, None) => Reply::Done,
         (e, _) => Reply::Error(e),
     };
     Some((cookie, reply))
 }
 
-fn chunk(r: &mut Reader<'_>, magic: u32) -> Option<(u64, Reply)> {
+fn chunk(r: &mut Reader<'_>, magic: u32, reads: &Reads) -> Option<(u64, Reply)> {
     assert_eq!(magic, wire::CHUNK_MAGIC);
     let (flags, kind, cookie) = (r.u16()?, r.u16()?, r.u64()?);
     let mut body = Reader(r.counted()?);
@@ -371,8 +377,10 @@ fn chunk(r: &mut Reader<'_>, magic: u32) -> Option<(u64, Reply)> {
     let reply = match kind {
         wire::chunk::NONE => Reply::Done,
         wire::chunk::OFFSET_DATA => {
-            body.u64()?;
-            Reply::Data(std::mem::take(&mut body.0).to_vec())
+            let offset = body.u64()?;
+            let data = std::mem::take(&mut body.0).to_vec();
+            assert_eq!(reads.get(&cookie), Some(&(offset, data.len())), "a chunk of other bytes than were asked for");
+            Reply::Data(data)
         }
         wire::chunk::ERROR => {
             let error = body.u32()?;
@@ -437,8 +445,8 @@ impl Run {
     pub fn all(&mut self, input: &[u8], whole: bool) {
         let (expected, disconnects) = expectations(input, &self.rules);
         self.wire.with(|w| w.input = input.to_vec());
-        let reads: HashMap<u64, usize> =
-            expected.iter().filter(|e| e.1 == Verdict::Read).map(|e| (e.0.cookie, e.0.len as usize)).collect();
+        let asked = expected.iter().filter(|e| e.1 == Verdict::Read);
+        let reads: Reads = asked.map(|e| (e.0.cookie, (e.0.offset, e.0.len as usize))).collect();
         let mut contents: HashMap<u64, Vec<u8>> = HashMap::new();
         let mut requests = Vec::new();
         let mut idle = 0;

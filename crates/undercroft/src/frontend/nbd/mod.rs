@@ -14,6 +14,8 @@ pub mod port;
 mod reception;
 pub mod rules;
 mod server;
+#[cfg(test)]
+pub(super) mod sim_client;
 pub mod stream;
 pub mod wire;
 

@@ -10,6 +10,8 @@ use super::outbox::{Outbox, Sent};
 use super::rules::{Header, Rules, Verdict};
 use super::stream::Stream;
 use super::wire::{CONTEXT_ID, REQUEST_HEADER, STATE_HOLE, STATE_ZERO, errno};
+use crate::frontend::faults::{self, Bug};
+use crate::frontend::filled::Filled;
 use crate::frontend::{Peer, Port, PortInterest, Protocol};
 use std::os::fd::BorrowedFd;
 use undercroft_cache::{DiskId, Extent, IoError, Op, ReqId, Request};
@@ -60,12 +62,12 @@ struct Slot {
     cookie: u64,
     offset: u64,
     len: u32,
-    /// Bytes of reply data filled in, or of extents encoded.
-    filled: usize,
+    /// Bytes of extents encoded.
+    encoded: usize,
     buffer: Buffer,
 }
 
-const FREE: Slot = Slot { task: Task::Free, cookie: 0, offset: 0, len: 0, filled: 0, buffer: Buffer::new() };
+const FREE: Slot = Slot { task: Task::Free, cookie: 0, offset: 0, len: 0, encoded: 0, buffer: Buffer::new() };
 
 /// What the next bytes received are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +125,8 @@ pub struct NbdPort<S: Stream> {
     outbox: Outbox,
     buffers: Buffers,
     slots: Vec<Slot>,
+    /// By tag: what has come of the data of the read there.
+    filled: Vec<Filled>,
     free: Vec<u32>,
     /// Tags whose request has another step to go.
     again: Vec<u32>,
@@ -172,6 +176,7 @@ impl<S: Stream> NbdPort<S> {
             outbox: Outbox::new(n + 1),
             buffers: Buffers::new(new.limits.bytes_max, n),
             slots: std::iter::repeat_with(|| FREE).take(n).collect(),
+            filled: vec![Filled::new(); n],
             free: (0..n as u32).rev().collect(),
             again: Vec::with_capacity(n),
             expect: Expect::Header,
@@ -342,7 +347,10 @@ impl<S: Stream> NbdPort<S> {
         };
         let buffer = if bytes > 0 { self.buffers.take(bytes) } else { Buffer::new() };
         let tag = self.free.pop().expect("fewer slots are used than there are");
-        self.slots[tag as usize] = Slot { task, cookie: h.cookie, offset: h.offset, len: h.len, filled: 0, buffer };
+        self.slots[tag as usize] = Slot { task, cookie: h.cookie, offset: h.offset, len: h.len, encoded: 0, buffer };
+        if task == Task::Read {
+            self.filled[tag as usize].begin(h.offset, h.len as usize);
+        }
         match task {
             Task::Write { .. } => self.expect = Expect::Payload { tag, filled: 0 },
             _ => out.push(self.request(tag)),
@@ -363,7 +371,7 @@ impl<S: Stream> NbdPort<S> {
                 Op::Flush
             }
             Task::Trim { .. } => Op::Discard,
-            Task::Zeroes { unmap, fua } => Op::WriteZeroes { unmap, fua },
+            Task::Zeroes { unmap, fua } => Op::WriteZeroes { unmap, fua: fua && !faults::has(Bug::ZeroesLoseFua) },
             Task::Cache => {
                 // Any length may be asked for; the core reads a bounded part at a time.
                 len = len.min(CACHE_STEP);
@@ -482,7 +490,7 @@ impl<S: Stream> Port for NbdPort<S> {
         let slot = &mut self.slots[tag as usize];
         if slot.task == Task::Read {
             slot.buffer[HEADROOM + at..HEADROOM + at + bytes.len()].copy_from_slice(bytes);
-            slot.filled += bytes.len();
+            self.filled[tag as usize].copied(at, bytes.len());
         }
     }
 
@@ -495,7 +503,7 @@ impl<S: Stream> Port for NbdPort<S> {
     fn extents(&mut self, tag: u32, extents: &[Extent]) {
         let slot = &mut self.slots[tag as usize];
         let Task::Status { one } = slot.task else { return };
-        slot.filled = encode_extents(&mut slot.buffer[HEADROOM..HEADROOM + EXTENT_BYTES], extents, slot.len, one);
+        slot.encoded = encode_extents(&mut slot.buffer[HEADROOM..HEADROOM + EXTENT_BYTES], extents, slot.len, one);
     }
 
     fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
@@ -503,17 +511,24 @@ impl<S: Stream> Port for NbdPort<S> {
         if self.state == State::Closed {
             return self.release(tag);
         }
-        let (cookie, len) = (slot.cookie, slot.len as usize);
+        let (mut cookie, len) = (slot.cookie, slot.len as usize);
+        if faults::has(Bug::WrongCookie)
+            && let Some(other) = self.slots.iter().find(|s| s.task != Task::Free && s.cookie != cookie)
+        {
+            cookie = other.cookie;
+        }
+        let slot = &mut self.slots[tag as usize];
         match (slot.task, result) {
             (Task::Read, Ok(())) => {
-                if slot.filled != len {
+                if !self.filled[tag as usize].is_whole() && !faults::has(Bug::ShortReadSent) {
                     // What was in the buffer before is not this client's to see.
-                    tracing::error!("a read of {len} bytes was answered with {} bytes", slot.filled);
+                    tracing::error!("a read of {len} bytes was answered without all of its data: I/O error");
                     self.fail(cookie, errno::EIO);
                 } else {
                     let buffer = std::mem::take(&mut slot.buffer);
                     if self.rules.structured {
-                        self.outbox.chunk_data(cookie, slot.offset, buffer, len);
+                        let skew = if faults::has(Bug::ChunkOffsetOfBlock) { slot.offset % 4096 } else { 0 };
+                        self.outbox.chunk_data(cookie, slot.offset - skew, buffer, len);
                     } else {
                         self.outbox.simple_data(cookie, buffer, len);
                     }
@@ -522,6 +537,9 @@ impl<S: Stream> Port for NbdPort<S> {
             // The core answers a discard as soon as it is done; durable it is after a flush.
             (Task::Trim { fua: true }, Ok(())) => {
                 slot.task = Task::Flush;
+                if faults::has(Bug::TagReused) {
+                    self.free.insert(0, tag);
+                }
                 return self.again.push(tag);
             }
             (Task::Cache, Ok(())) if u64::from(slot.len) > CACHE_STEP => {
@@ -531,13 +549,13 @@ impl<S: Stream> Port for NbdPort<S> {
             }
             (Task::Status { one }, Ok(()) | Err(IoError::Unsupported)) => {
                 // A disk that cannot tell, or says nothing, is all data: always true, and always progress.
-                if slot.filled == 0 {
+                if slot.encoded == 0 {
                     let all = [Extent { len: u64::from(slot.len), hole: false, zero: false }];
                     let to = &mut slot.buffer[HEADROOM..HEADROOM + EXTENT_BYTES];
-                    slot.filled = encode_extents(to, &all, slot.len, one);
+                    slot.encoded = encode_extents(to, &all, slot.len, one);
                 }
-                let (filled, buffer) = (slot.filled, std::mem::take(&mut slot.buffer));
-                self.outbox.chunk_extents(cookie, buffer, filled);
+                let (encoded, buffer) = (slot.encoded, std::mem::take(&mut slot.buffer));
+                self.outbox.chunk_extents(cookie, buffer, encoded);
             }
             (_, Ok(())) => self.outbox.simple(cookie, 0),
             (_, Err(e)) => self.fail(cookie, error_number(e)),
@@ -555,7 +573,9 @@ impl<S: Stream> Port for NbdPort<S> {
                     self.calm = 0;
                     if !self.watching_room {
                         self.watching_room = true;
-                        stream.watch_room();
+                        if !faults::has(Bug::RoomNotWatched) {
+                            stream.watch_room();
+                        }
                     }
                 }
                 Sent::Gone => self.cut("the client went away"),

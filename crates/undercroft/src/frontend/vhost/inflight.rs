@@ -8,6 +8,7 @@
 use super::limits::{QUEUE_SIZE_MAX, QUEUES_MAX};
 use super::memory::Window;
 use super::ring::Broken;
+use crate::frontend::faults::{self, Bug, Site};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -114,9 +115,9 @@ impl InflightLog {
         }
         self.batch.clear();
         if self.load(VERSION_AT) == 0 {
-            self.store(ENTRIES_AT, self.entries);
-            self.store(USED_AT, used);
-            self.store(VERSION_AT, VERSION);
+            self.store(ENTRIES_AT, self.entries, Site::LogHead);
+            self.store(USED_AT, used, Site::LogIndex);
+            self.store(VERSION_AT, VERSION, Site::LogHead);
             return Ok(None);
         }
         if self.load(VERSION_AT) != VERSION || self.load(ENTRIES_AT) != self.entries {
@@ -132,7 +133,7 @@ impl InflightLog {
             self.mark(head, false);
             head = self.load(entry(head) + ENTRY_NEXT_AT);
         }
-        self.store(USED_AT, used);
+        self.store(USED_AT, used, Site::LogIndex);
         let mut left: Vec<(u64, u16)> = (0..self.entries)
             .filter(|&head| self.marked(head))
             .map(|head| (self.window.slice().load(entry(head) + ENTRY_COUNTER_AT, Ordering::Acquire), head))
@@ -149,9 +150,13 @@ impl InflightLog {
     /// Chain `head` was taken from the available ring.
     #[inline]
     pub(super) fn taken(&mut self, head: u16) {
+        if faults::has(Bug::TakenUnmarked) {
+            return;
+        }
         let counter = self.counter;
         self.counter = counter.wrapping_add(1);
         let at = entry(head) + ENTRY_COUNTER_AT;
+        faults::store(Site::Counter);
         self.window.slice().store(counter, at, Ordering::Release).expect("entries are aligned");
         self.mark(head, true);
     }
@@ -159,8 +164,8 @@ impl InflightLog {
     /// Chain `head` was written to the used ring, to be published with others.
     #[inline]
     pub(super) fn used(&mut self, head: u16) {
-        self.store(entry(head) + ENTRY_NEXT_AT, self.load(BATCH_HEAD_AT));
-        self.store(BATCH_HEAD_AT, head);
+        self.store(entry(head) + ENTRY_NEXT_AT, self.load(BATCH_HEAD_AT), Site::Link);
+        self.store(BATCH_HEAD_AT, head, Site::BatchHead);
         self.batch.push(head);
     }
 
@@ -172,11 +177,12 @@ impl InflightLog {
             self.mark(head, false);
         }
         self.batch = batch;
-        self.store(USED_AT, used);
+        self.store(USED_AT, used, Site::LogIndex);
     }
 
     #[inline]
     fn mark(&self, head: u16, on: bool) {
+        faults::store(if on { Site::Mark } else { Site::Unmark });
         self.window.slice().store(u8::from(on), entry(head), Ordering::Release).expect("entries are whole");
     }
 
@@ -190,7 +196,8 @@ impl InflightLog {
     }
 
     #[inline]
-    fn store(&self, at: usize, value: u16) {
+    fn store(&self, at: usize, value: u16, site: Site) {
+        faults::store(site);
         self.window.slice().store(value, at, Ordering::Release).expect("the record is aligned");
     }
 }
@@ -241,14 +248,14 @@ mod tests {
     fn a_record_full_of_garbage_is_refused_or_bounded() {
         let (area, log) = log(16);
         for at in (0..HEADER_BYTES + 16 * ENTRY_BYTES).step_by(2) {
-            log.store(at, 0xa5a5);
+            log.store(at, 0xa5a5, Site::LogHead);
         }
         assert_eq!(area.queue(1).unwrap().recover(16, 0), Err(Broken::InflightLog));
-        log.store(VERSION_AT, VERSION);
-        log.store(ENTRIES_AT, 16);
+        log.store(VERSION_AT, VERSION, Site::LogHead);
+        log.store(ENTRIES_AT, 16, Site::LogHead);
         assert_eq!(area.queue(1).unwrap().recover(16, 0), Err(Broken::InflightLog), "the batch list leads outside");
-        log.store(BATCH_HEAD_AT, 3);
-        log.store(entry(3) + ENTRY_NEXT_AT, 3);
+        log.store(BATCH_HEAD_AT, 3, Site::BatchHead);
+        log.store(entry(3) + ENTRY_NEXT_AT, 3, Site::Link);
         assert!(area.queue(1).unwrap().recover(16, 0).is_ok(), "a list that loops ends after one round");
         assert_eq!(area.queue(1).unwrap().recover(32, 0), Err(Broken::InflightLog), "the ring is larger");
     }

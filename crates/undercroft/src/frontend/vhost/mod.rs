@@ -17,12 +17,18 @@ pub mod limits;
 #[cfg(test)]
 mod live;
 mod memory;
+#[doc(hidden)]
+pub mod messages;
+#[cfg(test)]
+mod outcomes;
 mod port;
 mod request;
 mod rig;
 mod ring;
 mod server;
 mod session;
+#[cfg(test)]
+pub(super) mod sim_guest;
 mod slots;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,9 @@ use super::memory::{GuestMap, Region, Span};
 use super::request::{Action, Range, Status, decode};
 use super::ring::{Broken, Ring, RingAddresses};
 use super::slots::{Maps, Slots};
+use crate::frontend::faults::{self, Bug};
 use crate::frontend::{GuestFile, Peer, Port, PortInterest, Protocol};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -150,6 +152,11 @@ impl Queue {
         if let Some(ring) = &mut self.ring
             && ring.unpublished() > 0
         {
+            if let Some(log) = &mut self.log
+                && faults::has(Bug::MarkGoesEarly)
+            {
+                log.published(ring.published().wrapping_add(ring.unpublished()));
+            }
             let notify = ring.publish();
             if let Some(log) = &mut self.log {
                 log.published(ring.published());
@@ -213,6 +220,8 @@ pub(super) struct VhostPort {
     bell: File,
     /// Such requests wait, or may wait.
     held_up: bool,
+    /// Parts of requests of several ranges for which there was no room in the turn that took them, the next one first.
+    rest: VecDeque<Request>,
     fds_changed: bool,
     /// The guest's memory is another than when the worker last asked, or may hold something else altogether.
     memory_changed: bool,
@@ -241,6 +250,7 @@ impl VhostPort {
             fua: true,
             bell,
             held_up: false,
+            rest: VecDeque::with_capacity(RANGES_MAX),
             fds_changed: false,
             memory_changed: false,
             shut: false,
@@ -367,7 +377,9 @@ impl VhostPort {
     pub(super) fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), Refusal> {
         let queue = self.queue(index)?;
         // Entries may have been used before the driver could be told.
-        signal(call.as_ref());
+        if !faults::has(Bug::MaskedCallLost) {
+            signal(call.as_ref());
+        }
         queue.call = call;
         Ok(())
     }
@@ -433,9 +445,10 @@ impl VhostPort {
         self.slots.used() == 0 && self.orphans == 0 && self.under_way == 0
     }
 
-    /// Takes one chain of queue `index`, of which there must be one. Returns false if it has to wait for room.
-    fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
-        let Self { queues, slots, maps, spans, ranges, hint, disk, .. } = self;
+    /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no `room`
+    /// wait for the next turn.
+    fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<(), Broken> {
+        let Self { queues, slots, maps, spans, ranges, hint, disk, rest, .. } = self;
         let queue = &mut queues[usize::from(index)];
         let ring = queue.ring.as_mut().expect("a running queue has a ring");
         let repeated = queue.again.pop();
@@ -446,13 +459,6 @@ impl VhostPort {
         let map = maps.current();
         let chain = walk(ring, map, head, hint, spans)?;
         let action = decode(map, spans, &chain, disk, ranges);
-        if matches!(action, Action::Ranges) && ranges.len() > room {
-            match repeated {
-                Some(head) => queue.again.push(head),
-                None => ring.set_next_available(ring.next_available().wrapping_sub(1)),
-            }
-            return Ok(false);
-        }
         if let (None, Some(log)) = (repeated, &mut queue.log) {
             log.taken(head);
         }
@@ -477,7 +483,7 @@ impl VhostPort {
             if queue.give_back(head, written + 1) {
                 self.dirty.push(index);
             }
-            return Ok(true);
+            return Ok(());
         }
         let map = maps.hold();
         let (tag, slot) = slots.take();
@@ -491,6 +497,7 @@ impl VhostPort {
             Action::Read { offset, len } => {
                 slot.spans.extend_from_slice(&spans[chain.readable..]);
                 slot.written = len + 1;
+                slot.filled.begin(offset, len as usize);
                 debug_assert!(slot.holds(len));
                 out.push(request(tag, Op::Read, offset, u64::from(len)));
                 self.under_way += 1;
@@ -511,7 +518,7 @@ impl VhostPort {
             }
             Action::Ranges => {
                 slot.parts = ranges.len() as u16;
-                for range in ranges.iter() {
+                for (n, range) in ranges.iter().enumerate() {
                     let map = maps.hold();
                     let (part, slot) = slots.take();
                     slot.parent = Some(tag);
@@ -521,13 +528,18 @@ impl VhostPort {
                         Op::WriteZeroes { unmap, .. } => Op::WriteZeroes { unmap, fua: self.fua },
                         op => op,
                     };
-                    out.push(request(part, op, range.offset, range.len));
+                    let request = request(part, op, range.offset, range.len);
+                    if n < room {
+                        out.push(request)
+                    } else {
+                        rest.push_back(request)
+                    }
                     self.under_way += 1;
                 }
             }
             Action::Answer(_) | Action::Serial => unreachable!("answered above"),
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Gives a slot back that nothing refers to any more.
@@ -547,7 +559,12 @@ impl VhostPort {
     fn finish(&mut self, tag: u32, result: Result<(), IoError>) {
         let slot = self.slots.get(tag);
         if slot.session == self.session {
-            let status = Status::from(result);
+            let mut status = Status::from(result);
+            if status == Status::Ok && !slot.filled.is_whole() && !faults::has(Bug::ShortReadSent) {
+                // What was in the buffers before is not what the disk holds.
+                tracing::error!(disk = self.disk.name, "a read was answered without all of its data: I/O error");
+                status = Status::IoError;
+            }
             self.maps.get(slot.map).slice(slot.status, 0, 1).copy_from(&[status.code()]);
             // Of a failed read nothing but the status is sure to be there.
             let written = if status == Status::Ok { slot.written } else { 1 };
@@ -578,10 +595,19 @@ fn report(disk: &Profile, index: u16, queue: &Queue, broken: Broken) {
 
 impl Port for VhostPort {
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
+        // First what was begun, in whichever session: others wait for its end.
+        let begun = self.rest.len().min(budget);
+        out.extend(self.rest.drain(..begun));
+        if !self.rest.is_empty() {
+            return true;
+        }
         if self.shut || self.orphans > 0 {
             return false;
         }
-        debug_assert!(budget >= RANGES_MAX, "a request of many ranges could never be taken");
+        let budget = budget - begun;
+        if faults::has(Bug::FirstQueueFirst) {
+            self.first = 0;
+        }
         let (start, mut chains, mut more) = (out.len(), 0usize, false);
         let mut failed = None;
         let n = self.running.len();
@@ -613,12 +639,7 @@ impl Port for VhostPort {
                     }
                 }
                 match self.take_one(index, room, out) {
-                    Ok(true) => chains += 1,
-                    Ok(false) => {
-                        self.first = at;
-                        more = true;
-                        break 'queues;
-                    }
+                    Ok(()) => chains += 1,
                     Err(broken) => {
                         failed = Some((index, broken));
                         break;
@@ -634,7 +655,7 @@ impl Port for VhostPort {
         }
         // No reply will follow for what was answered here.
         self.flush();
-        more
+        more || !self.rest.is_empty()
     }
 
     #[inline]
@@ -645,6 +666,7 @@ impl Port for VhostPort {
         }
         let map = self.maps.get(slot.map);
         slot.pieces(map, at, bytes.len(), |done, to| to.copy_from(&bytes[done..done + to.len()]));
+        slot.filled.copied(at, bytes.len());
     }
 
     #[inline]
@@ -666,7 +688,11 @@ impl Port for VhostPort {
         let Some(parent) = self.slots.get(tag).parent else { return self.finish(tag, result) };
         self.release(tag);
         let whole = self.slots.get(parent);
-        whole.failed = whole.failed.or(result.err());
+        whole.failed = match whole.parts {
+            _ if faults::has(Bug::LastRangeCounts) => result.err(),
+            1 if faults::has(Bug::LastRangeIgnored) => whole.failed,
+            _ => whole.failed.or(result.err()),
+        };
         whole.parts -= 1;
         if whole.parts == 0 {
             let result = whole.failed.map_or(Ok(()), Err);
@@ -693,6 +719,9 @@ impl Port for VhostPort {
                 // An index that makes no sense is for `take` to deal with.
                 _ => more = true,
             }
+        }
+        if !self.rest.is_empty() {
+            return true;
         }
         let full = self.slots.available() <= RANGES_MAX;
         if more && (full || self.orphans > 0) {

@@ -146,6 +146,22 @@ impl Guest {
     }
 
     #[cfg(test)]
+    /// Has the rings of a queue begin at another position than 0, as those of a guest do that has run for long.
+    pub(super) fn begin_at(&mut self, queue: u16, index: u16) {
+        self.available[usize::from(queue)] = index;
+        self.used[usize::from(queue)] = index;
+        self.set_available(queue, index);
+        self.write(Self::ring(queue)[2] + 2, &index.to_le_bytes());
+        self.set_used_event(queue, index);
+    }
+
+    #[cfg(test)]
+    /// The position after the last used entry that is visible.
+    pub(super) fn used_index(&self, queue: u16) -> u16 {
+        self.read_u16(Self::ring(queue)[2] + 2)
+    }
+
+    #[cfg(test)]
     /// Asks to be notified of the very next used entry.
     pub(super) fn ask(&self, queue: u16) {
         self.set_used_event(queue, self.used[usize::from(queue)]);

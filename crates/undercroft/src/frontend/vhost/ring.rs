@@ -8,6 +8,7 @@
 //! table for each of the five or so accesses per request; see docs/decisions/0050.
 
 use super::memory::{GuestMap, Window};
+use crate::frontend::faults::{self, Bug, Site};
 use std::sync::atomic::{Ordering, fence};
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 use vm_memory::{Bytes, VolatileMemory};
@@ -190,6 +191,10 @@ impl Ring {
     pub(super) fn push_used(&mut self, head: u16, written: u32) {
         let entry = ENTRIES + 8 * usize::from(self.next_used & (self.size - 1));
         let bits = u64::from(head) | u64::from(written) << 32;
+        if faults::has(Bug::IndexBeforeEntry) {
+            store(&self.used, IDX, self.next_used.wrapping_add(1), Ordering::Release, Site::UsedIndex);
+        }
+        faults::store(Site::UsedEntry);
         self.used.slice().get_ref::<u64>(entry).expect("the ring holds `size` entries").store(bits.to_le());
         self.next_used = self.next_used.wrapping_add(1);
     }
@@ -208,7 +213,7 @@ impl Ring {
             return false;
         }
         self.published = new;
-        store(&self.used, IDX, new, Ordering::Release);
+        store(&self.used, IDX, new, Ordering::Release, Site::UsedIndex);
         // The driver writes its wish and then looks at our index; we write the index and then look at its wish. With a
         // full fence between, at least one of both sees the other's.
         fence(Ordering::SeqCst);
@@ -224,9 +229,9 @@ impl Ring {
     pub(super) fn arm(&mut self) -> Result<bool, Broken> {
         if self.event_idx {
             let event = ENTRIES + 8 * usize::from(self.size);
-            store(&self.used, event, self.next_available, Ordering::Relaxed);
+            store(&self.used, event, self.next_available, Ordering::Relaxed, Site::Wish);
         } else {
-            store(&self.used, 0, 0, Ordering::Relaxed);
+            store(&self.used, 0, 0, Ordering::Relaxed, Site::Wish);
         }
         fence(Ordering::SeqCst);
         Ok(self.available()? > 0)
@@ -236,7 +241,7 @@ impl Ring {
     /// index given last, and that lies behind it.
     pub(super) fn disarm(&mut self) {
         if !self.event_idx {
-            store(&self.used, 0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed);
+            store(&self.used, 0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed, Site::Wish);
         }
     }
 }
@@ -247,6 +252,7 @@ fn load(part: &Window, at: usize, order: Ordering) -> u16 {
 }
 
 #[inline]
-fn store(part: &Window, at: usize, value: u16, order: Ordering) {
+fn store(part: &Window, at: usize, value: u16, order: Ordering, site: Site) {
+    faults::store(site);
     part.slice().store(value.to_le(), at, order).expect("ring parts are aligned and whole");
 }

@@ -4,12 +4,13 @@
 //! it is given back; the map that a slot's spans belong to stays mapped until then, whatever the front end does.
 
 use super::memory::{GuestMap, Span};
+use crate::frontend::filled::Filled;
 use std::sync::Arc;
 use undercroft_cache::IoError;
 use vm_memory::VolatileSlice;
 
 /// What a request under way needs; reused, so that its vector is allocated once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Slot {
     /// Where the data goes to or comes from, in order.
     pub spans: Vec<Span>,
@@ -31,11 +32,30 @@ pub(super) struct Slot {
     pub session: u32,
     /// Index of its map in [`Maps`].
     pub map: u32,
+    /// What has come of its data, if it is a read.
+    pub filled: Filled,
     /// Where the last copy ended: a span and the data offset of its first byte.
     cursor: (u32, usize),
 }
 
 impl Slot {
+    fn new() -> Slot {
+        Slot {
+            spans: Vec::new(),
+            status: Span::default(),
+            written: 0,
+            parent: None,
+            parts: 0,
+            failed: None,
+            head: 0,
+            queue: 0,
+            session: 0,
+            map: 0,
+            filled: Filled::new(),
+            cursor: (0, 0),
+        }
+    }
+
     /// Hands the pieces of guest memory that hold bytes `at .. at + len` of the request's data to `f`, each with its
     /// offset from `at`.
     ///
@@ -126,7 +146,7 @@ impl Slots {
             Some(tag) => tag,
             None => {
                 assert!(self.list.len() < self.limit, "no slot is available");
-                self.list.push(Slot::default());
+                self.list.push(Slot::new());
                 self.list.len() as u32 - 1
             }
         };
@@ -135,6 +155,7 @@ impl Slots {
         slot.parent = None;
         slot.parts = 0;
         slot.failed = None;
+        slot.filled.clear();
         slot.cursor = (0, 0);
         (tag, slot)
     }

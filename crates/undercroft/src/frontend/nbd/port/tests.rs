@@ -2,16 +2,17 @@
 //!
 //! Owns the pretended peer. Never opens a socket.
 
-use super::super::exercise::{ByteDisk, ByteStream, Reply, Wire, fuzz_commands, geometry, replies, request};
+use super::super::exercise::{ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request};
 use super::super::wire::{command, command_flag};
 use super::*;
+use crate::frontend::faults::in_tests::plant;
 use std::collections::HashMap;
 
 struct Fixture {
     port: NbdPort<ByteStream>,
     disk: ByteDisk,
     wire: ByteStream,
-    reads: HashMap<u64, usize>,
+    reads: Reads,
     requests: Vec<Request>,
     geometry: crate::backend::Geometry,
 }
@@ -38,7 +39,7 @@ impl Fixture {
             farewell: None,
         });
         let disk = ByteDisk::new(SIZE);
-        Self { port, disk, wire, reads: HashMap::new(), requests: Vec::new(), geometry }
+        Self { port, disk, wire, reads: Reads::new(), requests: Vec::new(), geometry }
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -47,7 +48,7 @@ impl Fixture {
 
     fn ask(&mut self, flags: u16, command: u16, offset: u64, len: u32, cookie: u64) {
         if command == command::READ {
-            self.reads.insert(cookie, len as usize);
+            self.reads.insert(cookie, (offset, len as usize));
         }
         self.send(&request(flags, command, offset, len, cookie));
     }
@@ -246,6 +247,100 @@ fn cache_reads_all_of_its_range_in_parts_and_sends_nothing_but_success() {
     assert_eq!(at, 100 + (40 << 20));
     f.port.flush();
     assert_eq!(f.replies(), [(5, Reply::Done)]);
+}
+
+#[test]
+fn durability_that_was_asked_for_reaches_the_core() {
+    for (flags, fua) in [(0, false), (command_flag::FUA, true)] {
+        for no_hole in [0, command_flag::NO_HOLE] {
+            let mut f = Fixture::new(true);
+            f.ask(flags, command::WRITE, 3, 5, 1);
+            f.send(&[1; 5]);
+            f.ask(flags | no_hole, command::WRITE_ZEROES, 0, 4096, 2);
+            f.take();
+            let ops: Vec<_> = f.requests.iter().map(|r| r.op).collect();
+            assert_eq!(ops, [Op::Write { fua }, Op::WriteZeroes { unmap: no_hole == 0, fua }]);
+            assert_eq!(f.run(), [(1, Reply::Done), (2, Reply::Done)]);
+        }
+    }
+}
+
+#[test]
+fn a_failure_of_any_step_is_the_answer_and_ends_the_request() {
+    // A trim with FUA is two steps, a prefetch of 40 MiB is 40.
+    for (flags, command, len, steps) in [
+        (command_flag::FUA, command::TRIM, 4096, 2),
+        (0, command::CACHE, 40 << 20, 40),
+        (0, command::BLOCK_STATUS, 4096, 1),
+        (command_flag::FUA, command::WRITE_ZEROES, 4096, 1),
+    ] {
+        for bad in (0..steps).filter(|n| [0, 1, steps - 1].contains(n)) {
+            for structured in [true, false] {
+                if command == command::BLOCK_STATUS && !structured {
+                    continue;
+                }
+                let mut f = Fixture::new(structured);
+                f.ask(flags, command, 0, len, 9);
+                for step in 0..=bad {
+                    f.take();
+                    assert_eq!(f.requests.len(), 1, "one step at a time");
+                    let r = f.requests.remove(0);
+                    f.port.reply(r.id.tag, if step == bad { Err(IoError::NoSpace) } else { Ok(()) });
+                    f.port.flush();
+                }
+                assert_eq!(f.replies(), [(9, Reply::Error(errno::ENOSPC))], "command {command}, step {bad}");
+                f.take();
+                assert_eq!((f.requests.len(), f.port.inflight()), (0, 0), "no step after the one that failed");
+            }
+        }
+    }
+}
+
+/// A read that joined another's failed operation is served again, and some of its bytes come twice: docs/decisions/0134.
+#[test]
+fn data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error() {
+    for structured in [true, false] {
+        let mut f = Fixture::new(structured);
+        let (offset, len) = (4096 - 100, 3 * 4096);
+        let want = f.disk.bytes[offset..][..len].to_vec();
+        // What the buffer of the second read holds before it.
+        assert_eq!(f.one(0, command::READ, 8 << 20, len as u32), Reply::Data(f.disk.bytes[8 << 20..][..len].to_vec()));
+        f.ask(0, command::READ, offset as u64, len as u32, 1);
+        f.take();
+        let tag = f.requests.remove(0).id.tag;
+        f.port.copy_out(tag, 100, &[0xee; 4096]);
+        for (at, n) in [(100, 4096), (0, 100), (4196, 4096), (8292, 3996)] {
+            f.port.copy_out(tag, at, &want[at..at + n]);
+        }
+        f.port.reply(tag, Ok(()));
+        f.port.flush();
+        assert_eq!(f.replies(), [(1, Reply::Data(want.clone()))], "too many bytes are no failure");
+        // As many bytes as were asked for, but not all of them.
+        f.ask(0, command::READ, offset as u64, len as u32, 2);
+        f.take();
+        let tag = f.requests.remove(0).id.tag;
+        for (at, n) in [(100, 4096), (0, 100), (100, 4096), (8292, 3996)] {
+            f.port.copy_out(tag, at, &want[at..at + n]);
+        }
+        f.port.reply(tag, Ok(()));
+        f.port.flush();
+        assert_eq!(f.replies(), [(2, Reply::Error(errno::EIO))], "one block is what the buffer held before");
+    }
+}
+
+#[test]
+fn mistakes_that_lose_durability_places_or_data_are_seen() {
+    let tests: [(Bug, fn()); 3] = [
+        (Bug::ZeroesLoseFua, durability_that_was_asked_for_reaches_the_core),
+        (Bug::ChunkOffsetOfBlock, reads_bring_the_bytes_of_the_disk_at_any_alignment),
+        (Bug::ShortReadSent, data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error),
+    ];
+    for (bug, test) in tests {
+        plant(Some(bug));
+        let seen = std::panic::catch_unwind(test).is_err();
+        plant(None);
+        assert!(seen, "{bug:?} fails no test");
+    }
 }
 
 #[test]
