@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use undercroft_host::EventFd;
 
-/// Bytes that each connection may hold outside of the sum: so that one with a small request always goes on.
-pub const RESERVE_BYTES: usize = 128 << 10;
+/// Bytes that each connection may hold outside of the sum, so that one with a small request always goes on: a buffer for
+/// 128 KiB, with the room before its data.
+pub const RESERVE_BYTES: usize = (128 << 10) + super::buffers::HEADROOM;
 /// The sum if none is given, in bytes.
 pub const BUDGET_BYTES_DEFAULT: usize = 256 << 20;
 /// The least sum, in bytes: room for two of the largest requests, less their connections' reserves.
