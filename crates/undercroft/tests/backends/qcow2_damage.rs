@@ -368,5 +368,5 @@ fn any_damaged_byte_of_metadata_costs_no_other_byte() {
     println!("{cases} cases: {outcomes:?}; QEMU is stricter in {}, laxer in {}", laxer.len(), stricter.len());
     laxer.iter().for_each(|c| println!("QEMU is stricter: {c}"));
     stricter.iter().for_each(|c| println!("QEMU is laxer: {c}"));
-    assert!(outcomes.len() == 3 && outcomes.values().all(|n| *n > cases / 20), "{outcomes:?}");
+    assert!(outcomes.len() == 3 && outcomes.values().all(|n| *n > cases / 100), "{outcomes:?}");
 }
