@@ -1,5 +1,6 @@
 //! One test per bug that the simulation found in the core: the scenario that showed it, and the seed.
 
+use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
 use undercroft_cache::{
     Base, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, IoKind,
     LayerId, Op, ReqId, Request,
@@ -114,4 +115,53 @@ fn a_flush_has_no_range_whatever_the_request_says() {
 #[test]
 fn a_block_being_served_does_not_lose_its_slot_to_a_capture() {
     undercroft_testkit::run(undercroft_testkit::Plan { seed: 224, steps: 20_000, bug: None }).unwrap();
+}
+
+/// Frames still to go when memory of a full cache was asked back, 64 frames at a time.
+fn left_when_given_back(plant: impl Plant) -> usize {
+    let mut core = Core::with_plant(CoreOptions::new(64 << 20), plant).unwrap();
+    core.add_disk(DISK, DiskOptions { size_bytes: 4 << 20, capacity_blocks: 1000, ..options() }).unwrap();
+    let mut front = Front::default();
+    for n in 0..16 {
+        core.apply(request(n, Op::Read, u64::from(n) << 18, 250_000), 0, &mut front);
+        while let Some(io) = front.ios.pop() {
+            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+            core.apply(Event::IoDone(done), 0, &mut front);
+        }
+    }
+    assert!(core.stats(DISK).cached_blocks > 900);
+    core.set_limit(DISK, 0);
+    (0..100).map(|_| core.give_back(64)).last().unwrap_or(0)
+}
+
+/// Not of a seed: the caches of the simulation are smaller than one step of a cache that shrinks.
+#[test]
+fn memory_asked_back_is_given_back_and_a_core_that_does_not_is_found() {
+    assert_eq!(left_when_given_back(Sound), 0);
+    assert!(left_when_given_back(Planted(Bug::GiveBackEvictsNothing)) > 0);
+}
+
+/// What a partial write does next when the disk was exchanged while the block under it was read.
+fn after_an_exchange(plant: impl Plant) -> IoKind {
+    let mut core = Core::with_plant(CoreOptions::new(16 << 20), plant).unwrap();
+    core.add_disk(DISK, options()).unwrap();
+    let mut front = Front::default();
+    core.apply(request(1, Op::Write { fua: false }, 100, 10), 0, &mut front);
+    core.invalidate(DISK);
+    let mut kind = IoKind::Flush;
+    while let Some(io) = front.ios.pop() {
+        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+        core.apply(Event::IoDone(done), 0, &mut front);
+        if kind == IoKind::Flush {
+            kind = front.ios[0].kind;
+        }
+    }
+    kind
+}
+
+/// Not of a seed: a write that was under way when the disk was exchanged reads its block again.
+#[test]
+fn a_partial_write_is_not_made_of_what_was_read_before_an_exchange() {
+    assert_eq!(after_an_exchange(Sound), IoKind::Read);
+    assert_ne!(after_an_exchange(Planted(Bug::MergeOfOldContent)), IoKind::Read);
 }

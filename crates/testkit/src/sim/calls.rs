@@ -117,10 +117,6 @@ impl<P: Plant> Sim<P> {
     fn give_back(&mut self, d: usize) {
         self.world.note(|| "memory is given back".into());
         self.see(Seen::GiveBack, d);
-        if self.extras.large && self.extras.rng.one_in(2) {
-            let limit = self.extras.rng.below(100) as u32;
-            self.core().set_limit(DiskId(d as u32), limit);
-        }
         let mut left = usize::MAX;
         for _ in 0..GIVE_BACK_CALLS {
             left = self.core().give_back(GIVE_BACK_FRAMES);

@@ -102,8 +102,7 @@ impl<P: Plant> Sim<P> {
         let offset = self.rng.below(hot * B) / unit * unit;
         let len = self.rng.between(1, most).div_ceil(unit) * unit;
         let offset = offset.min(size - 1) / unit * unit;
-        let long = self.extras.large && self.extras.rng.one_in(10);
-        if self.rng.one_in(60) || long {
+        if self.rng.one_in(60) {
             return (0, size);
         }
         (offset, len.min(size - offset))

@@ -17,9 +17,6 @@ const B: u64 = FRAME_BYTES as u64;
 /// One event in so many is one of these.
 const RATE: u64 = 40;
 
-/// Blocks of the disks of some runs.
-const LARGE_BLOCKS: u64 = 700;
-
 /// See the head of the file.
 pub(super) struct Extras {
     pub rng: Rng,
@@ -41,8 +38,6 @@ pub(super) struct Extras {
     pub loses: bool,
     /// Disks have bad sectors.
     pub bad: bool,
-    /// Disks and shares are larger than one step of a share that shrinks.
-    pub large: bool,
 }
 
 impl Extras {
@@ -52,20 +47,8 @@ impl Extras {
         let mut one_in = |n: u64| rng.one_in(n) && on;
         let (calls, foreign, sparse) = (one_in(2), one_in(2), one_in(6));
         let (twins, mixes, calm) = (one_in(3), one_in(3), one_in(5));
-        let (loses, bad, large) = (one_in(3), one_in(4), one_in(6));
-        // Such a run has to fill its cache first.
-        let (calls, foreign, calm) = (calls || large, foreign && !large, calm || large);
-        Self { rng, on, calls, foreign, sparse, twins, mixes, calm, loses, bad, large }
-    }
-
-    /// Blocks of a disk that would usually have `usual`.
-    pub fn blocks(&self, usual: u64) -> u64 {
-        if self.large { LARGE_BLOCKS } else { usual }
-    }
-
-    /// Blocks that a disk may keep which would usually keep `usual`.
-    pub fn capacity(&mut self, usual: u32) -> u32 {
-        if self.large { *self.rng.pick(&[300, 400, 700]) } else { usual }
+        let (loses, bad) = (one_in(3), one_in(4));
+        Self { rng, on, calls, foreign, sparse, twins, mixes, calm, loses, bad }
     }
 
     /// How a disk differs from the usual one.

@@ -40,7 +40,7 @@ impl<P: Plant> Sim<P> {
             let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
             let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
             let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
-            let blocks = extras.blocks(if clones { CLONE_BLOCKS } else { blocks });
+            let blocks = if clones { CLONE_BLOCKS } else { blocks };
             let size = if clones { blocks * B } else { blocks * B + partial };
             let islands = (extras.sparse && !clones && n == 0).then(|| Space::sparse(blocks.min(40), partial));
             let size = islands.as_ref().map_or(size, |i| i.1);
@@ -58,7 +58,6 @@ impl<P: Plant> Sim<P> {
             if clones {
                 (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
             }
-            options.capacity_blocks = extras.capacity(options.capacity_blocks);
             disk_options.push(options);
             if let Some((space, _)) = islands {
                 bases.push(None);
