@@ -228,6 +228,9 @@ def main():
         if subprocess.run(build, cwd=ROOT, env=environment).returncode:
             return 1
     minutes = -(-len(targets) // a.jobs) * a.seconds / 60
+    # Also where the shell that started this in the background has Ctrl-C ignored, and for who ends it by `kill`.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     print(f"{len(targets)} targets, {a.seconds} s each, {a.jobs} at a time: about {minutes:.0f} minutes", flush=True)
     status = campaign(targets, programs, a.seconds, a.jobs, table, commit_now(), a.place, lambda text: print(text, flush=True))
     print(f"table: {os.path.relpath(table.markdown)}")

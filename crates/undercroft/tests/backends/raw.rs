@@ -1,6 +1,6 @@
 //! Raw images: files and block devices.
 
-use crate::harness::{self, Harness, open, open_error, pattern, run, skipped, spec, storm, try_run};
+use crate::harness::{self, Harness, open, open_error, pattern, run, spec, storm, try_run};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn a_size_of_whole_sectors_is_served_to_its_last_byte() {
     let path = image(dir.path(), SIZE + 512);
     let mut h = open(&path, ImageFormat::Raw);
     if h.backend.geometry().align > 512 {
-        return skipped("this file system needs larger units than 512 bytes");
+        return undercroft_skips::skip("this file system needs larger units than 512 bytes");
     }
     let mut model = vec![0; SIZE as usize + 512];
     h.write(SIZE, &pattern(9, 512));
@@ -72,7 +72,7 @@ fn the_page_cache_never_holds_the_image() {
     let path = image(dir.path(), SIZE);
     let mut h = open(&path, ImageFormat::Raw);
     if !h.backend.describe().contains("O_DIRECT") {
-        return skipped("the file system of the temporary directory has no direct I/O");
+        return undercroft_skips::skip("the file system of the temporary directory has no direct I/O");
     }
     for i in 0..SIZE >> 18 {
         h.write(i << 18, &pattern(i, 1 << 18));
@@ -88,7 +88,7 @@ fn discard_frees_space_and_reads_zeroes_and_status_says_so() {
     let path = image(dir.path(), SIZE);
     let mut h = open(&path, ImageFormat::Raw);
     if !h.backend.geometry().can_discard {
-        return skipped("the file system of the temporary directory cannot punch holes");
+        return undercroft_skips::skip("the file system of the temporary directory cannot punch holes");
     }
     h.write(0, &pattern(1, 4 << 20));
     h.flush();
@@ -198,7 +198,7 @@ fn a_full_file_system_says_no_space_and_later_operations_work() {
     std::fs::create_dir(&mount).unwrap();
     let m = mount.to_str().unwrap();
     if !try_run("mount", &["-t", "tmpfs", "-o", "size=1m", "none", m]).status.success() {
-        return skipped("mounting a small file system needs root");
+        return undercroft_skips::skip("mounting a small file system needs root");
     }
     let unmount = scopeguard(|| drop(try_run("umount", &["-l", m])));
     let path = image(&mount, SIZE);
@@ -230,7 +230,7 @@ fn a_block_device_is_served() {
     let path = image(dir.path(), SIZE);
     let out = try_run("losetup", &["--find", "--show", "--direct-io=on", path.to_str().unwrap()]);
     if !out.status.success() {
-        return skipped("no loop device to be had here");
+        return undercroft_skips::skip("no loop device to be had here");
     }
     let device = String::from_utf8(out.stdout).unwrap().trim().to_owned();
     let detach = scopeguard(|| drop(try_run("losetup", &["--detach", &device])));
