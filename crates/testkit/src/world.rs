@@ -84,7 +84,7 @@ pub struct SimSide {
 const PATIENCE: u64 = 128;
 
 /// Operations that a request may wait for at most, for each that it, or one before it, needs. A request is passed by others
-/// that it has nothing to do with, hits and changes of other blocks among them; one is the most seen without a bug in
+/// that it has nothing to do with, hits and changes of other blocks among them; three are the most seen without a bug in
 /// hundreds of runs.
 const WAITS_MAX: u64 = 6;
 
