@@ -119,7 +119,7 @@ fn equals_get_equal_parts_but_over_a_cliff() {
     let load = tenant(exact.curve(Requests::All), 0, u64::MAX);
     let other = tenant(Curve::new(1000.0, [(10, 0.0)]), 0, u64::MAX);
     for method in Method::ALL {
-        for total in [2000, 2001, 3000, 4000] {
+        for total in [1000, 2000, 2001, 3000] {
             let parts = divide(&[load.clone(), other.clone(), load.clone()], total, method).expect("no floors");
             assert!(parts[0].abs_diff(parts[2]) <= 1, "{method} of {total}: {parts:?}");
         }
