@@ -26,7 +26,8 @@ pub use change::{NodeSet, PlanChange};
 pub use goal::GoalPlan;
 pub use machine::Machine;
 pub use plan::{
-    BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan, Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
+    BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
+    Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
 };
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};

@@ -12,7 +12,8 @@ use super::shares::{
 };
 use super::status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus,
-    KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport, SharingStatus, Status, StoreStatus, VersionInfo,
+    KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus,
+    ReloadReport, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use super::{ControlError, ControlErrorKind, Daemon, metrics};
 use crate::config::DiskSpec;

@@ -21,7 +21,8 @@ pub use server::{ControlListeners, ControlServer, ListenError};
 pub use shares::{NodeChange, NodeChanged, NodeSettings, NodeStatus, ShareEvent, SharesStatus};
 pub use status::{
     CacheStatus, CircleStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind,
-    FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus, VersionInfo,
+    FrontendStatus, KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection,
+    PressureStatus, ReloadReport, ScanStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 
 use crate::config::keys::nearest;

@@ -9,7 +9,9 @@ use crate::backend::ImageFormat;
 use crate::config::{DiskPlan, DiskSpec, Machine, ServePlan};
 use crate::control::{
     CacheStatus, CircleStatus, ControlError, ControlErrorKind, Daemon, DiskChange, DiskCounters, DiskLatency,
-    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, LogStatus, NbdDataStatus, NodeChange, NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
+    DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, KsmStatus, LatencySnapshot, LogStatus,
+    NbdDataStatus, NodeChange, NodeChanged, NodeStatus, PressureStatus, RangesStatus, RangesTaken, RecordingStatus,
+    ReloadReport, ScanStatus, ShareEvent, SharesStatus, SharingStatus, Status, StoreStatus,
 };
 use crate::frontend::{Peer, Protocol};
 use crate::ranges::RangeList;

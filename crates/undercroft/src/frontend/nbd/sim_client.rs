@@ -139,6 +139,7 @@ impl SimClient {
             stream: wire.clone(),
             first: Vec::new(),
             farewell: None,
+            account: None,
         });
         let cookies = rng.bits();
         SimClient {

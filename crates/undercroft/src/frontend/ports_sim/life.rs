@@ -254,6 +254,7 @@ impl Sim {
         }
         let mut core = self.core.take().expect("a core");
         let mut bufs = std::mem::take(&mut self.world.grave);
+        self.world.paused.clear();
         for d in 0..self.world.sides.len() {
             let now = self.world.tick();
             let side = &mut self.world.sides[d];
@@ -371,7 +372,12 @@ impl Sim {
     }
 
     pub(super) fn finish_operations(&mut self) {
-        (0..self.world.sides.len()).for_each(|d| self.finish_disk(d));
+        loop {
+            (0..self.world.sides.len()).for_each(|d| self.finish_disk(d));
+            if self.world.violation.is_some() || !self.resume() {
+                return;
+            }
+        }
     }
 
     /// Everything comes to an end: every chain and request is answered, and whoever waits for it is told.

@@ -169,6 +169,8 @@ impl Sim {
             hash_seed: rng.bits(),
             contents: !rng.one_in(6),
             content_key: ContentKey::from_seed(rng.bits()),
+            // Not drawn: seeds of faults that were found are to run as they did.
+            step_bytes: [u64::MAX, 1, 12 * 1024][(plan.seed % 3) as usize],
         };
         let mut world = World::new(sides, Rng::new(rng.bits()), with_log);
         world.loses_one_in = if plan.lossy { 20 } else { 0 };
@@ -240,6 +242,9 @@ impl Sim {
         self.steps += 1;
         self.world.tick();
         self.now_ns += self.rng.below(2_000_000);
+        if !self.world.paused.is_empty() && self.rng.one_in(2) {
+            self.resume();
+        }
         let _ = match self.rng.below(1000) {
             0..280 => self.ask(),
             280..480 => self.serve(),
@@ -380,6 +385,17 @@ impl Sim {
             self.world.flush_ports();
         }
         die_at(None);
+        true
+    }
+
+    /// One of the requests that were paused goes on. False if none is.
+    fn resume(&mut self) -> bool {
+        if self.world.paused.is_empty() || self.world.dead.is_some() {
+            return false;
+        }
+        let n = self.rng.below(self.world.paused.len() as u64) as usize;
+        let paused = self.world.paused.swap_remove(n);
+        self.apply(Event::Resume(paused));
         true
     }
 

@@ -10,7 +10,7 @@ use crate::frontend::nbd::sim_client::SimClient;
 use crate::frontend::vhost::sim_guest::SimGuest;
 use crate::frontend::{DiskInfo, Port};
 use std::ops::Range;
-use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
 use undercroft_host::IoBuf;
 use undercroft_testkit::model::{Change, Model};
 use undercroft_testkit::rng::Rng;
@@ -86,6 +86,8 @@ pub(super) struct World {
     pub dead: Option<Site>,
     /// Memory of operations that a dead process has submitted.
     pub grave: Vec<IoBuf>,
+    /// Requests that the core has served in part, to be resumed.
+    pub paused: Vec<Paused>,
     /// One in so many pieces of data is lost on the way to a port: a core that does not keep its word.
     pub loses_one_in: u64,
     pub lossy: Rng,
@@ -104,6 +106,7 @@ impl World {
             time: 1,
             dead: None,
             grave: Vec::new(),
+            paused: Vec::new(),
             loses_one_in: 0,
             lossy,
             violation: None,
@@ -379,6 +382,11 @@ impl Effects for World {
         } else if let Err(why) = side.disk.submit(io, now) {
             self.violate(why);
         }
+    }
+
+    fn paused(&mut self, req: ReqId, paused: Paused) {
+        self.note(|| format!("  core pauses {req:?}"));
+        self.paused.push(paused);
     }
 
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {
