@@ -27,7 +27,7 @@ pub(crate) struct Source {
 }
 
 enum From {
-    File { path: PathBuf, options: Options },
+    File { path: PathBuf, options: Box<Options> },
     Synth { pattern: Pattern, keys: u32, requests: u64, rate: u64, writes: f64, seed: u64 },
     Arrays(Arc<Vec<Access>>),
 }
@@ -133,7 +133,7 @@ impl Source {
             event,
             csv,
         };
-        Ok(Self { name: path.display().to_string(), from: From::File { path, options } })
+        Ok(Self { name: path.display().to_string(), from: From::File { path, options: Box::new(options) } })
     }
 
     /// A load, the same everywhere for the same arguments.
@@ -208,7 +208,7 @@ impl Source {
         if options.block_bytes.is_some() || !path.is_file() {
             return Ok(());
         }
-        let sized = Options { sized: true, keys_are_blocks: true, ..options.clone() };
+        let sized = Options { sized: true, keys_are_blocks: true, ..(**options).clone() };
         let blocks = |options: &Options| Reader::open_with(path, options).map(|r| r.blocks()).map_err(|e| of_trace(&e));
         let (split, plain) = py.detach(|| Ok::<_, PyErr>((blocks(&sized)?, blocks(options)?)))?;
         if split == plain {

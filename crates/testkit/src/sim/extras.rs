@@ -111,7 +111,7 @@ impl<P: Plant> Sim<P> {
         if any {
             self.see(Seen::Foreign, d);
             self.outcome.faults.foreign += 1;
-            self.invalidate(d, self.steps % 2 == 0);
+            self.invalidate(d, self.steps.is_multiple_of(2));
         }
     }
 

@@ -70,7 +70,7 @@ pub enum ServiceError {
         /// Which listener.
         listen: String,
         /// Why.
-        source: NbdError,
+        source: Box<NbdError>,
     },
     /// The share is too small to cache anything.
     #[error(
@@ -253,7 +253,7 @@ impl Service {
     fn listen_nbd(self: &Arc<Self>, listener: &crate::config::NbdListener) -> Result<NbdServer, ServiceError> {
         let access = disk::socket_access(self.plan().daemon.disk_access);
         let exports = exports::exports_of(listener, Arc::downgrade(self));
-        let failed = |source| ServiceError::Nbd { listen: listener.at.to_string(), source };
+        let failed = |source| ServiceError::Nbd { listen: listener.at.to_string(), source: Box::new(source) };
         let keys = listener.files.as_ref().map(tls::load).transpose().map_err(|e| failed(e.into()))?;
         let limits = self.plan().nbd_limits;
         let options = NbdOptions {

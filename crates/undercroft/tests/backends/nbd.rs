@@ -239,7 +239,7 @@ fn a_server_that_is_killed_and_restarted_costs_what_was_not_flushed() {
         server = Server::nbdkit(dir.path(), &["file", &file]);
         assert_eq!(h.wait(flush).result, Err(IoError::Io), "a flush vouched for a write that may be lost");
         let lost = h.backend.take_lost().expect("a write that was not flushed");
-        assert!(lost.unflushed && lost.ranges == [4096..8192], "{lost:?}");
+        assert!(lost.unflushed && lost.ranges == std::slice::from_ref(&(4096..8192)), "{lost:?}");
         assert_eq!(h.backend.take_lost(), None, "once");
         h.flush();
         assert!(h.read_all() == model);
@@ -377,7 +377,7 @@ fn an_export_of_another_size_is_not_taken_for_the_same() {
     assert_eq!(h.wait(op).result, Err(IoError::Io));
     assert!(h.backend.describe().contains("out of service"));
     let lost = h.backend.take_lost().expect("what is cached is another disk's");
-    assert!(lost.ranges == [0..8 << 20], "{lost:?}");
+    assert!(lost.ranges == std::slice::from_ref(&(0..8 << 20)), "{lost:?}");
     assert_eq!(h.try_write(0, &[1; 4096]), Err(IoError::Io));
     drop(server);
 }

@@ -99,6 +99,7 @@ pub fn join(ranges: &mut Vec<Range<u64>>, mut new: Range<u64>) {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
 mod tests {
     use super::*;
 
