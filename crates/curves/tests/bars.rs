@@ -100,7 +100,7 @@ fn exact_curves_have_no_bars_and_small_samples_say_so() {
 fn trace(file: &str) -> Option<Vec<u64>> {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/block").join(file);
     if !path.exists() {
-        println!("SKIPPED: {file} is not in ../shared/traces/block");
+        undercroft_skips::skip(format_args!("{file} is not in ../shared/traces/block"));
         return None;
     }
     Some(Reader::open(path).expect("it opens").map(|a| a.expect("it is sound").block).collect())

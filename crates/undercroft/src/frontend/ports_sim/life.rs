@@ -346,6 +346,9 @@ impl Sim {
                 return;
             }
             self.finish_disk(d);
+            while self.resume() {
+                self.finish_disk(d);
+            }
             self.world.flush_ports();
             if self.world.dead.is_some() {
                 return;

@@ -85,6 +85,8 @@ fn rings_that_are_gone_end_their_front_end_alone() {
     a.post(0, IN, 8, (DATA + 0x1_0000, 4096));
     take_away(&a, 0);
     a.post(0, IN, 8, (DATA + 0x1_0000, 4096));
+    // What says whether the device wants that is gone, too.
+    a.kick(0);
     others_go_on(&bad, &mut b);
 }
 

@@ -301,8 +301,13 @@ impl Vm {
         self.guest.chain(table, 0, &buffers);
         self.guest.descriptor(Guest::ring(queue as u16)[0], 5, table, 16 * buffers.len() as u32, INDIRECT, 0);
         if self.guest.offer_live(queue as u16, 5) {
-            self.kicks[queue].write(1).unwrap();
+            self.kick(queue);
         }
+    }
+
+    /// Has the device look at a queue, whether it wants that or not.
+    pub(super) fn kick(&self, queue: usize) {
+        self.kicks[queue].write(1).unwrap();
     }
 }
 

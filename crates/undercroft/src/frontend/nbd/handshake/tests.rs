@@ -249,7 +249,7 @@ fn an_export_that_is_not_listed_is_like_one_that_does_not_exist() {
     for o in [option::GO, option::INFO, option::SET_META_CONTEXT, option::LIST_META_CONTEXT] {
         let data = |name| if o == option::GO || o == option::INFO { go(name, &[]) } else { meta(name, &[CONTEXT]) };
         let text = |all: Vec<(u32, Vec<u8>)>, name: &str| {
-            let words = String::from_utf8(all[0].1.clone()).unwrap().replace(name, "NAME");
+            let words = String::from_utf8(all[0].1.clone()).unwrap().replace(&format!("'{name}'"), "'NAME'");
             (all.len(), all[0].0, words)
         };
         assert_eq!(text(t.ask(o, &data("other")).1, "other"), text(t.ask(o, &data("there")).1, "there"), "option {o}");
