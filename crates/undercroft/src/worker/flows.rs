@@ -166,7 +166,7 @@ impl Flows {
         loop {
             if let Some(now) = &mut turn.now {
                 let ports = &mut self.of[now.disk as usize].ports;
-                if now.left > 0 && now.light > 0 && !(now.heavy_first && !ports.heavy.is_empty()) {
+                if now.left > 0 && now.light > 0 && (!now.heavy_first || ports.heavy.is_empty()) {
                     now.light -= 1;
                     if let Some(port) = ports.light.pop_front() {
                         return Some((port, now.left));
@@ -238,7 +238,7 @@ impl Flows {
         let Some(now) = turn.now.take() else { return };
         let flow = &mut self.of[now.disk as usize];
         flow.debt = (-now.left).max(0);
-        flow.heavy_first = flow.ports.heavy.len() > 0 && !now.heavy_served;
+        flow.heavy_first = !flow.ports.heavy.is_empty() && !now.heavy_served;
         let unvisited = now.light > 0 || !flow.ports.heavy.is_empty();
         flow.listed = flow.ports.len() > 0;
         if flow.listed {
