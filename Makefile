@@ -42,7 +42,7 @@ test: ## Prove it right: layout, lints, unit and property tests, simulation, 12 
 	@scripts/test.sh
 
 test-long: ## The same at length, about an hour and a half: more seeds, long golden runs, 500 kill -9, 5 min of fuzzing a target
-	@scripts/setup.sh build test
+	@scripts/setup.sh build test kernel
 	@scripts/test.sh --long
 
 demo: ## What host memory saves beside a real guest: page cache, inclusive and exclusive Undercroft, at equal memory (about 3 min)

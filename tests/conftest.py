@@ -16,6 +16,21 @@ from harness.upstream import Nbdkit
 FAILED = pytest.StashKey[bool]()
 
 
+def pytest_configure(config):
+    """Tells pytest of the mark of tests that only `make test-long` has the time for."""
+    config.addinivalue_line("markers", "long: only with UNDERCROFT_LONG set, as make test-long sets it")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the long ones elsewhere: they are not skipped, since nothing is missing."""
+    if os.environ.get("UNDERCROFT_LONG"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     """Remembers whether the test failed, for the fixtures' clean-up."""

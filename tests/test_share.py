@@ -1,6 +1,5 @@
 """Content held once: clones of one image, equal disks, zeroes; and who must not share."""
 
-import os
 import random
 import subprocess
 import time
@@ -181,7 +180,7 @@ def guesses(serve, scratch, seed: int, wish: dict[str, str]) -> list[bool]:
     return [((took <= threshold) == faster) == was_read for took, was_read in held_out]
 
 
-@pytest.mark.skipif(not os.environ.get("UNDERCROFT_LONG"), reason="six rounds of 4,000 timed reads: make test-long")
+@pytest.mark.long  # six rounds of 4,000 timed reads
 def test_the_time_of_reads_tells_one_group_nothing_of_another(serve, scratch):
     """By default, a client of one named group guesses no better than by a coin what another has cached; with a base shared
     on demand it does, so the attack is one."""

@@ -141,7 +141,7 @@ fn a_trace_beside_itself_gets_half_of_the_memory() {
     }
     let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/block/cloudPhysicsIO.vscsi");
     if !real.exists() {
-        return println!("SKIPPED: no trace at {}", real.display());
+        return undercroft_skips::skip(format_args!("no trace at {}", real.display()));
     }
     for memory in ["16MiB", "64MiB", "128MiB", "4GiB"] {
         halves(dir, real.to_str().unwrap(), memory);
