@@ -198,7 +198,7 @@ def test_divisions_that_make_no_sense_are_refused():
     curve = uc.Curve(10, [5], [0])
     for arguments, needle in [
         (({}, 10), "at least one tenant"),
-        (({"a": uc.curve([1, 2, 1], "mini", sizes=[1], rate=1.0)}, 10), "every size"),
+        (({"a": uc.curve([1, 2, 1], "mini", policy="fifo", sizes=[1], rate=1.0)}, 10), "every size"),
         (({"a": curve}, 10, "magic"), "dp, greedy, lookahead"),
         (({"a": curve}, "1K"), "1KiB"),
         (({"a": curve, "b": uc.Curve(1, [1], [1], block_bytes=512)}, 10), "one block_size"),

@@ -76,7 +76,7 @@ def test_a_pipe_is_read_once(tmp_path):
     for work in (
         lambda: uc.simulate(pipe, "lru", "10%"),
         lambda: uc.simulate(pipe, uc.Policy, 10),
-        lambda: uc.curve(pipe, "mini", sizes=["10%"]),
+        lambda: uc.curve(pipe, "mini", policy="fifo", sizes=["10%"]),
     ):
         with pytest.raises(uc.Error, match="only once"):
             work()
