@@ -96,8 +96,7 @@ impl Worker {
             return Visit { cost, more: false, stays: false };
         }
         if more == More::Yes {
-            // It has answered all by itself what it took.
-            // Or it has received a part of one as long as a turn.
+            // It has answered by itself all that it took, or has received a part of a request as long as a turn.
             slot.worked_ns = self.now_ns;
             return Visit { cost: QUANTUM_BYTES, more: true, stays: true };
         }
