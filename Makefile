@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,14 @@ python: ## Build the Python package, an abi3 wheel, into build/wheels, and say h
 	@scripts/setup.sh build python
 	@scripts/python-package.sh wheel
 
-test: ## Prove it right: layout, lints, unit and property tests, simulation, 12 s of fuzzing a target, real programs, a guest
+check: ## For daily work: layout, lints, unit tests and 20 seeds of the simulation (2 to 3 min once built)
+	@scripts/setup.sh build test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked --lib --bins -q
+	SEEDS=20 $(CARGO) test --locked --workspace --test simulation -q
+
+test: ## Prove it right: layout, lints, unit and property tests, simulation, what fuzzing found, real programs, guests
 	@scripts/setup.sh build test
 	@scripts/test.sh
 
@@ -110,7 +117,7 @@ fmt: ## Lay out the code
 
 lint: ## Check the layout and every lint, as make test does
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --exclude undercroft-fuzz --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 policy-table: ## Measure every policy on the block traces: the table behind the default policy
 	@scripts/setup.sh build

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a hit pays for what is done beside it: contents held once, and a recording. `make bench-overheads`.
+"""What a hit pays for what is done beside it: contents held once, and a recording; with `--against PROGRAM`, also what it pays beside
+another build of the daemon. `make bench-overheads`.
 
 One daemon for each arm, each with an image of its own that is read from RAM; random 4 KiB reads over vhost-user, in turns (A B A B ...); what
 counts is the ratio of operations a second within a turn, and of the daemon's CPU time for an operation, other threads
@@ -21,12 +22,12 @@ from cells import MIB
 
 MEMORY = 192 * MIB
 HOT = 96 * MIB
-# name, lines for [store], whether it is recorded
+# name, lines for [store], whether it is recorded, another program than today's
 ARMS = [
-    ("contents held once", "share = true", False),
-    ("the same again", "share = true", False),
-    ("contents not compared", "share = false", False),
-    ("recorded", "share = true", True),
+    ("contents held once", "share = true", False, None),
+    ("the same again", "share = true", False, None),
+    ("contents not compared", "share = false", False, None),
+    ("recorded", "share = true", True, None),
 ]
 
 
@@ -35,18 +36,24 @@ def options() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     p.add_argument("--turns", type=int, default=12, help="turns of every arm at every depth (12)")
     p.add_argument("--seconds", type=float, default=1.5, help="of each turn (1.5)")
+    p.add_argument("--against", metavar="PROGRAM", help="another build of undercroft, as an arm beside today's alone")
     p.add_argument("--depths", default="1,32", help="operations under way (1,32)")
     return p.parse_args()
 
 
-def command(store: str):
-    """Undercroft with more lines in [store]."""
+def arms(against: str | None) -> list[tuple[str, str, bool, str | None]]:
+    """What is compared: the first with each of the others."""
+    return [*ARMS[:2], ("the other program", "share = true", False, against)] if against else ARMS
+
+
+def command(store: str, program: str | None):
+    """Undercroft, or another build of it, with more lines in [store]."""
 
     def configured(directory: Path, image: Path, memory: int) -> list[str]:
         words = peers.undercroft("vhost", "50us")(directory, image, memory)
         config = directory / "config.toml"
         config.write_text(config.read_text().replace("[store]", f"[store]\n{store}", 1))
-        return words
+        return [program or words[0], *words[1:]]
 
     return configured
 
@@ -68,27 +75,28 @@ def turn(placement: peers.Placement, server: peers.Server, depth: int, seconds: 
 def main() -> int:
     """See the head of the file."""
     args = options()
-    for program in (Path(peers.UNDERCROFT), compare.DRIVER):
+    for program in (Path(peers.UNDERCROFT), compare.DRIVER, *([Path(args.against)] if args.against else [])):
         if not program.exists():
-            sys.exit(f"overheads: {program.name} is not built: make bench-overheads builds it")
+            sys.exit(f"overheads: {program} is not there: make bench-overheads builds ours")
     cores = sorted(os.sched_getaffinity(0))
     placement = peers.Placement(cores[0], cores[-1], False)
+    compared = arms(args.against)
     with tempfile.TemporaryDirectory(prefix="uco", dir="/var/tmp") as place:
         servers = []
         try:
-            for n, (name, store, _) in enumerate(ARMS):
+            for n, (name, store, _, program) in enumerate(compared):
                 image = Path(place) / f"{n}.raw"
                 compare.make_image(image, 2 * HOT)
-                peer = peers.Peer(name, "vhost", peers.UNDERCROFT, command(store), ours=True)
+                peer = peers.Peer(name, "vhost", peers.UNDERCROFT, command(store, program), ours=True)
                 servers.append(peer.start(placement, image, MEMORY, Path(place) / str(n)))
                 compare.drive(placement, servers[-1], ["--pattern", "seq", "--block", "64KiB", "--length", str(HOT), "--ops", str(HOT >> 16)])
             print(f"{'':28}{'depth':>6}{'ops/s':>10}{'ratio':>8}{'between quarters':>20}{'CPU ratio':>11}")
             for depth in map(int, args.depths.split(",")):
-                figures = [[] for _ in ARMS]
+                figures = [[] for _ in compared]
                 for _ in range(args.turns):
-                    for n, (_, _, recorded) in enumerate(ARMS):
+                    for n, (_, _, recorded, _) in enumerate(compared):
                         figures[n].append(turn(placement, servers[n], depth, args.seconds, recorded))
-                for (name, _, _), own in zip(ARMS, figures):
+                for (name, *_), own in zip(compared, figures):
                     ratios = sorted(a[0] / b[0] for a, b in zip(own, figures[0]))
                     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
                     cpu = statistics.median(a[1] / b[1] for a, b in zip(own, figures[0]))

@@ -32,9 +32,11 @@ mkdir -p "$DESTDIR$PREFIX" 2>/dev/null && [ -w "$DESTDIR$PREFIX" ] ||
 if [ "$PREFIX" = /usr ]; then
     units=/lib/systemd/system
     sysusers=/usr/lib/sysusers.d
+    zsh=vendor-completions
 else
     units=$PREFIX/lib/systemd/system
     sysusers=$PREFIX/lib/sysusers.d
+    zsh=site-functions
 fi
 share=$DESTDIR$PREFIX/share
 config=$DESTDIR/etc/undercroft/undercroft.toml
@@ -42,15 +44,16 @@ config=$DESTDIR/etc/undercroft/undercroft.toml
 install -D -m 0755 "$BINARY" "$DESTDIR$PREFIX/bin/undercroft"
 [ ! -x "$RANGES" ] || install -D -m 0755 "$RANGES" "$DESTDIR$PREFIX/bin/undercroft-ranges"
 "$BINARY" man --dir "$share/man"
-mkdir -p "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
+mkdir -p "$share/bash-completion/completions" "$share/zsh/$zsh" "$share/fish/vendor_completions.d"
 "$BINARY" completions bash >"$share/bash-completion/completions/undercroft"
-"$BINARY" completions zsh >"$share/zsh/vendor-completions/_undercroft"
+"$BINARY" completions zsh >"$share/zsh/$zsh/_undercroft"
 "$BINARY" completions fish >"$share/fish/vendor_completions.d/undercroft.fish"
 mkdir -p "$DESTDIR$units"
 sed "s|/usr/bin/undercroft|$PREFIX/bin/undercroft|g" "$here/undercroft.service" >"$DESTDIR$units/undercroft.service"
 chmod 0644 "$DESTDIR$units/undercroft.service"
 install -D -m 0644 "$here/undercroft.sysusers" "$DESTDIR$sysusers/undercroft.conf"
 install -D -m 0644 "$here/undercroft.toml" "$share/doc/undercroft/undercroft.toml"
+install -D -m 0644 "$here/../docs/glossary.md" "$share/doc/undercroft/glossary.md"
 if [ ! -e "$config" ]; then
     install -D -m 0644 "$here/undercroft.toml" "$config"
 fi

@@ -76,7 +76,6 @@ def shown(number):
 PLAIN = (
     ("README.md", r"# (\d+) formats, zstd", "trace-formats"),
     ("CHANGELOG.md", r"synth; (\d+) formats\)", "trace-formats"),
-    ("Makefile", r"simulation, (\d+) s of fuzzing a target", "fuzz-seconds"),
     ("Makefile", r"(\d+) kill -9, 5 min of fuzzing a target", "kill-rounds-long"),
 )
 VHOST, WIDE = "vhost-user-blk", "{} KiB sequential, depth 8, read, all hits"
@@ -84,11 +83,11 @@ RANDOM = "4 KiB random, depth {}, read, all hits"
 COUNTS = {
     "seeds": lambda: whole("crates/testkit/tests/simulation.rs", r'"SEEDS"\)\.unwrap_or\((\d+)\)'),
     "steps": lambda: whole("crates/testkit/tests/simulation.rs", r'"STEPS"\)\.unwrap_or\(([\d_]+)\)'),
-    "planted-bugs": lambda: length("crates/cache/src/plant.rs", "Bug"),
+    "planted-bugs": lambda: length("crates/cache/src/fault_injection.rs", "Bug"),
     "planted-bugs-elsewhere": lambda: whole("crates/testkit/tests/planted.rs", r"ELSEWHERE: \[Bug; (\d+)\]"),
     "kill-rounds": lambda: kill_rounds("usual"),
     "kill-rounds-long": lambda: kill_rounds("long"),
-    "fuzz-seconds": lambda: whole("scripts/test.sh", r"^fuzz_seconds=(\d+)$"),
+    "fuzz-changed": lambda: whole("fuzz/tests/replay.rs", r"^const CHANGED: u64 = ([\d_]+);$"),
     "fuzz-seconds-long": lambda: whole("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
     "policies": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind"),

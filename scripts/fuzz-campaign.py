@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
 """Coverage-guided fuzzing over many sessions, kept as a table: scripts/fuzz-campaign.py --seconds N [--target T]...
 
-Each session takes up the corpus where the last one left it (fuzz/corpus, which stays on this machine), runs two targets at a time,
-and adds what it did to docs/results/fuzzing.json, from which docs/results/fuzzing.md is written: hours, executions, corpus, coverage
-and crashes of every target, by commit. Ctrl-C ends the targets in order and keeps what was done.
+Each session takes up the corpus where the last one left it (fuzz/corpus, which stays on this machine, and fuzz/kept, which goes
+with the repository), runs two targets at a time, and adds what it did to docs/results/fuzzing.json, from which
+docs/results/fuzzing.md is written: time of a processor, executions, corpus, coverage and crashes of every target, by commit. Ctrl-C
+ends the targets in order and keeps what was done. `--keep` packs the smallest inputs that cover as much as the corpus does into
+fuzz/kept, for ordinary tests to replay (fuzz/tests/replay.rs).
 
-Owns those two files. Never builds with another compiler than scripts/fuzz.sh does. Invariant: what is added to the table was
-executed, by the program of the commit it is booked on; a target that was not built or did not start adds nothing.
+Owns those files. Never builds with another compiler than scripts/fuzz.sh does. Invariant: what is added to the table was
+executed, by the program of the commit it is booked on, and its time is what the target had of a processor, not what a clock on a
+wall showed beside other work; a target that was not built or did not start adds nothing.
 """
 
 import argparse
 import datetime
+import hashlib
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WANTED_SECONDS = 3600
 # A target that crashes is started again for the rest of its time, so often at most.
 CRASHES_MAX = 10
+# The most that an archive of kept inputs takes.
+KEPT_BYTES_MAX = 128 * 1024
 # What libFuzzer ends with when it is interrupted.
 INTERRUPTED = 72
 LINE = re.compile(r"^#\d+\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)/", re.MULTILINE)
@@ -116,10 +125,10 @@ class Table:
 
 
 class Running:
-    """One target while it runs."""
+    """One target while it runs; `idle`: on what other work leaves of the processors."""
 
-    def __init__(self, target, programs, seconds, place):
-        self.target, self.programs, self.place = target, programs, place
+    def __init__(self, target, programs, seconds, place, idle):
+        self.target, self.programs, self.place, self.idle = target, programs, place, idle
         self.end = time.monotonic() + seconds
         self.crashes = 0
         self.start()
@@ -129,6 +138,7 @@ class Running:
         corpus, artifacts = self.place / "corpus" / self.target, self.place / "artifacts" / self.target
         for folder in (corpus, artifacts):
             folder.mkdir(parents=True, exist_ok=True)
+        unpack(self.place, self.target, corpus)
         seeds = self.place / "seeds" / self.target
         left = max(1, round(self.end - time.monotonic()))
         self.log = ROOT / "build" / "fuzz" / f"{self.target}-campaign.log"
@@ -137,33 +147,35 @@ class Running:
             self.programs / self.target, f"-max_total_time={left}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=65536",
             "-print_final_stats=1", f"-artifact_prefix={artifacts}/", corpus, *([seeds] if seeds.is_dir() else []),
         ]  # fmt: skip
-        self.began = time.monotonic()
+        argv = ["chrt", "--idle", "0", *argv] if self.idle else argv
         with open(self.log, "wb") as log:
             # A session of its own: Ctrl-C reaches this program, which ends it in order.
             self.process = subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, start_new_session=True)
 
     def interrupt(self):
         """Asks it to end and to say what it did."""
-        if self.process.poll() is None:
+        if self.process.returncode is None:
             self.process.send_signal(signal.SIGINT)
 
     def finished(self):
-        """After its end: (seconds, what it did or None, whether it crashed)."""
-        status = self.process.wait()
-        seconds = time.monotonic() - self.began
+        """None while it runs; then (seconds that it had of a processor, what it did or None, whether it crashed)."""
+        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        if not pid:
+            return None
+        self.process.returncode = os.waitstatus_to_exitcode(status)
         did = read_log(self.log.read_text(errors="replace"))
-        return seconds, did, status not in (0, INTERRUPTED)
+        return usage.ru_utime + usage.ru_stime, did, self.process.returncode not in (0, INTERRUPTED)
 
 
-def campaign(targets, programs, seconds, jobs, table, commit, place, say=print):
+def campaign(targets, programs, seconds, jobs, idle, table, commit, place, say=print):
     """Runs all targets, `jobs` at a time; what each did is in the table as soon as it has ended. Returns the exit status."""
     waiting, running, stopping, status = list(targets), [], False, 0
     while running or (waiting and not stopping):
         try:
             while waiting and len(running) < jobs and not stopping:
-                running.append(Running(waiting.pop(0), programs, seconds, place))
-            for run in [r for r in running if r.process.poll() is not None]:
-                took, did, crashed = run.finished()
+                running.append(Running(waiting.pop(0), programs, seconds, place, idle))
+            for run, ended in [(r, ended) for r in running if (ended := r.finished())]:
+                took, did, crashed = ended
                 running.remove(run)
                 run.crashes += crashed
                 if did:
@@ -188,13 +200,53 @@ def campaign(targets, programs, seconds, jobs, table, commit, place, say=print):
     return status
 
 
+def unpack(place, target, corpus):
+    """Adds the inputs that the repository keeps to a corpus."""
+    packed = place / "kept" / f"{target}.tar.xz"
+    if packed.exists():
+        with tarfile.open(packed) as archive:
+            for member in archive.getmembers():
+                (corpus / Path(member.name).name).write_bytes(archive.extractfile(member).read())
+
+
+def packed(inputs):
+    """Inputs as an archive: the same inputs give the same bytes."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:xz", format=tarfile.USTAR_FORMAT, preset=9) as archive:
+        for data in sorted(set(inputs), key=lambda data: (len(data), data)):
+            entry = tarfile.TarInfo(hashlib.sha1(data).hexdigest())
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def keep(target, programs, place):
+    """Packs the smallest inputs that cover what the corpus covers; the longest are left out where the archive would be too large.
+    Returns what to say of it."""
+    corpus, seeds = place / "corpus" / target, place / "seeds" / target
+    if not corpus.is_dir():
+        return "nothing to keep: it has no corpus here"
+    with tempfile.TemporaryDirectory() as merged:
+        argv = [programs / target, "-merge=1", "-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", merged, corpus, *([seeds] if seeds.is_dir() else [])]
+        done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, check=False)
+        inputs = sorted((p.read_bytes() for p in Path(merged).iterdir()), key=len)
+    if done.returncode or not inputs:
+        return f"could not be merged: {done.stderr[-300:]}"
+    of = len(inputs)
+    while len(archive := packed(inputs)) > KEPT_BYTES_MAX:
+        inputs = inputs[: len(inputs) * 9 // 10]
+    (place / "kept").mkdir(exist_ok=True)
+    (place / "kept" / f"{target}.tar.xz").write_bytes(archive)
+    return f"{len(inputs):,} of {of:,} inputs kept, {len(archive):,} bytes"
+
+
 def commit_now():
     """The commit that is built, with a mark if anything that is built differs from it."""
 
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    changed = git("status", "--porcelain", "--", "crates", "fuzz/fuzz_targets", "fuzz/Cargo.toml", "Cargo.lock", "Cargo.toml")
+    changed = git("status", "--porcelain", "--", "crates", "fuzz/fuzz_targets", "fuzz/src", "fuzz/Cargo.toml", "Cargo.lock", "Cargo.toml")
     return git("rev-parse", "--short=10", "HEAD").strip() + ("+" if changed.strip() else "")
 
 
@@ -203,6 +255,8 @@ def main():
     p.add_argument("--seconds", type=int, default=600, help="time for each target in this session (default: %(default)s)")
     p.add_argument("--target", action="append", metavar="T", help="this target alone; may be given again (default: all)")
     p.add_argument("--jobs", type=int, default=2, help="targets at a time (default: %(default)s)")
+    p.add_argument("--idle", action="store_true", help="run with what other work leaves of the processors (SCHED_IDLE)")
+    p.add_argument("--keep", action="store_true", help="run nothing: pack the inputs found into fuzz/kept")
     p.add_argument("--report", action="store_true", help="run nothing: write the table again")
     p.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder of the table (default: docs/results)")
     p.add_argument("--programs", type=Path, help="folder of targets that are built already (default: builds them)")
@@ -224,15 +278,19 @@ def main():
         programs = ROOT / "target" / "debug"
         # As scripts/fuzz.sh builds them.
         environment = os.environ | {"RUSTC_WRAPPER": "", "RUSTC_WORKSPACE_WRAPPER": str(ROOT / "scripts" / "rustc-coverage")}
-        build = [ROOT / "scripts" / "cargo", "build", "--locked", "-p", "undercroft-fuzz"]
+        build = [ROOT / "scripts" / "cargo", "build", "--locked", "-p", "undercroft-fuzz", "--features", "libfuzzer", "--bins"]
         if subprocess.run(build, cwd=ROOT, env=environment).returncode:
             return 1
+    if a.keep:
+        for target in targets:
+            print(f"fuzz: {target}: {keep(target, programs, a.place)}", flush=True)
+        return 0
     minutes = -(-len(targets) // a.jobs) * a.seconds / 60
     # Also where the shell that started this in the background has Ctrl-C ignored, and for who ends it by `kill`.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     print(f"{len(targets)} targets, {a.seconds} s each, {a.jobs} at a time: about {minutes:.0f} minutes", flush=True)
-    status = campaign(targets, programs, a.seconds, a.jobs, table, commit_now(), a.place, lambda text: print(text, flush=True))
+    status = campaign(targets, programs, a.seconds, a.jobs, a.idle, table, commit_now(), a.place, lambda text: print(text, flush=True))
     print(f"table: {os.path.relpath(table.markdown)}")
     return status
 

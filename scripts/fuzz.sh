@@ -1,8 +1,8 @@
 #!/bin/bash
 # Builds and runs the fuzz targets that fuzz/Cargo.toml lists: scripts/fuzz.sh SECONDS [TARGET...]
 #
-# Two targets run at a time. Inputs found are kept in fuzz/corpus; what fails is kept in fuzz/artifacts and is replayed
-# by `target/debug/TARGET FILE`.
+# Two targets run at a time. Inputs found are kept in fuzz/corpus, which begins with those of fuzz/kept; what fails is kept in
+# fuzz/artifacts and is replayed by `target/debug/TARGET FILE`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ targets=("$@")
 
 # Like the tests, with every assertion on; all but our own crates have been built for those already.
 # (A wrapper that caches what compilers make does not know this one.)
-RUSTC_WRAPPER= RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-coverage scripts/cargo build --locked -p undercroft-fuzz
+RUSTC_WRAPPER= RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-coverage scripts/cargo build --locked -p undercroft-fuzz --features libfuzzer --bins
 
 work=build/fuzz
 mkdir -p "$work" fuzz/artifacts
@@ -26,6 +26,7 @@ one() {
     mkdir -p "$corpus" "fuzz/artifacts/$target"
     local seeds=()
     [ ! -d "fuzz/seeds/$target" ] || seeds=("fuzz/seeds/$target")
+    [ ! -f "fuzz/kept/$target.tar.xz" ] || tar -xJf "fuzz/kept/$target.tar.xz" -C "$corpus"
     if "target/debug/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
         -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$target/" "$corpus" "${seeds[@]}" >"$log" 2>&1; then
         echo "fuzz: $target ok, $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in ${seconds} s," \

@@ -31,6 +31,7 @@ test,bench,demo  python3              runs the tests with real programs, the dem
 test,python      python3-venv         holds what the Python package is built and tested with
 python           python3              builds the Python package
 test             python3-pytest       runs the tests in tests/
+test             python3-pytest-xdist runs tests that mostly wait side by side
 test             python3-prometheus-client  reads the daemon's metrics as Prometheus does
 test             curl                 asks the daemon for its metrics
 test             zsh                  checks the completions that the program writes for it

@@ -5,12 +5,12 @@
 # scripts/test.sh --long  the same with more seeds, long golden runs, more crashes and longer fuzzing
 #
 # A step that fails does not stop the later ones, but layout and lints come first and do: they cost seconds to mend.
-# The count: one per Rust test, doc test, fuzz target and pytest; a step that breaks without a count is one failure. What is
+# The count: one per Rust test, doc test, fuzz target (at length) and pytest; a step that breaks without a count is one failure. What is
 # skipped is not passed: the reasons stand above the closing line, and with UNDERCROFT_NO_SKIPS set they are failures.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-fuzz_seconds=12
+# With coverage at length alone: that is a second build. Without, the tests of undercroft-fuzz replay what fuzzing found.
 if [ "${1:-}" = --long ]; then
     export UNDERCROFT_LONG=1
     fuzz_seconds=300
@@ -37,7 +37,7 @@ finish() {
     printf '\n%s min in all\n' $(((SECONDS + 30) / 60))
     for name in "${broken[@]}"; do echo "failed: $name"; done
     [ $((passed + failed)) -gt 0 ] || failed=1
-    scripts/skips.py report "$UNDERCROFT_SKIPS" "$logs/python.log" "$logs/pytest.log"
+    scripts/skips.py report "$UNDERCROFT_SKIPS" "$logs/python.log" "$logs/pytest.log" "$logs/pytest-alone.log"
     skips_status=$?
     if [ $ignored -gt 0 ]; then echo "skipped $ignored: marked as ignored, and not deselected in scripts/test.sh"; fi
     if [ -n "${UNDERCROFT_NO_SKIPS:-}" ] && [ $((skips_status + ignored)) -gt 0 ]; then
@@ -69,7 +69,7 @@ scripts/cargo fmt --all --check
 count "cargo fmt --check" $? 0 0 0
 
 step "lints"
-scripts/cargo clippy --workspace --exclude undercroft-fuzz --all-targets --locked -- -D warnings
+scripts/cargo clippy --workspace --all-targets --locked -- -D warnings
 count "cargo clippy" $? 0 0 0
 [ $failed -eq 0 ] || finish
 
@@ -78,12 +78,12 @@ count "cargo clippy" $? 0 0 0
 step "build"
 if [ -n "${UNDERCROFT_LONG:-}" ]; then
     programs=target/release
-    scripts/cargo build --release --locked --workspace --exclude undercroft-fuzz --lib --bins --example recording_rows
+    scripts/cargo build --release --locked --workspace --lib --bins --example recording_rows
 else
     programs=target/debug
     # With tests, whose crates ask others for features: without, our own would be built once more for them. Of the
     # examples, which are measurements, the lints have seen all; one stands in tests.
-    scripts/cargo build --locked --workspace --exclude undercroft-fuzz --lib --bins --tests --example recording_rows
+    scripts/cargo build --locked --workspace --lib --bins --tests --example recording_rows
 fi
 count "cargo build" $? 0 0 0
 scripts/build-ranges.sh
@@ -94,10 +94,10 @@ export UNDERCROFT_PROGRAM=$PWD/$programs/undercroft UNDERCROFT_DRIVER_PROGRAM=$P
 step "unit, property and simulation tests"
 # Deselected: the long traces, which --long runs optimised, and measurements that are kept beside what they measure.
 elsewhere=(--skip long:: --skip costs_of_a_request --skip the_choice_beside_all_configurations)
-scripts/cargo test --workspace --exclude undercroft-fuzz --locked --no-fail-fast --lib --bins --tests -- "${elsewhere[@]}" \
+scripts/cargo test --workspace --locked --no-fail-fast --lib --bins --tests -- "${elsewhere[@]}" \
     2>&1 | tee "$logs/cargo.log"
 status=${PIPESTATUS[0]}
-scripts/cargo test --workspace --exclude undercroft-fuzz --locked --no-fail-fast --doc 2>&1 | tee -a "$logs/cargo.log"
+scripts/cargo test --workspace --locked --no-fail-fast --doc 2>&1 | tee -a "$logs/cargo.log"
 status=$((status + PIPESTATUS[0]))
 if [ -n "${UNDERCROFT_LONG:-}" ]; then
     scripts/cargo test --release --locked -p undercroft-engine --test golden_long 2>&1 | tee -a "$logs/cargo.log"
@@ -118,9 +118,11 @@ if [ -n "${UNDERCROFT_LONG:-}" ]; then
     count "simulation" $status $((status == 0)) 0 0
 fi
 
-step "fuzz targets, $fuzz_seconds s each"
-scripts/fuzz.sh "$fuzz_seconds" 2>&1 | tee "$logs/fuzz.log"
-count "fuzz" "${PIPESTATUS[0]}" "$(grep -c '^fuzz: .* ok' "$logs/fuzz.log")" "$(grep -c '^fuzz: .* FAILED' "$logs/fuzz.log")" 0
+if [ -n "${UNDERCROFT_LONG:-}" ]; then
+    step "fuzz targets, $fuzz_seconds s each"
+    scripts/fuzz.sh "$fuzz_seconds" 2>&1 | tee "$logs/fuzz.log"
+    count "fuzz" "${PIPESTATUS[0]}" "$(grep -c '^fuzz: .* ok' "$logs/fuzz.log")" "$(grep -c '^fuzz: .* FAILED' "$logs/fuzz.log")" 0
+fi
 
 step "the Python package"
 if python=$(scripts/python-package.sh test | tail -n 1) && [ -n "$python" ]; then
@@ -132,8 +134,13 @@ else
 fi
 count_pytest "the Python package" "$status" "$logs/python"
 
-step "real programs and a real guest"
-"${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider 2>&1 | tee "$logs/pytest.log"
+# They mostly wait, so four run at a time; then, one by one, those that measure or need the machine (`alone`).
+step "real programs and real guests, side by side"
+"${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -n 4 -m "not alone" --durations 12 2>&1 | tee "$logs/pytest.log"
 count_pytest "pytest" "${PIPESTATUS[0]}" "$logs/pytest"
+
+step "real programs and real guests, one by one"
+"${PYTHON:-/usr/bin/python3}" -m pytest tests -q -rs -p no:cacheprovider -m alone --durations 6 2>&1 | tee "$logs/pytest-alone.log"
+count_pytest "pytest, one by one" "${PIPESTATUS[0]}" "$logs/pytest-alone"
 
 finish

@@ -17,8 +17,9 @@ FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config):
-    """Tells pytest of the mark of tests that only `make test-long` has the time for."""
+    """Tells pytest of our marks: tests that only `make test-long` has the time for, and those that nothing may run beside."""
     config.addinivalue_line("markers", "long: only with UNDERCROFT_LONG set, as make test-long sets it")
+    config.addinivalue_line("markers", "alone: measures, or changes what the whole machine shares; scripts/test.sh runs it by itself")
 
 
 def pytest_collection_modifyitems(config, items):

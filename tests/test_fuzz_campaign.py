@@ -4,10 +4,12 @@ The programs here print what libFuzzer prints; the real ones are built by anothe
 
 import importlib.util
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import pytest
@@ -126,6 +128,38 @@ def test_ctrl_c_keeps_what_was_done(place, tmp_path):
     assert run.returncode == 130, out + err
     assert {t: [r["executions"] for r in of] for t, of in stored(place).items()} == {"api": [9], "trace": [9]}
     assert not started[2].exists()
+
+
+def test_inputs_that_are_kept_are_small_and_come_back(place, tmp_path):
+    """The shortest of what the merged corpus has, the same bytes for the same inputs, and in the next session's corpus."""
+    fuzz, inputs = tmp_path / "fuzz", [b"a", b"bb", b"\0" * 5000]
+    corpus = fuzz / "corpus" / "api"
+    corpus.mkdir(parents=True)
+    for i, data in enumerate(inputs):
+        (corpus / str(i)).write_bytes(data)
+    # What libFuzzer does for -merge=1, without leaving anything out.
+    place("api", 'if [ "$1" = -merge=1 ]; then cp "${@: -1}"/* "${@: -2:1}"; exit 0; fi')
+    assert place.start("--keep", "--target", "api").wait(timeout=60) == 0
+    first = (fuzz / "kept" / "api.tar.xz").read_bytes()
+    assert first == campaign.packed(reversed(inputs)) and len(first) < 1000
+    for path in corpus.iterdir():
+        path.unlink()
+    assert place.start("--target", "api", "--seconds", "1").wait(timeout=60) == 0
+    assert sorted(p.read_bytes() for p in corpus.iterdir()) == sorted(inputs)
+
+
+def test_an_archive_of_inputs_is_bounded(place, tmp_path, monkeypatch):
+    corpus = tmp_path / "fuzz" / "corpus" / "api"
+    corpus.mkdir(parents=True)
+    for i in range(100):
+        (corpus / str(i)).write_bytes(random.Random(i).randbytes(10 * i + 1))
+    place("api", 'cp "${@: -1}"/* "${@: -2:1}"; exit 0')
+    monkeypatch.setattr(campaign, "KEPT_BYTES_MAX", 20_000)
+    assert "of 100 inputs kept" in campaign.keep("api", tmp_path / "programs", tmp_path / "fuzz")
+    with tarfile.open(tmp_path / "fuzz" / "kept" / "api.tar.xz") as archive:
+        sizes = [m.size for m in archive]
+    assert 20 < len(sizes) < 100 and sizes == sorted(sizes) and sizes[0] == 1, "the shortest are kept"
+    assert (tmp_path / "fuzz" / "kept" / "api.tar.xz").stat().st_size <= 20_000
 
 
 def test_the_table_that_is_kept_is_that_of_its_results(tmp_path):

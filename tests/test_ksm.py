@@ -13,6 +13,9 @@ from harness import images
 from harness.daemon import Disk, until
 from harness.programs import built, need, need_root, run
 
+# KSM has one set of settings for the whole machine.
+pytestmark = pytest.mark.alone
+
 KSM = Path("/sys/kernel/mm/ksm")
 SETTINGS = ["run", "pages_to_scan", "sleep_millisecs", "advisor_mode", "smart_scan", "use_zero_pages"]
 RAM = 64 * images.MIB

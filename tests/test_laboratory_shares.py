@@ -190,6 +190,7 @@ def read(path):
         return ""
 
 
+@pytest.mark.alone
 @pytest.mark.long  # compiles a kernel, whose source is 140 MB to install
 def test_a_kernel_is_built_on_served_disks(scratch):
     """For real: stopped by Ctrl-C in the middle of a build it leaves nothing behind; then every arm builds and reads through Undercroft."""

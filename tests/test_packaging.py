@@ -125,6 +125,15 @@ def test_install_and_again(scratch):
     assert "# mine" in config.read_text(), "an edited configuration was overwritten"
 
 
+@pytest.mark.parametrize("prefix", ["/usr", "/usr/local"])
+def test_completions_are_where_zsh_looks(scratch, prefix):
+    """In one of the folders that Debian's zsh has in its fpath."""
+    done = script("install.sh", environment_for(DESTDIR=scratch / "root", PREFIX=prefix))
+    assert done.returncode == 0, done.stderr
+    looked = run("zsh", "-f", "-c", "print -l $fpath").stdout.split()
+    assert any((scratch / "root" / folder.lstrip("/") / "_undercroft").exists() for folder in looked), looked
+
+
 def test_install_says_what_is_wrong(scratch):
     """A prefix that is not a path, a program that is not built."""
     done = script("install.sh", environment_for(DESTDIR=scratch, PREFIX="usr"))
@@ -153,6 +162,7 @@ def test_debian_package(scratch):
         "./lib/systemd/system/undercroft.service",
         "./usr/share/man/man1/undercroft.1.gz",
         "./etc/undercroft/undercroft.toml",
+        "./usr/share/doc/undercroft/glossary.md",
         "./usr/share/doc/undercroft/copyright",
     ):
         assert f" {path}\n" in contents, f"{path} is not in:\n{contents}"

@@ -14,6 +14,9 @@ from harness.programs import driver, need_root
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 from rig.cgroup import Group, Unavailable
 
+# What others load the machine with delays what is given back.
+pytestmark = pytest.mark.alone
+
 MIB = images.MIB
 STORE, FLOOR, LIMIT, KEEP = 160 * MIB, 32 * MIB, 320 * MIB, 32 * MIB
 IMAGE = 192 * MIB

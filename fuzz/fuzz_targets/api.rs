@@ -1,5 +1,3 @@
-//! Bodies of API requests, those of nodes and `If-Match` included: any bytes give a value or an error with a remedy.
+//! Fuzz target `api`: see `undercroft_fuzz::api`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| undercroft::control::body::check_bytes(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::api(data));

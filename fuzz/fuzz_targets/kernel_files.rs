@@ -1,8 +1,3 @@
-//! Files of /proc, /sys and control groups, and the file of saved settings: any bytes give values or nothing.
+//! Fuzz target `kernel_files`: see `undercroft_fuzz::kernel_files`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| {
-    undercroft::ksm::check_bytes(data);
-    undercroft::pressure::check_bytes(data);
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::kernel_files(data));

@@ -1,5 +1,3 @@
-//! What an NBD server sends, to the client that the back end is.
+//! Fuzz target `nbd_client`: see `undercroft_fuzz::nbd_client`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| undercroft::backend::nbd::exercise_client(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::nbd_client(data));

@@ -1,8 +1,3 @@
-//! NBD requests: arbitrary bytes, and mostly sensible requests, in any pieces, replied to in any order. Each request is
-//! answered exactly once, with the verdict of the rules and the bytes of the disk.
-
+//! Fuzz target `nbd_commands`: see `undercroft_fuzz::nbd_commands`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| undercroft::frontend::nbd::exercise::fuzz_commands(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::nbd_commands(data));

@@ -1,7 +1,3 @@
-//! NBD handshake: arbitrary bytes, and arbitrary options in good frames. Bounded output, well-formed replies, no panic.
-
+//! Fuzz target `nbd_handshake`: see `undercroft_fuzz::nbd_handshake`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| undercroft::frontend::nbd::exercise::fuzz_handshake(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::nbd_handshake(data));

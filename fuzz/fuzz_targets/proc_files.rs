@@ -1,5 +1,3 @@
-//! What the scanner reads about other processes: maps, pagemap entries, command lines, KSM statistics.
+//! Fuzz target `proc_files`: see `undercroft_fuzz::proc_files`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| undercroft::scan::exercise(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::proc_files(data));

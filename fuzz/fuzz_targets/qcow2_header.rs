@@ -1,11 +1,3 @@
-//! The header and L1 table of a qcow2 image.
+//! Fuzz target `qcow2_header`: see `undercroft_fuzz::qcow2_header`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-use libfuzzer_sys::fuzz_target;
-use undercroft::backend::qcow2::{bytes_needed, check_l1, parse};
-
-fuzz_target!(|data: &[u8]| {
-    let _ = bytes_needed(data);
-    if let Ok(header) = parse(data, 1 << 30) {
-        let _ = check_l1(data, &header, 1 << 30);
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::qcow2_header(data));

@@ -1,6 +1,3 @@
-//! The messages of a vhost-user front end, over a pair of sockets.
+//! Fuzz target `vhost_messages`: see `undercroft_fuzz::vhost_messages`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    undercroft::frontend::vhost::messages::fuzz_messages(data);
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::vhost_messages(data));

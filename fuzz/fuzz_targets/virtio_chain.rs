@@ -1,5 +1,3 @@
-//! A vhost-user-blk device against guests made of arbitrary choices: mostly valid descriptor chains, some malformed,
-//! rings scribbled on, sessions that end and begin. See `undercroft::frontend::vhost::exercise`.
+//! Fuzz target `virtio_chain`: see `undercroft_fuzz::virtio_chain`. Nothing stands here but the loop of libFuzzer.
 #![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft::frontend::vhost::exercise::exercise(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| undercroft_fuzz::virtio_chain(data));

@@ -75,8 +75,9 @@ def parts(cells):
 
 
 def pictured(cells):
-    """The part that pictures are drawn of: the one with most cells of the grid, a newer one before an older one."""
-    return max(parts(cells), key=lambda part: sum(c.get("kind", "grid") == "grid" for c in part.values()))
+    """The part that pictures are drawn of: the newest one that has cells of the grid. An old one says more, of another program."""
+    found = parts(cells)
+    return next((part for part in found if any(c.get("kind", "grid") == "grid" for c in part.values())), found[0])
 
 
 def part_title(part):

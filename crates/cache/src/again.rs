@@ -6,12 +6,12 @@
 //! the disk's alignment; so a bad sector fails the requests that need this sector, and read-ahead fails nobody.
 
 use crate::disk::{B, Cx, Disk};
-use crate::plant::{Bug, Plant};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::records::{Again, NONE, ReadOp, Waiter, What};
 use crate::types::{Effects, IoDone, IoError, IoKind};
 use undercroft_host::{Frame, IoBuf};
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// A read has failed: its blocks are not near at hand any more, and those who wait are seen to.
     #[cold]
     pub(crate) fn read_failed<E: Effects>(&mut self, read: ReadOp, done: IoDone, e: IoError, cx: &mut Cx<'_, E>) {

@@ -6,6 +6,7 @@
 
 use crate::content::ContentKey;
 use crate::disk::{B, Cx, Disk, HOT_LINES};
+use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
     SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
@@ -13,10 +14,9 @@ use crate::limits::{
 use crate::memory::{
     ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, place_bytes, usable_bytes,
 };
-use crate::plant::{Bug, Plant, Sound};
 use crate::share::Store;
 use crate::shared::Sharing;
-use crate::types::{Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request};
+use crate::types::{Base, DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request, SharingDomainReport};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -131,8 +131,8 @@ impl fmt::Display for Size {
     }
 }
 
-/// The data path of one worker. `P` is [`Sound`] but in tests of the simulation.
-pub struct Core<P: Plant = Sound> {
+/// The data path of one worker. `P` is [`NoFaults`] but in tests of the simulation.
+pub struct Core<P: FaultInjection = NoFaults> {
     options: CoreOptions,
     pub(crate) arena: Store,
     pub(crate) disks: Vec<Option<Box<Disk<P>>>>,
@@ -150,16 +150,16 @@ impl Core {
     /// # Errors
     /// If the address space cannot be reserved.
     pub fn new(options: CoreOptions) -> io::Result<Self> {
-        Core::with_plant(options, Sound)
+        Core::with_faults(options, NoFaults)
     }
 }
 
-impl<P: Plant> Core<P> {
+impl<P: FaultInjection> Core<P> {
     /// A core with a planted bug, for tests of the simulation.
     ///
     /// # Errors
     /// If the address space cannot be reserved.
-    pub fn with_plant(options: CoreOptions, plant: P) -> io::Result<Self> {
+    pub fn with_faults(options: CoreOptions, plant: P) -> io::Result<Self> {
         let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
         let content_key = options.content_key;
         Ok(Self { options, arena, disks: Vec::new(), content_key, spare: VecDeque::new(), spare_presses: false, plant })
@@ -418,7 +418,7 @@ impl<P: Plant> Core<P> {
     }
 
     /// Who shares, and how much.
-    pub fn circles(&self) -> Vec<CircleReport> {
+    pub fn domains(&self) -> Vec<SharingDomainReport> {
         self.arena.report()
     }
 
@@ -707,7 +707,7 @@ impl<P: Plant> Core<P> {
     }
 }
 
-impl<P: Plant> Drop for Core<P> {
+impl<P: FaultInjection> Drop for Core<P> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // Whatever broke, it should not break again here.
@@ -720,7 +720,7 @@ impl<P: Plant> Drop for Core<P> {
     }
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Checks a request and starts it.
     #[inline]
     fn request<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {

@@ -16,13 +16,13 @@
 use crate::ahead::{AheadRing, Streams};
 use crate::conflict::Changes;
 use crate::core::CoreOptions;
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::fetch::Fetch;
 use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
 use crate::losses::Losses;
 use crate::memory::{Allowance, block_bytes, hash_buckets};
 use crate::parts::DiskParts;
-use crate::plant::{Bug, Plant};
 use crate::records::{NEAR_ENTRY_BYTES, Near, NearHash, NearTable, OpRec, Parked, Rec, Waiter, What};
 use crate::share::Store;
 use crate::shared::Sharing;
@@ -132,9 +132,9 @@ pub(crate) struct Disk<P> {
 }
 
 /// Lines of the processor's cache from the start of a disk's record to the tags of its streams: what a hit reads and counts.
-pub(crate) const HOT_LINES: usize = std::mem::offset_of!(Disk<crate::plant::Sound>, streams) / 64 + 2;
+pub(crate) const HOT_LINES: usize = std::mem::offset_of!(Disk<crate::fault_injection::NoFaults>, streams) / 64 + 2;
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     pub(crate) fn new(
         id: DiskId,
         options: DiskOptions,
@@ -527,4 +527,5 @@ impl<P: Plant> Disk<P> {
     }
 }
 
-const _: () = assert!(size_of::<Disk<crate::plant::Sound>>() <= DISK_BYTES, "the ceiling counts a disk as smaller");
+const _: () =
+    assert!(size_of::<Disk<crate::fault_injection::NoFaults>>() <= DISK_BYTES, "the ceiling counts a disk as smaller");

@@ -4,8 +4,8 @@
 //! at a time. Invariant: a block fetched is read and published as one that is read ahead, so a change of it makes it stale likewise.
 
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::FaultInjection;
 use crate::limits::IO_BLOCKS_MAX;
-use crate::plant::Plant;
 use crate::types::Effects;
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{Access, Outcome};
@@ -30,7 +30,7 @@ impl Fetch {
     }
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Fetches on, as far as slots are free and not much is under way. Costs nothing where nothing is wanted.
     #[inline]
     pub(crate) fn fetch_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {

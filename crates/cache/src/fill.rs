@@ -5,8 +5,8 @@
 
 use crate::content::ContentHash;
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
-use crate::plant::{Bug, Plant};
 use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
 use crate::share::Store;
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
@@ -14,7 +14,7 @@ use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
 use undercroft_host::{Frame, IoBuf};
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Serves a read. If all of it is in RAM it is answered here, with nothing stored and nothing allocated.
     #[inline]
     pub(crate) fn read<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
@@ -273,10 +273,10 @@ impl<P: Plant> Disk<P> {
     /// Copies the request's part of `block` out of a slot of another disk on the same base, where the index gave it none
     /// here.
     fn copy_from_base<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
-        let Some((circle, n)) = self.base_block(block).filter(|_| !self.near.contains_key(&block)) else {
+        let Some((domain, n)) = self.base_block(block).filter(|_| !self.near.contains_key(&block)) else {
             return false;
         };
-        let Some(held) = cx.arena.again_base(circle, n) else { return false };
+        let Some(held) = cx.arena.again_base(domain, n) else { return false };
         let req = self.recs[rec].req;
         self.arrives_for(&req, block, None, Some(true), cx);
         copy_part(cx.fx, &req, block, held.bytes());

@@ -10,8 +10,8 @@
 use crate::content::{ContentHash, ContentKey, is_zeroes};
 use crate::core::Core;
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EARLY_COPIES_MAX, GUEST_TABLE_PART, LATER_MAX};
-use crate::plant::{Bug, Plant};
 use crate::share::Store;
 use crate::types::{DiskId, Effects, ExclusiveReport, ExclusiveState, Request};
 use std::collections::VecDeque;
@@ -97,7 +97,7 @@ impl GuestSide {
     }
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// The disk's guest has `pages` pages of memory from now on, none of them known; 0 if there is no guest whose
     /// memory can be seen. The table of them takes room from the disk's share; the caller sees to the arena.
     pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Store) {
@@ -479,8 +479,8 @@ impl<P: Plant> Disk<P> {
                 return None;
             }
         };
-        let (circle, base) = self.circle_for_copy(block);
-        if !self.put_in_slot(slot, held, circle, cx.arena) {
+        let (domain, base) = self.domain_for_copy(block);
+        if !self.put_in_slot(slot, held, domain, cx.arena) {
             self.drop_block(block, cx.arena);
             return None;
         }
@@ -502,7 +502,7 @@ impl<P: Plant> Disk<P> {
 
 const _: () = assert!(FRAME_BYTES as u64 == B);
 
-impl<P: Plant> Core<P> {
+impl<P: FaultInjection> Core<P> {
     /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is
     /// no guest, or none whose memory can be seen. To be called whenever the memory is mapped anew. The table of the
     /// pages, up to 40 bytes each, takes room from the disk's share; while that is more than a quarter of it, the cache

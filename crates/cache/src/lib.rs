@@ -11,6 +11,7 @@ mod conflict;
 pub mod content;
 mod core;
 mod disk;
+pub mod fault_injection;
 mod fetch;
 mod fill;
 mod guest;
@@ -19,7 +20,6 @@ mod losses;
 mod memory;
 mod merge;
 mod parts;
-pub mod plant;
 mod range;
 mod records;
 mod share;
@@ -31,10 +31,10 @@ mod write;
 
 pub use crate::core::{AddDiskError, Core, CoreOptions, MemoryUse};
 pub use content::{ContentHash, ContentKey};
+pub use fault_injection::NoFaults;
 pub use memory::{blocks_per_disk_max, disk_bytes};
-pub use plant::Sound;
 pub use types::{
-    Base, CircleReport, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Found,
+    Base, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Found, Geometry,
     GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, Paused, ReqId, Request, SetPartsError,
-    Shared,
+    Shared, SharingDomainReport,
 };

@@ -5,8 +5,8 @@
 
 use crate::core::Core;
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::PORTS_PER_DISK_MAX;
-use crate::plant::{Bug, Plant};
 use crate::types::{DiskId, Lost};
 
 /// A port of a disk.
@@ -127,7 +127,7 @@ impl Losses {
     }
 }
 
-impl<P: Plant> Core<P> {
+impl<P: FaultInjection> Core<P> {
     /// A port will send requests to the disk. What the disk lost before does not concern it ([`Event::Lost`](crate::Event::Lost)).
     pub fn open_port(&mut self, id: DiskId, port: u32) {
         if let Some(d) = self.disk_mut(id) {
@@ -143,7 +143,7 @@ impl<P: Plant> Core<P> {
     }
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// The disk may hold in some ranges what it held before the last changes of them. Costs no more than the blocks cached.
     pub(crate) fn lose<E>(&mut self, lost: &Lost, cx: &mut Cx<'_, E>) {
         // A change under way is sent again, but what its frames hold beside its own bytes may be lost ones.

@@ -8,13 +8,13 @@ use crate::ahead::AheadRing;
 use crate::conflict::Changes;
 use crate::core::{Core, CoreOptions};
 use crate::disk::DISK_BYTES;
+use crate::fault_injection::FaultInjection;
 use crate::guest::GuestSide;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
 use crate::losses::PORTS_BYTES;
-use crate::plant::Plant;
 use crate::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
 use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
 use crate::shared::Sharing;
@@ -159,7 +159,7 @@ pub(crate) fn usable_bytes(options: &CoreOptions) -> u64 {
     options.memory_bytes.saturating_sub(idle_places * place_bytes(options.contents) as u64)
 }
 
-impl<P: Plant> Core<P> {
+impl<P: FaultInjection> Core<P> {
     /// Bytes beyond the shares, or what disks still hold where that is more: what a share that has shrunk has not given back to
     /// the kernel yet. Nobody outside this core may have them meanwhile.
     pub fn over_shares_bytes(&self) -> u64 {

@@ -5,13 +5,13 @@
 //! ends in can be; it is not cached then, since the rest of it is not known.
 
 use crate::disk::{B, Cx, Disk};
-use crate::plant::{Bug, Plant};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::records::{Edge, Merge, What, WriteOp};
 use crate::types::{Effects, IoDone, IoKind};
 use crate::write::copy_in;
 use undercroft_host::{Frame, IoBuf};
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Reads a block that is to be written in part, into the frame it will be written from.
     pub(crate) fn start_merge<E: Effects>(&mut self, rec: u32, block: u64, lo: u32, hi: u32, cx: &mut Cx<'_, E>) {
         let frames = self.take_frames(1, cx.arena);

@@ -5,8 +5,8 @@
 
 use crate::core::{AddDiskError, Core};
 use crate::disk::{B, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::SHRINK_BLOCKS_PER_EVENT;
-use crate::plant::{Bug, Plant};
 use crate::share::Store;
 use crate::types::{DiskId, PartStats, SetPartsError};
 use undercroft_engine::ranges::REST;
@@ -71,7 +71,7 @@ impl DiskParts {
     }
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Blocks that parts take from the disk's capacity, meters not counted, if it has `slots` slots.
     pub(crate) fn parts_blocks(&self, slots: u32) -> u32 {
         if self.parts.is_none() {
@@ -190,7 +190,7 @@ fn parts_bytes(slots: u32, ranges: usize, last: PartId) -> u64 {
     Index::parts_bytes_max(slots, ranges, last) + counts as u64
 }
 
-impl<P: Plant> Core<P> {
+impl<P: FaultInjection> Core<P> {
     /// Divides the disk into parts, each a leaf of its own with a policy and a share: the blocks in `ranges` belong to the
     /// parts in `settings`, everything else to part 0, which has of the disk's capacity what the others' shares leave.
     /// Replaces the parts that there were; those whose numbers stay keep what their policies and meters know. What is

@@ -5,13 +5,13 @@
 //! readers get the old ones.
 
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::losses::Since;
-use crate::plant::{Bug, Plant};
 use crate::records::{Rec, What};
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
 use undercroft_host::IoBuf;
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Starts an operation over bytes `from..to` for a request.
     pub(crate) fn start_range<E: Effects>(&mut self, rec: u32, kind: IoKind, from: u64, to: u64, cx: &mut Cx<'_, E>) {
         self.recs[rec].pending += 1;

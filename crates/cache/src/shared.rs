@@ -1,7 +1,7 @@
-//! A disk among those that it shares frames with: contents learned, twins found, blocks of its base, what it may keep.
+//! A disk among those that it shares frames with: contents learned, equal frames found, blocks of its base, what it may keep.
 //!
 //! Owns what a disk knows of its base and which of its blocks wait to be hashed. Never looks at another disk: what is
-//! shared is found through the store, within the disk's own circles.
+//! shared is found through the store, within the disk's own domains.
 //! Invariants: a block counts as the base's only while no change of its cluster has begun since the base was set; a
 //! frame is replaced by another only after all bytes were compared; a frame copied from a guest is never known as a
 //! block of a base. The index's limit is the disk's frames and what sharing saves it, so its charge stays within its
@@ -9,12 +9,12 @@
 
 use crate::content::{ContentHash, is_zeroes};
 use crate::disk::{B, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{
     BASE_MAP_PART, METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX, UNLEARNED_MAX,
 };
 use crate::memory::ARENA_BYTES_PER_FRAME;
-use crate::plant::{Bug, Plant};
-use crate::share::{ALONE, Circle, SHARE_BYTES_PER_FRAME, Store};
+use crate::share::{ALONE, SHARE_BYTES_PER_FRAME, SharingDomain, Store};
 use crate::types::Base;
 use std::collections::VecDeque;
 use undercroft_engine::shares::Admission;
@@ -34,7 +34,7 @@ pub(crate) fn frames_for(blocks: u32, slots: u32) -> u32 {
 /// The base of a disk.
 #[derive(Debug)]
 struct Standing {
-    circle: Circle,
+    domain: SharingDomain,
     /// Whole blocks that both have.
     blocks: u32,
     /// Blocks of a cluster, as a power of two.
@@ -51,8 +51,8 @@ impl Standing {
 /// What a disk shares; part of it.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// The circle of its group.
-    group: Circle,
+    /// The domain of its group.
+    group: SharingDomain,
     base: Option<Box<Standing>>,
     /// Blocks whose content has not been hashed since it came.
     unlearned: VecDeque<u64>,
@@ -61,7 +61,7 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    pub(crate) fn new(group: Circle) -> Self {
+    pub(crate) fn new(group: SharingDomain) -> Self {
         Self { group, ..Self::default() }
     }
 
@@ -95,7 +95,7 @@ impl Sharing {
     }
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     // ---- the base ----
 
     /// The disk stands on `base` from now on; what it has cached goes. False if there is no room for the map of its own
@@ -114,11 +114,11 @@ impl<P: Plant> Disk<P> {
         self.overhead += bytes.div_ceil(B) as u32 + 1;
         self.apply_limit(arena);
         self.resize_step(u32::MAX, arena);
-        let circle = arena.stand_on(self.id, base.layer);
+        let domain = arena.stand_on(self.id, base.layer);
         let shift = (cluster / B).trailing_zeros();
         let mut own = base.own;
         own.shrink_to_fit();
-        self.sharing.base = Some(Box::new(Standing { circle, blocks, shift, own }));
+        self.sharing.base = Some(Box::new(Standing { domain, blocks, shift, own }));
         // Changes that began before may go on with operations that nobody has told of.
         let begun: Vec<(u64, u64)> = self.changes.active().collect();
         for (first, end) in begun {
@@ -143,12 +143,12 @@ impl<P: Plant> Disk<P> {
         self.sharing.base.is_some()
     }
 
-    /// The circle and the number of `block` in the base, if the disk has not changed it.
+    /// The domain and the number of `block` in the base, if the disk has not changed it.
     #[inline]
-    pub(crate) fn base_block(&self, block: u64) -> Option<(Circle, u32)> {
+    pub(crate) fn base_block(&self, block: u64) -> Option<(SharingDomain, u32)> {
         let base = self.sharing.base.as_ref()?;
         let n = u32::try_from(block).ok().filter(|&n| n < base.blocks)?;
-        (!base.is_own(block >> base.shift)).then_some((base.circle, n))
+        (!base.is_own(block >> base.shift)).then_some((base.domain, n))
     }
 
     /// Blocks `first..end` are about to change: from now on they are the disk's own.
@@ -177,20 +177,20 @@ impl<P: Plant> Disk<P> {
     /// Whether `block` is in RAM as a block of the base, in a slot of whatever disk.
     #[inline]
     pub(crate) fn is_at_base(&self, block: u64, arena: &Store) -> bool {
-        self.base_block(block).is_some_and(|(circle, n)| arena.has_base(circle, n))
+        self.base_block(block).is_some_and(|(domain, n)| arena.has_base(domain, n))
     }
 
     /// Takes `block` over from another disk on the same base, if one has it: into its slot, if it was given one. Whether
     /// one has it.
     pub(crate) fn adopt(&mut self, block: u64, arena: &mut Store) -> bool {
-        let Some((circle, n)) = self.base_block(block) else { return false };
-        let Some(held) = arena.again_base(circle, n) else { return false };
+        let Some((domain, n)) = self.base_block(block) else { return false };
+        let Some(held) = arena.again_base(domain, n) else { return false };
         let Some(slot) = self.index.peek(block) else {
             arena.release(held);
             return true;
         };
         let known = arena.is_registered(&held);
-        let seated = self.put_in_slot(slot, held, circle, arena);
+        let seated = self.put_in_slot(slot, held, domain, arena);
         assert!(seated, "a frame that is in a slot takes no other");
         if !known || self.side.exclusive.is_some() {
             self.learn_in_slot_later(block, arena);
@@ -203,7 +203,7 @@ impl<P: Plant> Disk<P> {
     /// Puts a page into a slot, in place of what was there. False if it would be one frame too many: then the slot is
     /// empty, and the caller gives it up.
     #[must_use]
-    pub(crate) fn put_in_slot(&mut self, slot: u32, held: Held, circle: Circle, arena: &mut Store) -> bool {
+    pub(crate) fn put_in_slot(&mut self, slot: u32, held: Held, domain: SharingDomain, arena: &mut Store) -> bool {
         let part = self.index.part_of_slot(slot);
         let hash = self.hash_in(slot);
         self.vacate(slot, part, arena);
@@ -213,7 +213,7 @@ impl<P: Plant> Disk<P> {
             arena.look_at_all();
             return false;
         }
-        arena.seat(&held, self.id, circle);
+        arena.seat(&held, self.id, domain);
         self.frames[slot as usize] = Some(held);
         if let Some(hash) = hash.filter(|_| self.plant.has(Bug::HashOutlivesContent)) {
             self.set_hash(slot, hash.get());
@@ -226,17 +226,17 @@ impl<P: Plant> Disk<P> {
         true
     }
 
-    /// The circle that a frame with a new content of `block` belongs to, and its number if that is a base.
-    pub(crate) fn circle_for(&self, block: u64) -> (Circle, Option<u32>) {
+    /// The domain that a frame with a new content of `block` belongs to, and its number if that is a base.
+    pub(crate) fn domain_for(&self, block: u64) -> (SharingDomain, Option<u32>) {
         match self.base_block(block) {
-            Some((circle, n)) => (circle, Some(n)),
+            Some((domain, n)) => (domain, Some(n)),
             None => (self.sharing.group, None),
         }
     }
 
     /// Where frames from elsewhere than the disk belong.
-    pub(crate) fn circle_for_copy(&self, block: u64) -> (Circle, Option<u32>) {
-        if self.plant.has(Bug::CaptureTakenForBase) { self.circle_for(block) } else { (self.sharing.group, None) }
+    pub(crate) fn domain_for_copy(&self, block: u64) -> (SharingDomain, Option<u32>) {
+        if self.plant.has(Bug::CaptureTakenForBase) { self.domain_for(block) } else { (self.sharing.group, None) }
     }
 
     /// The content in `block`'s slot is to be hashed when there is time.
@@ -281,18 +281,18 @@ impl<P: Plant> Disk<P> {
             return;
         }
         let (compare, within) = (!self.plant.has(Bug::ShareUncompared), !self.plant.has(Bug::ShareAcrossGroups));
-        let mut twin = None;
+        let mut equal = None;
         if is_zeroes(held.bytes()) {
-            twin = Some(Held::zeroes());
+            equal = Some(Held::zeroes());
         }
-        let circle = arena.circle_of(held);
-        let twin = twin.or_else(|| arena.find_equal(circle, hash, held, compare, within)).or_else(|| {
-            let base = self.sharing.base.as_ref().filter(|b| b.circle != circle)?;
-            arena.find_equal(base.circle, hash, held, compare, within)
+        let domain = arena.domain_of(held);
+        let equal = equal.or_else(|| arena.find_equal(domain, hash, held, compare, within)).or_else(|| {
+            let base = self.sharing.base.as_ref().filter(|b| b.domain != domain)?;
+            arena.find_equal(base.domain, hash, held, compare, within)
         });
-        let Some(twin) = twin else { return arena.register(held, hash, within) };
-        arena.seat(&twin, self.id, ALONE);
-        if let Some(old) = self.frames[slot as usize].replace(twin) {
+        let Some(equal) = equal else { return arena.register(held, hash, within) };
+        arena.seat(&equal, self.id, ALONE);
+        if let Some(old) = self.frames[slot as usize].replace(equal) {
             arena.unseat(old, self.id, self.plant.has(Bug::ChargeLost));
         }
         self.sharing.moved = true;

@@ -4,16 +4,16 @@
 //! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others come.
 
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::fetch::Fetch;
 use crate::limits::SLOTS_PER_BLOCK_MAX;
-use crate::plant::{Bug, Plant};
 use crate::share::Store;
 use crate::types::Effects;
 use undercroft_engine::shares::{Admission, Hint, ReadAhead};
 use undercroft_engine::{HashKey, Index, Outcome, PartId};
 use undercroft_host::{Frame, Held};
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Deals with what the index had to evict.
     #[inline]
     pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
@@ -101,12 +101,12 @@ impl<P: Plant> Disk<P> {
         let mut held = cx.arena.share(frame);
         let Some(slot) = slot else { return self.learn_later(block, held, cx) };
         let again = if wanted { cx.arena.again(&held) } else { None };
-        let (circle, base) = self.circle_for(block);
-        if let Some(twin) = base.and_then(|n| cx.arena.again_base(circle, n)) {
+        let (domain, base) = self.domain_for(block);
+        if let Some(equal) = base.and_then(|n| cx.arena.again_base(domain, n)) {
             // Another disk on the same base has read it meanwhile.
-            cx.arena.release(std::mem::replace(&mut held, twin));
+            cx.arena.release(std::mem::replace(&mut held, equal));
         }
-        if !self.put_in_slot(slot, held, circle, cx.arena) {
+        if !self.put_in_slot(slot, held, domain, cx.arena) {
             self.stats.bypassed_blocks += 1;
             self.drop_block(block, cx.arena);
         } else if let Some(held) = &self.frames[slot as usize] {

@@ -9,6 +9,21 @@ use std::ops::Range;
 use undercroft_engine::{ExclusiveMode, ExclusiveStats, PartId, PartsError, PolicyKind};
 use undercroft_host::{FRAME_BYTES, IoBuf};
 
+/// What a disk is like; fixed while it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Alignment of offsets and lengths that operations need, in bytes: a power of two, 1 to 4096.
+    pub align: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether `Discard` does something.
+    pub can_discard: bool,
+    /// Whether `WriteZeroes` is served.
+    pub can_write_zeroes: bool,
+}
+
 /// What one part of a disk has and did. The parts' numbers together are the disk's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartStats {
@@ -380,7 +395,7 @@ pub enum Shared {
 
 /// What is shared among some disks of a core.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CircleReport {
+pub struct SharingDomainReport {
     /// By whom.
     pub what: Shared,
     /// The disks.

@@ -6,8 +6,8 @@
 //! Invariant: the data of a request is copied from its front end once, each byte.
 
 use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
-use crate::plant::{Bug, Plant};
 use crate::records::{Parked, Rec, What, WriteOp};
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
@@ -27,7 +27,7 @@ enum Part {
     Merge,
 }
 
-impl<P: Plant> Disk<P> {
+impl<P: FaultInjection> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
     pub(crate) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         let told = req.op.is_durable() && self.losses.tell(req.id.port);

@@ -1,6 +1,6 @@
 //! Parts of a disk through the core: what each keeps and did, how shares move, and what is refused.
 
-use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{
     AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, Op,
     PartStats, ReqId, Request, SetPartsError,
@@ -45,20 +45,20 @@ impl Effects for Front {
     }
 }
 
-struct Rig<P: Plant = Sound> {
+struct Rig<P: FaultInjection = NoFaults> {
     core: Core<P>,
     front: Front,
 }
 
 impl Rig {
     fn new(capacity_blocks: u32, change: impl FnOnce(&mut DiskOptions)) -> Self {
-        Rig::planted(Sound, capacity_blocks, change)
+        Rig::planted(NoFaults, capacity_blocks, change)
     }
 }
 
-impl<P: Plant> Rig<P> {
+impl<P: FaultInjection> Rig<P> {
     fn planted(plant: P, capacity_blocks: u32, change: impl FnOnce(&mut DiskOptions)) -> Self {
-        let mut core = Core::with_plant(CoreOptions::new(64 << 20), plant).unwrap();
+        let mut core = Core::with_faults(CoreOptions::new(64 << 20), plant).unwrap();
         let mut options = DiskOptions {
             size_bytes: 10_000 * B,
             align: 512,
@@ -315,7 +315,7 @@ fn parts_of_a_disk_share_frames_and_pay_for_what_they_have() {
 /// are counted off the part that had them.
 #[test]
 fn a_part_that_grows_takes_the_slots_of_one_that_shrinks() {
-    fn grow<P: Plant>(plant: P) -> Rig<P> {
+    fn grow<P: FaultInjection>(plant: P) -> Rig<P> {
         let mut r = Rig::planted(plant, 9000, |_| {});
         r.core.set_parts(DISK, &[range(0, 5000, 1), range(5000, 5000, 2)], &[lru(1, 4500), lru(2, 4500)]).unwrap();
         r.read(0..10_000);
@@ -335,7 +335,7 @@ fn a_part_that_grows_takes_the_slots_of_one_that_shrinks() {
         assert_eq!((now.evicted_blocks, now.miss_blocks), (two.evicted_blocks, two.miss_blocks + 64));
         r
     }
-    grow(Sound).core.check();
+    grow(NoFaults).core.check();
     let bug = std::panic::catch_unwind(|| grow(Planted(Bug::NewcomersPartPays)).core.check());
     assert!(bug.is_err(), "the planted bug is one");
 }

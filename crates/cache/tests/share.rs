@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
-use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{
     Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, Extent, GroupId, Io, IoDone,
     IoError, IoKind, LayerId, Op, ReqId, Request, disk_bytes, limits,
@@ -57,7 +57,7 @@ impl Effects for World {
     }
 }
 
-struct Rig<P: Plant = Sound> {
+struct Rig<P: FaultInjection = NoFaults> {
     core: Core<P>,
     world: World,
 }
@@ -78,16 +78,16 @@ fn options(group: Option<u32>, blocks: u32) -> DiskOptions {
     }
 }
 
-impl Rig<Sound> {
+impl Rig<NoFaults> {
     fn new(groups: &[Option<u32>], blocks: u32, content: fn(u32, u64) -> u8) -> Self {
-        Rig::planted(Sound, ContentKey::from_seed(1), groups, blocks, content)
+        Rig::planted(NoFaults, ContentKey::from_seed(1), groups, blocks, content)
     }
 }
 
-impl<P: Plant> Rig<P> {
+impl<P: FaultInjection> Rig<P> {
     fn planted(plant: P, key: ContentKey, groups: &[Option<u32>], blocks: u32, content: fn(u32, u64) -> u8) -> Self {
         let o = CoreOptions { content_key: key, hash_seed: 7, ..CoreOptions::new(128 << 20) };
-        let mut core = Core::with_plant(o, plant).unwrap();
+        let mut core = Core::with_faults(o, plant).unwrap();
         for (i, &g) in groups.iter().enumerate() {
             core.add_disk(DiskId(i as u32), options(g, blocks)).unwrap();
         }
@@ -240,8 +240,8 @@ fn groups_share_nothing_and_a_disk_without_a_group_not_even_with_itself() {
     }
     assert_eq!(r.frames(), 10 + 10 + 100);
     assert_eq!((r.stats(0).charged_blocks, r.stats(1).charged_blocks, r.stats(2).charged_blocks), (10, 10, 100));
-    for circle in r.core.circles() {
-        assert_eq!((circle.disks.len(), circle.shared_frames, circle.shared_blocks), (1, 10, 100));
+    for domain in r.core.domains() {
+        assert_eq!((domain.disks.len(), domain.shared_frames, domain.shared_blocks), (1, 10, 100));
     }
 }
 
@@ -279,7 +279,7 @@ fn equal_hashes_of_unequal_contents_are_not_shared() {
         1 + disk as u8 * 100 + block as u8
     }
     let weak = ContentKey::from_seed(1).weakened(1);
-    let mut r = Rig::planted(Sound, weak, &[Some(0), Some(0)], 500, all_different);
+    let mut r = Rig::planted(NoFaults, weak, &[Some(0), Some(0)], 500, all_different);
     let check = |r: &mut Rig| {
         for d in 0..2 {
             for b in 0..90 {
@@ -352,7 +352,7 @@ fn when_others_leave_the_last_one_pays() {
 }
 
 /// Six clones of one image hold all of it together; all but one of them go, one after the other.
-fn clones_that_go<P: Plant>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
+fn clones_that_go<P: FaultInjection>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
     const CLONES: u32 = 6;
     let groups = [Some(0); CLONES as usize];
     let mut r = Rig::planted(plant, ContentKey::from_seed(1), &groups, 2000, |_, _| 0);
@@ -376,13 +376,13 @@ fn clones_that_go<P: Plant>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
 /// still there, and putting them in never ended.)
 #[test]
 fn when_clones_go_at_once_the_rest_keep_to_their_share() {
-    clones_that_go(Sound, |r, d| {
+    clones_that_go(NoFaults, |r, d| {
         r.core.remove_disk(DiskId(d));
         r.core.check();
     });
 }
 
-fn shrink_to_nothing<P: Plant>(r: &mut Rig<P>, d: u32) {
+fn shrink_to_nothing<P: FaultInjection>(r: &mut Rig<P>, d: u32) {
     r.core.set_share(DiskId(d), 0).unwrap();
     for _ in 0..20 {
         r.core.check();
@@ -393,7 +393,7 @@ fn shrink_to_nothing<P: Plant>(r: &mut Rig<P>, d: u32) {
 /// A disk that shrinks pays until the others have given up what only it paid for.
 #[test]
 fn when_clones_shrink_no_frame_is_unpaid() {
-    clones_that_go(Sound, shrink_to_nothing);
+    clones_that_go(NoFaults, shrink_to_nothing);
     let early = catch_unwind(|| clones_that_go(Planted(Bug::PaysLessEarly), shrink_to_nothing));
     assert!(early.is_err(), "the planted bug is one");
 }
@@ -435,7 +435,7 @@ fn eight_clones_need_hardly_more_memory_than_one() {
         let blocks = (one as f64 * 1.15 / 8.0 / block as f64) as u32;
         let groups: Vec<Option<u32>> = (0..8).map(Some).collect();
         // Every block of the image is unlike every other, by what is in its first bytes.
-        let mut r = Rig::planted(Sound, ContentKey::from_seed(1), &[], 0, |_, _| 0);
+        let mut r = Rig::planted(NoFaults, ContentKey::from_seed(1), &[], 0, |_, _| 0);
         for (i, &g) in groups.iter().enumerate() {
             let o = DiskOptions { policy, ..options(g, blocks) };
             r.core.add_disk(DiskId(i as u32), o).unwrap();
@@ -479,7 +479,7 @@ struct Numbered {
 }
 
 impl Numbered {
-    fn read<P: Plant>(&mut self, core: &mut Core<P>, disk: u32, block: u64, blocks: u64) {
+    fn read<P: FaultInjection>(&mut self, core: &mut Core<P>, disk: u32, block: u64, blocks: u64) {
         let id = ReqId { port: 0, tag: 0 };
         let req = Request { id, disk: DiskId(disk), op: Op::Read, offset: block * B, len: blocks * B };
         self.wanted = block;

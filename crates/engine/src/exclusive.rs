@@ -13,7 +13,7 @@ use crate::ages::Ages;
 use crate::index::{Index, Slot};
 use crate::policy::PolicyKind;
 use crate::residency::{Class, Residency, Resident};
-use crate::rival::{Rival, Verdict};
+use crate::shadow::{ShadowCache, Verdict};
 use crate::table::HashKey;
 use crate::tiers::Tier;
 use std::collections::VecDeque;
@@ -192,7 +192,7 @@ const TRIED_AGAIN: u64 = 32;
 #[derive(Debug)]
 pub struct Exclusive {
     residency: Residency,
-    rival: Rival,
+    shadow: ShadowCache,
     /// Slots of the cache when this was made.
     capacity: u32,
     mode: ExclusiveMode,
@@ -289,7 +289,7 @@ impl Exclusive {
         let oldest = residency.memory();
         Self {
             residency,
-            rival: Rival::new(kind, capacity, key),
+            shadow: ShadowCache::new(kind, capacity, key),
             capacity,
             mode,
             ways: mode.ways(),
@@ -311,7 +311,7 @@ impl Exclusive {
     pub fn bytes_for(pages: u32, capacity: u32) -> u64 {
         let again = (pages / AGAIN_PART) as usize + 1;
         Residency::bytes_for(pages)
-            + Rival::bytes_for(capacity)
+            + ShadowCache::bytes_for(capacity)
             + (size_of::<Self>() + 3 * size_of::<Ages>() + again * size_of::<(u32, u32)>()) as u64
     }
 
@@ -387,7 +387,7 @@ impl Exclusive {
     ) -> Departure {
         match found {
             Some(hit) => self.compare(index, block, class == Class::Write, hit),
-            None if self.mode == ExclusiveMode::Auto => self.rival.passed(block, class == Class::Write),
+            None if self.mode == ExclusiveMode::Auto => self.shadow.passed(block, class == Class::Write),
             None => {}
         }
         self.credit = (self.credit + COPIES_PER_TRANSFER).min(CREDIT_MAX);
@@ -447,7 +447,7 @@ impl Exclusive {
         if self.mode != ExclusiveMode::Auto {
             return;
         }
-        match self.rival.observe(block, write, hit) {
+        match self.shadow.observe(block, write, hit) {
             Verdict::Stay => {}
             Verdict::Inclusive => index.set_tiers(false),
             Verdict::Exclusive => index.set_tiers(true),
@@ -456,12 +456,12 @@ impl Exclusive {
 
     /// Whether an inclusive cache is better at present.
     pub fn is_inclusive(&self) -> bool {
-        self.rival.is_inclusive()
+        self.shadow.is_inclusive()
     }
 
     /// The cache may keep so many blocks from now on.
     pub fn set_limit(&mut self, limit: u32) {
-        self.rival.set_limit(limit);
+        self.shadow.set_limit(limit);
     }
 
     /// What came of a copy at reuse.

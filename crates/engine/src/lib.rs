@@ -19,16 +19,16 @@ mod places;
 pub mod policy;
 pub mod probability;
 pub mod ranges;
+#[cfg(test)]
+mod reference;
 pub mod replay;
 pub mod residency;
-mod rival;
+mod shadow;
 pub mod shares;
 mod sketch;
 mod slots;
 mod table;
 mod tiers;
-#[cfg(test)]
-mod twin;
 
 pub use curve::{
     Curve, LruCurve, LruCurveOptions, Meter, MeterOptions, PolicyCurve, PolicyCurveOptions, Served, Telemetry,

@@ -4,7 +4,7 @@
 //! Invariant: no safe call of this crate can make two live references to the same memory, one of them mutable.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
-pub mod crew;
+pub mod aligned_buffer;
 pub mod doorbell;
 pub mod engine;
 #[cfg(feature = "imago")]
@@ -17,10 +17,10 @@ pub mod guard;
 pub mod idle;
 pub mod pool;
 pub mod ring;
-pub mod sheet;
+pub mod thread_pool;
 pub mod wait;
 
-pub use crew::{Crew, Work};
+pub use aligned_buffer::{ALIGNED_BYTES, ALIGNED_WORDS, AlignedBuffer};
 pub use doorbell::{Doorbell, HeldUp, Watching};
 pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
 #[cfg(feature = "imago")]
@@ -30,5 +30,5 @@ pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
 pub use guard::{Backing, Guarded, backing, faults};
 pub use ring::probe_io_uring;
-pub use sheet::{SHEET_BYTES, SHEET_WORDS, Sheet};
+pub use thread_pool::{ThreadPool, Work};
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

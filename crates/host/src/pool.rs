@@ -3,11 +3,11 @@
 //! Owns how an operation becomes calls. Never blocks its caller. Invariant: an operation that a thread works on owns
 //! its frames, so a thread that hangs in a call touches no memory of anybody else's.
 
-use crate::crew::{Crew, Work};
 use crate::engine::{Action, FileDone, FileOp, Region};
 use crate::file::{self, OpenFile};
 use crate::frame::IoBuf;
 use crate::ring::check;
+use crate::thread_pool::{ThreadPool, Work};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const PIECES_MAX: usize = 1024;
 
 /// A queue of operations on one file, and the threads that carry them out.
-pub struct Pool<T: Send + 'static>(Crew<Calls<T>>);
+pub struct Pool<T: Send + 'static>(ThreadPool<Calls<T>>);
 
 struct Calls<T> {
     file: Arc<OpenFile>,
@@ -49,7 +49,7 @@ impl<T: Send + 'static> Pool<T> {
     /// # Errors
     /// What the kernel says: out of descriptors.
     pub fn new(file: Arc<OpenFile>, threads_max: usize) -> io::Result<Self> {
-        Ok(Self(Crew::new("disk-io", threads_max, Calls { file, _token: PhantomData })?))
+        Ok(Self(ThreadPool::new("disk-io", threads_max, Calls { file, _token: PhantomData })?))
     }
 
     /// Takes an operation over and starts it as soon as a thread is free.

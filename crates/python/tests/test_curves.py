@@ -1,4 +1,4 @@
-"""Curves and partitions: the numbers of the command line, and of naive twins."""
+"""Curves and partitions: the numbers of the command line, and of naive reference models."""
 
 import itertools
 import struct

@@ -243,7 +243,8 @@ impl Model {
         Ok(())
     }
 
-    /// A flush that was sent at `sent` has been acknowledged; the oldest read under way started at `oldest_read`.
+    /// A flush that was sent at `sent` has been acknowledged; the oldest read (or question for the
+    /// allocation) under way started at `oldest_read`.
     pub fn flushed(&mut self, sent: u64, oldest_read: u64) {
         for s in self.sectors.iter_mut().filter(|s| s.states.len() > 1) {
             s.states.iter_mut().for_each(|st| st.past |= st.until < sent);

@@ -24,7 +24,7 @@ use extras::Extras;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
-use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event};
 use undercroft_engine::PartRange;
 use undercroft_engine::shares::Hint;
@@ -78,12 +78,12 @@ fn quieten() {
 
 fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
     match plan.bug {
-        None => once_with(plan, Sound, with_log),
+        None => once_with(plan, NoFaults, with_log),
         Some(bug) => once_with(plan, Planted(bug), with_log),
     }
 }
 
-fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, String> {
+fn once_with<P: FaultInjection>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, String> {
     let mut step = 0;
     let mut log = Vec::new();
     quieten();
@@ -121,7 +121,7 @@ fn once_with<P: Plant>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, 
     Err(format!("step {step}: {what}\n{}", log.join("\n")))
 }
 
-pub(crate) struct Sim<P: Plant> {
+pub(crate) struct Sim<P: FaultInjection> {
     pub(crate) rng: Rng,
     core: Option<Core<P>>,
     plant: P,
@@ -154,7 +154,7 @@ pub(crate) struct Sim<P: Plant> {
     measured: Vec<Measured>,
 }
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     pub(crate) fn core(&mut self) -> &mut Core<P> {
         self.core.as_mut().expect("a core, but in the middle of a crash")
     }

@@ -5,7 +5,7 @@
 
 use crate::coverage::Seen;
 use crate::sim::Sim;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{AddDiskError, DiskId, SetPartsError};
 use undercroft_engine::{PartId, PartRange, PartSetting, PartsError, PolicyKind};
 use undercroft_host::FRAME_BYTES;
@@ -13,7 +13,7 @@ use undercroft_host::FRAME_BYTES;
 /// Numbers of parts that are used: some next to each other, one far away.
 const NUMBERS: [u8; 4] = [1, 2, 3, 40];
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// Parts come, change or go, or their shares move.
     pub(crate) fn change_parts(&mut self, d: usize) {
         self.see(Seen::Parts, d);

@@ -2,7 +2,7 @@
 //!
 //! That the same seeds find nothing without the bug is what simulation.rs asserts.
 
-use undercroft_cache::plant::Bug;
+use undercroft_cache::fault_injection::Bug;
 use undercroft_testkit::{Plan, finds};
 
 /// Seeds that a bug may take at most to be found.

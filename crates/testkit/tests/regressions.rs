@@ -1,6 +1,6 @@
 //! One test per bug that the simulation found in the core: the scenario that showed it, and the seed.
 
-use undercroft_cache::plant::{Bug, Plant, Planted, Sound};
+use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{
     Base, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, IoKind,
     LayerId, Op, ReqId, Request,
@@ -118,8 +118,8 @@ fn a_block_being_served_does_not_lose_its_slot_to_a_capture() {
 }
 
 /// Frames still to go when memory of a full cache was asked back, 64 frames at a time.
-fn left_when_given_back(plant: impl Plant) -> usize {
-    let mut core = Core::with_plant(CoreOptions::new(64 << 20), plant).unwrap();
+fn left_when_given_back(plant: impl FaultInjection) -> usize {
+    let mut core = Core::with_faults(CoreOptions::new(64 << 20), plant).unwrap();
     core.add_disk(DISK, DiskOptions { size_bytes: 4 << 20, capacity_blocks: 1000, ..options() }).unwrap();
     let mut front = Front::default();
     for n in 0..16 {
@@ -137,13 +137,13 @@ fn left_when_given_back(plant: impl Plant) -> usize {
 /// Not of a seed: the caches of the simulation are smaller than one step of a cache that shrinks.
 #[test]
 fn memory_asked_back_is_given_back_and_a_core_that_does_not_is_found() {
-    assert_eq!(left_when_given_back(Sound), 0);
+    assert_eq!(left_when_given_back(NoFaults), 0);
     assert!(left_when_given_back(Planted(Bug::GiveBackEvictsNothing)) > 0);
 }
 
 /// What a partial write does next when the disk was exchanged while the block under it was read.
-fn after_an_exchange(plant: impl Plant) -> IoKind {
-    let mut core = Core::with_plant(CoreOptions::new(16 << 20), plant).unwrap();
+fn after_an_exchange(plant: impl FaultInjection) -> IoKind {
+    let mut core = Core::with_faults(CoreOptions::new(16 << 20), plant).unwrap();
     core.add_disk(DISK, options()).unwrap();
     let mut front = Front::default();
     core.apply(request(1, Op::Write { fua: false }, 100, 10), 0, &mut front);
@@ -162,6 +162,6 @@ fn after_an_exchange(plant: impl Plant) -> IoKind {
 /// Not of a seed: a write that was under way when the disk was exchanged reads its block again.
 #[test]
 fn a_partial_write_is_not_made_of_what_was_read_before_an_exchange() {
-    assert_eq!(after_an_exchange(Sound), IoKind::Read);
+    assert_eq!(after_an_exchange(NoFaults), IoKind::Read);
     assert_ne!(after_an_exchange(Planted(Bug::MergeOfOldContent)), IoKind::Read);
 }

@@ -1,24 +1,7 @@
-//! The daemon and the command line around the cache: front ends, back ends, workers, control.
+//! The command line: what operators and people who study caches type.
 //!
-//! Owns sockets, files and threads. Never decides what is cached. Invariant: an async runtime runs in `control` (and
-//! inside back ends whose library needs one) only; the data path has none.
+//! Owns words, tables and exit codes. Never decides what is cached or serves a disk: the daemon's crate does. Invariant: a command
+//! that fails says what to do next.
 #![forbid(unsafe_code)]
 
-pub mod backend;
 pub mod cli;
-pub mod config;
-pub mod control;
-pub mod frontend;
-pub mod ksm;
-pub mod latency;
-pub mod logging;
-pub mod pressure;
-pub mod ranges;
-pub mod record;
-pub mod scan;
-pub mod serve;
-pub mod service;
-pub mod systemd;
-pub mod worker;
-
-pub use undercroft_units as units;

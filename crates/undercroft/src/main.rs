@@ -6,5 +6,5 @@
 static HEAP: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    undercroft::cli::run(std::env::args_os(), &|plan, ready| Ok(undercroft::serve::run(plan, ready)?))
+    undercroft::cli::run(std::env::args_os(), &|plan, ready| Ok(undercroft_daemon::serve::run(plan, ready)?))
 }

@@ -293,6 +293,24 @@ fn attach_args_come_from_a_file_without_a_daemon() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["nbd_uris"][0], "nbd://127.0.0.1:10809/web:root");
     assert!(json["qemu"].as_array().unwrap().len() == 8);
+    // All disks of a VM: one memory, and each disk by its own name in the guest.
+    let vm = p.run(&["attach-args", "web", "--config", "c.toml"]).is(0, &[], &[]).out;
+    assert_eq!(vm.matches("memory-backend-memfd").count(), 1, "{vm}");
+    assert_eq!(["vda", "vdb"].map(|t| vm.matches(&format!("<target dev='{t}'")).count() > 0), [true, true], "{vm}");
+    assert!(vm.contains("# web:data is not served over NBD"), "{vm}");
+    p.run(&["attach-args", "wbe", "--config", "c.toml"]).is(1, &[], &["did you mean \"web\"?"]);
+}
+
+#[test]
+fn an_image_in_place_of_a_configuration_is_seen() {
+    let p = Place::new();
+    let image = p.at("a disk.qcow2");
+    std::fs::write(&image, b"QFI\xfb\0\0\0\x03").unwrap();
+    p.run(&["serve", "a disk.qcow2"]).is(
+        1,
+        &[],
+        &["a disk.qcow2 is a disk image, not a configuration", "`undercroft serve --image 'a disk.qcow2'`"],
+    );
 }
 
 #[test]

@@ -2,33 +2,33 @@
 //!
 //! Owns the arena, a record for each of its frames, an account for each disk, and two tables: frames by content and
 //! frames by the block of a base image that they are. Never decides what is cached. Every frame in a slot belongs to
-//! one *circle*: a trust group, or a base image that several disks stand on; it is found within its circle only.
+//! one *sharing domain*: a trust group, or a base image that several disks stand on; it is found within its domain only.
 //!
 //! Invariants: a frame is in a table only while a slot holds it; a frame found by its hash is handed out after all its
 //! bytes were compared; what is in the table of bases came from a read of a block that its disk had never changed.
 //! The charges of all disks together are the frames in slots: a disk pays for a frame that one of its slots alone
-//! holds; the frames that several slots hold are paid for by circle, in proportion to the slots.
+//! holds; the frames that several slots hold are paid for by domain, in proportion to the slots.
 
 mod places;
 
 use crate::content::ContentHash;
-use crate::types::{CircleReport, DiskId, GroupId, LayerId, Shared};
+use crate::types::{DiskId, GroupId, LayerId, Shared, SharingDomainReport};
 use places::Places;
 use std::collections::VecDeque;
 use std::io;
 use undercroft_host::{Arena, Frame, Held};
 
-/// A circle's number; dense, from 1, reused when the last disk leaves.
-pub(crate) type Circle = u16;
+/// A domain's number; dense, from 1, reused when the last disk leaves.
+pub(crate) type SharingDomain = u16;
 
 /// Belongs to a disk that shares nothing.
-pub(crate) const ALONE: Circle = 0;
+pub(crate) const ALONE: SharingDomain = 0;
 
 /// Frames of equal hash whose bytes are compared at most: equal hashes of unequal contents do not happen, but for
 /// tests that make them.
 const COMPARES_MAX: u32 = 4;
 
-/// Prices of a circle's frames that go up unnoticed at most: one part in so many.
+/// Prices of a domain's frames that go up unnoticed at most: one part in so many.
 const DRIFT_PART: u32 = 64;
 
 /// What is known of a frame in a slot.
@@ -42,7 +42,7 @@ struct Page {
     slots: u16,
     /// The numbers of their disks, exclusive-or: with one slot left, its disk.
     disks: u16,
-    circle: Circle,
+    domain: SharingDomain,
 }
 
 /// Bytes of a frame's record.
@@ -63,7 +63,7 @@ pub(crate) struct Account {
     pub zeroes: u32,
     /// Slots with frames that other slots hold too: of its group, of its base.
     pub shared: [u32; 2],
-    circles: [Circle; 2],
+    domains: [SharingDomain; 2],
     /// Frames that the disk is promised.
     frames: u32,
     /// Frames that it pays for at most now.
@@ -154,7 +154,7 @@ impl Store {
         self.arena.trim(keep);
     }
 
-    // ---- circles ----
+    // ---- domains ----
 
     /// A disk comes, and shares with `group`.
     pub(crate) fn enter(&mut self, disk: DiskId, group: Option<GroupId>, frames: u32) {
@@ -164,20 +164,20 @@ impl Store {
         }
         self.accounts[i] = Account { listed: self.accounts[i].listed, ..Account::default() };
         if let Some(group) = group.filter(|_| self.on) {
-            self.accounts[i].circles[0] = self.join(disk, Shared::Group(group));
+            self.accounts[i].domains[0] = self.join(disk, Shared::Group(group));
         }
         self.set_frames(disk, frames, frames);
     }
 
     /// The disk stands on a base from now on; it has nothing of it yet.
-    pub(crate) fn stand_on(&mut self, disk: DiskId, layer: LayerId) -> Circle {
+    pub(crate) fn stand_on(&mut self, disk: DiskId, layer: LayerId) -> SharingDomain {
         let i = disk.0 as usize;
-        if self.accounts[i].circles[1] != ALONE {
+        if self.accounts[i].domains[1] != ALONE {
             self.quit(disk, 1);
         }
-        let circle = self.join(disk, Shared::Layer(layer));
-        self.accounts[i].circles[1] = circle;
-        circle
+        let domain = self.join(disk, Shared::Layer(layer));
+        self.accounts[i].domains[1] = domain;
+        domain
     }
 
     /// The disk has given up everything and goes. What it paid for and others hold is theirs to pay or to give up, before
@@ -226,7 +226,7 @@ impl Store {
         self.quit(disk, 1);
     }
 
-    fn join(&mut self, disk: DiskId, key: Shared) -> Circle {
+    fn join(&mut self, disk: DiskId, key: Shared) -> SharingDomain {
         let same = self.rings.iter().position(|r| r.key == Some(key));
         let free = || self.rings.iter().skip(1).position(|r| r.key.is_none()).map(|n| n + 1);
         let n = same.or_else(free).unwrap_or(self.rings.len());
@@ -236,27 +236,27 @@ impl Store {
         let ring = &mut self.rings[n];
         ring.key = Some(key);
         ring.members.push(disk);
-        n as Circle
+        n as SharingDomain
     }
 
     fn quit(&mut self, disk: DiskId, which: usize) {
         let account = &mut self.accounts[disk.0 as usize];
-        let circle = std::mem::take(&mut account.circles[which]);
-        if circle == ALONE {
+        let domain = std::mem::take(&mut account.domains[which]);
+        if domain == ALONE {
             return;
         }
-        assert!(account.shared[which] == 0, "a disk leaves a circle while it holds frames of it");
-        let ring = &mut self.rings[circle as usize];
+        assert!(account.shared[which] == 0, "a disk leaves a domain while it holds frames of it");
+        let ring = &mut self.rings[domain as usize];
         ring.members.retain(|&m| m != disk);
         if ring.members.is_empty() {
-            assert!(ring.frames == 0 && ring.slots == 0, "the last disk of a circle leaves frames behind");
+            assert!(ring.frames == 0 && ring.slots == 0, "the last disk of a domain leaves frames behind");
             *ring = Ring::default();
         }
     }
 
-    /// The circle of the disk's group; [`ALONE`] if it shares nothing.
-    pub(crate) fn group_of(&self, disk: DiskId) -> Circle {
-        self.accounts.get(disk.0 as usize).map_or(ALONE, |a| a.circles[0])
+    /// The domain of the disk's group; [`ALONE`] if it shares nothing.
+    pub(crate) fn group_of(&self, disk: DiskId) -> SharingDomain {
+        self.accounts.get(disk.0 as usize).map_or(ALONE, |a| a.domains[0])
     }
 
     /// How many frames the disk is promised, and how many it may keep now.
@@ -282,8 +282,8 @@ impl Store {
         self.arena.number_of(held).is_none_or(|n| self.pages.get(n as usize).is_some_and(|p| p.slots > 0))
     }
 
-    /// A handle goes into a slot of `disk`. The first slot of a frame decides its circle.
-    pub(crate) fn seat(&mut self, held: &Held, disk: DiskId, circle: Circle) {
+    /// A handle goes into a slot of `disk`. The first slot of a frame decides its domain.
+    pub(crate) fn seat(&mut self, held: &Held, disk: DiskId, domain: SharingDomain) {
         if !self.on {
             return;
         }
@@ -301,23 +301,23 @@ impl Store {
         page.disks ^= disk.0 as u16;
         match page.slots {
             1 => {
-                page.circle = circle;
+                page.domain = domain;
                 self.seated += 1;
                 self.accounts[disk.0 as usize].alone += 1;
             }
             slots => {
-                let circle = page.circle;
-                let ring = &mut self.rings[circle as usize];
+                let domain = page.domain;
+                let ring = &mut self.rings[domain as usize];
                 ring.slots += 1;
                 if slots == 2 {
                     ring.slots += 1;
                     ring.frames += 1;
                     let a = &mut self.accounts[first as usize];
                     a.alone -= 1;
-                    a.shared[a.which(circle)] += 1;
+                    a.shared[a.which(domain)] += 1;
                 }
                 let a = &mut self.accounts[disk.0 as usize];
-                a.shared[a.which(circle)] += 1;
+                a.shared[a.which(domain)] += 1;
             }
         }
     }
@@ -335,15 +335,15 @@ impl Store {
         let page = &mut self.pages[n as usize];
         page.slots -= 1;
         page.disks ^= disk.0 as u16;
-        let Page { slots, disks, circle, .. } = *page;
+        let Page { slots, disks, domain, .. } = *page;
         if slots == 0 {
             self.accounts[disk.0 as usize].alone -= 1;
             self.seated -= 1;
             self.forget(n);
         } else {
             let a = &mut self.accounts[disk.0 as usize];
-            a.shared[a.which(circle)] -= 1;
-            let ring = &mut self.rings[circle as usize];
+            a.shared[a.which(domain)] -= 1;
+            let ring = &mut self.rings[domain as usize];
             ring.slots -= 1;
             ring.drift += 1;
             if slots == 1 {
@@ -351,7 +351,7 @@ impl Store {
                 ring.frames -= 1;
                 let last = DiskId(u32::from(disks));
                 let a = &mut self.accounts[disks as usize];
-                a.shared[a.which(circle)] -= 1;
+                a.shared[a.which(domain)] -= 1;
                 if !forgetful {
                     a.alone += 1;
                 }
@@ -359,8 +359,8 @@ impl Store {
                     self.look_at(last);
                 }
             }
-            if self.rings[circle as usize].drift > self.rings[circle as usize].slots / DRIFT_PART {
-                self.look_at_circle(circle);
+            if self.rings[domain as usize].drift > self.rings[domain as usize].slots / DRIFT_PART {
+                self.look_at_domain(domain);
             }
         }
         self.arena.release(held);
@@ -381,25 +381,25 @@ impl Store {
 
     // ---- looking up ----
 
-    /// Another frame of the circle with the same bytes as `held`, whose hash is `hash`; one more handle to it.
+    /// Another frame of the domain with the same bytes as `held`, whose hash is `hash`; one more handle to it.
     /// `compare` and `within` are false for planted bugs.
     pub(crate) fn find_equal(
         &mut self,
-        circle: Circle,
+        domain: SharingDomain,
         hash: ContentHash,
         held: &Held,
         compare: bool,
         within: bool,
     ) -> Option<Held> {
-        if circle == ALONE {
+        if domain == ALONE {
             return None;
         }
         let Self { arena, pages, contents, .. } = self;
-        let wanted = place_of(if within { circle } else { ALONE }, hash);
+        let wanted = place_of(if within { domain } else { ALONE }, hash);
         let mut tries = 0;
         let n = contents.find(wanted, |n| {
             let page = &pages[n as usize];
-            if page.content != wanted || (within && page.circle != circle) || arena.number_of(held) == Some(n) {
+            if page.content != wanted || (within && page.domain != domain) || arena.number_of(held) == Some(n) {
                 return false;
             }
             tries += 1;
@@ -413,8 +413,8 @@ impl Store {
         let Some(n) = self.arena.number_of(held) else { return };
         let page = &mut self.pages[n as usize];
         assert!(page.slots > 0, "a frame that no slot holds cannot be found");
-        if page.content == 0 && page.circle != ALONE {
-            page.content = place_of(if within { page.circle } else { ALONE }, hash);
+        if page.content == 0 && page.domain != ALONE {
+            page.content = place_of(if within { page.domain } else { ALONE }, hash);
             self.contents.insert(n, page.content);
         }
     }
@@ -424,39 +424,39 @@ impl Store {
         self.arena.number_of(held).is_some_and(|n| self.pages.get(n as usize).is_some_and(|p| p.content != 0))
     }
 
-    /// The circle of a frame that a slot holds.
-    pub(crate) fn circle_of(&self, held: &Held) -> Circle {
-        self.arena.number_of(held).map_or(ALONE, |n| self.pages[n as usize].circle)
+    /// The domain of a frame that a slot holds.
+    pub(crate) fn domain_of(&self, held: &Held) -> SharingDomain {
+        self.arena.number_of(held).map_or(ALONE, |n| self.pages[n as usize].domain)
     }
 
-    /// The frame that holds `block` of the base `circle`, if it is in a slot of some disk.
-    fn find_base(&self, circle: Circle, block: u32) -> Option<u32> {
-        if circle == ALONE {
+    /// The frame that holds `block` of the base `domain`, if it is in a slot of some disk.
+    fn find_base(&self, domain: SharingDomain, block: u32) -> Option<u32> {
+        if domain == ALONE {
             return None;
         }
-        let wanted = Page { base: block + 1, circle, ..Page::default() };
+        let wanted = Page { base: block + 1, domain, ..Page::default() };
         self.bases.find(wanted.base_hash(self.seed), |n| {
             let page = &self.pages[n as usize];
-            page.base == wanted.base && page.circle == circle
+            page.base == wanted.base && page.domain == domain
         })
     }
 
-    /// Whether `block` of the base `circle` is in a slot of some disk.
-    pub(crate) fn has_base(&self, circle: Circle, block: u32) -> bool {
-        self.find_base(circle, block).is_some()
+    /// Whether `block` of the base `domain` is in a slot of some disk.
+    pub(crate) fn has_base(&self, domain: SharingDomain, block: u32) -> bool {
+        self.find_base(domain, block).is_some()
     }
 
-    /// One more handle to the frame that holds `block` of the base `circle`.
-    pub(crate) fn again_base(&mut self, circle: Circle, block: u32) -> Option<Held> {
-        let n = self.find_base(circle, block)?;
+    /// One more handle to the frame that holds `block` of the base `domain`.
+    pub(crate) fn again_base(&mut self, domain: SharingDomain, block: u32) -> Option<Held> {
+        let n = self.find_base(domain, block)?;
         self.arena.again_number(n)
     }
 
-    /// Lets a frame that a slot holds be found as `block` of its circle, which is a base.
+    /// Lets a frame that a slot holds be found as `block` of its domain, which is a base.
     pub(crate) fn register_base(&mut self, held: &Held, block: u32) {
         let Some(n) = self.arena.number_of(held) else { return };
         let page = &mut self.pages[n as usize];
-        assert!(page.slots > 0 && page.circle != ALONE, "a base block that no slot holds");
+        assert!(page.slots > 0 && page.domain != ALONE, "a base block that no slot holds");
         if page.base == 0 {
             page.base = block + 1;
             self.bases.insert(n, page.base_hash(self.seed));
@@ -469,7 +469,7 @@ impl Store {
     pub(crate) fn charge(&self, disk: DiskId) -> u64 {
         let Some(a) = self.accounts.get(disk.0 as usize) else { return 0 };
         let part = |k: usize| {
-            let ring = &self.rings[a.circles[k] as usize];
+            let ring = &self.rings[a.domains[k] as usize];
             (u64::from(a.shared[k]) * u64::from(ring.frames)).div_ceil(u64::from(ring.slots).max(1))
         };
         u64::from(a.alone) + part(0) + part(1)
@@ -489,17 +489,17 @@ impl Store {
         }
     }
 
-    fn look_at_circle(&mut self, circle: Circle) {
-        self.rings[circle as usize].drift = 0;
-        for i in 0..self.rings[circle as usize].members.len() {
-            self.look_at(self.rings[circle as usize].members[i]);
+    fn look_at_domain(&mut self, domain: SharingDomain) {
+        self.rings[domain as usize].drift = 0;
+        for i in 0..self.rings[domain as usize].members.len() {
+            self.look_at(self.rings[domain as usize].members[i]);
         }
     }
 
     /// Puts every disk on the list: one found no frame left.
     pub(crate) fn look_at_all(&mut self) {
-        for circle in 1..self.rings.len() {
-            self.look_at_circle(circle as Circle);
+        for domain in 1..self.rings.len() {
+            self.look_at_domain(domain as SharingDomain);
         }
     }
 
@@ -516,13 +516,13 @@ impl Store {
         Some(disk)
     }
 
-    /// The circles, and what is shared in them.
-    pub(crate) fn report(&self) -> Vec<CircleReport> {
+    /// The domains, and what is shared in them.
+    pub(crate) fn report(&self) -> Vec<SharingDomainReport> {
         self.rings
             .iter()
             .filter_map(|r| {
                 let (shared_frames, shared_blocks) = (u64::from(r.frames), u64::from(r.slots));
-                Some(CircleReport { what: r.key?, disks: r.members.clone(), shared_frames, shared_blocks })
+                Some(SharingDomainReport { what: r.key?, disks: r.members.clone(), shared_frames, shared_blocks })
             })
             .collect()
     }
@@ -559,19 +559,19 @@ impl Store {
         }
         let mut rings = vec![(0u32, 0u32); self.rings.len()];
         for page in self.pages.iter().filter(|p| p.slots > 1) {
-            rings[page.circle as usize].0 += 1;
-            rings[page.circle as usize].1 += u32::from(page.slots);
+            rings[page.domain as usize].0 += 1;
+            rings[page.domain as usize].1 += u32::from(page.slots);
         }
         for (ring, &(frames, slots)) in self.rings.iter().zip(&rings) {
-            assert!(ring.frames == frames && ring.slots == slots, "what a circle shares is miscounted");
+            assert!(ring.frames == frames && ring.slots == slots, "what a domain shares is miscounted");
         }
         let mut alone = 0;
         for (i, a) in self.accounts.iter().enumerate() {
-            let mut now = Account { circles: a.circles, ..Account::default() };
+            let mut now = Account { domains: a.domains, ..Account::default() };
             for &n in &held[i] {
                 let page = &self.pages[n as usize];
-                assert!(a.circles.contains(&page.circle), "a disk holds a frame of a circle that it is not in");
-                if page.slots == 1 { now.alone += 1 } else { now.shared[a.which(page.circle)] += 1 }
+                assert!(a.domains.contains(&page.domain), "a disk holds a frame of a domain that it is not in");
+                if page.slots == 1 { now.alone += 1 } else { now.shared[a.which(page.domain)] += 1 }
             }
             assert!((now.alone, now.shared) == (a.alone, a.shared), "disk {i} is charged {a:?}, but holds {now:?}");
             assert!(zeroes[i] == a.zeroes, "blocks of zeroes are miscounted");
@@ -590,21 +590,21 @@ impl Store {
 }
 
 impl Account {
-    /// Which of its two circles: the group's, or the base's.
-    fn which(&self, circle: Circle) -> usize {
-        usize::from(self.circles[0] != circle)
+    /// Which of its two domains: the group's, or the base's.
+    fn which(&self, domain: SharingDomain) -> usize {
+        usize::from(self.domains[0] != domain)
     }
 }
 
 impl Page {
     fn base_hash(&self, seed: u64) -> u32 {
-        mix((u64::from(self.circle) << 32 | u64::from(self.base)).wrapping_mul(seed) ^ seed)
+        mix((u64::from(self.domain) << 32 | u64::from(self.base)).wrapping_mul(seed) ^ seed)
     }
 }
 
-/// Where a content of a circle stands in the table of contents: never 0.
-fn place_of(circle: Circle, hash: ContentHash) -> u32 {
-    mix(hash.get() ^ u64::from(circle).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
+/// Where a content of a domain stands in the table of contents: never 0.
+fn place_of(domain: SharingDomain, hash: ContentHash) -> u32 {
+    mix(hash.get() ^ u64::from(domain).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
 }
 
 /// The mixing step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), cut to 32 bits.

@@ -228,7 +228,7 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// The policies that a disk may have, in the order in which help and tables list them: their memory and the time
-    /// of each call are bounded, and each is held against a naive twin.
+    /// of each call are bounded, and each is held against a naive reference model.
     pub const ALL: [PolicyKind; 8] = [
         PolicyKind::Fifo,
         PolicyKind::Lru,

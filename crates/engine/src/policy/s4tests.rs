@@ -1,4 +1,4 @@
-//! Tests of S4-FIFO beside its twin: each knob by a small case, the default ones as S3-FIFO, given ones against the
+//! Tests of S4-FIFO beside its reference model: each knob by a small case, the default ones as S3-FIFO, given ones against the
 //! reference, and the choice of knobs.
 //!
 //! Owns the fixed configurations that are compared. Never asserts a time.

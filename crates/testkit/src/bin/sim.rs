@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use undercroft_cache::plant::Bug;
+use undercroft_cache::fault_injection::Bug;
 use undercroft_testkit::campaign::Campaign;
 use undercroft_testkit::{Plan, run};
 
@@ -21,7 +21,7 @@ sim: the deterministic simulation of the data path, over many seeds
   --threads T    runs at a time (default: one for each processor)
   --report FILE  writes what was done as Markdown, with steps, rate, faults and coverage; goes on with the campaign
                  if there is one in the file
-  --bug NAME     plants a bug, to see it found: one of the names of undercroft_cache::plant::Bug
+  --bug NAME     plants a bug, to see it found: one of the names of undercroft_cache::fault_injection::Bug
 ";
 
 /// How often a report is written while the campaign runs.

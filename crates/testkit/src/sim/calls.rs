@@ -6,7 +6,7 @@
 use super::Sim;
 use crate::coverage::Seen;
 use std::collections::HashMap;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{AddDiskError, ContentHash, DiskId, DiskStats};
 
 /// What a disk had counted when its meter began, or was read last.
@@ -16,7 +16,7 @@ pub(super) type Measured = Option<DiskStats>;
 const GIVE_BACK_CALLS: usize = 400;
 const GIVE_BACK_FRAMES: u32 = 16;
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// One of the calls.
     pub(super) fn call(&mut self, d: usize) {
         match self.extras.rng.below(12) {

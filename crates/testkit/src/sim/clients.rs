@@ -7,13 +7,15 @@ use super::Sim;
 use crate::coverage::Seen;
 use crate::sim_guest::SimGuest;
 use crate::world::World;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event, IoError, Op, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
+/// Requests that may go on before one that was paused earlier.
+const PASSED_MAX: u64 = 32;
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// A client begins a request, if it may.
     pub(super) fn request(&mut self) -> bool {
         let d = self.any_disk();
@@ -122,7 +124,16 @@ impl<P: Plant> Sim<P> {
         if n == 0 {
             return false;
         }
-        let paused = self.world.paused.swap_remove(self.rng.below(n) as usize);
+        let mut i = self.rng.below(n) as usize;
+        let World { paused_at, resumed, .. } = &mut self.world;
+        let longest = (0..paused_at.len()).min_by_key(|&i| paused_at[i]).unwrap_or(i);
+        // Any order but one that forgets somebody: whoever drives a core has turns.
+        if *resumed - paused_at[longest] >= PASSED_MAX {
+            i = longest;
+        }
+        *resumed += 1;
+        paused_at.swap_remove(i);
+        let paused = self.world.paused.swap_remove(i);
         self.world.note(|| format!("resume {paused:?}"));
         self.apply(Event::Resume(paused));
         self.leave(paused.disk.0 as usize);

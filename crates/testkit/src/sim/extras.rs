@@ -8,7 +8,7 @@ use super::rare::HINTS;
 use crate::coverage::Seen;
 use crate::rng::Rng;
 use crate::sim_disk::SimDisk;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event, Lost};
 use undercroft_host::FRAME_BYTES;
 
@@ -29,7 +29,7 @@ pub(super) struct Extras {
     /// The first disk is larger than 2^32 blocks.
     pub sparse: bool,
     /// The first two disks are one guest's.
-    pub twins: bool,
+    pub one_guest: bool,
     /// Shares, parts and hints, whatever else there is: clones, crashes.
     pub mixes: bool,
     /// Nothing ever comes to rest: what starves shows.
@@ -46,9 +46,9 @@ impl Extras {
         let on = seed % 5 != 4;
         let mut one_in = |n: u64| rng.one_in(n) && on;
         let (calls, foreign, sparse) = (one_in(2), one_in(2), one_in(6));
-        let (twins, mixes, calm) = (one_in(3), one_in(3), one_in(5));
+        let (one_guest, mixes, calm) = (one_in(3), one_in(3), one_in(5));
         let (loses, bad) = (one_in(3), one_in(4));
-        Self { rng, on, calls, foreign, sparse, twins, mixes, calm, loses, bad }
+        Self { rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad }
     }
 
     /// How a disk differs from the usual one.
@@ -68,7 +68,7 @@ impl Extras {
     }
 }
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// Something of that happens, in a run that has it.
     pub(super) fn extra(&mut self) {
         if !self.extras.on || !self.extras.rng.one_in(RATE) {

@@ -4,10 +4,10 @@
 
 use super::Sim;
 use std::collections::HashMap;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, DiskStats};
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// That the charges are what is in use, and that nobody has more than his share.
     pub(super) fn judge_shares(&mut self) {
         let mut charged = 0;

@@ -7,7 +7,7 @@ use super::Sim;
 use super::setup::options_for;
 use crate::alike::SimBase;
 use crate::coverage::Seen;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{AddDiskError, DiskId, Event};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
@@ -18,7 +18,7 @@ pub(super) const HINTS: [Hint; 10] = {
     [normal, sequential, random, no_reuse, dont_need, will_need, will_need, will_need, will_need, will_need]
 };
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// What happens now and then.
     pub(super) fn rare(&mut self) -> bool {
         let d = self.any_disk();

@@ -4,7 +4,7 @@
 
 use super::Sim;
 use crate::outcome::Outcome;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event};
 use undercroft_host::FRAME_BYTES;
 
@@ -13,7 +13,7 @@ const B: u64 = FRAME_BYTES as u64;
 /// Steps of one disk after which it must have nothing more to do, when nobody asks for more.
 const OPERATIONS_MAX: u64 = 100_000;
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     /// Every disk does what it was told, and what follows from it.
     fn finish_operations(&mut self) {
         loop {

@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::space::Space;
 use crate::world::World;
-use undercroft_cache::plant::Plant;
+use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, GroupId, disk_bytes};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
@@ -22,7 +22,7 @@ const B: u64 = FRAME_BYTES as u64;
 /// Blocks of the image in runs whose disks are all clones of one: more than any of them may keep, less than all may.
 const CLONE_BLOCKS: u64 = 160;
 
-impl<P: Plant> Sim<P> {
+impl<P: FaultInjection> Sim<P> {
     pub(super) fn new(seed: u64, plant: P, with_log: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut extras = Extras::new(seed);
@@ -129,7 +129,7 @@ impl<P: Plant> Sim<P> {
             scanned: vec![false; disks],
             measured: vec![None; disks],
         };
-        if sim.extras.twins && disks > 1 {
+        if sim.extras.one_guest && disks > 1 {
             sim.world.sides[1].guest_of = 0;
         }
         if sim.extras.loses {
@@ -145,7 +145,8 @@ impl<P: Plant> Sim<P> {
     }
 
     pub(super) fn boot(&mut self) {
-        let mut core = Core::with_plant(self.core_options.clone(), self.plant).expect("address space for a small core");
+        let mut core =
+            Core::with_faults(self.core_options.clone(), self.plant).expect("address space for a small core");
         for (i, o) in self.disk_options.iter().enumerate() {
             if let Err(e) = core.add_disk(DiskId(i as u32), o.clone()) {
                 panic!("the ceiling was made for these disks: {e}");

@@ -6,13 +6,13 @@ use super::curve_args::{CurveArgs, PartitionArgs};
 use super::record::OneOf;
 use super::sim_args::{CompareArgs, SimArgs};
 use super::trace_args::TraceArgs;
-use crate::config::{LogFormat, LogLevel};
-use crate::units::{Percent, Size, Time};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use undercroft_config::{LogFormat, LogLevel};
 use undercroft_engine::PolicyKind;
+use undercroft_units::{Percent, Size, Time};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -34,7 +34,9 @@ Examples:
 
 Environment:
   UNDERCROFT_CONTROL  the control socket, as --control
-  UNDERCROFT_LOG      log filter: undercroft::worker=debug,info
+  UNDERCROFT_LOG      log filter: undercroft_daemon::worker=debug,info
+
+Terms: docs/glossary.md (installed: /usr/share/doc/undercroft/glossary.md)
 ";
 
 /// Serves VM disks from a cache of its own.
@@ -307,6 +309,9 @@ Examples:
   Of a disk that the running daemon serves:
     undercroft attach-args web:root
 
+  Of all disks of a VM, with one memory backend:
+    undercroft attach-args web
+
   Of a disk in a file, whether it is served or not:
     undercroft attach-args web:root --config /etc/undercroft/undercroft.toml
 
@@ -314,8 +319,8 @@ Examples:
     qemu-system-x86_64 -M q35 -m 4G $(undercroft attach-args web:root --as qemu --memory 4GiB)
 ")]
 pub struct AttachArgs {
-    /// The disk: VM:DISK, or the bare name if it is the only one
-    #[arg(value_name = "DISK")]
+    /// The disk: VM:DISK, or the bare name if it is the only one; or a VM, for all its disks
+    #[arg(value_name = "DISK|VM")]
     pub disk: String,
     /// Take it from this configuration file instead of the running daemon
     #[arg(long, value_name = "CONFIG", value_hint = ValueHint::FilePath)]

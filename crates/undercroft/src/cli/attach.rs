@@ -1,18 +1,19 @@
-//! What QEMU and libvirt need to attach a disk.
+//! What QEMU and libvirt need to attach a disk, or all disks of a VM.
 //!
-//! Owns their notations and quoting. Never talks to QEMU. Invariant: a path with commas, quotes or angle brackets comes
-//! out as one that QEMU, a shell, or an XML parser reads back unchanged.
+//! Owns their notations and quoting. Never talks to QEMU. Invariants: a path with commas, quotes or angle brackets comes
+//! out as one that QEMU, a shell, or an XML parser reads back unchanged; a VM has one memory backend, however many disks.
 
 use super::args::{AttachArgs, AttachForm};
 use super::output::Out;
 use super::{Failure, control_socket, machine, output};
-use crate::config::{self, DiskPlan, NbdListen, NbdListener, Overrides, Problems, ServePlan};
-use crate::control::client;
-use crate::control::{ControlError, DiskStatus, Status};
-use crate::units::{MIB, Size};
 use hyper::Method;
 use serde::Serialize;
 use std::fmt::Write;
+use undercroft_api::client;
+use undercroft_api::{DiskStatus, Status};
+use undercroft_config::ControlError;
+use undercroft_config::{self as config, DiskPlan, NbdListen, NbdListener, Overrides, Problems, ServePlan};
+use undercroft_units::{MIB, Size};
 
 /// How a disk can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +35,10 @@ enum Listen {
 /// Runs `undercroft attach-args`.
 ///
 /// # Errors
-/// There is no such disk, or not in the form asked for.
+/// There is no such disk or VM, or not in the form asked for.
 pub fn run(args: &AttachArgs, out: &mut Out) -> Result<(), Failure> {
-    let attachment = match &args.config {
+    let name = &args.disk;
+    let disks: Vec<Attachment> = match &args.config {
         Some(file) => {
             let resolution = config::load(file, &machine(), &Overrides::default())?;
             let said = Problems { file: Some(file.clone()), problems: resolution.problems };
@@ -44,29 +46,59 @@ pub fn run(args: &AttachArgs, out: &mut Out) -> Result<(), Failure> {
                 output::complain(&said.to_string());
             }
             let plan = resolution.plan;
-            let disk = plan.find(&args.disk).ok_or_else(|| missing(&args.disk, plan.disks.iter().map(|d| &*d.name)))?;
-            Attachment::of_plan(&plan, disk)
+            match plan.find(name) {
+                Some(disk) => vec![Attachment::of_plan(&plan, disk)],
+                None => {
+                    let of_vm = plan.disks.iter().filter(|d| d.vm.as_ref() == Some(name));
+                    let of_vm: Vec<_> = of_vm.map(|d| Attachment::of_plan(&plan, d)).collect();
+                    known(of_vm, name, plan.disks.iter().map(|d| (&*d.name, d.vm.as_deref())))?
+                }
+            }
         }
         None => {
             let socket = control_socket(&args.control.control);
             let status: Status = client::request_json(&socket, Method::GET, "/v1/status", None)?;
-            let exact = status.disks.iter().find(|d| d.name == args.disk);
-            let mut short = status.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == args.disk));
-            let disk = exact.or_else(|| short.next().filter(|_| short.next().is_none()));
-            let disk = disk.ok_or_else(|| missing(&args.disk, status.disks.iter().map(|d| &*d.name)))?;
-            Attachment::of_status(&status, disk)
+            let exact = status.disks.iter().find(|d| d.name == *name);
+            let mut short = status.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));
+            match exact.or_else(|| short.next().filter(|_| short.next().is_none())) {
+                Some(disk) => vec![Attachment::of_status(&status, disk)],
+                None => {
+                    let of_vm = status.disks.iter().filter(|d| d.vm.as_ref() == Some(name));
+                    let of_vm: Vec<_> = of_vm.map(|d| Attachment::of_status(&status, d)).collect();
+                    known(of_vm, name, status.disks.iter().map(|d| (&*d.name, d.vm.as_deref())))?
+                }
+            }
         }
     };
-    print(&attachment, args, out)
+    let name = if let [disk] = disks.as_slice() { &disk.name } else { name }.clone();
+    print(&Guest { name, disks }, args, out)
 }
 
-fn missing<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
-    Failure::Said(ControlError::no_disk(name, known).to_string())
+/// The disks of a VM, unless there are none: then there is neither a disk nor a VM of that name.
+fn known<'a>(
+    of_vm: Vec<Attachment>,
+    name: &str,
+    all: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone,
+) -> Result<Vec<Attachment>, Failure> {
+    if !of_vm.is_empty() {
+        return Ok(of_vm);
+    }
+    let names = all.clone().map(|(disk, _)| disk).chain(all.filter_map(|(_, vm)| vm));
+    Err(Failure::Said(ControlError::no_disk(name, names).to_string()))
+}
+
+/// What is attached to one guest: a disk, or all disks of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Guest {
+    /// The disk, or the VM.
+    name: String,
+    disks: Vec<Attachment>,
 }
 
 #[derive(Serialize)]
 struct Forms<'a> {
     disk: &'a str,
+    disks: Vec<&'a str>,
     qemu: Option<Vec<String>>,
     qemu_nbd: Option<Vec<String>>,
     libvirt: Option<String>,
@@ -74,11 +106,11 @@ struct Forms<'a> {
     nbd_uris: Vec<String>,
 }
 
-fn print(a: &Attachment, args: &AttachArgs, out: &mut Out) -> Result<(), Failure> {
+fn print(a: &Guest, args: &AttachArgs, out: &mut Out) -> Result<(), Failure> {
     let (qemu, qemu_nbd) = (a.qemu(args.memory), a.qemu_nbd());
     let (libvirt, libvirt_nbd) = (a.libvirt(), a.libvirt_nbd());
     let want = |what: Option<String>, how: &str| {
-        what.ok_or_else(|| Failure::Said(format!("disk \"{}\" is not served over {how}; {}", a.name, remedy(how))))
+        what.ok_or_else(|| Failure::Said(format!("\"{}\" is not served over {how}; {}", a.name, remedy(how))))
     };
     match args.form {
         Some(AttachForm::Qemu) => out.line(&want(qemu.map(|q| join(&q)), "vhost-user")?)?,
@@ -86,7 +118,8 @@ fn print(a: &Attachment, args: &AttachArgs, out: &mut Out) -> Result<(), Failure
         Some(AttachForm::Libvirt) => out.write(&want(libvirt, "vhost-user")?)?,
         Some(AttachForm::LibvirtNbd) => out.write(&want(libvirt_nbd, "NBD")?)?,
         Some(AttachForm::Json) => {
-            out.json(&Forms { disk: &a.name, qemu, qemu_nbd, libvirt, libvirt_nbd, nbd_uris: a.nbd_uris() })?;
+            let disks = a.disks.iter().map(|d| &*d.name).collect();
+            out.json(&Forms { disk: &a.name, disks, qemu, qemu_nbd, libvirt, libvirt_nbd, nbd_uris: a.nbd_uris() })?;
         }
         None => {
             if let (Some(qemu), Some(libvirt)) = (qemu, libvirt) {
@@ -100,8 +133,21 @@ fn print(a: &Attachment, args: &AttachArgs, out: &mut Out) -> Result<(), Failure
                 out.line(&broken(&qemu, "  "))?;
                 out.line("\n# NBD: libvirt, in the XML of the domain")?;
                 out.write(&libvirt)?;
+                out.line("\n# NBD: for other programs")?;
                 for uri in a.nbd_uris() {
-                    out.line(&format!("\n# NBD: for other programs\n{uri}"))?;
+                    out.line(&uri)?;
+                }
+            }
+            let over = |missing: bool, how: &str, d: &Attachment| {
+                missing.then(|| format!("\n# {} is not served over {how}", d.name))
+            };
+            if a.disks.len() > 1 {
+                for d in &a.disks {
+                    let said = [
+                        over(d.socket.is_none(), "vhost-user", d),
+                        over(d.nbd.is_empty() && !a.nbd_uris().is_empty(), "NBD", d),
+                    ];
+                    said.iter().flatten().try_for_each(|line| out.line(line))?;
                 }
             }
         }
@@ -163,14 +209,15 @@ impl Attachment {
         format!("uc-{}", self.name.chars().map(plain).collect::<String>())
     }
 
-    /// QEMU's arguments for vhost-user, one word each.
+    /// QEMU's arguments for this disk alone, with its memory, one word each.
     pub fn qemu(&self, memory: Size) -> Option<Vec<String>> {
+        Some([shared_memory(memory), self.device()?].concat())
+    }
+
+    /// The device over vhost-user.
+    fn device(&self) -> Option<Vec<String>> {
         let (socket, id) = (self.socket.as_ref()?, self.id());
         Some(vec![
-            "-object".into(),
-            format!("memory-backend-memfd,id=uc-mem,size={}M,share=on,prealloc=on", memory.0.div_ceil(MIB)),
-            "-machine".into(),
-            "memory-backend=uc-mem".into(),
             "-chardev".into(),
             format!("socket,id={id},path={},reconnect=1", comma(socket)),
             "-device".into(),
@@ -194,33 +241,29 @@ impl Attachment {
         ])
     }
 
-    /// libvirt's XML for vhost-user.
-    pub fn libvirt(&self) -> Option<String> {
+    /// libvirt's XML of the disk over vhost-user, as `target` of the guest.
+    fn libvirt(&self, target: &str) -> Option<String> {
         let socket = xml(self.socket.as_ref()?);
         let (queues, queue_size) = (self.queues, self.queue_size);
         Some(format!(
-            "<!-- once, in <domain>: the guest's memory must be shared -->\n\
-             <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n  <allocation mode='immediate'/>\n</memoryBacking>\n\
-             <!-- in <devices> -->\n\
-             <disk type='vhostuser' device='disk' snapshot='no'>\n  \
+            "<disk type='vhostuser' device='disk' snapshot='no'>\n  \
                <driver name='qemu' type='raw' queues='{queues}' queue_size='{queue_size}'/>\n  \
                <source type='unix' path='{socket}'>\n    <reconnect enabled='yes' timeout='1'/>\n  </source>\n  \
-               <target dev='vda' bus='virtio'/>\n{}</disk>\n",
+               <target dev='{target}' bus='virtio'/>\n{}</disk>\n",
             self.xml_readonly()
         ))
     }
 
-    /// libvirt's XML for NBD.
-    pub fn libvirt_nbd(&self) -> Option<String> {
+    /// libvirt's XML of the disk over NBD, as `target` of the guest.
+    fn libvirt_nbd(&self, target: &str) -> Option<String> {
         let host = match self.nbd.first()? {
             Listen::Unix(path) => format!("<host transport='unix' socket='{}'/>", xml(path)),
             Listen::Tcp { host, port } => format!("<host name='{}' port='{port}'/>", xml(host)),
         };
         Some(format!(
-            "<!-- in <devices> -->\n\
-             <disk type='network' device='disk'>\n  <driver name='qemu' type='raw' cache='none' io='threads'/>\n  \
+            "<disk type='network' device='disk'>\n  <driver name='qemu' type='raw' cache='none' io='threads'/>\n  \
                <source protocol='nbd' name='{}'>\n    {host}\n  </source>\n  \
-               <target dev='vda' bus='virtio'/>\n{}</disk>\n",
+               <target dev='{target}' bus='virtio'/>\n{}</disk>\n",
             xml(&self.name),
             self.xml_readonly()
         ))
@@ -239,6 +282,66 @@ impl Attachment {
             Listen::Tcp { host, port } => format!("nbd://{host}:{port}/{name}"),
         };
         self.nbd.iter().map(uri).collect()
+    }
+}
+
+/// The memory of a guest, which the daemon shares.
+fn shared_memory(memory: Size) -> Vec<String> {
+    vec![
+        "-object".into(),
+        format!("memory-backend-memfd,id=uc-mem,size={}M,share=on,prealloc=on", memory.0.div_ceil(MIB)),
+        "-machine".into(),
+        "memory-backend=uc-mem".into(),
+    ]
+}
+
+/// The name that the guest's disk `n` has in libvirt's XML: vda to vdz, then vdaa.
+fn target(n: usize) -> String {
+    let letter = |n: usize| char::from(b'a' + (n % 26) as u8);
+    match n {
+        0..26 => format!("vd{}", letter(n)),
+        _ => format!("vd{}{}", letter(n / 26 - 1), letter(n)),
+    }
+}
+
+impl Guest {
+    /// What `each` says of every disk, with its name in the guest, after `head`; `None` if it says nothing of any.
+    fn all<T>(&self, head: Vec<T>, each: impl Fn(&Attachment, &str) -> Option<Vec<T>>) -> Option<Vec<T>> {
+        let mut words = head;
+        let before = words.len();
+        for (n, disk) in self.disks.iter().enumerate() {
+            words.extend(each(disk, &target(n)).into_iter().flatten());
+        }
+        (words.len() > before).then_some(words)
+    }
+
+    /// QEMU's arguments for vhost-user: one memory, and a device for each disk.
+    fn qemu(&self, memory: Size) -> Option<Vec<String>> {
+        self.all(shared_memory(memory), |disk, _| disk.device())
+    }
+
+    /// QEMU's arguments for NBD.
+    fn qemu_nbd(&self) -> Option<Vec<String>> {
+        self.all(Vec::new(), |disk, _| disk.qemu_nbd())
+    }
+
+    /// libvirt's XML for vhost-user.
+    fn libvirt(&self) -> Option<String> {
+        let head = "<!-- once, in <domain>: the guest's memory must be shared -->\n\
+             <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n  <allocation mode='immediate'/>\n</memoryBacking>\n\
+             <!-- in <devices> -->\n";
+        Some(self.all(vec![head.to_string()], |disk, target| Some(vec![disk.libvirt(target)?]))?.concat())
+    }
+
+    /// libvirt's XML for NBD.
+    fn libvirt_nbd(&self) -> Option<String> {
+        let head = "<!-- in <devices> -->\n".to_string();
+        Some(self.all(vec![head], |disk, target| Some(vec![disk.libvirt_nbd(target)?]))?.concat())
+    }
+
+    /// URIs of all disks for NBD clients.
+    fn nbd_uris(&self) -> Vec<String> {
+        self.disks.iter().flat_map(Attachment::nbd_uris).collect()
     }
 }
 
@@ -319,8 +422,8 @@ mod tests {
     #[test]
     fn xml_and_uris_are_escaped() {
         let a = attachment("/tmp/<&'\".sock");
-        assert!(a.libvirt().unwrap().contains("path='/tmp/&lt;&amp;&apos;&quot;.sock'"));
-        assert!(a.libvirt().unwrap().contains("<readonly/>"));
+        assert!(a.libvirt("vda").unwrap().contains("path='/tmp/&lt;&amp;&apos;&quot;.sock'"));
+        assert!(a.libvirt("vda").unwrap().contains("<readonly/>"));
         let uris = a.nbd_uris();
         assert_eq!(uris[0], "nbd+unix:///web:root?socket=/tmp/%3C%26%27%22.sock");
         assert_eq!(uris[1], "nbd://[::1]:10809/web:root");
@@ -329,6 +432,24 @@ mod tests {
     #[test]
     fn without_a_way_there_is_none() {
         let a = Attachment { socket: None, nbd: vec![], ..attachment("/s") };
+        assert_eq!((a.qemu(Size(MIB)), a.qemu_nbd()), (None, None));
+        let a = Guest { name: "web".into(), disks: vec![a.clone(), a] };
         assert_eq!((a.qemu(Size(MIB)), a.qemu_nbd(), a.libvirt(), a.libvirt_nbd()), (None, None, None, None));
+    }
+
+    #[test]
+    fn a_vm_has_one_memory_and_disks_of_different_names() {
+        let disks = ["web:root", "web:data"].map(|name| Attachment { name: name.into(), ..attachment("/s") });
+        let vm = Guest { name: "web".into(), disks: disks.to_vec() };
+        let words = vm.qemu(Size(MIB)).unwrap();
+        let with = |words: &[String], start: &str| words.iter().filter(|w| w.starts_with(start)).count();
+        assert_eq!([with(&words, "memory-backend"), with(&words, "vhost-user-blk-pci,chardev=uc-web-")], [2, 2]);
+        let xml = vm.libvirt().unwrap();
+        assert_eq!(xml.matches("<memoryBacking>").count(), 1);
+        for target in ["<target dev='vda'", "<target dev='vdb'"] {
+            assert_eq!([&xml, &vm.libvirt_nbd().unwrap()].map(|x| x.matches(target).count()), [1, 1], "{target}");
+        }
+        assert_eq!(with(&vm.qemu_nbd().unwrap(), "driver=nbd"), 2);
+        assert_eq!([0, 25, 26, 701].map(target), ["vda", "vdz", "vdaa", "vdzz"]);
     }
 }

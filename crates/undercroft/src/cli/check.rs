@@ -7,13 +7,13 @@ use super::args::CheckArgs;
 use super::meter::Meter;
 use super::output::Out;
 use super::{Failure, machine};
-use crate::backend::ImageFormat;
-use crate::backend::OpenError;
-use crate::backend::qcow2::{Examined, examine};
-use crate::config::{self, Overrides, Problem, Problems, ServePlan, Severity};
-use crate::units::{Size, Time};
 use serde::Serialize;
 use std::path::Path;
+use undercroft_backend::OpenError;
+use undercroft_backend::qcow2::{Examined, examine};
+use undercroft_config::ImageFormat;
+use undercroft_config::{self as config, Overrides, Problem, Problems, ServePlan, Severity};
+use undercroft_units::{Size, Time};
 
 #[derive(Serialize)]
 struct Report<'a> {

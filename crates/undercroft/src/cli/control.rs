@@ -5,15 +5,15 @@
 use super::args::{DropCacheArgs, ReloadArgs, SetArgs, StopArgs};
 use super::output::Out;
 use super::{Failure, control_socket};
-use crate::control::api::Dropped;
-use crate::control::body::{DiskChangeBody, StoreChangeBody};
-use crate::control::client::{self, disk_path};
-use crate::control::{DiskStatus, ReloadReport, Status, StoreStatus};
-use crate::units::{Size, human_size};
 use hyper::Method;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use undercroft_api::Dropped;
+use undercroft_api::body::{DiskChangeBody, StoreChangeBody};
+use undercroft_api::client::{self, disk_path};
+use undercroft_api::{DiskStatus, ReloadReport, Status, StoreStatus};
+use undercroft_units::{Size, human_size};
 
 /// The full name of a disk that was named in full or in short; `None` if there is no such disk.
 fn full_name(socket: &Path, name: &str) -> Result<Option<String>, Failure> {

@@ -10,11 +10,11 @@ use super::curve_report::{
     CurveReport, PointReport, Report, SampleReport, TraceReport, WindowReport, ZipfReport, columns, draw, text,
 };
 use super::output::{Out, complain};
-use crate::units::CacheSize;
 use rayon::prelude::*;
 use std::path::Path;
 use undercroft_curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_engine::PolicyKind;
+use undercroft_units::CacheSize;
 
 /// Runs it.
 ///

@@ -4,13 +4,13 @@
 
 use super::reading::ReadArgs;
 use super::sim_args::plot_file;
-use crate::units::{CacheSize, Percent, Size};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use undercroft_curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_engine::PolicyKind;
 use undercroft_trace::BLOCK_BYTES;
+use undercroft_units::{CacheSize, Percent, Size};
 
 /// Ways to make a curve.
 fn methods() -> impl TypedValueParser<Value = CurveMethod> {
@@ -235,7 +235,7 @@ fn bound(text: &str) -> Result<(String, Size), String> {
     let Some((name, size)) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()) else {
         return Err(format!("`{text}` is not NAME=SIZE; write it like web=512MiB"));
     };
-    Ok((name.to_owned(), size.parse().map_err(|e: crate::units::UnitError| e.to_string())?))
+    Ok((name.to_owned(), size.parse().map_err(|e: undercroft_units::UnitError| e.to_string())?))
 }
 
 #[cfg(test)]

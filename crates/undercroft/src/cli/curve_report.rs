@@ -5,12 +5,12 @@
 use super::Failure;
 use super::curve_args::CurveArgs;
 use super::sim_rows::{Columns, Values};
-use crate::units::{human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::Path;
 use undercroft_curves::plot::{Plot, Series, Style, save};
 use undercroft_curves::{Bars, Curve, Sampled, Window, WindowCounts, ZipfFit};
+use undercroft_units::{human_size, human_time};
 
 /// Points of a plotted line.
 const PLOTTED: u32 = 300;

@@ -7,15 +7,15 @@ use super::Failure;
 use super::args::DuplicatesArgs;
 use super::interrupt::interrupt;
 use super::output::{Out, complain};
-use crate::scan::duplicates::{self, ImageReport, Options, Report, VmReport};
-use crate::scan::vm;
-use crate::units::human_size;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use undercroft_host::idle::lowest_priority;
+use undercroft_hostmem::scan::duplicates::{self, ImageReport, Options, Report, VmReport};
+use undercroft_hostmem::scan::vm;
+use undercroft_units::human_size;
 
 /// The bar shows itself for what takes longer than this.
 const BAR_AFTER: Duration = Duration::from_secs(2);

@@ -6,10 +6,6 @@
 use super::args::{KsmArgs, KsmCommand};
 use super::output::{self, Out};
 use super::{Failure, control_socket};
-use crate::control::body::KsmChangeBody;
-use crate::control::{KsmStatus, client};
-use crate::ksm::{Guest, Ksm, Numbers, SHARED_RAM, SIDE_CHANNEL, SYSFS, Settings, guests};
-use crate::units::human_size;
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,6 +13,10 @@ use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
+use undercroft_api::body::KsmChangeBody;
+use undercroft_api::{KsmStatus, client};
+use undercroft_hostmem::ksm::{Guest, Ksm, Numbers, SHARED_RAM, SIDE_CHANNEL, SYSFS, Settings, guests};
+use undercroft_units::human_size;
 
 /// Everything that `undercroft ksm status --json` says.
 #[derive(Debug, Serialize)]

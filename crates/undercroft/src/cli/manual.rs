@@ -5,12 +5,12 @@
 use super::Failure;
 use super::args::Cli;
 use super::output::Out;
-use crate::config::reference;
-use crate::control::VersionInfo;
-use crate::control::api::API_VERSION;
 use clap::CommandFactory;
 use clap_mangen::Man;
 use std::path::Path;
+use undercroft_api::API_VERSION;
+use undercroft_api::VersionInfo;
+use undercroft_config::reference;
 
 /// Prints the completions for a shell.
 ///

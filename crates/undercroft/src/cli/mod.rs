@@ -42,14 +42,14 @@ mod trace_info;
 mod trace_parts;
 mod trace_write;
 
-use crate::config::{Machine, Problems, ServePlan};
-use crate::control::client::ClientError;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use undercroft_api::client::ClientError;
+use undercroft_config::{Machine, Problems, ServePlan};
 
 /// The control socket of the system's daemon.
 const SYSTEM_CONTROL: &str = "/run/undercroft/control.sock";
@@ -138,8 +138,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Completions { shell } => manual::completions(shell, out),
         Command::Man { dir } => manual::man(dir.as_deref(), out),
         Command::Version { json } => manual::version(json, out),
-        Command::Openapi => Ok(out.write(&crate::control::api::openapi())?),
-        Command::Reference => Ok(out.write(&crate::config::reference::markdown())?),
+        Command::Openapi => Ok(out.write(&undercroft_daemon::http::api::openapi())?),
+        Command::Reference => Ok(out.write(&undercroft_config::reference::markdown())?),
     }
 }
 
@@ -149,7 +149,7 @@ fn control_socket(given: &Option<PathBuf>) -> PathBuf {
     if let Some(path) = given {
         return path.clone();
     }
-    let (own, system) = (crate::config::machine::runtime_dir().join("control.sock"), PathBuf::from(SYSTEM_CONTROL));
+    let (own, system) = (undercroft_config::machine::runtime_dir().join("control.sock"), PathBuf::from(SYSTEM_CONTROL));
     if !own.exists() && system.exists() { system } else { own }
 }
 

@@ -9,7 +9,6 @@ use super::curve_input::Input;
 use super::curve_report::table;
 use super::output::{Out, complain};
 use super::sim_rows::{Columns, Values};
-use crate::units::{Size, human_size};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use undercroft_curves::partition::{divide, equal, misses, proportional};
 use undercroft_curves::plot::{Plot, Series, Style, save};
 use undercroft_curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_engine::curve::shared;
+use undercroft_units::{Size, human_size};
 
 /// Sizes between which a curve of simulated caches is a straight line.
 const SIMULATED: u64 = 64;

@@ -5,15 +5,15 @@
 use super::Failure;
 use super::args::RangesArgs;
 use super::output::{self, Out};
-use crate::control::RangesTaken;
-use crate::control::client::{self, ClientError};
-use crate::ranges::RangeListBody;
-use crate::units::human_size;
 use hyper::Method;
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
+use undercroft_api::RangesTaken;
+use undercroft_api::client::{self, ClientError};
+use undercroft_api::ranges::RangeListBody;
 use undercroft_ranges::{Error, Form, Options, Outcome, Sysfs};
+use undercroft_units::human_size;
 
 /// Runs `undercroft ranges`.
 ///

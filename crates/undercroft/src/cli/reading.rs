@@ -4,11 +4,11 @@
 
 use super::Failure;
 use super::output::complain;
-use crate::units::{Size, Time, human_time};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use undercroft_trace::options::{Csv, Event};
 use undercroft_trace::{Format, Options, Reader};
+use undercroft_units::{Size, Time, human_time};
 
 /// Takes one of `all` by its name.
 pub fn formats(all: &[Format]) -> impl TypedValueParser<Value = Format> + use<> {

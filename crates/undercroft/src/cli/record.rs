@@ -7,16 +7,16 @@ use super::args::RecordArgs;
 use super::interrupt::interrupt;
 use super::output::{Out, complain};
 use super::{Failure, control_socket};
-use crate::control::RecordingStatus;
-use crate::control::client::{self, ClientError};
-use crate::control::record::RecordBody;
-use crate::units::{Time, human_size};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use undercroft_api::RecordingStatus;
+use undercroft_api::client::{self, ClientError};
+use undercroft_api::record::RecordBody;
 use undercroft_trace::recording::Recording;
+use undercroft_units::{Time, human_size};
 
 /// Pause between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -213,7 +213,7 @@ impl std::str::FromStr for OneOf {
     fn from_str(text: &str) -> Result<Self, String> {
         let n = text.strip_prefix("1/").and_then(|n| n.parse().ok());
         let n = if text == "1" { Some(1) } else { n };
-        n.filter(|n| (1..=crate::control::record::SAMPLE_MAX).contains(n))
+        n.filter(|n| (1..=undercroft_api::record::SAMPLE_MAX).contains(n))
             .map(OneOf)
             .ok_or_else(|| "write it as 1/8, for one of eight blocks".to_string())
     }

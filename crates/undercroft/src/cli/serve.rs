@@ -7,11 +7,17 @@ use super::args::ServeArgs;
 use super::attach::{self, Attachment};
 use super::output::Out;
 use super::{Failure, Serve, machine, output};
-use crate::config::images_only::{ForEach, add_images};
-use crate::config::spec::DaemonSpec;
-use crate::config::{self, DiskSpec, Machine, Overrides, Problem, Problems, ServePlan, ServeSpec, Severity};
-use crate::logging;
-use crate::units::Size;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use undercroft_config::images_only::{ForEach, add_images};
+use undercroft_config::spec::DaemonSpec;
+use undercroft_config::{
+    self as config, DiskSpec, Machine, Overrides, Problem, Problems, ServePlan, ServeSpec, Severity,
+};
+use undercroft_daemon::logging;
+use undercroft_units::Size;
 
 /// Runs it.
 ///
@@ -50,6 +56,13 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
         log_format: args.log_format,
     };
     if let Some(file) = &args.config {
+        if is_image(file) {
+            let quoted = attach::shell(&file.display().to_string());
+            return Err(one_problem(
+                &format!("{} is a disk image, not a configuration", file.display()),
+                &format!("serve it by `undercroft serve --image {quoted}`"),
+            ));
+        }
         return config::load(file, machine, &overrides)?.accept_waiting();
     }
     let mut spec = ServeSpec {
@@ -93,6 +106,17 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
     };
     add_images(&mut spec, &args.image, &each, nbd_beside, machine);
     config::resolve(&spec, machine, Vec::new()).accept()
+}
+
+/// Whether a file is an image rather than a configuration: a block device, or bytes that no text has.
+fn is_image(file: &Path) -> bool {
+    let Ok(about) = fs::metadata(file) else { return false };
+    if about.file_type().is_block_device() {
+        return true;
+    }
+    let mut first = Vec::new();
+    let read = fs::File::open(file).and_then(|f| f.take(4096).read_to_end(&mut first));
+    read.is_ok() && (first.starts_with(b"QFI\xfb") || first.contains(&0))
 }
 
 fn one_problem(error: &str, remedy: &str) -> Problems {

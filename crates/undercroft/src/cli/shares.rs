@@ -5,14 +5,14 @@
 use super::args::{SetArgs, SharesArgs, WhyArgs};
 use super::output::Out;
 use super::{Failure, control_socket};
-use crate::control::client::{self, node_path};
-use crate::control::shares::NodeChangeBody;
-use crate::control::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
-use crate::units::{Size, human_size};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
 use std::path::Path;
+use undercroft_api::client::{self, node_path};
+use undercroft_api::shares::NodeChangeBody;
+use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_engine::shares::Hint;
+use undercroft_units::{Size, human_size};
 
 /// Runs `undercroft shares`.
 ///

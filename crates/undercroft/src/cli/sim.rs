@@ -13,11 +13,11 @@ use super::sim_hierarchy;
 use super::sim_rows::{Columns, Values};
 use super::sim_tenants;
 use super::sim_trace::run_trace;
-use crate::units::{CacheSize, human_size};
 use comfy_table::{CellAlignment, Table, presets};
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
 use undercroft_sim::{CellRow, SimSize, TraceRun, without_repeats};
+use undercroft_units::{CacheSize, human_size};
 
 /// Runs it.
 ///

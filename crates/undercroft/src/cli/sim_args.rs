@@ -3,13 +3,13 @@
 //! Owns words; `undercroft_sim` reads sizes and lists of policies. Never acts.
 
 use super::reading::ReadArgs;
-use crate::units::Size;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
 use undercroft_sim::tenants::Arm;
 use undercroft_sim::{Policies, Rule, SimSize};
 use undercroft_trace::BLOCK_BYTES;
+use undercroft_units::Size;
 
 /// What simulates a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

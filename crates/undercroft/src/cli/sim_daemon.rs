@@ -10,13 +10,13 @@ use super::sim::{lines, plain};
 use super::sim_args::SimArgs;
 use super::sim_rows::{Columns, Values};
 use super::sim_trace::{check_memory, name_of};
-use crate::units::CacheSize;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
 use undercroft_sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
 use undercroft_sim::{Go, only_policies, slots, without_repeats};
 use undercroft_trace::recording::Recording;
+use undercroft_units::CacheSize;
 
 #[derive(Serialize)]
 struct Document {

@@ -10,7 +10,6 @@ use super::sim_args::SimArgs;
 use super::sim_plan::PlanFile;
 use super::sim_rows::{Columns, Values};
 use super::sim_trace::{block_bytes, check_memory, check_requests, first_pass, footprint, meter, name_of, open};
-use crate::units::human_time;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +17,7 @@ use undercroft_sim::hierarchy::{Hints, LevelCounts};
 use undercroft_sim::latency::{LatencyReport, Times};
 use undercroft_sim::simulate::{HierarchyResult, Plan, Simulation, simulate};
 use undercroft_sim::{Go, Reference, SweepOptions};
+use undercroft_units::human_time;
 
 #[derive(Serialize)]
 struct Document {

@@ -4,7 +4,6 @@
 //! line it stands in.
 
 use super::Failure;
-use crate::units::{CacheSize, Percent, Size, Time};
 use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -13,6 +12,7 @@ use undercroft_sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_sim::latency::{Arrivals, Device, Spread};
 use undercroft_sim::simulate::{Plan, Timing};
 use undercroft_sim::{SimSize, slots};
+use undercroft_units::{CacheSize, Percent, Size, Time};
 
 /// The seed of what is drawn by chance, unless the file has another.
 const SEED: u64 = 1;

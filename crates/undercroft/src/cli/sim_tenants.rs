@@ -9,7 +9,6 @@ use super::output::Out;
 use super::sim_args::{SimArgs, SweepArgs};
 use super::sim_tenants_report::{Document, Shown, ShownAbove, columns, text};
 use super::sim_trace::{block_bytes, check_memory, meter, name_of, open};
-use crate::units::CacheSize;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +16,7 @@ use undercroft_engine::PolicyKind;
 use undercroft_sim::tenants::{Above, AboveCounts, Below, Clocks, Options, TenantTrace, Trace, run_all};
 use undercroft_sim::{Footprint, Go, Policies, Reference, SimSize, only_policies, slots, without_repeats};
 use undercroft_trace::Access;
+use undercroft_units::CacheSize;
 
 /// Accesses between two looks at the interrupt.
 const LOOK_EVERY: u64 = 1 << 15;

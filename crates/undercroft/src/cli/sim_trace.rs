@@ -8,14 +8,14 @@ use super::meter::Meter;
 use super::reading::{bytes, note, warn};
 use super::sim_args::SweepArgs;
 use super::spool;
-use crate::config::Machine;
-use crate::units::CacheSize;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use undercroft_config::Machine;
 use undercroft_sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
 use undercroft_trace::{Access, BLOCK_BYTES, Progress, Reader};
+use undercroft_units::CacheSize;
 
 /// What a trace is called in results: its file's name.
 pub fn name_of(path: &Path) -> String {

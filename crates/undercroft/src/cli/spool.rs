@@ -5,12 +5,12 @@
 
 use super::Failure;
 use super::output::complain;
-use crate::units::human_size;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use undercroft_trace::{Error, Options, Reader, Spool};
+use undercroft_units::human_size;
 
 /// Bytes of a pipe, as they come, that are kept at most.
 const BYTES_MAX: u64 = 64 << 30;

@@ -5,12 +5,12 @@
 use super::args::StatusArgs;
 use super::output::Out;
 use super::{Failure, control_socket};
-use crate::control::client::{self, disk_path};
-use crate::control::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
-use crate::units::{Time, human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
 use std::time::Duration;
+use undercroft_api::client::{self, disk_path};
+use undercroft_api::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
+use undercroft_units::{Time, human_size, human_time};
 
 /// Shortest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

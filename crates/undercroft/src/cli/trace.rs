@@ -9,12 +9,12 @@ use super::output::{Out, complain};
 use super::reading::{bytes, note};
 use super::trace_args::{CompressArg, InputArgs, OutputArgs, TraceArgs, TraceCommand};
 use super::{trace_info, trace_parts, trace_write};
-use crate::units::human_size;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_trace::write::{Packing, Written};
 use undercroft_trace::{Blocks, Error, Format, Options, Reader, Writer};
+use undercroft_units::human_size;
 
 /// Runs it.
 ///

@@ -3,11 +3,11 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use super::reading::{ReadArgs, formats};
-use crate::units::{Percent, Size};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
 use undercroft_trace::Format;
 use undercroft_trace::write::WRITTEN;
+use undercroft_units::{Percent, Size};
 
 /// `undercroft trace`.
 #[derive(Debug, Args)]

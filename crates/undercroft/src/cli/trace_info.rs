@@ -8,10 +8,10 @@ use super::output::Out;
 use super::reading::warn;
 use super::trace::{Session, failure, open};
 use super::trace_args::InfoArgs;
-use crate::units::{human_size, human_time};
 use comfy_table::{CellAlignment, Table, presets};
 use undercroft_trace::Summary;
 use undercroft_trace::info::{Info, Tenant};
+use undercroft_units::{human_size, human_time};
 
 /// Tenants that the table shows.
 const TENANTS_SHOWN: usize = 20;

@@ -7,12 +7,12 @@ use super::meter::Meter;
 use super::reading::warn;
 use super::trace::{Session, create, failure, open, report};
 use super::trace_args::{CompressArg, MergeArgs, OrderArg, SplitArgs, SplitBy};
-use crate::units::Time;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use undercroft_trace::merge::Order;
 use undercroft_trace::write::WRITTEN;
 use undercroft_trace::{Blocks, Format, Merge, Reader, Request, Tenants, Writer};
+use undercroft_units::Time;
 
 /// Files that are written at once.
 const PARTS_OPEN_MAX: usize = 500;

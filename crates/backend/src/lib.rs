@@ -1,0 +1,130 @@
+//! Back ends: what serves I/O operations from a real disk. One file per kind.
+//!
+//! Owns the image. Never knows about caching. Invariant: every operation submitted comes back from `poll` exactly
+//! once, with its buffer, whatever happens to the disk.
+
+#![forbid(unsafe_code)]
+
+mod detect;
+mod error;
+mod failures;
+mod layers;
+pub mod nbd;
+pub mod qcow2;
+mod raw;
+mod registry;
+
+pub use error::OpenError;
+pub use undercroft_host::EngineChoice;
+
+use detect::Magic;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use undercroft_cache::{Base, Geometry, Io, IoDone, Lost};
+use undercroft_config::{ImageFormat, ImageSpec};
+use undercroft_host::{Direct, DiskFile};
+
+/// A disk that serves operations asynchronously; owned and driven by one worker thread.
+pub trait Backend: Send {
+    /// What the disk is like.
+    fn geometry(&self) -> &Geometry;
+
+    /// Takes an operation over. Never blocks: it is queued inside if the device is busy. A failure, too, comes back
+    /// through `poll`. Offsets, lengths and buffers keep to the geometry.
+    fn submit(&mut self, io: Io);
+
+    /// Hands everything submitted so far to the device: several times in a long turn of the worker, once in a short one.
+    fn kick(&mut self);
+
+    /// Appends finished operations to `done`, at most `undercroft_cache::limits::BATCH`; true if there may be more.
+    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool;
+
+    /// Becomes readable (level-triggered) when `poll` has something to say.
+    fn wake_fd(&self) -> BorrowedFd<'_>;
+
+    /// What it is, for `status` and the logs: `raw (io_uring, O_DIRECT)`.
+    fn describe(&self) -> String;
+
+    /// Operations submitted and not yet returned by `poll`.
+    fn inflight(&self) -> usize;
+
+    /// The image below the disk that nobody writes, and what the disk has of its own, as it was when it was opened: to
+    /// be asked once, before the first operation. `None` if there is none, or nothing is known of it.
+    fn take_base(&mut self) -> Option<Base> {
+        None
+    }
+
+    /// Reads whole blocks at `offset` before it returns: for checks, never to serve. `None` if it cannot.
+    fn read_now(&self, _offset: u64, _to: &mut [u8]) -> Option<std::io::Result<()>> {
+        None
+    }
+
+    /// Why requests that change the image, or all of them, fail for good; `None` if they do not.
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
+    /// What the disk may have lost since this was asked last. To be asked after each `poll`: it holds before any completion that
+    /// the poll returned.
+    fn take_lost(&mut self) -> Option<Lost> {
+        None
+    }
+
+    /// Operations that have waited longer than the back end finds normal, where it looks.
+    fn stalled_ops(&self) -> usize {
+        0
+    }
+}
+
+/// How to open an image, besides what the image says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// io_uring or threads.
+    pub engine: EngineChoice,
+    /// How long an NBD disk waits for its server.
+    pub nbd: nbd::NbdOptions,
+}
+
+/// Opens an image.
+///
+/// # Errors
+/// See [`OpenError`]; each message names the image and the remedy.
+pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>, OpenError> {
+    if spec.format == Some(ImageFormat::Nbd) || is_nbd(&spec.location) {
+        return Ok(Box::new(nbd::Nbd::open(spec, options)?));
+    }
+    let opening = |e| OpenError::opening(&spec.location, spec.read_only, e);
+    let (file, not_direct) =
+        DiskFile::open(Path::new(&spec.location), spec.read_only, Direct::Prefer).map_err(opening)?;
+    let first_bytes = |file: &DiskFile| {
+        let failed = |source| OpenError::Io { image: spec.location.clone(), doing: "reading its first sector", source };
+        detect::read(file, 0, detect::MAGIC_BYTES_MAX).map_err(failed)
+    };
+    let format = match spec.format {
+        Some(f) => f,
+        None => match detect::magic(&first_bytes(&file)?) {
+            Magic::Qcow2 => ImageFormat::Qcow2,
+            Magic::Other(format) => return Err(OpenError::Format { image: spec.location.clone(), format }),
+            Magic::None => ImageFormat::Raw,
+        },
+    };
+    match format {
+        ImageFormat::Qcow2 => Ok(Box::new(qcow2::Qcow2::open(spec, file, not_direct)?)),
+        _ => {
+            let guessed = spec.format.is_none();
+            if guessed {
+                tracing::info!(
+                    image = spec.location,
+                    "no format given and none recognised: it is served as raw, and writes that would make its first \
+                     sector look like another format are refused; give the format to lift that"
+                );
+            }
+            Ok(Box::new(raw::Raw::open(spec, file, not_direct, guessed, options)?))
+        }
+    }
+}
+
+/// Whether a location names an NBD server.
+pub fn is_nbd(location: &str) -> bool {
+    location.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
+}

@@ -1,0 +1,184 @@
+//! Bugs planted on purpose, to test that the simulation finds them.
+//!
+//! Owns their names. Never in force in a daemon: [`Core`](crate::Core) stands for `Core<NoFaults>`, for which every
+//! question is `false` at compile time. Invariant: each bug is a mistake that somebody could really make here.
+
+/// Whether a planted bug is in force. The daemon's core answers no, at no cost.
+pub trait FaultInjection: Copy {
+    /// Whether `bug` is in force.
+    fn has(&self, bug: Bug) -> bool;
+}
+
+/// No bug planted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFaults;
+
+impl FaultInjection for NoFaults {
+    #[inline(always)]
+    fn has(&self, _bug: Bug) -> bool {
+        false
+    }
+}
+
+/// One bug planted.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted(pub Bug);
+
+impl FaultInjection for Planted {
+    #[inline]
+    fn has(&self, bug: Bug) -> bool {
+        self.0 == bug
+    }
+}
+
+/// The bugs that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A write leaves reads of its blocks that are under way free to be published.
+    StaleFill,
+    /// A read that misses does not wait for a write of its block that is under way.
+    ReadDuringWrite,
+    /// A discard leaves cached blocks as they were.
+    DiscardKeepsCache,
+    /// A write of zeroes leaves cached blocks as they were.
+    ZeroesKeepCache,
+    /// A flush is acknowledged without reaching the disk.
+    FlushNotSent,
+    /// A write's demand for durability is not passed on.
+    FuaNotSent,
+    /// A partial write over a cached block loses the byte after it.
+    PartialOffByOne,
+    /// A write is acknowledged when it is sent, not when it is done.
+    ReplyEarly,
+    /// A failed write's data goes into the cache.
+    PublishFailedWrite,
+    /// A failed write leaves the old data in the cache.
+    FailedWriteKeepsOld,
+    /// A read that joins another is not woken.
+    LostJoin,
+    /// A read of the last block is not cut at the end of the disk.
+    ReadPastEnd,
+    /// A write leaves blocks read ahead as they were.
+    AheadNotInvalidated,
+    /// Overlapping writes run at the same time.
+    NotSerialized,
+    /// A change of capacity loses track of which frame belongs to a moved block.
+    MoveLosesFrame,
+    /// Copies of guest pages are kept without a look at their content.
+    CaptureUnverified,
+    /// A write leaves the table of guest pages as it was.
+    WriteKeepsResidency,
+    /// A write leaves contents that wait to be hashed as they were.
+    WriteKeepsLater,
+    /// Equal hashes are taken for equal contents.
+    ShareUncompared,
+    /// Contents are looked for in every group.
+    ShareAcrossGroups,
+    /// When all but one of those who share a frame have left it, nobody pays for it.
+    ChargeLost,
+    /// A write leaves the disk's block counted as that of its base.
+    BaseNotLeft,
+    /// What was copied from a guest is taken for the base's block.
+    CaptureTakenForBase,
+    /// A frame that leaves a slot is counted off the part of the block that comes into it.
+    NewcomersPartPays,
+    /// Blocks of parts are not counted anew when the ranges change.
+    PartsNotCountedAnew,
+    /// A part with more than its share keeps it as long as the disk has no more than its own.
+    PartKeepsExcess,
+    /// What is forgotten when the disk's content is another takes the parts with it.
+    PartsForgotten,
+    /// Those who held frames together with a disk that is gone keep them, though nobody pays.
+    HeirsKeepAll,
+    /// A disk that shrinks stops paying before others do for what they held together.
+    PaysLessEarly,
+    /// Whoever waits for a read that fails is told so, though another's sector was bad.
+    JoinedFailToo,
+    /// A partial write fails if a sector of its block is bad that it has nothing to do with.
+    MergeNeedsAll,
+    /// A partial write is made from a block that was read before the disk was exchanged.
+    MergeOfOldContent,
+    /// What is read again after a failure is copied out twice.
+    CopiedAgain,
+    /// Reads under way and blocks read ahead outlive the exchange of a disk.
+    InvalidateKeepsReads,
+    /// What was written over cached content becomes cached though the disk was exchanged meanwhile.
+    WriteOutlivesInvalidate,
+    /// Whoever comes last is the first to get frames.
+    LastComeFirstServed,
+    /// A disk that cannot tell its allocation has nothing allocated.
+    StatusGuesses,
+    /// Reads of blocks from 2^32 on do not wait for changes: a number is cut.
+    HighBlocksNotWaitedFor,
+    /// Memory that is over is counted, and not given back.
+    GiveBackEvictsNothing,
+    /// A slot keeps its hash when it gets another content.
+    HashOutlivesContent,
+    /// Blocks are the first to go whatever content the guest was found to hold.
+    CoolsAnything,
+    /// Blocks of reads that joined others are not measured.
+    MeterMissesJoined,
+    /// A disk that asks for another capacity is not credited with its own.
+    RefusesWhatFits,
+    /// What is cached outlives that the disk lost it.
+    LossKeepsCache,
+    /// What was written over lost content becomes cached with the rest of it.
+    LossKeepsWrites,
+    /// Flushes succeed though writes before them were lost.
+    LossNotTold,
+    /// A long read that goes on after a pause leaves a block out.
+    PauseSkipsBlock,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 47] = [
+        Bug::StaleFill,
+        Bug::ReadDuringWrite,
+        Bug::DiscardKeepsCache,
+        Bug::ZeroesKeepCache,
+        Bug::FlushNotSent,
+        Bug::FuaNotSent,
+        Bug::PartialOffByOne,
+        Bug::ReplyEarly,
+        Bug::PublishFailedWrite,
+        Bug::FailedWriteKeepsOld,
+        Bug::LostJoin,
+        Bug::ReadPastEnd,
+        Bug::AheadNotInvalidated,
+        Bug::NotSerialized,
+        Bug::MoveLosesFrame,
+        Bug::CaptureUnverified,
+        Bug::WriteKeepsResidency,
+        Bug::WriteKeepsLater,
+        Bug::ShareUncompared,
+        Bug::ShareAcrossGroups,
+        Bug::ChargeLost,
+        Bug::BaseNotLeft,
+        Bug::CaptureTakenForBase,
+        Bug::NewcomersPartPays,
+        Bug::PartsNotCountedAnew,
+        Bug::PartKeepsExcess,
+        Bug::PartsForgotten,
+        Bug::HeirsKeepAll,
+        Bug::PaysLessEarly,
+        Bug::JoinedFailToo,
+        Bug::MergeNeedsAll,
+        Bug::MergeOfOldContent,
+        Bug::CopiedAgain,
+        Bug::InvalidateKeepsReads,
+        Bug::WriteOutlivesInvalidate,
+        Bug::LastComeFirstServed,
+        Bug::StatusGuesses,
+        Bug::HighBlocksNotWaitedFor,
+        Bug::GiveBackEvictsNothing,
+        Bug::HashOutlivesContent,
+        Bug::CoolsAnything,
+        Bug::MeterMissesJoined,
+        Bug::RefusesWhatFits,
+        Bug::LossKeepsCache,
+        Bug::LossKeepsWrites,
+        Bug::LossNotTold,
+        Bug::PauseSkipsBlock,
+    ];
+}

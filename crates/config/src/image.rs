@@ -1,0 +1,26 @@
+//! Which image a disk has: what is written of it, before anybody looks at it.
+//!
+//! Owns the notation. Never opens an image. Invariant: a format that is not given stays open until the image is.
+
+/// Which image to open, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSpec {
+    /// A path, or the URI of an NBD server: `nbd://host[:port]/export`, `nbd+unix:///export?socket=path`.
+    pub location: String,
+    /// The format; found out from the location and the first bytes if `None` (raw is only guessed for files without a
+    /// known magic number, and said in the log).
+    pub format: Option<ImageFormat>,
+    /// Whether to open without the right to write.
+    pub read_only: bool,
+}
+
+/// Formats of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// Bytes as they are: a file or a block device.
+    Raw,
+    /// QEMU's copy-on-write format, with its backing chain.
+    Qcow2,
+    /// Served by an NBD server.
+    Nbd,
+}

@@ -1,0 +1,288 @@
+//! Keys of the host's side: the store, pressure, KSM, the process, the scan.
+//!
+//! Owns words. Never reads a file. Invariant: as of `keys`.
+
+use super::{Key, Section, key};
+
+/// `[store]`.
+pub const STORE: Section = Section {
+    header: "[store]",
+    doc: "The RAM that caches, for all disks together.",
+    keys: &[
+        key!(
+            "share",
+            "boolean",
+            "`true`",
+            "",
+            "Holds equal blocks of one trust group in one piece of memory, blocks of zeroes in none, and blocks of an image below several disks once for all of them. Disks that share are served by one worker. `false` turns all of it off."
+        ),
+        key!(
+            "memory",
+            "size",
+            "a quarter of the machine's memory, at most `1GiB`",
+            "`8MiB` to the machine's memory",
+            "Hard ceiling for cached data and its metadata together. It is never exceeded. `undercroft set --memory` goes below it live."
+        ),
+        key!(
+            "floor",
+            "size",
+            "a quarter of `memory`",
+            "`0` to `memory`",
+            "What is never given back when the machine is short of memory, metadata included. Can change live."
+        ),
+    ],
+};
+
+/// `[pressure]`.
+pub const PRESSURE: Section = Section {
+    header: "[pressure]",
+    doc: "When the machine is short of memory, the store gives back what it holds above its floor, half of it within `give_within`, \
+          and again while the shortage lasts; afterwards it grows again slowly. Shortage is seen by the kernel's pressure files (PSI), by \
+          the limit and the events of the control group that the daemon runs in, and by available memory. All of it can change live.",
+    keys: &[
+        key!("watch", "boolean", "`true`", "", "Whether memory is given back at all."),
+        key!(
+            "stall",
+            "time",
+            "`150ms`",
+            "`1ms` to `1s`",
+            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits are not counted while the machine as a whole reclaims nothing (they are for the limit of another control group) or has a quarter of its memory available."
+        ),
+        key!(
+            "available_min",
+            "size",
+            "a fiftieth of the machine's memory; of a control group's limit, a 64th",
+            "`0` (off) to half of the machine's memory",
+            "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit): the store gives back what is missing. Of a control group's limit, at most half."
+        ),
+        key!(
+            "give_within",
+            "time",
+            "`2s`",
+            "`500ms` to `60s`",
+            "Within this from when shortage is seen, half of what the store holds above its floor is back with the kernel."
+        ),
+        key!(
+            "calm",
+            "time",
+            "`30s`",
+            "`1s` to `3600s`",
+            "How long there must be no shortage before the store grows again. Shortage that comes back while it grows doubles this each time, up to 16 times."
+        ),
+        key!(
+            "regrow",
+            "time",
+            "`64s`",
+            "`1s` to `3600s`",
+            "How long growing from nothing to the ceiling takes at least: with `64s`, a 64th of `memory` in a second."
+        ),
+    ],
+};
+
+/// `[ksm]`.
+pub const KSM: Section = Section {
+    header: "[ksm]",
+    doc: "Kernel same-page merging for guests with private RAM: what this daemon sets in /sys/kernel/mm/ksm, for the whole machine, while \
+          it runs. What it found is put back when it ends, and after a crash by its next start. Keys that are left out leave the kernel's \
+          value alone. **Side channel:** merging lets a guest find out, by how long its own writes take, whether another guest holds the \
+          same page; use it only among guests that may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never \
+          merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files. All of it can change live.",
+    keys: &[
+        key!(
+            "manage",
+            "boolean",
+            "`false`",
+            "",
+            "Whether anything is changed when the daemon starts. `undercroft ksm on` and `off` switch it live; they use the other keys too."
+        ),
+        key!(
+            "run",
+            "boolean",
+            "`true`",
+            "",
+            "Whether the kernel looks for equal pages while this daemon manages it. What is merged already stays merged with `false`; `undercroft ksm off --unmerge` undoes it."
+        ),
+        key!(
+            "pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "Pages looked at before each pause. Not together with `advisor = \"scan-time\"`, which sets it."
+        ),
+        key!("sleep", "time", "as found", "`1ms` to `60s`", "The pause. Whole milliseconds."),
+        key!(
+            "advisor",
+            "text",
+            "as found",
+            "`none`, `scan-time`",
+            "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes `advisor_target_scan_time`. Linux 6.7."
+        ),
+        key!(
+            "advisor_target_scan_time",
+            "time",
+            "as found",
+            "`1s` to `3600s`",
+            "How long one scan of all candidates should take. Whole seconds. Linux 6.7."
+        ),
+        key!(
+            "advisor_max_cpu",
+            "number",
+            "as found",
+            "1 to 100",
+            "Percent of one processor that the advisor spends at most. Linux 6.7."
+        ),
+        key!(
+            "advisor_min_pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "The least `pages_to_scan` that the advisor chooses. Linux 6.7."
+        ),
+        key!(
+            "advisor_max_pages_to_scan",
+            "number",
+            "as found",
+            "1 to 1000000",
+            "The most `pages_to_scan` that the advisor chooses. Linux 6.7."
+        ),
+        key!(
+            "smart_scan",
+            "boolean",
+            "as found",
+            "",
+            "Skips pages for a while that have not merged in several scans. Linux 6.7."
+        ),
+        key!("use_zero_pages", "boolean", "as found", "", "Makes empty pages the kernel's one zero page."),
+    ],
+};
+
+/// `[daemon]`.
+pub const DAEMON: Section = Section {
+    header: "[daemon]",
+    doc: "The process around the cache.",
+    keys: &[
+        key!(
+            "control",
+            "path",
+            "`control.sock` in `runtime_dir`",
+            "at most 107 bytes",
+            "The control socket, which `undercroft status` and the other commands talk to."
+        ),
+        key!(
+            "control_group",
+            "group",
+            "none: mode 0600",
+            "name or number",
+            "Group that may use the control socket (mode 0660). Whoever may use it can stop the daemon and attach disks."
+        ),
+        key!(
+            "runtime_dir",
+            "path",
+            "systemd's `RuntimeDirectory`, else `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
+            "",
+            "Where sockets go that have no path of their own. Made with mode 0755 if it is missing."
+        ),
+        key!(
+            "disk_group",
+            "group",
+            "none: mode 0600",
+            "name or number",
+            "Group that may use the sockets of the disks (mode 0660): the one QEMU runs in, often `kvm` or `libvirt-qemu`."
+        ),
+        key!(
+            "workers",
+            "number",
+            "one per processor, at most 16",
+            "1 to 256",
+            "Threads that serve disks. Each disk belongs to one of them."
+        ),
+        key!(
+            "poll",
+            "time",
+            "`50us`",
+            "`0` (off) to `10ms`",
+            "How long a worker looks for the next request at most before it sleeps. It polls only while that pays. Disks can differ."
+        ),
+        key!(
+            "copy_cpu",
+            "number",
+            "`20`",
+            "0 to 100",
+            "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what guests do not hold. With 0 nothing is copied."
+        ),
+        key!(
+            "check_captures",
+            "boolean",
+            "`false`",
+            "",
+            "For tests and for doubt: reads the block from the image whenever a page of a guest is about to be kept for it, and compares the two; the worker waits for that. `status` counts what was compared and what differed, and a difference is an error in the log and is not kept. Raw images only."
+        ),
+        key!(
+            "metrics",
+            "address",
+            "off",
+            "IP address and port: `127.0.0.1:9464`",
+            "Serves `/metrics` for Prometheus over TCP too. Without it, `/metrics` is on the control socket only. No encryption, no authentication."
+        ),
+        key!(
+            "log_level",
+            "text",
+            "`info`",
+            "`error`, `warn`, `info`, `debug`, `trace`",
+            "The least important lines to log. Reload changes it live."
+        ),
+        key!(
+            "log_format",
+            "text",
+            "`text`",
+            "`text`, `json`",
+            "How log lines look: for people, or one JSON object a line."
+        ),
+    ],
+};
+
+/// `[scan]`.
+pub const SCAN: Section = Section {
+    header: "[scan]",
+    doc: "The scan of guests' memory: blocks that a guest holds in its own memory are the first to leave the cache. Measured, that \
+          saved less than no scan (docs/decisions/0156): for experiments. Guests that \
+          connect over vhost-user are found by themselves; for others see `pid_file` of `[[vm]]`.",
+    keys: &[
+        key!("enabled", "boolean", "`false`", "", "Whether guests' memory is scanned."),
+        key!(
+            "cpu",
+            "percentage",
+            "`5%`",
+            "`0.01%` to `100%`",
+            "Processor time of the scanner at most, of one core. It runs at the lowest priority besides."
+        ),
+        key!(
+            "period_min",
+            "time",
+            "`10s`",
+            "`1s` to `1440min`",
+            "Shortest time between two scans: under memory pressure, and while scans find much."
+        ),
+        key!(
+            "period_max",
+            "time",
+            "`600s`",
+            "`period_min` to `1440min`",
+            "Longest time between two scans: while they find nothing."
+        ),
+        key!(
+            "track_writes",
+            "boolean",
+            "`false`",
+            "",
+            "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan need not read the others. Costs the guest a fault for each page that it writes to after a scan, and takes the notes from other programs that use them (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
+        ),
+        key!(
+            "memory",
+            "size",
+            "`64MiB`",
+            "at least `1MiB`",
+            "Most that the scanner's index takes, besides `store.memory`; about 30 bytes for each page of guests that is not zero. What has no room is looked up all the same."
+        ),
+    ],
+};

@@ -1,0 +1,197 @@
+//! Every key of the configuration: name, kind, default, meaning. One source for reading, messages, manual and docs.
+//!
+//! Owns words and limits. Never reads a file. Invariant: a key that is not here is refused, and one that is here is
+//! read (a test of `reader` holds both).
+
+mod guests;
+mod host;
+mod limits;
+mod nbd;
+
+pub use guests::{CONTAINER, DISK, SHARES, VM};
+pub use host::{DAEMON, KSM, PRESSURE, SCAN, STORE};
+pub use limits::*;
+pub use nbd::{NBD, NBD_LISTEN};
+
+use undercroft_units::{MIB, Size};
+
+/// A table of the configuration.
+#[derive(Debug)]
+pub struct Section {
+    /// As it is written: `[store]`, `[[vm.disk]]`.
+    pub header: &'static str,
+    /// What it is for.
+    pub doc: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
+
+/// A key.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value is like.
+    pub kind: &'static str,
+    /// What holds without it; in words where it is not a constant.
+    pub default: &'static str,
+    /// What is allowed.
+    pub range: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+}
+
+macro_rules! key {
+    ($name:literal, $kind:literal, $default:literal, $range:literal, $doc:literal) => {
+        Key { name: $name, kind: $kind, default: $default, range: $range, doc: $doc }
+    };
+}
+use key;
+
+/// The whole file.
+pub const ROOT: Section = Section {
+    header: "",
+    doc: "The file consists of these tables. Relative paths are taken from the directory of the file.",
+    keys: &[
+        key!("store", "table", "all defaults", "", "The RAM that caches."),
+        key!("pressure", "table", "all defaults", "", "When memory is given back to the machine."),
+        key!("ksm", "table", "not managed", "", "Merging of equal pages of guests' RAM by the kernel."),
+        key!("daemon", "table", "all defaults", "", "The process: sockets, threads, logs."),
+        key!("nbd", "table", "no listener", "", "Where NBD clients connect."),
+        key!("scan", "table", "off", "", "The scan of guests' memory."),
+        key!("shares", "table", "all defaults", "", "How the store is divided."),
+        key!("vm", "tables", "none", "", "Virtual machines, each with its disks."),
+        key!("disk", "tables", "none", "", "Disks that belong to no VM."),
+    ],
+};
+
+/// All sections, in the order in which docs list them.
+pub const SECTIONS: [&Section; 12] =
+    [&ROOT, &STORE, &SHARES, &PRESSURE, &DAEMON, &NBD, &NBD_LISTEN, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
+
+/// The candidate that `text` was probably meant to be, if one is close: by letters changed, swapped, added or lost.
+pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if text.len() > 4 * NAME_BYTES_MAX {
+        return None;
+    }
+    let plain = |s: &str| s.to_ascii_lowercase().replace(['-', '_', ' '], "");
+    let wanted = plain(text);
+    let distance = |c: &str| {
+        let c = plain(c);
+        let letters = c.chars().count().max(wanted.chars().count());
+        let edits = strsim::osa_distance(&c, &wanted);
+        let close = edits <= 1 + letters / 4 && edits * 2 < letters;
+        (close || strsim::jaro_winkler(&c, &wanted) > 0.9).then_some(edits)
+    };
+    candidates.into_iter().filter_map(|c| Some((distance(c)?, c))).min_by_key(|(edits, _)| *edits).map(|(_, c)| c)
+}
+
+/// Memory of a store if none is given, for a machine with `machine_bytes`.
+pub fn memory_default(machine_bytes: u64) -> Size {
+    let quarter = machine_bytes / 4 / MIB * MIB;
+    Size(quarter.clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_DEFAULT_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use undercroft_units::Time;
+
+    fn key(section: &Section, name: &str) -> &'static Key {
+        let keys: &'static [Key] = section.keys;
+        keys.iter().find(|k| k.name == name).expect(name)
+    }
+
+    #[test]
+    fn the_words_agree_with_the_numbers() {
+        let size = |b: u64| format!("`{}`", Size(b));
+        assert_eq!(key(&DISK, "readahead").default, size(READAHEAD_BYTES_DEFAULT.into()));
+        assert!(key(&DISK, "readahead").range.ends_with(&size(READAHEAD_BYTES_MAX.into())));
+        assert!(key(&DISK, "size").range.starts_with(&size(SHARE_BYTES_MIN)));
+        assert!(key(&STORE, "memory").range.starts_with(&size(MEMORY_BYTES_MIN)));
+        assert!(key(&STORE, "memory").default.ends_with(&size(MEMORY_BYTES_DEFAULT_MAX)));
+        let time = |d: Duration| format!("`{}`", Time::from(d));
+        let times = |[a, b]: [Duration; 2]| format!("{} to {}", time(a), time(b));
+        for (section, name, default, range) in [
+            (&PRESSURE, "stall", STALL_DEFAULT, STALL_RANGE),
+            (&PRESSURE, "give_within", GIVE_WITHIN_DEFAULT, GIVE_WITHIN_RANGE),
+            (&PRESSURE, "calm", CALM_DEFAULT, CALM_RANGE),
+            (&PRESSURE, "regrow", REGROW_DEFAULT, CALM_RANGE),
+        ] {
+            assert_eq!(
+                (key(section, name).default, key(section, name).range),
+                (time(default).as_str(), times(range).as_str())
+            );
+        }
+        assert_eq!(key(&KSM, "sleep").range, times(KSM_SLEEP_RANGE));
+        assert_eq!(key(&KSM, "advisor_target_scan_time").range, times(KSM_SCAN_TIME_RANGE));
+        assert!(key(&KSM, "pages_to_scan").range.ends_with(&KSM_PAGES_MAX.to_string()));
+        assert_eq!(key(&DAEMON, "poll").default, format!("`{}`", Time::from(POLL_DEFAULT)));
+        assert!(key(&DISK, "poll").range.ends_with(&format!("`{}`", Time::from(POLL_MAX))));
+        let time = |d: Duration| format!("`{}`", Time::from(d));
+        assert_eq!(key(&SCAN, "cpu").default, format!("`{SCAN_CPU_DEFAULT}`"));
+        assert_eq!(key(&SCAN, "period_min").default, time(SCAN_PERIOD_MIN_DEFAULT));
+        assert_eq!(key(&SCAN, "period_max").default, time(SCAN_PERIOD_MAX_DEFAULT));
+        assert!(key(&SCAN, "period_min").range.starts_with(&time(SCAN_PERIODS[0])));
+        assert_eq!("1440min".parse::<Time>().unwrap().duration(), SCAN_PERIODS[1]);
+        assert_eq!(key(&SCAN, "memory").default, size(SCAN_MEMORY_DEFAULT));
+        assert!(key(&SCAN, "memory").range.ends_with(&size(SCAN_MEMORY_MIN)));
+        assert_eq!(key(&NBD, "memory").default, size(NBD_MEMORY_DEFAULT));
+        assert!(key(&NBD, "memory").range.ends_with(&size(NBD_MEMORY_MIN)));
+        for (name, default, range) in [
+            ("slow_after", NBD_SLOW_AFTER_DEFAULT, NBD_SLOW_AFTER_RANGE),
+            ("handshake_timeout", NBD_HANDSHAKE_DEFAULT, NBD_HANDSHAKE_RANGE),
+        ] {
+            assert_eq!((key(&NBD, name).default, key(&NBD, name).range), (&*time(default), &*times(range)));
+        }
+        for name in ["connections", "handshakes"] {
+            assert_eq!(key(&NBD, name).default, format!("`{NBD_CONNECTIONS_DEFAULT}`"));
+            assert!(key(&NBD, name).range.ends_with(&NBD_CONNECTIONS_MAX.to_string()));
+        }
+        assert_eq!(key(&DISK, "weight").default, format!("`{WEIGHT_DEFAULT}`"));
+        assert!(key(&DISK, "weight").range.ends_with(&WEIGHT_MAX.to_string()));
+        assert_eq!(key(&DISK, "queues").default, format!("`{QUEUES_DEFAULT}`"));
+        assert!(key(&DISK, "queues").range.ends_with(&QUEUES_MAX.to_string()));
+        assert_eq!(key(&DISK, "queue_size").default, format!("`{QUEUE_SIZE_DEFAULT}`"));
+        assert!(key(&DISK, "queue_size").range.ends_with(&format!("{QUEUE_SIZE_MIN} to {QUEUE_SIZE_MAX}")));
+        assert!(key(&DAEMON, "workers").range.ends_with(&WORKERS_MAX.to_string()));
+        assert!(key(&DAEMON, "workers").default.ends_with(&WORKERS_DEFAULT_MAX.to_string()));
+        assert!(key(&DISK, "policy").default.ends_with(&format!("`{POLICY_DEFAULT}`")));
+        let policies: Vec<_> = undercroft_engine::PolicyKind::ALL.iter().map(|k| format!("`{k}`")).collect();
+        assert_eq!(key(&DISK, "policy").range, policies.join(", "));
+    }
+
+    #[test]
+    fn the_least_share_holds_a_cache_worth_the_name() {
+        for readahead in [0, READAHEAD_BYTES_DEFAULT] {
+            let options = undercroft_cache::CoreOptions::new(SHARE_BYTES_MIN);
+            let blocks = undercroft_cache::blocks_per_disk_max(&options, 1, readahead);
+            assert!(
+                u64::from(blocks) * 4096 >= SHARE_BYTES_MIN / 2,
+                "{blocks} blocks with {readahead} bytes read ahead"
+            );
+        }
+        let options = undercroft_cache::CoreOptions::new(SHARE_BYTES_MIN);
+        assert!(undercroft_cache::blocks_per_disk_max(&options, 1, READAHEAD_BYTES_MAX) > 0);
+    }
+
+    #[test]
+    fn the_nearest_key_is_found_only_if_near() {
+        let keys = || DISK.keys.iter().map(|k| k.name);
+        assert_eq!(nearest("sise", keys()), Some("size"));
+        assert_eq!(nearest("readonly", keys()), Some("read_only"));
+        assert_eq!(nearest("queue-size", keys()), Some("queue_size"));
+        assert_eq!(nearest("lur", ["fifo", "lru", "arc"]), Some("lru"));
+        assert_eq!(nearest("xyz", ["fifo", "lru", "arc"]), None);
+        assert_eq!(nearest("quantum", keys()), None);
+        assert_eq!(nearest("", keys()), None);
+    }
+
+    #[test]
+    fn default_memory_is_a_quarter_within_bounds() {
+        assert_eq!(memory_default(64 << 30), Size(MEMORY_BYTES_DEFAULT_MAX));
+        assert_eq!(memory_default(2 << 30), Size(512 * MIB));
+        assert_eq!(memory_default(1 << 20), Size(MEMORY_BYTES_MIN));
+    }
+}

@@ -1,0 +1,176 @@
+//! Configuration: what a file, a command line or an API call asks for, made into a plan with every default filled in.
+//!
+//! Owns the notation and its checks. Never opens a socket or writes a file; `resolve` looks at images only to say early
+//! what would fail later. Two steps: read low (`reader`, `spec`: as written, with lines), then build high (`resolve`,
+//! `plan`). Invariant: no text makes it panic, and a bad one gets all its problems named at once.
+
+#![forbid(unsafe_code)]
+
+pub mod change;
+mod error;
+pub mod goal;
+pub mod image;
+pub mod images;
+pub mod images_only;
+mod kernel;
+pub mod keys;
+pub mod ksm;
+pub mod live;
+pub mod machine;
+mod nbd;
+mod nodes;
+pub mod plan;
+pub mod pressure;
+pub mod problem;
+pub mod reader;
+pub mod reference;
+pub mod resolve;
+pub mod shares;
+pub mod spec;
+pub mod stores;
+pub mod tls;
+
+pub use change::{NodeSet, PlanChange};
+pub use error::{ControlError, ControlErrorKind};
+pub use goal::GoalPlan;
+pub use image::{ImageFormat, ImageSpec};
+pub use ksm::{Advisor, KsmPlan};
+pub use live::{DiskChange, NodeChange, NodeSettings};
+pub use machine::Machine;
+pub use plan::{
+    BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
+    Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
+};
+pub use pressure::PressurePlan;
+pub use problem::{Problem, Problems, Severity};
+pub use resolve::{Resolution, resolve};
+pub use shares::{Layout, UNIT_BYTES};
+pub use spec::{DiskSpec, ScanSpec, ServeSpec};
+pub use stores::StoreChoice;
+
+use std::io::Read;
+use std::path::Path;
+
+/// Reads a configuration file as it was written, checking only what can be checked without looking round.
+///
+/// # Errors
+/// A single problem if the file cannot be read at all.
+pub fn read_file(file: &Path) -> Result<(ServeSpec, Vec<Problem>), Problems> {
+    let fail = |error: String, remedy: &str| {
+        let (place, remedy) = (String::new(), remedy.to_string());
+        let problem = Problem { severity: Severity::Error, line: None, place, error, remedy };
+        Problems { file: Some(file.to_path_buf()), problems: vec![problem] }
+    };
+    let mut bytes = Vec::new();
+    let limit = keys::FILE_BYTES_MAX;
+    let opened = std::fs::File::open(file);
+    let read = opened.and_then(|f| f.take(limit + 1).read_to_end(&mut bytes));
+    if let Err(e) = read {
+        let remedy = match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                "give the path of a configuration file, or use `undercroft serve --image IMAGE`"
+            }
+            std::io::ErrorKind::PermissionDenied => "change its mode, or run as a user who may read it",
+            _ => "give the path of a TOML file",
+        };
+        return Err(fail(format!("the configuration cannot be read: {e}"), remedy));
+    }
+    if bytes.len() as u64 > limit {
+        return Err(fail(
+            format!("the configuration is longer than {}", undercroft_units::Size(limit)),
+            "is it the right file?",
+        ));
+    }
+    let text = String::from_utf8(bytes).map_err(|e| {
+        fail(format!("byte {} of the configuration is no UTF-8", e.utf8_error().valid_up_to()), "is it the right file?")
+    })?;
+    Ok(reader::read(&text, file))
+}
+
+/// Reads a configuration file and makes a plan of it; `overrides` count more than the file.
+///
+/// # Errors
+/// A single problem if the file cannot be read at all; everything else is in the resolution.
+pub fn load(file: &Path, machine: &Machine, overrides: &Overrides) -> Result<Resolution, Problems> {
+    let (mut spec, problems) = read_file(file)?;
+    spec.overrides = overrides.clone();
+    Ok(resolve(&spec, machine, problems))
+}
+
+impl ServePlan {
+    /// The disk that `spec` asks for beside those of this plan, its share worked out.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, by itself or beside the others.
+    pub fn plan_disk(&self, spec: DiskSpec) -> Result<DiskPlan, Problems> {
+        let mut plan = self.with_disk(&spec, &Machine::here())?;
+        plan.disks.pop().ok_or_else(|| Problems { file: None, problems: Vec::new() })
+    }
+
+    /// Reads the configuration file again: the plan that can be reached without a restart, and the way there.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file; or that there is none.
+    pub fn reread(&self) -> Result<(ServePlan, PlanChange), Problems> {
+        let Some(file) = &self.config_file else {
+            let problem = Problem {
+                severity: Severity::Error,
+                line: None,
+                place: String::new(),
+                error: "there is no configuration file to read again".to_string(),
+                remedy:
+                    "this daemon was started with --image: change disks with `undercroft set`, or serve from a file"
+                        .to_string(),
+            };
+            return Err(Problems { file: None, problems: vec![problem] });
+        };
+        let (wanted, _warnings) = load(file, &Machine::here(), &self.overrides)?.accept_waiting()?;
+        let change = self.difference(&wanted);
+        let result = change.result.clone().unwrap_or_else(|| self.clone());
+        Ok((result, change))
+    }
+}
+
+/// Puts any bytes through reading and planning and holds the result to its invariants, for the fuzzer.
+///
+/// # Panics
+/// If an invariant of `plan` does not hold: that is a bug.
+pub fn check_bytes(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let machine = Machine {
+        memory_bytes: 8 << 30,
+        cpus: 4,
+        runtime_dir: "/nonexistent/run".into(),
+        current_dir: "/nonexistent".into(),
+        groups: vec![("kvm".to_string(), 104)],
+    };
+    let (spec, problems) = reader::read(text, Path::new("fuzz.toml"));
+    let resolution = resolve(&spec, &machine, problems);
+    for p in &resolution.problems {
+        assert!(!p.error.is_empty() && !p.remedy.is_empty(), "a problem without words: {p:?}");
+    }
+    // Images do not exist here, so a plan with disks is always refused; what was planned is held to its bounds anyway.
+    let plan = &resolution.plan;
+    for disk in &plan.disks {
+        assert!((1..=keys::QUEUES_MAX).contains(&disk.queues) && disk.queue_size.is_power_of_two());
+        assert!(disk.poll <= keys::POLL_MAX && disk.readahead_bytes <= keys::READAHEAD_BYTES_MAX);
+        assert!((1..=keys::WEIGHT_MAX).contains(&disk.weight));
+    }
+    let mut divided = plan.clone();
+    if shares::divide(&mut divided).is_ok() {
+        let sum: u128 = divided.disks.iter().map(|d| u128::from(d.share_bytes)).sum();
+        assert!(sum <= u128::from(plan.store.memory_bytes), "the shares are larger than the memory");
+    }
+    assert!(plan.store.floor_bytes <= plan.store.memory_bytes, "the floor is above the ceiling");
+    let p = &plan.pressure;
+    for (time, [least, most]) in [
+        (p.stall, keys::STALL_RANGE),
+        (p.give_within, keys::GIVE_WITHIN_RANGE),
+        (p.calm, keys::CALM_RANGE),
+        (p.regrow, keys::CALM_RANGE),
+    ] {
+        assert!(time >= least && time <= most, "a time of [pressure] is out of its bounds");
+    }
+    let same = plan.difference(plan);
+    assert!(same.added.is_empty() && same.removed.is_empty(), "a plan differs from itself");
+}

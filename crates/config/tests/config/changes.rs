@@ -1,0 +1,336 @@
+//! Plans that change while they run: shares and policies of the tree, disks that come and go, a file that is read again.
+//!
+//! Owns changes and what they come to. Never starts a daemon.
+
+use crate::place::{GIB, MIB, Place, spec, two_disks};
+use proptest::prelude::*;
+use std::fs;
+use undercroft_config::{
+    self as config, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan, StoreChoice,
+};
+use undercroft_config::{DiskChange, NodeChange};
+use undercroft_engine::PolicyKind;
+
+#[test]
+fn vms_and_containers_divide_before_their_disks() {
+    let place = Place::new();
+    let file = |more: &str| {
+        format!(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\nweight=300\n{more}\
+             [[vm.container]]\nname=\"shop\"\nweight=25\n\
+             [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n\
+             [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\nweight=75\n\
+             [[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n"
+        )
+    };
+    let shares = |plan: &ServePlan| plan.disks.iter().map(|d| d.share_bytes / MIB).collect::<Vec<_>>();
+    let plan = place.good(&file(""));
+    assert_eq!(shares(&plan), [192, 576, 256], "768MiB for the first VM, 25:75 within it");
+    assert_eq!(shares(&place.good(&file("ceiling=\"512MiB\"\n"))), [128, 384, 512]);
+
+    // A change by hand keeps what others have of their entitlement; what is free goes to who lacks most of his.
+    let change = |weight| NodeChange { weight: Some(weight), ..NodeChange::default() };
+    let less = plan.with_node("web", &change(100)).unwrap();
+    assert_eq!(shares(&less).iter().sum::<u64>(), 1024);
+    assert!(less.disks[2].share_bytes >= 256 * MIB && less.disks[1].share_bytes >= 384 * MIB, "{:?}", shares(&less));
+    for (node, change, needle) in [
+        ("web", NodeChange { floor_bytes: Some(2 * GIB), ..NodeChange::default() }, "too little for floors"),
+        ("web/shop", NodeChange { ceiling_bytes: Some(Some(MIB)), ..NodeChange::default() }, "below its floor of 4MiB"),
+        ("wbe", change(7), "did you mean \"web\"?"),
+        ("host", change(7), "the host has no weight"),
+    ] {
+        let e = plan.with_node(node, &change).unwrap_err().to_string();
+        assert!(e.contains(needle), "{needle}: {e}");
+    }
+    for (text, needle) in [
+        (file("floor=\"64MiB\"\nceiling=\"32MiB\"\n"), "its ceiling of 32MiB is below its floor of 64MiB"),
+        (file("controller=\"magic\"\n"), "unknown controller \"magic\""),
+        (file("weight_=1\n"), "unknown key \"weight_\""),
+        ("[shares]\ninterval=\"1ms\"".to_string(), "interval must not be 1ms"),
+        ("[[disk]]\nname=\"d\"\nimage=\"a.raw\"\ncontainer=\"x\"".to_string(), "it belongs to no VM"),
+    ] {
+        assert!(place.bad(&text).contains(needle), "{needle}: {}", place.bad(&text));
+    }
+}
+
+/// The nearest policy counts: a disk's own, its container's, its VM's; and so does what is set live, until the file is read again.
+#[test]
+fn policies_are_inherited_and_change_live() {
+    let place = Place::new();
+    let text = "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\npolicy=\"lru\"\n\
+         [[vm.container]]\nname=\"shop\"\npolicy=\"arc\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n\
+         [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n\
+         [[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\npolicy=\"fifo\"\n";
+    let plan = place.good(text);
+    let policies = |plan: &ServePlan| plan.disks.iter().map(|d| d.policy.name()).collect::<Vec<_>>();
+    assert_eq!(policies(&plan), ["arc", "lru", "fifo"]);
+    let set = |plan: &ServePlan, node: &str, policy: Option<PolicyKind>| {
+        plan.with_node(node, &NodeChange { policy: Some(policy), ..NodeChange::default() }).unwrap()
+    };
+    let vm = set(&plan, "web", Some(PolicyKind::Sieve));
+    assert_eq!(policies(&vm), ["arc", "sieve", "fifo"]);
+    assert_eq!(vm.disks.iter().map(|d| d.share_bytes).sum::<u64>(), GIB, "shares stay");
+    let container = set(&vm, "web/shop", None);
+    assert_eq!(policies(&container), ["sieve", "sieve", "fifo"]);
+    let disk = set(&set(&container, "web:c", None), "b", Some(PolicyKind::Car));
+    assert_eq!(policies(&disk), ["sieve", "car", "sieve"]);
+    assert_eq!(policies(&set(&disk, "web", None)), ["s3-fifo", "car", "s3-fifo"], "the default is left");
+    // As with `set DISK --policy`; a disk that comes inherits, too.
+    let own =
+        vm.with_change("web:a", &DiskChange { policy: Some(PolicyKind::Clock), ..DiskChange::default() }).unwrap();
+    assert_eq!(policies(&set(&own, "web/shop", Some(PolicyKind::Lru))), ["clock", "sieve", "fifo"]);
+    fs::write(place.at("d.raw"), [0; 4096]).unwrap();
+    let more = DiskSpec { vm: Some("web".into()), ..spec(&place, "d", "d.raw") };
+    assert_eq!(policies(&vm.with_disk(&more, &place.machine).unwrap()), ["arc", "sieve", "fifo", "sieve"]);
+    // The file, read again, has the last word.
+    let change = own.difference(&plan);
+    assert_eq!(policies(&change.result.unwrap()), ["arc", "lru", "fifo"]);
+    let host =
+        plan.with_node("host", &NodeChange { policy: Some(None), ..NodeChange::default() }).unwrap_err().to_string();
+    assert!(host.contains("the host has no weight, floor, ceiling, goal, hint, policy or store"), "{host}");
+}
+
+/// What there is can be chosen on every node, live, too; what there is not is refused with what to do.
+#[test]
+fn stores_are_chosen_among_those_there_are() {
+    let place = Place::new();
+    let text = |vm: &str, container: &str, disk: &str| {
+        format!(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n{vm}\n[[vm.container]]\nname=\"shop\"\n{container}\n\
+             [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n{disk}\n"
+        )
+    };
+    let ram = "store=\"ram\"";
+    let plan = place.good(&text(ram, ram, ram));
+    let store = |plan: &ServePlan, node: &str| plan.settings()[node].store;
+    for node in ["web", "web/shop", "web:a"] {
+        assert_eq!(store(&plan, node), Some(StoreChoice::Ram), "{node}");
+        let inherits = NodeChange { store: Some(None), ..NodeChange::default() };
+        let live = plan.with_node(node, &inherits).unwrap();
+        assert_eq!(store(&live, node), None, "{node}");
+        assert_eq!(
+            store(&live.difference(&plan).result.unwrap(), node),
+            Some(StoreChoice::Ram),
+            "{node}: the file has the last word"
+        );
+    }
+    for (vm, container, disk) in [("store=\"ssd\"", "", ""), ("", "store=\"both\"", ""), ("", "", "store=\"ssd\"")] {
+        let problems = place.bad(&text(vm, container, disk));
+        assert!(problems.contains("needs an SSD store, and this daemon has none"), "{problems}");
+        assert!(problems.contains("say `ram`, or leave it out"), "{problems}");
+    }
+    assert!(place.bad(&text("store=\"rom\"", "", "")).contains("known are ram, ssd, both"));
+    for (body, said) in
+        [(r#"{"store":"both"}"#, "needs an SSD store"), (r#"{"store":"disk"}"#, "unknown store \"disk\"")]
+    {
+        let refused = undercroft_api::shares::parse_node(body.as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+    assert_eq!(undercroft_api::shares::parse_node(br#"{"store":"inherit"}"#).unwrap().store, Some(None));
+}
+
+/// Whoever runs the host is not bound by floors that somebody else has set below a VM; whoever sets those is.
+#[test]
+fn floors_below_a_vm_do_not_bind_the_host() {
+    let place = Place::new();
+    let plan = place.good(
+        "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n\
+         [[vm.container]]\nname=\"shop\"\nfloor=\"300MiB\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\nfloor=\"200MiB\"\n\
+         [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\nweight=10000\nfloor=\"100MiB\"\n\
+         [[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+    );
+    let set = |plan: &ServePlan, node: &str, change: NodeChange| plan.with_node(node, &change);
+    let ceiling = |bytes: u64| NodeChange { ceiling_bytes: Some(Some(bytes)), ..NodeChange::default() };
+    let floor = |bytes: u64| NodeChange { floor_bytes: Some(bytes), ..NodeChange::default() };
+    let weight = |weight| NodeChange { weight: Some(weight), ..NodeChange::default() };
+    let floor_of = |plan: &ServePlan, node: &str| {
+        let mut layout = Layout::default();
+        layout.follow(plan).unwrap();
+        let id = layout.find(node).unwrap();
+        layout.tree().node(id).unwrap().settings().floor * 4096 / MIB
+    };
+    // What fits of 64 MiB after the 4 MiB that each disk needs; the first by name has it.
+    let small = set(&plan, "web", ceiling(64 * MIB)).unwrap();
+    assert_eq!([floor_of(&small, "web/shop"), floor_of(&small, "web:a"), floor_of(&small, "web:b")], [60, 60, 4]);
+    assert!(small.disks[..2].iter().all(|d| d.share_bytes >= 4 * MIB), "{:?}", small.disks);
+    // Nothing that was set is lost: with the ceiling gone it is all there again.
+    let back = set(&small, "web", NodeChange { ceiling_bytes: Some(None), ..NodeChange::default() }).unwrap();
+    assert_eq!(["web/shop", "web:a", "web:b"].map(|n| floor_of(&back, n)), [300, 200, 100]);
+    // The host's changes all happen: weights, other VMs, other disks.
+    let light = set(&plan, "db", weight(10_000)).unwrap();
+    fs::write(place.at("d.raw"), [0; 4096]).unwrap();
+    let added = light.with_disk(&spec(&place, "d", "d.raw"), &place.machine).unwrap();
+    assert!(added.without_disk("d").is_ok());
+    assert!(added.disks.iter().all(|d| d.share_bytes >= 4 * MIB));
+    // But who sets a floor below the VM is held to what the VM has, and the VM to what its disks need.
+    for (plan, node, change, needle) in [
+        (&plan, "web/shop", floor(600 * MIB), "\"web\" has 512MiB"),
+        (&small, "web:b", floor(16 * MIB), "\"web\""),
+        (&plan, "web", ceiling(6 * MIB), "below its floor of 8MiB"),
+        (&plan, "web", floor(2 * GIB), "too little for floors"),
+    ] {
+        let e = set(plan, node, change).unwrap_err().to_string();
+        assert!(e.contains(needle), "{needle}: {e}");
+    }
+}
+
+#[test]
+fn a_vm_can_have_a_control_socket_of_its_own() {
+    let place = Place::new();
+    let disk = "[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n";
+    let plan = place.good(&format!("[[vm]]\nname=\"web\"\ncontrol_socket=\"web.sock\"\ncontrol_group=\"kvm\"\n{disk}"));
+    let [control] = &plan.daemon.vm_controls[..] else { panic!("{:?}", plan.daemon) };
+    assert_eq!((control.vm.as_str(), &control.socket), ("web", &place.at("web.sock")));
+    assert_eq!((control.access.gid, control.access.mode()), (Some(104), 0o660));
+    for (keys, needle) in [
+        ("control_group=\"kvm\"", "control_group is for control_socket, which is missing"),
+        ("control_socket=\"web.sock\"\ncontrol_group=\"kvn\"", "did you mean \"kvm\"?"),
+        ("control_socket=\"nowhere/web.sock\"", "does not exist"),
+        ("control_socket=\"a.raw\"", "is no socket"),
+        ("control_socket=\"control.sock\"", "is that of the control socket"),
+    ] {
+        let text = format!("[daemon]\ncontrol=\"control.sock\"\n[[vm]]\nname=\"web\"\n{keys}\n{disk}");
+        assert!(place.bad(&text).contains(needle), "{needle}: {}", place.bad(&text));
+    }
+    // It is bound when the daemon starts: another one is told.
+    let without = place.good(&format!("[[vm]]\nname=\"web\"\n{disk}"));
+    let told = plan.difference(&without).needs_restart;
+    assert!(told.iter().any(|t| t.contains("control sockets of VMs") && t.contains("web.sock")), "{told:?}");
+}
+
+#[test]
+fn a_disk_that_comes_later_is_checked_against_those_there_are() {
+    let place = Place::new();
+    let plan = place.good(two_disks());
+    let with = |s: DiskSpec| plan.with_disk(&s, &place.machine).map_err(|e| e.to_string());
+    let more = with(DiskSpec { weight: Some(200), ..spec(&place, "f", "c.raw") }).unwrap();
+    assert_eq!(more.disks.iter().map(|d| d.share_bytes / MIB).collect::<Vec<_>>(), [256, 256, 512]);
+    for (spec, needle) in [
+        (spec(&place, "d", "c.raw"), "there is a disk of that name already"),
+        (spec(&place, "f", "b.raw"), "is that of disk \"e\" too, and both write it"),
+        (DiskSpec { read_only: Some(true), ..spec(&place, "f", "a.raw") }, "one of them writes it"),
+        (DiskSpec { image: "c.raw".into(), ..spec(&place, "f", "c.raw") }, "is a relative path"),
+        (DiskSpec { size: Some(undercroft_units::Size(GIB)), ..spec(&place, "f", "c.raw") }, "leave 0B"),
+        (DiskSpec { socket: Some(place.at("run/e.sock")), ..spec(&place, "f", "c.raw") }, "is that of disk \"e\" too"),
+        (DiskSpec { nbd: Some(true), ..spec(&place, "f", "c.raw") }, "no NBD listener"),
+        (spec(&place, "f", "none.raw"), "does not exist"),
+    ] {
+        let e = with(spec).unwrap_err();
+        assert!(e.contains(needle), "{needle}: {e}");
+    }
+}
+
+#[test]
+fn a_changed_size_leaves_room_for_the_others_or_is_refused() {
+    let place = Place::new();
+    let plan = place.good(two_disks());
+    let change = |bytes| DiskChange { share_bytes: Some(bytes), ..DiskChange::default() };
+    let changed = plan.with_change("d", &change(256 * MIB)).unwrap();
+    assert_eq!(changed.disks.iter().map(|d| d.share_bytes / MIB).collect::<Vec<_>>(), [256, 768]);
+    for (name, bytes, needle) in [
+        ("d", 2 * GIB, "add up to 2GiB, but memory is 1GiB"),
+        ("d", GIB, "too little for disk \"e\""),
+        ("d", 1, "too little to cache in"),
+        ("E", GIB, "did you mean \"e\"?"),
+        ("zzz", GIB, "there is no disk \"zzz\"; `undercroft status` lists the disks"),
+    ] {
+        let e = plan.with_change(name, &change(bytes)).unwrap_err().to_string();
+        assert!(e.contains(needle), "{needle}: {e}");
+    }
+    let gone = plan.without_disk("e").unwrap();
+    assert_eq!((gone.disks.len(), gone.disks[0].share_bytes), (1, GIB));
+}
+
+proptest! {
+    /// Whatever is changed by hand, in whatever order: the shares fit into the store, and a size that was set is had.
+    #[test]
+    fn shares_fit_after_every_change(changes in prop::collection::vec((0usize..3, 0u8..5, 1u64..900), 1..12)) {
+        let place = Place::new();
+        let mut plan = place.good(
+            "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n\
+             [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+        );
+        // A size set by hand is had even where it leaves its neighbours less than their floors: then they cannot be changed.
+        let mut sized = false;
+        for (disk, what, amount) in changes {
+            let (name, bytes) = (["web:a", "web:b", "db:c"][disk], amount * MIB);
+            let node = |change: NodeChange| plan.with_node(name, &change);
+            let done = match what {
+                0 | 1 => plan.with_change(name, &DiskChange { share_bytes: Some(bytes), ..DiskChange::default() }),
+                2 => node(NodeChange { weight: Some(amount as u32), ..NodeChange::default() }),
+                3 => node(NodeChange { floor_bytes: Some(bytes), ..NodeChange::default() }),
+                _ => node(NodeChange { ceiling_bytes: Some(Some(bytes)), ..NodeChange::default() }),
+            };
+            prop_assert!(done.is_ok() || what != 2 || sized, "a weight always fits");
+            let Ok(next) = done else { continue };
+            sized |= what < 2;
+            let shares: Vec<u64> = next.disks.iter().map(|d| d.share_bytes).collect();
+            prop_assert!(shares.iter().sum::<u64>() <= GIB, "{:?} after {} {} {}", shares, name, what, amount);
+            if what < 2 {
+                prop_assert_eq!(shares[disk], bytes);
+            }
+            plan = next;
+        }
+    }
+}
+
+#[test]
+fn a_reload_does_what_it_can_and_names_the_rest() {
+    let place = Place::new();
+    let old = place.good(two_disks());
+    let new = place.good(
+        "[store]\nmemory=\"2GiB\"\n[daemon]\nworkers=2\nlog_level=\"debug\"\n\
+         [[disk]]\nname=\"d\"\nimage=\"a.raw\"\npolicy=\"arc\"\nsize=\"256MiB\"\nqueues=2\n\
+         [[disk]]\nname=\"f\"\nimage=\"c.raw\"\n",
+    );
+    let change = old.difference(&new);
+    assert_eq!(change.removed, ["e"]);
+    assert_eq!(change.added.iter().map(|d| (d.name.as_str(), d.share_bytes / MIB)).collect::<Vec<_>>(), [("f", 768)]);
+    let expected = DiskChange { share_bytes: Some(256 * MIB), policy: Some(PolicyKind::Arc), poll: None };
+    assert_eq!(change.changed, [("d".to_string(), expected)]);
+    assert_eq!(change.log_level, Some(LogLevel::Debug));
+    let rest = change.needs_restart.join("\n");
+    for needle in ["store.memory: 1GiB -> 2GiB", "daemon.workers: 6 -> 2", "disk \"d\": queues"] {
+        assert!(rest.contains(needle), "{needle}: {rest}");
+    }
+    assert_eq!(change.needs_restart.len(), 3, "{rest}");
+    // Once it is done, only what needs a restart is left.
+    let result = change.result.unwrap();
+    assert_eq!(result.store.memory_bytes, GIB);
+    let again = result.difference(&new);
+    let needs_restart = again.needs_restart.clone();
+    let nothing = PlanChange { needs_restart, result: again.result.clone(), ..PlanChange::default() };
+    assert_eq!(again, nothing);
+}
+
+#[test]
+fn what_shrinks_comes_before_what_grows() {
+    let place = Place::new();
+    let of = |d: &str, e: &str| {
+        let text = two_disks().replace("a.raw\"", &format!("a.raw\"\nsize=\"{d}\""));
+        place.good(&text.replace("b.raw\"", &format!("b.raw\"\nsize=\"{e}\"")))
+    };
+    let order = |from: ServePlan, to: ServePlan| {
+        from.difference(&to).changed.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(order(of("768MiB", "256MiB"), of("256MiB", "768MiB")), ["d", "e"]);
+    assert_eq!(order(of("256MiB", "768MiB"), of("768MiB", "256MiB")), ["e", "d"]);
+}
+
+#[test]
+fn the_file_is_read_again_with_the_overrides_of_the_command_line() {
+    let place = Place::new();
+    let file = place.at("undercroft.toml");
+    fs::write(&file, format!("[daemon]\nruntime_dir={:?}\n", place.at("run"))).unwrap();
+    let overrides = Overrides { control_socket: Some(place.at("mine.sock")), ..Overrides::default() };
+    let (plan, _) = config::load(&file, &Machine::here(), &overrides).unwrap().accept().unwrap();
+    assert_eq!(plan.daemon.control_socket, place.at("mine.sock"));
+    let (same, change) = plan.reread().unwrap();
+    assert_eq!((&same, change.needs_restart.is_empty()), (&plan, true));
+    fs::write(&file, "[store]\nmemory = \"x\"").unwrap();
+    assert!(plan.reread().unwrap_err().to_string().contains("\"x\" is not a size"));
+    let from_images = ServePlan { config_file: None, ..plan };
+    assert!(from_images.reread().unwrap_err().to_string().contains("no configuration file"));
+}

@@ -1,0 +1,384 @@
+//! Configuration files, good and bad: what they mean, and that every problem names the thing and the remedy.
+//!
+//! Owns tables of files. Uses real files and images in a temporary directory.
+
+mod changes;
+mod place;
+mod pressure;
+
+use place::{GIB, MIB, Place};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use undercroft_config::{self as config, BaseSharing, LogFormat, LogLevel, NbdListen, Overrides, Severity};
+use undercroft_engine::PolicyKind;
+
+#[test]
+fn a_full_file_means_what_it_says() {
+    let place = Place::new();
+    let plan = place.good(
+        r#"
+        [store]
+        memory = "2GiB"
+        [daemon]
+        control = "ctl.sock"
+        control_group = "adm"
+        disk_group = 104
+        runtime_dir = "/run/elsewhere"
+        workers = 3
+        poll = "100us"
+        metrics = "127.0.0.1:9464"
+        log_level = "debug"
+        log_format = "json"
+        [nbd]
+        unix = "nbd.sock"
+        tcp = "127.0.0.1:10809"
+        [[vm]]
+        name = "web"
+        [[vm.disk]]
+        name = "root"
+        image = "a.raw"
+        format = "raw"
+        socket = "web.sock"
+        nbd = true
+        policy = "ARC"
+        size = "512MiB"
+        readahead = "1MiB"
+        write_allocate = false
+        serial = "ROOT 1"
+        queues = 8
+        queue_size = 1024
+        poll = "0"
+        [[vm.disk]]
+        name = "data"
+        image = "nbd+unix:///x?socket=/run/up.sock"
+        weight = 300
+        [[disk]]
+        name = "plain"
+        image = "b.raw"
+        read_only = true
+        vhost_user = false
+        nbd = true
+        "#,
+    );
+    assert_eq!(plan.config_file, Some(place.at("undercroft.toml")));
+    assert_eq!(plan.store.memory_bytes, 2 * GIB);
+    let d = &plan.daemon;
+    assert_eq!(d.control_socket, place.at("ctl.sock"));
+    assert_eq!((d.control_access.gid, d.control_access.mode()), (Some(4), 0o660));
+    assert_eq!(d.disk_access.gid, Some(104));
+    assert_eq!((d.workers, d.poll), (3, Duration::from_micros(100)));
+    assert_eq!((d.log.level, d.log.format), (LogLevel::Debug, LogFormat::Json));
+    assert_eq!(d.metrics, Some("127.0.0.1:9464".parse().unwrap()));
+    let tcp = NbdListen::Tcp("127.0.0.1:10809".parse().unwrap());
+    let places: Vec<_> = plan.nbd.iter().map(|l| l.at.clone()).collect();
+    assert_eq!(places, [NbdListen::Unix(place.at("nbd.sock")), tcp]);
+
+    let [root, data, plain] = &plan.disks[..] else { panic!("three disks") };
+    assert_eq!((root.name.as_str(), root.vm.as_deref()), ("web:root", Some("web")));
+    assert_eq!(root.image.location, place.at("a.raw").to_str().unwrap());
+    assert_eq!(root.socket, Some(place.at("web.sock")));
+    assert_eq!((root.policy, root.share_bytes, root.share_fixed), (PolicyKind::Arc, 512 * MIB, true));
+    assert_eq!((root.readahead_bytes, root.write_allocate), (MIB as u32, false));
+    assert_eq!((root.serial.as_str(), root.queues, root.queue_size), ("ROOT 1", 8, 1024));
+    assert_eq!((root.poll, root.nbd), (Duration::ZERO, true));
+    // The VM and the disk beside it have half each, and the VM's other disk what the one of a fixed size leaves.
+    assert_eq!((data.share_bytes, plain.share_bytes), (512 * MIB, GIB));
+    assert_eq!(data.image.location, "nbd+unix:///x?socket=/run/up.sock");
+    assert_eq!(data.socket, Some(PathBuf::from("/run/elsewhere/web-data.sock")));
+    assert_eq!((data.poll, data.serial.as_str()), (Duration::from_micros(100), "web-data"));
+    assert_eq!((plain.name.as_str(), plain.vm.as_deref(), &plain.socket), ("plain", None, &None));
+    assert!(plain.image.read_only);
+}
+
+#[test]
+fn an_empty_file_is_all_defaults() {
+    let place = Place::new();
+    let (plan, warnings) = place.resolve("").accept().unwrap();
+    assert_eq!(plan.store.memory_bytes, GIB);
+    assert_eq!(plan.daemon.control_socket, place.at("run/control.sock"));
+    assert_eq!((plan.daemon.workers, plan.daemon.control_access.mode()), (6, 0o600));
+    assert!(plan.nbd.is_empty() && plan.daemon.metrics.is_none(), "no listener unless asked");
+    assert!(warnings[0].error.contains("no disk is configured"));
+}
+
+#[test]
+fn every_bad_input_names_the_thing_and_the_remedy() {
+    let disk = |more: &str| format!("[[disk]]\nname = \"d\"\nimage = \"a.raw\"\n{more}");
+    let long = "x".repeat(110);
+    let two =
+        |one: &str, other: &str| format!("[[disk]]\nname=\"d\"\nimage=\"a.raw\"\n{one}\n[[disk]]\nname=\"e\"\n{other}");
+    let table: Vec<(String, &[&str])> = vec![
+        // Notation.
+        ("[store]\nmemory = 512MiB".into(), &["toml:2: error", "this is not TOML", "memory = \"512MiB\""]),
+        ("[store\n".into(), &[":1: error", "this is not TOML"]),
+        ("[store]\nmemory = \"1GiB\"\nmemory = \"2GiB\"".into(), &[":3: error", "duplicate key"]),
+        ("[stor]\nmemory = 1".into(), &["unknown key \"stor\" in the file", "did you mean \"store\"?"]),
+        ("[store]\nmemroy = \"1GiB\"".into(), &[":2: error: store: unknown key \"memroy\"", "\"memory\"?"]),
+        (disk("sise = \"1GiB\""), &[":4: error: disk \"d\": unknown key \"sise\"", "did you mean \"size\"?"]),
+        (disk("memory = \"1GiB\""), &["unknown key \"memory\"", "it belongs into [store]"]),
+        (disk("wombat = 1"), &["unknown key \"wombat\"", "known keys are name, image"]),
+        ("disk = 3".into(), &["\"disk\" must be a list of tables", "[[disk]]"]),
+        ("[vm]\nname = \"a\"".into(), &["\"vm\" is one table", "[[vm]] in double brackets"]),
+        ("[[vm]]\nname = \"v\"\n[vm.disk]\nname = \"a\"".into(), &["[[vm.disk]] in double brackets"]),
+        ("[[vm]]\n".into(), &["vm 1: it has no name", "add name"]),
+        ("[[disk]]\nname = \"d\"".into(), &["disk \"d\": it has no image", "add image"]),
+        ("[[disk]]\nimage = \"a.raw\"".into(), &["it has no name", "below [[disk]]"]),
+        (disk("read_only = \"yes\""), &["\"read_only\" must be true or false, not a text", "read_only = true"]),
+        (disk("policy = 3"), &["\"policy\" must be a text, not a number"]),
+        (disk("queues = 2.5"), &["\"queues\" must be a whole number, not a number with a fraction"]),
+        (disk("queues = -1"), &["\"queues\" must not be -1", "allowed is 1 to 64"]),
+        // Sizes and times.
+        ("[store]\nmemory = \"512M\"".into(), &["\"512M\" is ambiguous", "512MiB (powers of 1024) or 512MB"]),
+        ("[store]\nmemory = \"lots\"".into(), &["memory: \"lots\" is not a size", "512MiB"]),
+        ("[store]\nmemory = true".into(), &["\"memory\" must be a size, not true or false", "\"512MiB\""]),
+        ("[store]\nmemory = -5".into(), &["memory: \"-5\" is not a size"]),
+        (disk("poll = \"50\""), &["poll: \"50\" has no unit", "50us"]),
+        (disk("poll = \"1s\""), &["poll is 1s, too long", "at most 10ms"]),
+        // Limits.
+        ("[store]\nmemory = \"1MiB\"".into(), &["memory is 1MiB, too little", "at least 8MiB"]),
+        ("[store]\nmemory = \"9GiB\"".into(), &["memory is 9GiB, but this machine has 8GiB", "give less"]),
+        (disk("size = \"2GiB\""), &["disk \"d\": size is 2GiB, but the memory of the store is 1GiB", "smaller"]),
+        (disk("size = \"1KiB\""), &["size is 1KiB, too little", "at least 4MiB"]),
+        (
+            two("size = \"600MiB\"", "image = \"b.raw\"\nsize = \"600MiB\""),
+            &["the sizes of the disks add up to 1200MiB, but memory is 1GiB", "memory larger"],
+        ),
+        (
+            two("size = \"1GiB\"", "image = \"b.raw\""),
+            &["leave 0B of 1GiB memory, too little for disk \"e\"", "at least 4MiB"],
+        ),
+        (disk("weight = 0"), &["weight must not be 0", "1 to 10000"]),
+        (disk("queues = 65"), &["queues must not be 65", "1 to 64"]),
+        (disk("queue_size = 100"), &["queue_size must not be 100", "power of two from 2 to 1024"]),
+        (disk("readahead = \"1GiB\""), &["readahead is 1GiB", "at most 4MiB"]),
+        (disk("serial = \"much too long for a serial\""), &["cannot be a serial number", "1 to 20 printable"]),
+        (disk("serial = \"ü\""), &["cannot be a serial number", "ASCII"]),
+        ("[daemon]\nworkers = 0".into(), &["workers must not be 0", "1 to 256"]),
+        // Words.
+        (disk("policy = \"lur\""), &["unknown policy \"lur\"", "did you mean \"lru\"?", "w-tinylfu"]),
+        (disk("format = \"qcow\""), &["unknown format \"qcow\"", "did you mean \"qcow2\"?"]),
+        (disk("format = \"vmdk\""), &["unknown format \"vmdk\"", "qemu-nbd"]),
+        ("[daemon]\nlog_level = \"wran\"".into(), &["log_level: unknown value \"wran\"", "\"warn\"?"]),
+        ("[daemon]\nlog_format = \"xml\"".into(), &["unknown value \"xml\"", "known are text, json"]),
+        ("[daemon]\ndisk_group = \"kvmm\"".into(), &["no group \"kvmm\"", "did you mean \"kvm\"?"]),
+        (
+            "[daemon]\nmetrics = \"localhost:1\"".into(),
+            &["metrics: \"localhost:1\" is not an IP address", "127.0.0.1:9464"],
+        ),
+        ("[nbd]\ntcp = \"10809\"".into(), &["tcp: \"10809\" is not an IP address with a port", "127.0.0.1:10809"]),
+        // Names.
+        (
+            "[[disk]]\nname = \"a/b\"\nimage = \"a.raw\"".into(),
+            &["\"a/b\" cannot be the name of a disk", "use letters"],
+        ),
+        (format!("[[disk]]\nname = \"{long}\"\nimage = \"a.raw\""), &["cannot be the name of a disk", "at most 64"]),
+        ("[[disk]]\nname = \"\"\nimage = \"a.raw\"".into(), &["\"\" cannot be the name of a disk"]),
+        (
+            "[[disk]]\nname=\"d\"\nimage=\"a.raw\"\n[[disk]]\nname=\"d\"\nimage=\"b.raw\"".into(),
+            &[":5: error: disk \"d\": there is a disk of that name on line 2 already", "another name"],
+        ),
+        (
+            "[[vm]]\nname=\"v\"\n[[vm]]\nname=\"v\"".into(),
+            &[":4: error: vm \"v\": there is a VM of that name on line 2 already"],
+        ),
+        // Sockets.
+        (disk(&format!("socket = \"/tmp/{long}\"")), &["is 115 bytes long", "allows 107", "shorter path"]),
+        (disk("socket = \"nowhere/x.sock\""), &["directory of the socket", "does not exist", "mkdir -p"]),
+        (disk("socket = \"b.raw\""), &["b.raw is there already and is no socket", "another path"]),
+        (
+            two("socket = \"s\"", "image=\"b.raw\"\nsocket = \"s\""),
+            &["is that of disk \"d\" (line 4) too", "a path of its own"],
+        ),
+        ("[daemon]\ncontrol = \"s\"\n[nbd]\nunix = \"s\"".into(), &["s is that of the control socket (line 2) too"]),
+        (disk("socket = \"\""), &["socket is empty", "leave the key out"]),
+        (disk("vhost_user = false"), &["neither a vhost-user socket nor an NBD export", "nbd = true"]),
+        (disk("vhost_user = false\nsocket = \"s\""), &["it has a socket, but vhost_user = false"]),
+        (disk("nbd = true"), &["no NBD listener", "add [nbd]"]),
+        // Images.
+        (
+            "[[disk]]\nname = \"d\"\nimage = \"no.qcow2\"".into(),
+            &["no.qcow2 does not exist", "qemu-img create -f qcow2", "no.qcow2 20G"],
+        ),
+        ("[[disk]]\nname = \"d\"\nimage = \".\"".into(), &["neither a file nor a block device", "NBD URI"]),
+        ("[[disk]]\nname = \"d\"\nimage = \"/dev/null\"".into(), &["/dev/null is neither a file nor a block device"]),
+        ("[[disk]]\nname = \"d\"\nimage = \"a.raw/x\"".into(), &["cannot be reached"]),
+        ("[[disk]]\nname = \"d\"\nimage = \"http://h/x\"".into(), &["the scheme \"http\" is not known", "nbd://HOST"]),
+        ("[[disk]]\nname = \"d\"\nimage = \"nbd+unix:///x\"".into(), &["names no socket", "?socket=PATH"]),
+        (
+            "[[disk]]\nname = \"d\"\nimage = \"nbd://h/x\"\nformat = \"raw\"".into(),
+            &["is an NBD server, but format says otherwise", "leave format out"],
+        ),
+        (disk("format = \"nbd\""), &["format is nbd, but the image", "is no URI"]),
+        (two("", "image = \"a.raw\""), &["is that of disk \"d\" too, and both write it", "qemu-img create -b"]),
+        (
+            two("", "image = \"./a.raw\"\nread_only = true"),
+            &["too, and one of them writes it", "read_only = true on both"],
+        ),
+        (
+            two("", "image = \"overlay\""),
+            &[":3: error: disk \"d\"", "is a backing file of disk \"e\"", "read_only = true here"],
+        ),
+    ];
+    let place = Place::new();
+    let made = std::process::Command::new("sh")
+        .current_dir(place.dir.path())
+        // A qcow2 header: magic, version 3, backing name at 24, 5 bytes long.
+        .args(["-c", r"printf 'QFI\373\0\0\0\3\0\0\0\0\0\0\0\30\0\0\0\5....a.raw' > overlay"])
+        .status();
+    assert!(made.unwrap().success());
+    for (text, needles) in table {
+        let said = place.bad(&text);
+        for needle in needles {
+            assert!(said.contains(needle), "\"{needle}\" is missing in:\n{said}\nof:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn all_problems_are_named_in_one_run() {
+    let place = Place::new();
+    let said = place.bad(
+        "[store]\nmemory = 12MB\n[daemon]\nworkers = 0\n[[disk]]\nname = \"d\"\nimage = \"no.raw\"\npolcy = \"lru\"\n\
+         policy = \"x\"\n[[disk]]\nname = \"d\"\nimage = \"a.raw\"\nsize = \"1XB\"\n",
+    );
+    let lines: Vec<_> = said.lines().map(|l| l.split(':').nth(1).unwrap()).collect();
+    assert_eq!(lines, ["2", "4", "7", "8", "9", "11", "13"], "{said}");
+}
+
+#[test]
+fn a_named_group_keeps_its_bases_to_itself_unless_it_says_otherwise() {
+    let place = Place::new();
+    let disk = |name: &str, image: &str, more: &str| {
+        format!("name = \"{name}\"\nimage = \"{}\"\nformat = \"raw\"\n{more}\n", place.at(image).display())
+    };
+    let plan = place.good(
+        &[
+            "[store]\nmemory = \"1GiB\"\n[[vm]]\nname = \"web\"\ntrust = \"red\"\n[[vm.disk]]\n",
+            &disk("of-the-vm", "a.raw", ""),
+            "[[disk]]\n",
+            &disk("nothing", "b.raw", ""),
+            "[[disk]]\n",
+            &disk("named", "c.raw", "trust = \"blue\""),
+        ]
+        .concat(),
+    );
+    let of = |plan: &config::ServePlan, name: &str| plan.find(name).unwrap().share_base;
+    assert_eq!(of(&plan, "web:of-the-vm"), BaseSharing::Group);
+    assert_eq!(of(&plan, "nothing"), BaseSharing::Everybody);
+    assert_eq!(of(&plan, "named"), BaseSharing::Group);
+    for (said, means) in [("true", BaseSharing::Everybody), ("false", BaseSharing::Nobody)] {
+        for trust in ["", "trust = \"blue\""] {
+            let plan =
+                place.good(&format!("[[disk]]\n{}", disk("d", "a.raw", &format!("share_base = {said}\n{trust}"))));
+            assert_eq!(of(&plan, "d"), means, "{said} {trust}");
+        }
+    }
+}
+
+#[test]
+fn two_read_only_disks_may_share_an_image() {
+    let place = Place::new();
+    let plan = place.good(
+        "[[disk]]\nname=\"d\"\nimage=\"a.raw\"\nread_only=true\n[[disk]]\nname=\"e\"\nimage=\"a.raw\"\nread_only=true",
+    );
+    assert_eq!(plan.disks.len(), 2);
+}
+
+#[test]
+fn what_is_risky_is_warned_of() {
+    let place = Place::new();
+    for (text, needle) in [
+        ("[daemon]\nmetrics = \"0.0.0.0:9464\"", "can be reached from other machines"),
+        ("[nbd]\ntcp = \"0.0.0.0:10809\"", "can be reached from other machines"),
+        ("[nbd]\nunix = \"n.sock\"\n[[disk]]\nname=\"d\"\nimage=\"a.raw\"", "no disk is exported"),
+        ("[store]\nmemory = \"7900MiB\"", "nearly all of the machine's 8GiB"),
+        ("[[disk]]\nname=\"d\"\nimage=\"a.raw\"\nsize=\"64MiB\"\nweight=3", "its weight means nothing"),
+    ] {
+        let (_, warnings) = place.resolve(text).accept().expect(text);
+        let found = warnings.iter().any(|w| w.error.contains(needle) && w.severity == Severity::Warning);
+        assert!(found, "{needle}: {warnings:?}");
+    }
+}
+
+#[test]
+fn unreadable_files_say_so() {
+    let place = Place::new();
+    let load = |p: &Path| config::load(p, &place.machine, &Overrides::default()).unwrap_err().to_string();
+    assert!(load(&place.at("none.toml")).contains("serve --image IMAGE"));
+    assert!(load(place.dir.path()).contains("the configuration cannot be read"));
+    fs::write(place.at("bin"), b"ok = 1\n\xff").unwrap();
+    assert!(load(&place.at("bin")).contains("byte 7 of the configuration is no UTF-8"));
+    let big = fs::File::create(place.at("big")).unwrap();
+    big.set_len(5 * MIB).unwrap();
+    assert!(load(&place.at("big")).contains("longer than 4MiB"));
+}
+
+#[test]
+fn the_example_is_good_with_every_line_uncommented() {
+    let place = Place::new();
+    let example = include_str!("../../../../dist/undercroft.toml");
+    let whole: String = example
+        .lines()
+        .map(|l| match l.strip_prefix('#') {
+            Some(code) if code.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => code,
+            _ => l,
+        })
+        .map(|l| format!("{l}\n"))
+        .collect();
+    let whole = whole
+        .replace("/var/lib/libvirt/images/web.qcow2", place.at("a.raw").to_str().unwrap())
+        .replace("/dev/vg0/web-data", place.at("b.raw").to_str().unwrap())
+        .replace("/run/undercroft", place.dir.path().to_str().unwrap());
+    let plan = place.good(&whole);
+    assert_eq!(plan.disks.len(), 3);
+    assert!(whole.contains("\n[nbd]\n") && plan.nbd.len() == 3, "the example was uncommented");
+    // Its values are the defaults where it says so.
+    let defaults = place.resolve("").plan;
+    assert_eq!(
+        (plan.store, plan.daemon.poll, plan.daemon.log),
+        (defaults.store, defaults.daemon.poll, defaults.daemon.log)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_text_panics(text in "(\\[\\[?(store|daemon|nbd|vm|vm\\.disk|disk)\\]\\]?\n|(memory|name|image|size|poll|queues|weight|socket|unix|tcp|workers) ?= ?(\"\\PC{0,8}\"|-?[0-9]{1,20}|true|\\[\\]|\\{\\}|1\\.5|1979-05-27)\n|\\PC{0,6}\n){0,12}") {
+        config::check_bytes(text.as_bytes());
+    }
+}
+
+#[test]
+fn what_a_vm_and_a_container_say_holds_for_disks_that_say_nothing() {
+    let place = Place::new();
+    let disk = |name: &str, image: &str, more: &str| {
+        let image = place.at(image);
+        format!("[[vm.disk]]\nname = \"{name}\"\nimage = \"{}\"\nformat = \"raw\"\n{more}\n", image.display())
+    };
+    let text = [
+        "[store]\nmemory = \"1GiB\"\n[shares]\ncontroller = \"target\"\n".to_string(),
+        "[[vm]]\nname = \"web\"\npolicy = \"arc\"\ngoal = \"p99 2ms\"\n".to_string(),
+        "[[vm.container]]\nname = \"shop\"\npolicy = \"sieve\"\ngoal = \"hit 90.5%\"\n".to_string(),
+        disk("own", "a.raw", "policy = \"lru\"\nhint = \"noreuse\""),
+        disk("shop", "b.raw", "container = \"shop\"\ngoal = \"iops 300\""),
+        disk("mail", "c.raw", "container = \"mail\""),
+    ];
+    let plan = place.good(&text.concat());
+    let shown = |name: &str| {
+        let d = plan.find(name).unwrap();
+        (d.policy.name(), d.hint.name(), d.goal.map(|g| g.to_string()))
+    };
+    assert_eq!(shown("own"), ("lru", "noreuse", None));
+    assert_eq!(shown("shop"), ("sieve", "normal", Some("iops 300".into())));
+    assert_eq!(shown("mail"), ("arc", "normal", None));
+    let goals: Vec<_> = plan.nodes.iter().map(|n| (n.name.as_str(), n.goal.map(|g| g.to_string()))).collect();
+    assert_eq!(goals, [("web", Some("p99 2ms".into())), ("web/shop", Some("hit 90.5%".into()))]);
+    let bad = text.concat().replace("\"sieve\"", "\"seive\"").replace("p99 2ms", "p99 2 ms").replace("noreuse", "once");
+    let problems = place.bad(&bad);
+    for said in ["did you mean \"sieve\"?", "give `hit 90%`", "unknown hint \"once\""] {
+        assert!(problems.contains(said), "{said}: {problems}");
+    }
+}

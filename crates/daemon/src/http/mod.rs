@@ -1,0 +1,141 @@
+//! Control: what operators see and change while the daemon runs, and the API over which they do.
+//!
+//! Owns the contract between the API and the daemon (`Daemon`), and the only async runtime of the project, on one thread
+//! of its own. Never touches the data path: it asks the daemon, which asks its workers. Invariant: no request from the
+//! control socket blocks a disk, and none is unbounded.
+
+pub mod api;
+pub mod metrics;
+mod scope;
+pub mod server;
+
+pub use server::{ControlListeners, ControlServer, ListenError};
+
+use undercroft_api::ranges::RangeList;
+use undercroft_api::record::Order;
+use undercroft_api::{
+    ControlError, DiskChange, DiskStatus, KsmStatus, NodeChange, NodeChanged, NodeStatus, RangesStatus, RangesTaken,
+    RecordingStatus, ReloadReport, ShareEvent, SharesStatus, Status, StoreStatus,
+};
+use undercroft_config::DiskSpec;
+
+/// The running daemon, as control sees it. Calls may block for a turn of a worker; control makes them on threads where
+/// that is fine, several at a time.
+pub trait Daemon: Send + Sync + 'static {
+    /// Everything, for `status` and metrics. Consistent per disk, not across disks.
+    fn status(&self) -> Status;
+
+    /// One disk by its full name (`VM:DISK`).
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn disk(&self, name: &str) -> Result<DiskStatus, ControlError>;
+
+    /// Changes a disk while it serves. All or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the share does not fit into the store.
+    fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError>;
+
+    /// How the store is divided.
+    fn shares(&self) -> SharesStatus;
+
+    /// One node of it.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn node(&self, name: &str) -> Result<NodeStatus, ControlError>;
+
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. Only the last ones are kept. With `within`,
+    /// only of what was divided in that VM: then no other VM is named.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn share_events(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError>;
+
+    /// Changes what is set for a VM, a container or a disk, or the controller of the host. Shares follow gradually. With
+    /// `expected`, only if the version of what is set is one of these. All or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Stale` if the version is another one; `Invalid` if it does not fit to what is set above, below or beside it.
+    fn change_node(
+        &self,
+        name: &str,
+        change: NodeChange,
+        expected: Option<Vec<u64>>,
+    ) -> Result<NodeChanged, ControlError>;
+
+    /// What containers have of a disk.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn ranges(&self, disk: &str) -> Result<RangesStatus, ControlError>;
+
+    /// Replaces what a container has of a disk. All or nothing.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` if another container has some of it; `Invalid` if it does not fit onto the disk.
+    fn set_ranges(&self, list: RangeList) -> Result<RangesTaken, ControlError>;
+
+    /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
+    ///
+    /// # Errors
+    /// `Invalid` if it is below the floor or above the ceiling.
+    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError>;
+
+    /// Sets KSM up as the configuration says, or puts back what was found; with `unmerge` all merged pages of the machine become
+    /// private again first.
+    ///
+    /// # Errors
+    /// `Failed` if this kernel has none, this process may not, or another daemon does.
+    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError>;
+
+    /// Attaches a disk. See `ServePlan::plan_disk` for the checks against the disks there are.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem of the spec; `Conflict` if the name is taken; `Failed` if the image does not open.
+    fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError>;
+
+    /// Detaches a disk: requests under way are finished, then its front ends are closed.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn remove_disk(&self, name: &str) -> Result<(), ControlError>;
+
+    /// Drops every cached block of a disk (for measurements); returns how many bytes that were.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn drop_cache(&self, name: &str) -> Result<u64, ControlError>;
+
+    /// Reads the configuration file again and does what can be done live. See `ServePlan::difference`.
+    ///
+    /// # Errors
+    /// `Invalid` with every problem of the file, or if there is no file; nothing has been changed then.
+    fn reload(&self, detach_most: bool) -> Result<ReloadReport, ControlError>;
+
+    /// Begins to record what guests ask for.
+    ///
+    /// # Errors
+    /// `Conflict` if a recording is under way or the file holds something; `NotFound` if a name of the order means nothing;
+    /// `Invalid` or `Failed` if the file cannot be had.
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError>;
+
+    /// The recording under way, or else the last one.
+    fn recordings(&self) -> Vec<RecordingStatus>;
+
+    /// How a recording stands; renews its lease.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError>;
+
+    /// Ends a recording, if it has not, and finishes its file.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError>;
+
+    /// Begins an orderly stop, as SIGTERM does; returns at once.
+    fn stop(&self);
+}

@@ -1,0 +1,207 @@
+//! The API on a VM's own control socket: what is below that VM, and nothing else.
+//!
+//! Owns who may do what there. Invariants: only settings of containers and disks of the VM, its ranges, and who divides the
+//! VM's share can be changed; no other VM's name is ever in an answer, whether there is one of that name or not.
+//!
+//! Two sets of people set shares: whoever runs the host says what each VM has, and whoever runs a VM says how that is divided
+//! within it (the two levels of derivative clouds). The VM's weight, floor and ceiling belong to the former.
+
+use super::Daemon;
+use super::api::{self, Answer, Refused, Shared, bytes_of, call, changed, expected, list_of, name_of, tagged};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{Json, Response};
+use axum::routing::{any, get, put};
+use std::path::PathBuf;
+use std::sync::Arc;
+use undercroft_api::NodeChange;
+use undercroft_api::body::BODY_BYTES_MAX;
+use undercroft_api::ranges;
+use undercroft_api::shares::{NodeStatus, ShareEvent, SharesStatus, parse_node, parse_whole_node};
+use undercroft_api::{ControlError, ControlErrorKind};
+use undercroft_api::{RangesStatus, RangesTaken};
+
+/// What a VM's own socket reaches.
+#[derive(Clone)]
+pub(super) struct Scope {
+    daemon: Shared,
+    vm: Arc<str>,
+    /// Where the rest can be done.
+    host: Arc<PathBuf>,
+}
+
+/// The routes of a VM's own socket.
+pub(super) fn router(daemon: Arc<dyn Daemon>, vm: &str, host: PathBuf) -> Router {
+    Router::new()
+        .route("/v1/shares", get(get_shares))
+        .route("/v1/nodes/{name}", get(get_node).patch(patch_node).put(put_node))
+        .route("/v1/nodes/{name}/events", get(get_node_events))
+        .route("/v1/disks/{name}/ranges", get(get_ranges))
+        .route("/v1/ranges", put(put_ranges).layer(DefaultBodyLimit::max(ranges::BODY_BYTES_MAX)))
+        .route("/v1/version", get(api::version))
+        .route("/openapi.json", get(api::openapi_json))
+        .route("/v1/status", any(refuse))
+        .route("/v1/disks", any(refuse))
+        .route("/v1/disks/{name}", any(refuse))
+        .route("/v1/disks/{name}/drop-cache", any(refuse))
+        .route("/v1/store", any(refuse))
+        .route("/v1/ksm", any(refuse))
+        .route("/v1/reload", any(refuse))
+        .route("/v1/stop", any(refuse))
+        .route("/metrics", any(refuse))
+        .fallback(api::not_found)
+        .method_not_allowed_fallback(api::wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Scope { daemon, vm: vm.into(), host: Arc::new(host) })
+}
+
+impl Scope {
+    fn forbidden(&self, what: &str) -> ControlError {
+        let error = format!(
+            "{what} cannot be seen or changed on this control socket, which is for what is below VM \"{}\"",
+            self.vm
+        );
+        let remedy = format!("the host's control socket, {}, may do it", self.host.display());
+        ControlError::new(ControlErrorKind::Forbidden, error, remedy)
+    }
+
+    /// Whether a full name is that of the VM, or of something in it.
+    fn owns(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&*self.vm);
+        rest.is_some_and(|r| r.is_empty() || r.starts_with(['/', ':']))
+    }
+
+    /// The nodes of the VM.
+    fn nodes(&self, daemon: &dyn Daemon) -> Vec<NodeStatus> {
+        let mut nodes = daemon.shares().nodes;
+        // A disk that belongs to no VM can have the VM's name.
+        nodes.retain(|n| if n.name == *self.vm { n.level == "vm" } else { self.owns(&n.name) });
+        for node in nodes.iter_mut().filter(|n| n.name == *self.vm) {
+            node.parent = None;
+        }
+        nodes
+    }
+
+    /// The full name of a node of the VM; its containers and disks can be named without it.
+    fn name(&self, daemon: &dyn Daemon, name: &str) -> Result<String, ControlError> {
+        let known = self.nodes(daemon);
+        let there = |name: &str| known.iter().any(|n| n.name == name);
+        let below = [':', '/'].map(|sign| format!("{}{sign}{name}", self.vm));
+        match below.into_iter().find(|n| there(n)) {
+            _ if there(name) => Ok(name.to_string()),
+            Some(full) => Ok(full),
+            None if self.owns(name) => Err(ControlError::no_node(name, known.iter().map(|n| n.name.as_str()))),
+            None => {
+                let shown: String = name.chars().take(160).collect();
+                Err(self.forbidden(&format!("\"{shown}\"")))
+            }
+        }
+    }
+
+    /// An error without what is no business of the VM's.
+    fn discreet(&self, daemon: &dyn Daemon, e: ControlError) -> ControlError {
+        let others = daemon.shares().nodes.into_iter().filter(|n| n.level != "host" && !self.owns(&n.name));
+        let named = |text: &str, name: &str| text.contains(&format!("\"{name}\""));
+        match others.into_iter().any(|n| named(&e.error, &n.name) || named(&e.remedy, &n.name)) {
+            false => e,
+            true => ControlError::new(
+                e.kind,
+                "it does not fit beside what others on this host were promised",
+                "ask for less, or ask whoever runs the host for more",
+            ),
+        }
+    }
+
+    fn change(
+        &self,
+        daemon: &dyn Daemon,
+        name: &str,
+        change: NodeChange,
+        versions: Option<Vec<u64>>,
+    ) -> Result<super::NodeChanged, ControlError> {
+        let name = self.name(daemon, name)?;
+        let of_the_host =
+            change.replace || (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None);
+        if *name == *self.vm && of_the_host {
+            return Err(self.forbidden(&format!("weight, floor and ceiling of VM \"{name}\" itself")));
+        }
+        let mut done = daemon.change_node(&name, change, versions).map_err(|e| self.discreet(daemon, e))?;
+        if done.node.name == *self.vm {
+            done.node.parent = None;
+        }
+        Ok(done)
+    }
+}
+
+async fn refuse(State(s): State<Scope>, uri: Uri) -> Refused {
+    let path: String = uri.path().chars().take(100).collect();
+    s.forbidden(&path).into()
+}
+
+async fn get_shares(State(s): State<Scope>) -> Answer<SharesStatus> {
+    call(s.daemon.clone(), move |d| {
+        let all = d.shares();
+        let problem = all.problem.map(|_| "whoever runs the host can see why on the host's control socket".to_string());
+        Ok(SharesStatus { nodes: s.nodes(d), problem, ..all })
+    })
+    .await
+    .map(Json)
+    .map_err(Refused::from)
+}
+
+async fn get_node(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Result<Response, Refused> {
+    let name = name_of(name)?;
+    let node = call(s.daemon.clone(), move |d| {
+        let name = s.name(d, &name)?;
+        let found = s.nodes(d).into_iter().find(|n| n.name == name);
+        found.ok_or_else(|| ControlError::no_node(&name, []))
+    });
+    Ok(tagged(node.await?))
+}
+
+async fn patch_node(
+    State(s): State<Scope>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Refused> {
+    let (name, versions, change) = (name_of(name)?, expected(&headers)?, parse_node(&bytes_of(body)?)?);
+    Ok(changed(call(s.daemon.clone(), move |d| s.change(d, &name, change, versions)).await?))
+}
+
+async fn put_node(
+    State(s): State<Scope>,
+    name: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Refused> {
+    let (name, versions, change) = (name_of(name)?, expected(&headers)?, parse_whole_node(&bytes_of(body)?)?);
+    Ok(changed(call(s.daemon.clone(), move |d| s.change(d, &name, change, versions)).await?))
+}
+
+async fn get_node_events(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Answer<Vec<ShareEvent>> {
+    let name = name_of(name)?;
+    call(s.daemon.clone(), move |d| d.share_events(&s.name(d, &name)?, Some(&s.vm)))
+        .await
+        .map(Json)
+        .map_err(Refused::from)
+}
+
+async fn get_ranges(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Answer<RangesStatus> {
+    let name = name_of(name)?;
+    call(s.daemon.clone(), move |d| d.ranges(&s.name(d, &name)?)).await.map(Json).map_err(Refused::from)
+}
+
+async fn put_ranges(State(s): State<Scope>, body: Result<Bytes, BytesRejection>) -> Answer<RangesTaken> {
+    let list = list_of(body).await?;
+    call(s.daemon.clone(), move |d| {
+        s.name(d, list.disk())?;
+        d.set_ranges(list).map_err(|e| s.discreet(d, e))
+    })
+    .await
+    .map(Json)
+    .map_err(Refused::from)
+}

@@ -1,0 +1,165 @@
+//! The file of a recording: created, or taken over empty; its space seen to before it is written.
+//!
+//! Owns what may become of a path that a client names. Never follows a link at its end, and never touches a file that
+//! holds something unless told to. Invariant: what was promised by `reserve` can be written although the disk fills up.
+
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use undercroft_config::{ControlError, ControlErrorKind};
+
+/// See the head of the file.
+pub struct RecordFile {
+    file: File,
+    /// What is written, so far.
+    bytes: u64,
+    /// Up to where there is space.
+    reserved: u64,
+    /// Whether this file system can be asked for space.
+    reserves: bool,
+}
+
+impl RecordFile {
+    /// Sees to it that the file can have `bytes` bytes; false if its disk is too full for that.
+    pub fn reserve(&mut self, bytes: u64) -> io::Result<bool> {
+        if !self.reserves || bytes <= self.reserved {
+            return Ok(true);
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.reserved, bytes - self.reserved) {
+            Ok(()) => {
+                self.reserved = bytes;
+                Ok(true)
+            }
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(false),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.reserves = false;
+                Ok(true)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Gives back what was reserved and not used, and sees to it that the rest is on the disk.
+    pub fn settle(file: &File) -> io::Result<()> {
+        let length = file.metadata()?.len();
+        file.set_len(length)?;
+        file.sync_all()
+    }
+
+    /// Another handle, for the end.
+    pub fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
+impl Write for RecordFile {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(buf)?;
+        self.bytes += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The file of a path. `images` are the files that guests' disks are on: none of them becomes a recording.
+///
+/// # Errors
+/// `Invalid` if the path is not absolute or no plain file, `Conflict` if it holds something and `force` is not given,
+/// `Failed` if it cannot be opened.
+pub fn create(path: &Path, force: bool, images: &[String]) -> Result<RecordFile, ControlError> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        let error = format!("the path {shown} is not absolute");
+        return Err(ControlError::new(
+            ControlErrorKind::Invalid,
+            error,
+            "the daemon has a directory of its own: begin with /",
+        ));
+    }
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let opened = match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Err(Errno::EXIST) => rustix::fs::open(path, flags, mode),
+        other => other,
+    };
+    let file = File::from(opened.map_err(|e| {
+        let remedy = match e {
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+                "name a directory that the daemon may write to; its unit file may allow few"
+            }
+            Errno::LOOP => "name the file itself, not a link to it",
+            _ => "name a file in a directory that there is",
+        };
+        ControlError::new(ControlErrorKind::Failed, format!("the daemon cannot create {shown}: {e}"), remedy)
+    })?);
+    let invalid =
+        |what: &str, remedy: &str| ControlError::new(ControlErrorKind::Invalid, format!("{shown} {what}"), remedy);
+    let failed = |e: io::Error| {
+        ControlError::new(ControlErrorKind::Failed, format!("the daemon cannot use {shown}: {e}"), "name another file")
+    };
+    let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(invalid("is no plain file", "name one, or a name that is free"));
+    }
+    if stat.st_size > 0 {
+        if !force {
+            let error = format!("{shown} holds something already");
+            return Err(ControlError::new(ControlErrorKind::Conflict, error, "name another file, or say force"));
+        }
+        let same = |i: &String| std::fs::metadata(i).is_ok_and(|m| (m.dev(), m.ino()) == (stat.st_dev, stat.st_ino));
+        if images.iter().any(same) {
+            return Err(invalid("is the image of a disk that is served", "name another file"));
+        }
+        file.set_len(0).map_err(failed)?;
+    }
+    Ok(RecordFile { file, bytes: 0, reserved: 0, reserves: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &Path, force: bool, images: &[String]) -> String {
+        create(path, force, images).err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn only_what_is_free_or_empty_is_taken_unless_forced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (free, full, link) = (dir.path().join("free"), dir.path().join("full"), dir.path().join("link"));
+        std::fs::write(&full, "of use").unwrap();
+        std::os::unix::fs::symlink(&full, &link).unwrap();
+        assert!(create(&free, false, &[]).is_ok() && free.exists());
+        assert!(create(&free, false, &[]).is_ok(), "an empty file is as good as none");
+        assert!(refusal(&full, false, &[]).contains("holds something"), "{}", refusal(&full, false, &[]));
+        assert!(refusal(&link, true, &[]).contains("not a link"));
+        assert!(refusal(dir.path(), true, &[]).contains("cannot create"));
+        assert!(refusal(Path::new("relative"), true, &[]).contains("not absolute"));
+        assert!(refusal(Path::new("/dev/null"), true, &[]).contains("no plain file"));
+        let images = [full.display().to_string()];
+        assert!(refusal(&full, true, &images).contains("image of a disk"));
+        assert_eq!(std::fs::read(&full).unwrap(), b"of use", "what was refused is as it was");
+        assert!(create(&full, true, &[]).is_ok());
+        assert_eq!(std::fs::read(&full).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_is_reserved_and_not_used_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mut file = create(&path, false, &[]).unwrap();
+        let handle = file.handle().unwrap();
+        assert!(file.reserve(1 << 20).unwrap());
+        file.write_all(b"little").unwrap();
+        drop(file);
+        RecordFile::settle(&handle).unwrap();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert!(meta.len() == 6 && meta.blocks() * 512 <= 64 << 10, "{} bytes in {} blocks", meta.len(), meta.blocks());
+    }
+}

@@ -1,0 +1,128 @@
+//! `undercroft serve`: from a plan to a process that serves, and to its end.
+//!
+//! Owns signals, readiness and the order of start and stop. Never serves itself. Invariants: nobody is told that we are
+//! ready before every socket listens; the first SIGTERM or SIGINT drains and stops, the second ends at once.
+
+use crate::http::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
+use crate::service::{Service, ServiceError};
+use crate::systemd;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
+use std::sync::Arc;
+use std::time::Duration;
+use undercroft_config::ServePlan;
+
+/// How long an orderly stop may take. The unit's `TimeoutStopSec` is longer.
+const STOP_WAIT: Duration = Duration::from_secs(60);
+
+/// Why serving ended with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Something cannot be served; one error for each.
+    #[error("{}", lines(.0))]
+    Start(Vec<ServiceError>),
+    /// The control socket, the metrics listener or the directory for sockets cannot be had.
+    #[error(transparent)]
+    Control(#[from] ListenError),
+    /// Signals cannot be caught.
+    #[error("cannot catch signals: {0}")]
+    Signals(std::io::Error),
+}
+
+fn lines(errors: &[ServiceError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Serves `plan` until a signal or the API stops it. `ready` is called once, when everything listens.
+///
+/// # Errors
+/// Everything that keeps it from starting; nothing is left behind then.
+pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
+    // Before any thread starts, so that each inherits the handlers' flags and none dies of a signal.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    // A file that may not grow (RLIMIT_FSIZE) is an error of that write, not the end of the process.
+    let full = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(SIGXFSZ, full).map_err(ServeError::Signals)?;
+    // The control socket first: it keeps a second daemon of the same configuration away.
+    let listeners = ControlListeners::bind(&plan.daemon)?;
+    if plan.disks.iter().filter_map(|d| d.socket.as_ref()).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
+        prepare_runtime_dir(&plan.daemon.runtime_dir)?;
+    }
+    let service = Service::start(plan).map_err(ServeError::Start)?;
+    let daemon: Arc<dyn Daemon> = service.clone();
+    let control = match ControlServer::start(listeners, daemon) {
+        Ok(c) => c,
+        Err(e) => {
+            service.shut_down();
+            return Err(e.into());
+        }
+    };
+    let handle = signals.handle();
+    let on_signal = {
+        let service = service.clone();
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut stopping = false;
+            for signal in signals.forever() {
+                match signal {
+                    SIGHUP => reload(&service),
+                    _ if stopping => {
+                        tracing::warn!("second signal: ending at once");
+                        crate::logging::flush();
+                        std::process::exit(128 + signal);
+                    }
+                    _ => {
+                        stopping = true;
+                        tracing::info!("stopping: finishing what is under way");
+                        systemd::stopping();
+                        service.request_stop();
+                    }
+                }
+            }
+        })
+    };
+    let on_signal = match on_signal {
+        Ok(t) => t,
+        Err(e) => {
+            service.shut_down();
+            return Err(ServeError::Signals(e));
+        }
+    };
+    service.say_ready();
+    ready();
+    systemd::ready(&service.summary());
+    while !service.wait(Duration::from_secs(3600)) {}
+    end_within(STOP_WAIT);
+    control.stop();
+    service.shut_down();
+    handle.close();
+    let _ = on_signal.join();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Ends the process after `limit` whatever still runs then: a worker or an image that does not answer must not keep the
+/// supervisor waiting until it kills.
+fn end_within(limit: Duration) {
+    let end = move || {
+        std::thread::sleep(limit);
+        tracing::error!(
+            "not stopped after {limit:?}: something still does not answer; ending without it. Writes that were acknowledged are on their images"
+        );
+        std::process::exit(1);
+    };
+    if let Err(e) = std::thread::Builder::new().name("deadline".into()).spawn(end) {
+        tracing::warn!("the stop has no deadline: there can be no thread for it: {e}");
+    }
+}
+
+fn reload(service: &Arc<Service>) {
+    systemd::reloading();
+    match service.reload(false) {
+        Ok(r) => tracing::info!(
+            added = ?r.added, removed = ?r.removed, changed = ?r.changed, needs_restart = ?r.needs_restart, failed = ?r.failed,
+            "configuration reloaded"
+        ),
+        Err(e) => tracing::error!("the configuration was not reloaded: {e}"),
+    }
+    systemd::ready(&service.summary());
+}

@@ -1,0 +1,330 @@
+//! One served disk: its image, its place on a worker, its vhost-user socket.
+//!
+//! Owns the order of attaching and detaching. Never touches the data path. Invariant: a disk is reachable for guests
+//! only between the end of `attach` and the beginning of `detach`, and its image is closed after its last operation.
+
+use super::ServiceError;
+use super::images::ImageFile;
+use crate::worker::{DiskHost, DiskReport, Gone, WorkerHandle};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use undercroft_api::ranges::DiskRanges;
+use undercroft_backend::{self as backend, Backend, OpenError, OpenOptions};
+use undercroft_cache::Geometry;
+use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, LayerId, OpId};
+use undercroft_config::DiskPlan;
+use undercroft_config::plan::BaseSharing;
+use undercroft_frontend::DiskInfo;
+use undercroft_frontend::socket::SocketAccess;
+use undercroft_frontend::vhost::{Trust, VhostOptions, VhostServer};
+use undercroft_host::IoBuf;
+use undercroft_hostmem::pressure::GuestRoom;
+use undercroft_units::human_size;
+
+/// How long a detach waits for operations under way before it says so and goes on in the background.
+const DETACH_WAIT: Duration = Duration::from_secs(10);
+/// How long opening waits for the lock of an image that no living process is known to hold.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How long closing an image may take for its last flush.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// A disk that is being served.
+pub struct ServedDisk {
+    info: DiskInfo,
+    description: String,
+    nbd: bool,
+    host: Arc<DiskHost>,
+    worker_number: usize,
+    group: Option<GroupId>,
+    layer: Option<LayerId>,
+    vhost: Mutex<Option<VhostServer>>,
+    detaching: AtomicBool,
+    /// The file that its image was opened from, if it is one.
+    image_file: Option<ImageFile>,
+    /// What its worker said about it last.
+    last: Mutex<Option<DiskReport>>,
+    /// What containers have of it.
+    ranges: Mutex<DiskRanges>,
+}
+
+/// What has to be known to open the image of a plan and put it on a worker.
+pub(super) struct Opened {
+    pub(super) plan: DiskPlan,
+    pub(super) backend: Box<dyn Backend>,
+    /// The image below it that nobody writes, if that is to be shared.
+    pub(super) base: Option<Base>,
+}
+
+/// Opens the image of a disk; with `share`, what it stands on is looked at.
+pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> {
+    // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
+    // gone: its successor must not fail because it came at once.
+    let give_up = Instant::now() + LOCK_WAIT;
+    let mut backend = loop {
+        match backend::open(&plan.image, &OpenOptions::default()) {
+            Err(OpenError::InUse { by, .. }) if by.is_empty() && Instant::now() < give_up => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => break result.map_err(|source| ServiceError::Open { disk: plan.name.clone(), source })?,
+        }
+    };
+    tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
+    let base = backend.take_base().filter(|_| share && plan.share_base != BaseSharing::Nobody);
+    Ok(Opened { plan, backend, base })
+}
+
+/// How the core is to treat a disk.
+fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, share: Option<GroupId>) -> DiskOptions {
+    DiskOptions {
+        size_bytes: geometry.size_bytes,
+        align: geometry.align,
+        read_only: plan.image.read_only || geometry.read_only,
+        can_discard: geometry.can_discard,
+        can_write_zeroes: geometry.can_write_zeroes,
+        policy: plan.policy,
+        capacity_blocks,
+        readahead_bytes: plan.readahead_bytes,
+        write_allocate: plan.write_allocate,
+        exclusive: plan.exclusive,
+        share,
+    }
+}
+
+impl ServedDisk {
+    /// Puts an opened image on a worker, with `capacity_blocks` of cache; no guest can reach it yet.
+    pub(super) fn attach(
+        opened: Opened,
+        worker: Arc<WorkerHandle>,
+        worker_number: usize,
+        capacity_blocks: u32,
+        group: Option<GroupId>,
+    ) -> Result<Self, ServiceError> {
+        let Opened { plan, backend, base } = opened;
+        let mut layer = base.as_ref().map(|b| b.layer);
+        let geometry = backend.geometry().clone();
+        let description = match &plan.vm {
+            Some(vm) => format!("{} of {vm}", human_size(geometry.size_bytes)),
+            None => human_size(geometry.size_bytes),
+        };
+        let options = options(&plan, &geometry, capacity_blocks, group);
+        let (name, hint, poll_ns) = (plan.name.clone(), plan.hint, plan.poll.as_nanos() as u64);
+        let id = worker
+            .call(move |w| {
+                let id = w.add_disk(name, backend, options, poll_ns)?;
+                w.core().set_hint(id, hint);
+                Ok(id)
+            })
+            .map_err(|e| silent(e, worker_number))?
+            .map_err(|source| ServiceError::Attach { disk: plan.name.clone(), source })?;
+        if let Some(base) = base
+            && !worker.call(move |w| w.core().set_base(id, base)).unwrap_or(false)
+        {
+            layer = None;
+            tracing::info!(
+                disk = plan.name,
+                "its share of the store is too small for a map of its own clusters, so blocks of its base are not shared \
+                 by where they come from; a larger `size` lifts that"
+            );
+        }
+        let info = DiskInfo { name: plan.name.clone(), disk: id, geometry, serial: plan.serial.clone() };
+        let ranges = DiskRanges::new(&plan.name, info.geometry.size_bytes);
+        let host = Arc::new(DiskHost { worker, disk: id });
+        let served = Self {
+            info,
+            description,
+            nbd: plan.nbd,
+            host,
+            worker_number,
+            group,
+            layer,
+            vhost: Mutex::new(None),
+            detaching: AtomicBool::new(false),
+            image_file: ImageFile::at(&plan.image.location),
+            last: Mutex::default(),
+            ranges: Mutex::new(ranges),
+        };
+        // So that there is something to say about it from now on.
+        served.report();
+        Ok(served)
+    }
+
+    /// Opens the vhost-user socket, if the plan has one.
+    pub(super) fn listen(
+        &self,
+        plan: &DiskPlan,
+        access: undercroft_config::SocketAccess,
+        room: &Arc<GuestRoom>,
+    ) -> Result<(), ServiceError> {
+        let Some(socket) = &plan.socket else { return Ok(()) };
+        let trust = if plan.trust_memory { Trust::Anything } else { Trust::Memory };
+        let options = VhostOptions {
+            queues: plan.queues,
+            queue_size: plan.queue_size,
+            access: socket_access(access),
+            trust,
+            room: Arc::clone(room),
+        };
+        let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
+            .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
+        *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
+        Ok(())
+    }
+
+    /// What containers have of it.
+    pub(super) fn ranges(&self) -> MutexGuard<'_, DiskRanges> {
+        self.ranges.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// The file that its image was opened from.
+    pub(super) fn image_file(&self) -> Option<&ImageFile> {
+        self.image_file.as_ref()
+    }
+
+    /// Its trust group, if it shares.
+    pub(super) fn group(&self) -> Option<GroupId> {
+        self.group
+    }
+
+    /// The image that it stands on, if blocks of that are shared.
+    pub(super) fn layer(&self) -> Option<LayerId> {
+        self.layer
+    }
+
+    /// What NBD clients read about it.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Whether NBD clients see it.
+    pub fn is_exported(&self) -> bool {
+        self.nbd && !self.is_detaching()
+    }
+
+    /// What front ends tell their peers.
+    pub fn info(&self) -> &DiskInfo {
+        &self.info
+    }
+
+    /// The way to its worker.
+    pub fn host(&self) -> &Arc<DiskHost> {
+        &self.host
+    }
+
+    /// Its id in the core of its worker.
+    pub fn id(&self) -> DiskId {
+        self.info.disk
+    }
+
+    /// Which worker owns it, from 0.
+    pub fn worker_number(&self) -> usize {
+        self.worker_number
+    }
+
+    /// Whether it is going.
+    pub fn is_detaching(&self) -> bool {
+        self.detaching.load(Ordering::Relaxed)
+    }
+
+    /// What its worker says about it; `None` once it is gone. A worker that does not answer is held to what it said last.
+    pub fn report(&self) -> Option<DiskReport> {
+        let id = self.id();
+        let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());
+        match self.host.worker.call(move |w| w.report(id)) {
+            Ok(Some(report)) => *last = Some(report.clone()),
+            Err(Gone::Silent) => return last.clone().map(|r| DiskReport { silent: true, ..r }),
+            _ => *last = None,
+        }
+        last.clone()
+    }
+
+    /// Finishes what is under way, closes the front ends, then the image. Returns whether that is done; if the image
+    /// does not answer, it is finished in the background.
+    pub(super) fn detach(&self) -> bool {
+        self.detaching.store(true, Ordering::Relaxed);
+        let name = self.info.name.clone();
+        let vhost = self.vhost.lock().ok().and_then(|mut v| v.take());
+        let (tx, rx) = channel();
+        let id = self.id();
+        // New requests are refused first, so that a busy guest cannot keep its disk here.
+        if self.host.worker.send(move |w| w.remove_disk(id, tx)).is_err() {
+            return true;
+        }
+        let stopper = vhost.map(|v| std::thread::spawn(move || v.stop()));
+        let finish = move |backend: Box<dyn Backend>| {
+            close(backend, &name);
+            tracing::info!(disk = name, "detached");
+        };
+        let done = match rx.recv_timeout(DETACH_WAIT) {
+            Ok(backend) => {
+                finish(backend);
+                true
+            }
+            Err(RecvTimeoutError::Disconnected) => true,
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!(
+                    disk = self.info.name,
+                    "operations are still under way after {DETACH_WAIT:?}; it is detached when its image answers"
+                );
+                std::thread::spawn(move || rx.recv().map(finish));
+                false
+            }
+        };
+        if let (true, Some(t)) = (done, stopper) {
+            let _ = t.join();
+        }
+        done
+    }
+}
+
+/// Why a worker did nothing of what it was asked.
+pub(super) fn silent(e: Gone, worker: usize) -> ServiceError {
+    match e {
+        Gone::Ended => ServiceError::Stopping,
+        Gone::Silent => ServiceError::Silent { worker },
+    }
+}
+
+/// The access to a disk's sockets, in the front ends' words.
+pub(super) fn socket_access(access: undercroft_config::SocketAccess) -> SocketAccess {
+    SocketAccess { mode: access.mode(), gid: access.gid }
+}
+
+/// Makes what was written durable, then closes the image.
+fn close(mut backend: Box<dyn Backend>, name: &str) {
+    if !backend.geometry().read_only {
+        let flush = Io {
+            op: OpId(u64::MAX),
+            disk: DiskId(u32::MAX),
+            kind: IoKind::Flush,
+            offset: 0,
+            len: 0,
+            buf: IoBuf::default(),
+        };
+        backend.submit(flush);
+        backend.kick();
+        let (mut done, give_up) = (Vec::new(), Instant::now() + CLOSE_WAIT);
+        while backend.inflight() > 0 && Instant::now() < give_up {
+            backend.poll(&mut done);
+            if done.is_empty() {
+                wait_readable(&*backend, Duration::from_millis(100));
+            }
+        }
+        match done.first().map(|d| d.result) {
+            Some(Ok(())) => {}
+            Some(Err(e)) => tracing::error!(disk = name, "the last flush failed: {e}; unflushed writes may be lost"),
+            None => tracing::error!(disk = name, "the last flush got no answer; unflushed writes may be lost"),
+        }
+    }
+    drop(backend);
+}
+
+fn wait_readable(backend: &dyn Backend, timeout: Duration) {
+    let Ok(mut epoll) = undercroft_host::Epoll::new() else { return std::thread::sleep(timeout) };
+    let fd = backend.wake_fd();
+    if epoll.add(fd.as_fd(), 0, undercroft_host::Interest::Read, undercroft_host::Trigger::Level).is_ok() {
+        let _ = epoll.wait(Some(timeout.as_nanos() as u64)).map(Iterator::count);
+    }
+}

@@ -1,0 +1,158 @@
+//! What operators see of shares and change about them: the tree, its events, one node.
+//!
+//! Owns the way from the manager's numbers to the API's. Never moves anything: `shares` does.
+
+use super::{Service, lock};
+use std::collections::BTreeMap;
+use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
+use undercroft_config::{ControlError, NodeChange};
+use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
+use undercroft_engine::Curve;
+use undercroft_engine::control::{Event, Kind};
+use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
+
+impl Service {
+    /// What every node of the tree has.
+    pub(super) fn shares_status(&self) -> SharesStatus {
+        let mut versions = lock(&self.versions);
+        let plan = self.plan();
+        versions.observe(&plan);
+        let mut manager = lock(&self.manager);
+        // What is set is shown at once, also before it is acted upon.
+        let _ = manager.layout.follow(&plan);
+        let layout = &manager.layout;
+        let tree = layout.tree();
+        let settings = tree.divide(|_| BLOCKS_MAX);
+        let disks: BTreeMap<NodeId, &str> = layout.disks().map(|(name, id)| (id, name)).collect();
+        let mut names: BTreeMap<NodeId, &str> = layout.groups().map(|(name, id)| (id, name)).collect();
+        names.extend(&disks);
+        names.insert(tree.root(), "host");
+        let name_of = |id: NodeId| names.get(&id).copied().unwrap_or_default().to_string();
+        let mut nodes = Vec::new();
+        let leaves: BTreeMap<String, u64> = plan.disks.iter().flat_map(|d| d.leaves()).map(|l| (l.1, l.2)).collect();
+        for id in tree.below(tree.root()) {
+            let Ok(node) = tree.node(id) else { continue };
+            let below: Vec<&str> = tree.below(id).into_iter().filter_map(|n| disks.get(&n).copied()).collect();
+            let share = |d: &str| leaves.get(d).copied().unwrap_or(0);
+            let target = |d: &str| manager.targets.get(d).map_or_else(|| share(d), |t| t * UNIT_BYTES);
+            let measured: Vec<_> = below.iter().filter_map(|d| manager.measured.get(*d)).collect();
+            let name = name_of(id);
+            let curve = disks.get(&id).and_then(|d| manager.measured.get(*d));
+            let set = versions.of(&name);
+            nodes.push(NodeStatus {
+                level: node.level().to_string().to_lowercase(),
+                parent: node.parent().map(name_of),
+                weight: node.settings().weight,
+                floor_bytes: node.settings().floor * UNIT_BYTES,
+                ceiling_bytes: node.settings().ceiling.map(|c| c * UNIT_BYTES),
+                controller: controller_of(&plan, &name).map(|k| k.name().to_string()),
+                goal: goal_of(&plan, &name).map(|g| g.to_string()),
+                policy: set.as_ref().and_then(|s| s.policy.clone()),
+                store: set.as_ref().and_then(|s| s.store.clone()),
+                hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.hint.to_string()),
+                set_floor_bytes: set.as_ref().map_or(0, |s| s.floor_bytes),
+                version: set.map_or(0, |s| s.version),
+                entitled_bytes: settings.get(id).share * UNIT_BYTES,
+                share_bytes: below.iter().map(|d| share(d)).sum(),
+                target_bytes: below.iter().map(|d| target(d)).sum(),
+                requests: measured.iter().map(|m| m.seen.requests).sum(),
+                misses: measured.iter().map(|m| m.seen.misses).sum(),
+                read_ahead_hits: measured.iter().map(|m| m.seen.read_ahead_hits).sum(),
+                working_set_bytes: measured.iter().map(|m| m.working_set_bytes).sum(),
+                curve: curve.map_or(Vec::new(), |m| in_bytes(&m.curve)),
+                curve_of_policy: curve.is_some_and(|m| m.of_policy),
+                name,
+            });
+        }
+        SharesStatus {
+            controller: plan.shares.controller.name().to_string(),
+            interval_seconds: plan.shares.interval.as_secs_f64(),
+            intervals: manager.intervals,
+            moving: manager.moving,
+            problem: manager.problem.clone(),
+            nodes,
+        }
+    }
+
+    /// One of them, by its full name.
+    pub(super) fn node_status(&self, name: &str) -> Result<NodeStatus, ControlError> {
+        let found = self.shares_status().nodes.into_iter().find(|n| n.name == name);
+        found.ok_or_else(|| ControlError::no_node(name, []))
+    }
+
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. With `within`, only of what was divided
+    /// in that VM.
+    pub(super) fn events_of(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
+        let plan = self.plan();
+        let manager = lock(&self.manager);
+        let told = |e: &Event| ShareEvent {
+            sequence: e.sequence,
+            interval: e.interval,
+            node: e.node.name.to_string(),
+            from: e.from.as_ref().map(|p| p.name.to_string()),
+            to: e.to.as_ref().map(|p| p.name.to_string()),
+            bytes: e.blocks * UNIT_BYTES,
+            text: e.to_string(),
+        };
+        let events = manager.governor.events();
+        if name == "host" {
+            return Ok(events.since(0).map(told).collect());
+        }
+        let layout = &manager.layout;
+        let full = plan.find(name).map(|d| d.name.as_str());
+        let Some(id) = layout.find(name).or_else(|| full.and_then(|d| layout.disk(d))) else {
+            let known = layout.groups().chain(layout.disks()).map(|(name, _)| name);
+            return Err(ControlError::no_node(name, known));
+        };
+        let tree = layout.tree();
+        let inside = within.map(|vm| layout.find(vm).map_or(Vec::new(), |vm| tree.below(vm)));
+        let of_it = |e: &&Event| inside.as_ref().is_none_or(|nodes| nodes.contains(&e.node.node));
+        Ok(events.about(id).filter(of_it).map(told).collect())
+    }
+
+    /// Changes what is set for a node, if it is of one of the versions that are expected.
+    pub(super) fn set_node(
+        &self,
+        name: &str,
+        change: &NodeChange,
+        expected: Option<Vec<u64>>,
+    ) -> Result<NodeChanged, ControlError> {
+        // Nobody else changes, attaches or reloads until this is done, and the answer is of what was done here.
+        let _change = lock(&self.change);
+        let now = self.plan();
+        let name = now.node_name(name)?;
+        let previous = {
+            let mut versions = lock(&self.versions);
+            versions.observe(&now);
+            versions.of(&name).unwrap_or_default()
+        };
+        if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
+            return Err(ControlError::stale(&name, &expected, previous));
+        }
+        let plan = now.with_node(&name, change)?;
+        self.apply(&plan);
+        self.adopt(plan);
+        self.hurry_shares();
+        Ok(NodeChanged { node: self.node_status(&name)?, previous })
+    }
+}
+
+fn in_bytes(curve: &Curve) -> Vec<(u64, f64)> {
+    curve.points().iter().map(|&(units, misses)| (units * UNIT_BYTES, misses)).collect()
+}
+
+/// The controller set for a node itself.
+fn controller_of(plan: &ServePlan, name: &str) -> Option<Kind> {
+    if name == "host" {
+        return Some(plan.shares.controller);
+    }
+    plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller)
+}
+
+/// The goal set for a node itself; of a disk and a VM of one name, the VM's.
+fn goal_of(plan: &ServePlan, name: &str) -> Option<GoalPlan> {
+    match plan.nodes.iter().find(|n| n.name == name) {
+        Some(node) => node.goal,
+        None => plan.find(name).and_then(|d| d.goal),
+    }
+}

@@ -1,0 +1,284 @@
+//! Memory around the cache: what the disks may hold while the machine is short of it, and the kernel's merging of pages.
+//!
+//! Owns the way from a number of bytes for the store to a number of blocks for each disk. Never decides the number: `pressure`
+//! does. Invariant: disks whose limits follow a smaller total never hold more than that total together, once they have given back.
+
+use super::{Service, capacity_blocks, lock, write};
+use crate::http::server::prepare_runtime_dir;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+use undercroft_api::KsmStatus;
+use undercroft_config::KsmPlan;
+use undercroft_config::{ControlError, ControlErrorKind};
+use undercroft_config::{DiskPlan, ServePlan};
+use undercroft_host::FRAME_BYTES;
+use undercroft_hostmem::ksm::KsmError;
+use undercroft_hostmem::pressure::{Holding, Store, allowed_bytes};
+use undercroft_units::Size;
+
+/// Pause between two steps of giving memory back, for the workers to serve in.
+pub(super) const PAUSE: Duration = Duration::from_millis(4);
+/// When nothing has gone for this long, what is left is under I/O; the ticks take it when that has ended.
+const STUCK: Duration = Duration::from_secs(1);
+/// Frames of a step at least: what takes a worker well below a millisecond.
+const STEP_FRAMES_MIN: usize = 256;
+/// Frames of a step at most, whatever was promised: what takes a worker some milliseconds.
+pub(super) const STEP_FRAMES_MAX: usize = 16_384;
+
+const FRAME: u64 = FRAME_BYTES as u64;
+
+/// The disks of a service, for the watch; they go with the service.
+pub(super) struct Disks(pub(super) Weak<Service>);
+
+impl Store for Disks {
+    fn holdings(&self) -> Vec<Holding> {
+        self.0.upgrade().map(|s| s.holdings()).unwrap_or_default()
+    }
+
+    fn committed_bytes(&self) -> u64 {
+        self.0.upgrade().map_or(0, |s| s.frames_bytes())
+    }
+
+    fn allow(&self) {
+        // The watch is asked what: others tell the disks as well.
+        if let Some(service) = self.0.upgrade() {
+            service.limit_disks();
+        }
+    }
+
+    fn guests_may(&self, bytes: Option<u64>) {
+        if let Some(service) = self.0.upgrade() {
+            service.guests_may(bytes);
+        }
+    }
+
+    fn give_back(&self, within: Duration) -> u64 {
+        self.0.upgrade().map_or(0, |s| s.give_back(within))
+    }
+}
+
+/// What a disk holds of its share when it has `cached` blocks: the share less the blocks that it could have and has not.
+fn held_bytes(plan: &DiskPlan, cached_blocks: u64) -> u64 {
+    let missing = u64::from(capacity_blocks(plan)).saturating_sub(cached_blocks);
+    plan.share_bytes.saturating_sub(missing * FRAME)
+}
+
+/// Blocks that a disk may keep when the store may hold `total` bytes.
+fn limit_blocks(plan: &DiskPlan, total: u64, floor: u64, ceiling: u64) -> u32 {
+    if total >= ceiling {
+        return u32::MAX;
+    }
+    // Its metadata and its operations stay, so all of what goes is blocks.
+    let goes = plan.share_bytes - allowed_bytes(plan.share_bytes, total, floor, ceiling);
+    capacity_blocks(plan).saturating_sub(u32::try_from(goes.div_ceil(FRAME)).unwrap_or(u32::MAX))
+}
+
+impl Service {
+    fn guests_may(&self, bytes: Option<u64>) {
+        if self.guest_room.set(bytes) {
+            for worker in self.workers.iter().filter(|w| !w.is_silent()) {
+                let _ = worker.send(crate::worker::Worker::wake_ports);
+            }
+        }
+    }
+
+    fn holdings(&self) -> Vec<Holding> {
+        let plan = self.plan();
+        let holding = |disk: &std::sync::Arc<super::ServedDisk>| {
+            let p = plan.find(&disk.info().name)?;
+            let id = disk.id();
+            let stats = disk.host().worker.call(move |w| w.core().stats(id)).ok()?;
+            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, stats.charged_blocks) })
+        };
+        self.disks().iter().filter_map(holding).collect()
+    }
+
+    /// Makes `plan` what is served, and tells the disks what they may hold of it now.
+    pub(super) fn adopt(&self, plan: ServePlan) {
+        *write(&self.plan) = plan;
+        self.limit_disks();
+    }
+
+    /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part of what the store
+    /// may grow by.
+    pub(super) fn limit_disks(&self) {
+        let _limits = lock(&self.limits);
+        let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
+        let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
+        for disk in disks {
+            let Some(p) = plan.find(&disk.info().name) else { continue };
+            let blocks = limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
+            let id = disk.id();
+            // Only sent: a worker that is busy for a moment does not keep the others from shrinking.
+            let _ = disk.host().worker.send(move |w| {
+                let core = w.core();
+                let bound =
+                    room.map(|n| u32::try_from(core.stats(id).charged_blocks.saturating_add(n)).unwrap_or(u32::MAX));
+                core.set_limit(id, bound.map_or(blocks, |bound| blocks.min(bound)));
+            });
+        }
+    }
+
+    fn frames_bytes(&self) -> u64 {
+        let of =
+            |w: &std::sync::Arc<crate::worker::WorkerHandle>| w.call(|w| w.core().memory().frames_bytes).unwrap_or(0);
+        self.workers.iter().map(of).sum()
+    }
+
+    /// Has the workers give back what is over, each in steps that take about `within` together: as large as it takes, by how
+    /// long the last one took.
+    fn give_back(&self, within: Duration) -> u64 {
+        let before = self.frames_bytes();
+        let begun = Instant::now();
+        let step = |n: usize, frames: u32| self.workers[n].call(move |w| w.core().give_back(frames)).unwrap_or(0);
+        let mut left: Vec<usize> = (0..self.workers.len()).map(|n| step(n, 0)).collect();
+        let (mut round, mut least, mut moved) = (PAUSE, left.iter().sum::<usize>(), begun);
+        while left.iter().any(|l| *l > 0) && moved.elapsed() < STUCK && !*lock(&self.stop.0) {
+            let started = Instant::now();
+            let rest = within.saturating_sub(begun.elapsed()).max(round);
+            let part = round.as_secs_f64() / rest.as_secs_f64();
+            for n in (0..left.len()).filter(|n| left[*n] > 0).collect::<Vec<_>>() {
+                let frames = (left[n] as f64 * part) as usize;
+                left[n] = step(n, frames.clamp(STEP_FRAMES_MIN, STEP_FRAMES_MAX) as u32);
+            }
+            std::thread::sleep(PAUSE);
+            round = started.elapsed();
+            let now = left.iter().sum();
+            if now < least {
+                (least, moved) = (now, Instant::now());
+            }
+        }
+        before.saturating_sub(self.frames_bytes())
+    }
+
+    /// Waits until what disks have been told to give is with the kernel: workers know nothing of each other's memory, so nobody
+    /// is told before that he may have it.
+    pub(super) fn release_given(&self) {
+        if self.workers.len() > 1 {
+            self.give_back(Duration::ZERO);
+        }
+    }
+
+    /// Has each worker give back at most `frames` frames of what is over. Whether there is more.
+    pub(super) fn give_back_some(&self, frames: usize) -> bool {
+        let step = |w: &std::sync::Arc<crate::worker::WorkerHandle>| w.call(move |w| w.core().give_back(frames as u32));
+        self.workers.iter().map(|w| step(w).unwrap_or(0)).sum::<usize>() > 0
+    }
+
+    pub(super) fn set_most(&self, bytes: u64) -> Result<(), ControlError> {
+        let (ceiling, floor) = (self.plan().store.memory_bytes, self.watch.view().floor_bytes);
+        let invalid = |error: String, remedy: String| Err(ControlError::new(ControlErrorKind::Invalid, error, remedy));
+        if bytes > ceiling {
+            return invalid(
+                format!("memory {} is more than the ceiling of {}", Size(bytes), Size(ceiling)),
+                "set store.memory in the configuration file and restart: the ceiling is fixed when the daemon starts"
+                    .into(),
+            );
+        }
+        if bytes < floor {
+            return invalid(
+                format!("memory {} is less than the floor of {}", Size(bytes), Size(floor)),
+                "give at least the floor, or set store.floor in the configuration file and reload".into(),
+            );
+        }
+        self.watch.set_most(bytes);
+        self.limit_disks();
+        Ok(())
+    }
+
+    /// Puts back what an earlier daemon left when it was killed; then sets KSM up if the plan says so.
+    pub(super) fn begin_ksm(&self) {
+        if let Err(e) = lock(&self.ksm).recover() {
+            tracing::error!("{e}");
+        }
+        let plan = self.plan().ksm;
+        if plan.manage
+            && let Err(e) = self.set_ksm(&plan)
+        {
+            tracing::error!("{e}");
+        }
+    }
+
+    /// Makes the kernel's settings those of `plan`, or puts back what was found.
+    pub(super) fn set_ksm(&self, plan: &KsmPlan) -> Result<(), KsmError> {
+        if plan.manage {
+            // What cannot be made shows when the file of what was found cannot be written.
+            let _ = prepare_runtime_dir(&self.plan().daemon.runtime_dir);
+        }
+        let result = lock(&self.ksm).manage(plan);
+        *lock(&self.ksm_problem) = result.as_ref().err().map(ToString::to_string);
+        result
+    }
+
+    pub(super) fn switch_ksm(&self, manage: bool, unmerge: bool) -> Result<(), ControlError> {
+        let plan = KsmPlan { manage, ..self.plan().ksm };
+        let failed = |e: KsmError| {
+            ControlError::new(ControlErrorKind::Failed, e.to_string(), "`undercroft ksm status` shows what there is")
+        };
+        if manage {
+            self.set_ksm(&plan).map_err(failed)?;
+        } else {
+            let mut keeper = lock(&self.ksm);
+            if !keeper.manages() {
+                let error = "KSM is not managed by this daemon, so there is nothing to put back";
+                let remedy =
+                    "`undercroft ksm status` shows what it is set to; change that in /sys/kernel/mm/ksm by hand";
+                return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
+            }
+            keeper.release(unmerge);
+            *lock(&self.ksm_problem) = None;
+        }
+        write(&self.plan).ksm = plan;
+        Ok(())
+    }
+
+    pub(super) fn ksm_status(&self) -> KsmStatus {
+        let keeper = lock(&self.ksm);
+        let problems = lock(&self.ksm_problem).clone().into_iter().chain(keeper.refused().iter().cloned()).collect();
+        KsmStatus {
+            available: keeper.ksm().exists(),
+            managed: keeper.manages(),
+            problems,
+            settings: keeper.ksm().settings(),
+            numbers: keeper.ksm().numbers(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use undercroft_config::{DiskSpec, Machine, ServeSpec, resolve};
+    use undercroft_hostmem::pressure::held_above;
+
+    fn disk(share_bytes: u64) -> DiskPlan {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a.raw");
+        std::fs::write(&image, [0; 4096]).unwrap();
+        let machine = Machine { runtime_dir: dir.path().into(), ..Machine::here() };
+        let disks = vec![DiskSpec { name: "a".into(), image: image.display().to_string(), ..DiskSpec::default() }];
+        let (mut plan, _) = resolve(&ServeSpec { disks, ..ServeSpec::default() }, &machine, vec![]).accept().unwrap();
+        DiskPlan { share_bytes, ..plan.disks.remove(0) }
+    }
+
+    proptest! {
+        #[test]
+        fn a_disk_that_keeps_its_limit_holds_what_it_is_allowed(
+            share in (4u64 << 20)..1 << 36, floor in 0u64..=100, total in 0u64..=100,
+        ) {
+            let ceiling = share + (64 << 20);
+            let (floor, total) = (ceiling / 100 * floor, ceiling / 100 * total);
+            let plan = disk(share);
+            let blocks = limit_blocks(&plan, total, floor, ceiling);
+            prop_assert!(blocks <= capacity_blocks(&plan) || total >= ceiling);
+            let held = |cached: u64| vec![Holding { share_bytes: share, held_bytes: held_bytes(&plan, cached) }];
+            if blocks > 0 {
+                prop_assert_eq!(held_above(&held(blocks.into()), total, floor, ceiling), 0, "too much is kept");
+            }
+            if blocks < capacity_blocks(&plan) {
+                prop_assert!(held_above(&held(u64::from(blocks) + 1), total, floor, ceiling) > 0, "a block more would fit");
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Recordings of the daemon: one at a time, and the last one's end.
+//!
+//! Owns which disks an order means. Never notes a request.
+
+use super::shown;
+use super::{ServedDisk, Service, lock};
+use crate::record::{self, Reason, Recorder, Watched};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use undercroft_api::record::Order;
+use undercroft_api::record::RecordingStatus;
+use undercroft_config::DiskPlan;
+use undercroft_config::{ControlError, ControlErrorKind};
+use undercroft_engine::ExclusiveMode;
+use undercroft_trace::recording::Disk;
+
+/// How long an order to end waits for the file, and between two looks at it.
+const STOP_WAITS: Duration = Duration::from_secs(2);
+const STOP_LOOKS: Duration = Duration::from_millis(5);
+
+fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
+    let exclusive = match plan.exclusive {
+        ExclusiveMode::Off => "off".to_string(),
+        mode => format!("{mode}"),
+    };
+    let about = Disk {
+        name: plan.name.clone(),
+        vm: plan.vm.clone(),
+        container: plan.container.clone(),
+        size_bytes: disk.info().geometry.size_bytes,
+        align_bytes: disk.info().geometry.align,
+        policy: plan.policy.name().to_string(),
+        share_bytes: plan.share_bytes,
+        readahead_bytes: u64::from(plan.readahead_bytes),
+        write_allocate: plan.write_allocate,
+        exclusive,
+        shares_content: disk.group().is_some() || disk.layer().is_some(),
+        ..Disk::default()
+    };
+    Watched { worker: disk.worker_number(), id: disk.id(), about }
+}
+
+impl Service {
+    /// Begins a recording.
+    pub(super) fn begin_recording(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        // Disks neither come nor go meanwhile.
+        let _change = lock(&self.change);
+        let mut recorder = lock(&self.recorder);
+        if let Some(running) = recorder.as_ref().filter(|r| r.is_running()) {
+            let error = format!("recording {} is under way, into {}", running.id, running.order.path.display());
+            let remedy = format!("wait until it ends, or end it with DELETE /v1/recordings/{}", running.id);
+            return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
+        }
+        if self.wait(Duration::ZERO) {
+            let error = "the daemon is stopping";
+            return Err(ControlError::new(ControlErrorKind::Unavailable, error, "wait until it runs again"));
+        }
+        let plan = self.plan();
+        let mut watched = Vec::new();
+        for disk in self.disks() {
+            let Some(p) = plan.find(&disk.info().name) else { continue };
+            watched.push(about(p, &disk));
+        }
+        check_names(&order, &watched)?;
+        watched.retain(|w| record::wants(&order, &w.about));
+        let images: Vec<String> = plan.disks.iter().map(|d| d.image.location.clone()).collect();
+        let file = record::create(&order.path, order.force, &images)?;
+        let id = recorder.as_ref().map_or(1, |r| r.id + 1);
+        let started = Recorder::start(id, order, file, plan.store.memory_bytes, &self.workers, watched)?;
+        tracing::info!("recording into {}", started.order.path.display());
+        let status = shown::recording_status(&started, false);
+        *recorder = Some(started);
+        Ok(status)
+    }
+
+    /// A disk has come: it is recorded too, if it is wanted.
+    pub(super) fn record_too(&self, plan: &DiskPlan, disk: &Arc<ServedDisk>) {
+        if let Some(recorder) = lock(&self.recorder).as_mut() {
+            recorder.watch(&disk.host().worker, about(plan, disk));
+        }
+    }
+
+    /// The recording there is, or was last.
+    pub(super) fn all_recordings(&self) -> Vec<RecordingStatus> {
+        lock(&self.recorder).iter().map(|r| shown::recording_status(r, false)).collect()
+    }
+
+    /// One recording; its lease is renewed.
+    pub(super) fn one_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        let recorder = lock(&self.recorder);
+        let found = recorder.as_ref().filter(|r| r.id == id).map(|r| shown::recording_status(r, true));
+        found.ok_or_else(|| ControlError::no_recording(id))
+    }
+
+    /// Ends a recording; returns when its file is whole, or says after a while that it is not.
+    pub(super) fn stop_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        let since = Instant::now();
+        loop {
+            {
+                let mut recorder = lock(&self.recorder);
+                let recorder =
+                    recorder.as_mut().filter(|r| r.id == id).ok_or_else(|| ControlError::no_recording(id))?;
+                recorder.ask_to_end(Reason::Stopped);
+                if recorder.is_over() || since.elapsed() >= STOP_WAITS {
+                    return Ok(shown::recording_status(recorder, true));
+                }
+            }
+            // Without the lock: disks come and go meanwhile.
+            std::thread::sleep(STOP_LOOKS);
+        }
+    }
+
+    /// Ends what is under way, because the daemon stops; what cannot be written into the file soon is dropped.
+    pub(super) fn end_recordings(&self) {
+        if let Some(recorder) = lock(&self.recorder).as_mut() {
+            recorder.end(Reason::DaemonStopped);
+        }
+    }
+}
+
+/// Every name of an order has to mean something.
+fn check_names(order: &Order, watched: &[Watched]) -> Result<(), ControlError> {
+    for name in &order.disks {
+        let one = Order { disks: vec![name.clone()], vms: Vec::new(), ..order.clone() };
+        let mut found = watched.iter().filter(|w| record::wants(&one, &w.about)).map(|w| &w.about.name);
+        match (found.next(), found.next()) {
+            (None, _) => return Err(ControlError::no_disk(name, watched.iter().map(|w| w.about.name.as_str()))),
+            (Some(a), Some(b)) if a != name && b != name => {
+                let error = format!("several disks are called \"{name}\", {a} and {b} among them");
+                return Err(ControlError::new(ControlErrorKind::Invalid, error, "give the full name: VM:DISK"));
+            }
+            _ => {}
+        }
+    }
+    let vms = || watched.iter().filter_map(|w| w.about.vm.as_deref());
+    match order.vms.iter().find(|vm| !vms().any(|known| known == vm.as_str())) {
+        Some(vm) => Err(ControlError::no_vm(vm, vms())),
+        None => Ok(()),
+    }
+}

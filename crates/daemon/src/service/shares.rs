@@ -1,0 +1,405 @@
+//! Shares that follow the load: measured, decided and moved while the daemon serves.
+//!
+//! Owns the thread, its pace, and the way from what workers measure to what controllers see. Never decides who gets what:
+//! the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the store at
+//! any time: nobody grows before somebody else has given, and on another worker not before the kernel has it back; fixed
+//! shares stay.
+
+use super::memory::{PAUSE, STEP_FRAMES_MAX};
+use super::{ServedDisk, Service, capacity_blocks, lock};
+use crate::worker::{Latencies, Worker};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use undercroft_cache::{AddDiskError, Core, DiskId, SetPartsError};
+use undercroft_config::plan::DiskPlan;
+use undercroft_config::{GoalPlan, Layout, ServePlan, UNIT_BYTES};
+use undercroft_engine::control::{Activity, Governor, Leaf, Mover, Position};
+use undercroft_engine::ranges::REST;
+use undercroft_engine::{Curve, PartId, Telemetry};
+
+/// Pause between two steps of a move.
+const STEP: Duration = Duration::from_millis(250);
+/// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of others.
+const HURRIED: Duration = Duration::from_secs(1);
+/// What a disk can keep whatever the controllers decide.
+const FEW_BYTES: u64 = 1 << 20;
+/// Part of the store by which a share may change in one step.
+const STEP_PART: u64 = 32;
+
+/// What is known of a disk from its last interval.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) seen: Activity,
+    /// Misses by units of its share.
+    pub(super) curve: Curve,
+    pub(super) held_units: u64,
+    /// What it has whatever it keeps: for operations under way.
+    pub(super) fixed_units: u64,
+    pub(super) working_set_bytes: u64,
+    /// Whether the curve is that of its policy, or LRU's.
+    pub(super) of_policy: bool,
+}
+
+impl Measured {
+    /// What its operations may take is never lent, nor the few blocks without which it keeps nothing at all.
+    fn least_units(&self) -> u64 {
+        if self.fixed_units > 0 { self.fixed_units + FEW_BYTES / UNIT_BYTES } else { 0 }
+    }
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub(super) struct ShareManager {
+    pub(super) layout: Layout,
+    pub(super) governor: Governor,
+    /// What each disk is to have, by name, in units.
+    pub(super) targets: BTreeMap<String, u64>,
+    pub(super) measured: HashMap<String, Measured>,
+    /// Latencies of each disk when the last interval ended.
+    latencies: HashMap<String, Latencies>,
+    /// When the last interval ended.
+    pub(super) since: Option<Instant>,
+    /// Whether settings have changed since.
+    pub(super) hurried: bool,
+    /// Whether shares are on their way.
+    pub(super) moving: bool,
+    /// What stands in the way of dividing, once said.
+    pub(super) problem: Option<String>,
+    pub(super) intervals: u64,
+}
+
+/// What a worker says of a disk, or of a container's part of one, at the end of an interval.
+struct Answer {
+    part: PartId,
+    telemetry: Option<Telemetry>,
+    held_bytes: u64,
+    fixed_bytes: u64,
+    /// Bytes of a share for each point of the curve.
+    sizes: Vec<u64>,
+    working_set_bytes: u64,
+}
+
+impl Service {
+    /// Starts the thread that moves shares.
+    pub(super) fn begin_shares(self: &Arc<Self>) -> std::io::Result<()> {
+        let service: Weak<Self> = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("undercroft-shares".into()).spawn(move || {
+            while let Some(service) = service.upgrade() {
+                if service.wait(STEP) {
+                    return;
+                }
+                service.step_shares();
+            }
+        })?;
+        *lock(&self.steward_thread) = Some(thread);
+        Ok(())
+    }
+
+    /// The next interval ends soon: settings have changed.
+    pub(super) fn hurry_shares(&self) {
+        lock(&self.manager).hurried = true;
+    }
+
+    /// One step: the end of an interval if it is time, and a piece of what is to be moved.
+    fn step_shares(&self) {
+        // Whoever changes disks goes first; the next step comes soon.
+        let Ok(_change) = self.change.try_lock() else { return };
+        let plan = self.plan();
+        let mut manager = lock(&self.manager);
+        let elapsed = manager.since.map_or(plan.shares.interval, |s| s.elapsed());
+        let due = if manager.hurried { HURRIED.min(plan.shares.interval) } else { plan.shares.interval };
+        if elapsed >= due {
+            manager.since = Some(Instant::now());
+            manager.hurried = false;
+            self.end_interval(&mut manager, &plan, elapsed);
+        }
+        if manager.moving {
+            self.move_shares(&mut manager, plan);
+        }
+    }
+
+    fn end_interval(&self, manager: &mut ShareManager, plan: &ServePlan, elapsed: Duration) {
+        if let Err(misfit) = manager.layout.follow(plan) {
+            let what = format!("{}; {}", misfit.error, misfit.remedy);
+            if manager.problem.as_ref() != Some(&what) {
+                tracing::warn!("shares stay as they are: {what}");
+                manager.problem = Some(what);
+            }
+            return;
+        }
+        manager.problem = None;
+        self.measure_disks(manager, plan, elapsed);
+        for (name, m) in &manager.measured {
+            manager.layout.raise_floor(name, m.least_units());
+        }
+        let ShareManager { layout, governor, measured, .. } = &mut *manager;
+        let tree = layout.tree();
+        governor.set(tree.root(), Some(plan.shares.controller));
+        for (name, id) in layout.groups() {
+            let node = plan.nodes.iter().find(|n| n.name == name);
+            governor.set(id, node.and_then(|n| n.controller));
+            governor.set_goal(id, node.and_then(|n| n.goal).map(GoalPlan::goal));
+        }
+        for (name, id) in layout.disks() {
+            governor.set_goal(id, plan.find(name).and_then(|d| d.goal).map(GoalPlan::goal));
+        }
+        let mut leaves = Vec::with_capacity(measured.len());
+        for (name, m) in measured.iter() {
+            let Some(node) = layout.disk(name) else { continue };
+            leaves.push(Leaf { node, held: m.held_units, least: m.least_units(), seen: m.seen, curve: Some(&m.curve) });
+        }
+        let targets = governor.interval(tree, &leaves);
+        let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
+        manager.targets = targets.into_iter().filter_map(|(id, t)| Some((by_name.get(&id)?.clone(), t))).collect();
+        manager.moving = true;
+        manager.intervals += 1;
+    }
+
+    /// What every disk did since this was asked last.
+    fn measure_disks(&self, manager: &mut ShareManager, plan: &ServePlan, elapsed: Duration) {
+        let most = plan.store.memory_bytes / UNIT_BYTES;
+        let before = std::mem::take(&mut manager.latencies);
+        manager.measured.clear();
+        for (disk, answer) in self.ask_disks(move |w, id| answer(w, id, most)) {
+            let name = &disk.info().name;
+            let (Some((latencies, answers)), Some(disk)) = (answer, plan.find(name)) else { continue };
+            // Of a disk with parts: what reads of all of it took.
+            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, name));
+            manager.latencies.insert(name.clone(), latencies);
+            let leaves: Vec<_> = disk.leaves().collect();
+            for answer in answers {
+                let Some((_, leaf, _)) = leaves.iter().find(|l| l.0 == answer.part.0) else { continue };
+                manager.measured.extend(answer.measured(&times).map(|m| (leaf.clone(), m)));
+            }
+        }
+    }
+
+    /// Moves what is to be moved, by one step.
+    fn move_shares(&self, manager: &mut ShareManager, mut plan: ServePlan) {
+        let total = plan.store.memory_bytes / UNIT_BYTES;
+        let over = self.over_shares().div_ceil(UNIT_BYTES);
+        let places: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(at, p)| (p.name.as_str(), at)).collect();
+        let (mut moving, mut positions) = (Vec::new(), Vec::new());
+        for (disk, held) in self.ask_disks(|w, id| held_bytes(w.core(), id)) {
+            let Some(&at) = places.get(disk.info().name.as_str()) else { continue };
+            let p = &plan.disks[at];
+            let first = positions.len();
+            for (number, leaf, bytes) in p.leaves() {
+                let share = bytes / UNIT_BYTES;
+                let target = if p.share_fixed { share } else { *manager.targets.get(&leaf).unwrap_or(&share) };
+                let held = held.iter().find(|h| h.0.0 == number).map_or(0, |h| h.1 / UNIT_BYTES);
+                positions.push(Position { limit: share, held, target });
+            }
+            moving.push((disk, at, first..positions.len()));
+        }
+        let mover = Mover { blocks_per_tick: (total / STEP_PART).max(1) };
+        manager.moving = mover.tick(total.saturating_sub(over), &mut positions);
+        let (before, mut moved) = (plan.disks.clone(), Vec::new());
+        for (disk, at, leaves) in moving {
+            let shares: Vec<u64> = positions[leaves].iter().map(|p| p.limit * UNIT_BYTES).collect();
+            let had = plan.disks[at].share_bytes;
+            if plan.disks[at].leaves().map(|l| l.2 / UNIT_BYTES * UNIT_BYTES).ne(shares.iter().copied()) {
+                plan.disks[at].set_leaves(&shares);
+                moved.push((plan.disks[at].share_bytes > had, disk, at));
+            }
+        }
+        if moved.is_empty() {
+            return;
+        }
+        moved.sort_by_key(|m| m.0);
+        for (_, disk, at) in moved {
+            let (id, p, had) = (disk.id(), plan.disks[at].clone(), before[at].clone());
+            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, &p, &had));
+            match set {
+                Ok(Ok(leaves)) => {
+                    let wanted = plan.disks[at].share_bytes;
+                    plan.disks[at].set_leaves(&leaves);
+                    // Who gives has not given all of it yet: the next step tries again.
+                    manager.moving |= plan.disks[at].share_bytes < wanted;
+                }
+                Ok(Err(refused)) => {
+                    tracing::debug!(disk = plan.disks[at].name, "its share waits: {refused}");
+                    plan.disks[at].clone_from(&before[at]);
+                    manager.moving = true;
+                }
+                Err(_) => return,
+            }
+        }
+        self.adopt(plan);
+    }
+
+    /// Bytes that workers have beyond the shares of their disks, after a little time to give them back: what has been given is
+    /// for others when the kernel has it. A worker alone sees to its ceiling itself.
+    fn over_shares(&self) -> u64 {
+        if self.workers.len() < 2 {
+            return 0;
+        }
+        let over = || self.workers.iter().map(|w| w.call(|w| w.core().over_shares_bytes()).unwrap_or(0)).sum();
+        let (mut left, begun): (u64, _) = (over(), Instant::now());
+        while left > 0 && begun.elapsed() < STEP / 8 && self.give_back_some(STEP_FRAMES_MAX) {
+            std::thread::sleep(PAUSE);
+            left = over();
+        }
+        left
+    }
+
+    /// What the cores say of their disks: one call for each worker, however many disks it has.
+    fn ask_disks<T: Send + 'static>(
+        &self,
+        ask: impl Fn(&mut Worker, DiskId) -> T + Clone + Send + 'static,
+    ) -> Vec<(Arc<ServedDisk>, T)> {
+        let mut answers = Vec::new();
+        let disks = self.disks();
+        for (n, worker) in self.workers.iter().enumerate() {
+            let own: Vec<_> = disks.iter().filter(|d| d.worker_number() == n).cloned().collect();
+            let (ids, ask): (Vec<DiskId>, _) = (own.iter().map(|d| d.id()).collect(), ask.clone());
+            let told = worker.call(move |w| ids.into_iter().map(|id| ask(w, id)).collect::<Vec<_>>());
+            answers.extend(own.into_iter().zip(told.unwrap_or_default()));
+        }
+        answers
+    }
+}
+
+/// What one disk and each of its parts did since this was asked last; measuring begins with the first question.
+fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answer>)> {
+    let latencies = w.latencies(id)?.clone();
+    let core = w.core();
+    let held = held_bytes(core, id);
+    let whole = held.len() == 1;
+    let answers = held.into_iter().map(|(part, held_bytes)| {
+        let telemetry = if whole { core.telemetry(id) } else { core.part_telemetry(id, part) };
+        if telemetry.is_none() {
+            if whole {
+                core.measure(id, Some(most));
+            } else {
+                core.measure_part(id, part, Some(most));
+            }
+        }
+        // What operations may take is the disk's own.
+        let fixed = core.bytes_for(id, 0);
+        let (own, fixed_bytes) = if part == REST { (0, fixed) } else { (fixed, 0) };
+        let bytes_for = |blocks: u64| core.bytes_for(id, blocks) - own;
+        let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
+        let sizes = points.iter().map(|p| bytes_for(p.0)).collect();
+        let working_set_bytes = telemetry.as_ref().map_or(0, |t| bytes_for(t.working_set));
+        Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes }
+    });
+    Some((latencies, answers.collect()))
+}
+
+/// Bytes of the store that a disk holds, or itself and each of its parts.
+fn held_bytes(core: &Core, id: DiskId) -> Vec<(PartId, u64)> {
+    let fixed = core.bytes_for(id, 0);
+    let parts = core.part_stats(id);
+    if parts.is_empty() {
+        return vec![(REST, core.bytes_for(id, core.stats(id).charged_blocks))];
+    }
+    let own = |part| if part == REST { 0 } else { fixed };
+    parts.iter().map(|p| (p.part, core.bytes_for(id, p.charged_blocks) - own(p.part))).collect()
+}
+
+/// The shares of a disk with parts in blocks.
+pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(PartId, u32)> {
+    let fixed = core.bytes_for(id, 0);
+    let blocks = |(number, _, bytes): (u8, String, u64)| {
+        let bytes = if number == 0 { bytes } else { bytes + fixed };
+        (PartId(number), core.blocks_for(id, bytes))
+    };
+    plan.leaves().map(blocks).collect()
+}
+
+/// Gives a disk and its parts the shares of a plan, moving gradually, from those of `before`. Returns what they have got, in
+/// bytes and in the order of the plan's leaves: less than was wanted where others still hold what they have been told to give.
+fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -> Result<Vec<u64>, String> {
+    let mut plan = plan.clone();
+    loop {
+        let set = if plan.parts.is_empty() {
+            let blocks = core.blocks_for(id, plan.share_bytes).min(capacity_blocks(&plan));
+            core.set_share(id, blocks)
+        } else {
+            let shares = part_blocks(core, id, &plan);
+            match core.set_part_shares(id, &shares) {
+                Err(SetPartsError::Disk(e)) => Err(e),
+                Err(e) => return Err(e.to_string()),
+                Ok(()) => Ok(()),
+            }
+        };
+        let mut leaves: Vec<u64> = plan.leaves().map(|l| l.2).collect();
+        let (needed, left) = match set {
+            Ok(()) => return Ok(leaves),
+            Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {
+                (needed_bytes, left_bytes)
+            }
+            Err(e) => return Err(e.to_string()),
+        };
+        // As much as is left, in whole units: those that grow grow less.
+        let mut over = (needed - left).div_ceil(UNIT_BYTES) * UNIT_BYTES;
+        for (leaf, had) in leaves.iter_mut().zip(before.leaves().map(|l| l.2)) {
+            let less = over.min(leaf.saturating_sub(had));
+            *leaf -= less;
+            over -= less;
+        }
+        if over > 0 {
+            return Err(format!("{needed} bytes are needed where {left} are left"));
+        }
+        plan.set_leaves(&leaves);
+    }
+}
+
+impl Answer {
+    fn measured(self, times: &Times) -> Option<Measured> {
+        let t = self.telemetry?;
+        let seen = Activity {
+            iops: times.reads_per_second,
+            hit_us: times.hit_us,
+            miss_us: times.miss_us,
+            slow_misses: times.slow_misses,
+            ..Activity::from(&t)
+        };
+        let points = self.sizes.iter().zip(t.curve.points()).map(|(bytes, p)| (bytes / UNIT_BYTES, p.1));
+        Some(Measured {
+            seen,
+            // What operations may take comes before the first block.
+            curve: Curve::falling(std::iter::once((0, t.curve.misses_at(0))).chain(points)),
+            held_units: self.held_bytes / UNIT_BYTES,
+            fixed_units: self.fixed_bytes.div_ceil(UNIT_BYTES),
+            working_set_bytes: self.working_set_bytes,
+            of_policy: t.of_policy,
+        })
+    }
+}
+
+/// The p99 latency that a disk is to reach: its own goal, its container's or its VM's, whichever is the nearest.
+fn p99_for(plan: &ServePlan, name: &str) -> Option<Duration> {
+    let disk = plan.find(name)?;
+    let group = |name: &str| plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.goal);
+    let container = || group(&format!("{}/{}", disk.vm.as_ref()?, disk.container.as_ref()?));
+    match disk.goal.or_else(container).or_else(|| group(disk.vm.as_ref()?)) {
+        Some(GoalPlan::P99(time)) => Some(time),
+        _ => None,
+    }
+}
+
+/// What reads of a disk took in an interval.
+struct Times {
+    reads_per_second: f64,
+    hit_us: f64,
+    miss_us: f64,
+    /// Part of the reads that waited for the disk that took longer than the goal allows.
+    slow_misses: f64,
+}
+
+impl Times {
+    fn between(before: Option<&Latencies>, now: &Latencies, elapsed: Duration, p99: Option<Duration>) -> Self {
+        let none = Latencies::default();
+        let before = before.unwrap_or(&none);
+        let (hits, misses) = (now.read_hit.since(&before.read_hit), now.read_miss.since(&before.read_miss));
+        Self {
+            reads_per_second: (hits.count() + misses.count()) as f64 / elapsed.as_secs_f64().max(1e-3),
+            hit_us: hits.mean_ns() / 1e3,
+            miss_us: misses.mean_ns() / 1e3,
+            slow_misses: p99.map_or(0.0, |most| misses.part_above(most.as_nanos() as u64)),
+        }
+    }
+}

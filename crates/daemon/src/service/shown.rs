@@ -1,0 +1,287 @@
+//! What the API shows of workers, disks, memory and recordings, from their own numbers.
+//!
+//! Owns the translation. Never asks anybody: what it translates is given. Invariant: a counter of the core that is new does not
+//! compile until it is shown or left out here.
+
+use crate::latency::Histogram;
+use crate::record::Recorder;
+use undercroft_api::{
+    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, LatencyBucket, LatencySnapshot,
+    LogStatus, PressureDirection, PressureStatus, RecordingStatus, ScanStatus, SharingStatus,
+};
+use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
+use undercroft_config::{DiskPlan, ImageFormat, ScanPlan};
+use undercroft_engine::PolicyKind;
+use undercroft_hostmem::pressure::{Direction, View};
+use undercroft_hostmem::scan::scanner::Report;
+
+/// Lines that were not logged.
+pub fn log_status() -> LogStatus {
+    let (limited_lines, unread_lines) = crate::logging::lines_lost();
+    LogStatus { limited_lines, unread_lines }
+}
+
+/// What a disk shares, from the core's numbers.
+pub fn sharing_status(trust: Option<String>, base: bool, s: &DiskStats) -> SharingStatus {
+    let bytes = |blocks: u64| blocks.saturating_mul(4096);
+    SharingStatus {
+        trust,
+        base,
+        zero_bytes: bytes(s.zero_blocks),
+        shared_bytes: bytes(s.shared_blocks),
+        charged_bytes: bytes(s.charged_blocks),
+    }
+}
+
+/// The scan: what was asked for and what was done.
+pub fn scan_status(plan: &ScanPlan, r: &Report) -> ScanStatus {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    ScanStatus {
+        passes: r.passes,
+        guests: r.guests,
+        period_seconds: seconds(r.period_ns),
+        pass_seconds: seconds(r.pass_ns),
+        cpu_seconds: seconds(r.cpu_ns),
+        cpu_limit_percent: plan.cpu.value(),
+        read_pages: r.walked.present.saturating_sub(r.walked.unreadable + r.unread_pages),
+        hole_pages: r.walked.absent + r.walked.zero_frames,
+        swapped_pages: r.walked.swapped,
+        unreadable_pages: r.walked.unreadable,
+        zero_pages: r.zero_pages,
+        unchanged_pages: r.unchanged_pages,
+        equal_pages: r.equal_pages,
+        lookahead_hits: r.lookahead_hits,
+        lookahead_misses: r.lookahead_misses,
+        unindexed_pages: r.unindexed,
+        unread_pages: r.unread_pages,
+        index_bytes: r.index_bytes,
+        found_blocks: r.found_blocks,
+        cooled_blocks: r.cooled_blocks,
+        problems: r.problems.clone(),
+    }
+}
+
+/// Which way the store goes.
+fn direction(d: Direction) -> PressureDirection {
+    match d {
+        Direction::Full => PressureDirection::Full,
+        Direction::Giving => PressureDirection::Giving,
+        Direction::Waiting => PressureDirection::Waiting,
+        Direction::Growing => PressureDirection::Growing,
+    }
+}
+
+/// What the watch over memory sees.
+pub fn pressure_status(v: &View) -> PressureStatus {
+    PressureStatus {
+        watching: v.watching,
+        source: v.source.clone(),
+        direction: direction(v.direction),
+        room_bytes: v.room_bytes,
+        guests_bytes: v.shared_bytes,
+        given_count: v.given_count,
+        given_bytes: v.given_bytes,
+        last_cause: v.last_cause.clone(),
+        last_seconds_ago: v.last_at.and_then(|t| t.elapsed().ok()).map(|t| t.as_secs()),
+        ignored_stalls: v.others,
+    }
+}
+
+/// How exclusive a disk is, from the core's numbers.
+pub fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
+    let (state, reason) = match r.state {
+        ExclusiveState::Off => ("off", None),
+        ExclusiveState::NoGuest => ("no guest", None),
+        ExclusiveState::NoMemory { needed_bytes, allowed_bytes } => (
+            "no memory",
+            Some(format!(
+                "the table of the guest's pages takes {}, and at most a quarter of the disk's share, {}, may be spent \
+                 on it; give the disk a larger share, or set exclusive = \"off\"",
+                undercroft_units::human_size(needed_bytes),
+                undercroft_units::human_size(allowed_bytes)
+            )),
+        ),
+        ExclusiveState::On { capture: true, delay: true } => ("capture and delayed", None),
+        ExclusiveState::On { capture: true, delay: false } => ("capture", None),
+        ExclusiveState::On { capture: false, delay: true } => ("delayed", None),
+        ExclusiveState::On { capture: false, delay: false } => ("learning", None),
+        ExclusiveState::Inclusive => (
+            "inclusive",
+            Some("with this guest and load, keeping whatever passes saves more; tried again from time to time".into()),
+        ),
+    };
+    let s = &r.stats;
+    let [hot, probation, cold] = r.tiers.map(u64::from);
+    ExclusiveStatus {
+        mode: r.mode.name().to_string(),
+        state: state.to_string(),
+        reason,
+        hot_blocks: hot,
+        probation_blocks: probation,
+        cold_blocks: cold,
+        guest_pages: s.pages.into(),
+        guest_pages_held: s.pages_held.into(),
+        table_bytes: r.table_bytes,
+        evictions: s.evictions,
+        evictions_cached: s.evictions_cached,
+        captures_tried: s.captures_tried,
+        captures: s.captures,
+        captures_zeroed: s.captures_zeroed,
+        captures_compared: 0,
+        captures_wrong: 0,
+        early_tried: s.early_tried,
+        early: s.early,
+        early_lapsed: s.early_lapsed,
+        age_read: s.age_read.into(),
+        age_write: s.age_write.into(),
+    }
+}
+
+/// A disk of `plan` that is not served, for `reason`.
+pub fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
+    let stats = DiskStats::default();
+    let nothing = latency(&Histogram::default());
+    let format = match plan.image.format {
+        Some(ImageFormat::Raw) => "raw",
+        Some(ImageFormat::Qcow2) => "qcow2",
+        Some(ImageFormat::Nbd) => "nbd",
+        None => "unknown",
+    };
+    DiskStatus {
+        name: plan.name.clone(),
+        vm: plan.vm.clone(),
+        state: DiskState::Waiting,
+        reason: Some(reason),
+        image: plan.image.location.clone(),
+        format: format.to_string(),
+        backend: "none".to_string(),
+        read_only: plan.image.read_only,
+        size_bytes: 0,
+        socket: plan.socket.as_ref().map(|s| s.display().to_string()),
+        nbd: plan.nbd,
+        frontends: Vec::new(),
+        cache: cache_status(plan.policy, plan.share_bytes, &stats),
+        exclusive: ExclusiveStatus::default(),
+        sharing: sharing_status(None, false, &stats),
+        counters: counters(&stats),
+        latency: DiskLatency { read_hit: nothing.clone(), read_miss: nothing.clone(), write: nothing },
+        stalled_ops: 0,
+        inflight_requests: 0,
+        inflight_ops: 0,
+        queues: plan.queues,
+        queue_size: plan.queue_size,
+        poll_us: plan.poll.as_secs_f64() * 1e6,
+        worker: 0,
+    }
+}
+
+/// A disk's counters, from the core's.
+pub fn counters(s: &DiskStats) -> DiskCounters {
+    // Without `..`, so that a new counter of the core does not compile until it is shown or left out here.
+    let DiskStats {
+        reads,
+        writes,
+        flushes,
+        discards,
+        write_zeroes,
+        errors,
+        read_bytes,
+        write_bytes,
+        hit_blocks,
+        miss_blocks,
+        joined_blocks,
+        readahead_hit_blocks,
+        readahead_wasted_blocks,
+        evicted_blocks,
+        bypassed_blocks,
+        backend_reads,
+        backend_writes,
+        backend_read_bytes,
+        backend_write_bytes,
+        backend_errors,
+        stale_fills,
+        shared_hit_blocks,
+        hashed_blocks,
+        cached_blocks: _,
+        zero_blocks: _,
+        shared_blocks: _,
+        charged_blocks: _,
+        capacity_blocks: _,
+        limit_blocks: _,
+        inflight_requests: _,
+        inflight_ops: _,
+    } = *s;
+    DiskCounters {
+        reads,
+        writes,
+        flushes,
+        discards,
+        write_zeroes,
+        errors,
+        read_bytes,
+        write_bytes,
+        hit_blocks,
+        miss_blocks,
+        joined_blocks,
+        readahead_hit_blocks,
+        readahead_wasted_blocks,
+        evicted_blocks,
+        bypassed_blocks,
+        backend_reads,
+        backend_writes,
+        backend_read_bytes,
+        backend_write_bytes,
+        backend_errors,
+        stale_fills,
+        shared_hit_blocks,
+        hashed_blocks,
+    }
+}
+
+/// What a disk has of the cache, from the core's numbers and the share that was planned.
+pub fn cache_status(policy: PolicyKind, share_bytes: u64, s: &DiskStats) -> CacheStatus {
+    let block = 4096u64;
+    let looked_up = s.hit_blocks + s.miss_blocks;
+    CacheStatus {
+        policy: policy.name().to_string(),
+        share_bytes,
+        capacity_bytes: s.capacity_blocks.saturating_mul(block),
+        cached_bytes: s.cached_blocks.saturating_mul(block),
+        hit_ratio: (looked_up > 0).then(|| s.hit_blocks as f64 / looked_up as f64),
+    }
+}
+
+/// A histogram with the usual numbers worked out.
+pub fn latency(h: &Histogram) -> LatencySnapshot {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    LatencySnapshot {
+        count: h.count(),
+        sum_us: us(h.sum_ns()),
+        p50_us: us(h.quantile_ns(0.5)),
+        p99_us: us(h.quantile_ns(0.99)),
+        p999_us: us(h.quantile_ns(0.999)),
+        max_us: us(h.max_ns()),
+        buckets: h.filled().map(|(le, count)| LatencyBucket { le_ns: (le != u64::MAX).then_some(le), count }).collect(),
+    }
+}
+
+/// How a recording stands; `heard` renews its lease.
+pub fn recording_status(recorder: &Recorder, heard: bool) -> RecordingStatus {
+    let p = recorder.progress(heard);
+    RecordingStatus {
+        id: recorder.id,
+        path: recorder.order.path.display().to_string(),
+        running: p.ended.is_none(),
+        ending: p.ending.map(str::to_string),
+        ended: p.ended.map(str::to_string),
+        failed: p.failed,
+        seconds: p.elapsed.as_secs_f64(),
+        requests: p.tally.rows,
+        waiting: p.waiting,
+        dropped: p.tally.dropped,
+        bytes: p.tally.bytes,
+        waiting_bytes: p.spool_bytes,
+        read_blocks: p.tally.read_blocks,
+        hit_blocks: p.tally.hit_blocks,
+    }
+}

@@ -1,0 +1,205 @@
+//! Disks whose image, place or socket cannot be had: they wait and are tried again, while the others are served.
+//!
+//! Owns the list of them and the pace of trying. Never serves: a disk that opens becomes one of the service's. Invariants: a
+//! disk waits or is served, never both; its share stays its own meanwhile; it has neither a socket nor an export, so that a
+//! guest sees no disk rather than one that fails.
+
+use super::shown;
+use super::{ServedDisk, Service, ServiceError, disk, lock, write};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use undercroft_api::DiskStatus;
+use undercroft_config::DiskPlan;
+use undercroft_config::{ControlError, ControlErrorKind};
+
+/// Pause before the second try.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// How the trying goes.
+#[derive(Debug)]
+struct Trying {
+    why: String,
+    tries: u32,
+    next: Instant,
+    /// Nobody wants it any more.
+    over: bool,
+}
+
+/// A disk that waits.
+#[derive(Debug)]
+pub(super) struct WaitingDisk {
+    name: String,
+    trying: Mutex<Trying>,
+    changed: Condvar,
+}
+
+impl WaitingDisk {
+    /// Why it waits and when it is tried again, in words.
+    fn reason(&self) -> String {
+        let trying = lock(&self.trying);
+        let seconds = trying.next.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
+        let times = if trying.tries == 1 { "once".to_string() } else { format!("{} times", trying.tries) };
+        format!("{} (tried {times}, again in {seconds} s)", trying.why)
+    }
+
+    /// Notes that it did not work. Whether that is news.
+    fn failed(&self, why: String) -> bool {
+        let mut trying = lock(&self.trying);
+        trying.tries = trying.tries.saturating_add(1);
+        trying.next = Instant::now() + pause(trying.tries);
+        let news = trying.why != why;
+        trying.why = why;
+        news
+    }
+
+    /// Waits until it is to be tried again. False if it is not to be.
+    fn is_due(&self) -> bool {
+        let mut trying = lock(&self.trying);
+        loop {
+            let left = trying.next.saturating_duration_since(Instant::now());
+            if trying.over || left.is_zero() {
+                return !trying.over;
+            }
+            trying = self.changed.wait_timeout(trying, left).unwrap_or_else(|p| p.into_inner()).0;
+        }
+    }
+
+    fn end(&self) {
+        lock(&self.trying).over = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The pause after the `tries`th failure.
+fn pause(tries: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << tries.saturating_sub(1).min(10)).min(LONGEST_PAUSE)
+}
+
+impl Service {
+    /// Lets a disk of the plan wait, because of `why`, and tries it again from time to time.
+    pub(super) fn let_wait(&self, plan: &DiskPlan, why: &ServiceError) {
+        tracing::error!(disk = plan.name, "{why}; the disk waits, and is tried again until it opens");
+        let trying = Trying { why: why.to_string(), tries: 1, next: Instant::now() + FIRST_PAUSE, over: false };
+        let waiting =
+            Arc::new(WaitingDisk { name: plan.name.clone(), trying: Mutex::new(trying), changed: Condvar::new() });
+        lock(&self.waiting).push(waiting.clone());
+        let service = self.me.clone();
+        let thread = std::thread::Builder::new().name("undercroft-open".into()).spawn(move || {
+            while waiting.is_due() {
+                let Some(service) = service.upgrade() else { return };
+                match service.try_again(&waiting) {
+                    Ok(()) => return,
+                    Err(e) if waiting.failed(e.to_string()) => tracing::error!(disk = waiting.name, "{e}; it waits"),
+                    Err(e) => tracing::debug!(disk = waiting.name, "{e}; it waits still"),
+                }
+            }
+        });
+        if let Err(e) = thread {
+            tracing::error!(
+                disk = plan.name,
+                "it is not tried again: there can be no thread for it: {e}; reload to try"
+            );
+        }
+    }
+
+    /// Opens and serves a disk that waits.
+    fn try_again(&self, waiting: &Arc<WaitingDisk>) -> Result<(), ServiceError> {
+        let share = self.plan().store.share;
+        let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(()) };
+        // This may take long, and others may want to change disks meanwhile.
+        let mut opened = disk::open(plan, share)?;
+        let _change = lock(&self.change);
+        let now = self.plan();
+        let Some(plan) = now.find(&waiting.name).filter(|_| !lock(&waiting.trying).over) else { return Ok(()) };
+        if *lock(&self.stop.0) {
+            return Ok(());
+        }
+        opened.plan = plan.clone();
+        let served = self.serve_opened(opened, &now)?;
+        lock(&self.waiting).retain(|w| !Arc::ptr_eq(w, waiting));
+        write(&self.disks).push(served);
+        self.adopt(now);
+        tracing::info!(disk = waiting.name, "it waits no longer");
+        Ok(())
+    }
+
+    /// Puts an opened disk on a worker, with its part of `plan`, and lets guests reach it.
+    pub(super) fn serve_opened(
+        &self,
+        opened: disk::Opened,
+        plan: &undercroft_config::ServePlan,
+    ) -> Result<Arc<ServedDisk>, ServiceError> {
+        let own = opened.plan.clone();
+        let served = self.put_on_worker(opened)?;
+        // Before its first request can come.
+        self.record_too(&own, &served);
+        match served.listen(&own, plan.daemon.disk_access, &self.guest_room) {
+            Ok(()) => Ok(served),
+            Err(e) => {
+                served.detach();
+                Err(e)
+            }
+        }
+    }
+
+    /// The disk of that name that waits, if one does.
+    pub(super) fn waiting(&self, name: &str) -> Option<Arc<WaitingDisk>> {
+        lock(&self.waiting).iter().find(|w| w.name == name).cloned()
+    }
+
+    /// Disks that wait no longer, because nobody wants them or all begin anew: all for which `which` says so.
+    pub(super) fn forget_waiting(&self, which: impl Fn(&str) -> bool) {
+        lock(&self.waiting).retain(|w| {
+            let goes = which(&w.name);
+            if goes {
+                w.end();
+            }
+            !goes
+        });
+    }
+
+    /// How a disk that waits is.
+    pub(super) fn waiting_status(&self, waiting: &WaitingDisk) -> Result<DiskStatus, ControlError> {
+        let plan = self.plan();
+        let p = plan.find(&waiting.name).ok_or_else(|| ControlError::no_disk(&waiting.name, std::iter::empty()))?;
+        Ok(shown::waiting_disk(p, waiting.reason()))
+    }
+
+    /// Every disk that waits.
+    pub(super) fn all_waiting(&self) -> Vec<Arc<WaitingDisk>> {
+        lock(&self.waiting).clone()
+    }
+
+    /// Why nothing can be done with a disk that waits.
+    pub(super) fn waits(&self, waiting: &WaitingDisk) -> ControlError {
+        ControlError::new(
+            ControlErrorKind::Unavailable,
+            format!("disk \"{}\" waits: {}", waiting.name, waiting.reason()),
+            "make its image available, or detach the disk",
+        )
+    }
+
+    /// In words, for the service manager: how many disks are served, and how many wait.
+    pub fn summary(&self) -> String {
+        let (served, waiting) = (self.disks().len(), lock(&self.waiting).len());
+        let disks = if served == 1 { "disk" } else { "disks" };
+        match waiting {
+            0 => format!("serving {served} {disks}"),
+            n => format!("serving {served} {disks}, {n} waiting for their images"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_minute() {
+        let seconds: Vec<u64> = (1..10).map(|n| pause(n).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,220 @@
+//! How other threads reach a worker: closures through a mailbox, answered through channels.
+//!
+//! Owns the mailbox and the thread. Never touches the data path itself.
+//! Invariants: a closure runs between two turns, on the worker's thread, at most once; whoever was told that it did not
+//! run was told the truth. Nobody waits for a worker that is held up for longer than [`CALL_WAIT`], but for those who
+//! ask to.
+
+use super::copying::Copying;
+use super::flows::Flows;
+use super::polling::Polling;
+use super::{Worker, WorkerOptions, effects::Dirty, turn};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use undercroft_cache::limits::{self, STEP_BYTES};
+use undercroft_cache::{Core, CoreOptions, DiskId};
+use undercroft_frontend::{MakePort, OnPort, PortHost};
+use undercroft_host::{Epoll, EventFd, Interest, Trigger, Watching, faults, now_ns};
+
+type Command = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// How long a worker may leave its mail unread before it is said not to answer, and callers turn to something else.
+pub const CALL_WAIT: Duration = Duration::from_secs(5);
+/// How long a closure may take that has begun to run. A disk's whole index is rebuilt within this.
+const RUN_WAIT: Duration = Duration::from_secs(60);
+
+/// The worker's end of the mailbox.
+pub(super) struct Mailbox {
+    wake_fd: Arc<EventFd>,
+    /// Since when there is mail that the worker has not looked for, in nanoseconds; 0 if there is none.
+    unread_ns: Arc<AtomicU64>,
+    commands: Receiver<Command>,
+}
+
+impl Mailbox {
+    pub(super) fn acknowledge(&self) {
+        self.unread_ns.store(0, Ordering::Relaxed);
+        self.wake_fd.drain();
+    }
+
+    pub(super) fn again(&self) {
+        self.wake_fd.signal();
+    }
+
+    pub(super) fn try_next(&self) -> Option<Command> {
+        self.commands.try_recv().ok()
+    }
+}
+
+/// Why a worker did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Gone {
+    /// It has ended, or ended before it answered.
+    #[error("the worker has stopped")]
+    Ended,
+    /// Something holds it up: it has not looked at its mail for [`CALL_WAIT`]. What was asked has not been done, and will
+    /// not be, unless it had begun.
+    #[error("the worker has not answered for {} s", CALL_WAIT.as_secs())]
+    Silent,
+}
+
+/// A running worker, for other threads.
+pub struct WorkerHandle {
+    wake_fd: Arc<EventFd>,
+    unread_ns: Arc<AtomicU64>,
+    commands: Sender<Command>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl WorkerHandle {
+    /// Starts a worker thread.
+    ///
+    /// # Errors
+    /// If the kernel refuses memory, descriptors or the thread.
+    pub fn start(options: WorkerOptions) -> io::Result<Arc<Self>> {
+        let wake_fd = Arc::new(EventFd::new()?);
+        let (tx, rx) = channel();
+        let unread_ns = Arc::new(AtomicU64::new(0));
+        let epoll = Epoll::new()?;
+        epoll.add(wake_fd.as_fd(), turn::token(turn::MAILBOX, 0, 0), Interest::Read, Trigger::Level)?;
+        let mut polling = Polling::default();
+        polling.set_bound(options.poll_ns_max);
+        let worker = Worker {
+            core: Core::new(CoreOptions { step_bytes: STEP_BYTES, ..options.core })?,
+            disks: Vec::new(),
+            ports: Vec::new(),
+            flows: Flows::default(),
+            busy_disks: Vec::new(),
+            dirty: Dirty::default(),
+            starved: false,
+            leaving: false,
+            epoll,
+            mailbox: Mailbox { wake_fd: wake_fd.clone(), unread_ns: unread_ns.clone(), commands: rx },
+            polling,
+            check_captures: options.check_captures,
+            refused: Vec::new(),
+            faults: faults(),
+            tap: None,
+            copying: Copying::new(options.copy_cpu_percent, now_ns()),
+            stopping: false,
+            now_ns: now_ns(),
+            tick_ns: 0,
+            requests: Vec::with_capacity(limits::BATCH),
+            done: Vec::with_capacity(limits::BATCH),
+        };
+        let thread = std::thread::Builder::new().name(options.name).spawn(move || {
+            let _watching = Watching::this_thread().map_err(|e| {
+                tracing::error!("a front end could hold up this worker: there can be no thread that watches it: {e}");
+            });
+            // A worker that panics holds guests' requests that nobody would ever answer. Ending the process is the
+            // better failure: guests reconnect to the restarted daemon, and a write-through cache loses nothing.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
+                tracing::error!("a worker failed; the daemon ends so that a supervisor can start it afresh");
+                crate::logging::flush();
+                std::process::abort();
+            }
+        })?;
+        Ok(Arc::new(Self { wake_fd, unread_ns, commands: tx, thread: std::sync::Mutex::new(Some(thread)) }))
+    }
+
+    /// Sends `f` to run between two turns.
+    pub fn send(&self, f: impl FnOnce(&mut Worker) + Send + 'static) -> Result<(), Gone> {
+        self.commands.send(Box::new(f)).map_err(|_| Gone::Ended)?;
+        let _ = self.unread_ns.compare_exchange(0, now_ns().max(1), Ordering::Relaxed, Ordering::Relaxed);
+        self.wake_fd.signal();
+        Ok(())
+    }
+
+    /// Whether the worker has left its mail unread for longer than [`CALL_WAIT`]: something holds it up.
+    pub fn is_silent(&self) -> bool {
+        let since = self.unread_ns.load(Ordering::Relaxed);
+        since != 0 && u128::from(now_ns().saturating_sub(since)) > CALL_WAIT.as_nanos()
+    }
+
+    /// Runs `f` between two turns and waits for what it returns, but not for long.
+    ///
+    /// # Errors
+    /// [`Gone`] if the worker has ended, or does not answer; then `f` does not run later either.
+    pub fn call<R: Send + 'static>(&self, f: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Result<R, Gone> {
+        const WAITS: u8 = 0;
+        const RUNS: u8 = 1;
+        const GIVEN_UP: u8 = 2;
+        if self.is_silent() {
+            return Err(Gone::Silent);
+        }
+        let state = Arc::new(AtomicU8::new(WAITS));
+        let claim =
+            |state: &AtomicU8, to| state.compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let (tx, rx) = channel();
+        let here = state.clone();
+        self.send(move |w| {
+            if claim(&here, RUNS) {
+                drop(tx.send(f(w)));
+            }
+        })?;
+        match rx.recv_timeout(CALL_WAIT) {
+            Err(RecvTimeoutError::Timeout) if claim(&state, GIVEN_UP) => Err(Gone::Silent),
+            Err(RecvTimeoutError::Timeout) => rx.recv_timeout(RUN_WAIT).map_err(|e| match e {
+                RecvTimeoutError::Timeout => Gone::Silent,
+                RecvTimeoutError::Disconnected => Gone::Ended,
+            }),
+            Err(RecvTimeoutError::Disconnected) => Err(Gone::Ended),
+            Ok(result) => Ok(result),
+        }
+    }
+
+    /// Runs `f` between two turns and waits for what it returns, however long that takes: for threads that have nothing
+    /// else to do.
+    ///
+    /// # Errors
+    /// [`Gone`] if the worker has ended.
+    pub fn wait_for<R: Send + 'static>(&self, f: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Result<R, Gone> {
+        let (tx, rx) = channel();
+        self.send(move |w| drop(tx.send(f(w))))?;
+        rx.recv().map_err(|_| Gone::Ended)
+    }
+
+    /// Asks the worker to end once its disks are removed, and waits for it.
+    pub fn stop(&self) {
+        let _ = self.send(Worker::stop);
+        let thread = self.thread.lock().ok().and_then(|mut t| t.take());
+        if let Some(t) = thread {
+            let _ = t.join();
+        }
+    }
+}
+
+/// One disk on its worker, for front ends.
+pub struct DiskHost {
+    /// The worker that owns the disk.
+    pub worker: Arc<WorkerHandle>,
+    /// The disk's id there.
+    pub disk: DiskId,
+}
+
+impl PortHost for DiskHost {
+    fn attach(&self, make: MakePort) -> u32 {
+        let disk = self.disk;
+        self.worker.call(move |w| w.add_port(disk, make)).unwrap_or(u32::MAX)
+    }
+
+    fn with(&self, port: u32, f: OnPort) -> bool {
+        // A session's own thread: it serves one front end, which can be served no earlier.
+        self.worker.wait_for(move |w| w.with_port(port, f)).unwrap_or(false)
+    }
+
+    fn detach(&self, port: u32) {
+        let (tx, rx) = channel();
+        if self.worker.send(move |w| w.detach_port(port, tx)).is_ok() {
+            // A worker that is held up lets the port go when it goes on; nobody has to wait for that.
+            while rx.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout)
+                && !self.worker.is_silent()
+            {}
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a worker keeps for each port: its disk, its descriptors, when its requests began.
+//!
+//! Owns requests between two visits only. Never talks to the core. Invariant: a port stands among the flows exactly if
+//! `active` is set; one with requests that wait or are paused is active, or waits for room.
+
+use super::flows::Flows;
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use undercroft_cache::{DiskId, Op, Paused, Request};
+use undercroft_frontend::Port;
+
+/// Classes of requests that are timed apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Flush,
+    Other,
+}
+
+/// A port on its worker.
+pub(super) struct PortSlot {
+    pub(super) port: Box<dyn Port>,
+    pub(super) disk: DiskId,
+    /// Whether replies wait to be flushed.
+    pub(super) dirty: bool,
+    /// Whether the port is visited.
+    pub(super) active: bool,
+    /// Requests taken that the core has not seen yet, since the port had had its part.
+    pub(super) waiting: VecDeque<Request>,
+    /// Requests that the core has served in part.
+    pub(super) paused: VecDeque<(u32, Paused)>,
+    /// Whether those go before new ones at the next visit.
+    pub(super) paused_first: bool,
+    /// Whether it waits, off the active list, until its disk has room for requests.
+    pub(super) starved: bool,
+    /// When it last had a request, in nanoseconds.
+    pub(super) worked_ns: u64,
+    /// Who waits for the port to be gone.
+    pub(super) leaving: Vec<Sender<()>>,
+    /// Start and kind of the request under each tag. Tags are dense, so this stops growing soon.
+    starts: Vec<(u64, Kind)>,
+}
+
+impl PortSlot {
+    pub(super) fn new(port: Box<dyn Port>, disk: DiskId) -> Self {
+        Self {
+            port,
+            disk,
+            dirty: false,
+            active: false,
+            waiting: VecDeque::new(),
+            paused: VecDeque::new(),
+            paused_first: false,
+            starved: false,
+            worked_ns: 0,
+            leaving: Vec::new(),
+            starts: Vec::with_capacity(256),
+        }
+    }
+
+    /// Has the port visited from now on, if it is not.
+    pub(super) fn wake(&mut self, id: u32, flows: &mut Flows, now_ns: u64) {
+        self.worked_ns = now_ns;
+        if !self.active {
+            self.active = true;
+            self.port.disarm();
+            flows.add(self.disk.0, id);
+        }
+    }
+
+    /// Notes when a request came and of which kind it is.
+    #[inline]
+    pub(super) fn start(&mut self, request: &Request, now_ns: u64) {
+        let kind = match request.op {
+            Op::Read => Kind::Read,
+            Op::Write { .. } => Kind::Write,
+            Op::Flush => Kind::Flush,
+            Op::Discard | Op::WriteZeroes { .. } | Op::Status => Kind::Other,
+        };
+        let tag = request.id.tag as usize;
+        if tag >= self.starts.len() {
+            self.starts.resize(tag + 1, (0, Kind::Other));
+        }
+        self.starts[tag] = (now_ns, kind);
+    }
+
+    /// When the request under `tag` came, and its kind.
+    #[inline]
+    pub(super) fn started(&self, tag: u32) -> (u64, Kind) {
+        self.starts.get(tag as usize).copied().unwrap_or((u64::MAX, Kind::Other))
+    }
+}

@@ -1,0 +1,718 @@
+//! One connection in its transmission phase, driven by the worker that owns the disk.
+//!
+//! Owns the requests under way: slots, buffers, replies. Never blocks; never knows what a cache is.
+//! Invariants: requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded
+//! (see `Buffers`); a request is answered at most once; reply data that the core did not fill are never sent.
+
+use super::budget::Account;
+use super::buffers::{Buffer, Buffers, HEADROOM};
+use super::inbox::{Inbox, Received, rest};
+use super::outbox::{Outbox, Sent};
+use super::rules::{Header, Rules, Verdict};
+use super::stream::Stream;
+use super::wire::{CONTEXT_ID, REQUEST_HEADER, STATE_HOLE, STATE_ZERO, errno};
+use crate::faults::{self, Bug};
+use crate::filled::Filled;
+use crate::{Peer, Port, PortInterest, Protocol};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use undercroft_cache::{DiskId, Extent, IoError, Op, ReqId, Request};
+
+/// Calls to receive in one turn at most, so that one connection cannot keep the worker to itself.
+const RECEIVES_PER_TURN: u32 = 32;
+/// Bytes received in one turn at most, for the same reason; the last call may go over.
+const RECEIVE_BYTES_PER_TURN: usize = 96 * 1024;
+/// Bytes for the extents of one reply: 2048 of them, less one for the context's id.
+const EXTENT_BYTES: usize = 16 * 1024;
+/// Times of falling asleep with nothing left to send, after which we stop watching for room to send.
+const CALM_SLEEPS: u32 = 64;
+
+/// Bounds of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortLimits {
+    /// Requests under way and replies waiting, together.
+    pub requests_max: usize,
+    /// Bytes of data in them. One request longer than this is served when it is alone.
+    pub bytes_max: usize,
+}
+
+impl Default for PortLimits {
+    /// 128 requests, 4 MiB: sixteen of the largest that copying tools send, more than hides any latency.
+    fn default() -> Self {
+        Self { requests_max: 128, bytes_max: 4 * 1024 * 1024 }
+    }
+}
+
+/// Called with the socket and the bytes not sent when the port is dropped; closes the connection in peace.
+pub type OnClose<S> = Box<dyn FnOnce(S, Vec<u8>) + Send>;
+
+/// What a slot is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Free,
+    Read,
+    Write { fua: bool },
+    Flush,
+    Trim { fua: bool },
+    Zeroes { unmap: bool, fua: bool },
+    Cache,
+    Status { one: bool },
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Slot {
+    task: Task,
+    cookie: u64,
+    offset: u64,
+    len: u32,
+    /// Bytes of extents encoded.
+    encoded: usize,
+    buffer: Buffer,
+}
+
+const FREE: Slot = Slot { task: Task::Free, cookie: 0, offset: 0, len: 0, encoded: 0, buffer: Buffer::new() };
+
+/// What the next bytes received are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    Header,
+    /// Data of the write in slot `tag`.
+    Payload {
+        tag: u32,
+        filled: usize,
+    },
+    /// Data of a write that was refused.
+    Skip {
+        left: u32,
+        cookie: u64,
+        error: u32,
+    },
+}
+
+/// How the connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Requests are served.
+    Open,
+    /// Requests are refused; once those under way are answered, the end.
+    Shutting,
+    /// No request will come; once those under way are answered, the end.
+    Draining,
+    /// Over.
+    Closed,
+}
+
+/// Why parsing stopped.
+enum Stop {
+    /// More bytes are needed.
+    Starved,
+    /// The batch is full.
+    Batch,
+    /// There is no room for the next request.
+    Stalled,
+    /// No request will come.
+    Over,
+}
+
+/// A connection in transmission.
+pub struct NbdPort<S: Stream> {
+    port: u32,
+    disk: DiskId,
+    rules: Rules,
+    limits: PortLimits,
+    peer: String,
+    /// `None` only while the port is dropped.
+    stream: Option<S>,
+    on_close: Option<OnClose<S>>,
+    inbox: Inbox,
+    outbox: Outbox,
+    buffers: Buffers,
+    slots: Vec<Slot>,
+    /// By tag: what has come of the data of the read there.
+    filled: Vec<Filled>,
+    free: Vec<u32>,
+    /// Tags whose request has another step to go.
+    again: Vec<u32>,
+    expect: Expect,
+    state: State,
+    /// The next request found no room.
+    stalled: bool,
+    /// The last flush sent as much as one should, and there is more.
+    unsent: bool,
+    /// `arm` said that we sleep.
+    asleep: bool,
+    watching_room: bool,
+    calm: u32,
+}
+
+/// What a port is made from.
+pub struct NewPort<S: Stream> {
+    /// The worker's name for it.
+    pub port: u32,
+    /// Which disk.
+    pub disk: DiskId,
+    /// What was agreed on.
+    pub rules: Rules,
+    /// Its bounds.
+    pub limits: PortLimits,
+    /// Who is at the other end, for the log.
+    pub peer: String,
+    /// Connected, and past the handshake.
+    pub stream: S,
+    /// Bytes received behind the handshake.
+    pub first: Vec<u8>,
+    /// Who closes the connection.
+    pub on_close: Option<OnClose<S>>,
+    /// Its part of the memory for data that all connections share.
+    pub account: Option<Arc<Account>>,
+}
+
+impl<S: Stream> NbdPort<S> {
+    /// Makes the port of a connection.
+    pub fn new(new: NewPort<S>) -> Self {
+        let n = new.limits.requests_max.clamp(1, 1 << 16);
+        Self {
+            port: new.port,
+            disk: new.disk,
+            rules: new.rules,
+            limits: PortLimits { requests_max: n, ..new.limits },
+            peer: new.peer,
+            stream: Some(new.stream),
+            on_close: new.on_close,
+            inbox: Inbox::new(&new.first),
+            outbox: Outbox::new(n + 1),
+            buffers: Buffers::new(new.limits.bytes_max, n, new.account),
+            slots: std::iter::repeat_with(|| FREE).take(n).collect(),
+            filled: vec![Filled::new(); n],
+            free: (0..n as u32).rev().collect(),
+            again: Vec::with_capacity(n),
+            expect: Expect::Header,
+            state: State::Open,
+            stalled: false,
+            unsent: false,
+            asleep: false,
+            watching_room: false,
+            calm: 0,
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Requests that have another step to go, which `take` has not handed out yet.
+    pub fn steps_to_go(&self) -> usize {
+        self.again.len()
+    }
+
+    /// Whether `take` would get further than it did.
+    fn can_go_on(&self) -> bool {
+        if !self.again.is_empty() {
+            return true;
+        }
+        if self.stalled || !matches!(self.state, State::Open | State::Shutting) {
+            return false;
+        }
+        let at_hand = match self.expect {
+            Expect::Header => self.inbox.header().is_some(),
+            Expect::Payload { tag, filled } => self.inbox.len() > 0 || filled == self.slots[tag as usize].len as usize,
+            Expect::Skip { .. } => self.inbox.len() > 0,
+        };
+        at_hand || !(self.inbox.drained || self.inbox.ended)
+    }
+
+    /// The connection is of no more use: requests under way finish unheard.
+    fn cut(&mut self, why: &str) {
+        if self.state != State::Closed {
+            tracing::debug!(peer = %self.peer, "NBD connection ended: {why}");
+            self.state = State::Closed;
+            self.outbox.clear(&mut self.buffers);
+            self.drop_payload();
+            while let Some(tag) = self.again.pop() {
+                self.release(tag);
+            }
+            if let Some(s) = &mut self.stream {
+                s.close();
+            }
+        }
+    }
+
+    /// Everything is answered and sent: the end, in peace.
+    fn finish(&mut self) {
+        if self.on_close.is_none() {
+            return self.cut("all was answered");
+        }
+        tracing::debug!(peer = %self.peer, "NBD connection ended");
+        self.drop_payload();
+        self.state = State::Closed;
+    }
+
+    /// Frees the slot of a write whose data did not all arrive.
+    fn drop_payload(&mut self) {
+        if let Expect::Payload { tag, .. } = self.expect {
+            self.release(tag);
+        }
+        self.expect = Expect::Header;
+    }
+
+    fn release(&mut self, tag: u32) {
+        let slot = std::mem::replace(&mut self.slots[tag as usize], FREE);
+        assert!(slot.task != Task::Free, "request {tag} was answered twice");
+        self.buffers.give(slot.buffer);
+        self.free.push(tag);
+        self.stalled = false;
+    }
+
+    /// Reads requests out of the inbox until something is missing.
+    fn parse(&mut self, end: usize, out: &mut Vec<Request>) -> Stop {
+        loop {
+            if out.len() >= end {
+                return Stop::Batch;
+            }
+            match self.expect {
+                Expect::Payload { tag, filled } => {
+                    let slot = &mut self.slots[tag as usize];
+                    let len = slot.len as usize;
+                    let filled = filled + self.inbox.read(rest(&mut slot.buffer, filled, len));
+                    if filled < len {
+                        self.expect = Expect::Payload { tag, filled };
+                        return Stop::Starved;
+                    }
+                    self.expect = Expect::Header;
+                    out.push(self.request(tag));
+                }
+                Expect::Skip { left, cookie, error } => {
+                    let left = left - self.inbox.skip(left as usize) as u32;
+                    if left > 0 {
+                        self.expect = Expect::Skip { left, cookie, error };
+                        return Stop::Starved;
+                    }
+                    self.expect = Expect::Header;
+                    self.fail(cookie, error);
+                }
+                Expect::Header => {
+                    let Some(bytes) = self.inbox.header() else { return Stop::Starved };
+                    let Some(header) = Header::parse(bytes) else {
+                        self.cut("it sent something that is not a request");
+                        return Stop::Over;
+                    };
+                    if let Some(stop) = self.begin(&header, out) {
+                        return stop;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts on one request; `Some` if parsing cannot go on, in which case the header stays.
+    fn begin(&mut self, h: &Header, out: &mut Vec<Request>) -> Option<Stop> {
+        if self.used() + self.outbox.len() >= self.limits.requests_max {
+            self.stalled = true;
+            return Some(Stop::Stalled);
+        }
+        let mut verdict = self.rules.judge(h);
+        if self.state == State::Shutting && verdict != Verdict::Disconnect {
+            verdict = Verdict::Refuse(errno::ESHUTDOWN);
+        }
+        let bytes = match verdict {
+            Verdict::Read | Verdict::Write { .. } => h.len as usize,
+            Verdict::Status { .. } => EXTENT_BYTES,
+            _ => 0,
+        };
+        if bytes > 0 && !self.buffers.has_room(bytes) {
+            self.stalled = true;
+            return Some(Stop::Stalled);
+        }
+        self.inbox.skip(REQUEST_HEADER);
+        let task = match verdict {
+            Verdict::Read => Task::Read,
+            Verdict::Write { fua } => Task::Write { fua },
+            Verdict::Flush => Task::Flush,
+            Verdict::Trim { fua } => Task::Trim { fua },
+            Verdict::Zeroes { unmap, fua } => Task::Zeroes { unmap, fua },
+            Verdict::Cache => Task::Cache,
+            Verdict::Status { one } => Task::Status { one },
+            Verdict::Done if self.rules.structured => {
+                self.outbox.none(h.cookie);
+                return None;
+            }
+            Verdict::Done => {
+                self.outbox.simple(h.cookie, 0);
+                return None;
+            }
+            Verdict::Refuse(error) if h.payload() > 0 => {
+                self.expect = Expect::Skip { left: h.payload(), cookie: h.cookie, error };
+                return None;
+            }
+            Verdict::Refuse(error) => {
+                self.fail(h.cookie, error);
+                return None;
+            }
+            Verdict::Disconnect => {
+                self.state = State::Draining;
+                return Some(Stop::Over);
+            }
+        };
+        let buffer = if bytes > 0 { self.buffers.take(bytes) } else { Buffer::new() };
+        let tag = self.free.pop().expect("fewer slots are used than there are");
+        self.slots[tag as usize] = Slot { task, cookie: h.cookie, offset: h.offset, len: h.len, encoded: 0, buffer };
+        if task == Task::Read {
+            self.filled[tag as usize].begin(h.offset, h.len as usize);
+        }
+        match task {
+            Task::Write { .. } => self.expect = Expect::Payload { tag, filled: 0 },
+            _ => out.push(self.request(tag)),
+        }
+        None
+    }
+
+    /// The request to the core for the present step of a slot.
+    fn request(&self, tag: u32) -> Request {
+        let slot = &self.slots[tag as usize];
+        let mut len = u64::from(slot.len);
+        let mut offset = slot.offset;
+        let op = match slot.task {
+            Task::Read => Op::Read,
+            Task::Write { fua } => Op::Write { fua },
+            Task::Flush => {
+                (offset, len) = (0, 0);
+                Op::Flush
+            }
+            Task::Trim { .. } => Op::Discard,
+            Task::Zeroes { unmap, fua } => Op::WriteZeroes { unmap, fua: fua && !faults::has(Bug::ZeroesLoseFua) },
+            Task::Cache => {
+                // Any length may be asked for; the core reads a bounded part at a time.
+                len = len.min(CACHE_STEP);
+                Op::Read
+            }
+            Task::Status { .. } => Op::Status,
+            Task::Free => unreachable!("a free slot has no request"),
+        };
+        Request { id: ReqId { port: self.port, tag }, disk: self.disk, op, offset, len }
+    }
+
+    fn fail(&mut self, cookie: u64, error: u32) {
+        if self.rules.structured {
+            self.outbox.error(cookie, error, words(error));
+        } else {
+            self.outbox.simple(cookie, error);
+        }
+    }
+
+    /// Receives once. False if nothing came.
+    fn receive(&mut self) -> Received {
+        let Some(stream) = &mut self.stream else { return Received::Nothing };
+        let (tag, filled) = match self.expect {
+            Expect::Payload { tag, filled } => (tag, filled),
+            _ => (u32::MAX, 0),
+        };
+        let payload = match self.slots.get_mut(tag as usize) {
+            Some(s) => rest(&mut s.buffer, filled, (s.len as usize).min(filled + RECEIVE_BYTES_PER_TURN)),
+            None => &mut [],
+        };
+        match self.inbox.receive(stream, payload) {
+            Ok(received) => {
+                if let (Expect::Payload { filled, .. }, Received::Some(n) | Received::Last(n)) =
+                    (&mut self.expect, received)
+                {
+                    *filled += n;
+                    self.buffers.moved(n);
+                }
+                if self.inbox.ended {
+                    // The end of the stream is a goodbye without words; half a request at the end is none.
+                    self.drop_payload();
+                    self.state = State::Draining;
+                }
+                received
+            }
+            Err(_) => {
+                self.cut("the connection broke");
+                Received::Nothing
+            }
+        }
+    }
+}
+
+/// Bytes that one step of a CACHE request reads.
+const CACHE_STEP: u64 = 1024 * 1024;
+
+/// Words for people that go with an error.
+fn words(error: u32) -> &'static str {
+    match error {
+        errno::EPERM => "the disk is read-only",
+        errno::EIO => "the disk failed",
+        errno::ENOSPC => "past the end, or the disk is full",
+        errno::EOVERFLOW => "more than 32 MiB at a time",
+        errno::ENOTSUP => "not supported",
+        errno::ESHUTDOWN => "the disk is going away",
+        _ => "the request makes no sense here",
+    }
+}
+
+fn error_number(e: IoError) -> u32 {
+    match e {
+        IoError::Io => errno::EIO,
+        IoError::NoSpace => errno::ENOSPC,
+        // The protocol keeps ENOTSUP for fast zeroes, which were answered before.
+        IoError::Invalid | IoError::Unsupported => errno::EINVAL,
+        IoError::ReadOnly => errno::EPERM,
+        IoError::Shutdown => errno::ESHUTDOWN,
+    }
+}
+
+impl<S: Stream> Port for NbdPort<S> {
+    fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
+        self.asleep = false;
+        // An event may have brought us here.
+        self.inbox.drained = false;
+        if self.buffers.was_called() {
+            self.stalled = false;
+            if !self.buffers.tend() {
+                tracing::warn!(peer = %self.peer, "an NBD client that was slow with its data made room for others that wait");
+                self.cut("its client kept others waiting for memory");
+            }
+        }
+        let start = out.len();
+        let end = start + budget;
+        while out.len() < end
+            && let Some(tag) = self.again.pop()
+        {
+            out.push(self.request(tag));
+        }
+        let (mut receives, mut received) = (0, 0);
+        let mut seen_empty = false;
+        while matches!(self.state, State::Open | State::Shutting) {
+            match self.parse(end, out) {
+                Stop::Starved if !seen_empty && receives < RECEIVES_PER_TURN && received < RECEIVE_BYTES_PER_TURN => {
+                    receives += 1;
+                    match self.receive() {
+                        Received::Some(n) => received += n,
+                        Received::Last(_) => seen_empty = true,
+                        Received::Nothing => break,
+                    }
+                }
+                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Over => break,
+            }
+        }
+        self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
+        if out.len() == start && (!self.outbox.is_empty() || self.state != State::Open) {
+            // Only errors, or the end: no reply of the core will remind anybody to send them, or to close.
+            self.flush();
+        }
+        self.can_go_on()
+    }
+
+    #[inline]
+    fn copy_out(&mut self, tag: u32, at: usize, bytes: &[u8]) {
+        let slot = &mut self.slots[tag as usize];
+        if slot.task == Task::Read {
+            slot.buffer[HEADROOM + at..HEADROOM + at + bytes.len()].copy_from_slice(bytes);
+            self.filled[tag as usize].copied(at, bytes.len());
+        }
+    }
+
+    #[inline]
+    fn copy_in(&mut self, tag: u32, at: usize, bytes: &mut [u8]) {
+        let slot = &self.slots[tag as usize];
+        bytes.copy_from_slice(&slot.buffer[HEADROOM + at..HEADROOM + at + bytes.len()]);
+    }
+
+    fn extents(&mut self, tag: u32, extents: &[Extent]) {
+        let slot = &mut self.slots[tag as usize];
+        let Task::Status { one } = slot.task else { return };
+        slot.encoded = encode_extents(&mut slot.buffer[HEADROOM..HEADROOM + EXTENT_BYTES], extents, slot.len, one);
+    }
+
+    fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
+        let slot = &mut self.slots[tag as usize];
+        if self.state == State::Closed {
+            return self.release(tag);
+        }
+        let (mut cookie, len) = (slot.cookie, slot.len as usize);
+        if faults::has(Bug::WrongCookie)
+            && let Some(other) = self.slots.iter().find(|s| s.task != Task::Free && s.cookie != cookie)
+        {
+            cookie = other.cookie;
+        }
+        let slot = &mut self.slots[tag as usize];
+        match (slot.task, result) {
+            (Task::Read, Ok(())) => {
+                if !self.filled[tag as usize].is_whole() && !faults::has(Bug::ShortReadSent) {
+                    // What was in the buffer before is not this client's to see.
+                    tracing::error!("a read of {len} bytes was answered without all of its data: I/O error");
+                    self.fail(cookie, errno::EIO);
+                } else {
+                    let buffer = std::mem::take(&mut slot.buffer);
+                    if self.rules.structured {
+                        let skew = if faults::has(Bug::ChunkOffsetOfBlock) { slot.offset % 4096 } else { 0 };
+                        self.outbox.chunk_data(cookie, slot.offset - skew, buffer, len);
+                    } else {
+                        self.outbox.simple_data(cookie, buffer, len);
+                    }
+                }
+            }
+            // The core answers a discard as soon as it is done; durable it is after a flush.
+            (Task::Trim { fua: true }, Ok(())) => {
+                slot.task = Task::Flush;
+                if faults::has(Bug::TagReused) {
+                    self.free.insert(0, tag);
+                }
+                return self.again.push(tag);
+            }
+            (Task::Cache, Ok(())) if u64::from(slot.len) > CACHE_STEP => {
+                slot.len -= CACHE_STEP as u32;
+                slot.offset += CACHE_STEP;
+                return self.again.push(tag);
+            }
+            (Task::Status { one }, Ok(()) | Err(IoError::Unsupported)) => {
+                // A disk that cannot tell, or says nothing, is all data: always true, and always progress.
+                if slot.encoded == 0 {
+                    let all = [Extent { len: u64::from(slot.len), hole: false, zero: false }];
+                    let to = &mut slot.buffer[HEADROOM..HEADROOM + EXTENT_BYTES];
+                    slot.encoded = encode_extents(to, &all, slot.len, one);
+                }
+                let (encoded, buffer) = (slot.encoded, std::mem::take(&mut slot.buffer));
+                self.outbox.chunk_extents(cookie, buffer, encoded);
+            }
+            (_, Ok(())) => self.outbox.simple(cookie, 0),
+            (_, Err(e)) => self.fail(cookie, error_number(e)),
+        }
+        self.release(tag);
+    }
+
+    fn flush(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
+        if !self.outbox.is_empty() || stream.is_pending() {
+            let waiting = self.outbox.len();
+            let sent = self.outbox.send(stream, &mut self.buffers);
+            self.unsent = sent == Sent::Enough;
+            match sent {
+                Sent::All | Sent::Enough => {}
+                Sent::Blocked => {
+                    self.calm = 0;
+                    if !self.watching_room {
+                        self.watching_room = true;
+                        if !faults::has(Bug::RoomNotWatched) {
+                            stream.watch_room();
+                        }
+                    }
+                }
+                Sent::Gone => self.cut("the client went away"),
+            }
+            if self.outbox.len() < waiting {
+                self.stalled = false;
+            }
+        }
+        if matches!(self.state, State::Shutting | State::Draining) && self.inflight() == 0 && self.outbox.is_empty() {
+            self.finish();
+        }
+        if self.asleep && self.can_go_on() {
+            // Something that we wait for no event of has become possible: have the worker look at us again.
+            self.asleep = false;
+            self.watching_room = true;
+            if let Some(stream) = &mut self.stream {
+                stream.watch_room();
+            }
+        }
+    }
+
+    fn has_more_to_send(&self) -> bool {
+        self.unsent && self.stream.is_some() && self.state != State::Closed
+    }
+
+    fn arm(&mut self) -> bool {
+        let pending = self.stream.as_ref().is_some_and(S::is_pending);
+        if self.watching_room && self.outbox.is_empty() && !pending {
+            self.calm += 1;
+            if self.calm >= CALM_SLEEPS {
+                self.calm = 0;
+                self.watching_room = false;
+                if let Some(stream) = &mut self.stream {
+                    stream.unwatch_room();
+                }
+            }
+        }
+        let more = self.can_go_on();
+        self.asleep = !more;
+        more
+    }
+
+    fn disarm(&mut self) {}
+
+    fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)> {
+        let fds = self.stream.as_ref().map(Stream::fds).unwrap_or_default();
+        fds.into_iter().chain(self.buffers.fd()).map(|fd| (fd, PortInterest::Read)).collect()
+    }
+
+    fn fds_changed(&mut self) -> bool {
+        false
+    }
+
+    fn inflight(&self) -> usize {
+        self.used() - usize::from(matches!(self.expect, Expect::Payload { .. }))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    fn shut(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Shutting;
+        }
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        Some(Peer { protocol: Protocol::Nbd, name: self.peer.clone() })
+    }
+
+    fn as_any(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
+
+impl<S: Stream> Drop for NbdPort<S> {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(on_close)) = (self.stream.take(), self.on_close.take()) {
+            on_close(stream, self.outbox.take_bytes(&mut self.buffers));
+        }
+    }
+}
+
+/// Writes context id and descriptors for the first `len` bytes of `extents`; returns the bytes written, 0 if there is
+/// no extent.
+fn encode_extents(to: &mut [u8], extents: &[Extent], len: u32, one: bool) -> usize {
+    let mut left = len;
+    let mut at = 4;
+    let mut last: Option<(usize, u32)> = None;
+    to[..4].copy_from_slice(&CONTEXT_ID.to_be_bytes());
+    for e in extents {
+        let n = u32::try_from(e.len).unwrap_or(u32::MAX).min(left);
+        if n == 0 {
+            continue;
+        }
+        let state = u32::from(e.hole) * STATE_HOLE + u32::from(e.zero) * STATE_ZERO;
+        match last {
+            // Neighbours of one kind are one extent. The sum cannot overflow: both are parts of the request.
+            Some((place, kind)) if kind == state => {
+                let mut bytes = [0; 4];
+                bytes.copy_from_slice(&to[place..place + 4]);
+                to[place..place + 4].copy_from_slice(&(u32::from_be_bytes(bytes) + n).to_be_bytes());
+            }
+            Some(_) if one => break,
+            _ => {
+                let Some(entry) = to.get_mut(at..at + 8) else { break };
+                entry[..4].copy_from_slice(&n.to_be_bytes());
+                entry[4..].copy_from_slice(&state.to_be_bytes());
+                last = Some((at, state));
+                at += 8;
+            }
+        }
+        left -= n;
+    }
+    if last.is_some() { at } else { 0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! A running NBD server: its thread, its connections, and their end.
+//!
+//! Owns the register of connections. Never touches a request.
+//! Invariant: after `stop` no connection of this server is left on any worker, and its socket is gone.
+
+use super::TlsMode;
+use super::line::Line;
+use super::port::{NbdPort, NewPort, OnClose};
+use super::reception::{Listener, Reception};
+use super::rules::Rules;
+use super::stream::{SocketStream, Stream};
+use super::{Export, Exports, Listen, NbdError, NbdOptions, handshake::Agreed};
+use crate::PortHost;
+use crate::socket::bind_unix;
+use std::collections::HashMap;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use undercroft_host::EventFd;
+
+/// One connection, for `status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The export it uses.
+    pub export: String,
+    /// Who is at the other end.
+    pub peer: String,
+}
+
+struct Entry {
+    connection: Connection,
+    host: Arc<dyn PortHost>,
+    /// Its name on its worker.
+    port: u32,
+}
+
+/// A connection past its last reply: what is left to send, then the end.
+pub(super) struct Leaver {
+    pub(super) socket: OwnedFd,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What the server's thread, its owner and its ports share.
+pub(super) struct Shared {
+    pub(super) exports: Arc<dyn Exports>,
+    pub(super) options: NbdOptions,
+    pub(super) stopping: AtomicBool,
+    pub(super) wake_fd: EventFd,
+    /// With which keys new connections encrypt.
+    keys: Mutex<Option<Arc<rustls::ServerConfig>>>,
+    connections: Mutex<(u64, HashMap<u64, Entry>)>,
+    leavers: Mutex<Vec<Leaver>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Whether one more connection to an export may be served.
+    pub(super) fn has_room(&self, export: &str) -> bool {
+        let connections = &lock(&self.connections).1;
+        let of_export = connections.values().filter(|e| e.connection.export == export).count();
+        connections.len() < self.options.connections_max && of_export < self.options.connections_per_export_max
+    }
+
+    pub(super) fn keys(&self) -> Option<Arc<rustls::ServerConfig>> {
+        lock(&self.keys).clone()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.connections).1.is_empty()
+    }
+
+    pub(super) fn leavers(&self) -> Vec<Leaver> {
+        std::mem::take(&mut *lock(&self.leavers))
+    }
+
+    /// Moves a connection that is past its handshake to its worker. Replies in `out` go first.
+    pub(super) fn serve(self: &Arc<Self>, line: Line, agreed: Agreed, peer: String) -> io::Result<()> {
+        match line {
+            Line::Plain(socket) => self.serve_on(SocketStream::new(socket)?, agreed, peer),
+            Line::Tls(stream) => {
+                let peer = format!("{peer}, {}", stream.version().unwrap_or("TLS"));
+                self.serve_on(*stream, agreed, peer)
+            }
+        }
+    }
+
+    fn serve_on<S: Stream>(self: &Arc<Self>, stream: S, agreed: Agreed, peer: String) -> io::Result<()> {
+        let Agreed { export, structured, block_status, rest } = agreed;
+        let Export { info, host, .. } = export;
+        let account = self.options.budget.open(&info.name)?;
+        let shared = self.clone();
+        let key = {
+            let mut connections = lock(&self.connections);
+            connections.0 += 1;
+            connections.0
+        };
+        let register = host.clone();
+        tracing::info!(%peer, disk = %info.name, "NBD client connected");
+        host.attach(Box::new(move |port| {
+            let connection = Connection { export: info.name.clone(), peer: peer.clone() };
+            lock(&shared.connections).1.insert(key, Entry { connection, host: register, port });
+            let rules = Rules::new(&info.geometry, structured, block_status);
+            let limits = shared.options.port;
+            let on_close: OnClose<S> = Box::new(move |stream, bytes| shared.on_close(key, stream, bytes));
+            Box::new(NbdPort::new(NewPort {
+                port,
+                disk: info.disk,
+                rules,
+                limits,
+                peer,
+                stream,
+                first: rest,
+                on_close: Some(on_close),
+                account: Some(account),
+            }))
+        }));
+        Ok(())
+    }
+
+    /// A port is dropped: its socket comes back to the server's thread, to be closed without haste.
+    fn on_close<S: Stream>(&self, key: u64, stream: S, bytes: Vec<u8>) {
+        // In this order: a stopping server takes "no connections" to mean that all leavers are known.
+        if let (Some(socket), bytes) = stream.take_leave(bytes) {
+            lock(&self.leavers).push(Leaver { socket, bytes });
+        }
+        let entry = lock(&self.connections).1.remove(&key);
+        if let Some(e) = entry {
+            tracing::info!(peer = %e.connection.peer, disk = %e.connection.export, "NBD client disconnected");
+        }
+        self.wake_fd.signal();
+    }
+}
+
+/// A running NBD server on one socket.
+pub struct NbdServer {
+    shared: Arc<Shared>,
+    address: Listen,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NbdServer {
+    /// Starts to listen, and a thread that serves handshakes.
+    ///
+    /// # Errors
+    /// If the socket cannot be made; see [`NbdError`].
+    pub fn start(listen: Listen, exports: Arc<dyn Exports>, options: NbdOptions) -> Result<Self, NbdError> {
+        let (listener, address) = match listen {
+            Listen::Unix(path, access) => {
+                let bound = bind_unix(&path, access)?;
+                (Listener::Unix(bound), Listen::Unix(path, access))
+            }
+            Listen::Tcp(address) => {
+                let tcp = |source| NbdError::Tcp { address, source };
+                let listener = TcpListener::bind(address).map_err(tcp)?;
+                let address = listener.local_addr().map_err(tcp)?;
+                if !address.ip().is_loopback() && options.tls != TlsMode::Require {
+                    tracing::warn!(
+                        "NBD on {address} is open to the network without encryption or passwords: \
+                         use 127.0.0.1, a unix socket, or a listener with tls = \"require\" unless the network is trusted"
+                    );
+                }
+                (Listener::Tcp(listener), Listen::Tcp(address))
+            }
+        };
+        let wake_fd = EventFd::new()?;
+        options.budget.add_bell(wake_fd.try_clone()?);
+        let shared = Arc::new(Shared {
+            exports,
+            keys: Mutex::new(options.keys.clone()),
+            options,
+            stopping: AtomicBool::new(false),
+            wake_fd,
+            connections: Mutex::new((0, HashMap::new())),
+            leavers: Mutex::new(Vec::new()),
+        });
+        let reception = Reception::new(listener, shared.clone())?;
+        let thread = std::thread::Builder::new().name("nbd".to_owned()).spawn(move || reception.run())?;
+        Ok(Self { shared, address, thread: Some(thread) })
+    }
+
+    /// Where it listens; for TCP with the port that the kernel chose.
+    pub fn local_addr(&self) -> &Listen {
+        &self.address
+    }
+
+    /// Connections that come from now on encrypt with other keys.
+    pub fn set_keys(&self, keys: Arc<rustls::ServerConfig>) {
+        *lock(&self.shared.keys) = Some(keys);
+    }
+
+    /// The connections in transmission now.
+    pub fn connections(&self) -> Vec<Connection> {
+        lock(&self.shared.connections).1.values().map(|e| e.connection.clone()).collect()
+    }
+
+    /// Takes no more clients, has requests under way answered, and closes all connections. Waits for requests under
+    /// way, and a few seconds at most for clients to take their replies.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.wake_fd.signal();
+        if thread.join().is_err() {
+            tracing::error!("the thread of an NBD server panicked");
+        }
+    }
+}
+
+impl Drop for NbdServer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    /// Ends all connections; called by the server's thread once it takes no more clients.
+    pub(super) fn detach_all(&self) {
+        let mut ports: Vec<_> = lock(&self.connections).1.values().map(|e| (e.host.clone(), e.port)).collect();
+        // All at once: each may wait for a disk.
+        std::thread::scope(|s| {
+            for (host, port) in ports.drain(..) {
+                let wait = move || host.detach(port);
+                if let Err(e) = std::thread::Builder::new().name("nbd-detach".to_owned()).spawn_scoped(s, wait) {
+                    tracing::error!("cannot end an NBD connection in good order: {e}");
+                }
+            }
+        });
+    }
+}

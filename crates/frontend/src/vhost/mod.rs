@@ -1,0 +1,88 @@
+//! A vhost-user-blk device: a guest's disk without the hypervisor in the path of its requests.
+//!
+//! Owns one socket, one session thread and one [`Port`](crate::Port) per disk. Never serves a request on a
+//! thread of its own: the rings belong to the worker that owns the disk. Invariant: nothing a guest or a front end
+//! sends causes a panic, unbounded work or memory, or a disturbance of another queue's or disk's requests.
+//!
+//! From the outside in: `server` (socket, sessions), `session` (messages), `port` (queues and requests under way, on
+//! the worker), `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses
+//! lie), `shared` (of which kind that memory is), `slots` (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
+
+mod chain;
+mod config;
+#[doc(hidden)]
+pub mod exercise;
+mod inflight;
+pub mod limits;
+mod memory;
+#[doc(hidden)]
+pub mod messages;
+#[cfg(test)]
+mod outcomes;
+mod port;
+#[cfg(test)]
+mod reference;
+mod request;
+pub mod rig;
+mod ring;
+mod server;
+mod session;
+mod shared;
+#[cfg(test)]
+pub(super) mod sim_guest;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use super::socket::{SocketAccess, SocketError};
+use std::io;
+use std::sync::Arc;
+use undercroft_hostmem::pressure::GuestRoom;
+
+pub use ring::Broken;
+pub use server::VhostServer;
+pub use shared::Trust;
+
+/// How a device is set up.
+#[derive(Clone, Debug)]
+pub struct VhostOptions {
+    /// Queues offered, 1 to [`limits::QUEUES_MAX`]. A front end may use fewer; QEMU refuses to start if it wants more.
+    pub queues: u16,
+    /// Entries of a queue at most: a power of two up to [`limits::QUEUE_SIZE_MAX`].
+    pub queue_size: u16,
+    /// Who may connect.
+    pub access: SocketAccess,
+    /// Which files a front end may share as memory.
+    pub trust: Trust,
+    /// What copies to guests may take of our control group.
+    pub room: Arc<GuestRoom>,
+}
+
+impl Default for VhostOptions {
+    fn default() -> Self {
+        VhostOptions {
+            queues: limits::QUEUES_MAX,
+            queue_size: limits::QUEUE_SIZE_MAX,
+            access: SocketAccess::default(),
+            trust: Trust::default(),
+            room: Arc::default(),
+        }
+    }
+}
+
+/// Why a device cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostError {
+    /// A number of queues out of range.
+    #[error("a vhost-user device can have 1 to {max} queues, not {0}", max = limits::QUEUES_MAX)]
+    Queues(u16),
+    /// A size of queues out of range.
+    #[error("the queues of a vhost-user device have a power of two of entries up to {max}, not {0}", max = limits::QUEUE_SIZE_MAX)]
+    QueueSize(u16),
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The kernel refuses a descriptor or a thread.
+    #[error("the system has no room for another vhost-user device: {0}")]
+    Os(io::Error),
+}

@@ -1,0 +1,366 @@
+//! One session of a front end: the vhost-user messages, from connection to disconnection.
+//!
+//! Owns what was negotiated and the memory table. Never touches a ring: every change goes to the port, on the worker
+//! thread, and has happened when the message is answered. Invariant: what blocks (waiting for requests under way when
+//! a ring stops) blocks this session's thread only.
+
+use super::VhostOptions;
+use super::config::Profile;
+use super::inflight::InflightArea;
+use super::limits::REGIONS_MAX;
+use super::memory::{GuestMap, Region};
+use super::port::{Refusal, VhostPort};
+use super::ring::RingAddresses;
+use super::shared::{self, Trust};
+use crate::PortHost;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+use undercroft_host::{Backing, Guarded};
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+/// How often a wait for a stalled disk looks whether the front end is still there.
+const HANG_UP_CHECK: Duration = Duration::from_millis(100);
+
+/// What one front end has said since it connected.
+pub struct Session {
+    host: Arc<dyn PortHost>,
+    port: u32,
+    disk: Profile,
+    options: VhostOptions,
+    /// The connection, to see whether the front end is still there.
+    connection: OwnedFd,
+    owned: bool,
+    map: Arc<GuestMap>,
+    /// Whether the log says that its memory should be preallocated.
+    advised: bool,
+    /// Whether the front end has handed over a record of requests under way.
+    logged: bool,
+}
+
+impl Session {
+    /// A session of a front end that has just connected.
+    pub fn new(
+        host: Arc<dyn PortHost>,
+        port: u32,
+        disk: Profile,
+        options: &VhostOptions,
+        connection: OwnedFd,
+    ) -> Session {
+        let options = options.clone();
+        Session {
+            host,
+            port,
+            disk,
+            options,
+            connection,
+            owned: false,
+            map: Arc::default(),
+            advised: false,
+            logged: false,
+        }
+    }
+
+    /// Runs `f` with the port on the worker thread.
+    fn on_port<R: Send + 'static>(&self, f: impl FnOnce(&mut VhostPort) -> R + Send + 'static) -> Result<R> {
+        on_port(&*self.host, self.port, f).ok_or_else(|| refused("the disk is being detached"))
+    }
+
+    /// Runs `f` like `on_port`, where the port may refuse.
+    fn ask(&self, f: impl FnOnce(&mut VhostPort) -> std::result::Result<(), Refusal> + Send + 'static) -> Result<()> {
+        self.on_port(f)?.map_err(refused)
+    }
+
+    /// Stops a queue, and waits until its last request is answered. Returns its position.
+    fn stop(&self, index: u32) -> Result<u16> {
+        let (done, rest): (_, Receiver<u16>) = sync_channel(1);
+        self.ask(move |port| port.stop(index, done))?;
+        loop {
+            match rest.recv_timeout(HANG_UP_CHECK) {
+                Ok(base) => return Ok(base),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(refused("the disk was detached while a queue was stopping"));
+                }
+                // A front end that has gone must not keep the next one waiting for a disk that does not answer.
+                Err(RecvTimeoutError::Timeout) if self.hung_up() => return Err(Error::Disconnected),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Whether the front end has closed its end.
+    fn hung_up(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.connection, PollFlags::RDHUP)];
+        poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+    }
+
+    fn set_memory(&mut self, map: GuestMap) -> Result<()> {
+        let map = Arc::new(map);
+        if !map.is_allocated() && self.options.room.is_limited() && !std::mem::replace(&mut self.advised, true) {
+            tracing::warn!(
+                disk = self.disk.name,
+                "the guest's memory is not preallocated: what the daemon is the first to touch of it is charged to the \
+                 daemon's control group, and when that is full this guest's requests wait. Add prealloc=on to its memory"
+            );
+        }
+        self.map = Arc::clone(&map);
+        self.on_port(move |port| port.set_memory(map))
+    }
+}
+
+/// Runs `f` with the port on the worker thread and returns its result; `None` if the port is gone.
+pub fn on_port<R: Send + 'static>(
+    host: &dyn PortHost,
+    port: u32,
+    f: impl FnOnce(&mut VhostPort) -> R + Send + 'static,
+) -> Option<R> {
+    let (send, receive) = sync_channel(1);
+    let ran = host.with(
+        port,
+        Box::new(move |port| {
+            if let Some(port) = port.as_any().downcast_mut::<VhostPort>() {
+                let _ = send.try_send(f(port));
+            }
+        }),
+    );
+    ran.then(|| receive.try_recv().ok()).flatten()
+}
+
+/// An error that ends the session, with a reason for the log.
+fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::ReqHandlerError(io::Error::other(why))
+}
+
+/// Maps a region that a front end shares.
+fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Region> {
+    let (guest, user, len, offset) = (region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset);
+    let kind = shared::check(&file, trust).map_err(Error::ReqHandlerError)?;
+    // Access past the end of a file breaks the mapping, so what can be known beforehand is said now.
+    let size = file.metadata().map_err(Error::ReqHandlerError)?;
+    let end = offset.checked_add(len);
+    if usize::try_from(len).is_err() || (size.is_file() && end.is_none_or(|end| end > size.len())) {
+        return Err(refused(format!("the file of the memory region at guest address {guest:#x} is too short for it")));
+    }
+    let mapping = Guarded::new(region.mmap_region(file)?).map_err(Error::ReqHandlerError)?;
+    let allocated = matches!(kind, Backing::Huge { .. }) || size.blocks().saturating_mul(512) >= size.len();
+    Ok(Region { guest, user, len, mapping: Arc::new(mapping), allocated })
+}
+
+/// Checks that a descriptor from the front end is an eventfd, and asks that writing to it does not block. The front end
+/// can undo the latter: see [`undercroft_host::Doorbell`].
+fn eventfd(file: File) -> Result<File> {
+    // Anything else could make writing to it, or waiting for it, a wait for whoever serves it.
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
+    if !link.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:[eventfd") {
+        return Err(refused("a queue's notification descriptor is not an eventfd"));
+    }
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| Error::ReqHandlerError(e.into()))?;
+    rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK)
+        .map_err(|e| Error::ReqHandlerError(e.into()))?;
+    Ok(file)
+}
+
+impl VhostUserBackendReqHandlerMut for Session {
+    fn set_owner(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.owned, true) {
+            return Err(Error::InvalidOperation("the session is owned already"));
+        }
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.owned = false;
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        for index in 0..u32::from(self.options.queues) {
+            self.stop(index)?;
+        }
+        self.logged = false;
+        self.on_port(VhostPort::reset)
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.disk.features())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let unknown = features & !self.disk.features();
+        if unknown != 0 {
+            return Err(refused(format!("the front end accepted features that were not offered: {unknown:#x}")));
+        }
+        self.on_port(move |port| port.set_features(features))
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        let mut map = GuestMap::default();
+        for (region, file) in regions.iter().zip(files) {
+            map = map.with(mapped(region, file, self.options.trust)?).map_err(refused)?;
+        }
+        self.set_memory(map)?;
+        Ok(None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGIONS_MAX as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let map = self.map.with(mapped(region, file, self.options.trust)?).map_err(refused)?;
+        self.set_memory(map)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let map = self.map.without(region.guest_phys_addr, region.user_addr, region.memory_size).map_err(refused)?;
+        self.set_memory(map)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        if num > u32::from(self.options.queue_size) {
+            let max = self.options.queue_size;
+            return Err(refused(format!("a queue of {num} entries was asked for, at most {max} are offered")));
+        }
+        self.ask(move |port| port.set_size(index, num))
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        flags: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        if !flags.is_empty() {
+            return Err(refused("logging of dirty memory was not offered"));
+        }
+        if self.map.is_empty() {
+            return Err(refused("a ring was placed before the memory it lies in was shared"));
+        }
+        self.ask(move |port| port.set_addresses(index, RingAddresses { descriptors, available, used }))
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.ask(move |port| port.set_base(index, base))
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let base = self.stop(index)?;
+        Ok(VhostUserVringState::new(index, u32::from(base)))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, kick: Option<File>) -> Result<()> {
+        // Without a descriptor the ring would have to be polled for ever.
+        let kick = eventfd(kick.ok_or_else(|| refused("a queue without a kick descriptor is not served"))?)?;
+        let logged = self.logged;
+        self.ask(move |port| port.start(u32::from(index), kick, logged))
+    }
+
+    fn set_vring_call(&mut self, index: u8, call: Option<File>) -> Result<()> {
+        let call = call.map(eventfd).transpose()?;
+        self.ask(move |port| port.set_call(u32::from(index), call))
+    }
+
+    fn set_vring_err(&mut self, index: u8, error: Option<File>) -> Result<()> {
+        let error = error.map(eventfd).transpose()?;
+        self.ask(move |port| port.set_error(u32::from(index), error))
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(Profile::protocol_features())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let unknown = features & !Profile::protocol_features().bits();
+        if unknown != 0 {
+            return Err(refused(format!("the front end accepted protocol features not offered: {unknown:#x}")));
+        }
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(u64::from(self.options.queues))
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.ask(move |port| port.enable(index, enable))
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let space = self.disk.config_space(self.options.queues);
+        let end = offset.checked_add(size).map(|end| end as usize);
+        let bytes = end.and_then(|end| space.get(offset as usize..end));
+        bytes.map(<[u8]>::to_vec).ok_or(Error::InvalidParam)
+    }
+
+    fn set_config(&mut self, offset: u32, _bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        // A guest can provoke this message by writing anywhere; it must not lose its disk for that.
+        tracing::warn!(disk = self.disk.name, offset, "write to the config space ignored: none of it can be written");
+        Ok(())
+    }
+
+    fn get_inflight_fd(&mut self, wish: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        InflightArea::create(wish.num_queues, wish.queue_size).map_err(Error::ReqHandlerError)
+    }
+
+    fn set_inflight_fd(&mut self, said: &VhostUserInflight, file: File) -> Result<()> {
+        shared::check(&file, self.options.trust).map_err(Error::ReqHandlerError)?;
+        let area = InflightArea::open(said, file).map_err(Error::ReqHandlerError)?;
+        self.logged = true;
+        self.on_port(move |port| port.set_inflight(&area))
+    }
+
+    fn set_gpu_socket(&mut self, _gpu: GpuBackend) -> Result<()> {
+        Err(Error::InvalidOperation("a disk has no display"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InvalidOperation("a disk shares no objects"))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InvalidOperation("a disk has no state to migrate"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("a disk has no state to migrate"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(Error::InvalidOperation("a disk shares no memory of its own"))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(Error::InvalidOperation("logging of dirty memory was not offered"))
+    }
+}

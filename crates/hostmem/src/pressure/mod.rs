@@ -1,0 +1,47 @@
+//! Memory given back: the store shrinks while the machine is short of memory, and grows again slowly.
+//!
+//! Owns the watch over the machine's memory and the rule for how much the store may hold. Never evicts a block itself: the
+//! workers' cores do, a bounded step at a time. Invariant: what is allowed stays between the floor and the ceiling.
+
+mod control;
+mod divide;
+mod group;
+pub mod parse;
+mod room;
+mod source;
+mod watch;
+
+pub use control::{Control, Direction, Reading, Rules};
+pub use divide::{Holding, allowed_bytes, held_above, releasing};
+pub use group::Group;
+pub use room::GuestRoom;
+pub use source::{Roots, Sources};
+pub use watch::{Store, View, Watch};
+
+/// Of the machine's memory, what is to stay available unless the configuration says how much: a fiftieth.
+pub const AVAILABLE_PART_DEFAULT: u64 = 50;
+/// Of a control group's limit, what is to stay available unless the configuration says how much: a 64th.
+pub const GROUP_PART_DEFAULT: u64 = 64;
+/// Into the last part of a control group's limit the store does not grow; half of what is available beyond that is the most at a time.
+/// (A group that runs into its limit kills: there is nothing in it to reclaim but the store.)
+pub const GROUP_PART_KEPT: u64 = 32;
+/// Into the last part of a control group's limit nothing goes that is copied to guests whose memory is not allocated.
+pub const GROUP_PART_GUESTS: u64 = 128;
+/// Puts any bytes through every parser of this module, for the fuzzer.
+///
+/// # Panics
+/// If a result breaks its bounds: that is a bug.
+pub fn check_bytes(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Some(m) = parse::meminfo(&text) {
+        assert!(m.free_bytes <= m.total_bytes, "more memory is free than there is");
+    }
+    let _ = parse::stalled_us(&text);
+    let _ = (parse::field(&text, "inactive_file"), parse::field(&text, "max"), parse::limit(&text));
+    let paths = parse::own_groups(&text);
+    for path in paths.v2.iter().chain(paths.memory_v1.iter()) {
+        assert!(path.starts_with('/') && !path.split('/').any(|p| p == ".."), "a path leads out of the tree");
+    }
+    let mounts = parse::mounts(&text);
+    assert!(mounts.v2.is_none_or(|m| m.at.is_absolute()) && mounts.memory_v1.is_none_or(|m| m.at.is_absolute()));
+}

@@ -1,0 +1,86 @@
+//! The fuzz targets, one per parser of bytes that others choose, as functions: libFuzzer calls them with coverage
+//! (`fuzz_targets/`, built by scripts/fuzz.sh), and the ordinary tests replay with them what it found (`tests/replay.rs`).
+//!
+//! Owns no parser. Invariant: a function panics, or takes long, only where its parser has a defect.
+
+mod images;
+mod traces;
+
+pub use images::{qcow2_header, qcow2_own, qcow2_tables};
+pub use traces::trace;
+
+use undercroft_frontend::{nbd, vhost};
+
+/// A target: its name, and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets. Each has a `[[bin]]` of its name in `Cargo.toml`.
+pub const TARGETS: [Target; 14] = [
+    ("api", api),
+    ("config", config),
+    ("kernel_files", kernel_files),
+    ("nbd_client", nbd_client),
+    ("nbd_commands", nbd_commands),
+    ("nbd_handshake", nbd_handshake),
+    ("proc_files", proc_files),
+    ("qcow2_header", qcow2_header),
+    ("qcow2_own", qcow2_own),
+    ("qcow2_tables", qcow2_tables),
+    ("ranges", ranges),
+    ("trace", trace),
+    ("vhost_messages", vhost_messages),
+    ("virtio_chain", virtio_chain),
+];
+
+/// Bodies of API requests, those of nodes and `If-Match` included: any bytes give a value or an error with a remedy.
+pub fn api(data: &[u8]) {
+    undercroft_api::body::check_bytes(data);
+}
+
+/// Configuration files: any bytes give a plan or problems, and an accepted plan keeps its invariants.
+pub fn config(data: &[u8]) {
+    undercroft_config::check_bytes(data);
+}
+
+/// Files of /proc, /sys and control groups, and the file of saved settings: any bytes give values or nothing.
+pub fn kernel_files(data: &[u8]) {
+    undercroft_hostmem::ksm::check_bytes(data);
+    undercroft_hostmem::pressure::check_bytes(data);
+}
+
+/// What an NBD server sends, to the client that the back end is.
+pub fn nbd_client(data: &[u8]) {
+    undercroft_backend::nbd::exercise_client(data);
+}
+
+/// NBD requests: arbitrary bytes, and mostly sensible requests, in any pieces, replied to in any order. Each request is
+/// answered exactly once, with the verdict of the rules and the bytes of the disk.
+pub fn nbd_commands(data: &[u8]) {
+    nbd::exercise::fuzz_commands(data);
+}
+
+/// NBD handshake: arbitrary bytes, and arbitrary options in good frames. Bounded output, well-formed replies, no panic.
+pub fn nbd_handshake(data: &[u8]) {
+    nbd::exercise::fuzz_handshake(data);
+}
+
+/// What the scanner reads about other processes: maps, pagemap entries, command lines, KSM statistics.
+pub fn proc_files(data: &[u8]) {
+    undercroft_hostmem::scan::exercise(data);
+}
+
+/// Lists of ranges: any bytes give a list whose invariants hold, beside another container too, or an error with a remedy.
+pub fn ranges(data: &[u8]) {
+    undercroft_api::ranges::check_bytes(data);
+}
+
+/// The messages of a vhost-user front end, over a pair of sockets.
+pub fn vhost_messages(data: &[u8]) {
+    vhost::messages::fuzz_messages(data);
+}
+
+/// A vhost-user-blk device against guests made of arbitrary choices: mostly valid descriptor chains, some malformed,
+/// rings scribbled on, sessions that end and begin. See `undercroft_frontend::vhost::exercise`.
+pub fn virtio_chain(data: &[u8]) {
+    vhost::exercise::exercise(data);
+}
