@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import random
 import signal
 import socket
@@ -303,14 +304,26 @@ def test_max_size(one, scratch):
     assert len(rows) > 10_000 and images.MIB // 2 < path.stat().st_size <= images.MIB
 
 
-def test_a_full_disk_ends_it(one, scratch):
-    """Where the disk of the file fills up, the file is whole up to there, and guests notice nothing."""
+@pytest.mark.parametrize("busy", [False, True], ids=["quiet", "busy"])
+def test_a_full_disk_ends_it(one, scratch, busy):
+    """Where the disk of the file fills up, the file is whole up to there, and guests notice nothing; also where programs
+    beside leave the converter no time, so that notes that wait are what fills the disk."""
     need_root()
     need("mount", "umount")
+    beside = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 * (os.cpu_count() or 1) * busy)]
+    try:
+        full_disk(one, scratch, "6m" if busy else "3m")
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+
+
+def full_disk(one, scratch, size):
+    """See above."""
     small = scratch / "small"
     small.mkdir()
-    # room for more than one group of rows, however busy the machine is
-    run("mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", small)
+    run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", small)
     try:
         path = small / "a.parquet"
         recorder = Recorder(one, path)

@@ -80,7 +80,7 @@ impl Encoder {
         spool: Option<Arc<File>>,
         workers: usize,
     ) -> Self {
-        let encoder = Self {
+        let mut encoder = Self {
             bytes_max,
             writer,
             messages,
@@ -178,10 +178,20 @@ impl Encoder {
         Gauges::set(&self.gauges.read_blocks, self.tally.read_blocks);
     }
 
-    /// Says how large the file may become before the next word of it: by the row group at hand and one more.
-    fn claim(&self) {
+    /// Says how large the file may become before the next word of it: by the row group at hand and one more. Takes space
+    /// for the next row group from its disk before notes that wait can fill that: what waits would all be lost.
+    fn claim(&mut self) {
         Gauges::set(&self.gauges.file_bytes, self.writer.bytes());
         Gauges::set(&self.gauges.claimed_bytes, self.writer.bytes_bound(2 * GROUP_ROWS));
+        let mut rows = GROUP_ROWS;
+        while rows >= ROWS_MIN {
+            let bytes = self.writer.bytes_bound(rows);
+            // An error is for whoever writes.
+            if bytes <= self.bytes_max && self.writer.file_mut().reserve(bytes).unwrap_or(true) {
+                break;
+            }
+            rows /= 2;
+        }
     }
 
     /// Takes a worker's notes; writes a row group if there is enough for one.
