@@ -1,5 +1,6 @@
 """Start, stop and reload of the daemon, under load."""
 
+import json
 import os
 import subprocess
 import time
@@ -143,3 +144,31 @@ def test_idle_daemon_rests(serve, scratch):
     time.sleep(1.0)
     # A worker that spun would use 100 ticks of 10 ms; this is no timing, but a hundredfold difference.
     assert ticks() - before < 30
+
+
+def test_disks_come_and_go_by_command(serve, scratch):
+    """attach and detach: one disk more is served, by the rules of the file, and goes; what is refused says what to do."""
+    daemon = serve([Disk("a", images.raw(scratch / "a.raw", SIZE, seed=1), "raw")], memory="64MiB")
+    image = images.raw(scratch / "b.raw", SIZE, seed=2)
+    socket = scratch / "b.sock"
+    said = daemon.call("attach", "web:data", image, "--socket", socket, "--nbd", "--policy", "lru").stdout
+    assert f"vhost-user: {socket}" in said and 'export "web:data"' in said and "attach-args web:data" in said
+    disk = daemon.disk("web:data")
+    assert disk["state"] == "serving" and disk["cache"]["policy"] == "lru"
+    driver("run", socket, "--ops", "200")
+    for words, expected in [
+        (["a", image], "a"),
+        (["c", scratch / "none.raw"], "does not exist"),
+        (["c d", image], "cannot be the name"),
+        (["c", "/etc/passwd", "--format", "qcow2"], "is no qcow2 image"),
+    ]:
+        refused = daemon.call("attach", *words, "--socket", scratch / "c.sock", check=False)
+        assert refused.returncode == 1 and expected in refused.stderr, refused.stderr
+    refused = daemon.call("attach-args", "nobody", check=False)
+    assert refused.returncode == 1 and 'no disk or VM "nobody"' in refused.stderr
+    assert json.loads(daemon.call("detach", "data", "--json").stdout) == {"detached": "web:data"}
+    assert [d["name"] for d in daemon.status()["disks"]] == ["a"] and not socket.exists()
+    again = daemon.call("detach", "data", check=False)
+    assert again.returncode == 1 and "there is no disk" in again.stderr
+    shown = json.loads(daemon.call("attach", "b", image, "--read-only", "--socket", socket, "--json").stdout)
+    assert shown["name"] == "b" and shown["read_only"]

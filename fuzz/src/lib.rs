@@ -1,5 +1,6 @@
 //! The fuzz targets, one per parser of bytes that others choose, as functions: libFuzzer calls them with coverage
-//! (`fuzz_targets/`, built by scripts/fuzz.sh), and the ordinary tests replay with them what it found (`tests/replay.rs`).
+//! (`fuzz_targets/`, built by scripts/fuzz.sh), and the ordinary tests replay with them what it found
+//! (`tests/replay.rs`).
 //!
 //! Owns no parser. Invariant: a function panics, or takes long, only where its parser has a defect.
 
@@ -69,7 +70,8 @@ pub fn proc_files(data: &[u8]) {
     undercroft_hostmem::scan::exercise(data);
 }
 
-/// Lists of ranges: any bytes give a list whose invariants hold, beside another container too, or an error with a remedy.
+/// Lists of ranges: any bytes give a list whose invariants hold, beside another container too, or an error with a
+/// remedy.
 pub fn ranges(data: &[u8]) {
     undercroft_api::ranges::check_bytes(data);
 }

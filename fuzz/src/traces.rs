@@ -8,8 +8,9 @@ use undercroft_trace::{Format, Options, Reader};
 /// A few bytes can name 2^27 blocks; so many are as good as all.
 const ACCESSES_MAX: usize = 100_000;
 
-/// Arbitrary bytes as a trace, the format by the first byte, compressed or not: an error at worst, within bounded time and
-/// memory. The second byte chooses how it is read: leniently, split, with keys as sectors or blocks, CSV with a map of columns.
+/// Arbitrary bytes as a trace, the format by the first byte, compressed or not: an error at worst, within bounded time
+/// and memory. The second byte chooses how it is read: leniently, split, with keys as sectors or blocks, CSV with a map
+/// of columns.
 ///
 /// # Panics
 /// If a request does not fit its blocks, or a reader goes on after an error.

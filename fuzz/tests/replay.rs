@@ -1,6 +1,6 @@
-//! Replays what fuzzing found, in ordinary tests: each target's seeds (`seeds/TARGET`), the inputs that coverage-guided sessions
-//! kept (`kept/TARGET.tar.xz`, written by scripts/fuzz-campaign.py --keep), and some thousand changes of them that are the same in
-//! each run.
+//! Replays what fuzzing found, in ordinary tests: each target's seeds (`seeds/TARGET`), the inputs that coverage-guided
+//! sessions kept (`kept/TARGET.tar.xz`, written by scripts/fuzz-campaign.py --keep), and some thousand changes of them
+//! that are the same in each run.
 //!
 //! Owns no target. Invariant: an input that a target fails on is left in `artifacts/TARGET`, to be run alone.
 
@@ -42,7 +42,8 @@ fn inputs(target: &str) -> Vec<Vec<u8>> {
     found
 }
 
-/// Changes an input as a fuzzer does: bits, bytes, numbers at the edges, pieces moved, cut, doubled or taken from another.
+/// Changes an input as a fuzzer does: bits, bytes, numbers at the edges, pieces moved, cut, doubled or taken from
+/// another.
 fn change(input: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=rng.below(4) {

@@ -1,6 +1,7 @@
 //! Bodies of requests: from bytes of a client to what the daemon takes, or an error that helps.
 //!
-//! Owns parsing and its messages. Invariant: any bytes give a value or an error, never a panic; unknown fields are errors.
+//! Owns parsing and its messages. Invariant: any bytes give a value or an error, never a panic; unknown fields are
+//! errors.
 
 use super::{ControlError, ControlErrorKind, DiskChange};
 use serde::de::DeserializeOwned;

@@ -1,7 +1,7 @@
 //! What goes over the control socket: types, bodies of requests, errors, and the client.
 //!
-//! Owns the shapes, which other programs depend on, and the way from bytes to them. Never opens anything but the control socket of
-//! a running daemon. Invariant: any bytes give a value or an error with a remedy.
+//! Owns the shapes, which other programs depend on, and the way from bytes to them. Never opens anything but the
+//! control socket of a running daemon. Invariant: any bytes give a value or an error with a remedy.
 #![forbid(unsafe_code)]
 
 pub mod body;

@@ -22,8 +22,8 @@ pub struct ContainerRanges {
     pub container: String,
     /// Bytes in all its ranges.
     pub bytes: u64,
-    /// Blocks (4 KiB) of the cache that are its: all of which it has any byte, but for those of which another container has
-    /// the first.
+    /// Blocks (4 KiB) of the cache that are its: all of which it has any byte, but for those of which another container
+    /// has the first.
     pub blocks: u64,
     /// Its ranges: in order, apart from each other.
     pub ranges: Vec<RangeBody>,

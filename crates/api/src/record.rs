@@ -28,7 +28,8 @@ pub struct RecordingStatus {
     pub running: bool,
     /// Why it takes no more requests, if it does not; the file is whole once `running` is false.
     pub ending: Option<String>,
-    /// Why it ended, if it did and the file is whole: `stopped`, `duration`, `max-size`, `disk-full`, `client-gone`, `daemon-stopped`.
+    /// Why it ended, if it did and the file is whole: `stopped`, `duration`, `max-size`, `disk-full`, `client-gone`,
+    /// `daemon-stopped`.
     pub ended: Option<String>,
     /// Why its file is of no use, if it is not.
     pub failed: Option<String>,
@@ -91,7 +92,8 @@ pub struct RecordBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "60s")]
     pub duration: Option<Time>,
-    /// End before the file, with what waits beside it, is larger: a number of bytes or a text like `1GiB`, which is the default.
+    /// End before the file, with what waits beside it, is larger: a number of bytes or a text like `1GiB`, which is the
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1GiB")]
     pub max_size: Option<Size>,

@@ -42,8 +42,8 @@ pub struct NodeStatus {
     pub weight: u32,
     /// What it has whenever it wants it.
     pub floor_bytes: u64,
-    /// What is set as its floor: more than `floor_bytes` where it does not fit into what is above it any more, less where its
-    /// disks need more.
+    /// What is set as its floor: more than `floor_bytes` where it does not fit into what is above it any more, less
+    /// where its disks need more.
     #[serde(default)]
     pub set_floor_bytes: u64,
     /// What it never has more of.
@@ -137,7 +137,8 @@ pub struct NodeChangeBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "p99 2ms")]
     pub goal: Option<String>,
-    /// New replacement policy, of a VM or a container for what is below it and names none; `inherit`: that of what is above it.
+    /// New replacement policy, of a VM or a container for what is below it and names none; `inherit`: that of what is
+    /// above it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "s3-fifo")]
     pub policy: Option<String>,

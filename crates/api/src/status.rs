@@ -173,11 +173,11 @@ pub struct PressureStatus {
     pub source: String,
     /// Which way the store goes.
     pub direction: PressureDirection,
-    /// By how many bytes it may grow until the machine's memory is looked at again, a quarter of a second later; null if by all that it
-    /// may hold.
+    /// By how many bytes it may grow until the machine's memory is looked at again, a quarter of a second later; null
+    /// if by all that it may hold.
     pub room_bytes: Option<u64>,
-    /// Shared memory charged to the control group, in bytes: pages of guests that the daemon touched first, but for a little.
-    /// Null where no group limits it.
+    /// Shared memory charged to the control group, in bytes: pages of guests that the daemon touched first, but for a
+    /// little. Null where no group limits it.
     pub guests_bytes: Option<u64>,
     /// How often memory was given back.
     pub given_count: u64,
@@ -187,8 +187,8 @@ pub struct PressureStatus {
     pub last_cause: Option<String>,
     /// How many seconds ago that was.
     pub last_seconds_ago: Option<u64>,
-    /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody else's, at
-    /// the limit of his control group.
+    /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody
+    /// else's, at the limit of his control group.
     pub ignored_stalls: u64,
 }
 
@@ -280,7 +280,8 @@ pub struct DiskStatus {
 pub struct ExclusiveStatus {
     /// What was asked for: `auto`, `off`, `capture`, `delayed`.
     pub mode: String,
-    /// What is done: `off`, `capture`, `delayed`, `capture and delayed`, `learning`, `inclusive`, `no guest`, `no memory`.
+    /// What is done: `off`, `capture`, `delayed`, `capture and delayed`, `learning`, `inclusive`, `no guest`,
+    /// `no memory`.
     pub state: String,
     /// Why, in a sentence, where it is not what was asked for.
     pub reason: Option<String>,

@@ -85,6 +85,14 @@ pub enum OpenError {
         /// The format's name.
         format: &'static str,
     },
+    /// A file that is said to be a qcow2 image, and is not.
+    #[error(
+        "{image} is no qcow2 image: it does not begin with the header of one; leave `format` out and it is found out, or name another image"
+    )]
+    NotQcow2 {
+        /// The file.
+        image: String,
+    },
     /// An image that is broken.
     #[error("{image}: the image is damaged: {what}; try `qemu-img check -r all` on a copy of it")]
     Damaged {

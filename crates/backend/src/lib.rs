@@ -33,7 +33,8 @@ pub trait Backend: Send {
     /// through `poll`. Offsets, lengths and buffers keep to the geometry.
     fn submit(&mut self, io: Io);
 
-    /// Hands everything submitted so far to the device: several times in a long turn of the worker, once in a short one.
+    /// Hands everything submitted so far to the device: several times in a long turn of the worker, once in a short
+    /// one.
     fn kick(&mut self);
 
     /// Appends finished operations to `done`, at most `undercroft_cache::limits::BATCH`; true if there may be more.
@@ -64,8 +65,8 @@ pub trait Backend: Send {
         None
     }
 
-    /// What the disk may have lost since this was asked last. To be asked after each `poll`: it holds before any completion that
-    /// the poll returned.
+    /// What the disk may have lost since this was asked last. To be asked after each `poll`: it holds before any
+    /// completion that the poll returned.
     fn take_lost(&mut self) -> Option<Lost> {
         None
     }

@@ -1,8 +1,9 @@
 //! What a RAM hit costs: nanoseconds per 4 KiB and per 256 KiB read, beside the copy alone.
 //!
 //! `cargo run --release -p undercroft-cache --example hit_cost [policy]`. Measures the core only: no front end, no
-//! guest. In the end the same with a guest whose memory is seen: what a page transferred costs before the reply (to look
-//! up, and to copy aside what it held) and after it (to hash and keep that). The medians of several rounds, and the least; read them as ratios.
+//! guest. In the end the same with a guest whose memory is seen: what a page transferred costs before the reply (to
+//! look up, and to copy aside what it held) and after it (to hash and keep that). The medians of several rounds, and
+//! the least; read them as ratios.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -165,8 +166,8 @@ fn main() {
     beside_a_guest(policy, &mut front);
 }
 
-/// Reads of a guest whose memory is seen and that reuses its pages in a ring, over four times what the cache holds: nearly
-/// everything is captured at reuse.
+/// Reads of a guest whose memory is seen and that reuses its pages in a ring, over four times what the cache holds:
+/// nearly everything is captured at reuse.
 fn beside_a_guest(policy: PolicyKind, front: &mut Front) {
     const PAGES: u64 = 16 * 1024;
     for (name, mode, measured) in [

@@ -1,10 +1,10 @@
-//! What many disks and parts of disks cost a RAM hit: a thousand disks, or one of 64 parts, beside one disk with as many
-//! blocks and frames in all.
+//! What many disks and parts of disks cost a RAM hit: a thousand disks, or one of 64 parts, beside one disk with as
+//! many blocks and frames in all.
 //!
-//! `cargo run --release -p undercroft-cache --example many_disks [--json] [rounds [case]]`. All cores read the same sequence of blocks, in
-//! turn, in short rounds, and begin with another one each time, so that whatever else the machine does hits them alike; the
-//! figures are the median of the nanoseconds per 4 KiB read and the median of the rounds' ratios to one disk that is
-//! measured as much. Prefetched as workers do it, and without.
+//! `cargo run --release -p undercroft-cache --example many_disks [--json] [rounds [case]]`. All cores read the same
+//! sequence of blocks, in turn, in short rounds, and begin with another one each time, so that whatever else the
+//! machine does hits them alike; the figures are the median of the nanoseconds per 4 KiB read and the median of the
+//! rounds' ratios to one disk that is measured as much. Prefetched as workers do it, and without.
 
 use std::hint::black_box;
 use std::time::Instant;

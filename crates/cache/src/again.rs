@@ -1,9 +1,9 @@
 //! Reads that failed: who needs all of what failed is told so, for the others just their part is read again.
 //!
 //! Owns what happens after a read operation fails. Never caches what it reads, never takes more frames than the failed
-//! operation has: parts are read one after the other, in its frames, so nobody has to wait for memory.
-//! Invariant: a request fails only if an operation failed of which it needs every byte, its offset and length rounded to
-//! the disk's alignment; so a bad sector fails the requests that need this sector, and read-ahead fails nobody.
+//! operation has: parts are read one after the other, in its frames, so nobody has to wait for memory. Invariant: a
+//! request fails only if an operation failed of which it needs every byte, its offset and length rounded to the disk's
+//! alignment; so a bad sector fails the requests that need this sector, and read-ahead fails nobody.
 
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};

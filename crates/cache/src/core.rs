@@ -37,13 +37,13 @@ pub struct CoreOptions {
     pub requests_per_disk: u32,
     /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
     pub hash_seed: u64,
-    /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared, and
-    /// a block takes 48 bytes less.
+    /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared,
+    /// and a block takes 48 bytes less.
     pub contents: bool,
     /// The key of hashes of contents: one for all cores whose contents are compared.
     pub content_key: ContentKey,
-    /// Bytes that one event copies between requesters and RAM before the rest of a request has to wait, in whole blocks:
-    /// [`Effects::paused`]. What one operation carries is copied whole. `u64::MAX`: nothing waits. At least 1.
+    /// Bytes that one event copies between requesters and RAM before the rest of a request has to wait, in whole
+    /// blocks: [`Effects::paused`]. What one operation carries is copied whole. `u64::MAX`: nothing waits. At least 1.
     pub step_bytes: u64,
 }
 
@@ -484,9 +484,9 @@ impl<P: FaultInjection> Core<P> {
         Ok(())
     }
 
-    /// Moves the disk's capacity, as one of many small steps of a share that follows the load. As [`Core::set_capacity`], but
-    /// most steps rebuild nothing: a disk that has grown keeps its slots when it shrinks, up to twice as many as it needs.
-    /// They cost it about a hundredth of a block each.
+    /// Moves the disk's capacity, as one of many small steps of a share that follows the load. As
+    /// [`Core::set_capacity`], but most steps rebuild nothing: a disk that has grown keeps its slots when it shrinks,
+    /// up to twice as many as it needs. They cost it about a hundredth of a block each.
     ///
     /// # Errors
     /// As [`Core::set_capacity`].
@@ -522,8 +522,8 @@ impl<P: FaultInjection> Core<P> {
         disk.account_meter(&mut self.arena);
     }
 
-    /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured follows the
-    /// disk's capacity and policy as they are now.
+    /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured
+    /// follows the disk's capacity and policy as they are now.
     pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
         let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
         let (blocks, kind, exclusive) = (u64::from(disk.blocks), disk.index.kind(), disk.is_exclusive());
@@ -564,9 +564,9 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at most
-    /// `frames` blocks that are over the limits, and gives the memory of at most `frames` unused frames back to the
-    /// kernel. Returns how many frames are still to go.
+    /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at
+    /// most `frames` blocks that are over the limits, and gives the memory of at most `frames` unused frames back to
+    /// the kernel. Returns how many frames are still to go.
     pub fn give_back(&mut self, frames: u32) -> usize {
         let mut left = frames;
         let mut over = 0;
@@ -580,8 +580,8 @@ impl<P: FaultInjection> Core<P> {
         over + self.trim(frames as usize)
     }
 
-    /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and again
-    /// stay. Returns how many more could go.
+    /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and
+    /// again stay. Returns how many more could go.
     fn trim(&mut self, frames: usize) -> usize {
         let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
         let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
@@ -599,8 +599,9 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// How the disk will be used from now on, until told otherwise: what is read may be the first to go, or not be kept at
-    /// all, and read-ahead reaches twice as far or is off ([`Hint`] has the table). Growth is the controllers' business.
+    /// How the disk will be used from now on, until told otherwise: what is read may be the first to go, or not be kept
+    /// at all, and read-ahead reaches twice as far or is off ([`Hint`] has the table). Growth is the controllers'
+    /// business.
     pub fn set_hint(&mut self, id: DiskId, hint: Hint) {
         if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
             d.set_hint(hint, &mut self.arena);

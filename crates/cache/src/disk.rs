@@ -131,7 +131,8 @@ pub(crate) struct Disk<P> {
     pub losses: Losses,
 }
 
-/// Lines of the processor's cache from the start of a disk's record to the tags of its streams: what a hit reads and counts.
+/// Lines of the processor's cache from the start of a disk's record to the tags of its streams: what a hit reads and
+/// counts.
 pub(crate) const HOT_LINES: usize = std::mem::offset_of!(Disk<crate::fault_injection::NoFaults>, streams) / 64 + 2;
 
 impl<P: FaultInjection> Disk<P> {

@@ -1,7 +1,8 @@
 //! What a disk that `willneed` is hinted for fetches before anybody asks: posix_fadvise's POSIX_FADV_WILLNEED.
 //!
-//! Owns how far it has got. Never evicts for it, never takes what requests need: frames are those of read-ahead, operations a few
-//! at a time. Invariant: a block fetched is read and published as one that is read ahead, so a change of it makes it stale likewise.
+//! Owns how far it has got. Never evicts for it, never takes what requests need: frames are those of read-ahead,
+//! operations a few at a time. Invariant: a block fetched is read and published as one that is read ahead, so a change
+//! of it makes it stale likewise.
 
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::FaultInjection;

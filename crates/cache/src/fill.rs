@@ -119,8 +119,8 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// How the index is asked about a block that is read into `page` of the guest, if that is known: what the guest holds, or
-    /// will not want again, is the first to go.
+    /// How the index is asked about a block that is read into `page` of the guest, if that is known: what the guest
+    /// holds, or will not want again, is the first to go.
     #[inline]
     fn kind(&self, page: Option<u32>) -> Access {
         if page.is_some() || self.first_to_go { Access::Take } else { Access::Read }
@@ -270,8 +270,8 @@ impl<P: FaultInjection> Disk<P> {
         true
     }
 
-    /// Copies the request's part of `block` out of a slot of another disk on the same base, where the index gave it none
-    /// here.
+    /// Copies the request's part of `block` out of a slot of another disk on the same base, where the index gave it
+    /// none here.
     fn copy_from_base<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
         let Some((domain, n)) = self.base_block(block).filter(|_| !self.near.contains_key(&block)) else {
             return false;

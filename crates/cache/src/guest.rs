@@ -139,8 +139,8 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Pages of a guest that is there without its table, if the disk's share has grown enough for it. A quarter more than
-    /// the table takes is asked for: a share that moves to and fro would otherwise empty it each time.
+    /// Pages of a guest that is there without its table, if the disk's share has grown enough for it. A quarter more
+    /// than the table takes is asked for: a share that moves to and fro would otherwise empty it each time.
     pub(crate) fn guest_to_restore(&self) -> Option<u32> {
         if self.side.refused_bytes == 0 {
             return None;
@@ -149,8 +149,8 @@ impl<P: FaultInjection> Disk<P> {
         (needed + needed / 4 <= self.guest_table_bytes_max()).then_some(self.side.pages)
     }
 
-    /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted, and
-    /// what the guest is found to hold goes first, also where requests tell nothing about its memory.
+    /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted,
+    /// and what the guest is found to hold goes first, also where requests tell nothing about its memory.
     pub(crate) fn set_scanned(&mut self, scanned: bool) {
         self.side.scanned = scanned && self.contents;
         let inclusive = self.side.exclusive.as_ref().is_some_and(|e| e.is_inclusive());

@@ -5,7 +5,8 @@
 /// Requests and completions that a worker takes from one source before it turns to the next.
 pub const BATCH: usize = 64;
 
-/// Bytes of hits that a worker has one event copy: what is left of a longer request goes on when others have had theirs.
+/// Bytes of hits that a worker has one event copy: what is left of a longer request goes on when others have had
+/// theirs.
 pub const STEP_BYTES: u64 = 64 * 1024;
 
 /// Bytes of one request at most; front ends split or refuse longer reads and writes.
@@ -23,8 +24,8 @@ pub const IO_FRAMES_PER_DISK: usize = 2048;
 /// Bytes of metadata per 4 KiB block at most: index, policy, ghosts and the core's own.
 pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 
-/// Bytes of metadata per block besides those, in a core that knows contents: hash, tier and miniature of the slot, and 28 for the
-/// frame, which may have several holders.
+/// Bytes of metadata per block besides those, in a core that knows contents: hash, tier and miniature of the slot, and
+/// 28 for the frame, which may have several holders.
 pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = SLOT_CONTENT_BYTES_MAX + 28;
 
 /// The part of those that a slot takes, whoever else holds its frame.

@@ -1,7 +1,8 @@
 //! Changes that a disk acknowledged and then lost with its server, and which ports have not been told of it.
 //!
-//! Owns the rule of which flushes fail: as errseq_t of Linux, with a port in place of an open file. Never knows what was lost.
-//! Invariant: after a loss, no port's flush succeeds before one flush, or one write that must be durable, of the same port failed.
+//! Owns the rule of which flushes fail: as errseq_t of Linux, with a port in place of an open file. Never knows what
+//! was lost. Invariant: after a loss, no port's flush succeeds before one flush, or one write that must be durable, of
+//! the same port failed.
 
 use crate::core::Core;
 use crate::disk::{B, Cx, Disk};
@@ -62,8 +63,8 @@ impl Losses {
         &mut self.ports[at]
     }
 
-    /// A port has come. It knows of what happened before, unless one that should have been told is gone: it may be the same
-    /// client, connected again.
+    /// A port has come. It knows of what happened before, unless one that should have been told is gone: it may be the
+    /// same client, connected again.
     pub(crate) fn open(&mut self, id: u32) {
         if self.ports.len() >= PORTS_PER_DISK_MAX || self.ports.iter().any(|p| p.id == id) {
             return;
@@ -128,7 +129,8 @@ impl Losses {
 }
 
 impl<P: FaultInjection> Core<P> {
-    /// A port will send requests to the disk. What the disk lost before does not concern it ([`Event::Lost`](crate::Event::Lost)).
+    /// A port will send requests to the disk. What the disk lost before does not concern it
+    /// ([`Event::Lost`](crate::Event::Lost)).
     pub fn open_port(&mut self, id: DiskId, port: u32) {
         if let Some(d) = self.disk_mut(id) {
             d.losses.open(port);
@@ -144,7 +146,8 @@ impl<P: FaultInjection> Core<P> {
 }
 
 impl<P: FaultInjection> Disk<P> {
-    /// The disk may hold in some ranges what it held before the last changes of them. Costs no more than the blocks cached.
+    /// The disk may hold in some ranges what it held before the last changes of them. Costs no more than the blocks
+    /// cached.
     pub(crate) fn lose<E>(&mut self, lost: &Lost, cx: &mut Cx<'_, E>) {
         // A change under way is sent again, but what its frames hold beside its own bytes may be lost ones.
         if !self.plant.has(Bug::LossKeepsWrites) {

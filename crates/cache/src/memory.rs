@@ -160,8 +160,8 @@ pub(crate) fn usable_bytes(options: &CoreOptions) -> u64 {
 }
 
 impl<P: FaultInjection> Core<P> {
-    /// Bytes beyond the shares, or what disks still hold where that is more: what a share that has shrunk has not given back to
-    /// the kernel yet. Nobody outside this core may have them meanwhile.
+    /// Bytes beyond the shares, or what disks still hold where that is more: what a share that has shrunk has not given
+    /// back to the kernel yet. Nobody outside this core may have them meanwhile.
     pub fn over_shares_bytes(&self) -> u64 {
         let (mut used, mut due) = (self.arena.arena().committed_bytes() as u64, 0);
         for (n, d) in self.disks.iter().enumerate().filter_map(|(n, d)| Some((n, d.as_ref()?))) {

@@ -42,8 +42,8 @@ impl<P: FaultInjection> Disk<P> {
         u64::from(merge.hi - 1) / self.align * self.align
     }
 
-    /// What is to be read next for a write whose block could not be read as a whole; nothing if all has been, `Whole` if
-    /// less would not do.
+    /// What is to be read next for a write whose block could not be read as a whole; nothing if all has been, `Whole`
+    /// if less would not do.
     fn next_edge(&self, merge: &Merge) -> Option<Edge> {
         let (head, tail) = (self.head_of(merge), self.tail_of(merge));
         let head_cut = u64::from(merge.lo) != head;

@@ -191,11 +191,11 @@ fn parts_bytes(slots: u32, ranges: usize, last: PartId) -> u64 {
 }
 
 impl<P: FaultInjection> Core<P> {
-    /// Divides the disk into parts, each a leaf of its own with a policy and a share: the blocks in `ranges` belong to the
-    /// parts in `settings`, everything else to part 0, which has of the disk's capacity what the others' shares leave.
-    /// Replaces the parts that there were; those whose numbers stay keep what their policies and meters know. What is
-    /// cached keeps its frame and is the part's that has its range now; where that is more than its share, it goes as with
-    /// [`Core::set_share`]. A map of the ranges and 13 bytes for each slot come out of the disk's share.
+    /// Divides the disk into parts, each a leaf of its own with a policy and a share: the blocks in `ranges` belong to
+    /// the parts in `settings`, everything else to part 0, which has of the disk's capacity what the others' shares
+    /// leave. Replaces the parts that there were; those whose numbers stay keep what their policies and meters know.
+    /// What is cached keeps its frame and is the part's that has its range now; where that is more than its share, it
+    /// goes as with [`Core::set_share`]. A map of the ranges and 13 bytes for each slot come out of the disk's share.
     ///
     /// Takes time in proportion to the disk's slots.
     ///
@@ -240,8 +240,9 @@ impl<P: FaultInjection> Core<P> {
         });
     }
 
-    /// Sets the shares of some of the disk's parts (of part 0 too, if it is named); the others keep theirs, and the disk's
-    /// capacity follows as their sum. Moves gradually, as [`Core::set_share`] does, which scales all parts alike.
+    /// Sets the shares of some of the disk's parts (of part 0 too, if it is named); the others keep theirs, and the
+    /// disk's capacity follows as their sum. Moves gradually, as [`Core::set_share`] does, which scales all parts
+    /// alike.
     ///
     /// # Errors
     /// If the ceiling does not allow it, or there is no such disk or part. Nothing has changed then.
@@ -273,8 +274,8 @@ impl<P: FaultInjection> Core<P> {
         self.disk(id).map_or_else(Vec::new, |d| d.part_stats(charged))
     }
 
-    /// Measures from now on what the requests of one part would be worth with other shares, as [`Core::measure`] does for
-    /// a disk; `None` ends it. False if there is no such part. Part 0 of a disk without parts is the disk.
+    /// Measures from now on what the requests of one part would be worth with other shares, as [`Core::measure`] does
+    /// for a disk; `None` ends it. False if there is no such part. Part 0 of a disk without parts is the disk.
     pub fn measure_part(&mut self, id: DiskId, part: PartId, blocks_max: Option<u64>) -> bool {
         let mut found = false;
         self.with_disk(id, |d, arena| {
@@ -289,8 +290,8 @@ impl<P: FaultInjection> Core<P> {
         found
     }
 
-    /// What the requests of one part showed since this was asked last, as [`Core::telemetry`] does for a disk; `None` if
-    /// nothing is measured, or there is no such part.
+    /// What the requests of one part showed since this was asked last, as [`Core::telemetry`] does for a disk; `None`
+    /// if nothing is measured, or there is no such part.
     pub fn part_telemetry(&mut self, id: DiskId, part: PartId) -> Option<Telemetry> {
         let mut telemetry = None;
         self.with_disk(id, |d, arena| {

@@ -1,7 +1,7 @@
 //! What a disk remembers of requests, operations and waiters while they are under way.
 //!
-//! Owns their records and the table of blocks near at hand. Never acts on them: disk.rs, fill.rs, write.rs and range.rs do.
-//! Invariant: a record is plain data of a fixed size, so that the tables of them are paid for when the disk comes.
+//! Owns their records and the table of blocks near at hand. Never acts on them: disk.rs, fill.rs, write.rs and range.rs
+//! do. Invariant: a record is plain data of a fixed size, so that the tables of them are paid for when the disk comes.
 
 use crate::losses::Since;
 use crate::types::{Found, IoError, Request};

@@ -1,4 +1,5 @@
-//! A disk among those that it shares frames with: contents learned, equal frames found, blocks of its base, what it may keep.
+//! A disk among those that it shares frames with: contents learned, equal frames found, blocks of its base, what it may
+//! keep.
 //!
 //! Owns what a disk knows of its base and which of its blocks wait to be hashed. Never looks at another disk: what is
 //! shared is found through the store, within the disk's own domains.
@@ -180,8 +181,8 @@ impl<P: FaultInjection> Disk<P> {
         self.base_block(block).is_some_and(|(domain, n)| arena.has_base(domain, n))
     }
 
-    /// Takes `block` over from another disk on the same base, if one has it: into its slot, if it was given one. Whether
-    /// one has it.
+    /// Takes `block` over from another disk on the same base, if one has it: into its slot, if it was given one.
+    /// Whether one has it.
     pub(crate) fn adopt(&mut self, block: u64, arena: &mut Store) -> bool {
         let Some((domain, n)) = self.base_block(block) else { return false };
         let Some(held) = arena.again_base(domain, n) else { return false };

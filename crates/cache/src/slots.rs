@@ -1,7 +1,8 @@
 //! The slots of a disk: which frame a cached block has, and how many there may be.
 //!
 //! Owns how frames come into slots and leave them, and how a disk takes on another capacity or limit. Never starts I/O.
-//! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others come.
+//! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others
+//! come.
 
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
@@ -188,8 +189,8 @@ impl<P: FaultInjection> Disk<P> {
         self.paid = self.paid.max(blocks);
     }
 
-    /// Gives the disk another capacity, as one of many small steps: the slots stay as they are while they will do, and are a
-    /// quarter more than needed when they will not, so that few steps rebuild anything.
+    /// Gives the disk another capacity, as one of many small steps: the slots stay as they are while they will do, and
+    /// are a quarter more than needed when they will not, so that few steps rebuild anything.
     pub(crate) fn set_share(&mut self, blocks: u32) {
         let per_block = if self.sharing.is_on() { SLOTS_PER_BLOCK_MAX } else { 2 };
         if blocks > self.target || self.target > blocks.saturating_mul(per_block) {
@@ -205,8 +206,8 @@ impl<P: FaultInjection> Disk<P> {
         self.apply_limit(arena);
     }
 
-    /// How the disk will be used from now on. What is kept stays, but for a disk of which nothing is to be kept: that goes
-    /// with the next steps.
+    /// How the disk will be used from now on. What is kept stays, but for a disk of which nothing is to be kept: that
+    /// goes with the next steps.
     pub(crate) fn set_hint(&mut self, hint: Hint, arena: &mut Store) {
         if std::mem::replace(&mut self.hint, hint) == hint {
             return;

@@ -31,8 +31,8 @@ pub struct PartStats {
     pub part: PartId,
     /// Its policy.
     pub policy: PolicyKind,
-    /// Blocks of read requests found in RAM. What a part that is gone did, and what the disk did before it had parts, is
-    /// part 0's.
+    /// Blocks of read requests found in RAM. What a part that is gone did, and what the disk did before it had parts,
+    /// is part 0's.
     pub hit_blocks: u64,
     /// Blocks of read requests that were not: the disk's misses, and those that joined a read under way.
     pub miss_blocks: u64,
@@ -230,7 +230,8 @@ pub struct Lost {
     /// Ranges of bytes, sorted, disjoint, whose content may be what it was before the changes of them that no flush has
     /// vouched for; acknowledged or not.
     pub ranges: Vec<Range<u64>>,
-    /// Whether such a change had been acknowledged: then each port's next flush fails, or its next write that must be durable.
+    /// Whether such a change had been acknowledged: then each port's next flush fails, or its next write that must be
+    /// durable.
     pub unflushed: bool,
 }
 
@@ -286,8 +287,8 @@ pub enum Event {
     Resume(Paused),
     /// A back end has finished an operation.
     IoDone(IoDone),
-    /// A back end may have lost changes. Comes before the completions of what happened after the loss; those of what happened
-    /// before may follow.
+    /// A back end may have lost changes. Comes before the completions of what happened after the loss; those of what
+    /// happened before may follow.
     Lost {
         /// The disk.
         disk: DiskId,
@@ -296,9 +297,9 @@ pub enum Event {
     },
     /// Time has passed; sent a few times a second at most while anything is open.
     Tick,
-    /// The replies given so far are out: there is time for what could wait, of which as much is done as one event should
-    /// copy; [`Core::wants_spare`](crate::Core::wants_spare) says whether more is left. With `copies` false, no guest memory is
-    /// copied until the next one that allows it: the processor time for that is used up.
+    /// The replies given so far are out: there is time for what could wait, of which as much is done as one event
+    /// should copy; [`Core::wants_spare`](crate::Core::wants_spare) says whether more is left. With `copies` false, no
+    /// guest memory is copied until the next one that allows it: the processor time for that is used up.
     Spare {
         /// Whether pages of guests may be copied.
         copies: bool,
@@ -311,9 +312,9 @@ pub enum Event {
 pub trait Effects {
     /// `bytes` are bytes `at..` of the read request's data: copy them to the requester now.
     ///
-    /// Of a read that is answered `Ok`, each byte is copied out exactly once before the reply; of one that fails, at most
-    /// once. Pieces are not empty, come in any order, and none reaches past the request's length. So a front end may
-    /// count bytes: it has all of them when the sum is the length, and only then. After an error it must send none.
+    /// Of a read that is answered `Ok`, each byte is copied out exactly once before the reply; of one that fails, at
+    /// most once. Pieces are not empty, come in any order, and none reaches past the request's length. So a front end
+    /// may count bytes: it has all of them when the sum is the length, and only then. After an error it must send none.
     fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]);
     /// Fills `bytes` with bytes `at..` of the write request's data. Called exactly once per byte of an accepted write.
     fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]);

@@ -197,8 +197,8 @@ impl<P: FaultInjection> Disk<P> {
         if matches!(req.op, Op::WriteZeroes { .. }) { None } else { self.page_of(req, block, cx) }
     }
 
-    /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of `taken`
-    /// per block says that the guest holds it.
+    /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of
+    /// `taken` per block says that the guest holds it.
     pub(crate) fn note_writes<E: Effects>(
         &mut self,
         first: u64,

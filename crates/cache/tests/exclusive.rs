@@ -253,7 +253,8 @@ fn a_guest_too_large_for_the_share_is_served_inclusively_and_said_so() {
     assert!(rig.read(1, 0));
 }
 
-/// An idle disk lends its share: where the table of its guest does not fit any more it goes, and comes back with the share.
+/// An idle disk lends its share: where the table of its guest does not fit any more it goes, and comes back with the
+/// share.
 #[test]
 fn a_guest_whose_table_went_with_the_share_is_followed_again_once_it_fits() {
     for mode in [ExclusiveMode::Capture, ExclusiveMode::Delayed] {
@@ -283,8 +284,8 @@ fn a_guest_whose_table_went_with_the_share_is_followed_again_once_it_fits() {
     }
 }
 
-/// What blocks would be worth to a disk that is kept exclusive of its guest: a loop of 900 blocks through 600 pages needs the 300
-/// that the guest does not hold, where an inclusive cache needs all.
+/// What blocks would be worth to a disk that is kept exclusive of its guest: a loop of 900 blocks through 600 pages
+/// needs the 300 that the guest does not hold, where an inclusive cache needs all.
 #[test]
 fn the_curve_of_an_exclusive_disk_counts_what_the_guest_does_not_hold() {
     let hits = |mode, blocks| {

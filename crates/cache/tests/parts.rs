@@ -311,8 +311,8 @@ fn parts_of_a_disk_share_frames_and_pay_for_what_they_have() {
     assert!(one.charged_blocks.abs_diff(two.charged_blocks) <= s.charged_blocks / 8);
 }
 
-/// A part that grows takes slots of one that has too much, before that has given them up by itself; and the frames in them
-/// are counted off the part that had them.
+/// A part that grows takes slots of one that has too much, before that has given them up by itself; and the frames in
+/// them are counted off the part that had them.
 #[test]
 fn a_part_that_grows_takes_the_slots_of_one_that_shrinks() {
     fn grow<P: FaultInjection>(plant: P) -> Rig<P> {

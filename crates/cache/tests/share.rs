@@ -372,8 +372,8 @@ fn clones_that_go<P: FaultInjection>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
     assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes);
 }
 
-/// The rest keep to what they are promised themselves. (The tables of frames once were made for that while the frames were
-/// still there, and putting them in never ended.)
+/// The rest keep to what they are promised themselves. (The tables of frames once were made for that while the frames
+/// were still there, and putting them in never ended.)
 #[test]
 fn when_clones_go_at_once_the_rest_keep_to_their_share() {
     clones_that_go(NoFaults, |r, d| {

@@ -280,7 +280,8 @@ impl ServePlan {
         Ok(plan)
     }
 
-    /// The full name of a node: `host`, a VM, a container, or a disk in full or in short. VMs come before disks without one.
+    /// The full name of a node: `host`, a VM, a container, or a disk in full or in short. VMs come before disks without
+    /// one.
     ///
     /// # Errors
     /// `NotFound`, with the nearest name.

@@ -50,7 +50,7 @@ impl ControlError {
         let known: Vec<&str> = known.into_iter().collect();
         let remedy = match nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
-            None if known.is_empty() => "no disks are served; add one with POST /v1/disks".to_string(),
+            None if known.is_empty() => "no disks are served; add one with `undercroft attach`".to_string(),
             None => "`undercroft status` lists the disks".to_string(),
         };
         let shown: String = name.chars().take(100).collect();

@@ -1,6 +1,7 @@
 //! What a VM, a container or a disk is to reach, as configuration and API write it.
 //!
-//! Owns the words. Never reaches anything: the controller `target` tries to. Invariant: what is shown is read back as the same.
+//! Owns the words. Never reaches anything: the controller `target` tries to. Invariant: what is shown is read back as
+//! the same.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! `serve --image`: disks without a configuration file, each with a name and sockets made from its image.
 //!
-//! Owns those choices. Never checks the image: `resolve` does, as for a file. Invariant: the same command line gives the
-//! same names and sockets.
+//! Owns those choices. Never checks the image: `resolve` does, as for a file. Invariant: the same command line gives
+//! the same names and sockets.
 
 use super::images::scheme;
 use super::keys::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};

@@ -1,7 +1,7 @@
 //! `[store] floor`, `[pressure]` and `[ksm]`: what concerns the kernel's memory, checked and filled in.
 //!
-//! Owns their rules. Never looks at the kernel: what it has is found out when it is used. Invariant: every time and number of
-//! the result is within its bounds.
+//! Owns their rules. Never looks at the kernel: what it has is found out when it is used. Invariant: every time and
+//! number of the result is within its bounds.
 
 use super::keys;
 use super::resolve::Resolver;

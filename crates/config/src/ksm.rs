@@ -1,7 +1,7 @@
 //! What `[ksm]` of the configuration asks for.
 //!
-//! Owns the wish and its translation into values of files. Never reads or writes one. Invariant: a plan without `manage`
-//! changes nothing.
+//! Owns the wish and its translation into values of files. Never reads or writes one. Invariant: a plan without
+//! `manage` changes nothing.
 
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ pub struct KsmPlan {
 }
 
 impl KsmPlan {
-    /// Files and values that it asks for, in the order in which they have to be written: the advisor before the rate that
-    /// it would set, and the switch last.
+    /// Files and values that it asks for, in the order in which they have to be written: the advisor before the rate
+    /// that it would set, and the switch last.
     pub fn wanted(&self) -> Vec<(&'static str, String)> {
         if !self.manage {
             return Vec::new();

@@ -1,7 +1,8 @@
-//! `[nbd]` and `[[nbd.listen]]`: where NBD clients connect, what they reach there, and their bounds, checked and filled in.
+//! `[nbd]` and `[[nbd.listen]]`: where NBD clients connect, what they reach there, and their bounds, checked and filled
+//! in.
 //!
-//! Owns their rules. Never opens a socket; certificates are read to say early what is wrong with them. Invariant: a listener that
-//! encrypts has the files for it.
+//! Owns their rules. Never opens a socket; certificates are read to say early what is wrong with them. Invariant: a
+//! listener that encrypts has the files for it.
 
 use super::keys;
 use super::plan::{NbdLimits, NbdListen, NbdListener, ServePlan};

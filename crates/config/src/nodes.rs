@@ -1,4 +1,5 @@
-//! What is set for the division of the store: `[shares]`, and weights, floors and ceilings of VMs, containers and disks.
+//! What is set for the division of the store: `[shares]`, and weights, floors and ceilings of VMs, containers and
+//! disks.
 //!
 //! Owns the checks of one node by itself. Never divides: `shares` does, and finds what does not fit together.
 

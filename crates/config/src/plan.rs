@@ -309,7 +309,8 @@ pub struct DiskPlan {
     pub own_policy: Option<PolicyKind>,
     /// Bytes of the store that it may use, its metadata included.
     pub share_bytes: u64,
-    /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and go.
+    /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and
+    /// go.
     pub share_fixed: bool,
     /// Its part of what its siblings and it contend for.
     pub weight: u32,

@@ -1,7 +1,7 @@
 //! From TOML to what was asked for: values of the right kind, with their lines; everything odd becomes a problem.
 //!
-//! Owns the walk over the parsed file. Never checks anything across keys, never looks at the machine. Invariant: it goes
-//! on after a problem, so that one run names them all.
+//! Owns the walk over the parsed file. Never checks anything across keys, never looks at the machine. Invariant: it
+//! goes on after a problem, so that one run names them all.
 
 use super::keys::{self, Section};
 use super::problem::{Problem, Severity};

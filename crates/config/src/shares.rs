@@ -1,7 +1,8 @@
 //! How the memory of the store is divided among VMs, containers and disks.
 //!
-//! Owns the way from a plan to the tree of shares and back. Never moves anything: `service` does. Invariants: the shares
-//! together never exceed the memory; every disk gets at least `SHARE_BYTES_MIN`; the same plan always gives the same shares.
+//! Owns the way from a plan to the tree of shares and back. Never moves anything: `service` does. Invariants: the
+//! shares together never exceed the memory; every disk gets at least `SHARE_BYTES_MIN`; the same plan always gives the
+//! same shares.
 
 use super::keys::SHARE_BYTES_MIN;
 use super::plan::{DiskPlan, NodePlan, ServePlan};
@@ -98,8 +99,8 @@ impl Layout {
         of(&self.groups).or_else(|| of(&self.disks)).unwrap_or_else(|| "host".to_string())
     }
 
-    /// Makes the tree that of `plan`. What it says of shares is not looked at, but for fixed ones. Floors below VMs that do not
-    /// fit are kept as far as they go, in the order of names.
+    /// Makes the tree that of `plan`. What it says of shares is not looked at, but for fixed ones. Floors below VMs
+    /// that do not fit are kept as far as they go, in the order of names.
     ///
     /// # Errors
     /// What does not fit together on the host; the tree may then be anything between.
@@ -362,8 +363,8 @@ fn misfit(e: &TreeError, plan: &ServePlan) -> Misfit {
     }
 }
 
-/// Gives every disk without a fixed share what it is entitled to by weights, floors and ceilings. Changes nothing if they do
-/// not fit.
+/// Gives every disk without a fixed share what it is entitled to by weights, floors and ceilings. Changes nothing if
+/// they do not fit.
 ///
 /// # Errors
 /// Sizes and floors add up to more than there is, at any node, or leave less than the least share for a disk.
@@ -371,8 +372,8 @@ pub fn divide(plan: &mut ServePlan) -> Result<(), Misfit> {
     divide_from(plan, &[], Strict::Everywhere)
 }
 
-/// The same for a plan that changes while it runs: disks that are in `before` keep what they have of the store as far as
-/// the others' entitlements allow, and others have what they are entitled to. From there shares move gradually.
+/// The same for a plan that changes while it runs: disks that are in `before` keep what they have of the store as far
+/// as the others' entitlements allow, and others have what they are entitled to. From there shares move gradually.
 ///
 /// # Errors
 /// As [`divide`], but floors only where `strict` says.

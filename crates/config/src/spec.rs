@@ -319,8 +319,8 @@ pub struct DiskSpec {
     /// The trust group: disks that name the same one hold equal content once. That of the VM if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
-    /// Whether blocks of an image that nobody writes are held once for all disks on it; if absent, within the trust group
-    /// if one was named, and for all otherwise.
+    /// Whether blocks of an image that nobody writes are held once for all disks on it; if absent, within the trust
+    /// group if one was named, and for all otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_base: Option<bool>,
     /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.

@@ -1,7 +1,7 @@
 //! Which stores the blocks of a node of the tree of shares may be in.
 //!
-//! Owns the words for it. Never moves a block. Invariant: what a daemon does not have is refused when it is asked for, never
-//! taken for something else later.
+//! Owns the words for it. Never moves a block. Invariant: what a daemon does not have is refused when it is asked for,
+//! never taken for something else later.
 
 use std::fmt;
 use std::str::FromStr;

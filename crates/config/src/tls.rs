@@ -1,7 +1,7 @@
 //! `tls`, `tls_cert` and their like: whether a listener encrypts, and the files for it.
 //!
-//! Owns the certificates' way from files to what a connection is made with. Never sees a connection. Invariant: files that are
-//! accepted here make connections that authenticate whom they say.
+//! Owns the certificates' way from files to what a connection is made with. Never sees a connection. Invariant: files
+//! that are accepted here make connections that authenticate whom they say.
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -119,7 +119,8 @@ pub fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let certs = all::<CertificateDer<'_>>(&files.cert, "certificate")?;
     let mut keys = all::<PrivateKeyDer<'_>>(&files.key, "private key")?;
     let mut config = builder.with_single_cert(certs, keys.swap_remove(0)).map_err(pair)?;
-    // Each connection shows its certificates anew: a reload holds for all that come after it, and nothing is kept for them.
+    // Each connection shows its certificates anew: a reload holds for all that come after it, and nothing is kept for
+    // them.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))

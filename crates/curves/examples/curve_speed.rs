@@ -1,9 +1,11 @@
-//! What each curve costs and how far it is off: `cargo run --release -p undercroft-curves --example curve_speed [-- PROFILER]`.
+//! What each curve costs and how far it is off:
+//! `cargo run --release -p undercroft-curves --example curve_speed [-- PROFILER]`.
 //!
-//! The Zipf trace (a million blocks, 20 million requests, alpha 1.0, seed 42) and, where the reference data is there, arc-P6.
-//! Processor time of one thread over requests in memory, best of three runs; errors in miss ratio at a hundred sizes from a
-//! hundredth of the footprint to all of it, over five seeds. With the path of libCacheSim's `mrcProfiler` it runs beside: the
-//! same requests from a file of its oracleGeneral format, sizes in objects, user and system time of the whole process.
+//! The Zipf trace (a million blocks, 20 million requests, alpha 1.0, seed 42) and, where the reference data is there,
+//! arc-P6. Processor time of one thread over requests in memory, best of three runs; errors in miss ratio at a hundred
+//! sizes from a hundredth of the footprint to all of it, over five seeds. With the path of libCacheSim's `mrcProfiler`
+//! it runs beside: the same requests from a file of its oracleGeneral format, sizes in objects, user and system time of
+//! the whole process.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,12 +1,14 @@
 //! The LRU curve by the average eviction time model, and average footprints.
 //!
-//! Owns a sample of reuse times. Never keeps an order of blocks, so a request that is not in the sample costs a hash and a
-//! look at one byte. Invariant: memory follows the blocks that are being watched, at most `rate` times the requests.
+//! Owns a sample of reuse times. Never keeps an order of blocks, so a request that is not in the sample costs a hash
+//! and a look at one byte. Invariant: memory follows the blocks that are being watched, at most `rate` times the
+//! requests.
 //!
-//! AET (Hu, Wang, Zhou, Luo, Wang, Ding and Zhang, "Kinetic Modeling of Data Eviction in Cache", ATC 2016): a block that is not
-//! asked for again wanders down the queue at the pace at which requests miss; when the paces add up to the cache's size
-//! it is evicted. So the cache of c blocks misses what is not reused within T(c), where survival sums up to c. The model
-//! knows averages: on loads whose phases differ much it errs, by what it would on all reuse times, however many are sampled.
+//! AET (Hu, Wang, Zhou, Luo, Wang, Ding and Zhang, "Kinetic Modeling of Data Eviction in Cache", ATC 2016): a block
+//! that is not asked for again wanders down the queue at the pace at which requests miss; when the paces add up to the
+//! cache's size it is evicted. So the cache of c blocks misses what is not reused within T(c), where survival sums up
+//! to c. The model knows averages: on loads whose phases differ much it errs, by what it would on all reuse times,
+//! however many are sampled.
 
 use crate::reuse::ReuseTimes;
 use crate::watch::Watch;
@@ -71,7 +73,8 @@ impl Aet {
         Curve::new(requests, points)
     }
 
-    /// The different blocks that `window` requests in a row touch on average; of more requests than there were, as of those.
+    /// The different blocks that `window` requests in a row touch on average; of more requests than there were, as of
+    /// those.
     pub fn footprint(&self, window: u64) -> f64 {
         let window = window.min(self.requests());
         let at = bucket(window);

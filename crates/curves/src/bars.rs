@@ -2,11 +2,12 @@
 //!
 //! Owns the arithmetic. Never samples. Invariant: an error is within 0..=1, and 0 where nothing was sampled.
 //!
-//! Two things are chance in a sample. How many requests it has of each kind: for samples of blocks the spread of groups of
-//! blocks says that (random groups: Wolter, Introduction to Variance Estimation, chapter 2), for samples of requests the
-//! binomial distribution does. And how large a cache a distance stands for: a distance that n sampled blocks measure is off by
-//! about 1/√n of it (Waldspurger et al., FAST 2015, section 5.3), which moves the curve sideways, and a ratio by as much as
-//! the curve falls there. Both together: the root of the sum of squares. What a model errs by (AET) is not chance, and not in it.
+//! Two things are chance in a sample. How many requests it has of each kind: for samples of blocks the spread of groups
+//! of blocks says that (random groups: Wolter, Introduction to Variance Estimation, chapter 2), for samples of requests
+//! the binomial distribution does. And how large a cache a distance stands for: a distance that n sampled blocks
+//! measure is off by about 1/√n of it (Waldspurger et al., FAST 2015, section 5.3), which moves the curve sideways, and
+//! a ratio by as much as the curve falls there. Both together: the root of the sum of squares. What a model errs by
+//! (AET) is not chance, and not in it.
 
 use crate::mini::MiniPoint;
 use undercroft_engine::curve::Curve;
@@ -41,8 +42,8 @@ pub(crate) enum Vertical {
 /// Chance in the sizes.
 #[derive(Clone, Debug)]
 pub(crate) enum Sideways {
-    /// Distances were counted in a sample of blocks: of this part of them, and believed as far, 0 to 1, by size, rising; all
-    /// of the way if it does not say.
+    /// Distances were counted in a sample of blocks: of this part of them, and believed as far, 0 to 1, by size,
+    /// rising; all of the way if it does not say.
     Counted { rate: f64, belief: Vec<(u64, f64)> },
     /// Sizes were summed up from reuse times of so many requests, of which those count that miss.
     Summed { picked: u64 },

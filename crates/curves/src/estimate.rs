@@ -1,7 +1,7 @@
 //! A curve in the making, by whichever method.
 //!
-//! Owns the choice. Never reads. Invariant: what samples the same blocks by the same seed gives the same curve, however the
-//! requests were cut into batches.
+//! Owns the choice. Never reads. Invariant: what samples the same blocks by the same seed gives the same curve, however
+//! the requests were cut into batches.
 
 use crate::bars::{BLOCKS_FEW, Bars, REQUESTS_FEW, Sideways, Vertical};
 use crate::{Aet, ExactLru, Miniature, Paired, Requests, Sample, Shards};
@@ -151,8 +151,8 @@ pub enum Estimate {
 }
 
 impl Estimate {
-    /// Nothing seen yet. `sizes`, in blocks, are needed where caches are simulated; `of` is for exact curves of LRU. Of a
-    /// policy that the method does not know ([`CurveMethod::knows`]), the curve is LRU's.
+    /// Nothing seen yet. `sizes`, in blocks, are needed where caches are simulated; `of` is for exact curves of LRU. Of
+    /// a policy that the method does not know ([`CurveMethod::knows`]), the curve is LRU's.
     pub fn new(
         method: CurveMethod,
         policy: PolicyKind,
@@ -218,7 +218,8 @@ impl Estimate {
         }
     }
 
-    /// What the sample has; `None` where nothing is sampled, and of miniature caches, which sample enough for each size.
+    /// What the sample has; `None` where nothing is sampled, and of miniature caches, which sample enough for each
+    /// size.
     pub fn sampled(&self) -> Option<Sampled> {
         let blocks = |count: u64, rate: f64| {
             let below = if (count as f64) < BLOCKS_FEW { u64::MAX } else { (BLOCKS_FEW / rate).ceil() as u64 };

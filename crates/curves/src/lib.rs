@@ -1,9 +1,9 @@
 //! Miss-ratio curves of whole traces, and what follows from them: who should get how much memory.
 //!
-//! Owns the algorithms that need not run beside a live disk: exact stack distances, paired samples, the eviction time model,
-//! Zipf fits, working sets, partitions, plots. What the daemon runs too (SHARDS, miniature simulation, the curves and their
-//! hulls) is the engine's, and is used from there. Never reads a trace or a clock: the caller passes requests and times.
-//! Invariant: the same requests and seed give the same result on every machine.
+//! Owns the algorithms that need not run beside a live disk: exact stack distances, paired samples, the eviction time
+//! model, Zipf fits, working sets, partitions, plots. What the daemon runs too (SHARDS, miniature simulation, the
+//! curves and their hulls) is the engine's, and is used from there. Never reads a trace or a clock: the caller passes
+//! requests and times. Invariant: the same requests and seed give the same result on every machine.
 //!
 //! ```
 //! use undercroft_curves::{ExactLru, Requests};

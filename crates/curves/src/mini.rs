@@ -1,23 +1,24 @@
 //! The curve of any policy, from miniature caches beside the exact curve of LRU.
 //!
 //! Owns the caches, and how far off their answer may be. Never lets intervals pass, so the misses of a cache that fills
-//! count, as they do in a replay. Invariant: a size's result depends on that size, the rate and the seed, and on no other size;
-//! a cache that is simulated whole misses what a replay does.
+//! count, as they do in a replay. Invariant: a size's result depends on that size, the rate and the seed, and on no
+//! other size; a cache that is simulated whole misses what a replay does.
 //!
-//! Waldspurger, Saemundsson, Ahmad and Park, "Cache Modeling and Optimization using Miniature Simulations", ATC 2017: a cache
-//! of s blocks behaves like one of R·s slots on the blocks that are sampled at rate R. What is done beyond it:
+//! Waldspurger, Saemundsson, Ahmad and Park, "Cache Modeling and Optimization using Miniature Simulations", ATC 2017: a
+//! cache of s blocks behaves like one of R·s slots on the blocks that are sampled at rate R. What is done beyond it:
 //!
-//! - LRU's curve is exact, by stack distances, and a miniature LRU runs beside the policy's own miniature on the same blocks:
-//!   what the policy misses is what LRU misses, known, and the sampled difference of the two, in which the errors that both
-//!   have in common cancel (a control variate: Lavenberg and Welch, Management Science 1981). LRU itself needs no sample.
-//! - The rate is a lower bound: a cache has at least [`SLOTS_MIN`] slots, and of a trace whose blocks are known at least
-//!   [`BLOCKS_MIN`] are sampled; where that is more than a quarter of them, all. What an error depends on is how much is sampled,
-//!   not which part of the whole that is.
-//! - Rates are powers of a half, so that what a policy has as a power of two (the width of W-TinyLFU's sketch) is in the same
-//!   proportion to the slots as in the whole cache.
-//! - How far it may be off: the spread of [`GROUPS`] groups of the sampled blocks (random groups: Wolter, Introduction to
-//!   Variance Estimation, chapter 2), and how much the answer changes with half as many slots, which tells what a spread
-//!   cannot: that the policy behaves otherwise in a small cache.
+//! - LRU's curve is exact, by stack distances, and a miniature LRU runs beside the policy's own miniature on the same
+//!   blocks: what the policy misses is what LRU misses, known, and the sampled difference of the two, in which the
+//!   errors that both have in common cancel (a control variate: Lavenberg and Welch, Management Science 1981). LRU
+//!   itself needs no sample.
+//! - The rate is a lower bound: a cache has at least [`SLOTS_MIN`] slots, and of a trace whose blocks are known at
+//!   least [`BLOCKS_MIN`] are sampled; where that is more than a quarter of them, all. What an error depends on is how
+//!   much is sampled, not which part of the whole that is.
+//! - Rates are powers of a half, so that what a policy has as a power of two (the width of W-TinyLFU's sketch) is in
+//!   the same proportion to the slots as in the whole cache.
+//! - How far it may be off: the spread of [`GROUPS`] groups of the sampled blocks (random groups: Wolter, Introduction
+//!   to Variance Estimation, chapter 2), and how much the answer changes with half as many slots, which tells what a
+//!   spread cannot: that the policy behaves otherwise in a small cache.
 
 use crate::{ExactLru, Requests};
 use undercroft_engine::curve::Curve;

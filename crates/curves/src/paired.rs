@@ -3,18 +3,20 @@
 //! Owns both samples and what ties them together. Never stores a request of the trace that is in neither.
 //! Invariant: memory follows the two samples.
 //!
-//! SHARDS takes both from one sample of blocks. Its distances are good: they count blocks, and no block counts more than
-//! another. Its requests are not where few blocks have many of them: at a rate of 1 % the hottest block of a Zipf load is in the
-//! sample or not, and with it a fourteenth of all requests; SHARDS-adj repairs the sum of that and not the shape. So here
+//! SHARDS takes both from one sample of blocks. Its distances are good: they count blocks, and no block counts more
+//! than another. Its requests are not where few blocks have many of them: at a rate of 1 % the hottest block of a Zipf
+//! load is in the sample or not, and with it a fourteenth of all requests; SHARDS-adj repairs the sum of that and not
+//! the shape. So here
 //!
 //! - requests come from an even sample in time (see `watch`), each weighing the same;
 //! - a request's distance is counted in a spatial sample of blocks, as by SHARDS (FAST 2015), at the same rate;
-//! - how many blocks a stretch of w requests touches on average is known from both samples, by the footprint formula (Xiang
-//!   et al., ASPLOS 2013), and much better from the sample of requests: their ratio corrects each distance (a ratio estimator,
-//!   Cochran, Sampling Techniques, chapter 6);
-//! - how much the distances of one reuse time really differ, beyond what counting in a small sample makes them differ, says
-//!   how far a counted distance is to be believed against the average (empirical Bayes: Efron and Morris, JASA 1973). Where
-//!   they do not, as under independent requests, the result is that of AET; where they do, as in loops, that of SHARDS.
+//! - how many blocks a stretch of w requests touches on average is known from both samples, by the footprint formula
+//!   (Xiang et al., ASPLOS 2013), and much better from the sample of requests: their ratio corrects each distance (a
+//!   ratio estimator, Cochran, Sampling Techniques, chapter 6);
+//! - how much the distances of one reuse time really differ, beyond what counting in a small sample makes them differ,
+//!   says how far a counted distance is to be believed against the average (empirical Bayes: Efron and Morris, JASA
+//!   1973). Where they do not, as under independent requests, the result is that of AET; where they do, as in loops,
+//!   that of SHARDS.
 
 use crate::bars::{Sideways, Vertical};
 use crate::reuse::{ReuseTimes, middle};
@@ -195,7 +197,8 @@ impl Paired {
         (Curve::new(requests, points), belief)
     }
 
-    /// How much distances of about one reuse time differ, as a relative variance beyond chance, by doubling of the time.
+    /// How much distances of about one reuse time differ, as a relative variance beyond chance, by doubling of the
+    /// time.
     fn judge(&self, expected: impl Fn(usize) -> f64) -> BTreeMap<usize, f64> {
         let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (&(time, between), &count) in &self.seen {
@@ -217,8 +220,8 @@ impl Paired {
     }
 }
 
-/// Adds requests whose distances are spread evenly from one to another to the hits by bucket of the size that they need,
-/// which is one more than the distance.
+/// Adds requests whose distances are spread evenly from one to another to the hits by bucket of the size that they
+/// need, which is one more than the distance.
 fn spread(hits: &mut Vec<f64>, from: f64, to: f64, count: f64) {
     let (first, last) = (bucket(from as u64 + 1), bucket(to as u64 + 1));
     if last >= hits.len() {

@@ -1,11 +1,12 @@
 //! Who gets how much of a memory: the division with the fewest misses by the tenants' curves.
 //!
-//! Owns floors, ceilings and the three searches. Never measures. Invariant: parts are within floor and ceiling and sum to at
-//! most what there is; what would save nobody a miss is given to nobody; equals get equal parts, but over a cliff.
+//! Owns floors, ceilings and the three searches. Never measures. Invariant: parts are within floor and ceiling and sum
+//! to at most what there is; what would save nobody a miss is given to nobody; equals get equal parts, but over a
+//! cliff.
 //!
 //! - Dynamic programming over units: the best division there is, to the resolution of a unit.
-//! - Greedy on convex hulls (Fox, Operations Research 1966; the engine's `best_partition`): the best there is for curves that are
-//!   convex; on others it may end in the middle of a cliff.
+//! - Greedy on convex hulls (Fox, Operations Research 1966; the engine's `best_partition`): the best there is for
+//!   curves that are convex; on others it may end in the middle of a cliff.
 //! - Look-ahead (Qureshi and Patt, MICRO 2006; the engine's `lookahead`): sees past cliffs, one tenant at a time.
 
 use std::fmt;
@@ -90,7 +91,8 @@ pub enum PartitionError {
     },
 }
 
-/// Units of the search by dynamic programming: time is in proportion to their square and to the tenants, memory to both.
+/// Units of the search by dynamic programming: time is in proportion to their square and to the tenants, memory to
+/// both.
 const UNITS_MAX: u64 = 4096;
 
 fn check(tenants: &[Tenant], total: u64) -> Result<(), PartitionError> {
@@ -132,8 +134,9 @@ pub fn divide(tenants: &[Tenant], total: u64, method: Method) -> Result<Vec<u64>
 /// Of the misses, what tenants may cost that are treated alike.
 const ALIKE_COST: f64 = 0.001;
 
-/// Gives tenants that are equal in all but their name equal parts, unless that costs more misses than it is worth: on a curve
-/// that has a cliff, one may be better off with all that two want. What the searches find otherwise is an accident of their steps.
+/// Gives tenants that are equal in all but their name equal parts, unless that costs more misses than it is worth: on a
+/// curve that has a cliff, one may be better off with all that two want. What the searches find otherwise is an
+/// accident of their steps.
 fn alike(tenants: &[Tenant], parts: Vec<u64>) -> Vec<u64> {
     let same = |a: &Tenant, b: &Tenant| a.curve == b.curve && (a.floor, a.ceiling) == (b.floor, b.ceiling);
     let mut even = parts.clone();

@@ -1,7 +1,7 @@
 //! Plots of lines, below each other: series in, a file out, SVG or PNG as its name says.
 //!
-//! Owns the look. Never computes what it shows. Invariant: the same series give the same file on every machine; the glyphs come
-//! with the program.
+//! Owns the look. Never computes what it shows. Invariant: the same series give the same file on every machine; the
+//! glyphs come with the program.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};

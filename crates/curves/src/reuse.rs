@@ -1,5 +1,5 @@
-//! How long it takes until a block is asked for again, in requests; and what follows from that: how many different blocks a
-//! stretch of so many requests touches on average.
+//! How long it takes until a block is asked for again, in requests; and what follows from that: how many different
+//! blocks a stretch of so many requests touches on average.
 //!
 //! Owns counts by reuse time, in the buckets of the engine's curves (1/64 of a time). Never knows blocks.
 //! Invariant: a request is counted once: by its reuse time, or as the last for its block.
@@ -41,7 +41,8 @@ impl ReuseTimes {
         add(&mut self.counts, time);
     }
 
-    /// The same with requests that were the last for their block, of which the trace had `left` from each on, itself included.
+    /// The same with requests that were the last for their block, of which the trace had `left` from each on, itself
+    /// included.
     pub fn with_last(&self, left: impl Iterator<Item = u64>) -> Self {
         let mut all = self.clone();
         left.for_each(|left| add(&mut all.last, left));
@@ -58,13 +59,13 @@ impl ReuseTimes {
         (&self.counts, self.last.iter().sum())
     }
 
-    /// The average footprint of all stretches of w of a trace's `requests` requests, at the ends of so many buckets of w. A
-    /// request stands for `weight` ones.
+    /// The average footprint of all stretches of w of a trace's `requests` requests, at the ends of so many buckets of
+    /// w. A request stands for `weight` ones.
     ///
-    /// A block is in a stretch if one of its requests is the last for it there: that of request i is if the stretch ends at i or
-    /// later, and before the block's next. Counting stretches by requests is the footprint formula (Xiang, Ding, Luo and Bao,
-    /// "HOTL", ASPLOS 2013) turned round. It needs the places of requests only near the ends of the trace, where those
-    /// of one reuse time are taken to be spread evenly.
+    /// A block is in a stretch if one of its requests is the last for it there: that of request i is if the stretch
+    /// ends at i or later, and before the block's next. Counting stretches by requests is the footprint formula (Xiang,
+    /// Ding, Luo and Bao, "HOTL", ASPLOS 2013) turned round. It needs the places of requests only near the ends of the
+    /// trace, where those of one reuse time are taken to be spread evenly.
     pub fn footprints(&self, requests: u64, weight: f64, buckets: usize) -> Footprints {
         let n = requests as f64;
         let filled = |counts: &[f64]| -> Vec<(f64, f64)> {
@@ -87,8 +88,8 @@ impl ReuseTimes {
     }
 }
 
-/// The stretches of w requests, of n in all, in which a request whose block comes again after `time` is the last for it: on
-/// average over the requests that can have that time.
+/// The stretches of w requests, of n in all, in which a request whose block comes again after `time` is the last for
+/// it: on average over the requests that can have that time.
 fn ends_after(w: f64, time: f64, n: f64) -> f64 {
     let (most, room) = (time.min(w), n - time);
     if room < 1.0 {

@@ -1,12 +1,12 @@
 //! The LRU curve from a spatial sample, as SHARDS takes it: of fixed rate, or of fixed size with a rate that falls.
 //!
-//! Owns nothing but the choice: the sampler is the engine's own, which the daemon runs on live disks. Never lets intervals
-//! pass, so that everything counts alike. Invariant: with a rate of 1 and enough room the curve is exact where the
-//! engine's buckets (1/64 of a size) end.
+//! Owns nothing but the choice: the sampler is the engine's own, which the daemon runs on live disks. Never lets
+//! intervals pass, so that everything counts alike. Invariant: with a rate of 1 and enough room the curve is exact
+//! where the engine's buckets (1/64 of a size) end.
 //!
-//! SHARDS and its adjustment SHARDS-adj (Waldspurger, Park, Garthwaite and Ahmad, FAST 2015), with the difference between
-//! expected and sampled requests divided among hits and misses: see the engine's `curve::LruCurve`. Where a hot block
-//! decides, [`crate::Paired`] errs much less for the same rate.
+//! SHARDS and its adjustment SHARDS-adj (Waldspurger, Park, Garthwaite and Ahmad, FAST 2015), with the difference
+//! between expected and sampled requests divided among hits and misses: see the engine's `curve::LruCurve`. Where a hot
+//! block decides, [`crate::Paired`] errs much less for the same rate.
 
 use crate::bars::{Sideways, Vertical};
 use undercroft_engine::HashKey;

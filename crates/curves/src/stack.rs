@@ -1,11 +1,12 @@
-//! How many other blocks were asked for since a block was asked for last: its stack distance, which says in how large an LRU
-//! cache the request hits (Mattson, Gecsei, Slutz and Traiger, IBM Systems Journal 1970).
+//! How many other blocks were asked for since a block was asked for last: its stack distance, which says in how large
+//! an LRU cache the request hits (Mattson, Gecsei, Slutz and Traiger, IBM Systems Journal 1970).
 //!
-//! Owns the position in time of each block. Never counts requests. Invariant: each block of the table has one live position.
+//! Owns the position in time of each block. Never counts requests. Invariant: each block of the table has one live
+//! position.
 //!
-//! Positions are bits, and counts of bits (see [`Recency`]): for a million blocks they fit into a core's own cache, where a
-//! tree over time of the usual kind (Bennett and Kruskal, 1975; Olken, 1981) does not. When all positions are taken the live
-//! ones are made dense, so the memory follows the footprint and not the length of the trace.
+//! Positions are bits, and counts of bits (see [`Recency`]): for a million blocks they fit into a core's own cache,
+//! where a tree over time of the usual kind (Bennett and Kruskal, 1975; Olken, 1981) does not. When all positions are
+//! taken the live ones are made dense, so the memory follows the footprint and not the length of the trace.
 
 use crate::table::{BATCH, Table, Value};
 use undercroft_engine::HashKey;
@@ -38,8 +39,8 @@ impl StackDistances {
         Self { table: Table::new(HashKey::from_seed(1)), recency: Recency::new(POSITIONS_MIN) }
     }
 
-    /// Requests in order; `each` gets the place of a request in `blocks` and its distance: how many other blocks were asked
-    /// for since its block was, or `None` if it never was. Longer slices are faster than single requests.
+    /// Requests in order; `each` gets the place of a request in `blocks` and its distance: how many other blocks were
+    /// asked for since its block was, or `None` if it never was. Longer slices are faster than single requests.
     ///
     /// # Panics
     /// If there are more than four thousand million different blocks; the table of so many takes 128 GiB.
@@ -65,7 +66,8 @@ impl StackDistances {
                 };
                 *position = self.recency.push();
             }
-            // apart, since each counts somewhere in a large array: a short loop has many of these misses under way at once
+            // apart, since each counts somewhere in a large array: a short loop has many of these misses under way at
+            // once
             for (i, &distance) in distances[..blocks.len()].iter().enumerate() {
                 each(batch * BATCH + i, (distance != FIRST).then_some(distance));
             }

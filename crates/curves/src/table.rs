@@ -1,18 +1,20 @@
 //! A flat hash table from blocks to small values, made for traces: no look-up waits alone.
 //!
-//! Owns the entries, in linear probing with deletion by shifting back. Never shrinks.
-//! Invariant: at most half of the entries are occupied, and each can be reached from its home without crossing a vacant one.
+//! Owns the entries, in linear probing with deletion by shifting back. Never shrinks. Invariant: at most half of the
+//! entries are occupied, and each can be reached from its home without crossing a vacant one.
 //!
-//! An entry holds block and value, so a look-up costs one cache miss. Eight blocks in a row have their homes side by side, in
-//! two lines: disks are read in order, and a run then costs a quarter of the misses; blocks that all are multiples of eight
-//! share the first of eight homes with few others, since no more than half of the entries are taken. [`Table::warm`] reads the homes of a whole batch in a
-//! loop whose iterations do not depend on each other: the processor has ten or more of these misses under way at once, and
-//! the look-ups that follow find their lines in its caches. That is a prefetch without an unsafe word.
+//! An entry holds block and value, so a look-up costs one cache miss. Eight blocks in a row have their homes side by
+//! side, in two lines: disks are read in order, and a run then costs a quarter of the misses; blocks that all are
+//! multiples of eight share the first of eight homes with few others, since no more than half of the entries are taken.
+//! [`Table::warm`] reads the homes of a whole batch in a loop whose iterations do not depend on each other: the
+//! processor has ten or more of these misses under way at once, and the look-ups that follow find their lines in its
+//! caches. That is a prefetch without an unsafe word.
 
 use std::hint::black_box;
 use undercroft_engine::HashKey;
 
-/// Look-ups that are warmed together: enough to fill what a core can have under way, few enough to stay in its first cache.
+/// Look-ups that are warmed together: enough to fill what a core can have under way, few enough to stay in its first
+/// cache.
 pub(crate) const BATCH: usize = 64;
 /// Entries of an empty table.
 const LEAST: usize = 1024;
@@ -108,8 +110,8 @@ impl<V: Value> Table<V> {
         black_box(sum);
     }
 
-    /// The value of a block, vacant if it is new: it is in the table as soon as the caller writes another value, as it must.
-    /// Room must have been reserved.
+    /// The value of a block, vacant if it is new: it is in the table as soon as the caller writes another value, as it
+    /// must. Room must have been reserved.
     #[inline]
     pub fn entry(&mut self, block: u64, home: usize) -> &mut V {
         let mask = self.entries.len() - 1;

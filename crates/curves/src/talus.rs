@@ -18,8 +18,8 @@ pub struct Talus {
     pub misses: f64,
 }
 
-/// The division of a cache of `size` blocks with which it misses what the hull of its LRU curve says. At a corner of the
-/// hull, and beyond the last, there is one part only.
+/// The division of a cache of `size` blocks with which it misses what the hull of its LRU curve says. At a corner of
+/// the hull, and beyond the last, there is one part only.
 pub fn talus(curve: &Curve, size: u64) -> Talus {
     let hull = curve.convex_hull();
     let points = hull.points();

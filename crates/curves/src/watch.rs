@@ -3,8 +3,9 @@
 //! Owns which requests are picked and which blocks are watched. Never counts: it hands out what it has watched.
 //! Invariant: of every `gap` requests one is picked; a block is watched from its latest request on, or not at all.
 //!
-//! A spatial sample (all requests of some blocks) errs where few blocks have many of the requests: whether the hottest is in
-//! the sample decides. A sample of requests has no such error: it holds the hottest block as often as its requests say.
+//! A spatial sample (all requests of some blocks) errs where few blocks have many of the requests: whether the hottest
+//! is in the sample decides. A sample of requests has no such error: it holds the hottest block as often as its
+//! requests say.
 
 use crate::table::{Table, Value};
 use undercroft_engine::HashKey;
@@ -67,7 +68,8 @@ impl Watch {
         hash as usize & (self.filter.len() - 1)
     }
 
-    /// The next request, for a block with this hash by the key that was given: what was watched of the block, if anything.
+    /// The next request, for a block with this hash by the key that was given: what was watched of the block, if
+    /// anything.
     #[inline]
     pub fn request(&mut self, block: u64, hash: u64) -> Option<Watched> {
         self.time += 1;
@@ -101,7 +103,8 @@ impl Watch {
         let home = self.table.home(block);
         *self.table.entry(block, home) = Watched { time: self.time, mark };
         if self.table.len() * CELLS > self.filter.len() {
-            // twice the cells: a block's cell is its old one or the one half a filter further, so both are taken for full
+            // twice the cells: a block's cell is its old one or the one half a filter further, so both are taken for
+            // full
             self.filter.extend_from_within(..);
         }
         let cell = self.cell(hash);

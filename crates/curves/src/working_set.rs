@@ -1,7 +1,7 @@
 //! The working set over time: how many different blocks each window of the trace asked for (Denning, CACM 1968).
 //!
-//! Owns the windows and the last window of each block. Never overlaps windows. Invariant: the blocks of a window are at most its
-//! requests, and the new ones of all windows sum to the footprint.
+//! Owns the windows and the last window of each block. Never overlaps windows. Invariant: the blocks of a window are at
+//! most its requests, and the new ones of all windows sum to the footprint.
 
 use crate::table::{Table, Value};
 use std::str::FromStr;

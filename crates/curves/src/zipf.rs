@@ -1,12 +1,12 @@
 //! How far a trace is like Zipf's law: the exponent that makes its counts most likely, and how good the fit is.
 //!
-//! Owns the counts by block and the search. Never assumes a footprint: only blocks asked for often enough to be ranked count.
-//! Invariant: the result depends on the counts alone, not on which block has which.
+//! Owns the counts by block and the search. Never assumes a footprint: only blocks asked for often enough to be ranked
+//! count. Invariant: the result depends on the counts alone, not on which block has which.
 //!
-//! Zipf's law gives the block of rank r a part of the requests that is in proportion to 1 / r^alpha. Maximum likelihood: the
-//! exponent at which the mean of ln(rank) is what the law expects (as for the discrete power law of Clauset, Shalizi and
-//! Newman, SIAM Review 2009). Ranks of rare blocks are mere chance, so the law is held against the head: the blocks with at
-//! least [`COUNT_MIN`] requests.
+//! Zipf's law gives the block of rank r a part of the requests that is in proportion to 1 / r^alpha. Maximum
+//! likelihood: the exponent at which the mean of ln(rank) is what the law expects (as for the discrete power law of
+//! Clauset, Shalizi and Newman, SIAM Review 2009). Ranks of rare blocks are mere chance, so the law is held against the
+//! head: the blocks with at least [`COUNT_MIN`] requests.
 
 use crate::table::{BATCH, Table, Value};
 use undercroft_engine::HashKey;

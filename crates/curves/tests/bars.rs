@@ -1,5 +1,5 @@
-//! How far sampled curves are off: never further than they say, but for a few of a hundred, on loads made here and, where
-//! the reference data is there, on real traces.
+//! How far sampled curves are off: never further than they say, but for a few of a hundred, on loads made here and,
+//! where the reference data is there, on real traces.
 
 use std::path::{Path, PathBuf};
 use undercroft_curves::{Batch, CurveMethod, Estimate, EstimateOptions, ExactLru, MiniPoint, Miniature, Requests};
@@ -37,8 +37,8 @@ fn estimate(method: CurveMethod, blocks: &[u64], seed: u64, samples: Option<u32>
     estimate
 }
 
-/// An interval of 95 % that holds the truth less often than nine times of ten is none; one that always does, whatever the
-/// method, may be too wide to be of use.
+/// An interval of 95 % that holds the truth less often than nine times of ten is none; one that always does, whatever
+/// the method, may be too wide to be of use.
 #[test]
 fn the_exact_curve_is_within_the_bars_of_sampled_ones() {
     let loads = [("zipf", zipf()), ("phases", phased())];

@@ -87,8 +87,8 @@ proptest! {
     }
 }
 
-/// More blocks than positions at first, more requests than positions ever: positions are made dense many times, and there
-/// are levels above their groups.
+/// More blocks than positions at first, more requests than positions ever: positions are made dense many times, and
+/// there are levels above their groups.
 #[test]
 fn a_large_footprint_is_exact_too() {
     let blocks: Vec<u64> = Zipf::new(150_000, 0.8, 5).take(1_500_000).collect();
@@ -189,7 +189,8 @@ fn with_everything_sampled_pairs_are_exact_to_a_bucket() {
 #[test]
 fn miniatures_of_any_policy_are_near_and_whole_ones_exact() {
     let blocks: Vec<u64> = Zipf::new(60_000, 0.9, 9).take(600_000).collect();
-    // the first three are simulated whole at any rate, as their caches have too few slots to be made smaller; all of W-TinyLFU
+    // the first three are simulated whole at any rate, as their caches have too few slots to be made smaller; all of
+    // W-TinyLFU
     let sizes = [500, 8000, 20_000, 40_000];
     for kind in PolicyKind::ALL {
         let mut whole = Miniature::new(kind, &sizes, 1.0, None, 4);

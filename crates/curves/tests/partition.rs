@@ -110,7 +110,8 @@ proptest! {
     }
 }
 
-/// A load beside itself, whose curve has steps and plateaus as those of all real loads: nobody is served better than the other.
+/// A load beside itself, whose curve has steps and plateaus as those of all real loads: nobody is served better than
+/// the other.
 #[test]
 fn equals_get_equal_parts_but_over_a_cliff() {
     let blocks: Vec<u64> = Zipf::new(5000, 0.8, 5).take(30_000).collect();

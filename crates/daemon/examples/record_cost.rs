@@ -1,11 +1,12 @@
 //! What recording costs: processor time per request with a recording on and off, side by side in one run.
 //!
-//! `cargo run --release -p undercroft --example record_cost [ROUNDS] [PATH]`. A worker serves hits of 4 KiB at depth 32 to a
-//! port in the same process that copies them into 64 MiB of memory, as vhost-user does; there is no guest, no socket and no
-//! system call, so that the worker's own part is as large as it can be. Rounds with and without a recording take turns.
-//! Figures are processor time of the worker's thread (not the time that passes, so that a busy machine does not
-//! matter much): medians, quarters, and the ratio of pairs; and of the thread that writes, per request, to the end of the file.
-//! The second half is the same with every request a miss that an image in memory serves at once.
+//! `cargo run --release -p undercroft --example record_cost [ROUNDS] [PATH]`. A worker serves hits of 4 KiB at depth 32
+//! to a port in the same process that copies them into 64 MiB of memory, as vhost-user does; there is no guest, no
+//! socket and no system call, so that the worker's own part is as large as it can be. Rounds with and without a
+//! recording take turns. Figures are processor time of the worker's thread (not the time that passes, so that a busy
+//! machine does not matter much): medians, quarters, and the ratio of pairs; and of the thread that writes, per
+//! request, to the end of the file. The second half is the same with every request a miss that an image in memory
+//! serves at once.
 
 use std::any::Any;
 use std::collections::VecDeque;

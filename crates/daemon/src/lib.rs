@@ -1,7 +1,7 @@
 //! The running daemon: workers, disks, shares, recordings, and the control API over them.
 //!
-//! Owns threads, sockets of control and what a plan becomes. Never decides what is cached. Invariant: an async runtime runs in
-//! `http` (and inside back ends whose library needs one) only; the data path has none.
+//! Owns threads, sockets of control and what a plan becomes. Never decides what is cached. Invariant: an async runtime
+//! runs in `http` (and inside back ends whose library needs one) only; the data path has none.
 #![forbid(unsafe_code)]
 
 pub mod http;

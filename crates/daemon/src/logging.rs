@@ -63,7 +63,8 @@ pub fn flush() {
     writer::flush(Duration::from_secs(1));
 }
 
-/// Lines that were not logged since the program began: those that were too many of one kind, and those that nobody read.
+/// Lines that were not logged since the program began: those that were too many of one kind, and those that nobody
+/// read.
 pub fn lines_lost() -> (u64, u64) {
     (limit::LEFT_OUT.load(Ordering::Relaxed), writer::UNREAD.load(Ordering::Relaxed))
 }

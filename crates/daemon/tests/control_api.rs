@@ -625,7 +625,8 @@ fn a_node_changed_meanwhile_is_not_overwritten_unseen() {
     assert_eq!((code, put.node.weight, put.previous.weight, put.previous.floor_bytes), (200, 100, 300, 16 << 20));
 }
 
-/// On a VM's own socket there is nothing but what is below it: no other VM is named, nothing of the host can be changed.
+/// On a VM's own socket there is nothing but what is below it: no other VM is named, nothing of the host can be
+/// changed.
 #[test]
 fn a_vms_socket_reaches_what_is_below_it_alone() {
     let api = Api::start();

@@ -264,9 +264,9 @@ impl Yields {
         self.paid[i] = (self.paid[i] + 1).min(self.made[i]);
     }
 
-    /// Whether a page of this class is worth a copy now: whether it brings as much, nearly, as the better class of first copies.
-    /// Second ones are no measure for first ones, without which there would be none: these nearly always pay, where half of
-    /// the first ones lapse.
+    /// Whether a page of this class is worth a copy now: whether it brings as much, nearly, as the better class of
+    /// first copies. Second ones are no measure for first ones, without which there would be none: these nearly always
+    /// pay, where half of the first ones lapse.
     fn worth(&mut self, class: Class) -> bool {
         let part = |i: usize| f64::from(self.paid[i]) / f64::from(self.made[i].max(1));
         let i = class as usize;
@@ -479,8 +479,8 @@ impl Exclusive {
         self.stats.captures_tried -= 1;
     }
 
-    /// A block was evicted and its content is gone. Its copy would have come too late if the page was evicted shortly before:
-    /// ages drift, faster at times than it is looked at them.
+    /// A block was evicted and its content is gone. Its copy would have come too late if the page was evicted shortly
+    /// before: ages drift, faster at times than it is looked at them.
     fn lost(&mut self, what: &Resident) {
         let (class, age) = (what.class as usize, &mut self.ages[what.class as usize]);
         if f64::from(what.age) < *age && f64::from(what.age) >= *age * (1.0 - NEAR) {
@@ -524,8 +524,8 @@ impl Exclusive {
         let memory = self.residency.memory();
         for class in [Class::Read, Class::Write] {
             let age = (self.ages[class as usize] as u32).min(memory - 1);
-            // What is older than copies last beyond that age was to be copied when the age was another: it would keep those
-            // waiting whose turn it is, for as many transfers as the age has fallen.
+            // What is older than copies last beyond that age was to be copied when the age was another: it would keep
+            // those waiting whose turn it is, for as many transfers as the age has fallen.
             let oldest = age.saturating_add(self.lasts).min(memory - 1);
             let next = &mut self.next[class as usize];
             if now.wrapping_sub(*next) > oldest && now.wrapping_sub(*next) < u32::MAX / 2 {

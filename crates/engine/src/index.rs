@@ -398,9 +398,9 @@ impl Index {
         reached
     }
 
-    /// Changes the policy (of part 0, if there are parts) and keeps every block in its slot, coldest first as far as the
-    /// old policy can tell. Ghosts and counts of the old policy are lost. Allocates, and takes time in proportion to the
-    /// capacity.
+    /// Changes the policy (of part 0, if there are parts) and keeps every block in its slot, coldest first as far as
+    /// the old policy can tell. Ghosts and counts of the old policy are lost. Allocates, and takes time in proportion
+    /// to the capacity.
     pub fn switch(&mut self, kind: PolicyKind) {
         self.switch_part(REST, kind);
     }

@@ -1,5 +1,5 @@
-//! OPT: the fewest misses that any policy can have, for a trace that is known in advance (Belady, "A study of replacement
-//! algorithms for a virtual-storage computer", IBM Systems Journal 1966; Mattson et al., 1970).
+//! OPT: the fewest misses that any policy can have, for a trace that is known in advance (Belady, "A study of
+//! replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966; Mattson et al., 1970).
 //!
 //! Owns the next access of each access, and cached blocks by their next access. Not a policy of an index: it needs the
 //! future. Never approximates.

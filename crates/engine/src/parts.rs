@@ -5,8 +5,8 @@
 //! Invariants: a slot is of the part that its block's number says; the limits of all parts together are the index's
 //! limit; a part takes no slot while it has as many as its limit allows, so it is above it only after that went down.
 //!
-//! Parts divide what the index may hold in proportion to their shares, by rounding the running sum, so that the whole is
-//! given out to the block. While they come to the index's limit, each has exactly its share.
+//! Parts divide what the index may hold in proportion to their shares, by rounding the running sum, so that the whole
+//! is given out to the block. While they come to the index's limit, each has exactly its share.
 
 use crate::index::{AnyPolicy, Index, Slot, with_policy};
 use crate::list::resize_exact;
@@ -105,8 +105,8 @@ impl Parts {
         (a.len, a.limit)
     }
 
-    /// The part to take a slot from, for nobody in particular: the one that is farthest above its limit, or, if none is,
-    /// the one that has most of what it may have.
+    /// The part to take a slot from, for nobody in particular: the one that is farthest above its limit, or, if none
+    /// is, the one that has most of what it may have.
     pub fn worst(&self) -> PartId {
         let held = self.accounts.iter().enumerate().filter(|(_, a)| a.len > 0);
         let worst = match self.over {
@@ -190,8 +190,8 @@ impl Parts {
 
 impl Index {
     /// Divides the index into parts: `ranges` of a disk of `disk_blocks` blocks, with what each part in them is to be.
-    /// Part 0 is the rest, and has of `whole_blocks` what the others' shares leave. Every block keeps its slot, and moves
-    /// to the part that has its range now; parts that stay keep what their policies know.
+    /// Part 0 is the rest, and has of `whole_blocks` what the others' shares leave. Every block keeps its slot, and
+    /// moves to the part that has its range now; parts that stay keep what their policies know.
     ///
     /// Allocates, and takes time in proportion to the capacity.
     ///
@@ -357,8 +357,8 @@ impl Index {
         }
     }
 
-    /// Makes the tables of all parts fit their shares of the capacity, if they are too small or much too large, and sets
-    /// the limits.
+    /// Makes the tables of all parts fit their shares of the capacity, if they are too small or much too large, and
+    /// sets the limits.
     pub(crate) fn fit_parts(&mut self) {
         let capacity = self.capacity();
         let Self { slots, places, policy, parts, tiers, .. } = self;
@@ -546,8 +546,8 @@ impl Index {
         });
     }
 
-    /// Bytes that an index of `capacity` slots takes at most for `ranges` ranges and parts up to number `last`, besides what
-    /// it takes without.
+    /// Bytes that an index of `capacity` slots takes at most for `ranges` ranges and parts up to number `last`, besides
+    /// what it takes without.
     pub fn parts_bytes_max(capacity: u32, ranges: usize, last: PartId) -> u64 {
         u64::from(capacity) * BYTES_PER_SLOT
             + (ranges * RANGE_BYTES + size_of::<Parts>()) as u64

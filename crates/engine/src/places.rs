@@ -1,8 +1,8 @@
 //! What policies remember of each slot: its place in a queue, and a mark.
 //!
-//! Owns the two arrays that all policies of one index share, since a slot is in the queues of at most one of them. Never
-//! knows what a mark means: the policy that has the slot does.
-//! Invariant: the mark of a slot that is in no policy's queues is 0.
+//! Owns the two arrays that all policies of one index share, since a slot is in the queues of at most one of them.
+//! Never knows what a mark means: the policy that has the slot does. Invariant: the mark of a slot that is in no
+//! policy's queues is 0.
 
 use crate::list::{Links, resize_exact};
 

@@ -1,9 +1,9 @@
 //! A trace through one policy, for simulators: the decisions of an [`Index`], several times as fast.
 //!
 //! Owns the loop. Which policy runs is asked once per batch, so the loop is compiled for each; and what the table and
-//! the queues hold of the next few blocks is read before it is needed, so that those reads wait for memory together
-//! and not one after another. Never decides anything: the policies do, through the calls that an index makes.
-//! Invariant: misses are those of `access(block, Access::Read, |_| true)` for each block, on an index with the same key.
+//! the queues hold of the next few blocks is read before it is needed, so that those reads wait for memory together and
+//! not one after another. Never decides anything: the policies do, through the calls that an index makes. Invariant:
+//! misses are those of `access(block, Access::Read, |_| true)` for each block, on an index with the same key.
 //!
 //! What an index can do besides (remove, resize, parts, tiers, slots under I/O) is left out.
 
@@ -18,7 +18,8 @@ use crate::table::{Fill, HashKey};
 /// enough that what was read is still near when its turn comes.
 const AHEAD: usize = 32;
 
-/// The misses of a cache of `capacity` blocks, cold at first, that replaces by `kind` and is asked for `blocks` in turn.
+/// The misses of a cache of `capacity` blocks, cold at first, that replaces by `kind` and is asked for `blocks` in
+/// turn.
 ///
 /// ```
 /// use undercroft_engine::{PolicyKind, replay};

@@ -75,8 +75,8 @@ pub struct Residency {
     key: HashKey,
     seq: u32,
     held: u32,
-    /// How often of late the guest asked for what it was thought to hold: up with each time, down by one with each transfer
-    /// of another block.
+    /// How often of late the guest asked for what it was thought to hold: up with each time, down by one with each
+    /// transfer of another block.
     surprise: u32,
 }
 
@@ -162,8 +162,9 @@ impl Residency {
         self.find(block).map(|at| self.cells[at])
     }
 
-    /// Whether the guest will hardly ask for `block` soon, because it holds it. Nothing is said of any block while more than
-    /// one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache, or gives memory back.
+    /// Whether the guest will hardly ask for `block` soon, because it holds it. Nothing is said of any block while more
+    /// than one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache, or gives
+    /// memory back.
     pub fn is_at_guest(&self, block: u64) -> bool {
         self.surprise < SURPRISED && self.page_of(block).is_some()
     }

@@ -130,8 +130,8 @@ impl ShadowCache {
         self.judge(w)
     }
 
-    /// A block was read or written, and whether it was found says nothing of what the cache keeps: read-ahead had brought it,
-    /// or somebody else's read. A cache would keep it all the same.
+    /// A block was read or written, and whether it was found says nothing of what the cache keeps: read-ahead had
+    /// brought it, or somebody else's read. A cache would keep it all the same.
     #[inline]
     pub fn passed(&mut self, block: u64, write: bool) {
         if self.key.hash(block) <= self.threshold {

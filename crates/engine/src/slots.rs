@@ -214,7 +214,8 @@ impl ChainedSlots {
         self.table.first(hash)
     }
 
-    /// The slot of `block` or `NIL`, and whether it is surely absent, as far as a short look tells. There must be slots.
+    /// The slot of `block` or `NIL`, and whether it is surely absent, as far as a short look tells. There must be
+    /// slots.
     #[inline]
     pub fn look(&self, first: u32, block: u64) -> (Slot, bool) {
         self.table.look(first, block, &self.keys)

@@ -1,11 +1,11 @@
 //! A hash table from block numbers to slots, over an array of keys that somebody else owns.
 //!
-//! Owns cells of 4 bytes, two or one and a half for each slot, in linear probing with deletion by shifting back (no tombstones).
-//! Never stores a key: a cell is a slot number and, in the bits that the number leaves free, the cell's distance from
-//! its key's home (4 bits) and a tag of the key's hash (the others). So a look-up reads a key, which costs a cache
-//! miss, almost only where it is the one sought, and a deletion almost never.
-//! Invariant: the cells are never fuller than the table was made for, and each full cell can be reached from its key's home without
-//! crossing an empty one.
+//! Owns cells of 4 bytes, two or one and a half for each slot, in linear probing with deletion by shifting back (no
+//! tombstones). Never stores a key: a cell is a slot number and, in the bits that the number leaves free, the cell's
+//! distance from its key's home (4 bits) and a tag of the key's hash (the others). So a look-up reads a key, which
+//! costs a cache miss, almost only where it is the one sought, and a deletion almost never. Invariant: the cells are
+//! never fuller than the table was made for, and each full cell can be reached from its key's home without crossing an
+//! empty one.
 
 use crate::slots::Map;
 use std::hash::{BuildHasher, RandomState};

@@ -3,8 +3,8 @@
 //! Owns the cold list (blocks that the guest holds itself: they only fill free slots, and go first) and the probation
 //! queue (blocks that the guest is expected to evict soon). Never decides what a guest holds: `exclusive` does.
 //! Invariant: a slot is in a tier or in the policy's queues, never in both; slots for new blocks come from free ones
-//! first, then from cold, then from probation beyond its share, then from the policy. Each part of a disk that has parts
-//! has tiers of its own, over the same arrays.
+//! first, then from cold, then from probation beyond its share, then from the policy. Each part of a disk that has
+//! parts has tiers of its own, over the same arrays.
 //!
 //! The placement follows the demotion-based exclusive cache of Wong and Wilkes ("My cache or yours?", USENIX ATC 2002)
 //! in that what the guest has is first to go; what is new is that demotions are inferred, and prepared for.

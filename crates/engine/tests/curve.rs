@@ -107,7 +107,8 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Below a guest that tells what it lets go, an LRU cache of victims; writes and what the guest does not keep among it.
+    /// Below a guest that tells what it lets go, an LRU cache of victims; writes and what the guest does not keep among
+    /// it.
     #[test]
     fn the_curve_of_an_exclusive_leaf_is_that_of_a_cache_of_victims(
         seed: u64,
@@ -361,9 +362,9 @@ fn a_meter_tells_what_the_controllers_need() {
     }
 }
 
-/// A leaf is given what its curve says it could use, and in a dozen intervals comes within a fiftieth of it. Twenty blocks are sampled of its thousand: with chance alone some leaves
-/// would be left two fifths short of their working set, for good. (That others get more than they need is not found out: nothing
-/// that they do shows it.)
+/// A leaf is given what its curve says it could use, and in a dozen intervals comes within a fiftieth of it. Twenty
+/// blocks are sampled of its thousand: with chance alone some leaves would be left two fifths short of their working
+/// set, for good. (That others get more than they need is not found out: nothing that they do shows it.)
 #[test]
 fn a_leaf_that_gets_its_working_set_misses_no_more() {
     const BLOCKS: u64 = 1000;

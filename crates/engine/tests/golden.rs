@@ -1,7 +1,7 @@
 //! Miss counts against those of an independent simulator: every row of the short block traces, and for each long trace
 //! (P6, Zipf) two rows. `golden_long` runs all of the long ones.
 
-mod common;
+mod reference;
 
 use undercroft_engine::PolicyKind::{Arc, Cacheus, Lirs, Lirs2, Lru, S3Fifo, TwoQ, WTinyLfu};
 use undercroft_engine::opt::{Admission, misses};
@@ -13,19 +13,19 @@ fn is_long(trace: &str) -> bool {
 
 #[test]
 fn miss_counts_on_the_short_traces() {
-    common::verify(common::rows(|row| !is_long(&row.trace)));
+    reference::verify(reference::rows(|row| !is_long(&row.trace)));
 }
 
 #[test]
 fn miss_counts_on_the_long_traces_in_part() {
     let chosen = [(Lru, 7_737), (S3Fifo, 77_377), (Arc, 10_000), (WTinyLfu, 100_000), (TwoQ, 10_000), (Lirs, 77_377)];
-    common::verify(common::rows(|row| is_long(&row.trace) && chosen.contains(&(row.policy, row.capacity))));
+    reference::verify(reference::rows(|row| is_long(&row.trace) && chosen.contains(&(row.policy, row.capacity))));
 }
 
 /// As the authors' program counts them where it draws the same lots; see docs/decisions/0118.
 #[test]
 fn miss_counts_of_cacheus() {
-    common::verify(common::pinned(
+    reference::verify(reference::pinned(
         Cacheus,
         &[
             ("arc-OLTP", 914_145, 1_000, 564_523),
@@ -42,7 +42,7 @@ fn miss_counts_of_cacheus() {
 /// As the authors' program counts them where a new HIR block has one entry in the stack; see docs/decisions/0118.
 #[test]
 fn miss_counts_of_lirs2() {
-    common::verify(common::pinned(
+    reference::verify(reference::pinned(
         Lirs2,
         &[
             ("arc-OLTP", 914_145, 1_000, 584_391),
@@ -58,8 +58,8 @@ fn miss_counts_of_lirs2() {
 
 #[test]
 fn the_optimum_on_the_short_traces() {
-    for (trace, capacity, expected) in common::optima() {
-        let blocks = common::blocks(&trace);
+    for (trace, capacity, expected) in reference::optima() {
+        let blocks = reference::blocks(&trace);
         let optimum = misses(&blocks, capacity, Admission::Always);
         assert_eq!(optimum, expected, "{trace} with {capacity} blocks");
         assert!(misses(&blocks, capacity, Admission::Bypass) <= optimum, "{trace}: bypassing is a choice");

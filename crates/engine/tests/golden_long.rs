@@ -1,22 +1,22 @@
 //! Miss counts against those of independent programs on the long traces: every row of P6 and of the Zipf trace.
 //!
-//! Takes about a minute of processor time when optimised, much more otherwise: `scripts/test.sh` deselects `long::` and runs
-//! it with `--long` alone. By hand: `cargo test --release -p undercroft-engine --test golden_long`.
+//! Takes about a minute of processor time when optimised, much more otherwise: `scripts/test.sh` deselects `long::` and
+//! runs it with `--long` alone. By hand: `cargo test --release -p undercroft-engine --test golden_long`.
 
-mod common;
+mod reference;
 
 mod long {
-    use super::common;
+    use super::reference;
 
     #[test]
     fn miss_counts() {
-        common::verify(common::rows(|row| row.trace == "arc-P6" || row.trace.starts_with("zipf")));
+        reference::verify(reference::rows(|row| row.trace == "arc-P6" || row.trace.starts_with("zipf")));
     }
 
     /// As `miss_counts_of_lirs2` in `golden`.
     #[test]
     fn miss_counts_of_lirs2() {
-        common::verify(common::pinned(
+        reference::verify(reference::pinned(
             undercroft_engine::PolicyKind::Lirs2,
             &[
                 ("arc-P6", 12_672_123, 7_737, 12_151_722),

@@ -1,5 +1,6 @@
 //! What holds of every policy, those of disks and those of simulators: bounds, repetition, and invariants through
-//! everything that can happen to an index. What each one decides is held elsewhere, by reference models and by reference counts.
+//! everything that can happen to an index. What each one decides is held elsewhere, by reference models and by
+//! reference counts.
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;

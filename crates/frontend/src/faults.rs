@@ -1,8 +1,9 @@
-//! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives it.
+//! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
+//! it.
 //!
-//! Owns the names of the bugs, and a switch and a countdown for each thread of a test. Never in force in a daemon: outside
-//! of tests every question is answered `false` at compile time, and no store is counted. Invariant: each bug is a mistake
-//! that somebody could really make here, at the place where it is asked for.
+//! Owns the names of the bugs, and a switch and a countdown for each thread of a test. Never in force in a daemon:
+//! outside of tests every question is answered `false` at compile time, and no store is counted. Invariant: each bug is
+//! a mistake that somebody could really make here, at the place where it is asked for.
 
 /// Bugs that can be planted in ports; `ports_sim` finds each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,8 +156,8 @@ pub(super) mod in_tests {
         }
     }
 
-    /// Runs what may store; tells where the process died, if it did. What `f` works on is of no more use then, but to be
-    /// dropped.
+    /// Runs what may store; tells where the process died, if it did. What `f` works on is of no more use then, but to
+    /// be dropped.
     pub(crate) fn living<R>(f: impl FnOnce() -> R) -> Result<R, Site> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Ok(result),

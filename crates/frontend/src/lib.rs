@@ -41,8 +41,8 @@ pub trait Port: Send {
     /// been copied out since it was taken, whatever `result` says.
     fn reply(&mut self, tag: u32, result: Result<(), IoError>);
 
-    /// Sends what the replies since the last time need: one notification, or what the socket takes. Called several times
-    /// in a batch, so that the peer works while the rest is served.
+    /// Sends what the replies since the last time need: one notification, or what the socket takes. Called several
+    /// times in a batch, so that the peer works while the rest is served.
     fn flush(&mut self);
 
     /// Whether `flush` has left something that could go out at once, for it had sent as much as one call should.
@@ -79,7 +79,8 @@ pub trait Port: Send {
         false
     }
 
-    /// Why requests of the peer wait although nothing is under way, if they do; see [`undercroft_hostmem::pressure::GuestRoom`].
+    /// Why requests of the peer wait although nothing is under way, if they do; see
+    /// [`undercroft_hostmem::pressure::GuestRoom`].
     fn waits(&self) -> Option<&'static str> {
         None
     }

@@ -36,8 +36,8 @@ impl AlignedBuffer {
 
     /// Its words as bytes, in the order of this machine.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is that of ALIGNED_WORDS initialised words without padding, borrowed as `self` is; any byte
-        // is a valid `u8`, which needs no alignment.
+        // SAFETY: the memory is that of ALIGNED_WORDS initialised words without padding, borrowed as `self` is; any
+        // byte is a valid `u8`, which needs no alignment.
         unsafe { std::slice::from_raw_parts(self.0.0.as_ptr().cast(), ALIGNED_BYTES) }
     }
 

@@ -181,8 +181,8 @@ fn watch() {
     }
 }
 
-/// Signals event descriptors through completions of asynchronous I/O: `IOCB_FLAG_RESFD`, which adds to a counter without
-/// ever waiting for room in it.
+/// Signals event descriptors through completions of asynchronous I/O: `IOCB_FLAG_RESFD`, which adds to a counter
+/// without ever waiting for room in it.
 struct Signaller {
     context: libc::c_ulong,
     /// Always readable, so that waiting for that completes at once.

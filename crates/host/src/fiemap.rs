@@ -1,7 +1,7 @@
 //! Where the bytes of a file are on the device below its file system (FIEMAP).
 //!
-//! Owns the one call. Never reads a byte of the file. Invariants: every extent is told once, in order of the file; what the
-//! kernel writes stays within the buffer that it was given.
+//! Owns the one call. Never reads a byte of the file. Invariants: every extent is told once, in order of the file; what
+//! the kernel writes stays within the buffer that it was given.
 //!
 //! The layout is that of `struct fiemap` in <linux/fiemap.h>, described in Documentation/filesystems/fiemap.rst.
 
@@ -107,8 +107,8 @@ fn place_of(flags: u32) -> Place {
     }
 }
 
-/// Tells `each` every extent of an open file, in order. What is dirty is written back first. A file that changes meanwhile
-/// can be told partly as it was.
+/// Tells `each` every extent of an open file, in order. What is dirty is written back first. A file that changes
+/// meanwhile can be told partly as it was.
 ///
 /// # Errors
 /// What the kernel says: `EOPNOTSUPP` or `ENOTTY` where the file system cannot tell.
@@ -124,9 +124,9 @@ pub fn file_extents(file: impl AsFd, mut each: impl FnMut(FileExtent)) -> io::Re
             extent_count: PAGE_EXTENTS as u32,
             reserved: 0,
         };
-        // SAFETY: `Request` is `repr(C)` and plain numbers: a `struct fiemap` followed by the `extent_count` extents that it
-        // announces, which is all that FS_IOC_FIEMAP writes to. The opcode is that of this structure. The borrow lasts for
-        // the call, and any bytes that the kernel leaves there are valid numbers.
+        // SAFETY: `Request` is `repr(C)` and plain numbers: a `struct fiemap` followed by the `extent_count` extents
+        // that it announces, which is all that FS_IOC_FIEMAP writes to. The opcode is that of this structure. The
+        // borrow lasts for the call, and any bytes that the kernel leaves there are valid numbers.
         unsafe { ioctl(&file, Updater::<FS_IOC_FIEMAP, Request>::new(&mut request)) }?;
         let told = (request.header.mapped_extents as usize).min(PAGE_EXTENTS);
         let mut last = told == 0;
@@ -178,8 +178,8 @@ mod tests {
         }
     }
 
-    /// A file of more extents than are asked for at a time, every second block a hole: each block is told once, and where
-    /// the device can be read, its bytes are there.
+    /// A file of more extents than are asked for at a time, every second block a hole: each block is told once, and
+    /// where the device can be read, its bytes are there.
     #[test]
     fn every_extent_is_told_and_holds_the_files_bytes() {
         const BLOCK: u64 = 65536;
@@ -202,7 +202,8 @@ mod tests {
         assert!(extents.windows(2).all(|w| w[0].logical + w[0].length <= w[1].logical), "out of order");
         let device = file.metadata().unwrap().dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        // Against the device itself, where it may be read; tests/guest/test_ranges.py does so on any machine, in a guest.
+        // Against the device itself, where it may be read; tests/guest/test_ranges.py does so on any machine, in a
+        // guest.
         let uevent = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
         let raw =
             uevent.lines().find_map(|l| l.strip_prefix("DEVNAME=")).and_then(|n| File::open(format!("/dev/{n}")).ok());

@@ -59,8 +59,8 @@ impl Drop for Frame {
 
 /// One of several handles to a page that nobody may change any more; 8 bytes, so that `Option<Held>` is too.
 ///
-/// Made from a [`Frame`] by [`Arena::share`], multiplied by [`Arena::again`], given back by [`Arena::release`]; one that
-/// is dropped instead keeps its page for ever, and a debug build says so by panicking.
+/// Made from a [`Frame`] by [`Arena::share`], multiplied by [`Arena::again`], given back by [`Arena::release`]; one
+/// that is dropped instead keeps its page for ever, and a debug build says so by panicking.
 pub struct Held(NonNull<[u8; FRAME_BYTES]>);
 
 // SAFETY: the page behind a `Held` is not written while any handle to it exists, and is never unmapped.

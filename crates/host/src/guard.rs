@@ -84,8 +84,8 @@ impl Guarded {
         Ok(Guarded { slot, region })
     }
 
-    /// Bytes of the pages under bytes `offset .. offset + len` that are not in memory: touching them would take new memory,
-    /// or bring them back from swap. 0 where the kernel does not tell.
+    /// Bytes of the pages under bytes `offset .. offset + len` that are not in memory: touching them would take new
+    /// memory, or bring them back from swap. 0 where the kernel does not tell.
     #[must_use]
     pub fn absent_bytes(&self, offset: usize, len: usize) -> u64 {
         const PAGE: usize = 4096;
@@ -95,8 +95,8 @@ impl Guarded {
         let mut present = [0u8; PAGES];
         while at < end {
             let pages = (end - at).div_ceil(PAGE).min(PAGES);
-            // SAFETY: the range lies inside the mapping, but for the rest of its last page, which is mapped with it; there is
-            // room for a byte per page. Nothing of the mapping is read or changed.
+            // SAFETY: the range lies inside the mapping, but for the rest of its last page, which is mapped with it;
+            // there is room for a byte per page. Nothing of the mapping is read or changed.
             let told =
                 unsafe { libc::mincore(self.region.as_ptr().add(at).cast(), pages * PAGE, present.as_mut_ptr()) };
             if told == 0 {

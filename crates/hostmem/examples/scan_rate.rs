@@ -1,8 +1,8 @@
 //! How fast one core scans: copy, zero check, hash, index; from shared memory, private memory and the page cache.
 //!
 //! `cargo run --release -p undercroft --example scan_rate [MIB]` prints GB/s of processor time, unthrottled: the best
-//! of several passes. Half of the memory is new to a pass, half repeats it in order, as files in two guests would. Owns nothing but memory
-//! of its own; the private memory is this process's, read as another's would be.
+//! of several passes. Half of the memory is new to a pass, half repeats it in order, as files in two guests would. Owns
+//! nothing but memory of its own; the private memory is this process's, read as another's would be.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -54,8 +54,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Measures one kind of source, with one step of the work more each time. The best of several rounds counts: the others tell
-/// what else the machine was doing.
+/// Measures one kind of source, with one step of the work more each time. The best of several rounds counts: the others
+/// tell what else the machine was doing.
 fn rate(name: &str, source: impl Fn() -> io::Result<Source>) -> io::Result<()> {
     let hash = PageHash::new();
     let mut batch = Batch::new()?;

@@ -1,7 +1,8 @@
 //! What a meter costs: `cargo run --release -p undercroft-lab --example curve_cost`.
 //!
 //! Times a loop over block numbers with and without a meter, and prints the difference of best, median and worst run in
-//! nanoseconds per request, and the memory that the meter came to. 10 ns are 1 % of a core at a million requests a second.
+//! nanoseconds per request, and the memory that the meter came to. 10 ns are 1 % of a core at a million requests a
+//! second.
 
 use std::hint::black_box;
 use std::time::Duration;

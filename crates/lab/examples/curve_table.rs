@@ -1,7 +1,8 @@
-//! The errors of the online miss curves: `cargo run --release -p undercroft-lab --example curve_table [prefix of a name]`.
+//! The errors of the online miss curves:
+//! `cargo run --release -p undercroft-lab --example curve_table [prefix of a name]`.
 //!
-//! Holds them against exact curves on the shared block traces and on Zipf, with several seeds, and prints a table. Needs
-//! the shared traces beside the repository (without them only Zipf); takes some minutes.
+//! Holds them against exact curves on the shared block traces and on Zipf, with several seeds, and prints a table.
+//! Needs the shared traces beside the repository (without them only Zipf); takes some minutes.
 
 use std::path::Path;
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};

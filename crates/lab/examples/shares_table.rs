@@ -1,5 +1,5 @@
-//! Controllers side by side on loads of several tenants. `--json`: one line for each row, for plots; `--policy NAME`: another
-//! replacement policy than LRU.
+//! Controllers side by side on loads of several tenants. `--json`: one line for each row, for plots; `--policy NAME`:
+//! another replacement policy than LRU.
 use undercroft_engine::control::{Kind, UtilitySettings};
 use undercroft_engine::{LruCurveOptions, MeterOptions, PolicyCurveOptions, PolicyKind};
 use undercroft_lab::tenants::{Arm, LabRow, Options, Trace, loads, run};
@@ -20,7 +20,8 @@ fn main() {
             }
         },
     };
-    // A curve of stack distances is LRU's alone; of another policy the engine's meters simulate it, here without sampling.
+    // A curve of stack distances is LRU's alone; of another policy the engine's meters simulate it, here without
+    // sampling.
     let meters = arguments.iter().any(|a| a == "--meters").then(|| MeterOptions {
         lru: LruCurveOptions { rate_max: 1.0, samples_max: 1 << 16, ..LruCurveOptions::default() },
         policy: PolicyCurveOptions { rates_sum_max: 6.0, slots_max: 1 << 16, ..PolicyCurveOptions::default() },

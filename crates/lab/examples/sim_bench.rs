@@ -1,7 +1,7 @@
 //! Our side of `make bench-sim`: one policy at one size over one trace, and the traces that both sides read.
 //!
-//! - `sim_bench zipf|FILE... OUT`: writes a trace as oracleGeneral records (24 bytes), with the cache of the next access, which is what
-//!   libCacheSim reads fastest.
+//! - `sim_bench zipf|FILE... OUT`: writes a trace as oracleGeneral records (24 bytes), with the cache of the next
+//!   access, which is what libCacheSim reads fastest.
 //! - `sim_bench run POLICY BLOCKS TRACE`: replays it on one thread and prints a line of JSON: requests, misses, seconds
 //!   of the replay with reading, and the engine's own memory.
 //!

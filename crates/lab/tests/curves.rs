@@ -1,8 +1,8 @@
 //! How far the online curves are off on real traces and Zipf, with the options that a daemon uses: the bounds that
 //! docs/decisions/0110 states, which are of 32 keys.
 //!
-//! The hash keys are fixed, so every figure here is the same on every run. `examples/curve_table.rs` prints the errors over
-//! whole traces and more policies.
+//! The hash keys are fixed, so every figure here is the same on every run. `examples/curve_table.rs` prints the errors
+//! over whole traces and more policies.
 
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};
 use undercroft_lab::curve::{CurveError, ExactLru, error, sizes};

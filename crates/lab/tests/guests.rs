@@ -1,7 +1,7 @@
 //! What keeping a cache exclusive of its guest brings, below a simulated Linux guest, by the daemon's own engine.
 //!
-//! The bounds are those that real guests are measured against (`make lab-exclusive`); the simulated one is deterministic, so
-//! a change of the engine that loses more than it should fails here, at once.
+//! The bounds are those that real guests are measured against (`make lab-exclusive`); the simulated one is
+//! deterministic, so a change of the engine that loses more than it should fails here, at once.
 
 use undercroft_engine::curve::{Curve, Meter, MeterOptions, Telemetry};
 use undercroft_engine::{ExclusiveMode, HashKey, PolicyKind};
@@ -99,8 +99,8 @@ fn a_guest_that_zeroes_pages_loses_less_than_a_fifth_on_reads_and_a_quarter_with
     }
 }
 
-/// The curve of a disk that is kept exclusive of its guest says what other sizes would bring. One that counts what the guest
-/// holds, too, says that small ones bring nothing.
+/// The curve of a disk that is kept exclusive of its guest says what other sizes would bring. One that counts what the
+/// guest holds, too, says that small ones bring nothing.
 #[test]
 fn the_curve_of_an_exclusive_cache_tells_what_other_sizes_bring() {
     for load in [Load::Uniform, Load::Zipf, Load::Writes] {
@@ -135,8 +135,8 @@ fn where_nothing_can_be_learned_the_cache_is_no_worse_than_an_inclusive_one() {
     }
 }
 
-/// Hits of a guest that reads blocks at random, and beside it, one read in eight, a stream whose pages it drops at once: in
-/// percent of the random reads.
+/// Hits of a guest that reads blocks at random, and beside it, one read in eight, a stream whose pages it drops at
+/// once: in percent of the random reads.
 fn hits_beside_a_stream(placement: Placement) -> f64 {
     let mut guest = Guest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing: true });
     let mut host = Host::new(placement, DEFAULT, PAGES / 2, PAGES);

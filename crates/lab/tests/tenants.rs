@@ -1,4 +1,5 @@
-//! What the controllers save on loads of several tenants, by the daemon's own engine: the promised bounds, held on every load.
+//! What the controllers save on loads of several tenants, by the daemon's own engine: the promised bounds, held on
+//! every load.
 
 use undercroft_engine::PolicyKind;
 use undercroft_engine::control::{Goal, Kind};

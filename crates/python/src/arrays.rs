@@ -1,7 +1,7 @@
 //! Accesses as columns, for numpy.
 //!
-//! Owns the step from one to the other, in both directions. Never keeps an array of Python's: it may change under a thread
-//! that does not hold the interpreter, so what comes in is copied. Invariant: the columns are of one length.
+//! Owns the step from one to the other, in both directions. Never keeps an array of Python's: it may change under a
+//! thread that does not hold the interpreter, so what comes in is copied. Invariant: the columns are of one length.
 
 use crate::error::said;
 use numpy::{PyArray1, PyReadonlyArray1};

@@ -1,8 +1,8 @@
 //! The crates' errors as Python's exceptions.
 //!
 //! Owns the class `undercroft.Error` and what it tells besides its message: `file`, `record` and `offset`, `None` where
-//! they do not apply. What the system says of a file is an `OSError` instead. Invariant: no message is lost, and what names
-//! an option of the command line names the argument here.
+//! they do not apply. What the system says of a file is an `OSError` instead. Invariant: no message is lost, and what
+//! names an option of the command line names the argument here.
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;

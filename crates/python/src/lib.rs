@@ -1,8 +1,8 @@
 //! The engine's side of the Python package `undercroft`: the module `undercroft._undercroft`.
 //!
-//! Owns the way between Python's objects and the crates of the laboratory, and nothing they do; `python/undercroft` beside
-//! it makes of this what people use. Never holds the interpreter while it reads, simulates or computes. Invariant: whatever
-//! Python hands over, the answer is a result or an exception, never a panic.
+//! Owns the way between Python's objects and the crates of the laboratory, and nothing they do; `python/undercroft`
+//! beside it makes of this what people use. Never holds the interpreter while it reads, simulates or computes.
+//! Invariant: whatever Python hands over, the answer is a result or an exception, never a panic.
 #![forbid(unsafe_code)]
 
 mod arrays;

@@ -1,6 +1,7 @@
 //! Where accesses come from: a file, a synthetic load, or arrays.
 //!
-//! Owns the choice, and that each can be read again from its beginning. Never interprets a format: undercroft-trace does.
+//! Owns the choice, and that each can be read again from its beginning. Never interprets a format: undercroft-trace
+//! does.
 
 use crate::arrays::{Columns, columns};
 use crate::error::{of_trace, said};

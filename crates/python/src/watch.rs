@@ -1,7 +1,7 @@
 //! Looks up from long work: Ctrl-C, and whoever wants to know how far it is.
 //!
-//! Owns how often that is. Never ends the work itself: it says to stop, and keeps the exception to raise. Invariant: the
-//! interpreter is held for the look alone.
+//! Owns how often that is. Never ends the work itself: it says to stop, and keeps the exception to raise. Invariant:
+//! the interpreter is held for the look alone.
 
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};

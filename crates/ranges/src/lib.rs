@@ -1,8 +1,8 @@
 //! Where a container's files are on the virtual disk: asked inside the guest, printed in the form that the API takes.
 //!
-//! Owns the walk through directories, the way from a file system to the whole disk, and what is printed. Never writes to a
-//! file or a device, never follows a symbolic link, and never leaves the file system of a path it was given. Invariant: a
-//! range is only printed if the kernel said that a file's bytes are there, on the disk that is named.
+//! Owns the walk through directories, the way from a file system to the whole disk, and what is printed. Never writes
+//! to a file or a device, never follows a symbolic link, and never leaves the file system of a path it was given.
+//! Invariant: a range is only printed if the kernel said that a file's bytes are there, on the disk that is named.
 #![forbid(unsafe_code)]
 
 pub mod arguments;

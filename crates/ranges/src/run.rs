@@ -1,7 +1,7 @@
 //! From paths to lines: one list, or a new one whenever it changes.
 //!
-//! Owns the printed form and the rhythm. Invariants: a line of JSON is one whole list, in the form that the API takes; while
-//! watching, no list is printed twice in a row.
+//! Owns the printed form and the rhythm. Invariants: a line of JSON is one whole list, in the form that the API takes;
+//! while watching, no list is printed twice in a row.
 
 use crate::device::Sysfs;
 use crate::found::{Found, Span};
@@ -80,8 +80,8 @@ pub fn check_names(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds and prints. `complain` is told what was left out and why; `pause` waits between two looks, and ends the watch when
-/// it returns false.
+/// Finds and prints. `complain` is told what was left out and why; `pause` waits between two looks, and ends the watch
+/// when it returns false.
 ///
 /// # Errors
 /// See [`Error`]; while watching only those of the first look and of the output, for paths can come back.

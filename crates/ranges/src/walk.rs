@@ -1,7 +1,8 @@
 //! The walk: from paths to every regular file below them, and from files to pieces of the disk.
 //!
-//! Owns which files count. Never follows a symbolic link, never leaves a path's own file system, counts a file with several
-//! names once. A file that goes while it is looked for is no problem; one that may not be read is, and the walk goes on.
+//! Owns which files count. Never follows a symbolic link, never leaves a path's own file system, counts a file with
+//! several names once. A file that goes while it is looked for is no problem; one that may not be read is, and the walk
+//! goes on.
 
 use crate::Error;
 use crate::device::{Disk, Sysfs};

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use undercroft_engine::PolicyKind;
 use undercroft_units::{CacheSize, UnitError};
 
-/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is without.
+/// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is
+/// without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies(pub Vec<Rule>);
 

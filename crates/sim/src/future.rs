@@ -1,7 +1,7 @@
 //! OPT in a sweep: the trace kept as it is read, and then run through caches that know it to its end.
 //!
-//! Owns what is kept, and the second pass. Never decides: that is the engine's `opt`. Invariant: caches see the accesses
-//! that were kept, in order.
+//! Owns what is kept, and the second pass. Never decides: that is the engine's `opt`. Invariant: caches see the
+//! accesses that were kept, in order.
 
 use crate::batch::{BATCH, Take, threads};
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Policies at sizes on one trace: the caches that a sweep takes, and its results as programs read them.
 //!
-//! Owns the order of cells and the fields of `--json`, for the command line and for Python. Never runs anything, reads no
-//! clock. Invariant: cells and rows are in one order: each policy at the first size, then at the next.
+//! Owns the order of cells and the fields of `--json`, for the command line and for Python. Never runs anything, reads
+//! no clock. Invariant: cells and rows are in one order: each policy at the first size, then at the next.
 
 use crate::choice::SimSize;
 use crate::error::Error;
@@ -147,8 +147,8 @@ impl TraceRun {
     }
 }
 
-/// Refuses caches of so many blocks each whose tables do not fit in `there` bytes of memory, before the machine swaps or
-/// the kernel kills.
+/// Refuses caches of so many blocks each whose tables do not fit in `there` bytes of memory, before the machine swaps
+/// or the kernel kills.
 ///
 /// # Errors
 /// They are too large together.

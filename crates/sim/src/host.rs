@@ -48,7 +48,8 @@ pub struct Host {
     pub copied: Vec<u64>,
     /// Whether these are to be told.
     pub tells: bool,
-    /// What measures the worth of other sizes, as it does for a disk of the daemon that is kept exclusive; if it is wanted.
+    /// What measures the worth of other sizes, as it does for a disk of the daemon that is kept exclusive; if it is
+    /// wanted.
     pub meter: Option<Meter>,
     /// Transfers since the last scan.
     unscanned: u32,

@@ -1,14 +1,14 @@
 //! What accesses would have taken: devices with service times and queues.
 //!
-//! Owns the queues and the clock of the simulation. Never decides a hit: it is given the steps of each access. Invariant: time
-//! never goes back, and requests reach a device in the order in which they are served there.
+//! Owns the queues and the clock of the simulation. Never decides a hit: it is given the steps of each access.
+//! Invariant: time never goes back, and requests reach a device in the order in which they are served there.
 //!
 //! The model. Every level of a hierarchy, and the disk, is a station with `channels` servers and one queue, first come
 //! first served. An access is its steps, one after the other: an awaited step enters its station's queue when the one
-//! before has ended, and the client has its answer when the last one ended; a step that nobody awaits (a fill, a block handed down,
-//! a write-back) enters its queue at the same moment, takes a server like any other, and delays only those behind it. What a
-//! hit or miss is does not depend on time: caches see accesses in the trace's order. Requests arrive when the trace
-//! says (at any speed), at a rate of their own, or when one of a fixed number before has ended.
+//! before has ended, and the client has its answer when the last one ended; a step that nobody awaits (a fill, a block
+//! handed down, a write-back) enters its queue at the same moment, takes a server like any other, and delays only those
+//! behind it. What a hit or miss is does not depend on time: caches see accesses in the trace's order. Requests arrive
+//! when the trace says (at any speed), at a rate of their own, or when one of a fixed number before has ended.
 
 use crate::hierarchy::Step;
 use hdrhistogram::Histogram;

@@ -38,8 +38,8 @@ impl From<Access> for Reference {
     }
 }
 
-/// Shows a trace to `see` up to its end or to damage, which a second pass meets at the same place, or up to `limit` accesses.
-/// `watch` is told every so often how many there have been; false if it says to stop.
+/// Shows a trace to `see` up to its end or to damage, which a second pass meets at the same place, or up to `limit`
+/// accesses. `watch` is told every so often how many there have been; false if it says to stop.
 pub(crate) fn look_through(
     trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
     limit: Option<u64>,

@@ -134,7 +134,8 @@ fn check(timing: &Timing, levels: usize) -> Result<(), Error> {
 /// has at the end stays there: see [`Hierarchy::flush`].
 ///
 /// # Errors
-/// A plan that makes no sense, or threads that cannot be had. A trace that breaks off is told in [`Simulation::broken`].
+/// A plan that makes no sense, or threads that cannot be had. A trace that breaks off is told in
+/// [`Simulation::broken`].
 pub fn simulate(
     trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
     plans: &[Plan],

@@ -8,7 +8,8 @@ use undercroft_units::CacheSize;
 /// Slots that a simulated cache may have at most: what an index of them takes fits in the memory of a large machine.
 pub const SLOTS_MAX: u32 = 1 << 30;
 
-/// The slots of a cache of `size`, in blocks of `block_bytes`, for a trace of `footprint` distinct blocks, if that is known.
+/// The slots of a cache of `size`, in blocks of `block_bytes`, for a trace of `footprint` distinct blocks, if that is
+/// known.
 ///
 /// A cache that can hold the whole footprint is no larger than that: the rest would stay empty.
 ///

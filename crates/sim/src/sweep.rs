@@ -165,12 +165,12 @@ impl Take for Taker<'_> {
 
 /// Runs a trace through every cell. `watch` is told how many accesses have been read, after each batch, and may end it.
 ///
-/// The caller's thread reads the next batch while caches take the one before, and caches run beside each other. With OPT
-/// among the cells, the trace is kept, and a second pass over it follows, which `watch` is told from 0 again.
+/// The caller's thread reads the next batch while caches take the one before, and caches run beside each other. With
+/// OPT among the cells, the trace is kept, and a second pass over it follows, which `watch` is told from 0 again.
 ///
 /// # Errors
-/// A cell that is too large, a trace that is too long for OPT, or threads that cannot be had. A trace that breaks off is
-/// told in [`Sweep::broken`].
+/// A cell that is too large, a trace that is too long for OPT, or threads that cannot be had. A trace that breaks off
+/// is told in [`Sweep::broken`].
 pub fn sweep(
     trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
     cells: Vec<Cell>,

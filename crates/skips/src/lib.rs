@@ -1,12 +1,12 @@
 //! Tests that cannot run on this machine: said, and counted.
 //!
-//! Rust's test harness has no way to skip a test while it runs: one that returns early counts as passed. A test that finds
-//! that something is missing calls [`skip`] with the reason and returns. The reason goes to standard error, and to the file
-//! that the environment variable `UNDERCROFT_SKIPS` names, from which `scripts/test.sh` takes the count; `.ci/run` fails on
-//! every skip that `.ci/permitted-skips` does not name.
+//! Rust's test harness has no way to skip a test while it runs: one that returns early counts as passed. A test that
+//! finds that something is missing calls [`skip`] with the reason and returns. The reason goes to standard error, and
+//! to the file that the environment variable `UNDERCROFT_SKIPS` names, from which `scripts/test.sh` takes the count;
+//! `.ci/run` fails on every skip that `.ci/permitted-skips` does not name.
 //!
-//! Owns the form of that file: one line a skip, `program TAB test TAB reason`. Never decides whether a skip is permitted.
-//! Invariant: a line is written whole or not at all, whatever other tests write meanwhile.
+//! Owns the form of that file: one line a skip, `program TAB test TAB reason`. Never decides whether a skip is
+//! permitted. Invariant: a line is written whole or not at all, whatever other tests write meanwhile.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,8 @@ pub const FILE: &str = "UNDERCROFT_SKIPS";
 ///
 /// # Panics
 ///
-/// If `UNDERCROFT_SKIPS` names a file that cannot be written: a skip that nobody counts would look like a test that passed.
+/// If `UNDERCROFT_SKIPS` names a file that cannot be written: a skip that nobody counts would look like a test that
+/// passed.
 pub fn skip(reason: impl Display) {
     eprintln!("SKIPPED: {reason}");
     if let Some(file) = std::env::var_os(FILE) {

@@ -60,8 +60,8 @@ pub struct SimBase {
 }
 
 impl SimBase {
-    /// A disk of `size` bytes on `bytes` bytes of image `layer`; `is_own` says of each cluster whether the disk has it of
-    /// its own from the start. Returns what the disk holds as well.
+    /// A disk of `size` bytes on `bytes` bytes of image `layer`; `is_own` says of each cluster whether the disk has it
+    /// of its own from the start. Returns what the disk holds as well.
     pub fn new(layer: u64, bytes: u64, cluster: u64, size: u64, mut is_own: impl FnMut() -> bool) -> (Self, Vec<u8>) {
         let mut medium = vec![0; size as usize];
         let common = bytes.min(size) as usize;

@@ -1,7 +1,7 @@
 //! A campaign: many runs, what they come to, and the file that keeps it.
 //!
-//! Owns the numbers and how they are written and read again. Never runs anything. Invariant: a file that was written is read
-//! back as the same campaign, so that it can go on.
+//! Owns the numbers and how they are written and read again. Never runs anything. Invariant: a file that was written is
+//! read back as the same campaign, so that it can go on.
 
 use crate::coverage::{COLUMNS, RARE, ROWS};
 use crate::outcome::Outcome;

@@ -262,7 +262,8 @@ impl Coverage {
     }
 }
 
-/// Rare pairs that a few hundred runs must come by: each is a place where a bug was, or could be, of two things that meet.
+/// Rare pairs that a few hundred runs must come by: each is a place where a bug was, or could be, of two things that
+/// meet.
 pub const RARE: &[(Seen, While)] = {
     use Seen as S;
     use While as W;

@@ -163,7 +163,8 @@ impl<P: FaultInjection> Sim<P> {
         let now = self.now_ns;
         let Self { core, world, .. } = self;
         core.as_mut().expect("a core").apply(event, now, world);
-        // Nothing wakes a request but an operation of its disk, or a paused one that goes on: without any, all are answered.
+        // Nothing wakes a request but an operation of its disk, or a paused one that goes on: without any, all are
+        // answered.
         let waits = |(d, s): (usize, &SimSide)| {
             s.pending > 0 && s.disk.under_way() == 0 && world.paused.iter().all(|p| p.disk.0 as usize != d)
         };

@@ -161,8 +161,8 @@ impl<P: FaultInjection> Sim<P> {
         }
     }
 
-    /// What holds when everything that is over has gone: no part is above its limit, and each block is the part's that the
-    /// list says.
+    /// What holds when everything that is over has gone: no part is above its limit, and each block is the part's that
+    /// the list says.
     pub(crate) fn judge_parts_at_rest(&mut self) {
         for d in 0..self.ranges.len() {
             let id = DiskId(d as u32);

@@ -81,21 +81,21 @@ pub struct SimSide {
     pub lost: u64,
 }
 
-/// Operations of its disk that a request may see pass without any of its own, before it counts as slow: more than a patient
-/// disk has others go first, and so do the disks of some runs.
+/// Operations of its disk that a request may see pass without any of its own, before it counts as slow: more than a
+/// patient disk has others go first, and so do the disks of some runs.
 const PATIENCE: u64 = 128;
 
-/// Operations that a request may wait for at most, for each that it, or one before it, needs. A request is passed by others
-/// that it has nothing to do with, hits and changes of other blocks among them. Three are the most seen without a bug in hundreds
-/// of runs, eight in tens of thousands (small requests among paused ones, of which a step is 64 operations); who is forgotten
-/// waits without end.
+/// Operations that a request may wait for at most, for each that it, or one before it, needs. A request is passed by
+/// others that it has nothing to do with, hits and changes of other blocks among them. Three are the most seen without
+/// a bug in hundreds of runs, eight in tens of thousands (small requests among paused ones, of which a step is 64
+/// operations); who is forgotten waits without end.
 const WAITS_MAX: u64 = 12;
 
 /// Operations that something counts as recent for.
 const RECENT: u64 = 16;
 
-/// What a request may take of its disk, in operations: one for each block, as the smallest disk has it, and as much again
-/// for what fails and is done a second time.
+/// What a request may take of its disk, in operations: one for each block, as the smallest disk has it, and as much
+/// again for what fails and is done a second time.
 pub fn work_of(req: &Request) -> u64 {
     match req.op {
         Op::Flush | Op::Status | Op::Discard => 2,
@@ -369,8 +369,8 @@ impl World {
         disk.0 + 16 * nth
     }
 
-    /// A disk loses what is volatile, here and there. Returns the blocks that were written since the last flush, which is
-    /// more than was lost; nothing if there are none.
+    /// A disk loses what is volatile, here and there. Returns the blocks that were written since the last flush, which
+    /// is more than was lost; nothing if there are none.
     pub fn lose(&mut self, d: usize) -> Vec<std::ops::Range<u64>> {
         self.time += 1;
         let now = self.time;
@@ -462,8 +462,8 @@ impl World {
         })
     }
 
-    /// Whether a failed answer, or one that did not fail, is right for a port that has been told, or has not, that writes
-    /// were lost. Nothing if it has nothing to do with that.
+    /// Whether a failed answer, or one that did not fail, is right for a port that has been told, or has not, that
+    /// writes were lost. Nothing if it has nothing to do with that.
     fn judge_loss(&mut self, p: &Pending, result: Result<(), IoError>) -> Option<Result<(), String>> {
         let Pending { req, .. } = p;
         let side = &mut self.sides[req.disk.0 as usize];

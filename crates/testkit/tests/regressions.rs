@@ -110,8 +110,8 @@ fn a_flush_has_no_range_whatever_the_request_says() {
     assert_eq!(front.replies, [(1, Err(IoError::Io))], "and its error is the guest's");
 }
 
-/// A copy of a guest page was dealt with while a block was being served, since too many waited: it took the slot of that
-/// very block, and the guest was given another block's content.
+/// A copy of a guest page was dealt with while a block was being served, since too many waited: it took the slot of
+/// that very block, and the guest was given another block's content.
 #[test]
 fn a_block_being_served_does_not_lose_its_slot_to_a_capture() {
     undercroft_testkit::run(undercroft_testkit::Plan { seed: 224, steps: 20_000, bug: None }).unwrap();

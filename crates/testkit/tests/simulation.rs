@@ -55,12 +55,13 @@ fn no_seed_finds_stale_lost_or_foreign_data() {
 #[test]
 fn seeds_that_found_bugs_find_them_no_more() {
     for (seed, steps, what) in [
-        // A clone went; of what the other had to give up, the first was a slot whose frame was still to come, which passed for
-        // nothing: the rest stayed unpaid.
+        // A clone went; of what the other had to give up, the first was a slot whose frame was still to come, which
+        // passed for nothing: the rest stayed unpaid.
         (1_001_389, 3_000, "a slot without a frame ends the giving up"),
         // Of the model: a flush made it forget contents that a question for the allocation, asked before, had seen.
         (1_283, 20_000, "what was said to be zero had been"),
-        // Of the judge: a read of forty blocks, among as many others as long, on a disk that serves two operations at a time.
+        // Of the judge: a read of forty blocks, among as many others as long, on a disk that serves two operations at a
+        // time.
         (9_607, 20_000, "a long read among many waits for their turns"),
         // Of the simulation: paused requests went on in any order at all, so that one was forgotten.
         (19_721, 20_000, "who was paused goes on"),

@@ -1,7 +1,8 @@
-//! How fast a trace is read, in accesses a second: `cargo run --release -p undercroft-trace --example read_rate FILE [FORMAT]`.
+//! How fast a trace is read, in accesses a second:
+//! `cargo run --release -p undercroft-trace --example read_rate FILE [FORMAT]`.
 //!
-//! Prints a line for each way of reading: batches, batches with a thread that reads ahead, the iterator; the best of three,
-//! and a sum over the blocks so that nothing is left out.
+//! Prints a line for each way of reading: batches, batches with a thread that reads ahead, the iterator; the best of
+//! three, and a sum over the blocks so that nothing is left out.
 
 use std::process::ExitCode;
 use std::time::Instant;

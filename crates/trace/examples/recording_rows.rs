@@ -1,7 +1,7 @@
 //! Prints a recording as lines of JSON: what it says about itself, then its rows.
 //!
-//! `cargo run -p undercroft-trace --example recording_rows FILE.parquet`. For tests, and for machines without a tool that
-//! reads Parquet. Exit code 1, with the reason, if it cannot be read.
+//! `cargo run -p undercroft-trace --example recording_rows FILE.parquet`. For tests, and for machines without a tool
+//! that reads Parquet. Exit code 1, with the reason, if it cannot be read.
 
 use serde_json::json;
 use std::io::{self, BufWriter, Write};

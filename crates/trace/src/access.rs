@@ -1,7 +1,7 @@
 //! One access and one request of a trace: what every format comes down to.
 //!
-//! Owns the records that readers give and experiments take. Never knows how a file wrote them. Invariant: both stay small
-//! (24 and 32 bytes), as hundreds of millions of them are streamed.
+//! Owns the records that readers give and experiments take. Never knows how a file wrote them. Invariant: both stay
+//! small (24 and 32 bytes), as hundreds of millions of them are streamed.
 
 /// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,8 @@
 //! How requests become accesses to blocks.
 //!
-//! Owns the arithmetic of splitting, and where the tenant stands in a block's number. Never reads a file.
-//! Invariant: a request that [`Blocks::fits`] gives blocks that no request of another tenant gives, if tenants have disks
-//! of their own; and no sum here overflows.
+//! Owns the arithmetic of splitting, and where the tenant stands in a block's number. Never reads a file. Invariant: a
+//! request that [`Blocks::fits`] gives blocks that no request of another tenant gives, if tenants have disks of their
+//! own; and no sum here overflows.
 
 use crate::access::{Access, Request};
 

@@ -13,8 +13,8 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// What an xz decoder may take; level 9 needs 65 MiB.
 const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
 
-/// A reader of what `input` holds, decompressed if it is compressed. It is read in large pieces: nothing is buffered here
-/// that a decompressor does not buffer itself.
+/// A reader of what `input` holds, decompressed if it is compressed. It is read in large pieces: nothing is buffered
+/// here that a decompressor does not buffer itself.
 pub(crate) fn decompressed<'a>(mut input: impl Read + Send + 'a) -> io::Result<Box<dyn Read + Send + 'a>> {
     // a pipe may give its first bytes one by one, so that peeking into a buffer once is not enough
     let mut head = Vec::new();

@@ -19,8 +19,8 @@ pub(crate) fn finished(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number that stands for a key that is text: eight bytes after the other, then the length. Of a million keys, two have
-/// one number with a probability of about 3 in 100 million.
+/// The number that stands for a key that is text: eight bytes after the other, then the length. Of a million keys, two
+/// have one number with a probability of about 3 in 100 million.
 pub(crate) fn of_text(text: &[u8]) -> u64 {
     let number = |chunk: &[u8]| chunk.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
     mixed(text.chunks(8).fold(0, |hash, chunk| mixed(hash ^ number(chunk))) ^ text.len() as u64)

@@ -1,5 +1,5 @@
-//! The bytes of a trace as its format reads them: whole records or whole lines out of one large buffer, with the position
-//! for the errors.
+//! The bytes of a trace as its format reads them: whole records or whole lines out of one large buffer, with the
+//! position for the errors.
 //!
 //! Owns the buffer and the position. Never interprets a record.
 //! Invariant: `offset` and `record` belong to the next record; nothing is handed out twice.
@@ -122,8 +122,8 @@ impl<'a> Input<'a> {
         self.record += records;
     }
 
-    /// The next line: its length without and with its end; it is at the beginning of [`Input::rest`]. `None` at the end of
-    /// the trace.
+    /// The next line: its length without and with its end; it is at the beginning of [`Input::rest`]. `None` at the end
+    /// of the trace.
     pub fn line(&mut self) -> Result<Option<(usize, usize)>, Error> {
         loop {
             let mut looked = 0;

@@ -7,7 +7,8 @@
 //! ```
 //! use undercroft_trace::{Format, Reader};
 //! let lis = b"7 2 0 0\n3 1 0 1\n";
-//! let blocks: Result<Vec<u64>, _> = Reader::new(&lis[..], "example.lis", Format::ArcLis)?.map(|a| Ok(a?.block)).collect();
+//! let reader = Reader::new(&lis[..], "example.lis", Format::ArcLis)?;
+//! let blocks: Result<Vec<u64>, _> = reader.map(|a| Ok(a?.block)).collect();
 //! assert_eq!(blocks?, [7, 8, 3]);
 //! # Ok::<(), undercroft_trace::Error>(())
 //! ```

@@ -14,11 +14,12 @@ pub struct Options {
     pub block_bytes: Option<u32>,
     /// Formats of keys: a key is the number of a piece of so many bytes of a disk, so that objects can be split, too.
     pub key_bytes: Option<u32>,
-    /// Formats of keys without `key_bytes`: `block_bytes` says what a key stands for, and changes nothing; by default it is
-    /// refused, since keys cannot be split.
+    /// Formats of keys without `key_bytes`: `block_bytes` says what a key stands for, and changes nothing; by default
+    /// it is refused, since keys cannot be split.
     pub keys_are_blocks: bool,
-    /// Caches are counted in bytes: requests are split into blocks even where the default is one access for each, and keys whose
-    /// sizes the trace records are refused, unless `block_bytes` or `key_bytes` says how large they are to be taken for.
+    /// Caches are counted in bytes: requests are split into blocks even where the default is one access for each, and
+    /// keys whose sizes the trace records are refused, unless `block_bytes` or `key_bytes` says how large they are to
+    /// be taken for.
     pub sized: bool,
     /// Leave out records that make no sense, and count them.
     pub lenient: bool,
@@ -92,8 +93,8 @@ pub(crate) const COLUMNS_MAX: usize = 256;
 /// first line; without such names, a single column is the key, and several are refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Csv {
-    /// What stands between columns; a blank stands for any number of blanks and tabs. By default the first of comma, tab,
-    /// semicolon and blank that the first line has.
+    /// What stands between columns; a blank stands for any number of blanks and tabs. By default the first of comma,
+    /// tab, semicolon and blank that the first line has.
     pub separator: Option<u8>,
     /// When.
     pub time: Option<Column>,

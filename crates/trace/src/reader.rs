@@ -274,7 +274,8 @@ impl<'a> Reader<'a> {
         &self.tally
     }
 
-    /// What the reader took for what, in words, where neither the format nor the options say it: the columns of a CSV file.
+    /// What the reader took for what, in words, where neither the format nor the options say it: the columns of a CSV
+    /// file.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -341,8 +342,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Replaces `out` with the next requests, as the trace has them, and says how many; 0 at the end. What has been taken
-    /// as accesses does not come again.
+    /// Replaces `out` with the next requests, as the trace has them, and says how many; 0 at the end. What has been
+    /// taken as accesses does not come again.
     ///
     /// # Errors
     /// As the iterator; nothing comes after an error.

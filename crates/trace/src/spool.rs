@@ -1,7 +1,7 @@
 //! A pipe kept in a file, to be read more than once.
 //!
-//! Owns a file without a name: it is gone when this is dropped, and when the program dies. Never unpacks: what is compressed is
-//! kept so. Invariant: never more bytes than were allowed.
+//! Owns a file without a name: it is gone when this is dropped, and when the program dies. Never unpacks: what is
+//! compressed is kept so. Invariant: never more bytes than were allowed.
 
 use crate::error::Error;
 use crate::options::Options;
@@ -28,13 +28,14 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Whether a trace can be read only once: standard input (`-`), and what is there and neither a file nor a directory.
+    /// Whether a trace can be read only once: standard input (`-`), and what is there and neither a file nor a
+    /// directory.
     pub fn is_needed(path: &Path) -> bool {
         path == Path::new("-") || path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir())
     }
 
-    /// Keeps all of a pipe, or of standard input for `-`, in `directory`: at most `bytes_max`. `watch` is told of the bytes so far
-    /// now and then, and ends it by returning false: what came until then is the trace.
+    /// Keeps all of a pipe, or of standard input for `-`, in `directory`: at most `bytes_max`. `watch` is told of the
+    /// bytes so far now and then, and ends it by returning false: what came until then is the trace.
     ///
     /// # Errors
     /// [`Error::Open`] and [`Error::Read`] of the pipe; [`Error::Spool`] if it does not fit or cannot be kept.

@@ -1,7 +1,7 @@
 //! What a trace is like: counts, times, tenants, and how many distinct blocks there are.
 //!
-//! Owns the sums. Exact up to [`EXACT_MAX`] distinct blocks, an estimate beyond. Invariant: memory is bounded, however large
-//! a trace is.
+//! Owns the sums. Exact up to [`EXACT_MAX`] distinct blocks, an estimate beyond. Invariant: memory is bounded, however
+//! large a trace is.
 
 use crate::access::{Access, Kind, Request};
 use crate::blocks::Blocks;
@@ -28,7 +28,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Of those, written.
     pub bytes_written: u64,
-    /// Distinct blocks first seen in these requests; 0 once the number of all is an estimate. (Programs read of a footprint.)
+    /// Distinct blocks first seen in these requests; 0 once the number of all is an estimate. (Programs read of a
+    /// footprint.)
     #[serde(skip)]
     pub blocks: u64,
 }
@@ -126,7 +127,8 @@ impl Seen {
     }
 }
 
-/// HyperLogLog (Flajolet, Fusy, Gandouet and Meunier 2007), with 64-bit hashes, which need no correction for large numbers.
+/// HyperLogLog (Flajolet, Fusy, Gandouet and Meunier 2007), with 64-bit hashes, which need no correction for large
+/// numbers.
 #[derive(Clone, Debug)]
 struct HyperLogLog {
     registers: Vec<u8>,
@@ -155,8 +157,8 @@ impl HyperLogLog {
     }
 }
 
-/// Whether `block` is in a sample of `rate` (0 to 1) of all blocks, by hash; of seed 0, samples of one in N are those of
-/// recordings.
+/// Whether `block` is in a sample of `rate` (0 to 1) of all blocks, by hash; of seed 0, samples of one in N are those
+/// of recordings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     threshold: u128,

@@ -288,7 +288,7 @@ fn attach_args_come_from_a_file_without_a_daemon() {
         &[],
         &["\"web:data\" is not served over NBD", "nbd = true"],
     );
-    p.run(&["attach-args", "rot", "--config", "c.toml"]).is(1, &[], &["there is no disk \"rot\""]);
+    p.run(&["attach-args", "rot", "--config", "c.toml"]).is(1, &[], &["there is no disk or VM \"rot\""]);
     let json = p.run(&["attach-args", "root", "--config", "c.toml", "--as", "json"]).is(0, &[], &[]).out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["nbd_uris"][0], "nbd://127.0.0.1:10809/web:root");

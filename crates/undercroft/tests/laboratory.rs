@@ -1,5 +1,5 @@
-//! What the laboratory's commands say of their own answers, through the built program: errors of samples, sizes in bytes, columns
-//! of CSV files, pipes that are read twice.
+//! What the laboratory's commands say of their own answers, through the built program: errors of samples, sizes in
+//! bytes, columns of CSV files, pipes that are read twice.
 //!
 //! Owns runs of the real binary on small traces whose figures are known.
 

@@ -82,8 +82,8 @@ fn opt_stands_beside_policies_and_nowhere_else() {
     let dir = place();
     let dir = dir.path();
     let json = run(dir, &["sim", "loop.lis", "--policy", "lru,opt,opt-bypass", "--size", "5blocks", "--json"], 0).0;
-    // Of ten blocks in turn, five that stay hit in each round but the first. A cache that must take every block has four
-    // that stay for nine accesses, then others.
+    // Of ten blocks in turn, five that stay hit in each round but the first. A cache that must take every block has
+    // four that stay for nine accesses, then others.
     let expected = [("lru", 5, 1000), ("opt", 5, 560), ("opt-bypass", 5, 505)];
     assert_eq!(results(&serde_json::from_str(&json).unwrap()), expected.map(|(p, n, m)| (p.to_string(), n, m)));
     let (table, _) =
@@ -417,7 +417,8 @@ fn tenants_of_one_trace_share_a_cache_in_its_order() {
     let two: Value = serde_json::from_str(&run(dir, &[&alone[..], &csv, &tenants].concat(), 0).0).unwrap();
     assert_eq!(two["tenants"], serde_json::json!(["a", "b"]));
     assert_eq!(two["results"][0]["misses"], one["results"][0]["misses"], "nobody divides it: the cache of the trace");
-    // 29 other blocks of a and three of b for each of its steps lie between two uses of a block: after 17 steps, more than fit.
+    // 29 other blocks of a and three of b for each of its steps lie between two uses of a block: after 17 steps, more
+    // than fit.
     assert_eq!(two["results"][0]["tenants"][0]["misses"], 30 + 4000 - 17, "pushed out soon after b begins");
     let strict = two["results"][1]["tenants"][0]["misses"].as_u64().unwrap();
     assert!(strict < 200, "and they are not, once it has been given its half: {strict}");

@@ -1,4 +1,5 @@
-//! `undercroft trace` through the built program: what it prints, what it writes, and what it leaves when something fails.
+//! `undercroft trace` through the built program: what it prints, what it writes, and what it leaves when something
+//! fails.
 //!
 //! Owns runs of the real binary on small traces.
 

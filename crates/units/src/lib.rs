@@ -1,8 +1,8 @@
 //! Sizes and times as people write them: `512MiB`, `2ms`.
 //!
-//! Owns the two notations, in both directions: configuration, command line, API and tables all come here. Never guesses:
-//! `512M` means two things, so it is refused with both named. Invariant: what `Display` writes, `FromStr` reads back
-//! to the same value.
+//! Owns the two notations, in both directions: configuration, command line, API and tables all come here. Never
+//! guesses: `512M` means two things, so it is refused with both named. Invariant: what `Display` writes, `FromStr`
+//! reads back to the same value.
 #![forbid(unsafe_code)]
 
 mod cache_size;

@@ -1,7 +1,7 @@
 //! A list of ranges as it comes: from JSON to ranges in order, or an error that names the container and the range.
 //!
-//! Owns the notation. Never knows which disks there are. Invariants of [`RangeList`]: its ranges are in order, not empty,
-//! and neither touch nor overlap.
+//! Owns the notation. Never knows which disks there are. Invariants of [`RangeList`]: its ranges are in order, not
+//! empty, and neither touch nor overlap.
 
 use super::{ByteRange, DiskRanges, RANGES_MAX, RangesError};
 use crate::body::parse as parse_object;

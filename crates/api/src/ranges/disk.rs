@@ -1,6 +1,7 @@
 //! The ranges of one disk: whose bytes are whose.
 //!
-//! Owns what was accepted. Never changes half of a list. Invariants: see the head of the module; `check` holds all of them.
+//! Owns what was accepted. Never changes half of a list. Invariants: see the head of the module; `check` holds all of
+//! them.
 
 use super::parts::Parts;
 use super::{ByteRange, CONTAINERS_MAX, RANGES_MAX, RangeList, RangesError};

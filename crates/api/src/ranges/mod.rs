@@ -1,11 +1,11 @@
 //! Which blocks of a disk belong to which container, as somebody outside the guest was told.
 //!
-//! Owns the checks and the way from bytes of the virtual disk to blocks of the cache. Never looks into an image or a guest,
-//! and never divides anything: `parts` is what the cache is told. Invariants of [`DiskRanges`]: no byte belongs to two
-//! containers, no range is empty or reaches past the disk, and there are at most [`RANGES_MAX`] of them.
+//! Owns the checks and the way from bytes of the virtual disk to blocks of the cache. Never looks into an image or a
+//! guest, and never divides anything: `parts` is what the cache is told. Invariants of [`DiskRanges`]: no byte belongs
+//! to two containers, no range is empty or reaches past the disk, and there are at most [`RANGES_MAX`] of them.
 //!
-//! A list is a claim, not a proof: files move while a guest runs, so that what it says of a block is at worst out of date. Who
-//! is charged for a block follows from it; what a guest reads never does.
+//! A list is a claim, not a proof: files move while a guest runs, so that what it says of a block is at worst out of
+//! date. Who is charged for a block follows from it; what a guest reads never does.
 
 mod body;
 mod disk;

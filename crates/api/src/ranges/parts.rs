@@ -1,10 +1,10 @@
 //! Ranges in blocks: what the cache is told of a disk's containers.
 //!
-//! Owns the rounding. Invariants: runs are in order and disjoint, neighbours of one container are one run, every run has a
-//! block at least.
+//! Owns the rounding. Invariants: runs are in order and disjoint, neighbours of one container are one run, every run
+//! has a block at least.
 //!
-//! Ranges are rounded outwards: a block of which a container has any byte is its. Where a file system's blocks are smaller
-//! than ours, a block can hold bytes of two containers; the one whose bytes come first has it.
+//! Ranges are rounded outwards: a block of which a container has any byte is its. Where a file system's blocks are
+//! smaller than ours, a block can hold bytes of two containers; the one whose bytes come first has it.
 
 use super::{BLOCK_BYTES, ByteRange};
 
@@ -54,8 +54,8 @@ impl Parts {
         parts
     }
 
-    /// The containers by name, without their VM, in order. One can be left without a block where all its ranges are smaller
-    /// than a block.
+    /// The containers by name, without their VM, in order. One can be left without a block where all its ranges are
+    /// smaller than a block.
     pub fn containers(&self) -> &[String] {
         &self.containers
     }

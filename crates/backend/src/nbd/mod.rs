@@ -4,10 +4,10 @@
 //! operation is in `ops`, from its submission to its completion, whatever the server does; after a broken connection
 //! all of them are sent again, in order, on the next one.
 //!
-//! A write may be sent twice that way: it is the same bytes at the same place, and the core never has two writes to
-//! one block under way. What was changed but not flushed when the connection broke may be lost if the server
-//! crashed. Nobody can tell, so the core is told: what it has of those ranges goes, and flushes fail until every port has
-//! been told (decision 0139).
+//! A write may be sent twice that way: it is the same bytes at the same place, and the core never has two writes to one
+//! block under way. What was changed but not flushed when the connection broke may be lost if the server crashed.
+//! Nobody can tell, so the core is told: what it has of those ranges goes, and flushes fail until every port has been
+//! told (decision 0139).
 
 mod handshake;
 mod link;

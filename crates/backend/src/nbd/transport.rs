@@ -194,7 +194,8 @@ impl Nbd {
         self.wake.signal();
     }
 
-    /// The server may have crashed and lost what no flush has vouched for: says so, and fails the flushes under way that would.
+    /// The server may have crashed and lost what no flush has vouched for: says so, and fails the flushes under way
+    /// that would.
     fn distrust_unflushed_changes(&mut self) {
         let mut lost = self.unflushed.lose();
         // Where there is no flush, no flush was relied on. The ranges are forgotten all the same: that is always right.

@@ -217,6 +217,7 @@ fn resolve(overlay: &Path, name: &str) -> Result<PathBuf, OpenError> {
 fn refused(image: &str, refusal: Refusal) -> OpenError {
     match refusal {
         Refusal::Damaged(what) => OpenError::Damaged { image: image.to_owned(), what },
+        Refusal::Other => OpenError::NotQcow2 { image: image.to_owned() },
         Refusal::Unsupported { feature, remedy } => OpenError::Unsupported { image: image.to_owned(), feature, remedy },
     }
 }

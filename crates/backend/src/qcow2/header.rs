@@ -58,6 +58,8 @@ pub struct Header {
 pub enum Refusal {
     /// It is broken; what is wrong.
     Damaged(String),
+    /// It is no qcow2 image.
+    Other,
     /// It uses something not served.
     Unsupported {
         /// What.
@@ -111,7 +113,7 @@ impl Header {
 pub fn parse(start: &[u8], file_bytes: u64) -> Result<Header, Refusal> {
     let version = be32(start, 4);
     if start.len() < 72 || be32(start, 0) != 0x5146_49fb {
-        return damaged("it does not start with a qcow2 header");
+        return Err(Refusal::Other);
     }
     if !matches!(version, 2 | 3) {
         return convert(format!("version {version} of the qcow2 format"));
@@ -325,6 +327,7 @@ mod tests {
         change(&mut h);
         match parse(&h, FILE) {
             Err(Refusal::Damaged(s)) => s,
+            Err(Refusal::Other) => "no qcow2 image".to_string(),
             Err(Refusal::Unsupported { feature, .. }) => format!("unsupported {feature}"),
             Ok(h) => panic!("accepted: {h:?}"),
         }

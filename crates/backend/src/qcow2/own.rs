@@ -9,8 +9,9 @@ use std::io;
 /// Bits of an L1 entry that are the offset of an L2 table.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
-/// Bit per cluster: the image, a file of `file_bytes`, has it of its own. `None` if the map would have more than `bytes_max`
-/// bytes, or the clusters are smaller than a block. `read(offset, bytes)` gives what is there, less where the file ends.
+/// Bit per cluster: the image, a file of `file_bytes`, has it of its own. `None` if the map would have more than
+/// `bytes_max` bytes, or the clusters are smaller than a block. `read(offset, bytes)` gives what is there, less where
+/// the file ends.
 ///
 /// # Errors
 /// A table cannot be read.

@@ -1,7 +1,7 @@
 //! How often each cluster of a qcow2 image is referred to.
 //!
-//! Owns the counts while an image is verified. Never reads. Invariant: a cluster of the header, a refcount structure, an
-//! L1 table or the snapshot table is referred to once; a cluster is an L2 table or data, never both.
+//! Owns the counts while an image is verified. Never reads. Invariant: a cluster of the header, a refcount structure,
+//! an L1 table or the snapshot table is referred to once; a cluster is an L2 table or data, never both.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,8 @@
 //!
 //! Owns the walk over all tables: refcounts, L1 and L2 tables of the disk and of its snapshots. Reads only, each table
 //! once, with bounded memory. Invariant: in an image that passes, no cluster that allocation may return (refcount 0) is
-//! in use, and a cluster that would be written in place has one owner; so writing to it damages nothing (decision 0136).
+//! in use, and a cluster that would be written in place has one owner; so writing to it damages nothing (decision
+//! 0136).
 
 use super::header::Header;
 use super::references::{Clash, References};

@@ -13,7 +13,8 @@ use undercroft_cache::{IoError, IoKind};
 use undercroft_config::ImageFormat;
 
 const SIZE: u64 = 2 << 20;
-/// Cases of the mutation test, of random places; with UNDERCROFT_LONG set, every eight bytes of metadata have their turn.
+/// Cases of the mutation test, of random places; with UNDERCROFT_LONG set, every eight bytes of metadata have their
+/// turn.
 const CASES: usize = 240;
 
 fn s(path: &Path) -> &str {

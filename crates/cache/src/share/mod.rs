@@ -2,7 +2,8 @@
 //!
 //! Owns the arena, a record for each of its frames, an account for each disk, and two tables: frames by content and
 //! frames by the block of a base image that they are. Never decides what is cached. Every frame in a slot belongs to
-//! one *sharing domain*: a trust group, or a base image that several disks stand on; it is found within its domain only.
+//! one *sharing domain*: a trust group, or a base image that several disks stand on; it is found within its domain
+//! only.
 //!
 //! Invariants: a frame is in a table only while a slot holds it; a frame found by its hash is handed out after all its
 //! bytes were compared; what is in the table of bases came from a read of a block that its disk had never changed.
@@ -180,8 +181,8 @@ impl Store {
         domain
     }
 
-    /// The disk has given up everything and goes. What it paid for and others hold is theirs to pay or to give up, before
-    /// [`Store::fit`]: see [`Store::overdrawn`].
+    /// The disk has given up everything and goes. What it paid for and others hold is theirs to pay or to give up,
+    /// before [`Store::fit`]: see [`Store::overdrawn`].
     pub(crate) fn leave(&mut self, disk: DiskId) {
         self.set_frames(disk, 0, 0);
         self.quit(disk, 0);
@@ -322,7 +323,8 @@ impl Store {
         }
     }
 
-    /// A handle leaves a slot of `disk`, and is given back. With `forgetful`, a planted bug, the last slot does not pay.
+    /// A handle leaves a slot of `disk`, and is given back. With `forgetful`, a planted bug, the last slot does not
+    /// pay.
     pub(crate) fn unseat(&mut self, held: Held, disk: DiskId, forgetful: bool) {
         if !self.on {
             self.arena.release(held);

@@ -1,4 +1,5 @@
-//! Plans that change while they run: shares and policies of the tree, disks that come and go, a file that is read again.
+//! Plans that change while they run: shares and policies of the tree, disks that come and go, a file that is read
+//! again.
 //!
 //! Owns changes and what they come to. Never starts a daemon.
 
@@ -53,7 +54,8 @@ fn vms_and_containers_divide_before_their_disks() {
     }
 }
 
-/// The nearest policy counts: a disk's own, its container's, its VM's; and so does what is set live, until the file is read again.
+/// The nearest policy counts: a disk's own, its container's, its VM's; and so does what is set live, until the file is
+/// read again.
 #[test]
 fn policies_are_inherited_and_change_live() {
     let place = Place::new();
@@ -252,7 +254,8 @@ proptest! {
             "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n\
              [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
         );
-        // A size set by hand is had even where it leaves its neighbours less than their floors: then they cannot be changed.
+        // A size set by hand is had even where it leaves its neighbours less than their floors: then they cannot be
+        // changed.
         let mut sized = false;
         for (disk, what, amount) in changes {
             let (name, bytes) = (["web:a", "web:b", "db:c"][disk], amount * MIB);

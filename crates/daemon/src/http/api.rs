@@ -324,8 +324,9 @@ async fn get_node(State(d): State<Shared>, name: Result<Path<String>, PathReject
     Ok(tagged(call(d, move |d| d.node(&name)).await?))
 }
 
-/// Changes what is set for a VM, a container or a disk, or the controller of the host. Touches nothing that is set above
-/// or below it; shares follow within seconds. Without `If-Match` the last writer wins, and is told what was set before.
+/// Changes what is set for a VM, a container or a disk, or the controller of the host. Touches nothing that is set
+/// above or below it; shares follow within seconds. Without `If-Match` the last writer wins, and is told what was set
+/// before.
 #[utoipa::path(patch, path = "/v1/nodes/{name}", request_body = NodeChangeBody,
     params(("name" = String, Path, description = "`host`, `VM`, `VM%2FCONTAINER`, or the full name of a disk"),
         ("If-Match" = Option<String>, Header, description = "`ETag` of an earlier answer: change nothing if it has changed since")),
@@ -384,7 +385,8 @@ async fn get_ranges(State(d): State<Shared>, name: Result<Path<String>, PathReje
     call(d, move |d| d.ranges(&name)).await.map(Json).map_err(Refused)
 }
 
-/// Replaces what a container has of a disk: the list that `undercroft ranges` prints inside the guest. No ranges take it away.
+/// Replaces what a container has of a disk: the list that `undercroft ranges` prints inside the guest. No ranges take
+/// it away.
 #[utoipa::path(put, path = "/v1/ranges", request_body = RangeListBody, responses(
     (status = 200, body = RangesTaken),
     (status = 400, body = ErrorBody, description = "An empty range, one past the end of the disk, or too many"),
@@ -428,8 +430,8 @@ async fn patch_store(State(d): State<Shared>, body: Result<Bytes, BytesRejection
     call(d, move |d| d.set_memory(bytes)).await.map(Json).map_err(Refused)
 }
 
-/// Sets the kernel's merging of equal pages (KSM) up as the configuration says, or puts back what was found. Merging lets
-/// guests find out whether another guest holds the same page.
+/// Sets the kernel's merging of equal pages (KSM) up as the configuration says, or puts back what was found. Merging
+/// lets guests find out whether another guest holds the same page.
 #[utoipa::path(patch, path = "/v1/ksm", request_body = KsmChangeBody, responses(
     (status = 200, body = KsmStatus),
     (status = 400, body = ErrorBody),

@@ -1,8 +1,8 @@
 //! Control: what operators see and change while the daemon runs, and the API over which they do.
 //!
-//! Owns the contract between the API and the daemon (`Daemon`), and the only async runtime of the project, on one thread
-//! of its own. Never touches the data path: it asks the daemon, which asks its workers. Invariant: no request from the
-//! control socket blocks a disk, and none is unbounded.
+//! Owns the contract between the API and the daemon (`Daemon`), and the only async runtime of the project, on one
+//! thread of its own. Never touches the data path: it asks the daemon, which asks its workers. Invariant: no request
+//! from the control socket blocks a disk, and none is unbounded.
 
 pub mod api;
 pub mod metrics;
@@ -46,18 +46,19 @@ pub trait Daemon: Send + Sync + 'static {
     /// `NotFound`.
     fn node(&self, name: &str) -> Result<NodeStatus, ControlError>;
 
-    /// What moved to, from and within a node, oldest first; of all nodes for `host`. Only the last ones are kept. With `within`,
-    /// only of what was divided in that VM: then no other VM is named.
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. Only the last ones are kept. With
+    /// `within`, only of what was divided in that VM: then no other VM is named.
     ///
     /// # Errors
     /// `NotFound`.
     fn share_events(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError>;
 
-    /// Changes what is set for a VM, a container or a disk, or the controller of the host. Shares follow gradually. With
-    /// `expected`, only if the version of what is set is one of these. All or nothing.
+    /// Changes what is set for a VM, a container or a disk, or the controller of the host. Shares follow gradually.
+    /// With `expected`, only if the version of what is set is one of these. All or nothing.
     ///
     /// # Errors
-    /// `NotFound`; `Stale` if the version is another one; `Invalid` if it does not fit to what is set above, below or beside it.
+    /// `NotFound`; `Stale` if the version is another one; `Invalid` if it does not fit to what is set above, below or
+    /// beside it.
     fn change_node(
         &self,
         name: &str,
@@ -83,8 +84,8 @@ pub trait Daemon: Send + Sync + 'static {
     /// `Invalid` if it is below the floor or above the ceiling.
     fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError>;
 
-    /// Sets KSM up as the configuration says, or puts back what was found; with `unmerge` all merged pages of the machine become
-    /// private again first.
+    /// Sets KSM up as the configuration says, or puts back what was found; with `unmerge` all merged pages of the
+    /// machine become private again first.
     ///
     /// # Errors
     /// `Failed` if this kernel has none, this process may not, or another daemon does.
@@ -117,8 +118,8 @@ pub trait Daemon: Send + Sync + 'static {
     /// Begins to record what guests ask for.
     ///
     /// # Errors
-    /// `Conflict` if a recording is under way or the file holds something; `NotFound` if a name of the order means nothing;
-    /// `Invalid` or `Failed` if the file cannot be had.
+    /// `Conflict` if a recording is under way or the file holds something; `NotFound` if a name of the order means
+    /// nothing; `Invalid` or `Failed` if the file cannot be had.
     fn record(&self, order: Order) -> Result<RecordingStatus, ControlError>;
 
     /// The recording under way, or else the last one.

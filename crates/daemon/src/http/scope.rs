@@ -1,10 +1,10 @@
 //! The API on a VM's own control socket: what is below that VM, and nothing else.
 //!
-//! Owns who may do what there. Invariants: only settings of containers and disks of the VM, its ranges, and who divides the
-//! VM's share can be changed; no other VM's name is ever in an answer, whether there is one of that name or not.
+//! Owns who may do what there. Invariants: only settings of containers and disks of the VM, its ranges, and who divides
+//! the VM's share can be changed; no other VM's name is ever in an answer, whether there is one of that name or not.
 //!
-//! Two sets of people set shares: whoever runs the host says what each VM has, and whoever runs a VM says how that is divided
-//! within it (the two levels of derivative clouds). The VM's weight, floor and ceiling belong to the former.
+//! Two sets of people set shares: whoever runs the host says what each VM has, and whoever runs a VM says how that is
+//! divided within it (the two levels of derivative clouds). The VM's weight, floor and ceiling belong to the former.
 
 use super::Daemon;
 use super::api::{self, Answer, Refused, Shared, bytes_of, call, changed, expected, list_of, name_of, tagged};

@@ -1,9 +1,9 @@
 //! How many lines one place of the program may log, and one peer there.
 //!
-//! Owns a fixed table of allowances. Never decides by level what matters: all up to `info` count alike, `debug` and `trace`
-//! are for who asked for them. Invariants: a peer that does the same thing for ever is worth [`PEER`] lines, all peers at one
-//! place together [`PLACE`]; what was left out is counted and said. What the main thread says, at the operator's own
-//! start and stop, is not limited.
+//! Owns a fixed table of allowances. Never decides by level what matters: all up to `info` count alike, `debug` and
+//! `trace` are for who asked for them. Invariants: a peer that does the same thing for ever is worth [`PEER`] lines,
+//! all peers at one place together [`PLACE`]; what was left out is counted and said. What the main thread says, at the
+//! operator's own start and stop, is not limited.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

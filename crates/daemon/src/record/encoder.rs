@@ -1,8 +1,8 @@
 //! The converter of a recording: reads notes, puts answers to their rows, writes row groups.
 //!
-//! Owns the file. Never decides when a recording ends, but says when its file can take no more. Invariants: the rows of a
-//! worker are written in their order; the file never grows past its limit, the spool counted, nor its disk past what it
-//! had promised; every row that it was given is in the file or counted as dropped.
+//! Owns the file. Never decides when a recording ends, but says when its file can take no more. Invariants: the rows of
+//! a worker are written in their order; the file never grows past its limit, the spool counted, nor its disk past what
+//! it had promised; every row that it was given is in the file or counted as dropped.
 
 use super::file::RecordFile;
 use super::gauges::{Gauges, Late, Message};
@@ -100,8 +100,8 @@ impl Encoder {
         encoder
     }
 
-    /// Converts what comes until the keeper wants to go on with it, and gives itself back; with an error, the file is of
-    /// no use.
+    /// Converts what comes until the keeper wants to go on with it, and gives itself back; with an error, the file is
+    /// of no use.
     pub fn run(mut self) -> (Self, Result<(), String>) {
         // Both are for this thread alone. What has no place to wait must not wait long.
         let _ = rustix::process::setpriority_process(None, NICE);
@@ -178,8 +178,8 @@ impl Encoder {
         Gauges::set(&self.gauges.read_blocks, self.tally.read_blocks);
     }
 
-    /// Says how large the file may become before the next word of it: by the row group at hand and one more. Takes space
-    /// for the next row group from its disk before notes that wait can fill that: what waits would all be lost.
+    /// Says how large the file may become before the next word of it: by the row group at hand and one more. Takes
+    /// space for the next row group from its disk before notes that wait can fill that: what waits would all be lost.
     fn claim(&mut self) {
         Gauges::set(&self.gauges.file_bytes, self.writer.bytes());
         Gauges::set(&self.gauges.claimed_bytes, self.writer.bytes_bound(2 * GROUP_ROWS));
@@ -259,8 +259,8 @@ impl Encoder {
         }
     }
 
-    /// Writes the first `most` of the rows that are ready, or as many as there is room for; if that is none, the file is
-    /// full.
+    /// Writes the first `most` of the rows that are ready, or as many as there is room for; if that is none, the file
+    /// is full.
     fn write(&mut self, most: usize) -> Result<(), String> {
         let mut rows = self.ready.len().min(most);
         let least = rows.min(ROWS_MIN);

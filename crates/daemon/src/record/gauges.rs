@@ -1,7 +1,8 @@
 //! What the keeper and the converter of a recording know of each other: numbers, and chunks that come back.
 //!
-//! Owns nothing else. Never lets the keeper wait: the converter has only idle time, and may stand still in the middle of
-//! anything. Invariant: each number is written by one of the two, but for `spool_bytes`, which is the keeper's alone.
+//! Owns nothing else. Never lets the keeper wait: the converter has only idle time, and may stand still in the middle
+//! of anything. Invariant: each number is written by one of the two, but for `spool_bytes`, which is the keeper's
+//! alone.
 
 use super::lock;
 use crate::worker::{Chunk, End, Head};

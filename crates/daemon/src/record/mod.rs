@@ -1,8 +1,9 @@
 //! Recording what guests ask for: from taps on the workers to a Parquet file.
 //!
 //! Owns a recording under way, and what there is to say about it. Never holds up a request: the workers note, a keeper
-//! takes the notes away, a converter writes the file in time that nobody else wants, and what finds no place meanwhile is
-//! counted. Invariant: however a recording ends, but for a daemon that is killed, its file has an end and can be read.
+//! takes the notes away, a converter writes the file in time that nobody else wants, and what finds no place meanwhile
+//! is counted. Invariant: however a recording ends, but for a daemon that is killed, its file has an end and can be
+//! read.
 
 mod encoder;
 mod file;

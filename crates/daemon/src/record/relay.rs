@@ -1,7 +1,7 @@
 //! The way of notes from the workers to the converter: through memory while it keeps up, else through the spool.
 //!
-//! Owns the spare chunks, the spool and what is on the way. Never waits for the converter. Invariant: messages reach the
-//! converter in the order in which they came, each once, wherever they waited.
+//! Owns the spare chunks, the spool and what is on the way. Never waits for the converter. Invariant: messages reach
+//! the converter in the order in which they came, each once, wherever they waited.
 
 use super::Reason;
 use super::gauges::{Gauges, Message};

@@ -115,7 +115,8 @@ impl Spool {
     /// One slot more, with its space.
     fn more(&mut self) -> Result<u64, Reason> {
         let one = ALIGNED_BYTES as u64;
-        // Before looking at what the file claims, which does the same the other way round: one of the two sees the other.
+        // Before looking at what the file claims, which does the same the other way round: one of the two sees the
+        // other.
         let here = self.gauges.spool_bytes.fetch_add(one, Ordering::SeqCst) + one;
         let back = || self.gauges.spool_bytes.fetch_sub(one, Ordering::SeqCst);
         if here + self.gauges.claimed_bytes.load(Ordering::SeqCst) > self.bytes_max {

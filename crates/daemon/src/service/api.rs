@@ -113,7 +113,8 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
     }
 }
 
-/// Refuses a reload that would detach all of `served` disks, or most of them: a file that was emptied or cut short does that.
+/// Refuses a reload that would detach all of `served` disks, or most of them: a file that was emptied or cut short does
+/// that.
 fn check_detached(removed: &[String], served: usize) -> Result<(), ControlError> {
     if removed.is_empty() || removed.len() < served && removed.len() * 2 <= served {
         return Ok(());

@@ -228,7 +228,8 @@ impl ServedDisk {
         self.detaching.load(Ordering::Relaxed)
     }
 
-    /// What its worker says about it; `None` once it is gone. A worker that does not answer is held to what it said last.
+    /// What its worker says about it; `None` once it is gone. A worker that does not answer is held to what it said
+    /// last.
     pub fn report(&self) -> Option<DiskReport> {
         let id = self.id();
         let mut last = self.last.lock().unwrap_or_else(|p| p.into_inner());

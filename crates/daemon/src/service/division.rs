@@ -80,8 +80,8 @@ impl Service {
         found.ok_or_else(|| ControlError::no_node(name, []))
     }
 
-    /// What moved to, from and within a node, oldest first; of all nodes for `host`. With `within`, only of what was divided
-    /// in that VM.
+    /// What moved to, from and within a node, oldest first; of all nodes for `host`. With `within`, only of what was
+    /// divided in that VM.
     pub(super) fn events_of(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
         let plan = self.plan();
         let manager = lock(&self.manager);

@@ -1,7 +1,8 @@
 //! Image files that are deleted or replaced while they are served: noticed, said, survived.
 //!
-//! Owns what each path named when its image was opened. Never opens or changes anything. Invariant: a disk whose file is gone
-//! goes on with the file that it holds open; that is said once in the log, and in its status for as long as it lasts.
+//! Owns what each path named when its image was opened. Never opens or changes anything. Invariant: a disk whose file
+//! is gone goes on with the file that it holds open; that is said once in the log, and in its status for as long as it
+//! lasts.
 
 use super::Service;
 use std::fs;

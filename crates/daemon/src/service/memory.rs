@@ -1,7 +1,9 @@
-//! Memory around the cache: what the disks may hold while the machine is short of it, and the kernel's merging of pages.
+//! Memory around the cache: what the disks may hold while the machine is short of it, and the kernel's merging of
+//! pages.
 //!
-//! Owns the way from a number of bytes for the store to a number of blocks for each disk. Never decides the number: `pressure`
-//! does. Invariant: disks whose limits follow a smaller total never hold more than that total together, once they have given back.
+//! Owns the way from a number of bytes for the store to a number of blocks for each disk. Never decides the number:
+//! `pressure` does. Invariant: disks whose limits follow a smaller total never hold more than that total together, once
+//! they have given back.
 
 use super::{Service, capacity_blocks, lock, write};
 use crate::http::server::prepare_runtime_dir;
@@ -57,7 +59,8 @@ impl Store for Disks {
     }
 }
 
-/// What a disk holds of its share when it has `cached` blocks: the share less the blocks that it could have and has not.
+/// What a disk holds of its share when it has `cached` blocks: the share less the blocks that it could have and has
+/// not.
 fn held_bytes(plan: &DiskPlan, cached_blocks: u64) -> u64 {
     let missing = u64::from(capacity_blocks(plan)).saturating_sub(cached_blocks);
     plan.share_bytes.saturating_sub(missing * FRAME)
@@ -99,8 +102,8 @@ impl Service {
         self.limit_disks();
     }
 
-    /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part of what the store
-    /// may grow by.
+    /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part
+    /// of what the store may grow by.
     pub(super) fn limit_disks(&self) {
         let _limits = lock(&self.limits);
         let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
@@ -125,8 +128,8 @@ impl Service {
         self.workers.iter().map(of).sum()
     }
 
-    /// Has the workers give back what is over, each in steps that take about `within` together: as large as it takes, by how
-    /// long the last one took.
+    /// Has the workers give back what is over, each in steps that take about `within` together: as large as it takes,
+    /// by how long the last one took.
     fn give_back(&self, within: Duration) -> u64 {
         let before = self.frames_bytes();
         let begun = Instant::now();
@@ -151,8 +154,8 @@ impl Service {
         before.saturating_sub(self.frames_bytes())
     }
 
-    /// Waits until what disks have been told to give is with the kernel: workers know nothing of each other's memory, so nobody
-    /// is told before that he may have it.
+    /// Waits until what disks have been told to give is with the kernel: workers know nothing of each other's memory,
+    /// so nobody is told before that he may have it.
     pub(super) fn release_given(&self) {
         if self.workers.len() > 1 {
             self.give_back(Duration::ZERO);

@@ -1,8 +1,8 @@
 //! The running daemon: workers, disks and listeners joined, from a plan to an orderly stop.
 //!
-//! Owns who serves what. Never touches a request. Invariants: `plan` says what is served now; the shares of all disks fit
-//! into the store at any time (a change shrinks before it grows); one change at a time; what failed half-way is taken back;
-//! a disk that cannot be served keeps no other from being.
+//! Owns who serves what. Never touches a request. Invariants: `plan` says what is served now; the shares of all disks
+//! fit into the store at any time (a change shrinks before it grows); one change at a time; what failed half-way is
+//! taken back; a disk that cannot be served keeps no other from being.
 
 mod api;
 mod disk;
@@ -134,10 +134,11 @@ pub struct Service {
     ksm_problem: Mutex<Option<String>>,
     /// Decides how the store is divided, and moves it.
     manager: Mutex<shares::ShareManager>,
-    /// Of what is set for each node. Taken before `plan` is read for it, so that it never sees an older one than before.
+    /// Of what is set for each node. Taken before `plan` is read for it, so that it never sees an older one than
+    /// before.
     versions: Mutex<versions::Versions>,
     /// The thread that it runs on.
-    steward_thread: Mutex<Option<JoinHandle<()>>>,
+    share_thread: Mutex<Option<JoinHandle<()>>>,
     /// The recording under way, or the last one.
     recorder: Mutex<Option<Recorder>>,
     /// The scanner of guests' memory, if there is one.
@@ -147,8 +148,9 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens every image, starts the workers, then the front ends. A disk of a configuration file that cannot be served waits,
-    /// and the others are; of images that were named on a command line, each must open. Nothing is left behind if it fails.
+    /// Opens every image, starts the workers, then the front ends. A disk of a configuration file that cannot be served
+    /// waits, and the others are; of images that were named on a command line, each must open. Nothing is left behind
+    /// if it fails.
     ///
     /// # Errors
     /// What keeps everything from being served; everything that is wrong with any of the images of a command line.
@@ -204,7 +206,7 @@ impl Service {
             ksm_problem: Mutex::default(),
             manager: Mutex::default(),
             versions: Mutex::default(),
-            steward_thread: Mutex::default(),
+            share_thread: Mutex::default(),
             recorder: Mutex::default(),
             scanner: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
@@ -273,8 +275,8 @@ impl Service {
         NbdServer::start(exports::listen_of(&listener.at, access), exports, options).map_err(failed)
     }
 
-    /// Reads the certificates of the listeners again, for clients that come from now on. What cannot be read is named, and stays
-    /// as it was. Whether there are any.
+    /// Reads the certificates of the listeners again, for clients that come from now on. What cannot be read is named,
+    /// and stays as it was. Whether there are any.
     fn renew_nbd_keys(&self, failed: &mut Vec<String>) -> bool {
         let listeners = self.plan().nbd;
         let mut any = false;
@@ -424,7 +426,8 @@ impl Service {
             }
             w.core().set_hint(id, hint);
             if parted.parts.is_empty() {
-                // What its operations may take stays what it was when it came: a smaller share has fewer blocks for that.
+                // What its operations may take stays what it was when it came: a smaller share has fewer blocks for
+                // that.
                 let blocks = blocks.min(w.core().blocks_for(id, parted.share_bytes));
                 return w.core().set_capacity(id, blocks).map_err(|e| e.to_string());
             }
@@ -446,7 +449,8 @@ impl Service {
         read(&self.plan).clone()
     }
 
-    /// Says in the log where guests and clients connect, once everything listens; of many disks only how many there are.
+    /// Says in the log where guests and clients connect, once everything listens; of many disks only how many there
+    /// are.
     pub fn say_ready(&self) {
         let plan = self.plan();
         let disks = self.disks();
@@ -485,7 +489,7 @@ impl Service {
         // It asks the workers, so it goes before them.
         let scanner = lock(&self.scanner).take();
         drop(scanner);
-        if let Some(thread) = lock(&self.steward_thread).take() {
+        if let Some(thread) = lock(&self.share_thread).take() {
             let _ = thread.join();
         }
         let _change = lock(&self.change);
@@ -513,8 +517,8 @@ impl Service {
     }
 }
 
-/// Opens the images of all disks of a plan: files in order, so that of two disks on one image the first has it; those of NBD
-/// servers several at a time, so that one that does not answer keeps few others waiting.
+/// Opens the images of all disks of a plan: files in order, so that of two disks on one image the first has it; those
+/// of NBD servers several at a time, so that one that does not answer keeps few others waiting.
 fn open_all(plan: &ServePlan) -> Vec<Result<disk::Opened, ServiceError>> {
     let open = |disk: &DiskPlan| disk::open(disk.clone(), plan.store.share);
     let mut seen = BTreeSet::new();

@@ -1,8 +1,8 @@
 //! What containers have of the disks that are served.
 //!
-//! Owns the way from a list to the parts of a disk in the core, and to leaves of the tree of shares. Never divides: `shares` does.
-//! Invariants: a disk's ranges go with it, and a disk that is attached anew has none; the plan's parts, the core's and the ranges
-//! are of the same containers.
+//! Owns the way from a list to the parts of a disk in the core, and to leaves of the tree of shares. Never divides:
+//! `shares` does. Invariants: a disk's ranges go with it, and a disk that is attached anew has none; the plan's parts,
+//! the core's and the ranges are of the same containers.
 
 use super::shares::part_blocks;
 use super::{Service, lock};
@@ -21,8 +21,8 @@ impl Service {
         Ok(RangesStatus::new(&disk.info().name, &ranges))
     }
 
-    /// Takes a list, whole or not at all: what the container has of the disk is a part of it from now on, with a share and a
-    /// policy of its own. What is cached stays, as far as the new shares allow.
+    /// Takes a list, whole or not at all: what the container has of the disk is a part of it from now on, with a share
+    /// and a policy of its own. What is cached stays, as far as the new shares allow.
     pub(super) fn take_ranges(&self, list: &RangeList) -> Result<RangesTaken, ControlError> {
         // No disk comes or goes meanwhile.
         let _change = lock(&self.change);

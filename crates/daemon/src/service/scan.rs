@@ -1,7 +1,7 @@
 //! The scanner's view of the service: whose memory there is to scan, and whom to tell.
 //!
-//! Owns the match of guests and disks: all disks of one VM belong to one guest, and so do disks whose front ends share the same
-//! memory. Never reads memory itself. Invariant: a disk hears only of contents that a guest of its own holds.
+//! Owns the match of guests and disks: all disks of one VM belong to one guest, and so do disks whose front ends share
+//! the same memory. Never reads memory itself. Invariant: a disk hears only of contents that a guest of its own holds.
 
 use super::{ServedDisk, Service};
 use crate::worker::Worker;
@@ -226,7 +226,8 @@ impl Cache for Scanned {
     }
 }
 
-/// Whether a guest whose memory is scanned may hold blocks of this disk: hashing what others cache would be for nothing.
+/// Whether a guest whose memory is scanned may hold blocks of this disk: hashing what others cache would be for
+/// nothing.
 fn may_be_held(plan: &ServePlan, disk: &str) -> bool {
     let named = |vm: &String| plan.scan.pid_files.iter().any(|(name, _)| name == vm);
     plan.find(disk).is_some_and(|d| d.socket.is_some() || d.vm.as_ref().is_some_and(named))

@@ -1,9 +1,9 @@
 //! Shares that follow the load: measured, decided and moved while the daemon serves.
 //!
-//! Owns the thread, its pace, and the way from what workers measure to what controllers see. Never decides who gets what:
-//! the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the store at
-//! any time: nobody grows before somebody else has given, and on another worker not before the kernel has it back; fixed
-//! shares stay.
+//! Owns the thread, its pace, and the way from what workers measure to what controllers see. Never decides who gets
+//! what: the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the
+//! store at any time: nobody grows before somebody else has given, and on another worker not before the kernel has it
+//! back; fixed shares stay.
 
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::{ServedDisk, Service, capacity_blocks, lock};
@@ -20,7 +20,8 @@ use undercroft_engine::{Curve, PartId, Telemetry};
 
 /// Pause between two steps of a move.
 const STEP: Duration = Duration::from_millis(250);
-/// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of others.
+/// Shortest interval, however often settings change: whoever sets them on a VM's own socket must not set the pace of
+/// others.
 const HURRIED: Duration = Duration::from_secs(1);
 /// What a disk can keep whatever the controllers decide.
 const FEW_BYTES: u64 = 1 << 20;
@@ -92,7 +93,7 @@ impl Service {
                 service.step_shares();
             }
         })?;
-        *lock(&self.steward_thread) = Some(thread);
+        *lock(&self.share_thread) = Some(thread);
         Ok(())
     }
 
@@ -229,8 +230,8 @@ impl Service {
         self.adopt(plan);
     }
 
-    /// Bytes that workers have beyond the shares of their disks, after a little time to give them back: what has been given is
-    /// for others when the kernel has it. A worker alone sees to its ceiling itself.
+    /// Bytes that workers have beyond the shares of their disks, after a little time to give them back: what has been
+    /// given is for others when the kernel has it. A worker alone sees to its ceiling itself.
     fn over_shares(&self) -> u64 {
         if self.workers.len() < 2 {
             return 0;
@@ -309,8 +310,9 @@ pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(Part
     plan.leaves().map(blocks).collect()
 }
 
-/// Gives a disk and its parts the shares of a plan, moving gradually, from those of `before`. Returns what they have got, in
-/// bytes and in the order of the plan's leaves: less than was wanted where others still hold what they have been told to give.
+/// Gives a disk and its parts the shares of a plan, moving gradually, from those of `before`. Returns what they have
+/// got, in bytes and in the order of the plan's leaves: less than was wanted where others still hold what they have
+/// been told to give.
 fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -> Result<Vec<u64>, String> {
     let mut plan = plan.clone();
     loop {

@@ -1,7 +1,7 @@
 //! What the API shows of workers, disks, memory and recordings, from their own numbers.
 //!
-//! Owns the translation. Never asks anybody: what it translates is given. Invariant: a counter of the core that is new does not
-//! compile until it is shown or left out here.
+//! Owns the translation. Never asks anybody: what it translates is given. Invariant: a counter of the core that is new
+//! does not compile until it is shown or left out here.
 
 use crate::latency::Histogram;
 use crate::record::Recorder;

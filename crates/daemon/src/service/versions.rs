@@ -1,7 +1,8 @@
 //! Versions of what is set for each node, by which two writers find out about each other.
 //!
-//! Owns the numbers. Never changes a setting. Invariants: the version of a node rises whenever what is set for it differs from
-//! when it was looked at last, by the API or by a reload; a version is never used for two settings, also by the next daemon.
+//! Owns the numbers. Never changes a setting. Invariants: the version of a node rises whenever what is set for it
+//! differs from when it was looked at last, by the API or by a reload; a version is never used for two settings, also
+//! by the next daemon.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -155,8 +155,8 @@ fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
     w.add_disk(format!("d{n}"), backend, options, 0).unwrap()
 }
 
-/// Lets the flood run beside a neighbour that reads one cached block at a time, until it has had 2,000 answers. Returns the
-/// most bytes that were copied for the flood between two of those.
+/// Lets the flood run beside a neighbour that reads one cached block at a time, until it has had 2,000 answers. Returns
+/// the most bytes that were copied for the flood between two of those.
 fn longest_wait(flood: Flood) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();

@@ -1,9 +1,9 @@
 //! Whose turn it is: deficit round robin by bytes, over the disks of a worker and over the ports of each disk.
 //!
-//! Owns the order of ports with work and what each has had. Never looks at a request or a clock: whoever visits a port says
-//! what that cost. Invariants: what a disk or a port has had beyond its quantum it waits for before it has more; between two
-//! visits of a disk that takes less than its quantum, disks that take all of theirs have at most [`crowd_bytes`] and what
-//! their last visits each went over. A port stands in one queue, once, or is being visited.
+//! Owns the order of ports with work and what each has had. Never looks at a request or a clock: whoever visits a port
+//! says what that cost. Invariants: what a disk or a port has had beyond its quantum it waits for before it has more;
+//! between two visits of a disk that takes less than its quantum, disks that take all of theirs have at most
+//! [`crowd_bytes`] and what their last visits each went over. A port stands in one queue, once, or is being visited.
 
 use std::collections::VecDeque;
 
@@ -356,8 +356,8 @@ mod tests {
     }
 
     proptest! {
-        /// Disks that never run out have equal parts, whatever their requests are like and however many ports they have;
-        /// the ports of one disk nearly so.
+        /// Disks that never run out have equal parts, whatever their requests are like and however many ports they
+        /// have; the ports of one disk nearly so.
         #[test]
         fn equal_parts_by_bytes(disks in prop::collection::vec((1usize..6, 1i64..=STEP), 2..12)) {
             let mut clients = Vec::new();

@@ -57,8 +57,8 @@ pub enum Gone {
     /// It has ended, or ended before it answered.
     #[error("the worker has stopped")]
     Ended,
-    /// Something holds it up: it has not looked at its mail for [`CALL_WAIT`]. What was asked has not been done, and will
-    /// not be, unless it had begun.
+    /// Something holds it up: it has not looked at its mail for [`CALL_WAIT`]. What was asked has not been done, and
+    /// will not be, unless it had begun.
     #[error("the worker has not answered for {} s", CALL_WAIT.as_secs())]
     Silent,
 }

@@ -1,7 +1,7 @@
 //! Requests as a worker notes them: two words each, in buffers that whoever converts them reads in order.
 //!
-//! Owns that form. Never decides what is noted. Invariants: what `put_row` and `put_end` wrote, `read` gives back, in that
-//! order; what does not fit in two words takes five, and nothing is rounded. A buffer never holds a row's part.
+//! Owns that form. Never decides what is noted. Invariants: what `put_row` and `put_end` wrote, `read` gives back, in
+//! that order; what does not fit in two words takes five, and nothing is rounded. A buffer never holds a row's part.
 
 use super::tap::End;
 use undercroft_cache::Found;

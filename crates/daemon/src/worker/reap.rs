@@ -1,7 +1,7 @@
 //! Taking finished operations from the back ends.
 //!
-//! Owns how many of them a turn deals with. Never looks inside one. Invariant: operations of a disk reach the core in the
-//! order in which its back end gave them; those that are too many for a turn wait with their disk.
+//! Owns how many of them a turn deals with. Never looks inside one. Invariant: operations of a disk reach the core in
+//! the order in which its back end gave them; those that are too many for a turn wait with their disk.
 
 use super::Worker;
 use super::serve::{LARGE_BYTES, hands_over};

@@ -1,7 +1,7 @@
 //! Visits of ports: new requests are put to the core, and those that it has served in part go on.
 //!
-//! Owns what one visit may do. Never decides whose turn it is: `flows` does. Invariant: a visit costs at most what it is
-//! allowed and one step more; a request that the core has begun is never dropped.
+//! Owns what one visit may do. Never decides whose turn it is: `flows` does. Invariant: a visit costs at most what it
+//! is allowed and one step more; a request that the core has begun is never dropped.
 
 use super::Worker;
 use super::effects::Live;
@@ -159,8 +159,8 @@ impl Worker {
         }
     }
 
-    /// Puts the batch in `self.requests`, all of port `id`, to the core, while any of the `left` bytes are left. The rest
-    /// waits with the port.
+    /// Puts the batch in `self.requests`, all of port `id`, to the core, while any of the `left` bytes are left. The
+    /// rest waits with the port.
     fn put_to_core(&mut self, id: u32, left: &mut i64) {
         let requests = std::mem::take(&mut self.requests);
         let mut at_once = 0;

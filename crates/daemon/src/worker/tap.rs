@@ -111,8 +111,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// A tap of worker `worker` for a recording that began at `start_ns`; chunks go to `to` and come back through `free`,
-    /// whatever is in them.
+    /// A tap of worker `worker` for a recording that began at `start_ns`; chunks go to `to` and come back through
+    /// `free`, whatever is in them.
     pub fn new(worker: u32, start_ns: u64, sample: u32, to: Sender<Chunk>, free: Receiver<Chunk>) -> Self {
         let head = Head { worker, ..Head::default() };
         Self {

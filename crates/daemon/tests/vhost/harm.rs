@@ -1,5 +1,5 @@
-//! Front ends that do harm: they take away the memory that they share, or make the worker wait for them. Real sockets, a
-//! real worker, real images; a second disk on the same worker shows that others never notice.
+//! Front ends that do harm: they take away the memory that they share, or make the worker wait for them. Real sockets,
+//! a real worker, real images; a second disk on the same worker shows that others never notice.
 //!
 //! Owns nothing. Every wait has an end, but for those whose failure is that they have none.
 

@@ -3,11 +3,13 @@
 //! Owns the marks and how long each child has been hot. Never looks at a curve but to learn the marks.
 //! Invariant: a share is never taken below the quantum or the floor.
 //!
-//! Suryanarayana, Balasubramanya and Pendse, Cache Isolation and Thin Provisioning of Hypervisor Caches (LCN 2012), with what
-//! they leave open made precise: for C blocks and N children the quantum Q is C / (16 N), which is also the least share. The
-//! marks of a child are 0.75 times its mean requests and misses in heavy intervals, the top quarter by requests, at a share by
-//! weight. U = min(share, distinct blocks asked for); remaining = share - U; hot = intervals in a row with U above 2 Q.
-//! - borrower: requests and misses above the marks; or hot for two intervals, less than 2 Q remaining, and not both below;
+//! Suryanarayana, Balasubramanya and Pendse, Cache Isolation and Thin Provisioning of Hypervisor Caches (LCN 2012),
+//! with what they leave open made precise: for C blocks and N children the quantum Q is C / (16 N), which is also the
+//! least share. The marks of a child are 0.75 times its mean requests and misses in heavy intervals, the top quarter by
+//! requests, at a share by weight. U = min(share, distinct blocks asked for); remaining = share - U; hot = intervals in
+//! a row with U above 2 Q.
+//! - borrower: requests and misses above the marks; or hot for two intervals, less than 2 Q remaining, and not both
+//!   below;
 //! - donor: not a borrower, requests below the mark, and misses below the mark or more than 2 Q remaining;
 //! - requests below and misses above the mark, and no donor: replacement, not size.
 //!

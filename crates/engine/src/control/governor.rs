@@ -1,8 +1,8 @@
 //! One interval for the whole tree: telemetry of the disks in, targets of the disks out.
 //!
-//! Owns each node's controller, the targets and the event log. Never measures, never moves a limit.
-//! Invariant: after each interval the targets of the disks sum to at most what the host has, and differ from those before by
-//! what the events tell.
+//! Owns each node's controller, the targets and the event log. Never measures, never moves a limit. Invariant: after
+//! each interval the targets of the disks sum to at most what the host has, and differ from those before by what the
+//! events tell.
 
 use super::event::{Event, Events, Goal, Party};
 use super::view::{Activity, ChildView};
@@ -93,7 +93,8 @@ pub struct Leaf<'a> {
     pub least: u64,
     /// What happened in the interval.
     pub seen: Activity,
-    /// Its misses by size, as sampled, that fall (see [`Curve::falling`]); `None`: nothing is known yet, and it is taken to want all it can get if it was used.
+    /// Its misses by size, as sampled, that fall (see [`Curve::falling`]); `None`: nothing is known yet, and it is
+    /// taken to want all it can get if it was used.
     pub curve: Option<&'a Curve>,
 }
 
@@ -166,7 +167,8 @@ impl Governor {
         }
     }
 
-    /// Who divides the share of `node` from now on, and of the nodes below for which nothing is set; `None`: as above it.
+    /// Who divides the share of `node` from now on, and of the nodes below for which nothing is set; `None`: as above
+    /// it.
     pub fn set(&mut self, node: NodeId, kind: Option<Kind>) {
         match kind {
             Some(kind) => self.set.insert(node, kind),
@@ -207,8 +209,8 @@ impl Governor {
         self.targets.get(&node).copied().unwrap_or(0)
     }
 
-    /// An interval has passed. Disks of which nothing is told did nothing; what is told of others than disks of the tree is
-    /// passed over. The targets of all disks, in the order of [`Tree::below`].
+    /// An interval has passed. Disks of which nothing is told did nothing; what is told of others than disks of the
+    /// tree is passed over. The targets of all disks, in the order of [`Tree::below`].
     pub fn interval(&mut self, tree: &Tree, leaves: &[Leaf<'_>]) -> Vec<(NodeId, u64)> {
         self.forget(tree);
         let told: BTreeMap<NodeId, &Leaf<'_>> = leaves.iter().map(|leaf| (leaf.node, leaf)).collect();
@@ -302,7 +304,8 @@ impl Governor {
     }
 
     /// How many blocks an event tells of if so many more move: small steps add up, those in the other direction count
-    /// against them, until they are worth telling. Curves are measured, so shares follow them to and fro by a few blocks.
+    /// against them, until they are worth telling. Curves are measured, so shares follow them to and fro by a few
+    /// blocks.
     fn told(&mut self, (from, to): (Option<NodeId>, Option<NodeId>), blocks: u64, total: u64) -> Option<u64> {
         let back = self.drift.remove(&(to, from)).unwrap_or(0);
         if back > blocks {

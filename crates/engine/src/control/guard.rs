@@ -1,13 +1,14 @@
-//! Lets a controller decide only while that is better than what it falls back to: `static`, which lends what is not demanded, or,
-//! where lending has cost more than it brought, shares by weight alone.
+//! Lets a controller decide only while that is better than what it falls back to: `static`, which lends what is not
+//! demanded, or, where lending has cost more than it brought, shares by weight alone.
 //!
-//! Owns two shadows that always run, whoever is in charge: the shares that the controller would give if it had always been
-//! free, and those that it falls back to; of each how full its parts would be and what they would miss, by the curve of every interval.
-//! Never decides how to divide. Invariant: both are judged by the same curves of the same intervals, so an error of the
-//! curves hits both alike; a part that grows is full only after it has missed as often as it has grown, so moves to and fro cost.
+//! Owns two shadows that always run, whoever is in charge: the shares that the controller would give if it had always
+//! been free, and those that it falls back to; of each how full its parts would be and what they would miss, by the
+//! curve of every interval. Never decides how to divide. Invariant: both are judged by the same curves of the same
+//! intervals, so an error of the curves hits both alike; a part that grows is full only after it has missed as often as
+//! it has grown, so moves to and fro cost.
 //!
-//! A part that shrank and grows again holds the blocks used last: what a cache of that size holds by the inclusion property
-//! of LRU (Mattson et al., 1970). So the shadow needs no trace, only the curve at the size that is full.
+//! A part that shrank and grows again holds the blocks used last: what a cache of that size holds by the inclusion
+//! property of LRU (Mattson et al., 1970). So the shadow needs no trace, only the curve at the size that is full.
 
 use super::Controller;
 use super::event::Reason;
@@ -74,8 +75,8 @@ impl Guarded<Fixed> {
 }
 
 impl<C: Controller> Guarded<C> {
-    /// Shares go as by `static` until `inner`, which decides by the same curves as the guard, would have been better for some
-    /// intervals.
+    /// Shares go as by `static` until `inner`, which decides by the same curves as the guard, would have been better
+    /// for some intervals.
     pub fn new(inner: C) -> Self {
         Self::over(inner, Some(Box::new(Guarded::lending())), false)
     }
@@ -84,8 +85,8 @@ impl<C: Controller> Guarded<C> {
         Self { inner, base, shadows: vec![], free: 0.0, fallen_back: 0.0, on, earns: false }
     }
 
-    /// As [`Guarded::new`], for a rule that does not look at curves: it has to be better by as many misses as the blocks that change
-    /// hands with the charge, and `static` likewise.
+    /// As [`Guarded::new`], for a rule that does not look at curves: it has to be better by as many misses as the
+    /// blocks that change hands with the charge, and `static` likewise.
     pub fn earning(inner: C) -> Self {
         Self { earns: true, ..Self::new(inner) }
     }

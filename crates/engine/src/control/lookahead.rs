@@ -1,8 +1,8 @@
 //! Where blocks save most: greedy by marginal gain, looking ahead past flat parts of a curve.
 //!
-//! Owns the search (Lookahead of Qureshi and Patt, Utility-Based Cache Partitioning, MICRO 2006). Never damps. Invariant: on
-//! convex curves the result is the best there is, to the resolution of the points; on others no extension that fits into
-//! what was left saved more per block than the one taken.
+//! Owns the search (Lookahead of Qureshi and Patt, Utility-Based Cache Partitioning, MICRO 2006). Never damps.
+//! Invariant: on convex curves the result is the best there is, to the resolution of the points; on others no extension
+//! that fits into what was left saved more per block than the one taken.
 
 use crate::curve::Curve;
 use crate::curve::points::slope;
@@ -62,8 +62,8 @@ fn best(party: usize, of: &Appetite<'_>, size: u64, misses: f64, left: u64) -> O
     found
 }
 
-/// Divides `total` blocks: everybody's `from` first, which must fit, then whatever saves most. What saves nobody anything is
-/// left over: the sum may be below the total.
+/// Divides `total` blocks: everybody's `from` first, which must fit, then whatever saves most. What saves nobody
+/// anything is left over: the sum may be below the total.
 ///
 /// # Panics
 /// If the `from` sum to more than the total.

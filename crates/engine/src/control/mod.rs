@@ -1,9 +1,8 @@
 //! Who decides how a node's share is divided among its children: the controllers, live and from one kind of telemetry.
 //!
-//! Owns targets and the reasons for them. Never touches an index (limits follow targets by way of [`Mover`]), reads no clock:
-//! an interval is whatever the caller makes it.
-//! Invariant: targets of the children sum to at most what their parent has, floors and ceilings hold, and every difference
-//! between two targets is told by events with their reasons.
+//! Owns targets and the reasons for them. Never touches an index (limits follow targets by way of [`Mover`]), reads no
+//! clock: an interval is whatever the caller makes it. Invariant: targets of the children sum to at most what their
+//! parent has, floors and ceilings hold, and every difference between two targets is told by events with their reasons.
 
 mod donor;
 mod event;
@@ -33,6 +32,7 @@ pub use view::{Activity, ChildView, Move, Verdict};
 
 /// Divides one node's share. One object per node, so it may remember.
 pub trait Controller: Send {
-    /// `total` blocks are to be divided among `children` for the coming interval; what is told of each is of the past one.
+    /// `total` blocks are to be divided among `children` for the coming interval; what is told of each is of the past
+    /// one.
     fn decide(&mut self, total: u64, children: &[ChildView<'_>]) -> Verdict;
 }

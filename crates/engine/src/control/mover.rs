@@ -1,8 +1,8 @@
 //! Limits follow targets, a little at every tick.
 //!
-//! Owns the pace. Never evicts: who drives the index does, and tells what is held.
-//! Invariant: limits, or what is held where that is still more, sum to at most the whole whenever they did before: nobody grows
-//! before somebody else has given.
+//! Owns the pace. Never evicts: who drives the index does, and tells what is held. Invariant: limits, or what is held
+//! where that is still more, sum to at most the whole whenever they did before: nobody grows before somebody else has
+//! given.
 
 use crate::shares::{Claim, fill};
 
@@ -25,8 +25,8 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// One tick: limits above their targets fall at once by a step; then those below rise by a step, as far as blocks are
-    /// free. Returns whether anything is still on its way.
+    /// One tick: limits above their targets fall at once by a step; then those below rise by a step, as far as blocks
+    /// are free. Returns whether anything is still on its way.
     pub fn tick(&self, total: u64, positions: &mut [Position]) -> bool {
         let step = self.blocks_per_tick.max(1);
         for p in positions.iter_mut().filter(|p| p.limit > p.target) {

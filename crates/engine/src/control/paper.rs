@@ -1,13 +1,14 @@
 //! `grow = "paper"`: the growth rule of the per-file page cache, and its reaper.
 //!
-//! Owns how long each child has been idle. Never looks at a curve. Invariant: nobody shrinks but by the reaper, who takes first
-//! from what was not used for longest.
+//! Owns how long each child has been idle. Never looks at a curve. Invariant: nobody shrinks but by the reaper, who
+//! takes first from what was not used for longest.
 //!
-//! Sharma, Page Cache Management in Virtualized Environments (IIT Bombay), chapter 5, algorithm 4, `expand_file`. Its code
-//! computes a marginal utility, accesses / (misses + read-ahead successes + 1), for the file and for all, and then does not
-//! use them; its text says that a file grows if its utility is above the average. Here both hold: the amount is the code's,
-//! the condition the text's. (The text's equation 5.6 has utility rise with misses, against the code and against the rest of the
-//! text; the code's is used.) `small` files, which the code refuses, are children hinted `noreuse` here.
+//! Sharma, Page Cache Management in Virtualized Environments (IIT Bombay), chapter 5, algorithm 4, `expand_file`. Its
+//! code computes a marginal utility, accesses / (misses + read-ahead successes + 1), for the file and for all, and then
+//! does not use them; its text says that a file grows if its utility is above the average. Here both hold: the amount
+//! is the code's, the condition the text's. (The text's equation 5.6 has utility rise with misses, against the code and
+//! against the rest of the text; the code's is used.) `small` files, which the code refuses, are children hinted
+//! `noreuse` here.
 
 use super::Controller;
 use super::event::Reason;

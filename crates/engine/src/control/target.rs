@@ -1,15 +1,15 @@
 //! `target`: as much as each child's goal takes, and no more; what is over saves misses elsewhere.
 //!
 //! Owns how far the curve of each child is off. Never promises: says whether goals are feasible and what they take.
-//! Invariant: a goal gets what it needs before anybody without a goal gets more than its floor; goals that do not fit together
-//! get their parts by weight.
+//! Invariant: a goal gets what it needs before anybody without a goal gets more than its floor; goals that do not fit
+//! together get their parts by weight.
 //!
-//! Every goal becomes a miss ratio. Hit ratio h: 1 - h. p99 latency: of the misses a part s is slower than the goal allows; at
-//! most one request in a hundred may be, so the miss ratio is at most 0.01 / s. Requests per second: by Little's law the
-//! guest keeps (rate x mean time) requests in flight; with as many in flight the goal needs a mean time of that / goal.
-//! The ratio becomes a size by the curve, stretched as the misses at the present size ask for: if the curve has so many misses at
-//! half of that size, everything takes twice what it says. So a curve that is wrong (another policy, sampling) is found out
-//! within a few intervals.
+//! Every goal becomes a miss ratio. Hit ratio h: 1 - h. p99 latency: of the misses a part s is slower than the goal
+//! allows; at most one request in a hundred may be, so the miss ratio is at most 0.01 / s. Requests per second: by
+//! Little's law the guest keeps (rate x mean time) requests in flight; with as many in flight the goal needs a mean
+//! time of that / goal. The ratio becomes a size by the curve, stretched as the misses at the present size ask for: if
+//! the curve has so many misses at half of that size, everything takes twice what it says. So a curve that is wrong
+//! (another policy, sampling) is found out within a few intervals.
 
 use super::Controller;
 use super::event::{Goal, Reason};

@@ -67,8 +67,8 @@ fn any_leaf() -> impl Strategy<Value = (u64, u64, u64, Vec<(u64, u32)>)> {
 }
 
 proptest! {
-    /// Any tree, any telemetry, any controller at any node, nodes that come and go: parts sum to no more than the whole, ceilings
-    /// hold, floors hold for those who demand them, and the events tell every difference.
+    /// Any tree, any telemetry, any controller at any node, nodes that come and go: parts sum to no more than the
+    /// whole, ceilings hold, floors hold for those who demand them, and the events tell every difference.
     #[test]
     fn every_controller_keeps_the_accounts(
         total in 0u64..8000,

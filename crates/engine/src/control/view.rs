@@ -8,8 +8,8 @@ use crate::curve::{Curve, Telemetry};
 use crate::shares::{Claim, Hint, NodeId, fill};
 use std::sync::Arc;
 
-/// What happened in one interval, as a controller sees it: the counts of a leaf's meter, or of several together, and what
-/// only those who serve requests can know, their times.
+/// What happened in one interval, as a controller sees it: the counts of a leaf's meter, or of several together, and
+/// what only those who serve requests can know, their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
     /// Blocks asked for.
@@ -115,7 +115,8 @@ pub(super) fn by_weight(total: u64, children: &[ChildView<'_>]) -> Vec<u64> {
     fill(total, &children.iter().map(|c| c.claim(c.room)).collect::<Vec<_>>())
 }
 
-/// `wishes` made to fit: floors before wishes; what the whole does not allow is cut by weight, what is left is added by weight.
+/// `wishes` made to fit: floors before wishes; what the whole does not allow is cut by weight, what is left is added by
+/// weight.
 pub(super) fn fitted(total: u64, children: &[ChildView<'_>], wishes: &[u64]) -> Vec<u64> {
     fill(total, &children.iter().zip(wishes).map(|(c, &wish)| c.claim(wish)).collect::<Vec<_>>())
 }
@@ -143,8 +144,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The targets, with every difference told: the largest giver is paired with the largest taker, and so on; `why` gets the
-    /// two and the number of blocks.
+    /// The targets, with every difference told: the largest giver is paired with the largest taker, and so on; `why`
+    /// gets the two and the number of blocks.
     pub(super) fn explained(
         children: &[ChildView<'_>],
         targets: Vec<u64>,

@@ -1,13 +1,13 @@
 //! What a leaf really missed at the size it has, held against what its curve says.
 //!
-//! Owns the counts of intervals in which the size stood still and the factor that they lead to. Never says more than chance
-//! in the sample explains. Invariant: the factor is within [`bound`] of the sample's size.
+//! Owns the counts of intervals in which the size stood still and the factor that they lead to. Never says more than
+//! chance in the sample explains. Invariant: the factor is within [`bound`] of the sample's size.
 //!
-//! A sample of n blocks is off by about 1/√n in how many blocks there are. Of a working set of a thousand blocks a sample at
-//! a rate of 1/48 has some twenty: a cliff may then be placed a quarter too early, and a controller that trusts it would
-//! leave the leaf just short of its working set for good. What the leaf misses at the size it has is counted exactly: sizes
-//! are stretched until the curve agrees with it. A step that SHARDS does not have; its correction (SHARDS-adj) is of
-//! requests, not of blocks.
+//! A sample of n blocks is off by about 1/√n in how many blocks there are. Of a working set of a thousand blocks a
+//! sample at a rate of 1/48 has some twenty: a cliff may then be placed a quarter too early, and a controller that
+//! trusts it would leave the leaf just short of its working set for good. What the leaf misses at the size it has is
+//! counted exactly: sizes are stretched until the curve agrees with it. A step that SHARDS does not have; its
+//! correction (SHARDS-adj) is of requests, not of blocks.
 
 use super::points::Curve;
 
@@ -69,8 +69,8 @@ impl Correction {
         self.last = Counts { requests: requests as f64 - first, misses: misses as f64 - first };
     }
 
-    /// The curve with its sizes stretched so that it agrees with what was missed with `share` blocks, as far as chance in a
-    /// sample of `samples` blocks explains the difference.
+    /// The curve with its sizes stretched so that it agrees with what was missed with `share` blocks, as far as chance
+    /// in a sample of `samples` blocks explains the difference.
     pub(super) fn apply(&mut self, curve: Curve, share: u64, samples: u32) -> Curve {
         let bound = bound(samples);
         if self.steady.requests > 0.0 && curve.requests() > 0.0 {

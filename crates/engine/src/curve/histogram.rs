@@ -31,10 +31,10 @@ impl Weight {
     /// from a sample of one block in `blocks_per_sample`.
     ///
     /// A sample that has too many requests has too many of the misses, too, by as much as popular blocks miss: the
-    /// regression estimator of survey sampling (Cochran, Sampling Techniques, chapter 7), with the slope that makes
-    /// the error of a sample of whole blocks smallest, the sum of misses times requests over that of requests squared.
-    /// Where requests are missing beyond twice the standard deviation that blocks like those in the sample explain, they
-    /// are of blocks more popular than any of those, and hits: the adjustment of SHARDS.
+    /// regression estimator of survey sampling (Cochran, Sampling Techniques, chapter 7), with the slope that makes the
+    /// error of a sample of whole blocks smallest, the sum of misses times requests over that of requests squared.
+    /// Where requests are missing beyond twice the standard deviation that blocks like those in the sample explain,
+    /// they are of blocks more popular than any of those, and hits: the adjustment of SHARDS.
     pub fn misses_of(self, sampled: Weight, all: f64, blocks_per_sample: f64) -> f64 {
         if sampled.popular <= 0.0 {
             return self.requests;
@@ -51,7 +51,8 @@ pub(super) struct Histogram {
     weights: Vec<Weight>,
 }
 
-/// The number of the bucket of a size. Sizes below 128 have a bucket each; above, a bucket is narrower than 1/64 of them.
+/// The number of the bucket of a size. Sizes below 128 have a bucket each; above, a bucket is narrower than 1/64 of
+/// them.
 pub fn bucket(size: u64) -> usize {
     if size < LINEAR {
         return size as usize;

@@ -4,15 +4,15 @@
 //! histogram of the sizes that requests needed to hit. Never holds more blocks than it was made for.
 //! Invariant: every block of the sample is below the threshold; the number of live positions is that of the blocks.
 //!
-//! SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015), the variant of
-//! fixed size: when the sample is full the threshold falls. A request sampled at rate R stands for 1/R requests and a
-//! distance of d sampled blocks for d/R blocks; that gives each count the weight that the paper's rescaling gives it.
+//! SHARDS (Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015), the variant
+//! of fixed size: when the sample is full the threshold falls. A request sampled at rate R stands for 1/R requests and
+//! a distance of d sampled blocks for d/R blocks; that gives each count the weight that the paper's rescaling gives it.
 //! The paper adjusts for a sample with too many or too few requests: the difference is taken for hits of popular blocks
-//! and goes to the first bucket. Here it is divided between hits and misses (see `Weight::misses_of`), because where
-//! no block is popular that adjustment makes errors of its own.
+//! and goes to the first bucket. Here it is divided between hits and misses (see `Weight::misses_of`), because where no
+//! block is popular that adjustment makes errors of its own.
 //!
-//! A paper's trace ends, a disk's requests do not, so there is one thing more. Blocks deeper than any size of interest, or
-//! idle for so long that they cannot matter, leave; and when the sample has become small the threshold rises again.
+//! A paper's trace ends, a disk's requests do not, so there is one thing more. Blocks deeper than any size of interest,
+//! or idle for so long that they cannot matter, leave; and when the sample has become small the threshold rises again.
 //! Of blocks that only the higher threshold admits nothing is known at first: until everything from before has left,
 //! their first requests say nothing, and what was last asked for before the rise counts at the old rate.
 
@@ -47,8 +47,8 @@ impl Default for LruCurveOptions {
 const SAMPLES_MIN: u32 = 64;
 /// What a full sample multiplies its rate by.
 const FALL: f64 = 0.75;
-/// A block that was not asked for during this many requests for each block of the largest size of interest leaves: if all
-/// blocks of so large a cache were asked for as rarely, they would bring 1/64 of the hits.
+/// A block that was not asked for during this many requests for each block of the largest size of interest leaves: if
+/// all blocks of so large a cache were asked for as rarely, they would bring 1/64 of the hits.
 const IDLE_REQUESTS_PER_BLOCK: u64 = 64;
 /// Boundaries in time that are remembered between now and the oldest position.
 const EPOCHS: u64 = 16;
@@ -162,8 +162,8 @@ impl LruCurve {
         }
     }
 
-    /// A request for a block of the sample by somebody who keeps it himself from now on, until [`LruCurve::left`]: it needs
-    /// no room here for so long.
+    /// A request for a block of the sample by somebody who keeps it himself from now on, until [`LruCurve::left`]: it
+    /// needs no room here for so long.
     pub(super) fn taken(&mut self, block: u64) {
         match self.slots.find(block, self.slots.hash(block)) {
             Some(slot) => {

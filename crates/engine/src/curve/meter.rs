@@ -171,9 +171,10 @@ impl Meter {
         }
     }
 
-    /// Whether the leaf is kept exclusive of a guest. Then its curve is that of blocks that the guest does not hold, by how
-    /// many others it has let go since: an LRU cache of victims hits if these are fewer than its blocks. Of the policy in use
-    /// nothing is simulated, since what is kept is decided elsewhere. What was measured the other way is forgotten.
+    /// Whether the leaf is kept exclusive of a guest. Then its curve is that of blocks that the guest does not hold, by
+    /// how many others it has let go since: an LRU cache of victims hits if these are fewer than its blocks. Of the
+    /// policy in use nothing is simulated, since what is kept is decided elsewhere. What was measured the other way is
+    /// forgotten.
     pub fn set_exclusive(&mut self, exclusive: bool) {
         if exclusive != self.exclusive {
             self.exclusive = exclusive;
@@ -211,8 +212,8 @@ impl Meter {
         self.threshold = self.policy.threshold().map_or(self.lru.threshold(), |t| t.max(self.lru.threshold()));
     }
 
-    /// Tells the estimates of all requests that they do not know of yet. How many there were they cannot count, since they
-    /// see only what they sample.
+    /// Tells the estimates of all requests that they do not know of yet. How many there were they cannot count, since
+    /// they see only what they sample.
     fn tell(&mut self) {
         self.work_off();
         let news = self.requests - std::mem::replace(&mut self.told, self.requests);
@@ -244,8 +245,8 @@ impl Meter {
         telemetry
     }
 
-    /// The policy's curve within its sizes, and LRU's shape, made to meet it, outside; LRU's alone while the policy's is
-    /// not ready.
+    /// The policy's curve within its sizes, and LRU's shape, made to meet it, outside; LRU's alone while the policy's
+    /// is not ready.
     fn curve(&self) -> Curve {
         let lru = self.lru.curve();
         if self.exclusive || !self.policy.is_ready() {

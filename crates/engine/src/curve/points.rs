@@ -1,8 +1,8 @@
 //! A miss curve: misses by size of the cache.
 //!
 //! Owns points and the arithmetic on one curve. Never knows where the points come from, nor who decides by it.
-//! Invariant: sizes rise strictly and begin with 0, where every request that counts misses; misses are finite and within
-//! 0..=requests.
+//! Invariant: sizes rise strictly and begin with 0, where every request that counts misses; misses are finite and
+//! within 0..=requests.
 
 /// What part of all that size can save may be missing for a size to count as enough.
 const ENOUGH: f64 = 0.001;
@@ -39,9 +39,10 @@ impl Curve {
         Self { points }
     }
 
-    /// The curve through points of (size in blocks, misses), in any order, that falls wherever it does not stand: of points
-    /// with one size the lowest counts, and misses that rise with size, as those of samples may, are flattened to the least so
-    /// far. Points that say nothing (misses that are negative or no number) are dropped. Below the first size as at it.
+    /// The curve through points of (size in blocks, misses), in any order, that falls wherever it does not stand: of
+    /// points with one size the lowest counts, and misses that rise with size, as those of samples may, are flattened
+    /// to the least so far. Points that say nothing (misses that are negative or no number) are dropped. Below the
+    /// first size as at it.
     pub fn falling(points: impl IntoIterator<Item = (u64, f64)>) -> Self {
         let mut points: Vec<(u64, f64)> = points.into_iter().filter(|p| p.1.is_finite() && p.1 >= 0.0).collect();
         points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -149,8 +150,8 @@ impl Curve {
         Self::new(self.requests(), self.points[1..].iter().map(|&(s, misses)| (size(s), misses)))
     }
 
-    /// Of the sizes with `misses` misses, the one that is nearest to `size` on the side where a falling curve has it; `None`
-    /// if there is none on that side.
+    /// Of the sizes with `misses` misses, the one that is nearest to `size` on the side where a falling curve has it;
+    /// `None` if there is none on that side.
     pub(super) fn nearest_size(&self, size: f64, misses: f64) -> Option<f64> {
         let line = |pair: &[(u64, f64)]| {
             let (a, b) = (pair[0], pair[1]);

@@ -41,8 +41,8 @@ const WARM_REQUESTS_PER_SLOT: u64 = 8;
 /// The sizes that [`sizes_around`] gives.
 const SIZES: usize = 6;
 
-/// Six sizes around a share of `share` blocks, up to `max`: powers of the square root of 2, so that a share that moves a
-/// little keeps all of them and one that moves more keeps most. From about half the share to almost three times as
+/// Six sizes around a share of `share` blocks, up to `max`: powers of the square root of 2, so that a share that moves
+/// a little keeps all of them and one that moves more keeps most. From about half the share to almost three times as
 /// much; near `max`, further below. Fewer where sizes would be below 4 blocks.
 pub fn sizes_around(share: u64, max: u64) -> Vec<u64> {
     let size = |step: i32| 2f64.powf(f64::from(step) / 2.0).round() as u64;
@@ -174,8 +174,8 @@ impl PolicyCurve {
         }
     }
 
-    /// Other sizes. A cache whose size stays keeps what it knows: where the budget now gives it fewer slots it shrinks, and
-    /// only where it could have twice as many it begins anew. In proportion to the slots.
+    /// Other sizes. A cache whose size stays keeps what it knows: where the budget now gives it fewer slots it shrinks,
+    /// and only where it could have twice as many it begins anew. In proportion to the slots.
     pub fn set_sizes(&mut self, sizes: &[u64]) {
         let mut sizes: Vec<u64> = sizes.iter().copied().filter(|&s| s > 0).collect();
         sizes.sort_unstable();

@@ -1,14 +1,14 @@
 //! The order in which blocks were last asked for, such that "how many since" is quick.
 //!
-//! Owns positions: one bit each, counted by words of 64 and by groups of 8 words. A block takes the next position whenever
-//! it is asked for and leaves its old one. Never knows which block is where.
-//! Invariant: the counts are those of the bits; no bit is set at or after `next`.
+//! Owns positions: one bit each, counted by words of 64 and by groups of 8 words. A block takes the next position
+//! whenever it is asked for and leaves its old one. Never knows which block is where. Invariant: the counts are those
+//! of the bits; no bit is set at or after `next`.
 //!
 //! A sample of some thousand blocks needs no tree: a request changes three numbers, and adds up one number for each 512
-//! positions in a loop whose end is always the same. Above [`TOP_MAX`] groups there are levels above them, each of one count
-//! for 16 below: a cache line is added up at each, without a branch that depends on the trace. With four million positions
-//! (512 KiB of bits, 45 KiB of counts) that takes less than half of a Fenwick tree over positions, whose steps are as many
-//! as the position has bits and whose 16 MiB leave the processor's caches.
+//! positions in a loop whose end is always the same. Above [`TOP_MAX`] groups there are levels above them, each of one
+//! count for 16 below: a cache line is added up at each, without a branch that depends on the trace. With four million
+//! positions (512 KiB of bits, 45 KiB of counts) that takes less than half of a Fenwick tree over positions, whose
+//! steps are as many as the position has bits and whose 16 MiB leave the processor's caches.
 
 /// Positions of a word.
 const WORD: u32 = u64::BITS;

@@ -1,7 +1,8 @@
 //! Curves of several tenants in one: under the best division of the space, and in one LRU queue.
 //!
-//! Owns the ways to combine, for the samplers and for the controllers. Never decides a share: a controller has floors and damping besides.
-//! Invariant: no tenants make the curve of no requests; the order of tenants changes nothing but rounding and ties.
+//! Owns the ways to combine, for the samplers and for the controllers. Never decides a share: a controller has floors
+//! and damping besides. Invariant: no tenants make the curve of no requests; the order of tenants changes nothing but
+//! rounding and ties.
 
 use super::points::{Curve, slope};
 

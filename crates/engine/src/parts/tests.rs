@@ -176,8 +176,8 @@ fn anything() -> impl Strategy<Value = Do> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever happens in whatever order, the accounts are right, nothing is lost but by eviction, and what was evicted
-    /// until nothing is over has no part above its limit.
+    /// Whatever happens in whatever order, the accounts are right, nothing is lost but by eviction, and what was
+    /// evicted until nothing is over has no part above its limit.
     #[test]
     fn accounts_add_up_whatever_happens(first in 0..8usize, todo in prop::collection::vec(anything(), 1..200)) {
         let mut index = Index::new(PolicyKind::ALL[first], 60);

@@ -1,14 +1,14 @@
 //! CACHEUS (Rodriguez et al., "Learning cache replacement with CACHEUS", FAST 2021), with SR-LRU and CR-LFU as experts.
 //!
-//! Owns two queues of the slots, their order by count, what each expert evicted of late, a weight for each expert, and the
-//! rate at which the weights change. SR-LRU would evict the oldest of Q, where newcomers are and what S had no room for;
-//! CR-LFU what was asked for least often, and of those the most recent. Each eviction draws by weight whom to follow.
-//! Never learns from an eviction that both wanted.
-//! Invariants: every slot is in S or in Q; those demoted from S are in Q; the weights are within [0.01, 0.99], sum 1.
+//! Owns two queues of the slots, their order by count, what each expert evicted of late, a weight for each expert, and
+//! the rate at which the weights change. SR-LRU would evict the oldest of Q, where newcomers are and what S had no room
+//! for; CR-LFU what was asked for least often, and of those the most recent. Each eviction draws by weight whom to
+//! follow. Never learns from an eviction that both wanted. Invariants: every slot is in S or in Q; those demoted from S
+//! are in Q; the weights are within [0.01, 0.99], sum 1.
 //!
-//! The rules are those of the authors' program. Its learning rate starts at sqrt(2 ln 2 / N) and starts again there, where
-//! the paper draws one by lot; a block that comes back has the count it left with; one that came as new counts as new until
-//! SR-LRU has evicted it and it comes back, whatever hits it had.
+//! The rules are those of the authors' program. Its learning rate starts at sqrt(2 ln 2 / N) and starts again there,
+//! where the paper draws one by lot; a block that comes back has the count it left with; one that came as new counts as
+//! new until SR-LRU has evicted it and it comes back, whatever hits it had.
 
 use super::fifo::oldest;
 use super::heap::Heap;

@@ -2,9 +2,9 @@
 //!
 //! Owns one clock of hot blocks, cold blocks, and blocks that were evicted during their test period; and three hands.
 //! The list's tail is where the hot hand stands, so that the hand moves by renewing what it passes, and its head is
-//! where blocks enter. Never reorders on a hit.
-//! Invariants: the hands of cold and test are on nodes of the clock or nowhere (then they begin at the tail); at most as
-//! many evicted blocks are in test as there are slots; `1 <= cold_target <= capacity` unless there are no slots.
+//! where blocks enter. Never reorders on a hit. Invariants: the hands of cold and test are on nodes of the clock or
+//! nowhere (then they begin at the tail); at most as many evicted blocks are in test as there are slots;
+//! `1 <= cold_target <= capacity` unless there are no slots.
 //!
 //! As in the paper: a cold block that is asked for during its test becomes hot and gives cold blocks one slot more; one
 //! whose test ends without that takes one away. The share of cold blocks to begin with, which the paper leaves open, is

@@ -2,8 +2,8 @@
 //! GDSF (Cherkasova, 1998), which is the same where all blocks have one size and one cost.
 //!
 //! Owns a priority for each slot: how often it was asked for, plus the cache's age when it last was. The age is the
-//! priority of the last victim, so what was popular long ago goes in the end. Never forgets a count while a block stays.
-//! Invariant: no slot's priority is below the age.
+//! priority of the last victim, so what was popular long ago goes in the end. Never forgets a count while a block
+//! stays. Invariant: no slot's priority is below the age.
 
 use super::heap::Heap;
 use super::per_slot::PerSlot;

@@ -1,18 +1,20 @@
 //! LIRS2: LIRS by the last two reuse distances (Zhong, Zhao and Jiang, "LIRS2: An improved LIRS replacement algorithm",
 //! SYSTOR 2021).
 //!
-//! Owns the stack S, in which a block has an entry for the last request and one for the request before it; the queue Q of
-//! cached HIR blocks; and what S tells of blocks that are not cached. A HIR block becomes LIR when it is asked for while the
-//! older of its entries is in S: its last two distances together are shorter than those of the coldest LIR block. (LIRS
-//! asks for one entry, so a single short distance is enough.) Never lets an entry of a HIR block stand at the bottom of S.
-//! Invariants: every slot is LIR or in Q; an LIR block has both entries; no block has the older one alone; what is not
-//! cached has an entry; at the bottom of S is the older entry of an LIR block, which goes to Q when another becomes LIR.
+//! Owns the stack S, in which a block has an entry for the last request and one for the request before it; the queue Q
+//! of cached HIR blocks; and what S tells of blocks that are not cached. A HIR block becomes LIR when it is asked for
+//! while the older of its entries is in S: its last two distances together are shorter than those of the coldest LIR
+//! block. (LIRS asks for one entry, so a single short distance is enough.) Never lets an entry of a HIR block stand at
+//! the bottom of S. Invariants: every slot is LIR or in Q; an LIR block has both entries; no block has the older one
+//! alone; what is not cached has an entry; at the bottom of S is the older entry of an LIR block, which goes to Q when
+//! another becomes LIR.
 //!
-//! The rules are those of the authors' program. While there are too few LIR blocks, one that comes is LIR at once; its two
-//! entries are then side by side. A request for the block that was asked for just before changes nothing. A hundredth of the
-//! slots is for HIR blocks, four at least. S has at most eight entries for each slot: when there are more, the lowest of a
-//! HIR block goes. One difference: there, HIR blocks never seen before get two entries, too, of which the older tells
-//! nothing but counts; and what was seen is remembered for ever. Here what has no entry is as good as new, and gets one.
+//! The rules are those of the authors' program. While there are too few LIR blocks, one that comes is LIR at once; its
+//! two entries are then side by side. A request for the block that was asked for just before changes nothing. A
+//! hundredth of the slots is for HIR blocks, four at least. S has at most eight entries for each slot: when there are
+//! more, the lowest of a HIR block goes. One difference: there, HIR blocks never seen before get two entries, too, of
+//! which the older tells nothing but counts; and what was seen is remembered for ever. Here what has no entry is as
+//! good as new, and gets one.
 
 use super::{Policy, Search, Seen};
 use crate::index::Slot;
@@ -21,7 +23,8 @@ use crate::places::Places;
 use crate::slots::ChainedSlots;
 use crate::table::{Fill, HashKey};
 
-/// Bits of the mark of a slot or ghost: it is LIR; it has an entry for the last request; it has one for the request before.
+/// Bits of the mark of a slot or ghost: it is LIR; it has an entry for the last request; it has one for the request
+/// before.
 const LIR: u8 = 1;
 const LAST: u8 = 2;
 const BEFORE: u8 = 4;
@@ -60,7 +63,8 @@ fn ghosts_max(capacity: u32) -> u32 {
     ENTRIES_PER_SLOT * capacity - 2 * lir_max(capacity)
 }
 
-/// S: its nodes are entries, those of ghosts first. Each holder, a ghost or a slot, has two: the last and the one before.
+/// S: its nodes are entries, those of ghosts first. Each holder, a ghost or a slot, has two: the last and the one
+/// before.
 #[derive(Debug)]
 struct Stack {
     list: List,
@@ -157,7 +161,8 @@ impl Lirs2 {
         }
     }
 
-    /// Takes an entry of a HIR block out of S; of a block that is not cached the last one takes all that is known of it.
+    /// Takes an entry of a HIR block out of S; of a block that is not cached the last one takes all that is known of
+    /// it.
     fn drop_entry(&mut self, places: &mut Places, node: u32) {
         self.s.remove(node);
         let gone = if is_last(node) { LAST } else { BEFORE };
@@ -495,8 +500,8 @@ mod tests {
         assert_eq!(order_after(&mut index, 1), [8, 9, 6, 2, 3, 1], "two are");
     }
 
-    /// Up and down again: of a block's distances one is short and the next is long, by turns, and their sum is the same for
-    /// all blocks. LIRS goes by the short ones and exchanges its LIR blocks at every turn; LIRS2 keeps them.
+    /// Up and down again: of a block's distances one is short and the next is long, by turns, and their sum is the same
+    /// for all blocks. LIRS goes by the short ones and exchanges its LIR blocks at every turn; LIRS2 keeps them.
     #[test]
     fn a_zigzag_leaves_the_lir_blocks_alone() {
         const BLOCKS: u64 = 500;

@@ -1,8 +1,8 @@
 //! The replacement policies: the list of them by name, and what an index asks of one.
 //!
-//! Owns the names and the contract. Each policy owns its queues and ghosts; what it keeps per slot stands in flat arrays
-//! that all policies of one index share (`places`). It never knows where a block is (the index does) nor what is in it.
-//! Invariant: the slots in the queues of an index's policies are exactly its occupied slots, each in one.
+//! Owns the names and the contract. Each policy owns its queues and ghosts; what it keeps per slot stands in flat
+//! arrays that all policies of one index share (`places`). It never knows where a block is (the index does) nor what is
+//! in it. Invariant: the slots in the queues of an index's policies are exactly its occupied slots, each in one.
 
 mod arc;
 mod cacheus;
@@ -124,13 +124,13 @@ pub(crate) trait Policy {
         crate::replay::replay_with(slots, places, self, blocks)
     }
 
-    /// Blocks of these hashes come next, and these slots (or `NIL`) are likely to be touched: reads what that needs, to no
-    /// other effect.
+    /// Blocks of these hashes come next, and these slots (or `NIL`) are likely to be touched: reads what that needs, to
+    /// no other effect.
     #[inline]
     fn ahead(&self, _places: &Places, _slots: &[Slot], _hashes: &[u64]) {}
 
-    /// Calls `visit` with every slot in the queues, in the order in which they would be evicted if nothing were accessed
-    /// any more, as far as the policy can tell.
+    /// Calls `visit` with every slot in the queues, in the order in which they would be evicted if nothing were
+    /// accessed any more, as far as the policy can tell.
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot));
 
     /// Bytes of memory held besides the places.

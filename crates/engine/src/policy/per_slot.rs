@@ -1,7 +1,7 @@
 //! What a studied policy keeps of each slot beyond a place and a mark.
 //!
-//! Owns flat arrays that grow with the largest slot in use: a part of a disk has any of the disk's slots. Never shrinks.
-//! Invariant: a slot's value means something only while the slot is occupied.
+//! Owns flat arrays that grow with the largest slot in use: a part of a disk has any of the disk's slots. Never
+//! shrinks. Invariant: a slot's value means something only while the slot is occupied.
 
 use crate::index::Slot;
 use crate::table::HashKey;

@@ -1,15 +1,14 @@
-//! The choice of S4-FIFO's knobs: miniature caches try the configurations that the paper's authors found to be enough for
-//! nearly all of their traces.
+//! The choice of S4-FIFO's knobs: miniature caches try the configurations that the paper's authors found to be enough
+//! for nearly all of their traces.
 //!
-//! Owns one miniature for each configuration, all fed the same sample of blocks, and the verdict. Never sees what the cache
-//! itself hits; never speaks for a gain that is not clear; is not there where the cache is too small for miniatures that say
-//! something. Only construction allocates.
-//! Invariants: whether a block is sampled depends on its number and the key alone; the miniatures together have at most
-//! half as many slots as the cache.
+//! Owns one miniature for each configuration, all fed the same sample of blocks, and the verdict. Never sees what the
+//! cache itself hits; never speaks for a gain that is not clear; is not there where the cache is too small for
+//! miniatures that say something. Only construction allocates. Invariants: whether a block is sampled depends on its
+//! number and the key alone; the miniatures together have at most half as many slots as the cache.
 //!
-//! The configurations are the paper's; so is a choice that is made rarely and for the whole cache. How it is made is ours:
-//! the paper's authors train a model on thousands of traces to tell the best configuration from histograms of hits. That
-//! model is not used here. Miniature simulation: Waldspurger et al., USENIX ATC 2017.
+//! The configurations are the paper's; so is a choice that is made rarely and for the whole cache. How it is made is
+//! ours: the paper's authors train a model on thousands of traces to tell the best configuration from histograms of
+//! hits. That model is not used here. Miniature simulation: Waldspurger et al., USENIX ATC 2017.
 
 use super::s4queues::{Knobs, Queues};
 use super::{Policy, Seen};
@@ -22,8 +21,8 @@ const fn knobs(small: u32, proven: u8, ghost_hits: u8, ghosts: u32) -> Knobs {
     Knobs { small, proven, ghost_hits, ghosts, skip: 0 }
 }
 
-/// The representative configurations of the authors' analysis (`cacheMon/osdi26-s4-fifo`, `train_xgb_18class.py`), which
-/// names no skip ratio.
+/// The representative configurations of the authors' analysis (`cacheMon/osdi26-s4-fifo`, `train_xgb_18class.py`),
+/// which names no skip ratio.
 pub(crate) const CONFIGURATIONS: [Knobs; 18] = [
     knobs(20, 1, 0, 300),
     knobs(5, 1, 0, 90),

@@ -1,12 +1,12 @@
 //! S4-FIFO (Xia, Nixon, Marthen, Bhandari and Yang, "Learning-Augmented Heuristics: Simple, yet Smart, Robust and
 //! Interpretable Cache Eviction", OSDI 2026): S3-FIFO with five knobs, turned as it goes.
 //!
-//! Owns the queues (`s4queues`) and the choice of their knobs (`s4choice`), and brings the two together. Decides nothing
-//! itself. Begins as S3-FIFO, and stays that where the cache is too small for miniatures.
-//! Invariant: the knobs are those of the configuration in use.
+//! Owns the queues (`s4queues`) and the choice of their knobs (`s4choice`), and brings the two together. Decides
+//! nothing itself. Begins as S3-FIFO, and stays that where the cache is too small for miniatures. Invariant: the knobs
+//! are those of the configuration in use.
 //!
-//! The rules of the queues are the paper's, as libCacheSim has them. The choice is ours, and so are the figures: this is not
-//! what the paper measured. See docs/decisions/0118.
+//! The rules of the queues are the paper's, as libCacheSim has them. The choice is ours, and so are the figures: this
+//! is not what the paper measured. See docs/decisions/0118.
 
 use super::s4choice::{CONFIGURATIONS, Choice, FIRST};
 use super::s4queues::{Knobs, Queues};

@@ -1,5 +1,5 @@
-//! Tests of S4-FIFO beside its reference model: each knob by a small case, the default ones as S3-FIFO, given ones against the
-//! reference, and the choice of knobs.
+//! Tests of S4-FIFO beside its reference model: each knob by a small case, the default ones as S3-FIFO, given ones
+//! against the reference, and the choice of knobs.
 //!
 //! Owns the fixed configurations that are compared. Never asserts a time.
 
@@ -188,8 +188,8 @@ proptest! {
     }
 }
 
-/// The blocks of so many bytes that a trace of memory touches: each record has an address in its low 48 bits and a length
-/// in the next eight, and touches every block between them (`../shared/design/locking.md`).
+/// The blocks of so many bytes that a trace of memory touches: each record has an address in its low 48 bits and a
+/// length in the next eight, and touches every block between them (`../shared/design/locking.md`).
 fn touched(records: impl Iterator<Item = u64>, line_bytes: u64) -> Vec<u64> {
     let of = |record: u64| {
         let (address, bytes) = (record & ((1 << 48) - 1), (record >> 48 & 0xff).max(1));
@@ -205,8 +205,9 @@ fn a_record_of_memory_touches_the_blocks_between_its_ends() {
     assert_eq!(touched(records.into_iter(), 64), [0, 0, 1, 0, 1, 10]);
 }
 
-/// The rows of decision 0118: `S4_TRACE=FILE S4_BLOCKS=N[,N] cargo test --release -p undercroft-engine --lib -- --ignored --nocapture
-/// s4tests::the_choice_beside`; traces of memory with `S4_LINE=64`, the bytes of a block.
+/// The rows of decision 0118:
+/// `S4_TRACE=FILE S4_BLOCKS=N[,N] cargo test --release -p undercroft-engine --lib -- --ignored --nocapture s4tests`;
+/// traces of memory with `S4_LINE=64`, the bytes of a block.
 #[test]
 #[ignore = "a measurement"]
 fn the_choice_beside_all_configurations() {

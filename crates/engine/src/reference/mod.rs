@@ -1,8 +1,8 @@
 //! The policies again, as naively as they can be written, and the index held against them step by step.
 //!
-//! Owns the reference models: queues are vectors of blocks (oldest first), marks are sets and maps. Never shares code with what it
-//! tests, but for the sketch of W-TinyLFU, which has tests of its own.
-//! Invariant: after every step index and model hold the same blocks, evicted the same ones, and `Index::check` passes.
+//! Owns the reference models: queues are vectors of blocks (oldest first), marks are sets and maps. Never shares code
+//! with what it tests, but for the sketch of W-TinyLFU, which has tests of its own. Invariant: after every step index
+//! and model hold the same blocks, evicted the same ones, and `Index::check` passes.
 
 mod adaptive;
 mod distances;

@@ -1,4 +1,5 @@
-//! Reference models of the policies with a place for newcomers: S3-FIFO and S4-FIFO, which is the same with other knobs, and W-TinyLFU.
+//! Reference models of the policies with a place for newcomers: S3-FIFO and S4-FIFO, which is the same with other
+//! knobs, and W-TinyLFU.
 
 use super::{MayEvict, ReferenceModel, oldest, take};
 use crate::HashKey;

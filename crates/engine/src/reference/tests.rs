@@ -143,8 +143,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Sweeps in both directions and loops of all lengths, in larger caches: many LIR blocks, and at times fewer entries
-    /// than there would be without a limit.
+    /// Sweeps in both directions and loops of all lengths, in larger caches: many LIR blocks, and at times fewer
+    /// entries than there would be without a limit.
     #[test]
     fn lirs2_does_what_its_twin_does_on_traces(
         capacity in 5u32..60,

@@ -5,10 +5,10 @@
 //!
 //! The rule, at every node from the host down: what the node has is raised by weight among its children, first to their
 //! floors (a child that demands less: to that), then to their demands, then to their ceilings. From it follows:
-//! - *entitled* is what a node has when everybody demands everything: it depends on settings alone. A node has at least the
-//!   smaller of its demand and its entitlement, whatever others do: what it lent comes back when it demands it.
-//! - what a node does not demand goes to those who do, by weight, among its siblings first, because what its parent has is
-//!   less only if the parent's children together demand less.
+//! - *entitled* is what a node has when everybody demands everything: it depends on settings alone. A node has at least
+//!   the smaller of its demand and its entitlement, whatever others do: what it lent comes back when it demands it.
+//! - what a node does not demand goes to those who do, by weight, among its siblings first, because what its parent has
+//!   is less only if the parent's children together demand less.
 //! - a floor is kept whenever it is demanded, if the floors of siblings fit into their parent's entitlement, which
 //!   [`Tree::add`] and [`Tree::change`] see to; if somebody above has taken that away since, floors are kept by weight.
 //! - what nobody demands is divided by weight too, so that it is there on demand; only what ceilings forbid is left.

@@ -1,15 +1,15 @@
 //! Weighted max-min fairness in whole blocks: who gets how much of an amount.
 //!
-//! Owns the arithmetic only. Never knows what a claim stands for.
-//! Invariant: blocks are handed out in one fixed order, that of (2k - 1) / weight for the k-th block of a claim (Webster's
-//! divisor method), equals in the order of the claims; first up to everybody's first step, then to the second, then to the
-//! third. An amount is a prefix of that order. So a larger amount never gives anybody less, and a claim that
-//! wants less never takes from another.
+//! Owns the arithmetic only. Never knows what a claim stands for. Invariant: blocks are handed out in one fixed order,
+//! that of (2k - 1) / weight for the k-th block of a claim (Webster's divisor method), equals in the order of the
+//! claims; first up to everybody's first step, then to the second, then to the third. An amount is a prefix of that
+//! order. So a larger amount never gives anybody less, and a claim that wants less never takes from another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The largest number of blocks that anything here counts with: an exbibyte of 4 KiB blocks. What is larger counts as this.
+/// The largest number of blocks that anything here counts with: an exbibyte of 4 KiB blocks. What is larger counts as
+/// this.
 pub const BLOCKS_MAX: u64 = 1 << 48;
 
 /// What one party may get.
@@ -17,13 +17,13 @@ pub const BLOCKS_MAX: u64 = 1 << 48;
 pub struct Claim {
     /// How much of what is contended, against the others: at least 1.
     pub weight: u32,
-    /// Marks in blocks, not falling: all claims are raised to their first before any passes it, and so on. The last is the
-    /// most it can get.
+    /// Marks in blocks, not falling: all claims are raised to their first before any passes it, and so on. The last is
+    /// the most it can get.
     pub steps: [u64; 3],
 }
 
-/// Bits behind the point of a level. With so many, a level one higher gives a claim one block more at most (2^15 / 10,000 is
-/// above 1), and the level at which a claim of weight 1 has all blocks there can be still fits.
+/// Bits behind the point of a level. With so many, a level one higher gives a claim one block more at most (2^15 /
+/// 10,000 is above 1), and the level at which a claim of weight 1 has all blocks there can be still fits.
 const SHIFT: u32 = 14;
 
 /// One claim between two of its steps.
@@ -42,7 +42,8 @@ impl Part {
     }
 }
 
-/// Divides `amount`. Blocks that no claim may have are left over: the sum is the smaller of the amount and the last steps.
+/// Divides `amount`. Blocks that no claim may have are left over: the sum is the smaller of the amount and the last
+/// steps.
 ///
 /// # Panics
 /// If a weight is 0 or above [`super::WEIGHT_MAX`], or steps fall.
@@ -72,8 +73,8 @@ fn between(amount: u64, parts: &[Part]) -> Vec<u64> {
     let mut high = parts.iter().map(|p| (p.upper << (SHIFT + 1)) / u64::from(p.weight) + 1).max().unwrap_or(0);
     let mut stretch = 1;
     while amount - given > parts.len() as u64 && high - low > 1 {
-        // Newton's step from below, as if those that rise now rose for ever and no other began to; where that stays below, the
-        // next step is longer; where it is too long, halves: it ends
+        // Newton's step from below, as if those that rise now rose for ever and no other began to; where that stays
+        // below, the next step is longer; where it is too long, halves: it ends
         let rising: u64 = parts.iter().filter(|p| p.at(low) < p.upper).map(|p| u64::from(p.weight)).sum();
         let step = (u128::from(amount - given) << (SHIFT + 1)) / u128::from(rising.max(1));
         let step = u64::try_from(step.max(1) * stretch).unwrap_or(u64::MAX);

@@ -1,8 +1,8 @@
 //! What is known beforehand of how a disk will be used: sticky hints.
 //!
 //! Owns the six words of posix_fadvise and what each means for size, admission and read-ahead. Never applies them: the
-//! controllers ask for growth, the data path for the rest. Invariant: a hint holds for every later access, until another
-//! is set; it changes where blocks are kept and what is read ahead, never what a guest reads.
+//! controllers ask for growth, the data path for the rest. Invariant: a hint holds for every later access, until
+//! another is set; it changes where blocks are kept and what is read ahead, never what a guest reads.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use std::str::FromStr;
 /// | random | by utility | as the policy decides | none |
 /// | noreuse | none | first to go | as configured |
 /// | dontneed | none, and gives up what it has | never | none |
-/// | willneed | up to its entitlement at once, then by utility | always | as configured, and what fits into free space is fetched at once |
+/// | willneed | up to its entitlement at once, then by utility | always | as configured; fetched at once if it fits |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hint {
     /// Nothing is known.

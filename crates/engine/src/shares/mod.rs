@@ -1,8 +1,8 @@
 //! Who may keep how much: the tree host > VM > container > disk, and the division of the cache among its nodes.
 //!
-//! Owns settings, entitlements and the arithmetic of shares, in blocks. Never touches an index: who drives the engine takes
-//! the shares from here (or targets from `control`) and moves limits towards them.
-//! Invariant: parts sum to the whole, exactly, at every node.
+//! Owns settings, entitlements and the arithmetic of shares, in blocks. Never touches an index: who drives the engine
+//! takes the shares from here (or targets from `control`) and moves limits towards them. Invariant: parts sum to the
+//! whole, exactly, at every node.
 
 mod divide;
 mod error;

@@ -1,8 +1,8 @@
 //! The tree host > VM > container > disk, and every change of it.
 //!
-//! Owns names, places and settings. Never divides (see `divide`), never touches an index.
-//! Invariant: a refused change changes nothing; siblings differ in name and stand in the order of their names, so the order in
-//! which nodes came never shows.
+//! Owns names, places and settings. Never divides (see `divide`), never touches an index. Invariant: a refused change
+//! changes nothing; siblings differ in name and stand in the order of their names, so the order in which nodes came
+//! never shows.
 
 use super::error::TreeError;
 use super::fill::BLOCKS_MAX;
@@ -20,8 +20,8 @@ pub(super) struct Slot {
     pub(super) node: Option<Node>,
 }
 
-/// A node whose children's floors do not fit into what it is entitled to: somebody above has set it so since. The floors are
-/// then kept in turn by weight, as far as it goes.
+/// A node whose children's floors do not fit into what it is entitled to: somebody above has set it so since. The
+/// floors are then kept in turn by weight, as far as it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortfall {
     /// The parent.
@@ -34,8 +34,9 @@ pub struct Shortfall {
 
 /// See the head of the file.
 ///
-/// Who sets a VM need not know who sets its containers: a floor is checked against what the parent is entitled to, so nobody
-/// below can take from beside; and a change above is never refused for what was set below (see [`Tree::shortfalls`]).
+/// Who sets a VM need not know who sets its containers: a floor is checked against what the parent is entitled to, so
+/// nobody below can take from beside; and a change above is never refused for what was set below (see
+/// [`Tree::shortfalls`]).
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub(super) slots: Vec<Slot>,

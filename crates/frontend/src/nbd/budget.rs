@@ -1,9 +1,9 @@
 //! Memory for the data of requests, of which all NBD connections of a daemon have one sum.
 //!
-//! Owns the sum, and who waits for a part of it in which order. Never allocates a buffer. Invariants: what connections were
-//! granted is never more than the sum; of the exports that wait the one that holds least is served first, and
-//! of one export who came first, so that a large request is not passed by small ones for ever; who keeps memory because its
-//! client is slow is ended while others wait.
+//! Owns the sum, and who waits for a part of it in which order. Never allocates a buffer. Invariants: what connections
+//! were granted is never more than the sum; of the exports that wait the one that holds least is served first, and of
+//! one export who came first, so that a large request is not passed by small ones for ever; who keeps memory because
+//! its client is slow is ended while others wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use undercroft_host::EventFd;
 
-/// Bytes that each connection may hold outside of the sum, so that one with a small request always goes on: a buffer for
-/// 128 KiB, with the room before its data.
+/// Bytes that each connection may hold outside of the sum, so that one with a small request always goes on: a buffer
+/// for 128 KiB, with the room before its data.
 pub const RESERVE_BYTES: usize = (128 << 10) + super::buffers::HEADROOM;
 /// The sum if none is given, in bytes.
 pub const BUDGET_BYTES_DEFAULT: usize = 256 << 20;
@@ -81,7 +81,8 @@ fn lock(budget: &Budget) -> MutexGuard<'_, State> {
 }
 
 impl Budget {
-    /// A sum of `bytes_max`, at least [`BUDGET_BYTES_MIN`]; a client that moves next to nothing for `patience` is too slow.
+    /// A sum of `bytes_max`, at least [`BUDGET_BYTES_MIN`]; a client that moves next to nothing for `patience` is too
+    /// slow.
     pub fn new(bytes_max: usize, patience: Duration) -> Arc<Self> {
         let bytes_max = bytes_max.max(BUDGET_BYTES_MIN);
         let state = State {

@@ -1,8 +1,8 @@
 //! Buffers of one connection: payloads of writes and data of replies, recycled.
 //!
-//! Owns every byte that a connection holds for requests. Never knows what is in them.
-//! Invariants: buffers handed out and idle ones together hold at most `bytes_max`, or one buffer if that alone is more; what is
-//! beyond a small reserve was granted by the sum that all connections share (see `budget`).
+//! Owns every byte that a connection holds for requests. Never knows what is in them. Invariants: buffers handed out
+//! and idle ones together hold at most `bytes_max`, or one buffer if that alone is more; what is beyond a small reserve
+//! was granted by the sum that all connections share (see `budget`).
 
 use super::budget::{Account, RESERVE_BYTES};
 use std::os::fd::BorrowedFd;
@@ -52,8 +52,8 @@ impl Buffers {
         Self { idle, idle_bytes: 0, held_bytes: 0, bytes_max, account, granted_bytes: 0 }
     }
 
-    /// Whether a buffer for `len` bytes of data can be had now. If not for want of what all connections share, the account is
-    /// called when it can.
+    /// Whether a buffer for `len` bytes of data can be had now. If not for want of what all connections share, the
+    /// account is called when it can.
     #[inline]
     pub fn has_room(&mut self, len: usize) -> bool {
         let class = class(len);
@@ -98,8 +98,8 @@ impl Buffers {
         self.account.as_ref().is_some_and(|a| a.was_called())
     }
 
-    /// Takes what was granted, and gives idle buffers back where memory is short. False if the connection has to end: its client
-    /// kept others waiting.
+    /// Takes what was granted, and gives idle buffers back where memory is short. False if the connection has to end:
+    /// its client kept others waiting.
     pub fn tend(&mut self) -> bool {
         let Some(account) = self.account.clone() else { return true };
         let granted = account.granted();

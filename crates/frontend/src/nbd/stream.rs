@@ -40,7 +40,8 @@ pub trait Stream: Send + 'static {
     /// Tells the peer that this is the end.
     fn close(&mut self);
 
-    /// Gives the socket up, and the bytes to be sent on it before it is closed: what was taken and not sent, then `bytes`.
+    /// Gives the socket up, and the bytes to be sent on it before it is closed: what was taken and not sent, then
+    /// `bytes`.
     fn take_leave(self, bytes: Vec<u8>) -> (Option<OwnedFd>, Vec<u8>)
     where
         Self: Sized,

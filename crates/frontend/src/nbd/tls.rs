@@ -1,7 +1,7 @@
 //! TLS: the socket of one encrypted connection.
 //!
-//! Owns keys and the record layer. Never blocks, never knows what the bytes mean. Invariants: nothing a client sends leaves here
-//! before it was authenticated; what is kept for a connection, in each direction, is bounded.
+//! Owns keys and the record layer. Never blocks, never knows what the bytes mean. Invariants: nothing a client sends
+//! leaves here before it was authenticated; what is kept for a connection, in each direction, is bounded.
 
 use super::stream::{SocketStream, Stream};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! Which rare things have met in the runs: a simulation that never kills a process between a flush and its answer says
 //! nothing about that.
 //!
-//! Owns the counts. Never decides what happens. Invariant: every pair that is wanted stands in `WANTED`, and a test fails
-//! if the runs of `make test` never came by one of them.
+//! Owns the counts. Never decides what happens. Invariant: every pair that is wanted stands in `WANTED`, and a test
+//! fails if the runs of `make test` never came by one of them.
 
 use std::collections::BTreeMap;
 

@@ -1,15 +1,15 @@
 //! Ports in the loop: real vhost-user and NBD ports on rings and streams in memory, over the real core, over simulated
 //! disks, in one run that a seed fixes.
 //!
-//! Owns the order of events, all of it drawn from the seed. Never uses time, threads or entropy. Invariant: the same seed,
-//! steps and bug give the same run; so a failure replays.
+//! Owns the order of events, all of it drawn from the seed. Never uses time, threads or entropy. Invariant: the same
+//! seed, steps and bug give the same run; so a failure replays.
 //!
-//! Clients post and send, what they send arrives in pieces, disks execute operations and deliver their completions in any
-//! order, some with failures, some of what they read cannot be read at all. The process dies at any single store to the
-//! record of requests under way or to the used ring, and a fresh one finds both; hosts lose their power; front ends break
-//! off and come back; guests start anew, mask their notifications, and post chains that make no sense. What is checked: all
-//! data against a model of what each sector may hold; each chain seen used, and each request answered, exactly once, with
-//! the right status; no sleeper left unwoken; nobody starved.
+//! Clients post and send, what they send arrives in pieces, disks execute operations and deliver their completions in
+//! any order, some with failures, some of what they read cannot be read at all. The process dies at any single store to
+//! the record of requests under way or to the used ring, and a fresh one finds both; hosts lose their power; front ends
+//! break off and come back; guests start anew, mask their notifications, and post chains that make no sense. What is
+//! checked: all data against a model of what each sector may hold; each chain seen used, and each request answered,
+//! exactly once, with the right status; no sleeper left unwoken; nobody starved.
 
 mod coverage;
 mod life;

@@ -18,8 +18,8 @@ fn from_env(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not \"{text}\"")))
 }
 
-/// `UNDERCROFT_SEEDS=n` runs more seeds, `UNDERCROFT_SEED=n` begins with another, or replays it where `UNDERCROFT_SEEDS=1`,
-/// `UNDERCROFT_STEPS=n` makes the runs longer or shorter.
+/// `UNDERCROFT_SEEDS=n` runs more seeds, `UNDERCROFT_SEED=n` begins with another, or replays it where
+/// `UNDERCROFT_SEEDS=1`, `UNDERCROFT_STEPS=n` makes the runs longer or shorter.
 #[test]
 fn no_seed_loses_repeats_or_starves_a_request() {
     let long = if std::env::var_os("UNDERCROFT_LONG").is_some() { 20 * SEEDS } else { SEEDS };

@@ -1,7 +1,7 @@
 //! What clients of the simulation ask for, whichever protocol they speak, and what came of it.
 //!
-//! Owns no state. Never looks at a wire or a ring. Invariant: a piece of work is judged once, when its client can see that
-//! it is over.
+//! Owns no state. Never looks at a wire or a ring. Invariant: a piece of work is judged once, when its client can see
+//! that it is over.
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

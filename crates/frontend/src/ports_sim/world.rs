@@ -1,7 +1,7 @@
 //! Everything but the ports' insides: disks, the models they are held to, clients, and the way between core and ports.
 //!
-//! Owns what outlives a process. Never calls the core. Invariants: what a client is told is judged once; from the moment
-//! at which the process dies, nothing that it does reaches anybody.
+//! Owns what outlives a process. Never calls the core. Invariants: what a client is told is judged once; from the
+//! moment at which the process dies, nothing that it does reaches anybody.
 
 use super::coverage::Coverage;
 use super::work::{Finished, Part, Verb, Work};

@@ -1,8 +1,8 @@
 //! The vhost-user session under arbitrary messages, over a pair of sockets: what the fuzz target and a test run.
 //!
-//! Owns a port that serves nothing but what it is asked for at once. Never used by the daemon. Messages are mostly of the
-//! right form, with the descriptors that belong to them, in any order and with any numbers. Invariants checked here: no
-//! panic, no hang, no request outside the disk; and after the session the port is at rest.
+//! Owns a port that serves nothing but what it is asked for at once. Never used by the daemon. Messages are mostly of
+//! the right form, with the descriptors that belong to them, in any order and with any numbers. Invariants checked
+//! here: no panic, no hang, no request outside the disk; and after the session the port is at rest.
 
 use super::VhostOptions;
 use super::config::Profile;
@@ -137,8 +137,8 @@ struct Message {
     descriptor: Descriptor,
 }
 
-/// Takes the next message out of the input: a byte for the request, one for what is odd about it, then the numbers of its
-/// body, of which most are small.
+/// Takes the next message out of the input: a byte for the request, one for what is odd about it, then the numbers of
+/// its body, of which most are small.
 fn next(data: &[u8]) -> Option<(Message, &[u8])> {
     let (&[request, odd], rest) = data.split_first_chunk()?;
     let request = request % 46;

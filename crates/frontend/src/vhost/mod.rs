@@ -6,7 +6,8 @@
 //!
 //! From the outside in: `server` (socket, sessions), `session` (messages), `port` (queues and requests under way, on
 //! the worker), `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses
-//! lie), `shared` (of which kind that memory is), `slots` (requests under way), `inflight` (their record that survives the daemon), `config` (what is offered).
+//! lie), `shared` (of which kind that memory is), `slots` (requests under way), `inflight` (their record that survives
+//! the daemon), `config` (what is offered).
 
 mod chain;
 mod config;

@@ -182,8 +182,8 @@ impl Mortal {
     }
 }
 
-/// Three batches of chains; the device dies at store number `n`, once more at store `again` of its next life, and lives on.
-/// Returns where it died, and what was wrong.
+/// Three batches of chains; the device dies at store number `n`, once more at store `again` of its next life, and lives
+/// on. Returns where it died, and what was wrong.
 fn life(n: u64, again: Option<u64>) -> (Vec<Site>, Option<String>) {
     let mut m = Mortal::new();
     let mut died = Vec::new();

@@ -2,8 +2,8 @@
 //!
 //! Owns the queues of one disk and the requests under way, for the whole life of the server: a session of a front end
 //! only changes its state, by closures that run on the worker between two turns. Never blocks and never trusts the
-//! guest. Invariants: each chain taken is given back exactly once, unless its session has ended; no memory of a guest is
-//! written for a request of an ended session, and no ring is served while such requests are under way, since their
+//! guest. Invariants: each chain taken is given back exactly once, unless its session has ended; no memory of a guest
+//! is written for a request of an ended session, and no ring is served while such requests are under way, since their
 //! writes could land after those of the next session.
 
 use super::chain::walk;
@@ -521,8 +521,8 @@ impl VhostPort {
         self.slots.used() == 0 && self.orphans == 0 && self.under_way == 0
     }
 
-    /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no `room`
-    /// wait for the next turn. Returns false if the chain has to wait.
+    /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no
+    /// `room` wait for the next turn. Returns false if the chain has to wait.
     fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
         let Self { queues, slots, maps, spans, ranges, hint, disk, rest, whole_at, room: guest_room, .. } = self;
         let queue = &mut queues[usize::from(index)];

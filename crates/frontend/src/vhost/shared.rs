@@ -1,8 +1,8 @@
 //! What memory a front end may share: of which kind its files must be.
 //!
-//! Owns the check. Never maps anything, and never asks a file system that another process may serve: that could wait for
-//! it. Invariant: access to memory that passed the check waits for the kernel alone, unless the operator trusts the front
-//! end with more.
+//! Owns the check. Never maps anything, and never asks a file system that another process may serve: that could wait
+//! for it. Invariant: access to memory that passed the check waits for the kernel alone, unless the operator trusts the
+//! front end with more.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! A guest of the simulation: its driver on rings in memory, its memory, and the device that serves it.
 //!
-//! Owns one port, and what outlives it: memory and the record of requests under way. Never looks at the disk. Invariant:
-//! each chain that it posts is seen used exactly once, by a driver that sleeps until it is told.
+//! Owns one port, and what outlives it: memory and the record of requests under way. Never looks at the disk.
+//! Invariant: each chain that it posts is seen used exactly once, by a driver that sleeps until it is told.
 
 use super::config::{EVENT_IDX, FLUSH, Profile};
 use super::inflight::InflightArea;

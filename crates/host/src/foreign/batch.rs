@@ -193,8 +193,8 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// The parts of `runs` that a system call is to copy next, as (address or offset, bytes), at most `room` pages and as many
-/// parts as the kernel takes: whole runs, or a piece of each page.
+/// The parts of `runs` that a system call is to copy next, as (address or offset, bytes), at most `room` pages and as
+/// many parts as the kernel takes: whole runs, or a piece of each page.
 pub(super) fn parts(runs: &[PageRun], piece: Piece, room: usize) -> Vec<(u64, usize)> {
     const PARTS_MAX: usize = 1024;
     let mut parts = Vec::new();

@@ -1,8 +1,8 @@
 //! The page cache of a file: which of its pages are in memory, and copies of those.
 //!
-//! Owns a descriptor, and mappings of windows of the file for the time of a call. Never reads through the mapping itself
-//! (the kernel copies, so that a file cut short is an error and not a signal), and never lets the kernel read ahead.
-//! Invariant: only pages that `mincore` has just called resident are touched.
+//! Owns a descriptor, and mappings of windows of the file for the time of a call. Never reads through the mapping
+//! itself (the kernel copies, so that a file cut short is an error and not a signal), and never lets the kernel read
+//! ahead. Invariant: only pages that `mincore` has just called resident are touched.
 
 use super::batch::{Batch, Copied, PageRun, Piece, last_errno, parts, take};
 use super::{Extent, PAGE_BYTES, PageFlags};
@@ -114,7 +114,8 @@ impl CachedFile {
         self.identity
     }
 
-    /// How many pages of it are in memory, by `cachestat`; `None` on kernels before Linux 6.5 and where it is not allowed.
+    /// How many pages of it are in memory, by `cachestat`; `None` on kernels before Linux 6.5 and where it is not
+    /// allowed.
     pub fn count_cached(&self) -> Option<u64> {
         #[repr(C)]
         struct Range {
@@ -129,8 +130,8 @@ impl CachedFile {
         (r == 0).then_some(stat[0])
     }
 
-    /// Appends to `out` the pages of `range` that are in memory; returns the page up to which it looked, at least one past
-    /// `range.first`.
+    /// Appends to `out` the pages of `range` that are in memory; returns the page up to which it looked, at least one
+    /// past `range.first`.
     ///
     /// # Errors
     /// What the kernel says.
@@ -148,8 +149,8 @@ impl CachedFile {
         Ok(run.end())
     }
 
-    /// Copies pages from the front of `runs` (page numbers of the file, as `extents` named them) into `batch`, as many as fit
-    /// and lie in one window, and takes them off.
+    /// Copies pages from the front of `runs` (page numbers of the file, as `extents` named them) into `batch`, as many
+    /// as fit and lie in one window, and takes them off.
     ///
     /// # Errors
     /// What the kernel says.

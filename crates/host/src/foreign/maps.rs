@@ -31,8 +31,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether `smaps` gave this two-letter flag: `dc` (not copied on fork), `mg` (mergeable), `ht` (huge pages of hugetlb).
-    /// `None` if the flags are unknown.
+    /// Whether `smaps` gave this two-letter flag: `dc` (not copied on fork), `mg` (mergeable), `ht` (huge pages of
+    /// hugetlb). `None` if the flags are unknown.
     pub fn flag(&self, flag: &[u8; 2]) -> Option<bool> {
         self.flags.as_ref().map(|f| f.contains(flag))
     }

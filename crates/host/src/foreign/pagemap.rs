@@ -1,8 +1,8 @@
 //! Which pages of a process are in memory: the `PAGEMAP_SCAN` call (Linux 6.7), or the entries of `/proc/PID/pagemap`.
 //!
 //! Owns the descriptor, which stays with the address space it was opened for, even if the process number is reused.
-//! Never reads a page. Invariant: extents come in order, do not overlap, and lie inside the range asked for; what they do
-//! not cover has no memory.
+//! Never reads a page. Invariant: extents come in order, do not overlap, and lie inside the range asked for; what they
+//! do not cover has no memory.
 
 use super::batch::last_errno;
 use super::{PAGE_BYTES, PageRun};
@@ -145,8 +145,8 @@ impl Pagemap {
         self
     }
 
-    /// Appends to `out` what there is in `range`, present or swapped out; returns the page up to which it looked, at least
-    /// one past `range.first`. Call again from there until that is `range.end()`.
+    /// Appends to `out` what there is in `range`, present or swapped out; returns the page up to which it looked, at
+    /// least one past `range.first`. Call again from there until that is `range.end()`.
     ///
     /// # Errors
     /// What the kernel says.
@@ -236,7 +236,8 @@ impl Pagemap {
     }
 }
 
-/// Whether this kernel notes which pages were written to (`CONFIG_MEM_SOFT_DIRTY`): a page that was just written says so.
+/// Whether this kernel notes which pages were written to (`CONFIG_MEM_SOFT_DIRTY`): a page that was just written says
+/// so.
 pub fn soft_dirty_is_built_in() -> bool {
     let page = Box::new([1u8; 2 * PAGE_BYTES]);
     std::hint::black_box(&page);

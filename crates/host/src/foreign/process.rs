@@ -155,7 +155,8 @@ impl Process {
         Ok(Pagemap::new(self.file("pagemap", OFlags::RDONLY)?))
     }
 
-    /// From now on, pages written to are `SOFT_DIRTY`. Costs the process one fault for each page that it writes to next.
+    /// From now on, pages written to are `SOFT_DIRTY`. Costs the process one fault for each page that it writes to
+    /// next.
     ///
     /// # Errors
     /// What the kernel says.
@@ -164,9 +165,9 @@ impl Process {
         Ok(())
     }
 
-    /// Copies pages from the front of `runs` (page numbers of its address space) into `batch`, as many as fit, and takes
-    /// them off. Pages that cannot be read are counted, and not in the batch. Ask [`Process::pagemap`] first: a page that
-    /// is not in memory would be brought in.
+    /// Copies pages from the front of `runs` (page numbers of its address space) into `batch`, as many as fit, and
+    /// takes them off. Pages that cannot be read are counted, and not in the batch. Ask [`Process::pagemap`] first: a
+    /// page that is not in memory would be brought in.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_SYS_PTRACE`, `NotFound` if the process has ended; nothing in the batch is to be
@@ -178,8 +179,8 @@ impl Process {
             let iov = |(at, len): (u64, usize)| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: len };
             let remote: Vec<libc::iovec> = parts(runs, piece, batch.room()).into_iter().map(iov).collect();
             let local = batch.free_part();
-            // SAFETY: the kernel writes to `local` only, which is ours and which nothing refers to; `remote` are addresses
-            // of the other process.
+            // SAFETY: the kernel writes to `local` only, which is ours and which nothing refers to; `remote` are
+            // addresses of the other process.
             let n = unsafe {
                 libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), remote.len() as u64, 0)
             };

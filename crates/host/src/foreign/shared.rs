@@ -29,8 +29,8 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// Takes a file; `None` if it is no memory file (memfd, tmpfs, hugetlbfs). Opens it anew where that is allowed, so that
-    /// the position in it is our own.
+    /// Takes a file; `None` if it is no memory file (memfd, tmpfs, hugetlbfs). Opens it anew where that is allowed, so
+    /// that the position in it is our own.
     ///
     /// # Errors
     /// What the kernel says.
@@ -60,8 +60,8 @@ impl SharedFile {
         self.huge
     }
 
-    /// Appends to `out` the pages of `range` that are allocated and in memory; pages swapped out are marked so. Returns the
-    /// page up to which it looked, at least one past `range.first`.
+    /// Appends to `out` the pages of `range` that are allocated and in memory; pages swapped out are marked so. Returns
+    /// the page up to which it looked, at least one past `range.first`.
     ///
     /// # Errors
     /// What the kernel says.
@@ -85,8 +85,8 @@ impl SharedFile {
             out.push(Extent { run, flags: PageFlags::PRESENT | PageFlags::HUGE });
             return Ok(run.end());
         }
-        // Pages may be allocated and swapped out; reading them would bring them in. Looking for the next hole instead would
-        // walk to it, however far it is, in every call.
+        // Pages may be allocated and swapped out; reading them would bring them in. Looking for the next hole instead
+        // would walk to it, however far it is, in every call.
         let mut missing = Vec::new();
         View::new(&self.file, run)?.resident(|there, run| {
             if there {
@@ -106,8 +106,8 @@ impl SharedFile {
         Ok(run.end())
     }
 
-    /// Copies pages from the front of `runs` (page numbers of the file) into `batch`, as many as fit, and takes them off.
-    /// What was made a hole meanwhile reads as zeroes.
+    /// Copies pages from the front of `runs` (page numbers of the file) into `batch`, as many as fit, and takes them
+    /// off. What was made a hole meanwhile reads as zeroes.
     ///
     /// # Errors
     /// What the kernel says.

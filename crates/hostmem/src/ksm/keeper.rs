@@ -1,8 +1,9 @@
 //! Who changes KSM's settings, and puts back what was found.
 //!
-//! Owns the right to manage (one process of the machine at a time), the order of writing, and the file of what was found.
-//! Never changes a setting that the plan does not name. Invariants: a setting is in the file before it is changed; on
-//! release only what still has our value is put back, so that a change by somebody else meanwhile is not undone.
+//! Owns the right to manage (one process of the machine at a time), the order of writing, and the file of what was
+//! found. Never changes a setting that the plan does not name. Invariants: a setting is in the file before it is
+//! changed; on release only what still has our value is put back, so that a change by somebody else meanwhile is not
+//! undone.
 
 use super::saved::{FILE, Saved};
 use super::sysfs::Ksm;
@@ -126,8 +127,8 @@ impl Keeper {
         })
     }
 
-    /// Makes the kernel's settings those of `plan`; those that an earlier plan changed and this one leaves alone are put back.
-    /// What this kernel does not have or refuses is left out and named in [`Keeper::refused`].
+    /// Makes the kernel's settings those of `plan`; those that an earlier plan changed and this one leaves alone are
+    /// put back. What this kernel does not have or refuses is left out and named in [`Keeper::refused`].
     ///
     /// # Errors
     /// Nothing was changed then.
@@ -213,8 +214,8 @@ impl Keeper {
         self.refused.push(what);
     }
 
-    /// Puts settings back, those that still are as we left them, and forgets them. What could not be put back stays in the
-    /// file. Returns what was done, in words.
+    /// Puts settings back, those that still are as we left them, and forgets them. What could not be put back stays in
+    /// the file. Returns what was done, in words.
     fn put_back(&mut self, names: Vec<String>) -> Vec<String> {
         let advised = self.saved.entries().iter().any(|e| e.name == "advisor_mode");
         let mut done = Vec::new();

@@ -1,8 +1,8 @@
 //! Kernel same-page merging (KSM) for guests whose RAM is private anonymous memory: switched, set, observed, put back.
 //!
-//! Owns what this program does with /sys/kernel/mm/ksm and what it reads of it in /proc. Never merges anything itself, and
-//! touches no setting unless it is asked to. Invariant: before the first setting is changed, what was found stands in a
-//! file, so that a later start can put it back after a crash.
+//! Owns what this program does with /sys/kernel/mm/ksm and what it reads of it in /proc. Never merges anything itself,
+//! and touches no setting unless it is asked to. Invariant: before the first setting is changed, what was found stands
+//! in a file, so that a later start can put it back after a crash.
 
 mod keeper;
 pub mod parse;

@@ -1,7 +1,7 @@
 //! The kernel's files about KSM and about a process's memory, read.
 //!
-//! Owns their notation. Never opens a file. Invariants: any bytes give a value or nothing, never a panic; what is kept is
-//! bounded whatever comes in.
+//! Owns their notation. Never opens a file. Invariants: any bytes give a value or nothing, never a panic; what is kept
+//! is bounded whatever comes in.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};

@@ -1,7 +1,7 @@
 //! QEMU processes of this machine and what of their guests' RAM can be merged, and is.
 //!
-//! Owns the walk over /proc. Never stops or changes a process. Invariant: a process that ends while it is looked at, or may
-//! not be looked at, leaves the list whole.
+//! Owns the walk over /proc. Never stops or changes a process. Invariant: a process that ends while it is looked at, or
+//! may not be looked at, leaves the list whole.
 
 use super::parse::{self, Ram};
 use serde::{Deserialize, Serialize};

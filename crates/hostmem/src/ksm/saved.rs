@@ -1,7 +1,7 @@
 //! What was found before the first change, kept in a file until it has been put back.
 //!
-//! Owns the file `ksm.saved` in the runtime directory. Invariants: it is whole or not there (written beside and renamed); what is
-//! read from it is a setting with a value that may be written, or is refused.
+//! Owns the file `ksm.saved` in the runtime directory. Invariants: it is whole or not there (written beside and
+//! renamed); what is read from it is a setting with a value that may be written, or is refused.
 
 use super::sysfs::may_write;
 use serde::{Deserialize, Serialize};

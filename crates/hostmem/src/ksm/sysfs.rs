@@ -1,7 +1,7 @@
 //! /sys/kernel/mm/ksm: its settings and its numbers, under a directory that tests replace.
 //!
-//! Owns names, ranges and reading. Writes only what `may_write` lets through, and only when asked. Invariant: a file that
-//! this kernel does not have is absent in the result, never an error.
+//! Owns names, ranges and reading. Writes only what `may_write` lets through, and only when asked. Invariant: a file
+//! that this kernel does not have is absent in the result, never an error.
 
 use super::parse;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};

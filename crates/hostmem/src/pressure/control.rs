@@ -1,8 +1,8 @@
 //! How much the store may hold: a state machine from readings of the machine's memory to a number of bytes.
 //!
 //! Owns the rule. Never reads a clock or a file: it is a function of what it is told. Invariants: the result is between
-//! floor and ceiling; it never grows while there was pressure within the time of calm; pressure that comes back while it
-//! grows makes it wait longer each time, so that alternating readings do not make it swing.
+//! floor and ceiling; it never grows while there was pressure within the time of calm; pressure that comes back while
+//! it grows makes it wait longer each time, so that alternating readings do not make it swing.
 
 use super::divide::{Holding, held_above, releasing};
 
@@ -41,7 +41,8 @@ pub struct Reading {
     pub short_bytes: u64,
     /// Bytes by which more is available than there should be.
     pub spare_bytes: u64,
-    /// Bytes by which the store may grow until the next reading, so that it does not itself make memory short before that is seen.
+    /// Bytes by which the store may grow until the next reading, so that it does not itself make memory short before
+    /// that is seen.
     pub room_bytes: u64,
     /// Bytes of guests' memory that we may be charged for until the next reading; `None` if no control group limits us.
     pub guests_bytes: Option<u64>,
@@ -138,8 +139,8 @@ impl Control {
         (self.allowed, self.direction) = (self.most, Direction::Full);
     }
 
-    /// Changes by hand what it may hold at most; held between floor and ceiling. Less holds at once; more does too unless
-    /// there was pressure lately, when it is grown into.
+    /// Changes by hand what it may hold at most; held between floor and ceiling. Less holds at once; more does too
+    /// unless there was pressure lately, when it is grown into.
     pub fn set_most(&mut self, bytes: u64) {
         let was_full = self.allowed == self.most;
         self.most = bytes.clamp(self.rules.floor_bytes, self.rules.ceiling_bytes);
@@ -152,8 +153,8 @@ impl Control {
         }
     }
 
-    /// Takes a reading; `disks` is asked what they hold if memory has to be given back. Returns whether what the store may
-    /// hold has changed.
+    /// Takes a reading; `disks` is asked what they hold if memory has to be given back. Returns whether what the store
+    /// may hold has changed.
     pub fn step(&mut self, reading: &Reading, disks: impl FnOnce() -> Vec<Holding>) -> bool {
         let before = self.allowed;
         if reading.stalled || reading.short_bytes > 0 {

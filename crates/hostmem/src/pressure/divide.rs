@@ -1,7 +1,7 @@
 //! How a smaller total is divided among the disks.
 //!
-//! Owns the arithmetic. Never asks a disk anything. Invariants: each disk is allowed at least its part of the floor and at
-//! most its share; with the whole ceiling each is allowed its whole share; less in total is never more for a disk.
+//! Owns the arithmetic. Never asks a disk anything. Invariants: each disk is allowed at least its part of the floor and
+//! at most its share; with the whole ceiling each is allowed its whole share; less in total is never more for a disk.
 
 /// A disk's part of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The control group whose memory limit holds for this process, if there is one.
 //!
-//! Owns the search for it and its numbers, of both versions of control groups. Never changes a group. Invariant: a group
-//! that cannot be read is as good as none.
+//! Owns the search for it and its numbers, of both versions of control groups. Never changes a group. Invariant: a
+//! group that cannot be read is as good as none.
 
 use super::parse;
 use std::fs;

@@ -1,9 +1,10 @@
 //! What guests' memory may still take of our control group.
 //!
 //! A page of shared memory is charged to the control group of the process that touches it first. Guests that are not
-//! preallocated have pages that nobody has touched yet; a copy to one is charged to the daemon's group, for as long as the
-//! guest lives, and a group that is full kills. Owns the number of bytes that copies may touch first until the group is
-//! looked at again. Never reads a file or a page. Invariant: what is taken between two looks is at most what was there.
+//! preallocated have pages that nobody has touched yet; a copy to one is charged to the daemon's group, for as long as
+//! the guest lives, and a group that is full kills. Owns the number of bytes that copies may touch first until the
+//! group is looked at again. Never reads a file or a page. Invariant: what is taken between two looks is at most what
+//! was there.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
 //! Where shortage of memory is seen: pressure files (PSI), events of control groups, available memory.
 //!
-//! Owns the descriptors and the choice among what this kernel and these privileges allow, made once and said. Never decides
-//! what to do about a shortage. Invariants: a source that is missing is replaced by the next best and named; reading costs a
-//! few small files.
+//! Owns the descriptors and the choice among what this kernel and these privileges allow, made once and said. Never
+//! decides what to do about a shortage. Invariants: a source that is missing is replaced by the next best and named;
+//! reading costs a few small files.
 
 use super::control::Reading;
 use super::group::{Group, Version};
@@ -19,8 +19,9 @@ use std::time::Duration;
 use undercroft_config::PressurePlan;
 use undercroft_units::{Size, Time, human_size};
 
-/// With fewer pages than this looked at by the machine's own reclaim in a second or two, who waits for memory does so for
-/// the limit of a control group, which the kernel's counters of reclaim leave out, and memory of ours would not help him.
+/// With fewer pages than this looked at by the machine's own reclaim in a second or two, who waits for memory does so
+/// for the limit of a control group, which the kernel's counters of reclaim leave out, and memory of ours would not
+/// help him.
 const SCANNED_PAGES_MIN: u64 = 1024;
 /// With more than this part of its memory available, a machine is not short of it, whoever waits.
 const AVAILABLE_PART_CALM: u64 = 4;
@@ -69,8 +70,8 @@ pub struct Sources {
     group: Option<(Group, Stalls)>,
     /// What became ready since the last reading: machine, group.
     ready: [bool; 2],
-    /// Pages that the machine's own reclaim had looked at: when and how many, three times a second or more apart, newest
-    /// first. Together they reach as far back as the window of a trigger.
+    /// Pages that the machine's own reclaim had looked at: when and how many, three times a second or more apart,
+    /// newest first. Together they reach as far back as the window of a trigger.
     scanned: [Option<(u64, u64)>; 3],
     /// Stalls of the machine that were no business of ours.
     others: u64,
@@ -193,8 +194,8 @@ impl Sources {
         }
     }
 
-    /// Whether the machine as a whole reclaims memory, or did a moment ago. Control groups that reclaim for their own limits
-    /// do not count.
+    /// Whether the machine as a whole reclaims memory, or did a moment ago. Control groups that reclaim for their own
+    /// limits do not count.
     fn reclaims(&mut self, now_ns: u64) -> bool {
         let text = small(&self.roots.proc.join("vmstat")).unwrap_or_default();
         let pages = |name| parse::field(&text, name);

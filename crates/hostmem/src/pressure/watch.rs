@@ -1,7 +1,7 @@
 //! The thread that watches the machine's memory and has the store shrink and grow.
 //!
-//! Owns the thread, the clock and the log lines. Never runs on a worker, and never makes one wait: it asks for steps of bounded
-//! work. Invariant: one line of log for each change of direction, not for each step.
+//! Owns the thread, the clock and the log lines. Never runs on a worker, and never makes one wait: it asks for steps of
+//! bounded work. Invariant: one line of log for each change of direction, not for each step.
 
 use super::control::{Control, Direction, Rules};
 use super::divide::Holding;
@@ -27,15 +27,16 @@ pub trait Store: Send + Sync + 'static {
     /// Memory that it has from the kernel for blocks, in bytes.
     fn committed_bytes(&self) -> u64;
 
-    /// From now on all disks together may hold what [`View::allowed_bytes`] says, divided as in [`super::allowed_bytes`], and grow by what
-    /// [`View::room_bytes`] says.
+    /// From now on all disks together may hold what [`View::allowed_bytes`] says, divided as in
+    /// [`super::allowed_bytes`], and grow by what [`View::room_bytes`] says.
     fn allow(&self);
 
-    /// Until the machine's memory is looked at again, copies to guests may touch so many bytes first; `None` for no limit.
+    /// Until the machine's memory is looked at again, copies to guests may touch so many bytes first; `None` for no
+    /// limit.
     fn guests_may(&self, bytes: Option<u64>);
 
-    /// Brings the disks down to what they may hold and the memory back to the kernel, in steps spread over `within`. Returns how
-    /// many bytes went back.
+    /// Brings the disks down to what they may hold and the memory back to the kernel, in steps spread over `within`.
+    /// Returns how many bytes went back.
     fn give_back(&self, within: Duration) -> u64;
 }
 
@@ -143,8 +144,8 @@ impl Watch {
         }
     }
 
-    /// Changes by hand what the store may hold at most. What it may hold now follows, and is returned; the thread then brings
-    /// the disks there.
+    /// Changes by hand what the store may hold at most. What it may hold now follows, and is returned; the thread then
+    /// brings the disks there.
     pub fn set_most(&self, bytes: u64) -> u64 {
         let allowed = {
             let mut s = lock(&self.shared);
@@ -231,8 +232,8 @@ impl Runner {
         }
     }
 
-    /// Takes a reading and lets the control act on it; says when the direction changes. Returns by how much the store may grow until the
-    /// next reading, if that is less than what it is allowed.
+    /// Takes a reading and lets the control act on it; says when the direction changes. Returns by how much the store
+    /// may grow until the next reading, if that is less than what it is allowed.
     fn turn(&self, sources: Option<&mut Sources>, said: &mut Said) -> Option<u64> {
         let Some(sources) = sources else {
             self.store.guests_may(None);

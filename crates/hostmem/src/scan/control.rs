@@ -1,8 +1,8 @@
 //! When to scan next: Singleton's scrubbing frequency control (chapter 4.4, Algorithm 2), mended.
 //!
 //! Owns the period. A pure state machine: never reads a clock, never scans. Invariants: the period is within its bounds
-//! after every input; two scrubs are never closer than the shortest period, nor, without pressure, further apart than the
-//! longest; a scrub that gained nothing never makes the next one come sooner.
+//! after every input; two scrubs are never closer than the shortest period, nor, without pressure, further apart than
+//! the longest; a scrub that gained nothing never makes the next one come sooner.
 //!
 //! What was wrong with the algorithm as printed, and what is done instead, stands in `docs/decisions/0097-*`.
 
@@ -66,8 +66,8 @@ pub enum Due {
 }
 
 impl Control {
-    /// Starts at `now_ns`, with the first scrub after the shortest period. Limits that contradict themselves are mended: the
-    /// longest period is at least the shortest.
+    /// Starts at `now_ns`, with the first scrub after the shortest period. Limits that contradict themselves are
+    /// mended: the longest period is at least the shortest.
     pub fn new(mut limits: Limits, now_ns: u64) -> Self {
         limits.period_ns_min = limits.period_ns_min.max(1);
         limits.period_ns_max = limits.period_ns_max.max(limits.period_ns_min);
@@ -87,8 +87,8 @@ impl Control {
                 || (memory.free as f64) < total * self.limits.free_min)
     }
 
-    /// When the next scrub is due if memory stays as it is, nanoseconds. Under pressure sooner than the period says, but not
-    /// while scrubs under pressure gain nothing.
+    /// When the next scrub is due if memory stays as it is, nanoseconds. Under pressure sooner than the period says,
+    /// but not while scrubs under pressure gain nothing.
     pub fn next_ns(&self, memory: Memory) -> u64 {
         let wait = if self.pressed(memory) {
             let backoff = self.limits.period_ns_min.saturating_mul(1u64.checked_shl(self.useless).unwrap_or(u64::MAX));

@@ -1,11 +1,12 @@
 //! How much of a host's memory is held twice, by guest and by image.
 //!
-//! Owns the walk over guests and images and the figures of the report. Never writes, and never makes a page resident. Invariants:
-//! every figure in bytes counts whole pages; `zero + nonzero` is what is present and could be read; with a sample, zero and
-//! present are exact and the rest is scaled.
+//! Owns the walk over guests and images and the figures of the report. Never writes, and never makes a page resident.
+//! Invariants: every figure in bytes counts whole pages; `zero + nonzero` is what is present and could be read; with a
+//! sample, zero and present are exact and the rest is scaled.
 //!
-//! A sample is chosen by content, not by place: a page is taken if 64 bytes in its middle say so, and pages where these are
-//! zero if their hash does. Equal pages are so taken together or not at all, which a sample of places would tear apart.
+//! A sample is chosen by content, not by place: a page is taken if 64 bytes in its middle say so, and pages where these
+//! are zero if their hash does. Equal pages are so taken together or not at all, which a sample of places would tear
+//! apart.
 
 use super::hash::{PageHash, is_zero};
 use super::source::{Source, Walked};
@@ -79,8 +80,8 @@ pub struct VmReport {
     pub other_vms_bytes: u64,
     /// Held in the page cache, too.
     pub page_cache_bytes: u64,
-    /// What it could give back if every content were held once and zeroes not at all. Equal pages of several guests count in
-    /// equal parts.
+    /// What it could give back if every content were held once and zeroes not at all. Equal pages of several guests
+    /// count in equal parts.
     pub give_back_bytes: u64,
     /// What the kernel has merged of it already.
     pub ksm_merged_bytes: u64,
@@ -352,7 +353,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The pages of `runs` that are to be read whole: those whose probe falls into the sample, and those whose probe is zero.
+    /// The pages of `runs` that are to be read whole: those whose probe falls into the sample, and those whose probe is
+    /// zero.
     fn chosen(&mut self, source: &mut Source, mut runs: Vec<PageRun>) -> io::Result<Vec<PageRun>> {
         let mut chosen: Vec<PageRun> = Vec::new();
         while !runs.is_empty() && !self.stopped() {

@@ -1,13 +1,13 @@
 //! The page-content index: which contents guests hold, and where.
 //!
 //! Owns a table of hashes with open addressing and, per source, the hash of every page as last seen, for look-ahead.
-//! Never sees a page, only its hash. It is rebuilt pass by pass: a pass sees every page there is, an entry that a whole pass
-//! has not seen is gone, and its place is used again. Invariants: `bytes() <= bytes_max`, also while the table grows; an
-//! answer `Again` names a page that had the same hash in this very pass; `contains` never knows an entry that was not seen
-//! in this pass or the one before.
+//! Never sees a page, only its hash. It is rebuilt pass by pass: a pass sees every page there is, an entry that a whole
+//! pass has not seen is gone, and its place is used again. Invariants: `bytes() <= bytes_max`, also while the table
+//! grows; an answer `Again` names a page that had the same hash in this very pass; `contains` never knows an entry that
+//! was not seen in this pass or the one before.
 //!
-//! Look-ahead is that of Singleton, 4.5.1: contents that were found once lie mostly in files, and so beside one another.
-//! After page p matched page b, page p+1 is compared with page b+1 before the table is asked.
+//! Look-ahead is that of Singleton, 4.5.1: contents that were found once lie mostly in files, and so beside one
+//! another. After page p matched page b, page p+1 is compared with page b+1 before the table is asked.
 
 use undercroft_cache::ContentHash;
 
@@ -158,8 +158,8 @@ impl ContentIndex {
         self.trail = None;
     }
 
-    /// Brings the slots where these contents are looked up first into the processor's cache, all at the same time: `see` would
-    /// wait for one after the other.
+    /// Brings the slots where these contents are looked up first into the processor's cache, all at the same time:
+    /// `see` would wait for one after the other.
     pub fn warm(&self, hashes: impl Iterator<Item = ContentHash>) {
         let n = self.slots.len();
         let seen = hashes.filter_map(|h| chain(h.get(), n).next()).fold(0, |sum, i| sum ^ self.slots[i].place);
@@ -214,7 +214,8 @@ impl ContentIndex {
         slots.take_while(|s| s.generation() != 0).any(|s| s.hash == hash && self.is_alive(s))
     }
 
-    /// The page expected to be equal to `place`: the one behind the last match, if that page has been seen in this pass.
+    /// The page expected to be equal to `place`: the one behind the last match, if that page has been seen in this
+    /// pass.
     fn expectation(&self, place: Place) -> Option<Place> {
         let (last, matched) = self.trail?;
         if last.source != place.source || last.page + 1 != place.page {
@@ -362,8 +363,8 @@ impl ContentIndex {
     }
 }
 
-/// The slots of a table of `n` where a hash may be, in order. Its upper bits say which is the first, so that a table of any
-/// size is filled evenly.
+/// The slots of a table of `n` where a hash may be, in order. Its upper bits say which is the first, so that a table of
+/// any size is filled evenly.
 fn chain(hash: u64, n: usize) -> impl Iterator<Item = usize> {
     let home = ((u128::from(hash) * n as u128) >> 64) as usize;
     (home..n).chain(0..home)

@@ -1,8 +1,9 @@
 //! The scan's thread: passes over the memory of the daemon's guests, and what they tell the cache.
 //!
-//! Owns the thread, the index and the rhythm. Never reads a byte in place, never holds up a worker: what it finds goes to
-//! the cache in small batches, between two turns of the worker. Invariants: the thread's processor time stays under its
-//! ceiling; a pass that fails for one guest goes on with the next; a stop is noticed within one batch and one sleep.
+//! Owns the thread, the index and the rhythm. Never reads a byte in place, never holds up a worker: what it finds goes
+//! to the cache in small batches, between two turns of the worker. Invariants: the thread's processor time stays under
+//! its ceiling; a pass that fails for one guest goes on with the next; a stop is noticed within one batch and one
+//! sleep.
 
 use super::control::{Control, Limits, Memory};
 use super::hash::{PageHash, is_zero};

@@ -1,7 +1,8 @@
 //! Where pages come from: a guest's private memory, its shared memory, a file's page cache.
 //!
-//! Owns the walk over one of them. Never reads a page that the kernel does not call present. Invariants: every page of the
-//! source is counted once in a walk, as present, zero frame, swapped or absent; page numbers are relative to its first.
+//! Owns the walk over one of them. Never reads a page that the kernel does not call present. Invariants: every page of
+//! the source is counted once in a walk, as present, zero frame, swapped or absent; page numbers are relative to its
+//! first.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Who holds what: from the hash of every page to what is held more than once.
 //!
-//! Owns the counting. Never sees a page. A list that is sorted once, not an index: the report wants every holder of every
-//! content, and 16 bytes a page is the least that says so. Invariants: `give_back` over all holders is the number of pages
-//! less the number of contents; every figure is at most the holder's pages.
+//! Owns the counting. Never sees a page. A list that is sorted once, not an index: the report wants every holder of
+//! every content, and 16 bytes a page is the least that says so. Invariants: `give_back` over all holders is the number
+//! of pages less the number of contents; every figure is at most the holder's pages.
 
 use undercroft_cache::ContentHash;
 
@@ -50,8 +50,8 @@ pub struct FileTally {
     pub in_guests: u64,
     /// Of the others, those beyond the first of their content in all files.
     pub same_files: u64,
-    /// This file's part of what is held more than once: all that guests hold; of n equal pages that no guest holds, each
-    /// counts (n-1)/n.
+    /// This file's part of what is held more than once: all that guests hold; of n equal pages that no guest holds,
+    /// each counts (n-1)/n.
     pub give_back: f64,
 }
 

@@ -1,7 +1,7 @@
 //! A ceiling of processor time: how long a worker in the background sleeps after what it has used.
 //!
-//! Owns a budget. Never reads a clock, never sleeps itself. Invariant: over any span of time that begins with a call, what
-//! was used stays below `share x span`, plus one burst and one step.
+//! Owns a budget. Never reads a clock, never sleeps itself. Invariant: over any span of time that begins with a call,
+//! what was used stays below `share x span`, plus one burst and one step.
 
 /// Unused time is saved up to this much, in nanoseconds of processor time.
 const BURST_NS: u64 = 20_000_000;
@@ -13,7 +13,8 @@ pub const SLEEP_NS_MAX: u64 = 500_000_000;
 pub struct Throttle {
     /// Nanoseconds of processor time a second: a share of one core in units of 1e-9.
     per_second_ns: u64,
-    /// What may still be used, in units of 1e-9 ns so that nothing is lost by rounding; negative after a step that took more.
+    /// What may still be used, in units of 1e-9 ns so that nothing is lost by rounding; negative after a step that took
+    /// more.
     balance: i128,
     last_ns: Option<u64>,
 }

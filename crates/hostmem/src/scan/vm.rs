@@ -1,7 +1,7 @@
 //! The guests of this host: QEMU processes, their memory, and the images they have open.
 //!
-//! Owns the search. Never attaches to a process, never changes one. Invariants: a piece of memory belongs to one guest, the
-//! first that maps it; an image is listed once, however many guests have it open and by whatever name.
+//! Owns the search. Never attaches to a process, never changes one. Invariants: a piece of memory belongs to one guest,
+//! the first that maps it; an image is listed once, however many guests have it open and by whatever name.
 
 use super::arguments::Arguments;
 use super::source::Source;
@@ -119,8 +119,8 @@ pub fn memory_of(pid: u32) -> io::Result<Vec<Source>> {
     Ok(Found::default().guest(&process, "", &Arguments::default(), frames.as_ref())?.ram)
 }
 
-/// The pages of `ranges` that a process has written to since this was last asked, for each range; from now on the kernel notes
-/// them afresh. A page written to between the look and the note is missed: read everything now and then.
+/// The pages of `ranges` that a process has written to since this was last asked, for each range; from now on the
+/// kernel notes them afresh. A page written to between the look and the note is missed: read everything now and then.
 ///
 /// # Errors
 /// The process has ended, or may not be looked at.

@@ -1,12 +1,12 @@
 //! Levels that are told how ranges of blocks are used, and share the ranges out among themselves.
 //!
-//! Owns which range has how much of which level. Never learns how ranges are used: that is told (see `hints`). Invariants: what the
-//! ranges have of a level is at most its size; a block is in one level at most.
+//! Owns which range has how much of which level. Never learns how ranges are used: that is told (see `hints`).
+//! Invariants: what the ranges have of a level is at most its size; a block is in one level at most.
 //!
-//! After Karma (Yadgar, Factor and Schuster, FAST 2007): ranges take the space in the order of what a block of them gains, from the
-//! first level down; each has its part to itself, replaced as suits its use; a range on two levels is kept exclusive by
-//! demotion. When other hints are given, everything is shared out anew at once: see [`Hinted::share_out_anew`]. There, a range
-//! gives up its blocks one by one, as others need the space.
+//! After Karma (Yadgar, Factor and Schuster, FAST 2007): ranges take the space in the order of what a block of them
+//! gains, from the first level down; each has its part to itself, replaced as suits its use; a range on two levels is
+//! kept exclusive by demotion. When other hints are given, everything is shared out anew at once: see
+//! [`Hinted::share_out_anew`]. There, a range gives up its blocks one by one, as others need the space.
 
 use super::hints::{Hints, Pattern, Window};
 use super::{LevelCounts, LevelOptions, Step};
@@ -98,9 +98,9 @@ impl Hinted {
         }
     }
 
-    /// If hints of the next accesses are given now: of what a range has of a level it keeps what fits into its new part of that
-    /// level; the first to go by the new part's policy goes. That is handed down to the range's parts below as far as those
-    /// have room, and dropped otherwise. Nothing goes up.
+    /// If hints of the next accesses are given now: of what a range has of a level it keeps what fits into its new part
+    /// of that level; the first to go by the new part's policy goes. That is handed down to the range's parts below as
+    /// far as those have room, and dropped otherwise. Nothing goes up.
     fn share_out_anew(&mut self, steps: &mut Vec<Step>) {
         let Some(window) = self.hints.given_at(self.accesses) else { return };
         let mut before = std::mem::take(&mut self.parts);

@@ -112,8 +112,8 @@ fn hints_of_what_comes_next_miss_less_than_those_of_the_whole_where_phases_chang
 
 #[test]
 fn a_range_keeps_what_fits_and_what_does_not_goes_down_or_is_dropped() {
-    // Range 0 has the first level in the first window. In the second range 1 is used more and has 6 of its 8 blocks; range 0 has the
-    // 2 that are left, and 2 of the second level.
+    // Range 0 has the first level in the first window. In the second range 1 is used more and has 6 of its 8 blocks;
+    // range 0 has the 2 that are left, and 2 of the second level.
     let used = [0, 2, 1, 4, 3, 6, 5, 7];
     let other = [10, 13, 11, 14, 12, 15, 10, 13, 11, 14];
     let after = |own: [u64; 6]| {

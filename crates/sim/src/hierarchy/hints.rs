@@ -1,11 +1,11 @@
 //! What a program could tell of its blocks: how each range of them is used.
 //!
-//! Owns the ranges and their counts, taken from the trace itself before it is simulated: of the whole trace, or anew after every so
-//! many accesses. Never decides where a block is kept. Invariant: the counts of all ranges of all windows add up to the accesses seen,
-//! and every window but the last is as long as the others.
+//! Owns the ranges and their counts, taken from the trace itself before it is simulated: of the whole trace, or anew
+//! after every so many accesses. Never decides where a block is kept. Invariant: the counts of all ranges of all
+//! windows add up to the accesses seen, and every window but the last is as long as the others.
 //!
-//! Stands for the hints of Karma (Yadgar, Factor and Schuster, FAST 2007), which come from a database's query plans, again for
-//! each query. Each window's know the future up to the window's end.
+//! Stands for the hints of Karma (Yadgar, Factor and Schuster, FAST 2007), which come from a database's query plans,
+//! again for each query. Each window's know the future up to the window's end.
 
 use crate::reference::{Reference, look_through};
 use crate::sweep::Go;

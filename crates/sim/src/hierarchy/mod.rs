@@ -40,8 +40,8 @@ pub enum Keeps {
     /// Whatever passes; after every so many transfers the guest's memory is scanned, and what it holds is the first to
     /// go (Sharma and Kulkarni, "Singleton", HPDC 2012).
     Scanned(u32),
-    /// Blocks of the ranges that are its own by what is told of them, in all levels; needs [`Hints`] (Yadgar, Factor and
-    /// Schuster, "Karma", FAST 2007).
+    /// Blocks of the ranges that are its own by what is told of them, in all levels; needs [`Hints`] (Yadgar, Factor
+    /// and Schuster, "Karma", FAST 2007).
     Hinted,
 }
 

@@ -1,7 +1,7 @@
 //! A guest whose transfers, and perhaps pages, its host sees; and the levels below the host.
 //!
-//! Owns the order of what happens: the host looks at a page before its content changes. Never decides: the guest's lists or
-//! index, the host's index and the engine's `Exclusive` do.
+//! Owns the order of what happens: the host looks at a page before its content changes. Never decides: the guest's
+//! lists or index, the host's index and the engine's `Exclusive` do.
 
 use super::stack::Stack;
 use super::{Keeps, LevelCounts, LevelOptions, Step, Writes};

@@ -1,7 +1,8 @@
 //! A cache of each tenant's own, above the one that is divided: a guest's page cache, say.
 //!
-//! Owns which accesses come through it, and what it hands down. Never looks at the cache below, whose content makes no difference to it:
-//! so it is run once for all arms. Invariant: what it hands down was asked for before, and is not in it then.
+//! Owns which accesses come through it, and what it hands down. Never looks at the cache below, whose content makes no
+//! difference to it: so it is run once for all arms. Invariant: what it hands down was asked for before, and is not in
+//! it then.
 
 use super::traces::TenantTrace;
 use crate::reference::Reference;
@@ -15,8 +16,8 @@ pub struct Above {
     pub blocks: u32,
     /// Its policy.
     pub policy: PolicyKind,
-    /// Whether what it evicts is handed down, and what is read from below is dropped there (Wong and Wilkes, "My cache or
-    /// yours?", USENIX ATC 2002); otherwise the cache below keeps what passes.
+    /// Whether what it evicts is handed down, and what is read from below is dropped there (Wong and Wilkes, "My cache
+    /// or yours?", USENIX ATC 2002); otherwise the cache below keeps what passes.
     pub hands_down: bool,
 }
 

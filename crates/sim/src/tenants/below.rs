@@ -1,7 +1,7 @@
 //! A second level below the one that is divided first: of an SSD below the memory, say; divided among the same tenants.
 //!
-//! Owns what reaches it, with the distances of that. Never decides. Invariant: one that holds what is handed down has no block that the
-//! level above has.
+//! Owns what reaches it, with the distances of that. Never decides. Invariant: one that holds what is handed down has
+//! no block that the level above has.
 //!
 //! What reaches it depends on who divides the level above, so distances are measured in each run.
 
@@ -23,8 +23,8 @@ pub struct Below {
     pub blocks: u32,
     /// Its policy.
     pub policy: PolicyKind,
-    /// Whether the level above hands down what it evicts, and this one holds that and nothing else: a block that is read goes
-    /// up and is dropped. Otherwise it keeps what passes.
+    /// Whether the level above hands down what it evicts, and this one holds that and nothing else: a block that is
+    /// read goes up and is dropped. Otherwise it keeps what passes.
     pub demotes: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Tenants that share two levels: against the simulator of hierarchies, and the laws of what is counted. That a level which is handed
-//! blocks has none of the level above is checked in every run, by `drive` and `shared`.
+//! Tenants that share two levels: against the simulator of hierarchies, and the laws of what is counted. That a level
+//! which is handed blocks has none of the level above is checked in every run, by `drive` and `shared`.
 
 use super::*;
 use crate::hierarchy::{Hierarchy, Keeps, LevelCounts, LevelOptions};
@@ -134,8 +134,8 @@ proptest! {
     }
 }
 
-/// One that goes round in what fits into the level above, one that goes round in what fits into the one below, and one that reads
-/// everything once.
+/// One that goes round in what fits into the level above, one that goes round in what fits into the one below, and one
+/// that reads everything once.
 fn three() -> Vec<TenantTrace> {
     let round = |blocks: u64| (0..100_000u64).map(move |i| i % blocks);
     vec![tenant("small", round(300)), tenant("large", round(1500)), tenant("once", 0..100_000)]
@@ -185,8 +185,8 @@ fn threads_and_goals_know_two_levels() {
 
 #[test]
 fn what_a_tenant_has_to_give_up_goes_down_too() {
-    // Tenant a goes round in 40 blocks, alone; then b does, in 40 of its own and more often, and takes the whole level above. Below
-    // there is room for what a has to give up: nothing is read from the disk twice.
+    // Tenant a goes round in 40 blocks, alone; then b does, in 40 of its own and more often, and takes the whole level
+    // above. Below there is room for what a has to give up: nothing is read from the disk twice.
     let round = |rate| Activity { rate, mix: vec![(1000, Pattern::Loop { first: 0, blocks: 40 })] };
     let phase = |a, b| Phase { name: "", intervals: 3, activities: vec![round(a), round(b)] };
     let tenants = ["a", "b"].map(Into::into).to_vec();

@@ -1,10 +1,11 @@
 //! Exact LRU stack distances: how many distinct blocks were asked for since a block was last asked for.
 //!
-//! Owns the times of last accesses. Never approximates: it is what sampled curves are compared with, and stands in for them.
-//! Invariant: an access is a hit in an LRU cache of `n` blocks exactly if its distance is below `n`.
+//! Owns the times of last accesses. Never approximates: it is what sampled curves are compared with, and stands in for
+//! them. Invariant: an access is a hit in an LRU cache of `n` blocks exactly if its distance is below `n`.
 //!
-//! Bennett and Kruskal's method (1975): a Fenwick tree over time marks the last access of each block; marks after the last
-//! access of a block are the distance. Time is compacted when the tree is full, so memory follows the number of blocks.
+//! Bennett and Kruskal's method (1975): a Fenwick tree over time marks the last access of each block; marks after the
+//! last access of a block are the distance. Time is compacted when the tree is full, so memory follows the number of
+//! blocks.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,9 @@
-//! One level of cache divided among tenants, as a daemon would: tick by tick limits follow targets, interval by interval a controller
-//! decides from telemetry.
+//! One level of cache divided among tenants, as a daemon would: tick by tick limits follow targets, interval by
+//! interval a controller decides from telemetry.
 //!
-//! Owns the indexes of the tenants and what is counted of them. Never decides: tree, controllers, mover and index are the engine's;
-//! and never knows what is above or below. Invariant: what the indexes hold together is never above the total.
+//! Owns the indexes of the tenants and what is counted of them. Never decides: tree, controllers, mover and index are
+//! the engine's; and never knows what is above or below. Invariant: what the indexes hold together is never above the
+//! total.
 
 use super::above::Ask;
 use super::histogram::Histogram;
@@ -151,7 +152,8 @@ impl Divided {
         }
     }
 
-    /// One tick: `evicted` is told the tenants and blocks that are over: as many as a step of the mover, or all at once.
+    /// One tick: `evicted` is told the tenants and blocks that are over: as many as a step of the mover, or all at
+    /// once.
     pub fn tick(&mut self, mut evicted: impl FnMut(usize, u64)) {
         // the best known changes hands at once: what one gives another takes in the same tick
         for _ in 0..if self.gradual { 1 } else { 2 } {

@@ -40,8 +40,9 @@ fn database(rate: u32, blocks: u32) -> Activity {
     )
 }
 
-/// The three servers of the thin-provisioning thesis (sections 3.6 and 6.1): a file, a web and a database server, each under heavy
-/// load while the others are nearly idle (databases by day, backups by night), with times when two are busy.
+/// The three servers of the thin-provisioning thesis (sections 3.6 and 6.1): a file, a web and a database server, each
+/// under heavy load while the others are nearly idle (databases by day, backups by night), with times when two are
+/// busy.
 pub fn phased() -> Load {
     let phase = |name, f: (u32, u32), w: (u32, u32), d: (u32, u32)| Phase {
         name,
@@ -62,8 +63,8 @@ pub fn phased() -> Load {
     }
 }
 
-/// The first case of the paper on derivative clouds (section 2.2): a VM of low locality and a high rate (two requests for each of
-/// the other's) beside one of high locality, scheduled in turn; ten times its 100 blocks.
+/// The first case of the paper on derivative clouds (section 2.2): a VM of low locality and a high rate (two requests
+/// for each of the other's) beside one of high locality, scheduled in turn; ten times its 100 blocks.
 pub fn locality() -> Load {
     Load {
         name: "locality".into(),
@@ -93,8 +94,8 @@ pub fn all_heavy() -> Load {
     }
 }
 
-/// Two tenants that are busy in turn for `stretch` of `intervals` intervals, each coming back to the same blocks, which fit into an equal
-/// share: whoever takes an idle tenant's blocks makes it read them again.
+/// Two tenants that are busy in turn for `stretch` of `intervals` intervals, each coming back to the same blocks, which
+/// fit into an equal share: whoever takes an idle tenant's blocks makes it read them again.
 pub fn in_turn(name: &'static str, stretch: u32, intervals: u32) -> Load {
     taking_turns(name, stretch, intervals, 10)
 }

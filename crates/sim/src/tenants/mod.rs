@@ -1,7 +1,8 @@
-//! Several tenants on one cache, or on two levels of it: who gets what under which controller, on the daemon's own engine.
+//! Several tenants on one cache, or on two levels of it: who gets what under which controller, on the daemon's own
+//! engine.
 //!
-//! Owns the loads, the arms and the rows of results. Never decides: tree, controllers, mover and index are the engine's.
-//! Invariant: every arm sees the same requests in the same order.
+//! Owns the loads, the arms and the rows of results. Never decides: tree, controllers, mover and index are the
+//! engine's. Invariant: every arm sees the same requests in the same order.
 
 pub mod above;
 pub mod below;

@@ -34,7 +34,8 @@ pub struct LabRow {
     pub misses_by_interval: Vec<u64>,
     /// Hit ratio of each tenant in each interval; empty without partitions.
     pub hit_ratios: Vec<Vec<f64>>,
-    /// The same of the level below, if there is one: it was asked for what was missed here, and its misses are the disk's reads.
+    /// The same of the level below, if there is one: it was asked for what was missed here, and its misses are the
+    /// disk's reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub below: Option<Box<LabRow>>,
 }

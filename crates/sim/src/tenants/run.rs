@@ -1,7 +1,7 @@
 //! Runs a load under one arm, on one level of cache that is divided, or two.
 //!
-//! Owns the driving: requests, ticks and intervals, in order. Never decides. Invariant: the level below is asked for what the one above
-//! misses, and for nothing else.
+//! Owns the driving: requests, ticks and intervals, in order. Never decides. Invariant: the level below is asked for
+//! what the one above misses, and for nothing else.
 
 use super::above::Ask;
 use super::below::{Below, Lower, Pair, count_one};
@@ -63,8 +63,8 @@ pub struct Options {
     pub ticks: u32,
     /// What of the distances seen so far still counts an interval later.
     pub memory: f64,
-    /// Curves come from the engine's meters, as the daemon's do. Otherwise they are those of exact stack distances: LRU's, whatever
-    /// the policy.
+    /// Curves come from the engine's meters, as the daemon's do. Otherwise they are those of exact stack distances:
+    /// LRU's, whatever the policy.
     pub meters: Option<MeterOptions>,
     /// A second level below, divided by the same rule.
     pub below: Option<Below>,

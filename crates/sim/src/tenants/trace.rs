@@ -14,8 +14,8 @@ pub struct Request {
     pub tenant: usize,
     /// For which block.
     pub block: u64,
-    /// How many other blocks the tenant asked for since; `None`: the block's first. Where blocks are handed down: how many others
-    /// have been, of those still there, since this one was.
+    /// How many other blocks the tenant asked for since; `None`: the block's first. Where blocks are handed down: how
+    /// many others have been, of those still there, since this one was.
     pub distance: Option<u64>,
     /// What is wanted of the block.
     pub ask: Ask,
@@ -52,7 +52,8 @@ impl Trace {
         Self::of(load, intervals.collect(), false)
     }
 
-    /// The same of requests that are there already: for each interval its phase, and every request as tenant, block and what is wanted.
+    /// The same of requests that are there already: for each interval its phase, and every request as tenant, block and
+    /// what is wanted.
     pub(super) fn of(load: Load, all: Vec<(usize, Vec<Asked>)>, of_victims: bool) -> Self {
         let mut distances = vec![Distances::default(); load.tenants.len()];
         let mut intervals = vec![];

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What the times of several tenants' requests say of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// Nothing: each counts from its own beginning. If every trace has times, they are merged by them, as if all began together; if
-    /// some have none, tenants take turns in proportion to their lengths.
+    /// Nothing: each counts from its own beginning. If every trace has times, they are merged by them, as if all began
+    /// together; if some have none, tenants take turns in proportion to their lengths.
     Own,
-    /// All count from one moment, as in one recording of them: what is earlier goes first, at the same time as tenants are listed.
+    /// All count from one moment, as in one recording of them: what is earlier goes first, at the same time as tenants
+    /// are listed.
     Common,
 }
 
@@ -45,8 +46,8 @@ impl Trace {
         Self::of_asked(&names, merged(&all, clocks), total, interval, false)
     }
 
-    /// The same of tenants that each have a cache of their own, in their order, above the one that is divided; with what those did.
-    /// Either all of them hand down what they evict, or none.
+    /// The same of tenants that each have a cache of their own, in their order, above the one that is divided; with
+    /// what those did. Either all of them hand down what they evict, or none.
     ///
     /// # Errors
     /// As [`Trace::of_tenants`]; or not as many caches as tenants, or caches that differ in what they hand down.

@@ -1,4 +1,5 @@
-//! `make sim`: runs the simulation over seeds, for as long as one likes, on all processors; a campaign's results as a file.
+//! `make sim`: runs the simulation over seeds, for as long as one likes, on all processors; a campaign's results as a
+//! file.
 //!
 //! Owns the loop over seeds. Invariant: a failing seed is printed with the command that replays it.
 

@@ -1,7 +1,7 @@
 //! Calls of the core that a daemon makes beside the data path: meters, scans of guests, memory given back, capacities.
 //!
-//! Owns what each must answer. Never changes what clients may see. Invariant: an answer is held against what can be counted
-//! or hashed from outside.
+//! Owns what each must answer. Never changes what clients may see. Invariant: an answer is held against what can be
+//! counted or hashed from outside.
 
 use super::Sim;
 use crate::coverage::Seen;

@@ -1,7 +1,7 @@
 //! What clients and guests do.
 //!
-//! Owns the choice of requests. Never looks at what the core holds. Invariant: a request is one that a front end may pass on,
-//! or one that the core must refuse.
+//! Owns the choice of requests. Never looks at what the core holds. Invariant: a request is one that a front end may
+//! pass on, or one that the core must refuse.
 
 use super::Sim;
 use crate::coverage::Seen;

@@ -1,7 +1,8 @@
-//! What some runs have beside the usual: bad sectors, disks past 2^32 blocks, guests with two disks, writers from elsewhere.
+//! What some runs have beside the usual: bad sectors, disks past 2^32 blocks, guests with two disks, writers from
+//! elsewhere.
 //!
-//! Owns the drawing of it, and the numbers that drive it. Never touches the numbers of the usual events: one seed in five has
-//! nothing of this, and runs as it did when the simulation was younger.
+//! Owns the drawing of it, and the numbers that drive it. Never touches the numbers of the usual events: one seed in
+//! five has nothing of this, and runs as it did when the simulation was younger.
 
 use super::Sim;
 use super::rare::HINTS;

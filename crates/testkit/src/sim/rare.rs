@@ -1,7 +1,7 @@
 //! What happens now and then: capacities, policies, hints, stalls, faults, disks that leave, crashes.
 //!
-//! Owns the choice of it. Never checks more than the answer to what it did. Invariant: what is refused was so for a reason
-//! that can be seen from outside.
+//! Owns the choice of it. Never checks more than the answer to what it did. Invariant: what is refused was so for a
+//! reason that can be seen from outside.
 
 use super::Sim;
 use super::setup::options_for;

@@ -1,6 +1,7 @@
 //! Everything comes to rest, and what must hold then is checked; the end of a run.
 //!
-//! Owns no state. Never begins anything. Invariant: at rest nothing is under way, and what is cached is what the disk holds.
+//! Owns no state. Never begins anything. Invariant: at rest nothing is under way, and what is cached is what the disk
+//! holds.
 
 use super::Sim;
 use crate::outcome::Outcome;

@@ -1,7 +1,7 @@
 //! What a run is like: the disks with their sizes and faults, the core over them, how busy the clients are.
 //!
-//! Owns the drawing of it. Never runs a step. Invariant: everything comes from the seed; what came to the simulation later
-//! is drawn from numbers of its own, so that the seeds of old faults run as they did.
+//! Owns the drawing of it. Never runs a step. Invariant: everything comes from the seed; what came to the simulation
+//! later is drawn from numbers of its own, so that the seeds of old faults run as they did.
 
 use super::Sim;
 use super::extras::Extras;

@@ -1,9 +1,9 @@
 //! What Linux's block layer says of itself: blktrace's binary records, and the text that blkparse makes of them.
 //!
 //! Binary (`blkparse -d`, or one processor's file): u32 magic 0x65617407, u32 sequence, u64 nanoseconds, u64 sector,
-//! u32 bytes, u32 action (low 16 bits) with category (high 16 bits), u32 process, u32 device (major << 20 | minor),
-//! u32 processor, u16 error, u16 bytes of data that follow; 48 bytes in the byte order of the machine (linux/blktrace_api.h).
-//! Text: `8,0 3 11 0.009507758 697 Q W 223490 + 56 [kjournald]`, sectors; a summary may follow.
+//! u32 bytes, u32 action (low 16 bits) with category (high 16 bits), u32 process, u32 device (major << 20 | minor), u32
+//! processor, u16 error, u16 bytes of data that follow; 48 bytes in the byte order of the machine
+//! (linux/blktrace_api.h). Text: `8,0 3 11 0.009507758 697 Q W 223490 + 56 [kjournald]`, sectors; a summary may follow.
 //!
 //! A request shows up several times; one event of it counts, by default its coming (Q). A tenant is a device.
 

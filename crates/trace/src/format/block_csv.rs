@@ -1,8 +1,8 @@
 //! The block traces that are published as CSV, each with its own columns: MSR Cambridge, Alibaba, Tencent, SPC.
 //!
-//! Owns which column is what. Sources: MSR Cambridge, README of the traces at SNIA (Narayanan et al., FAST 2008); Alibaba,
-//! README of block-traces (Li et al., IISWC 2020); Tencent, README of the CBS traces (Zhang et al., ATC 2020); SPC,
-//! "SPC trace file format specification" 1.0.1 (UMass trace repository).
+//! Owns which column is what. Sources: MSR Cambridge, README of the traces at SNIA (Narayanan et al., FAST 2008);
+//! Alibaba, README of block-traces (Li et al., IISWC 2020); Tencent, README of the CBS traces (Zhang et al., ATC 2020);
+//! SPC, "SPC trace file format specification" 1.0.1 (UMass trace repository).
 
 use super::drive::Line;
 use super::fields::{decimal, fields, fixed_point, number, shown};

@@ -1,7 +1,7 @@
 //! Which column of a CSV file is what: by its map, by the names in its first line, or because there is only one.
 //!
-//! Owns the names, and what is said of the choice. Never reads a request. Invariant: no column is taken for a key without a
-//! name, an option, or being the only one; what cannot be told is asked for.
+//! Owns the names, and what is said of the choice. Never reads a request. Invariant: no column is taken for a key
+//! without a name, an option, or being the only one; what cannot be told is asked for.
 
 use super::csv::cells;
 use super::fields::{any_base, fixed_point, is_number_too_large, shown};
@@ -132,8 +132,8 @@ pub(super) struct Layout {
     pub first_size: Option<u64>,
 }
 
-/// The first lines of a file that are neither empty nor comments, with the number of lines before each; the first may be
-/// a comment that has names.
+/// The first lines of a file that are neither empty nor comments, with the number of lines before each; the first may
+/// be a comment that has names.
 fn first_lines(head: &[u8], separator: impl Fn(&[u8]) -> u8) -> Vec<(usize, &[u8])> {
     let head = head.strip_prefix(BOM).unwrap_or(head);
     let lines = head.split(|&c| c == b'\n').map(<[u8]>::trim_ascii).enumerate().filter(|(_, line)| !line.is_empty());

@@ -1,7 +1,7 @@
 //! Fields of lines as numbers, without a detour through strings.
 //!
-//! Owns the parsing of numbers. Invariant: a number that does not fit is none; nothing is rounded silently but fractions of
-//! the smallest unit.
+//! Owns the parsing of numbers. Invariant: a number that does not fit is none; nothing is rounded silently but
+//! fractions of the smallest unit.
 
 /// A decimal number.
 #[inline]
@@ -34,8 +34,8 @@ pub(super) fn any_base(field: &[u8]) -> Option<u64> {
     if field.starts_with(b"0x") { hexadecimal(field) } else { decimal(field) }
 }
 
-/// A decimal number with a fraction, in parts of 1/`unit`; what is smaller is cut off. `unit` is at most 10^9 times a small
-/// number.
+/// A decimal number with a fraction, in parts of 1/`unit`; what is smaller is cut off. `unit` is at most 10^9 times a
+/// small number.
 pub(super) fn fixed_point(field: &[u8], unit: u64) -> Option<u64> {
     let Some(point) = field.iter().position(|&c| c == b'.') else { return decimal(field)?.checked_mul(unit) };
     let whole = if point == 0 { 0 } else { decimal(&field[..point])? };
@@ -69,8 +69,8 @@ fn no_number(field: &[u8], what: &str) -> String {
     format!("the {what} is \"{}\", not a number", shown(field))
 }
 
-/// Whether it is written like a number (decimal, with a fraction, or hexadecimal after 0x): what could not be read as one
-/// is too large then.
+/// Whether it is written like a number (decimal, with a fraction, or hexadecimal after 0x): what could not be read as
+/// one is too large then.
 pub(super) fn is_number_too_large(field: &[u8]) -> bool {
     let all = |digits: &[u8], of: fn(&u8) -> bool| !digits.is_empty() && digits.iter().all(of);
     if let Some(digits) = field.strip_prefix(b"0x") {

@@ -1,6 +1,6 @@
-//! Memory traces of Valgrind's Lackey (`valgrind --tool=lackey --trace-mem=yes`): `I  0401ab70,3` fetches an instruction,
-//! ` L addr,size` loads, ` S addr,size` stores, ` M addr,size` loads and stores: two requests. Addresses are hexadecimal,
-//! sizes decimal. Lines of Valgrind itself begin with `==`.
+//! Memory traces of Valgrind's Lackey (`valgrind --tool=lackey --trace-mem=yes`): `I  0401ab70,3` fetches an
+//! instruction, ` L addr,size` loads, ` S addr,size` stores, ` M addr,size` loads and stores: two requests. Addresses
+//! are hexadecimal, sizes decimal. Lines of Valgrind itself begin with `==`.
 
 use super::Sink;
 use super::drive::Line;

@@ -1,9 +1,9 @@
 //! libCacheSim's own format (lcs), versions 1 to 8: a header of 8192 bytes, then little-endian records of one length.
 //!
-//! The header: u64 magic, u64 version, 8000 bytes of statistics (the second number is how many requests there are), and the
-//! magic again in its last 8 bytes. Version 1 has oracleGeneral's records. Version 2 is u32 seconds, u64 key, u32 size,
-//! u8 operation, u24 tenant, i64 next access; version 3 has an i64 size and a u32 time to live before the next access;
-//! versions 4 to 8 add 1, 2, 4, 8 or 16 features of 4 bytes, which are not read.
+//! The header: u64 magic, u64 version, 8000 bytes of statistics (the second number is how many requests there are), and
+//! the magic again in its last 8 bytes. Version 1 has oracleGeneral's records. Version 2 is u32 seconds, u64 key, u32
+//! size, u8 operation, u24 tenant, i64 next access; version 3 has an i64 size and a u32 time to live before the next
+//! access; versions 4 to 8 add 1, 2, 4, 8 or 16 features of 4 bytes, which are not read.
 
 use super::drive::Varying;
 use super::{NS_PER_S, Sink, u32_at, u64_at};

@@ -230,8 +230,8 @@ impl Format {
         })
     }
 
-    /// The format that the first bytes of a trace (not compressed) tell, if they do: raw numbers have nothing to be known
-    /// by, and are never guessed.
+    /// The format that the first bytes of a trace (not compressed) tell, if they do: raw numbers have nothing to be
+    /// known by, and are never guessed.
     pub fn of_content(first: &[u8]) -> Option<Self> {
         sniff::sniff(first)
     }

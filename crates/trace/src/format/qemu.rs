@@ -1,8 +1,9 @@
 //! What QEMU traces of its disks (`-trace 'blk_co_p*'`): the log's text, and that of scripts/simpletrace.py.
 //!
 //! Log: `15648@1795358294.591847:blk_co_preadv blk 0x55 bs 0x56 offset 0 bytes 8192 flags 0x0`, its time only with
-//! `-msg timestamp=on`. simpletrace.py: `blk_co_preadv 12.500 pid=1 blk=0x55 bs=0x56 offset=0x0 bytes=0x2000 flags=0x0`, the
-//! time being microseconds since the line before. Other events are passed over.
+//! `-msg timestamp=on`. simpletrace.py:
+//! `blk_co_preadv 12.500 pid=1 blk=0x55 bs=0x56 offset=0x0 bytes=0x2000 flags=0x0`, the time being microseconds since
+//! the line before. Other events are passed over.
 //!
 //! Several layers tell of the same request: the first of them that shows up (`blk_co_*`, `bdrv_co_*` or
 //! `virtio_blk_handle_*`) counts, the others do not. A tenant is the device or node, by its address.

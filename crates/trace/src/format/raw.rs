@@ -1,4 +1,5 @@
-//! Little-endian block numbers and nothing else: u32 (the CloudPhysics traces as Caffeine's simulator has them) and u64.
+//! Little-endian block numbers and nothing else: u32 (the CloudPhysics traces as Caffeine's simulator has them) and
+//! u64.
 
 use super::Sink;
 use super::drive::Fixed;

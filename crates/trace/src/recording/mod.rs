@@ -1,7 +1,8 @@
-//! Recordings of a live daemon: one row for each request to a disk, in Parquet; docs/trace-format.md describes the file.
+//! Recordings of a live daemon: one row for each request to a disk, in Parquet; docs/trace-format.md describes the
+//! file.
 //!
-//! Owns rows, what a file says about itself, and which blocks a sample holds. Never decides what is recorded. Invariant:
-//! the rows of one disk stand in the order in which the cache dealt with the requests.
+//! Owns rows, what a file says about itself, and which blocks a sample holds. Never decides what is recorded.
+//! Invariant: the rows of one disk stand in the order in which the cache dealt with the requests.
 
 mod columns;
 mod read;

@@ -1,7 +1,7 @@
 //! Reads a recording, a row group at a time.
 //!
-//! Owns what is believed of a file. Never believes its numbers: sizes are bounded before anything is read, and no row of
-//! a row group is given before its sum agrees. Invariant: any bytes give rows or an error.
+//! Owns what is believed of a file. Never believes its numbers: sizes are bounded before anything is read, and no row
+//! of a row group is given before its sum agrees. Invariant: any bytes give rows or an error.
 
 use super::columns::{self, HEADER_KEY, TRAILER_KEY};
 use super::{DISKS_MAX, Failure, Header, Op, Row, Trailer, VERSION, sum_of};

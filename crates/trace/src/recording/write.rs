@@ -269,8 +269,8 @@ impl<W: Write + Send> Columns<'_, '_, W> {
         column!(self, Int64Type, self.longs, Some(&self.levels[..]))
     }
 
-    /// A column of few different texts; rows of the same `key` have the same one. Long runs of one are not copied row by
-    /// row, which is most of what texts cost.
+    /// A column of few different texts; rows of the same `key` have the same one. Long runs of one are not copied row
+    /// by row, which is most of what texts cost.
     fn texts<'t, K: PartialEq>(
         &mut self,
         nullable: bool,

@@ -1,7 +1,7 @@
 //! Loads made of patterns: Zipf, uniform, scan, loop, phases, and mixtures of them.
 //!
-//! Owns which key request `i` asks for. All draws are of one counter-based generator (as in [`super::zipf`]), so that any
-//! part of a load can be made without the rest. Keys count from 1.
+//! Owns which key request `i` asks for. All draws are of one counter-based generator (as in [`super::zipf`]), so that
+//! any part of a load can be made without the rest. Keys count from 1.
 
 use super::Zipf;
 use crate::access::{Kind, Request};
@@ -33,8 +33,8 @@ pub enum Pattern {
         /// Requests of a phase, at least 1.
         length: u64,
     },
-    /// Each request is of one pattern or another; each pattern has keys of its own: Zipf 1 to `keys`, loop the next `keys`,
-    /// scan all after those.
+    /// Each request is of one pattern or another; each pattern has keys of its own: Zipf 1 to `keys`, loop the next
+    /// `keys`, scan all after those.
     Mixed {
         /// As for Zipf.
         alpha: f64,
@@ -103,8 +103,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// `keys` distinct keys (a scan has no end of them), `rate` requests a second (at least 1), `writes` of which (0 to 1)
-    /// are writes.
+    /// `keys` distinct keys (a scan has no end of them), `rate` requests a second (at least 1), `writes` of which (0 to
+    /// 1) are writes.
     ///
     /// # Panics
     /// If there are no keys, or no requests in a second.

@@ -1,4 +1,5 @@
-//! libCacheSim's formats, whose records name the next access of their block: written forwards, then gone through backwards.
+//! libCacheSim's formats, whose records name the next access of their block: written forwards, then gone through
+//! backwards.
 //!
 //! Owns the records and the header of lcs. Needs memory for each distinct block (some 30 bytes), not for each access.
 //! Invariant: the index of the next access is that of the record in the file, from 0; -1 where there is none.

@@ -39,10 +39,10 @@ pub struct Written {
 
 /// Writes one trace.
 ///
-/// oracleGeneral, lcs, u32 and u64 hold an access to a block in each record; CSV, `.lis` and recordings hold whole requests.
-/// Times are kept as far as the format has them (oracleGeneral and lcs: seconds), and shifted to begin at 0 if they are too
-/// large for it; tenants by number in lcs, by name in CSV and recordings, and as part of the block's number elsewhere; reads
-/// and writes in lcs, CSV and recordings (there, what is neither is a read).
+/// oracleGeneral, lcs, u32 and u64 hold an access to a block in each record; CSV, `.lis` and recordings hold whole
+/// requests. Times are kept as far as the format has them (oracleGeneral and lcs: seconds), and shifted to begin at 0
+/// if they are too large for it; tenants by number in lcs, by name in CSV and recordings, and as part of the block's
+/// number elsewhere; reads and writes in lcs, CSV and recordings (there, what is neither is a read).
 pub struct Writer {
     name: String,
     format: Format,

@@ -1,7 +1,7 @@
 //! A file that appears when it is whole.
 //!
-//! Owns the temporary name and its end. Invariant: dropped without [`Target::commit`], nothing is left of it, and a file
-//! that was there before is untouched.
+//! Owns the temporary name and its end. Invariant: dropped without [`Target::commit`], nothing is left of it, and a
+//! file that was there before is untouched.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

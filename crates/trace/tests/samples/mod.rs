@@ -50,8 +50,8 @@ pub fn oracle_general(seconds: u32, key: u64, size: u32, next: i64) -> Vec<u8> {
     record
 }
 
-/// libCacheSim's header (libCacheSim/traceReader/customizedReader/lcs.h): start_magic, version, 8000 bytes of statistics that
-/// begin with their own version and the number of requests, 21 unused numbers, end_magic.
+/// libCacheSim's header (libCacheSim/traceReader/customizedReader/lcs.h): start_magic, version, 8000 bytes of
+/// statistics that begin with their own version and the number of requests, 21 unused numbers, end_magic.
 pub fn lcs_header(version: u64, requests: u64) -> Vec<u8> {
     let mut header: Vec<u8> =
         [0x1234_5678_9abc_def0, version, 1, requests].iter().flat_map(|n: &u64| n.to_le_bytes()).collect();

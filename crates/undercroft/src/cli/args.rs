@@ -3,6 +3,7 @@
 //! Owns words. Never acts. Every command teaches by examples.
 
 use super::curve_args::{CurveArgs, PartitionArgs};
+use super::disks::{AttachDiskArgs, DetachDiskArgs};
 use super::record::OneOf;
 use super::sim_args::{CompareArgs, SimArgs};
 use super::trace_args::TraceArgs;
@@ -73,6 +74,10 @@ pub enum Command {
     Status(StatusArgs),
     /// Print what QEMU and libvirt need to attach a disk
     AttachArgs(AttachArgs),
+    /// Serve one disk more, while the others go on
+    Attach(Box<AttachDiskArgs>),
+    /// Stop serving a disk, while the others go on
+    Detach(DetachDiskArgs),
     /// Change a disk, a VM, a container or the whole store while it serves
     Set(SetArgs),
     /// Show how the store is divided among VMs, containers and disks
@@ -381,8 +386,8 @@ Examples:
     undercroft set web --policy arc
     undercroft set web:root --policy inherit
 
-  What a VM, a container or a disk is to reach, where `target` divides (`undercroft why NAME` says what it takes), and
-  how a disk will be used:
+  What a VM, a container or a disk is to reach, where `target` divides (`undercroft why NAME` says
+  what it takes), and how a disk will be used:
     undercroft set host --controller target
     undercroft set web --goal 'hit 90%'
     undercroft set web:backup --hint noreuse
@@ -393,10 +398,11 @@ Examples:
   On a VM's own control socket, what is below it:
     undercroft set shop --weight 200 --control /run/undercroft/web.sock
 
-  Blocks of one disk for a container, as `undercroft ranges` prints them inside the guest, kept up to date:
-    ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop | undercroft set --ranges -
+  Blocks of one disk for a container, as `undercroft ranges` prints them inside the guest:
+    ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop \\
+        | undercroft set --ranges -
 
-  The whole store, between its floor and its ceiling (`store.floor` and `store.memory` of the configuration):
+  The whole store, between its floor (`store.floor`) and its ceiling (`store.memory`):
     undercroft set --memory 2GiB
 ")]
 pub struct SetArgs {
@@ -428,8 +434,8 @@ pub struct SetArgs {
     /// dontneed, willneed
     #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "poll"])]
     pub hint: Option<String>,
-    /// Which stores its blocks may be in, and those of what is below it and names none: ram (there is no SSD store yet);
-    /// `inherit`: as above it
+    /// Which stores its blocks may be in, and those of what is below it and names none: ram (there is no SSD store
+    /// yet); `inherit`: as above it
     #[arg(long, value_name = "STORE", conflicts_with_all = ["size", "poll"])]
     pub store: Option<String>,
     /// Change it only if what is set is still of this version
@@ -489,7 +495,8 @@ pub enum KsmCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Have the daemon set KSM up as [ksm] of its configuration says, and keep what it finds (read the warning in --help)
+    /// Have the daemon set KSM up as [ksm] of its configuration says, and keep what it finds (read the warning in
+    /// --help)
     On(ControlArgs),
     /// Have the daemon put back what it found
     Off {
@@ -563,7 +570,8 @@ Examples:
     undercroft ranges --table /var/lib/containers/shop
 
   Tell the daemon, from the host:
-    ssh guest undercroft ranges --container shop --disk web:root /srv/shop | undercroft set --ranges -
+    ssh guest undercroft ranges --container shop --disk web:root /srv/shop \\
+        | undercroft set --ranges -
 
 Exit codes:
   0  done (a broken pipe counts as done)
@@ -609,7 +617,8 @@ Examples:
   undercroft record all.parquet --duration 60s --json | jq .requests
 
   How often each disk hit, with any tool that reads Parquet:
-    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) from 'all.parquet' group by disk\"
+    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) from 'all.parquet' \\
+        group by disk\"
 
 Exit codes:
   0    recorded, also if Ctrl-C ended it
@@ -732,8 +741,8 @@ Columns:
   SAME VM      pages equal to another of the same guest, all but the first of each content
   OTHER VMS    pages equal to one of another guest
   PAGE CACHE   pages that the host holds in its page cache, too
-  GIVE BACK    what would be free if every content were held once and zeroes not at all; equal pages of several guests
-               count in equal parts
+  GIVE BACK    what would be free if every content were held once and zeroes not at all; equal
+               pages of several guests count in equal parts
 
 Exit codes:
   0    done, or there is no guest

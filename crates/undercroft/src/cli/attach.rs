@@ -1,7 +1,8 @@
 //! What QEMU and libvirt need to attach a disk, or all disks of a VM.
 //!
-//! Owns their notations and quoting. Never talks to QEMU. Invariants: a path with commas, quotes or angle brackets comes
-//! out as one that QEMU, a shell, or an XML parser reads back unchanged; a VM has one memory backend, however many disks.
+//! Owns their notations and quoting. Never talks to QEMU. Invariants: a path with commas, quotes or angle brackets
+//! comes out as one that QEMU, a shell, or an XML parser reads back unchanged; a VM has one memory backend, however
+//! many disks.
 
 use super::args::{AttachArgs, AttachForm};
 use super::output::Out;
@@ -84,7 +85,9 @@ fn known<'a>(
         return Ok(of_vm);
     }
     let names = all.clone().map(|(disk, _)| disk).chain(all.filter_map(|(_, vm)| vm));
-    Err(Failure::Said(ControlError::no_disk(name, names).to_string()))
+    let mut refusal = ControlError::no_disk(name, names);
+    refusal.error = format!("there is no disk or VM {:?}", name.chars().take(100).collect::<String>());
+    Err(Failure::Said(refusal.to_string()))
 }
 
 /// What is attached to one guest: a disk, or all disks of a VM.

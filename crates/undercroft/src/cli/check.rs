@@ -1,7 +1,7 @@
 //! `undercroft check`: every problem of a configuration file, and of the tables of the qcow2 images that it names.
 //!
-//! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would go on to open
-//! the images, and writes to those that are not read-only would be served.
+//! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would go on to
+//! open the images, and writes to those that are not read-only would be served.
 
 use super::args::CheckArgs;
 use super::meter::Meter;

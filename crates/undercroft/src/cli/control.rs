@@ -16,7 +16,7 @@ use undercroft_api::{DiskStatus, ReloadReport, Status, StoreStatus};
 use undercroft_units::{Size, human_size};
 
 /// The full name of a disk that was named in full or in short; `None` if there is no such disk.
-fn full_name(socket: &Path, name: &str) -> Result<Option<String>, Failure> {
+pub(super) fn full_name(socket: &Path, name: &str) -> Result<Option<String>, Failure> {
     if name.contains(':') {
         return Ok(Some(name.to_string()));
     }

@@ -78,7 +78,8 @@ fn check(args: &CurveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether blocks are counted in a pass before: what is simulated needs its sizes, and what is sampled for it how much to sample.
+/// Whether blocks are counted in a pass before: what is simulated needs its sizes, and what is sampled for it how much
+/// to sample.
 fn counts_first(args: &CurveArgs) -> bool {
     let in_parts = args.sizes.iter().any(|s| s.needs_footprint());
     args.policy.iter().any(|&p| args.method.needs_sizes(p) && in_parts || args.method.needs_footprint(p))

@@ -49,12 +49,12 @@ fn rate(text: &str) -> Result<f64, String> {
 /// What both commands take of traces.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of other
-    /// traces stands for so many [default: 4KiB]
+    /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of
+    /// other traces stands for so many [default: 4KiB]
     #[arg(long, value_name = "SIZE")]
     pub block_size: Option<Size>,
-    /// The part of blocks or requests that is sampled; for `mini` at least (rounded up to a power of a half; a cache has 8192 slots
-    /// or more, and 65,536 blocks or more are sampled)
+    /// The part of blocks or requests that is sampled; for `mini` at least (rounded up to a power of a half; a cache
+    /// has 8192 slots or more, and 65,536 blocks or more are sampled)
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = rate)]
     pub rate: f64,
     /// For `shards`: sample at most so many blocks, at a rate that falls as they come, instead of at --rate
@@ -112,7 +112,8 @@ Methods:
   shards   LRU; errs where few blocks have many of the requests
   paired   LRU; a tenth of the error of shards on such loads
   aet      LRU; a model: errs where phases differ
-  mini     any policy: LRU's exact curve, and small caches for what another policy misses more or less
+  mini     any policy: LRU's exact curve, and small caches for what another policy misses more or
+           less
 
 Exit codes:
   0    done
@@ -130,7 +131,8 @@ pub struct CurveArgs {
     /// Replacement policies, separated by commas
     #[arg(long, value_name = "POLICY", default_value = "lru", value_delimiter = ',', value_parser = PolicyKind::from_name)]
     pub policy: Vec<PolicyKind>,
-    /// Sizes of the cache, separated by commas: blocks (1000), bytes (512MiB), or parts of what the trace asks for (10%)
+    /// Sizes of the cache, separated by commas: blocks (1000), bytes (512MiB), or parts of what the trace asks for
+    /// (10%)
     #[arg(
         long,
         value_name = "SIZES",
@@ -174,15 +176,18 @@ is left over.
 
 Examples:
   undercroft partition web.vscsi db.vscsi --memory 4GiB
-  undercroft partition web=monday.vscsi db=tuesday.vscsi --memory 4GiB --floor web=512MiB --ceiling db=3GiB
+  undercroft partition web=monday.vscsi db=tuesday.vscsi --memory 4GiB --floor web=512MiB \\
+      --ceiling db=3GiB
   undercroft partition *.oracleGeneral.zst --memory 64GiB --by paired --rate 0.1%
   undercroft partition web.vscsi db.vscsi --memory 4GiB --policy s3-fifo --by mini --rate 5%
   undercroft partition host.parquet --per-tenant --memory 4GiB --floor vm1:root=256MiB
-  undercroft partition web.vscsi db.vscsi --memory 4GiB --json | jq '.tenants[] | {name, share_bytes}'
+  undercroft partition web.vscsi db.vscsi --memory 4GiB --json \\
+      | jq '.tenants[] | {name, share_bytes}'
 
 Ways to divide:
-  dp         dynamic programming: the best there is, in steps of a 4096th of the memory; tenants with equal curves get equal
-             parts where that costs no more than a thousandth of the misses
+  dp         dynamic programming: the best there is, in steps of a 4096th of the memory; tenants
+             with equal curves get equal parts where that costs no more than a thousandth
+             of the misses
   greedy     along the curves' convex hulls: fast; may end in the middle of a cliff
   lookahead  as the daemon's controller `utility` does
 
@@ -205,7 +210,8 @@ pub struct PartitionArgs {
     /// How the curves are made: exact, shards, paired, aet or mini
     #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub by: CurveMethod,
-    /// The policy that each part will have, of any that `sim` knows; others than lru are simulated at 64 sizes (--by exact, or mini)
+    /// The policy that each part will have, of any that `sim` knows; others than lru are simulated at 64 sizes (--by
+    /// exact, or mini)
     #[arg(long, value_name = "POLICY", default_value = "lru", value_parser = PolicyKind::from_name)]
     pub policy: PolicyKind,
     /// What a tenant gets in any case; may be repeated

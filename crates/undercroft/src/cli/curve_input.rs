@@ -1,7 +1,7 @@
 //! Traces as batches of requests, for `undercroft curve` and `undercroft partition`.
 //!
-//! Owns the reading: batches, progress, Ctrl-C. Never keeps a trace. Invariant: an error names the file; a batch that was cut
-//! short by Ctrl-C is handed on like any other.
+//! Owns the reading: batches, progress, Ctrl-C. Never keeps a trace. Invariant: an error names the file; a batch that
+//! was cut short by Ctrl-C is handed on like any other.
 
 use super::Failure;
 use super::interrupt::interrupt;
@@ -50,8 +50,8 @@ impl Input {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Hands the whole trace to `each`, or as much as is read before Ctrl-C: of each piece of it a batch for each tenant, by
-    /// number, or a single one. Returns the tenants' names.
+    /// Hands the whole trace to `each`, or as much as is read before Ctrl-C: of each piece of it a batch for each
+    /// tenant, by number, or a single one. Returns the tenants' names.
     ///
     /// # Errors
     /// What is wrong with the trace, in words.

@@ -1,6 +1,7 @@
 //! What `undercroft curve` shows: tables for people, JSON and CSV for programs, plots.
 //!
-//! Owns the shapes and the words. Never reads a trace. Invariant: the table, the JSON and the CSV show the same numbers.
+//! Owns the shapes and the words. Never reads a trace. Invariant: the table, the JSON and the CSV show the same
+//! numbers.
 
 use super::Failure;
 use super::curve_args::CurveArgs;

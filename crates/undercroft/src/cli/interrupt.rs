@@ -1,7 +1,7 @@
 //! Ctrl-C, for commands that take a while.
 //!
-//! Owns the signals. Never ends anything itself but at the second one. Invariant: the first asks whoever looks at the flag to
-//! stop and to show what is done; the second ends the program at once.
+//! Owns the signals. Never ends anything itself but at the second one. Invariant: the first asks whoever looks at the
+//! flag to stop and to show what is done; the second ends the program at once.
 
 use super::Failure;
 use std::sync::Arc;

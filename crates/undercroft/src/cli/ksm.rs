@@ -1,7 +1,7 @@
 //! `undercroft ksm`: what the kernel merges of guests' RAM, told and switched.
 //!
-//! Owns the table. `status` reads the kernel's files only; `on` and `off` ask the daemon, which puts back what it found. Never
-//! writes a setting itself. Invariant: whoever switches merging on here has been shown what it gives away.
+//! Owns the table. `status` reads the kernel's files only; `on` and `off` ask the daemon, which puts back what it
+//! found. Never writes a setting itself. Invariant: whoever switches merging on here has been shown what it gives away.
 
 use super::args::{KsmArgs, KsmCommand};
 use super::output::{self, Out};

@@ -3,9 +3,8 @@
 //! Owns where pages go. Invariant: there is no second description of a flag.
 
 use super::Failure;
-use super::args::Cli;
 use super::output::Out;
-use clap::CommandFactory;
+
 use clap_mangen::Man;
 use std::path::Path;
 use undercroft_api::API_VERSION;
@@ -18,7 +17,7 @@ use undercroft_config::reference;
 /// Those of writing.
 pub fn completions(shell: clap_complete::Shell, out: &mut Out) -> Result<(), Failure> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "undercroft", &mut text);
+    clap_complete::generate(shell, &mut super::help::command(), "undercroft", &mut text);
     out.write(&String::from_utf8_lossy(&text))?;
     Ok(())
 }
@@ -28,7 +27,7 @@ pub fn completions(shell: clap_complete::Shell, out: &mut Out) -> Result<(), Fai
 /// # Errors
 /// Those of writing; names the file.
 pub fn man(dir: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
-    let mut command = Cli::command();
+    let mut command = super::help::command();
     command.build();
     let Some(dir) = dir else {
         out.write(&page(&command, "undercroft")?)?;

@@ -1,7 +1,8 @@
-//! How far a command is with its traces: a bar with the rate and the time left, of whatever takes longer than two seconds.
+//! How far a command is with its traces: a bar with the rate and the time left, of whatever takes longer than two
+//! seconds.
 //!
-//! Owns the clock and the words. Never reads a trace. Invariant: nothing is shown where standard error is no terminal, and
-//! nothing is left on it.
+//! Owns the clock and the words. Never reads a trace. Invariant: nothing is shown where standard error is no terminal,
+//! and nothing is left on it.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};

@@ -13,7 +13,9 @@ pub mod curve;
 pub mod curve_args;
 pub mod curve_input;
 mod curve_report;
+pub mod disks;
 pub mod duplicates;
+pub mod help;
 pub mod interrupt;
 pub mod ksm;
 pub mod manual;
@@ -43,7 +45,7 @@ mod trace_parts;
 mod trace_write;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -85,7 +87,7 @@ pub enum Failure {
 
 /// Runs a command line, whose first word is the program's name.
 pub fn run(words: impl IntoIterator<Item = OsString>, serve: Serve<'_>) -> ExitCode {
-    let parsed = Cli::command().try_get_matches_from(words).and_then(|m| Cli::from_arg_matches(&m));
+    let parsed = help::command().try_get_matches_from(words).and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {
@@ -120,6 +122,8 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Check(args) => check::run(&args, out),
         Command::Status(args) => status::run(&args, out),
         Command::AttachArgs(args) => attach::run(&args, out),
+        Command::Attach(args) => disks::attach(&args, out),
+        Command::Detach(args) => disks::detach(&args, out),
         Command::Set(args) => control::set(&args, out),
         Command::Shares(args) => shares::shares(&args, out),
         Command::Why(args) => shares::why(&args, out),

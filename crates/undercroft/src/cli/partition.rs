@@ -1,7 +1,7 @@
 //! `undercroft partition`: who should get how much of a memory, from traces.
 //!
-//! Owns the tenants' names and bounds, and what is printed. Never searches: undercroft-curves does. Invariant: nothing is
-//! divided unless every trace could be read.
+//! Owns the tenants' names and bounds, and what is printed. Never searches: undercroft-curves does. Invariant: nothing
+//! is divided unless every trace could be read.
 
 use super::Failure;
 use super::curve_args::PartitionArgs;
@@ -136,8 +136,8 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The curves of a trace in the making: its own, or with `--per-tenant` each of its tenants', whose names then follow the
-/// trace's where there are several traces.
+/// The curves of a trace in the making: its own, or with `--per-tenant` each of its tenants', whose names then follow
+/// the trace's where there are several traces.
 fn estimates(name: &str, path: &Path, args: &PartitionArgs, input: &Input) -> Result<Vec<(String, Estimate)>, String> {
     let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
     let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate(None)));

@@ -1,6 +1,7 @@
 //! `undercroft ranges`, inside a guest, and `undercroft set --ranges`, on the host.
 //!
-//! Owns what they say. Never looks at files itself: the library of undercroft-ranges does, and that program is the same.
+//! Owns what they say. Never looks at files itself: the library of undercroft-ranges does, and that program is the
+//! same.
 
 use super::Failure;
 use super::args::RangesArgs;
@@ -50,8 +51,8 @@ impl Write for Lines<'_> {
     }
 }
 
-/// Runs `undercroft set --ranges`: sends each list as it comes. One that is refused does not end it, for the next one of the
-/// same container may be better.
+/// Runs `undercroft set --ranges`: sends each list as it comes. One that is refused does not end it, for the next one
+/// of the same container may be better.
 ///
 /// # Errors
 /// There is no daemon, what comes is no list, or the last list of some container was refused.

@@ -1,6 +1,8 @@
-//! How commands read traces that others made: the arguments for what a file does not say itself, and the warnings after it.
+//! How commands read traces that others made: the arguments for what a file does not say itself, and the warnings after
+//! it.
 //!
-//! Owns those words and their meaning. Never reads. Invariant: every command that takes a trace takes the same arguments.
+//! Owns those words and their meaning. Never reads. Invariant: every command that takes a trace takes the same
+//! arguments.
 
 use super::Failure;
 use super::output::complain;
@@ -31,9 +33,9 @@ pub struct ReadArgs {
     /// Which event of a request counts (blkparse and blktrace)
     #[arg(long, value_name = "EVENT", value_enum, default_value = "queue")]
     pub event: EventArg,
-    /// Columns of a CSV file, by number or name: time=1,offset=4,size=5,op=3,tenant=2; instead of offset= key= (and keys=, how many)
-    /// for keys that are numbers, or text= for keys that are any text. [default: by the names in its first line; the only column
-    /// there is]
+    /// Columns of a CSV file, by number or name: time=1,offset=4,size=5,op=3,tenant=2; instead of offset= key= (and
+    /// keys=, how many) for keys that are numbers, or text= for keys that are any text. [default: by the names in its
+    /// first line; the only column there is]
     #[arg(long, value_name = "MAP")]
     pub columns: Option<String>,
     /// What stands between columns of a CSV file; "tab", "blank" [default: the first of , tab ; blank that is there]
@@ -103,8 +105,8 @@ impl ReadArgs {
         })
     }
 
-    /// For commands whose sizes are counted in blocks: `block_size` is what ranges of bytes are split into, and what a block or
-    /// a key of other traces stands for. `sized`: a size was given in bytes.
+    /// For commands whose sizes are counted in blocks: `block_size` is what ranges of bytes are split into, and what a
+    /// block or a key of other traces stands for. `sized`: a size was given in bytes.
     ///
     /// # Errors
     /// As [`ReadArgs::options`].

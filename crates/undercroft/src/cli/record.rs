@@ -1,7 +1,7 @@
 //! `undercroft record`: what guests ask for, into a file, until Ctrl-C or a limit.
 //!
-//! Owns the file's creation, the progress shown, and what Ctrl-C does. Never writes a row: the daemon does. Invariant: when
-//! it returns, the file is whole, or it says why not.
+//! Owns the file's creation, the progress shown, and what Ctrl-C does. Never writes a row: the daemon does. Invariant:
+//! when it returns, the file is whole, or it says why not.
 
 use super::args::RecordArgs;
 use super::interrupt::interrupt;

@@ -1,7 +1,7 @@
 //! `undercroft serve`: a plan from a file or from images, handed to the daemon.
 //!
-//! Owns what the command line adds to a plan. Never opens an image or a socket. Invariant: warnings are said, errors end
-//! it, before anything is opened.
+//! Owns what the command line adds to a plan. Never opens an image or a socket. Invariant: warnings are said, errors
+//! end it, before anything is opened.
 
 use super::args::ServeArgs;
 use super::attach::{self, Attachment};

@@ -43,8 +43,8 @@ impl FromStr for Divider {
 /// What both commands take.
 #[derive(Clone, Debug, Args)]
 pub struct SweepArgs {
-    /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of other
-    /// traces stands for so many [default: 4KiB]
+    /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of
+    /// other traces stands for so many [default: 4KiB]
     #[arg(long, value_name = "SIZE")]
     pub block_size: Option<Size>,
     /// Distinct blocks of the trace, if they are known: spares a pass that counts them for sizes in %
@@ -91,14 +91,17 @@ Examples:
   Two policies, at two sizes:
     undercroft sim web.parquet --policy lru,s3-fifo --size 1GiB,10%
 
-  How far they are from the fewest misses there can be (keeps the trace in memory, 48 bytes an access):
+  How far they are from the fewest misses there can be (keeps the trace in memory, 48 bytes an
+  access):
     undercroft sim web.vscsi --policy lru,s3-fifo,opt,opt-bypass --size 10%
 
   A picture of how the policies do at nine sizes:
-    undercroft sim web.vscsi --policy lru,s3-fifo,arc --size 0.1%,0.3%,1%,2%,3%,5%,10%,20%,30% --plot web.svg
+    undercroft sim web.vscsi --policy lru,s3-fifo,arc --size 0.1%,0.3%,1%,2%,3%,5%,10%,20%,30% \\
+        --plot web.svg
 
   Every policy there is, for a program:
-    undercroft sim web.vscsi --policy all --size 1%,10% --json | jq -r '.results[] | [.policy, .miss_ratio] | @tsv'
+    undercroft sim web.vscsi --policy all --size 1%,10% --json \\
+        | jq -r '.results[] | [.policy, .miss_ratio] | @tsv'
 
   Would the daemon have done better with another policy, read-ahead and all:
     undercroft sim web.parquet --engine core --policy lru,s3-fifo,arc
@@ -110,10 +113,12 @@ Examples:
     undercroft sim host.parquet --per-tenant --size 1GiB --controller shared,strict,utility,best
 
   The same below guests with caches of their own, where the host keeps what those evict:
-    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB --hands-down --controller strict,utility
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB --hands-down \\
+        --controller strict,utility
 
   The same over an SSD that is divided among them as well, and holds what goes from memory:
-    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --below 8GiB --demotes --controller strict,utility,best
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --below 8GiB --demotes \\
+        --controller strict,utility,best
 
   A guest over a host over an SSD, with the times that requests take:
     undercroft sim oltp.lis.zst --hierarchy three.toml --hierarchy exclusive.toml
@@ -160,7 +165,8 @@ pub struct SimArgs {
     /// `opt-bypass` for the fewest misses there can be [default: lru,s3-fifo; with --engine core, as recorded]
     #[arg(long, visible_alias = "policies", short, value_name = "LIST")]
     pub policy: Vec<Policies>,
-    /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as recorded]
+    /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as
+    /// recorded]
     #[arg(long, visible_alias = "sizes", short, value_name = "LIST", value_delimiter = ',')]
     pub size: Vec<SimSize>,
     /// What simulates a cache: `index`, its decisions alone; `core`, the daemon's whole data path, which replays a
@@ -174,11 +180,12 @@ pub struct SimArgs {
     #[arg(long, value_name = "TRACE", value_hint = ValueHint::FilePath, group = "tenants",
           conflicts_with_all = ["hierarchy", "engine", "warm_up"])]
     pub beside: Vec<PathBuf>,
-    /// The tenants of the trace itself (disks of a recording, volumes of a CSV file) share the cache, in the order of its rows
+    /// The tenants of the trace itself (disks of a recording, volumes of a CSV file) share the cache, in the order of
+    /// its rows
     #[arg(long, group = "tenants", conflicts_with_all = ["beside", "hierarchy", "engine", "warm_up"])]
     pub per_tenant: bool,
-    /// Who divides the cache among tenants, with commas between: shared (nobody: one cache for all), strict (equal parts),
-    /// best (curves known in advance), or a controller of the daemon: static, utility, donor, paper
+    /// Who divides the cache among tenants, with commas between: shared (nobody: one cache for all), strict (equal
+    /// parts), best (curves known in advance), or a controller of the daemon: static, utility, donor, paper
     #[arg(
         long,
         value_name = "LIST",
@@ -191,8 +198,8 @@ pub struct SimArgs {
     #[arg(long, value_name = "N", default_value = "100000", requires = "tenants",
           value_parser = clap::value_parser!(u32).range(100..))]
     pub interval: u32,
-    /// Every tenant has a cache of its own of this size above the one that is divided (of the guest's, say): 512MiB, 5% of the tenant's
-    /// own footprint, 1000blocks
+    /// Every tenant has a cache of its own of this size above the one that is divided (of the guest's, say): 512MiB, 5%
+    /// of the tenant's own footprint, 1000blocks
     #[arg(long, value_name = "SIZE", requires = "tenants")]
     pub above: Option<SimSize>,
     /// The policy of those caches
@@ -201,15 +208,15 @@ pub struct SimArgs {
     /// They hand down what they evict, and the one that is divided holds that and nothing else
     #[arg(long, requires = "above")]
     pub hands_down: bool,
-    /// A second cache of this size below the one that is divided (of an SSD, say), divided among the same tenants by the same rule:
-    /// 20GiB, 30% of the footprint, 1000blocks
+    /// A second cache of this size below the one that is divided (of an SSD, say), divided among the same tenants by
+    /// the same rule: 20GiB, 30% of the footprint, 1000blocks
     #[arg(long, value_name = "SIZE", requires = "tenants")]
     pub below: Option<SimSize>,
     /// The policy of that cache
     #[arg(long, value_name = "POLICY", requires = "below", default_value = "lru")]
     pub below_policy: Policies,
-    /// What the cache above it evicts goes down to it, and it holds that and nothing else: a block that is read goes up. Otherwise it
-    /// keeps what passes
+    /// What the cache above it evicts goes down to it, and it holds that and nothing else: a block that is read goes
+    /// up. Otherwise it keeps what passes
     #[arg(long, requires = "below")]
     pub demotes: bool,
     /// Draw miss ratios over sizes, a line for each policy, into this file: .svg or .png
@@ -232,7 +239,8 @@ Shows the miss ratio of every policy at every size on every trace, and how many 
 
 Examples:
   undercroft compare *.vscsi
-  undercroft compare oltp.lis p6.lis --policies lru,arc,s3-fifo,w-tinylfu --sizes 1%,5%,10% --plot ratios.svg
+  undercroft compare oltp.lis p6.lis --policies lru,arc,s3-fifo,w-tinylfu --sizes 1%,5%,10% \\
+      --plot ratios.svg
   undercroft compare web.parquet --baseline fifo --csv > web.csv
   undercroft compare *.zst --policies all --parquet all.parquet --plot all.png
 

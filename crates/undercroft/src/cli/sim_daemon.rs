@@ -1,7 +1,7 @@
 //! `undercroft sim --engine core`: a recording through the daemon's own data path.
 //!
-//! Owns which replays are made and how they are shown. Never replays: `undercroft_sim::daemon` does. Invariant: whatever
-//! keeps a replay from being exact is said beside its counts.
+//! Owns which replays are made and how they are shown. Never replays: `undercroft_sim::daemon` does. Invariant:
+//! whatever keeps a replay from being exact is said beside its counts.
 
 use super::Failure;
 use super::meter::Meter;

@@ -1,7 +1,7 @@
 //! The file that describes a hierarchy, read: TOML, with sizes and times as everywhere.
 //!
-//! Owns the notation; docs/simulator.md describes it. Never simulates. Invariant: what is not known is refused, with the
-//! line it stands in.
+//! Owns the notation; docs/simulator.md describes it. Never simulates. Invariant: what is not known is refused, with
+//! the line it stands in.
 
 use super::Failure;
 use serde::Deserialize;

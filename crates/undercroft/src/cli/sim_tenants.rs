@@ -1,7 +1,8 @@
-//! `undercroft sim --beside` and `--per-tenant`: several tenants on one cache or two, under the controllers of the daemon.
+//! `undercroft sim --beside` and `--per-tenant`: several tenants on one cache or two, under the controllers of the
+//! daemon.
 //!
-//! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything: `undercroft_sim::tenants` runs the engine's
-//! controllers. Invariant: every controller sees the same requests in the same order.
+//! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything: `undercroft_sim::tenants`
+//! runs the engine's controllers. Invariant: every controller sees the same requests in the same order.
 
 use super::Failure;
 use super::meter::Meter;
@@ -144,7 +145,8 @@ struct Loaded {
     clocks: Clocks,
 }
 
-/// The tenants, each a trace or each of one trace; `None` if interrupted. Blocks of different tenants are different blocks.
+/// The tenants, each a trace or each of one trace; `None` if interrupted. Blocks of different tenants are different
+/// blocks.
 fn load(args: &SimArgs, stop: &AtomicBool) -> Result<Option<Loaded>, Failure> {
     let mut tenants = vec![];
     let given = args.size.iter().chain(&args.above).chain(&args.below);

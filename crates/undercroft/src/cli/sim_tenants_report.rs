@@ -1,7 +1,7 @@
 //! What `undercroft sim --beside` shows: a table, JSON, and columns for CSV and Parquet.
 //!
-//! Owns the forms. Never runs anything. Invariant: with a second level, an access is counted once as a hit of the one, a hit of the
-//! other, or a read of the disk; without one, the forms are what they were before there were two.
+//! Owns the forms. Never runs anything. Invariant: with a second level, an access is counted once as a hit of the one,
+//! a hit of the other, or a read of the disk; without one, the forms are what they were before there were two.
 
 use super::sim::{lines, plain};
 use super::sim_rows::{Columns, Values};

@@ -55,8 +55,8 @@ fn reader(path: &Path, args: &SweepArgs, sized: bool) -> Result<Reader<'static>,
     spool::open(path, &options).map_err(|e| Failure::Said(e.to_string()))
 }
 
-/// Opens a trace, for its last pass: what was taken for what is told now, and at its end what was left out. Beside it, how
-/// far it is read. `sized`: a size was given in bytes.
+/// Opens a trace, for its last pass: what was taken for what is told now, and at its end what was left out. Beside it,
+/// how far it is read. `sized`: a size was given in bytes.
 ///
 /// # Errors
 /// Those of the reader.
@@ -166,7 +166,8 @@ pub fn run_trace(
     }))
 }
 
-/// Refuses a trace of which nothing could be counted, as it is empty or `broken` at its beginning: no miss ratio is that of nothing.
+/// Refuses a trace of which nothing could be counted, as it is empty or `broken` at its beginning: no miss ratio is
+/// that of nothing.
 ///
 /// # Errors
 /// It is one.

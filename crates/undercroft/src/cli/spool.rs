@@ -1,7 +1,7 @@
 //! Traces from pipes that a command reads more than once: kept in a file without a name, and read from there.
 //!
-//! Owns what was kept, for as long as the program runs. Never keeps a plain file. Invariant: after [`keep`], every [`open`] of a
-//! pipe begins where the pipe did.
+//! Owns what was kept, for as long as the program runs. Never keeps a plain file. Invariant: after [`keep`], every
+//! [`open`] of a pipe begins where the pipe did.
 
 use super::Failure;
 use super::output::complain;
@@ -21,7 +21,8 @@ fn kept() -> MutexGuard<'static, BTreeMap<PathBuf, Arc<Spool>>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before the first of several passes: keeps what can be read only once, all of it or what comes before `stop`, and says where.
+/// Before the first of several passes: keeps what can be read only once, all of it or what comes before `stop`, and
+/// says where.
 ///
 /// # Errors
 /// It cannot be read or kept.

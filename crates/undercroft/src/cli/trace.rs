@@ -1,7 +1,7 @@
 //! `undercroft trace`: reads, describes, converts, cuts, joins and makes traces.
 //!
-//! Owns what the commands share: options, progress, Ctrl-C, warnings. Never decodes a format. Invariant: whatever ends a
-//! command, a file that it was writing is whole or gone.
+//! Owns what the commands share: options, progress, Ctrl-C, warnings. Never decodes a format. Invariant: whatever ends
+//! a command, a file that it was writing is whole or gone.
 
 use super::Failure;
 use super::interrupt::interrupt;

@@ -131,7 +131,8 @@ Examples:
   undercroft trace convert prxy_0.csv.gz prxy_0.parquet
   undercroft trace convert disk.vscsi disk.lcs.zst --block-size 4KiB
   undercroft trace convert --format u32le w106.bin w106.oracleGeneral
-  undercroft trace convert my.csv my.parquet --columns time=1,offset=3,size=4,op=2 --time-unit 1ms --offset-unit 512
+  undercroft trace convert my.csv my.parquet --columns time=1,offset=3,size=4,op=2 \\
+      --time-unit 1ms --offset-unit 512
   undercroft trace convert disk.lis - --to csv | head
 ")]
 pub struct ConvertArgs {
@@ -180,7 +181,8 @@ pub struct HeadArgs {
 Writes OUTPUT-PART.FORMAT for each part: PART is the tenant's name, or a number from 0.
 
 Examples:
-  undercroft trace split --by tenant tencent.csv.gz --output volume --to oracle-general --compress zstd
+  undercroft trace split --by tenant tencent.csv.gz --output volume --to oracle-general \\
+      --compress zstd
   undercroft trace split --by time --every 60min week.parquet --output hour
   undercroft trace split --by count --every 1000000 big.lis.zst --output part --tenant 17
 ")]
@@ -306,7 +308,8 @@ Patterns:
 Examples:
   undercroft trace synth zipf zipf.oracleGeneral --keys 1000000 --requests 20000000 --seed 42
   undercroft trace synth loop loop.u64le.zst --keys 10000 --requests 1000000
-  undercroft trace synth phased phased.lcs --keys 50000 --requests 5000000 --phase 500000 --writes 30%
+  undercroft trace synth phased phased.lcs --keys 50000 --requests 5000000 --phase 500000 \\
+      --writes 30%
   undercroft trace synth mixed - --mix zipf=80,loop=0,scan=20 --requests 1000 | head
 ")]
 pub struct SynthArgs {

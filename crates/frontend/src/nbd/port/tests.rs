@@ -305,7 +305,8 @@ fn a_failure_of_any_step_is_the_answer_and_ends_the_request() {
     }
 }
 
-/// A read that joined another's failed operation is served again, and some of its bytes come twice: docs/decisions/0134.
+/// A read that joined another's failed operation is served again, and some of its bytes come twice:
+/// docs/decisions/0134.
 #[test]
 fn data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error() {
     for structured in [true, false] {

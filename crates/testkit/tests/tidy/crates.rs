@@ -1,0 +1,95 @@
+//! Which crates may use which, and which libraries only some may.
+//!
+//! Owns the table of the house (`ARCHITECTURE.md` describes it). Never looks at development dependencies: tests may use
+//! what they like. Invariant: the table is exact, so a dependency that goes has to go from here.
+
+use super::{none, root};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What each crate may use of ours. Order: those below first.
+const HOUSE: &[(&str, &[&str])] = &[
+    ("units", &[]),
+    ("host", &[]),
+    ("trace", &[]),
+    ("skips", &[]),
+    ("engine", &[]),
+    ("ranges", &["host"]),
+    ("cache", &["engine", "host"]),
+    ("testkit", &["cache", "engine", "host"]),
+    ("curves", &["engine", "units"]),
+    ("sim", &["cache", "engine", "trace", "units"]),
+    ("lab", &["engine", "sim", "trace"]),
+    ("python", &["curves", "engine", "sim", "trace", "units"]),
+    ("config", &["cache", "engine", "units"]),
+    ("backend", &["cache", "config", "host"]),
+    ("api", &["config", "engine", "ranges", "units"]),
+    ("hostmem", &["api", "cache", "config", "host", "units"]),
+    ("frontend", &["cache", "config", "host", "hostmem"]),
+    ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
+    (
+        "undercroft",
+        &[
+            "api", "backend", "config", "curves", "daemon", "engine", "host", "hostmem", "ranges", "sim", "trace",
+            "units",
+        ],
+    ),
+];
+
+/// Libraries that only these may use.
+const KEPT_TO: &[(&str, &[&str])] = &[
+    ("tokio", &["api", "daemon"]),
+    ("axum", &["daemon"]),
+    ("io-uring", &["host"]),
+    ("libc", &["host"]),
+    ("clap", &["config", "undercroft"]),
+    ("anyhow", &["api", "undercroft"]),
+    ("imago", &["backend", "host"]),
+];
+
+/// The names in a crate's `[dependencies]`, those for some targets or features among them.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let path = root().join("crates").join(name).join("Cargo.toml");
+    let manifest: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+    let of = |table: Option<&toml::Value>| {
+        let names = table.and_then(toml::Value::as_table).map(|t| t.keys().cloned().collect::<Vec<_>>());
+        names.unwrap_or_default()
+    };
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let targets = targets.into_iter().flatten().flat_map(|(_, t)| of(t.get("dependencies")));
+    of(manifest.get("dependencies")).into_iter().chain(targets).collect()
+}
+
+#[test]
+fn crates_use_what_the_table_says_and_nothing_else() {
+    let table: BTreeMap<_, _> = HOUSE.iter().copied().collect();
+    let mut wrong = Vec::new();
+    let here = std::fs::read_dir(root().join("crates")).unwrap();
+    let here: BTreeSet<_> = here.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    wrong.extend(here.iter().filter(|c| !table.contains_key(c.as_str())).map(|c| format!("{c} is not in the table")));
+    let mut below = BTreeSet::new();
+    for (name, may) in HOUSE {
+        assert!(here.contains(*name), "{name} is in the table, and there is no such crate");
+        let uses = dependencies(name);
+        let ours: BTreeSet<_> = uses.iter().filter_map(|d| d.strip_prefix("undercroft-")).collect();
+        let may: BTreeSet<_> = may.iter().copied().collect();
+        wrong.extend(ours.difference(&may).map(|d| format!("{name} uses {d}, which the table does not allow")));
+        wrong
+            .extend(may.difference(&ours).map(|d| format!("{name} may use {d}, and does not: take it from the table")));
+        wrong.extend(may.difference(&below).map(|d| format!("{name} uses {d}, which stands above it in the table")));
+        below.insert(*name);
+    }
+    none(&wrong, "imports between crates");
+}
+
+#[test]
+fn libraries_stay_where_they_belong() {
+    let mut wrong = Vec::new();
+    for (library, may) in KEPT_TO {
+        for (name, _) in HOUSE {
+            if dependencies(name).contains(*library) != may.contains(name) {
+                wrong.push(format!("{library} and {name}: the table of libraries says otherwise"));
+            }
+        }
+    }
+    none(&wrong, "libraries that only some crates may use");
+}

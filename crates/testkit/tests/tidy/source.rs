@@ -1,0 +1,248 @@
+//! Rules for each Rust file: its header, its length, the length of its functions, what of the system it may touch.
+//!
+//! Owns the bounds and the exceptions to them. Never judges tests' use of the system. Invariant: what it says about a
+//! file comes from its syntax tree (syn), not from its text, but for the lengths of lines and the header.
+
+use super::{exceptions, none, root, rust};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// Lines of a file, of a function, and characters of a line of comment, at most.
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 80;
+const COMMENT_CHARS_MAX: usize = 120;
+
+/// Files and functions that are longer today.
+const LONG_FILES: &[(&str, usize)] = &[
+    ("crates/config/src/resolve.rs", 797),
+    ("crates/cache/src/share/mod.rs", 617),
+    ("crates/cache/src/core.rs", 819),
+    ("crates/cache/tests/share.rs", 649),
+    ("crates/daemon/tests/vhost/live.rs", 640),
+    ("crates/daemon/tests/control_api.rs", 707),
+    ("crates/frontend/src/vhost/tests.rs", 741),
+    ("crates/frontend/src/vhost/port.rs", 949),
+    ("crates/frontend/src/nbd/port.rs", 718),
+    ("crates/hostmem/src/scan/scanner.rs", 656),
+    ("crates/testkit/src/world.rs", 699),
+    ("crates/undercroft/src/cli/args.rs", 769),
+    ("crates/undercroft/tests/cli.rs", 702),
+];
+const LONG_FUNCTIONS: &[(&str, usize)] = &[
+    ("bench/driver/src/nbd/mod.rs: parse", 81),
+    ("crates/cache/src/core.rs: apply", 87),
+    ("crates/config/src/reader.rs: root", 115),
+    ("crates/config/src/resolve.rs: disk", 82),
+    ("crates/config/tests/config/main.rs: every_bad_input_names_the_thing_and_the_remedy", 131),
+    ("crates/daemon/examples/record_cost.rs: measure", 105),
+    ("crates/daemon/src/http/metrics.rs: disk_metrics", 97),
+    ("crates/daemon/src/record/mod.rs: start", 88),
+    ("crates/daemon/src/service/mod.rs: start", 101),
+    ("crates/daemon/src/service/ranges.rs: take_ranges", 91),
+    ("crates/frontend/src/nbd/reception.rs: go_on", 91),
+    ("crates/frontend/src/ports_sim/life.rs: rare", 89),
+    ("crates/frontend/src/vhost/chain.rs: walk", 82),
+    ("crates/frontend/src/vhost/port.rs: take_one", 110),
+    ("crates/hostmem/src/scan/duplicates.rs: run", 90),
+    ("crates/lab/examples/exclusive_table.rs: main", 93),
+    ("crates/testkit/src/sim/setup.rs: new", 120),
+    ("crates/trace/tests/samples/mod.rs: all", 164),
+    ("crates/undercroft/src/cli/ksm.rs: describe", 84),
+    ("crates/undercroft/src/cli/sim_tenants.rs: run", 81),
+    ("crates/undercroft/src/cli/status.rs: detail", 119),
+];
+
+/// Where `unsafe` may stand beside `crates/host`, and why.
+const UNSAFE: &[&str] = &[
+    // counts allocations by an allocator of its own, as a test can only do so
+    "crates/cache/tests/allocations.rs",
+];
+
+/// What of `std` a crate may not touch outside of its tests: decisions and the cache's core are free of input, output
+/// and time.
+const NO_STD: &[(&str, &[&str])] = &[
+    ("crates/engine/src/", &["fs", "net", "time", "thread", "process"]),
+    ("crates/cache/src/", &["fs", "net", "time", "process"]),
+];
+
+/// What one file has of what the rules are about.
+#[derive(Default)]
+struct Seen {
+    /// Functions: name and lines.
+    functions: Vec<(String, usize)>,
+    unsafe_lines: Vec<usize>,
+    /// Modules of `std` outside of tests, with the line.
+    std: Vec<(String, usize)>,
+    in_test: usize,
+}
+
+/// Whether attributes say that an item is for tests alone.
+pub fn for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|a| {
+        let text = |list: &syn::MetaList| list.tokens.to_string();
+        a.path().is_ident("test")
+            || (a.path().is_ident("cfg")
+                && a.meta.require_list().is_ok_and(|l| text(l).split(' ').any(|t| t == "test")))
+    })
+}
+
+impl Seen {
+    fn function(&mut self, name: &syn::Ident, whole: proc_macro2::Span) {
+        self.functions.push((name.to_string(), whole.end().line - whole.start().line + 1));
+    }
+
+    fn names(&mut self, path: &[String], line: usize) {
+        if let [first, second, ..] = path
+            && first == "std"
+            && self.in_test == 0
+        {
+            self.std.push((second.clone(), line));
+        }
+    }
+}
+
+/// All paths that a `use` names.
+pub fn uses(tree: &syn::UseTree, before: &mut Vec<String>, each: &mut dyn FnMut(&[String])) {
+    match tree {
+        syn::UseTree::Path(p) => {
+            before.push(p.ident.to_string());
+            uses(&p.tree, before, each);
+            before.pop();
+        }
+        syn::UseTree::Group(g) => g.items.iter().for_each(|t| uses(t, before, each)),
+        syn::UseTree::Name(n) => with(before, n.ident.to_string(), each),
+        syn::UseTree::Rename(r) => with(before, r.ident.to_string(), each),
+        _ => each(before),
+    }
+}
+
+fn with(before: &mut Vec<String>, last: String, each: &mut dyn FnMut(&[String])) {
+    before.push(last);
+    each(before);
+    before.pop();
+}
+
+impl<'ast> Visit<'ast> for Seen {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let attributes = match item {
+            syn::Item::Fn(f) => &f.attrs[..],
+            syn::Item::Mod(m) => &m.attrs[..],
+            syn::Item::Use(u) => &u.attrs[..],
+            syn::Item::Impl(i) => &i.attrs[..],
+            _ => &[],
+        };
+        let test = usize::from(for_tests(attributes));
+        self.in_test += test;
+        visit::visit_item(self, item);
+        self.in_test -= test;
+    }
+
+    fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
+        self.function(&f.sig.ident, f.sig.span().join(f.block.span()).unwrap_or(f.block.span()));
+        visit::visit_item_fn(self, f);
+    }
+
+    fn visit_impl_item_fn(&mut self, f: &'ast syn::ImplItemFn) {
+        self.function(&f.sig.ident, f.sig.span().join(f.block.span()).unwrap_or(f.block.span()));
+        visit::visit_impl_item_fn(self, f);
+    }
+
+    fn visit_expr_unsafe(&mut self, e: &'ast syn::ExprUnsafe) {
+        self.unsafe_lines.push(e.span().start().line);
+        visit::visit_expr_unsafe(self, e);
+    }
+
+    fn visit_item_impl(&mut self, i: &'ast syn::ItemImpl) {
+        self.unsafe_lines.extend(i.unsafety.as_ref().map(|u| u.span.start().line));
+        visit::visit_item_impl(self, i);
+    }
+
+    fn visit_signature(&mut self, s: &'ast syn::Signature) {
+        if let syn::Safety::Unsafe(u) = &s.safety {
+            self.unsafe_lines.push(u.span.start().line);
+        }
+        visit::visit_signature(self, s);
+    }
+
+    fn visit_item_use(&mut self, u: &'ast syn::ItemUse) {
+        let line = u.span().start().line;
+        uses(&u.tree, &mut Vec::new(), &mut |path| self.names(path, line));
+    }
+
+    fn visit_path(&mut self, p: &'ast syn::Path) {
+        let path: Vec<_> = p.segments.iter().map(|s| s.ident.to_string()).collect();
+        self.names(&path, p.span().start().line);
+        visit::visit_path(self, p);
+    }
+}
+
+fn seen(file: &str, text: &str) -> Seen {
+    let mut seen = Seen::default();
+    seen.visit_file(&syn::parse_file(text).unwrap_or_else(|e| panic!("{file}: {e}")));
+    seen
+}
+
+#[test]
+fn every_file_says_what_it_owns_and_none_is_long() {
+    let (mut headless, mut long, mut wide) = (Vec::new(), Vec::new(), Vec::new());
+    for (file, text) in rust(&root()) {
+        if !text.starts_with("//! ") && !text.starts_with("#!") {
+            headless.push(file.clone());
+        }
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            long.push((file.clone(), lines));
+        }
+        // Of code, rustfmt has broken what can be broken: that leaves strings, and comments at the end of a line.
+        let comment = |l: &str| l.trim_start().starts_with("//");
+        let wider = text.lines().enumerate().filter(|(_, l)| comment(l) && l.chars().count() > COMMENT_CHARS_MAX);
+        wide.extend(wider.map(|(n, _)| format!("{file}:{}", n + 1)));
+    }
+    none(&headless, "files begin with //!: what they own, what they never do, their invariant");
+    none(&wide, "lines of comments have 120 characters at most");
+    exceptions(&long, LONG_FILES, "files have 600 lines at most");
+}
+
+#[test]
+fn functions_are_short() {
+    let mut long = Vec::new();
+    for (file, text) in rust(&root()) {
+        let functions = seen(&file, &text).functions.into_iter().filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
+        long.extend(functions.map(|(name, lines)| (format!("{file}: {name}"), lines)));
+    }
+    exceptions(&long, LONG_FUNCTIONS, "functions have 80 lines at most");
+}
+
+#[test]
+fn unsafe_stands_in_host_alone() {
+    let mut wrong = Vec::new();
+    let mut used = Vec::new();
+    for (file, text) in rust(&root()) {
+        let lines = seen(&file, &text).unsafe_lines;
+        if file.starts_with("crates/host/") || lines.is_empty() {
+            continue;
+        }
+        match UNSAFE.iter().find(|&&u| u == file) {
+            Some(listed) => used.push(*listed),
+            None => wrong.push(format!("{file}:{lines:?}")),
+        }
+    }
+    let needless = UNSAFE.iter().filter(|u| !used.contains(u));
+    wrong.extend(needless.map(|u| format!("{u}: needs no exception any more")));
+    none(&wrong, "unsafe outside of crates/host");
+}
+
+#[test]
+fn decisions_touch_no_files_no_network_and_no_clock() {
+    let mut wrong = Vec::new();
+    for (file, text) in rust(&root()) {
+        let Some((_, not)) = NO_STD.iter().find(|(below, _)| file.starts_with(below)) else { continue };
+        // Modules of tests that are files of their own are named so.
+        if file.ends_with("/tests.rs") || file.contains("/tests/") {
+            continue;
+        }
+        let named = seen(&file, &text).std.into_iter().filter(|(module, _)| not.contains(&module.as_str()));
+        wrong.extend(named.map(|(module, line)| format!("{file}:{line}: std::{module}")));
+    }
+    none(&wrong, "what a crate may not touch of the standard library");
+}
