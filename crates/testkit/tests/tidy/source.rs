@@ -14,7 +14,6 @@ const COMMENT_CHARS_MAX: usize = 120;
 
 /// Files and functions that are longer today.
 const LONG_FILES: &[(&str, usize)] = &[
-    ("crates/config/src/resolve.rs", 797),
     ("crates/cache/src/share/mod.rs", 617),
     ("crates/cache/src/core.rs", 819),
     ("crates/cache/tests/share.rs", 649),
@@ -24,15 +23,13 @@ const LONG_FILES: &[(&str, usize)] = &[
     ("crates/frontend/src/vhost/port.rs", 949),
     ("crates/frontend/src/nbd/port.rs", 718),
     ("crates/hostmem/src/scan/scanner.rs", 656),
-    ("crates/testkit/src/world.rs", 699),
-    ("crates/undercroft/src/cli/args.rs", 769),
     ("crates/undercroft/tests/cli.rs", 702),
 ];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
     ("crates/cache/src/core.rs: apply", 87),
     ("crates/config/src/reader.rs: root", 115),
-    ("crates/config/src/resolve.rs: disk", 82),
+    ("crates/config/src/resolve/disk.rs: disk", 82),
     ("crates/config/tests/config/main.rs: every_bad_input_names_the_thing_and_the_remedy", 131),
     ("crates/daemon/examples/record_cost.rs: measure", 105),
     ("crates/daemon/src/http/metrics.rs: disk_metrics", 97),

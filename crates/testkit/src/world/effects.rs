@@ -1,0 +1,138 @@
+//! What the core asks of the world: data to clients and from them, operations of disks, answers.
+//!
+//! Owns the core's side of the world, and checks every call as it comes. Never calls the core. Invariant: what the core
+//! does for a request that is not under way, or past its end, is a violation.
+
+use super::World;
+use crate::coverage::Seen;
+use crate::rng::fill_pattern;
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, IoKind, Op, Paused, ReqId};
+use undercroft_host::FRAME_BYTES;
+
+impl Effects for World {
+    fn found(&mut self, req: ReqId, found: Found) {
+        if let Some(p) = self.requests.get_mut(&req.tag) {
+            p.found = Some(found);
+        }
+    }
+
+    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
+        let Some(p) = self.requests.get_mut(&req.tag) else {
+            return self.violate(format!("data for {req:?}, which is not under way"));
+        };
+        if p.req.op != Op::Read || bytes.is_empty() || at + bytes.len() > p.data.len() {
+            let what = format!("data past the end of {:?}", p.req);
+            return self.violate(what);
+        }
+        p.data[at..at + bytes.len()].copy_from_slice(bytes);
+        p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n = n.saturating_add(1));
+        let side = &self.sides[p.req.disk.0 as usize];
+        let (guest, same) = (side.guest_of, p.memory == side.memory);
+        if let Some(guest) = self.sides[guest].guest.as_mut().filter(|_| same) {
+            let mut done = 0;
+            while done < bytes.len() {
+                let (page, skip) = ((at + done) / FRAME_BYTES, (at + done) % FRAME_BYTES);
+                let here = (FRAME_BYTES - skip).min(bytes.len() - done);
+                if let Some(&page) = p.pages.get(page) {
+                    guest.fill(page, skip, &bytes[done..done + here]);
+                }
+                done += here;
+            }
+        }
+    }
+
+    fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
+        let p = self.requests.get(&req.tag)?;
+        let side = &self.sides[p.req.disk.0 as usize];
+        if !at.is_multiple_of(FRAME_BYTES) || p.memory != side.memory || at + FRAME_BYTES > p.data.len() {
+            return None;
+        }
+        p.pages.get(at / FRAME_BYTES).copied()
+    }
+
+    fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; FRAME_BYTES]) -> bool {
+        let guest = self.sides[disk.0 as usize].guest_of;
+        self.sides[guest].guest.as_mut().is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
+    }
+
+    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
+        self.captures += 1;
+        self.see(Seen::Capture, disk.0 as usize);
+        self.note(|| format!("  captured block {block} of disk {}", disk.0));
+        let now = self.time;
+        let side = &mut self.sides[disk.0 as usize];
+        // As if somebody had read it at this moment: it must be what the disk holds, or may hold.
+        if let Err(what) = side.model.check_read(block * FRAME_BYTES as u64, bytes, now, now) {
+            self.violate(format!("a captured page is not the block: {what}"));
+        }
+        true
+    }
+
+    fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]) {
+        let Some(p) = self.requests.get_mut(&req.tag) else {
+            return self.violate(format!("fetching from {req:?}, which is not under way"));
+        };
+        if !matches!(p.req.op, Op::Write { .. }) || at + bytes.len() > p.copied.len() {
+            let what = format!("fetching past the end of {:?}", p.req);
+            return self.violate(what);
+        }
+        p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n += 1);
+        fill_pattern(p.number, p.req.offset + at as u64, bytes);
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.note(|| format!("  submit {:?} disk {} {:?} {}+{}", io.op, io.disk.0, io.kind, io.offset, io.len));
+        self.time += 1;
+        let now = self.time;
+        let side = &mut self.sides[io.disk.0 as usize];
+        let changes = matches!(io.kind, IoKind::Write { .. } | IoKind::WriteZeroes { .. } | IoKind::Discard);
+        if let Some(base) = side.base.as_mut().filter(|_| changes) {
+            base.change(io.offset, io.len);
+        }
+        if let Err(why) = self.sides[io.disk.0 as usize].disk.submit(io, now) {
+            self.violate(why);
+        }
+    }
+
+    fn paused(&mut self, req: ReqId, paused: Paused) {
+        self.note(|| format!("  paused {req:?}"));
+        self.paused.push(paused);
+        self.paused_at.push(self.resumed);
+    }
+
+    fn extents(&mut self, req: ReqId, extents: &[Extent]) {
+        let Some(p) = self.requests.get_mut(&req.tag) else {
+            return self.violate(format!("extents for {req:?}, which is not under way"));
+        };
+        let sum: u64 = extents.iter().map(|e| e.len).sum();
+        if p.req.op != Op::Status || sum == 0 || sum > p.req.len {
+            let what = format!("extents of {sum} bytes for {:?}", p.req);
+            return self.violate(what);
+        }
+        p.copied = vec![1];
+        let (mut at, start) = (p.req.offset, p.start);
+        let side = &self.sides[p.req.disk.0 as usize];
+        for e in extents {
+            if e.zero && side.disk.honest && !side.model.may_be_zero(at, e.len, start) {
+                let what = format!("{} bytes at {at} were said to be zero, and cannot have been since {start}", e.len);
+                return self.violate(what);
+            }
+            at += e.len;
+        }
+    }
+
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
+        self.note(|| format!("  reply {req:?} {result:?}"));
+        self.time += 1;
+        self.answers += 1;
+        let Some(p) = self.requests.remove(&req.tag) else {
+            return self.violate(format!("an answer for {req:?}, which is not under way"));
+        };
+        if p.req.op == Op::Status && p.must.is_none() && result.is_ok() && p.req.len > 0 && p.copied.is_empty() {
+            return self.violate(format!("{:?} was answered without extents", p.req));
+        }
+        if let Err(what) = self.judge(p, result) {
+            self.violate(what);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The arguments of the commands about memory: who has which share of the store, and what the host holds twice.
+//!
+//! Owns words. Never acts. Invariant: every command teaches by examples.
+
+use super::ControlArgs;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand, ValueHint};
+use std::path::PathBuf;
+use undercroft_engine::PolicyKind;
+use undercroft_units::{Percent, Size, Time};
+
+/// `undercroft set`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
+    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "store", "ranges"]))]
+#[command(
+    override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       undercroft set [OPTIONS] --ranges FILE"
+)]
+#[command(after_long_help = "\
+Takes effect at once and holds until the daemon ends or reloads its file; guests notice nothing but the hit ratio.
+What is cached and fits stays, both ways.
+
+A disk has a share that a controller gives it, within its floor and its ceiling; --size fixes it instead, and a new
+weight, floor or ceiling ends that. A VM is named VM, a container of it VM/CONTAINER.
+
+Examples:
+  undercroft set web:root --policy arc --poll 0
+  undercroft set web:root --size 1GiB
+
+  Twice what others get where all contend, and never less than 256MiB:
+    undercroft set web --weight 200 --floor 256MiB
+    undercroft set web/shop --ceiling 1GiB
+
+  Who divides the host's share, or a VM's:
+    undercroft set host --controller static
+    undercroft set web --controller utility
+
+  For all disks of a VM that have no policy of their own, and for one of them that had:
+    undercroft set web --policy arc
+    undercroft set web:root --policy inherit
+
+  What a VM, a container or a disk is to reach, where `target` divides (`undercroft why NAME` says
+  what it takes), and how a disk will be used:
+    undercroft set host --controller target
+    undercroft set web --goal 'hit 90%'
+    undercroft set web:backup --hint noreuse
+
+  Only if nobody else has changed it since it was of that version (`undercroft shares --json`):
+    undercroft set web/shop --weight 200 --if-version 1795345244123
+
+  On a VM's own control socket, what is below it:
+    undercroft set shop --weight 200 --control /run/undercroft/web.sock
+
+  Blocks of one disk for a container, as `undercroft ranges` prints them inside the guest:
+    ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop \\
+        | undercroft set --ranges -
+
+  The whole store, between its floor (`store.floor`) and its ceiling (`store.memory`):
+    undercroft set --memory 2GiB
+")]
+pub struct SetArgs {
+    /// A disk, a VM, a container (VM/CONTAINER), or `host`
+    #[arg(value_name = "NAME", required_unless_present_any = ["memory", "ranges"], conflicts_with_all = ["memory", "ranges"])]
+    pub disk: Option<String>,
+    /// Memory that the whole store may hold at most, metadata included; without a disk
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller", "goal", "hint", "store"])]
+    pub memory: Option<Size>,
+    /// Fixed share of the store for a disk, metadata included
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Part of what it and its siblings contend for, 1 to 10000
+    #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll"])]
+    pub weight: Option<u64>,
+    /// What it has whenever it wants it
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "poll"])]
+    pub floor: Option<Size>,
+    /// What it never has more of; `none` takes it away
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "poll"])]
+    pub ceiling: Option<String>,
+    /// Who divides its share: static, donor, utility, target, paper; `inherit`: as above it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "poll"])]
+    pub controller: Option<String>,
+    /// What it is to reach, where `target` divides: "hit 90%", "p99 2ms", "iops 5000"; `none` takes it away
+    #[arg(long, value_name = "GOAL", conflicts_with_all = ["size", "poll"])]
+    pub goal: Option<String>,
+    /// How a disk will be used, as in posix_fadvise, for all accesses to come: normal, sequential, random, noreuse,
+    /// dontneed, willneed
+    #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "poll"])]
+    pub hint: Option<String>,
+    /// Which stores its blocks may be in, and those of what is below it and names none: ram (there is no SSD store
+    /// yet); `inherit`: as above it
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["size", "poll"])]
+    pub store: Option<String>,
+    /// Change it only if what is set is still of this version
+    #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll", "memory", "ranges"])]
+    pub if_version: Option<u64>,
+    /// Lists of ranges that containers have of disks; `-` is standard input, and each list is sent as it comes
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "store"])]
+    pub ranges: Option<PathBuf>,
+    /// Replacement policy, of a VM or a container for its disks that name none; `inherit`: that of what is above it
+    #[arg(long, value_name = "POLICY", ignore_case = true,
+          value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name()).into_iter().chain(["inherit"])))]
+    pub policy: Option<String>,
+    /// Longest polling before a worker sleeps; 0 turns it off
+    #[arg(long, value_name = "TIME")]
+    pub poll: Option<Time>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft ksm`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+KSM is the kernel's own merging of equal pages, of all processes that marked memory for it:
+QEMU marks the RAM of its guests (mem-merge=on, its default). It merges private anonymous
+memory only. RAM that is shared with another process, as vhost-user needs it
+(memory-backend-memfd or -file with share=on), is never merged, whatever is set here.
+
+WARNING, side channels: merging lets a guest find out, by how long its own writes take,
+whether another guest holds the same page. Keys, addresses and versions of programs leak that
+way, and Rowhammer attacks have changed merged pages. Use it only among guests that may know
+each other's memory.
+
+`status` reads /sys and /proc itself and needs no daemon; guests of other users are told only
+to root. `on` and `off` go through the daemon, because it keeps what it found and puts it back
+when it ends, after a crash when it is started again.
+
+Examples:
+  undercroft ksm status
+  undercroft ksm status --json | jq '.guests[] | {name, mergeable_bytes, merged_bytes}'
+  undercroft ksm on
+  undercroft ksm off --unmerge
+")]
+pub struct KsmArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub command: KsmCommand,
+}
+
+/// What to do about KSM.
+#[derive(Debug, Subcommand)]
+pub enum KsmCommand {
+    /// Show settings, numbers, and the RAM of every QEMU process: what can be merged, what cannot, what is
+    Status {
+        /// For programs: {available, settings, numbers, guests}
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have the daemon set KSM up as [ksm] of its configuration says, and keep what it finds (read the warning in
+    /// --help)
+    On(ControlArgs),
+    /// Have the daemon put back what it found
+    Off {
+        /// Make all merged pages of the machine private again first; takes the memory that merging had saved
+        #[arg(long)]
+        unmerge: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        control: ControlArgs,
+    },
+}
+
+/// `undercroft shares`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+ENTITLED is what a node has when everybody wants all they can get; SHARE is what it has now, TARGET where that goes.
+A FLOOR of 20MiB of 30MiB is set to 30MiB, and only 20MiB of that fit into what is above it.
+MISSES are those of the last interval, and WORKING SET is what would have to be kept for hardly one of them to be left
+that any size can save.
+
+Examples:
+  undercroft shares
+  undercroft shares --json | jq '.nodes[] | select(.level == \"disk\") | {name, curve}'
+")]
+pub struct SharesArgs {
+    /// As JSON, with the curves
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft why`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The last ones of 4096 moves and findings are kept while the daemon runs.
+
+Examples:
+  undercroft why web:root
+  undercroft why web/shop --last 5
+  undercroft why host --json
+")]
+pub struct WhyArgs {
+    /// A disk, a VM, a container (VM/CONTAINER), or `host` for all
+    #[arg(value_name = "NAME")]
+    pub node: String,
+    /// How many, the youngest last
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub last: usize,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub control: ControlArgs,
+}
+
+/// `undercroft duplicates`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Looks at the memory of every QEMU process of this host and at the page cache of their disk images, and says what is held more
+than once. The guests need not run their disks on Undercroft. Nothing is written, and nothing is brought into memory: pages
+swapped out, given back by a balloon or not cached stay so. The guests go on meanwhile, so the figures are of no single moment.
+
+Needs root, or CAP_SYS_PTRACE and CAP_SYS_ADMIN's view of the files. Takes 16 bytes of memory for each page compared (0.4 %).
+
+Examples:
+  undercroft duplicates
+  undercroft duplicates --sample 10%           a tenth of the contents: faster, and estimates
+  undercroft duplicates --pid 4711             one process, of whatever program
+  undercroft duplicates --image /srv/base.qcow2   this file's page cache, too
+  undercroft duplicates --cpu 20%              use at most a fifth of a core
+  undercroft duplicates --json | jq .total.give_back_bytes
+
+Columns:
+  PRESENT      memory of the guest that is there
+  ZERO         of that, pages full of zeroes
+  SAME VM      pages equal to another of the same guest, all but the first of each content
+  OTHER VMS    pages equal to one of another guest
+  PAGE CACHE   pages that the host holds in its page cache, too
+  GIVE BACK    what would be free if every content were held once and zeroes not at all; equal
+               pages of several guests count in equal parts
+
+Exit codes:
+  0    done, or there is no guest
+  1    failed; nothing could be read
+  2    used wrongly
+  130  interrupted; the report is of what had been read
+")]
+pub struct DuplicatesArgs {
+    /// Look at this process instead of at every QEMU process; may be repeated
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Look at the page cache of this file, too, though no guest has it open; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image: Vec<PathBuf>,
+    /// Compare only this part of the contents, chosen so that equal pages stay together
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub sample: Percent,
+    /// Use at most this much of one core
+    #[arg(long, value_name = "PERCENT", default_value = "100%")]
+    pub cpu: Percent,
+    /// For programs: {complete, vms, images, total, problems}
+    #[arg(long)]
+    pub json: bool,
+}
