@@ -120,6 +120,11 @@ def test_commands_about_a_running_daemon(serve, scratch):
     assert daemon.vhost("a") in attach and "<disk" in attach
     daemon.call("drop-cache", "a")
     until(lambda: daemon.disk("a")["cache"]["cached_bytes"] == 0, "the cache is empty")
+    shown = json.loads(daemon.call("set", "a", "--size", "24MiB", "--json").stdout)
+    assert shown["name"] == "a" and shown["cache"]["share_bytes"] == 24 * images.MIB
+    shown = json.loads(daemon.call("set", "a", "--weight", "7", "--json").stdout)
+    assert shown["weight"] == 7 and shown["previous"]["weight"] != 7
+    assert json.loads(daemon.call("set", "--memory", "48MiB", "--json").stdout)["limit_bytes"] == 48 * images.MIB
     daemon.set("a", size="16MiB", policy="sieve", poll="0")
     disk = daemon.disk("a")
     assert disk["cache"]["share_bytes"] == 16 * images.MIB and disk["cache"]["policy"] == "sieve"

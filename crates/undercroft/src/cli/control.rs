@@ -35,10 +35,10 @@ pub(super) fn full_name(socket: &Path, name: &str) -> Result<Option<String>, Fai
 pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
     if let Some(memory) = args.memory {
-        return set_memory(&socket, memory, out);
+        return set_memory(&socket, memory, args.json, out);
     }
     if let Some(file) = &args.ranges {
-        return super::ranges::set(file, &socket, out);
+        return super::ranges::set(file, &socket, args.json, out);
     }
     let texts = [&args.ceiling, &args.controller, &args.goal, &args.hint, &args.store];
     if args.weight.is_some() || args.floor.is_some() || texts.iter().any(|t| t.is_some()) {
@@ -55,16 +55,22 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     let change = DiskChangeBody { size: args.size, policy: args.policy.clone(), poll: args.poll };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
     let disk: DiskStatus = client::request_json(&socket, Method::PATCH, &disk_path(&name), Some(body))?;
+    if args.json {
+        return Ok(out.json(&disk)?);
+    }
     let poll = if disk.poll_us == 0.0 { "off".to_string() } else { format!("{}us", disk.poll_us) };
     let share = Size(disk.cache.share_bytes);
     out.line(&format!("disk \"{}\": size {share}, policy {}, poll {poll}", disk.name, disk.cache.policy))?;
     Ok(())
 }
 
-fn set_memory(socket: &Path, memory: Size, out: &mut Out) -> Result<(), Failure> {
+fn set_memory(socket: &Path, memory: Size, json: bool, out: &mut Out) -> Result<(), Failure> {
     let body =
         serde_json::to_string(&StoreChangeBody { memory: Some(memory) }).map_err(|e| Failure::Said(e.to_string()))?;
     let store: StoreStatus = client::request_json(socket, Method::PATCH, "/v1/store", Some(body))?;
+    if json {
+        return Ok(out.json(&store)?);
+    }
     let limit = Size(store.limit_bytes);
     let now = if store.allowed_bytes < store.limit_bytes {
         let allowed = human_size(store.allowed_bytes);

@@ -175,3 +175,31 @@ pub fn detach(args: &DetachDiskArgs, out: &mut Out) -> Result<(), Failure> {
     }
     Ok(out.line(&format!("disk \"{name}\" is detached"))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::{Cli, Command};
+    use super::*;
+    use clap::Parser;
+
+    fn asked(words: &[&str]) -> DiskSpec {
+        let line = ["undercroft", "attach"].into_iter().chain(words.iter().copied());
+        match Cli::parse_from(line).command {
+            Command::Attach(args) => spec(&args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_name_tells_the_vm_and_paths_are_whole() {
+        let disk = asked(&["web:data", "data.raw", "--socket", "data.sock"]);
+        assert_eq!((disk.vm.as_deref(), &*disk.name), (Some("web"), "data"));
+        assert!(disk.image.starts_with('/') && disk.image.ends_with("/data.raw"), "{}", disk.image);
+        assert!(disk.socket.is_some_and(|s| s.is_absolute()));
+        for uri in ["nbd://host/export", "nbd+unix:///x?socket=/run/nbd.sock", "nbd:host:10809"] {
+            assert_eq!(asked(&["a", uri]).image, uri);
+        }
+        let only = asked(&["a", "/a.raw", "--nbd", "--no-vhost-user", "--read-only"]);
+        assert_eq!((only.vm, only.vhost_user, only.nbd, only.read_only), (None, Some(false), Some(true), Some(true)));
+    }
+}

@@ -56,7 +56,7 @@ impl Write for Lines<'_> {
 ///
 /// # Errors
 /// There is no daemon, what comes is no list, or the last list of some container was refused.
-pub fn set(file: &Path, socket: &Path, out: &mut Out) -> Result<(), Failure> {
+pub fn set(file: &Path, socket: &Path, json: bool, out: &mut Out) -> Result<(), Failure> {
     let unreadable = |e: std::io::Error| Failure::Said(format!("{} cannot be read: {e}", file.display()));
     let input: Box<dyn Read> = if file == Path::new("-") {
         Box::new(std::io::stdin().lock())
@@ -73,6 +73,10 @@ pub fn set(file: &Path, socket: &Path, out: &mut Out) -> Result<(), Failure> {
         refused.retain(|r| *r != whose);
         let body = serde_json::to_string(&list).map_err(|e| Failure::Said(e.to_string()))?;
         match client::request_json::<RangesTaken>(socket, Method::PUT, "/v1/ranges", Some(body)) {
+            Ok(taken) if json => {
+                out.json(&taken)?;
+                out.flush()?;
+            }
             Ok(taken) => {
                 let had = format!("had {} in {} ranges", human_size(taken.previous_bytes), taken.previous_ranges);
                 let has = format!("has {} in {} ranges", human_size(taken.bytes), taken.ranges);

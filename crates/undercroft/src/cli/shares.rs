@@ -134,6 +134,9 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
     };
     let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
     let done: NodeChanged = client::change_node(socket, &node_path(name), body, args.if_version)?;
+    if args.json {
+        return Ok(out.json(&done)?);
+    }
     let NodeChanged { node, previous } = done;
     let controller = node.controller.map_or(String::new(), |c| format!(", divided by {c}"));
     let ceiling = node.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());

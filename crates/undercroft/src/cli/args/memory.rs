@@ -105,6 +105,9 @@ pub struct SetArgs {
     /// Longest polling before a worker sleeps; 0 turns it off
     #[arg(long, value_name = "TIME")]
     pub poll: Option<Time>,
+    /// For programs: the disk, the node with what was set before, the store, or what was taken of each list
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
