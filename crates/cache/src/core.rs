@@ -4,6 +4,11 @@
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
 //! finds the memory gone, and no disk can take another's.
 
+mod settings;
+mod state;
+
+pub use state::MemoryUse;
+
 use crate::content::ContentKey;
 use crate::disk::{B, Cx, Disk, HOT_LINES};
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
@@ -11,18 +16,14 @@ use crate::limits::{
     DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
     SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
 };
-use crate::memory::{
-    ARENA_BYTES_PER_FRAME, Allowance, arena_frames, block_bytes, disk_bytes, place_bytes, usable_bytes,
-};
+use crate::memory::{Allowance, arena_frames, disk_bytes, place_bytes, usable_bytes};
 use crate::share::Store;
 use crate::shared::Sharing;
-use crate::types::{Base, DiskId, DiskOptions, DiskStats, Effects, Event, IoError, Op, Request, SharingDomainReport};
-use std::collections::{HashMap, VecDeque};
+use crate::types::{Base, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
+use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use undercroft_engine::shares::Hint;
-use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 use undercroft_host::{FRAME_BYTES, IoBuf, prefetch_lines};
 
 /// How a core is set up.
@@ -60,19 +61,6 @@ impl CoreOptions {
             step_bytes: u64::MAX,
         }
     }
-}
-
-/// Where a core's memory is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Bytes committed to frames: cached blocks, operations under way, and frames kept ready.
-    pub frames_bytes: u64,
-    /// Bytes of index, policies, ghosts and tables.
-    pub metadata_bytes: u64,
-    /// Bytes promised to disks: what the two can come to.
-    pub promised_bytes: u64,
-    /// The ceiling.
-    pub ceiling_bytes: u64,
 }
 
 /// Why a disk, or more capacity for it, was refused.
@@ -376,33 +364,6 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Disks whose charge has gone up by what others gave up keep to their share, a bounded number of blocks at a time.
-    #[cold]
-    fn balance(&mut self) {
-        for _ in 0..self.arena.to_look_at() {
-            let Some(id) = self.arena.next_to_look_at() else { break };
-            let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-            disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-            if disk.is_resizing() {
-                self.arena.look_at(id);
-            }
-        }
-    }
-
-    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer.
-    fn fit_slots(&mut self) {
-        for i in 0..self.disks.len() {
-            let Some(disk) = &self.disks[i] else { continue };
-            let Some(slots) = disk.better_slots(&self.arena) else { continue };
-            let more = u64::from(slots.saturating_sub(disk.target)) * (block_bytes(&self.options) - B);
-            self.make_room(more);
-            if let Some(disk) = &mut self.disks[i] {
-                disk.target = slots;
-                disk.resize_step(SHRINK_BLOCKS_PER_TICK, &mut self.arena);
-            }
-        }
-    }
-
     /// The disk stands on an image that nobody writes: blocks that it has not of its own are shared with other disks of
     /// this core on the same one. False if the disk shares nothing, or the map of its own clusters would take more than
     /// a sixteenth of its share.
@@ -415,16 +376,6 @@ impl<P: FaultInjection> Core<P> {
     /// Whether the disk shares blocks with others on the same image.
     pub fn has_base(&self, id: DiskId) -> bool {
         self.disk(id).is_some_and(|d| d.has_base())
-    }
-
-    /// Who shares, and how much.
-    pub fn domains(&self) -> Vec<SharingDomainReport> {
-        self.arena.report()
-    }
-
-    /// Frames in slots, each counted once however many blocks it is: the sum of what all disks are charged.
-    pub fn frames_used(&self) -> u64 {
-        u64::from(self.arena.seated())
     }
 
     /// Whether there is something to do once the replies are out: [`Event::Spare`].
@@ -464,231 +415,12 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
-    /// events, a bounded number of blocks each.
-    ///
-    /// # Errors
-    /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
-    /// when it has shrunk: [`DiskStats::cached_blocks`].
-    pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
-        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
-        let now = disk.promised_bytes();
-        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), now)?;
-        let slots = u64::from(disk.index.capacity().max(disk.blocks)) / u64::from(disk.blocks).max(1) + 1;
-        let more = u64::from(blocks.saturating_sub(disk.blocks)) * slots * (block_bytes(&self.options) - B);
-        self.make_room(more);
-        if let Some(d) = self.disks[id.0 as usize].as_mut() {
-            d.set_capacity(blocks);
-            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-        }
-        Ok(())
-    }
-
-    /// Moves the disk's capacity, as one of many small steps of a share that follows the load. As
-    /// [`Core::set_capacity`], but most steps rebuild nothing: a disk that has grown keeps its slots when it shrinks,
-    /// up to twice as many as it needs. They cost it about a hundredth of a block each.
-    ///
-    /// # Errors
-    /// As [`Core::set_capacity`].
-    pub fn set_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
-        self.may_share(id, blocks)?;
-        if let Some(d) = self.disks[id.0 as usize].as_mut() {
-            d.set_share(blocks);
-            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-        }
-        Ok(())
-    }
-
-    /// Sees that the disk can have a share of `blocks`, and makes room for its tables.
-    pub(crate) fn may_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
-        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
-        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), disk.promised_bytes())?;
-        let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.target));
-        self.make_room(more * (block_bytes(&self.options) - B));
-        Ok(())
-    }
-
-    /// Measures from now on what the disk's requests would be worth with other capacities, up to `blocks_max`; what was
-    /// measured before is forgotten. `None` ends it. Its memory comes out of the disk's share.
-    pub fn measure(&mut self, id: DiskId, blocks_max: Option<u64>) {
-        let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
-        disk.meter = blocks_max.map(|max| {
-            let key = HashKey::from_seed(disk.hash_seed);
-            let kind = disk.index.kind();
-            let mut meter = Meter::new(kind, disk.blocks.into(), max, MeterOptions::default(), key);
-            meter.set_exclusive(disk.is_exclusive());
-            Box::new(meter)
-        });
-        disk.account_meter(&mut self.arena);
-    }
-
-    /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured
-    /// follows the disk's capacity and policy as they are now.
-    pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
-        let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
-        let (blocks, kind, exclusive) = (u64::from(disk.blocks), disk.index.kind(), disk.is_exclusive());
-        let meter = disk.meter.as_mut()?;
-        let telemetry = meter.interval();
-        meter.set_exclusive(exclusive);
-        meter.set_share(blocks);
-        meter.set_policy(kind);
-        disk.account_meter(&mut self.arena);
-        Some(telemetry)
-    }
-
-    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
-    pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
-        let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
-        blocks.min(u64::from(u32::MAX / 2)) as u32
-    }
-
-    /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
-    pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
-        fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
-    }
-
-    /// Places for blocks that the disk has tables for, 0 if there is no such disk.
-    pub fn slots(&self, id: DiskId) -> u32 {
-        self.disk(id).map_or(0, |d| d.index.capacity())
-    }
-
-    /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
-    /// `u32::MAX` ends it. Nothing is rebuilt and nothing goes that need not; what is over goes with the next events
-    /// and ticks, a bounded number of blocks each, and its memory back to the kernel with the ticks.
-    pub fn set_limit(&mut self, id: DiskId, blocks: u32) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_limit(blocks, &mut self.arena);
-            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-        }
-    }
-
-    /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at
-    /// most `frames` blocks that are over the limits, and gives the memory of at most `frames` unused frames back to
-    /// the kernel. Returns how many frames are still to go.
-    pub fn give_back(&mut self, frames: u32) -> usize {
-        let mut left = frames;
-        let mut over = 0;
-        for disk in self.disks.iter_mut().flatten() {
-            let before = disk.index.len();
-            let step = if disk.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
-            disk.resize_step(step, &mut self.arena);
-            left -= before.saturating_sub(disk.index.len()).min(left);
-            over += disk.excess() as usize;
-        }
-        over + self.trim(frames as usize)
-    }
-
-    /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and
-    /// again stay. Returns how many more could go.
-    fn trim(&mut self, frames: usize) -> usize {
-        let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
-        let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
-        let warm = self.arena.arena().warm();
-        if warm > keep {
-            self.arena.trim(keep.max(warm.saturating_sub(frames)));
-        }
-        self.arena.arena().warm().saturating_sub(keep)
-    }
-
-    /// Gives the disk another policy, while it runs; cached blocks stay.
-    pub fn set_policy(&mut self, id: DiskId, kind: PolicyKind) {
-        if let Some(d) = self.disk_mut(id) {
-            d.index.switch(kind);
-        }
-    }
-
-    /// How the disk will be used from now on, until told otherwise: what is read may be the first to go, or not be kept
-    /// at all, and read-ahead reaches twice as far or is off ([`Hint`] has the table). Growth is the controllers'
-    /// business.
-    pub fn set_hint(&mut self, id: DiskId, hint: Hint) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_hint(hint, &mut self.arena);
-            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-        }
-    }
-
-    /// Drops everything cached of the disk, because its content may be another now (a back end opened again). Results
-    /// of operations submitted before will not be cached.
-    pub fn invalidate(&mut self, id: DiskId) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.invalidate(&mut self.arena);
-        }
-    }
-
-    /// The counters of a disk; zeroes if there is none.
-    pub fn stats(&self, id: DiskId) -> DiskStats {
-        let Some(d) = self.disk(id) else { return DiskStats::default() };
-        let mut s = d.stats();
-        if d.sharing.is_on() {
-            let account = self.arena.account(id);
-            s.zero_blocks = u64::from(account.zeroes);
-            s.shared_blocks = account.shared.iter().map(|&n| u64::from(n)).sum();
-            s.charged_blocks = self.arena.charge(id);
-        } else {
-            s.charged_blocks = s.cached_blocks;
-        }
-        s
-    }
-
-    /// The policy of a disk.
-    pub fn policy(&self, id: DiskId) -> Option<PolicyKind> {
-        self.disk(id).map(|d| d.index.kind())
-    }
-
-    /// Where the memory is.
-    pub fn memory(&self) -> MemoryUse {
-        let disks: usize = self.disks.iter().flatten().map(|d| d.metadata_bytes()).sum();
-        let arena = self.arena.arena();
-        MemoryUse {
-            frames_bytes: arena.committed_bytes() as u64,
-            metadata_bytes: (disks + arena.reserved() * ARENA_BYTES_PER_FRAME + self.arena.memory_bytes()) as u64,
-            promised_bytes: self.promised_bytes(),
-            ceiling_bytes: self.options.memory_bytes,
-        }
-    }
-
     /// Takes back the memory of an operation that will never complete, because its back end was torn down. The
     /// request that waits for it stays unanswered: only for a core that is about to be dropped.
     pub fn reclaim(&mut self, mut buf: IoBuf) {
         for f in buf.frames.drain(..) {
             self.arena.put(f);
         }
-    }
-
-    /// Calls `see` with every block of the disk that is in RAM, cached or read ahead, and its bytes.
-    pub fn for_each_cached(&self, id: DiskId, mut see: impl FnMut(u64, &[u8])) {
-        if let Some(d) = self.disk(id) {
-            d.for_each_cached(&mut see);
-        }
-    }
-
-    /// Checks every invariant that can be checked from inside; for tests.
-    ///
-    /// # Panics
-    /// With what is broken.
-    pub fn check(&self) {
-        let mut held = 0;
-        let mut shared = HashMap::new();
-        for d in self.disks.iter().flatten() {
-            held += d.check();
-            for page in d.frames.iter().flatten().chain(d.side.waiting()) {
-                let arena = self.arena.arena();
-                if let Some(n) = arena.number_of(page) {
-                    shared.entry(n).or_insert((0, arena.holders(page))).0 += 1;
-                }
-            }
-        }
-        assert!(shared.values().all(|&(found, holders)| found == holders), "holders of a frame are miscounted");
-        held += shared.len();
-        let arena = self.arena.arena();
-        assert!(arena.reserved() - arena.available() == held, "frames are lost or counted twice");
-        let slots = |d: &'_ Disk<P>| d.id;
-        let disks = self.disks.iter().flatten();
-        self.arena.check(disks.flat_map(|d| d.frames.iter().flatten().map(move |f| (slots(d), f))));
-        let m = self.memory();
-        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
     }
 
     #[inline]
@@ -778,42 +510,5 @@ impl<P: FaultInjection> Disk<P> {
     #[inline]
     fn wants_spare(&self) -> bool {
         self.side.wants_spare() || self.sharing.wants_spare()
-    }
-
-    fn for_each_cached(&self, see: &mut impl FnMut(u64, &[u8])) {
-        for (block, slot) in self.index.iter() {
-            if let Some(f) = &self.frames[slot as usize] {
-                see(block, &f.bytes()[..self.block_bytes(block) as usize]);
-            }
-        }
-        for (block, f) in self.ring.iter() {
-            see(block, &f.bytes()[..self.block_bytes(block) as usize]);
-        }
-    }
-
-    /// Checks the disk's invariants; returns how many frames are with operations or read ahead.
-    fn check(&self) -> usize {
-        self.index.check();
-        self.check_parts();
-        if let Some(e) = &self.side.exclusive {
-            e.residency().check();
-        }
-        let hashed = self.hashes.iter().zip(&self.frames).all(|(&h, f)| h == 0 || f.is_some());
-        assert!(hashed && (!self.contents || self.hashes.len() == self.frames.len()), "a hash without its content");
-        let resident = self.frames.iter().flatten().count();
-        assert!(resident == self.resident as usize, "resident blocks are miscounted");
-        let named = self.index.iter().filter(|&(_, s)| self.frames[s as usize].is_some()).count();
-        assert!(named == resident, "a frame sits in a slot without a block");
-        assert!(self.demand_used <= self.allowance.demand, "more frames under way than allowed");
-        assert!(self.ahead_used <= self.allowance.ahead, "more frames read ahead than allowed");
-        let ahead = self.near.values().filter(|n| matches!(n, crate::records::Near::Ahead(_))).count();
-        assert!(ahead == self.ring.held(), "the ring of blocks read ahead and its table disagree");
-        if self.is_idle() {
-            assert!(self.demand_used == 0 && self.ops_used == 0, "an idle disk has frames under way");
-            assert!(self.ahead_used == ahead && self.near.len() == ahead, "an idle disk is reading");
-            assert!(self.waiters.len() == 0 && self.changes.is_empty(), "an idle disk has somebody waiting");
-            assert!(self.blocked.is_empty() && self.starved.is_empty() && self.ready.is_empty());
-        }
-        self.demand_used + self.ahead_used
     }
 }

@@ -20,8 +20,8 @@ fn assert_found(bug: Bug) {
     }
 }
 
-/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/share.rs. The others
-/// take hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs and share.rs.
+/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/share. The others
+/// take hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs and share.
 ///
 /// Of the last two, one takes a cache larger than those simulated, the other more seeds than these tests have:
 /// tests/regressions.rs.

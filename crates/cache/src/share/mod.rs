@@ -10,10 +10,11 @@
 //! The charges of all disks together are the frames in slots: a disk pays for a frame that one of its slots alone
 //! holds; the frames that several slots hold are paid for by domain, in proportion to the slots.
 
+mod domains;
+mod lookup;
 mod places;
 
-use crate::content::ContentHash;
-use crate::types::{DiskId, GroupId, LayerId, Shared, SharingDomainReport};
+use crate::types::{DiskId, Shared};
 use places::Places;
 use std::collections::VecDeque;
 use std::io;
@@ -24,10 +25,6 @@ pub(crate) type SharingDomain = u16;
 
 /// Belongs to a disk that shares nothing.
 pub(crate) const ALONE: SharingDomain = 0;
-
-/// Frames of equal hash whose bytes are compared at most: equal hashes of unequal contents do not happen, but for
-/// tests that make them.
-const COMPARES_MAX: u32 = 4;
 
 /// Prices of a domain's frames that go up unnoticed at most: one part in so many.
 const DRIFT_PART: u32 = 64;
@@ -51,9 +48,6 @@ pub(crate) const PAGE_BYTES: usize = size_of::<Page>();
 
 /// Bytes of metadata per frame that sharing takes.
 pub(crate) const SHARE_BYTES_PER_FRAME: usize = PAGE_BYTES + 2 * Places::BYTES_PER_FRAME;
-
-/// How much larger than needed the tables may be: one part in so many.
-const TABLE_SLACK_PART: u32 = 64;
 
 /// What a disk holds and may hold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,122 +149,6 @@ impl Store {
         self.arena.trim(keep);
     }
 
-    // ---- domains ----
-
-    /// A disk comes, and shares with `group`.
-    pub(crate) fn enter(&mut self, disk: DiskId, group: Option<GroupId>, frames: u32) {
-        let i = disk.0 as usize;
-        if self.accounts.len() <= i {
-            self.accounts.resize_with(i + 1, Account::default);
-        }
-        self.accounts[i] = Account { listed: self.accounts[i].listed, ..Account::default() };
-        if let Some(group) = group.filter(|_| self.on) {
-            self.accounts[i].domains[0] = self.join(disk, Shared::Group(group));
-        }
-        self.set_frames(disk, frames, frames);
-    }
-
-    /// The disk stands on a base from now on; it has nothing of it yet.
-    pub(crate) fn stand_on(&mut self, disk: DiskId, layer: LayerId) -> SharingDomain {
-        let i = disk.0 as usize;
-        if self.accounts[i].domains[1] != ALONE {
-            self.quit(disk, 1);
-        }
-        let domain = self.join(disk, Shared::Layer(layer));
-        self.accounts[i].domains[1] = domain;
-        domain
-    }
-
-    /// The disk has given up everything and goes. What it paid for and others hold is theirs to pay or to give up,
-    /// before [`Store::fit`]: see [`Store::overdrawn`].
-    pub(crate) fn leave(&mut self, disk: DiskId) {
-        self.set_frames(disk, 0, 0);
-        self.quit(disk, 0);
-        self.quit(disk, 1);
-    }
-
-    /// Frames in slots for which nobody would pay if the disks were promised `less` frames less in all.
-    pub(crate) fn overdrawn(&self, less: u32) -> u32 {
-        (self.seated + less).saturating_sub(self.seats)
-    }
-
-    /// Makes the tables as large as the frames that disks are promised need them, if they are too small or much larger.
-    pub(crate) fn fit(&mut self) {
-        let needed = self.seats.max(self.seated);
-        let slack = needed / TABLE_SLACK_PART + 16;
-        if !self.on || (needed <= self.room && self.room - needed <= slack) {
-            return;
-        }
-        self.room = needed;
-        let (room, end) = (self.room as usize, self.arena.reserved());
-        // The old ones go before the new ones come.
-        (self.contents, self.bases) = (Places::new(0, end), Places::new(0, end));
-        (self.contents, self.bases) = (Places::new(room, end), Places::new(room, end));
-        let Self { pages, contents, bases, seed, .. } = self;
-        for (n, page) in pages.iter().enumerate() {
-            if page.content != 0 {
-                contents.insert(n as u32, page.content);
-            }
-            if page.base != 0 {
-                bases.insert(n as u32, page.base_hash(*seed));
-            }
-        }
-    }
-
-    /// Bytes of metadata held now, the arena's own not counted.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.pages.len() * PAGE_BYTES + self.contents.memory_bytes() + self.bases.memory_bytes()
-    }
-
-    /// The disk leaves its base, of which it holds nothing any more.
-    pub(crate) fn leave_base(&mut self, disk: DiskId) {
-        self.quit(disk, 1);
-    }
-
-    fn join(&mut self, disk: DiskId, key: Shared) -> SharingDomain {
-        let same = self.rings.iter().position(|r| r.key == Some(key));
-        let free = || self.rings.iter().skip(1).position(|r| r.key.is_none()).map(|n| n + 1);
-        let n = same.or_else(free).unwrap_or(self.rings.len());
-        if n == self.rings.len() {
-            self.rings.push(Ring::default());
-        }
-        let ring = &mut self.rings[n];
-        ring.key = Some(key);
-        ring.members.push(disk);
-        n as SharingDomain
-    }
-
-    fn quit(&mut self, disk: DiskId, which: usize) {
-        let account = &mut self.accounts[disk.0 as usize];
-        let domain = std::mem::take(&mut account.domains[which]);
-        if domain == ALONE {
-            return;
-        }
-        assert!(account.shared[which] == 0, "a disk leaves a domain while it holds frames of it");
-        let ring = &mut self.rings[domain as usize];
-        ring.members.retain(|&m| m != disk);
-        if ring.members.is_empty() {
-            assert!(ring.frames == 0 && ring.slots == 0, "the last disk of a domain leaves frames behind");
-            *ring = Ring::default();
-        }
-    }
-
-    /// The domain of the disk's group; [`ALONE`] if it shares nothing.
-    pub(crate) fn group_of(&self, disk: DiskId) -> SharingDomain {
-        self.accounts.get(disk.0 as usize).map_or(ALONE, |a| a.domains[0])
-    }
-
-    /// How many frames the disk is promised, and how many it may keep now.
-    pub(crate) fn set_frames(&mut self, disk: DiskId, frames: u32, limit: u32) {
-        let account = &mut self.accounts[disk.0 as usize];
-        self.seats = self.seats - account.frames + frames;
-        account.frames = frames;
-        account.limit = limit;
-        if self.seats > self.room {
-            self.fit();
-        }
-    }
-
     // ---- slots ----
 
     /// Whether another frame may be put into slots: the frames of all disks together are not used up.
@@ -368,167 +246,6 @@ impl Store {
         self.arena.release(held);
     }
 
-    /// Takes a frame that no slot holds any more out of the tables.
-    fn forget(&mut self, n: u32) {
-        let Self { pages, contents, bases, seed, .. } = self;
-        let page = pages[n as usize];
-        if page.content != 0 {
-            contents.remove(n, |m| pages[m as usize].content);
-        }
-        if page.base != 0 {
-            bases.remove(n, |m| pages[m as usize].base_hash(*seed));
-        }
-        pages[n as usize] = Page::default();
-    }
-
-    // ---- looking up ----
-
-    /// Another frame of the domain with the same bytes as `held`, whose hash is `hash`; one more handle to it.
-    /// `compare` and `within` are false for planted bugs.
-    pub(crate) fn find_equal(
-        &mut self,
-        domain: SharingDomain,
-        hash: ContentHash,
-        held: &Held,
-        compare: bool,
-        within: bool,
-    ) -> Option<Held> {
-        if domain == ALONE {
-            return None;
-        }
-        let Self { arena, pages, contents, .. } = self;
-        let wanted = place_of(if within { domain } else { ALONE }, hash);
-        let mut tries = 0;
-        let n = contents.find(wanted, |n| {
-            let page = &pages[n as usize];
-            if page.content != wanted || (within && page.domain != domain) || arena.number_of(held) == Some(n) {
-                return false;
-            }
-            tries += 1;
-            tries <= COMPARES_MAX && (!compare || arena.is_equal(n, held))
-        })?;
-        arena.again_number(n)
-    }
-
-    /// Lets a frame that a slot holds be found by its content, if it cannot be yet.
-    pub(crate) fn register(&mut self, held: &Held, hash: ContentHash, within: bool) {
-        let Some(n) = self.arena.number_of(held) else { return };
-        let page = &mut self.pages[n as usize];
-        assert!(page.slots > 0, "a frame that no slot holds cannot be found");
-        if page.content == 0 && page.domain != ALONE {
-            page.content = place_of(if within { page.domain } else { ALONE }, hash);
-            self.contents.insert(n, page.content);
-        }
-    }
-
-    /// Whether the frame can be found by its content.
-    pub(crate) fn is_registered(&self, held: &Held) -> bool {
-        self.arena.number_of(held).is_some_and(|n| self.pages.get(n as usize).is_some_and(|p| p.content != 0))
-    }
-
-    /// The domain of a frame that a slot holds.
-    pub(crate) fn domain_of(&self, held: &Held) -> SharingDomain {
-        self.arena.number_of(held).map_or(ALONE, |n| self.pages[n as usize].domain)
-    }
-
-    /// The frame that holds `block` of the base `domain`, if it is in a slot of some disk.
-    fn find_base(&self, domain: SharingDomain, block: u32) -> Option<u32> {
-        if domain == ALONE {
-            return None;
-        }
-        let wanted = Page { base: block + 1, domain, ..Page::default() };
-        self.bases.find(wanted.base_hash(self.seed), |n| {
-            let page = &self.pages[n as usize];
-            page.base == wanted.base && page.domain == domain
-        })
-    }
-
-    /// Whether `block` of the base `domain` is in a slot of some disk.
-    pub(crate) fn has_base(&self, domain: SharingDomain, block: u32) -> bool {
-        self.find_base(domain, block).is_some()
-    }
-
-    /// One more handle to the frame that holds `block` of the base `domain`.
-    pub(crate) fn again_base(&mut self, domain: SharingDomain, block: u32) -> Option<Held> {
-        let n = self.find_base(domain, block)?;
-        self.arena.again_number(n)
-    }
-
-    /// Lets a frame that a slot holds be found as `block` of its domain, which is a base.
-    pub(crate) fn register_base(&mut self, held: &Held, block: u32) {
-        let Some(n) = self.arena.number_of(held) else { return };
-        let page = &mut self.pages[n as usize];
-        assert!(page.slots > 0 && page.domain != ALONE, "a base block that no slot holds");
-        if page.base == 0 {
-            page.base = block + 1;
-            self.bases.insert(n, page.base_hash(self.seed));
-        }
-    }
-
-    // ---- charges ----
-
-    /// What the disk pays for, in frames, rounded up.
-    pub(crate) fn charge(&self, disk: DiskId) -> u64 {
-        let Some(a) = self.accounts.get(disk.0 as usize) else { return 0 };
-        let part = |k: usize| {
-            let ring = &self.rings[a.domains[k] as usize];
-            (u64::from(a.shared[k]) * u64::from(ring.frames)).div_ceil(u64::from(ring.slots).max(1))
-        };
-        u64::from(a.alone) + part(0) + part(1)
-    }
-
-    /// The disk's account.
-    pub(crate) fn account(&self, disk: DiskId) -> Account {
-        self.accounts.get(disk.0 as usize).copied().unwrap_or_default()
-    }
-
-    /// Puts the disk on the list of those whose charge may have passed their share.
-    pub(crate) fn look_at(&mut self, disk: DiskId) {
-        let a = &mut self.accounts[disk.0 as usize];
-        if !a.listed {
-            a.listed = true;
-            self.over.push_back(disk);
-        }
-    }
-
-    fn look_at_domain(&mut self, domain: SharingDomain) {
-        self.rings[domain as usize].drift = 0;
-        for i in 0..self.rings[domain as usize].members.len() {
-            self.look_at(self.rings[domain as usize].members[i]);
-        }
-    }
-
-    /// Puts every disk on the list: one found no frame left.
-    pub(crate) fn look_at_all(&mut self) {
-        for domain in 1..self.rings.len() {
-            self.look_at_domain(domain as SharingDomain);
-        }
-    }
-
-    /// How many disks are on the list.
-    #[inline]
-    pub(crate) fn to_look_at(&self) -> usize {
-        self.over.len()
-    }
-
-    /// Takes a disk off the list.
-    pub(crate) fn next_to_look_at(&mut self) -> Option<DiskId> {
-        let disk = self.over.pop_front()?;
-        self.accounts[disk.0 as usize].listed = false;
-        Some(disk)
-    }
-
-    /// The domains, and what is shared in them.
-    pub(crate) fn report(&self) -> Vec<SharingDomainReport> {
-        self.rings
-            .iter()
-            .filter_map(|r| {
-                let (shared_frames, shared_blocks) = (u64::from(r.frames), u64::from(r.slots));
-                Some(SharingDomainReport { what: r.key?, disks: r.members.clone(), shared_frames, shared_blocks })
-            })
-            .collect()
-    }
-
     /// Distinct frames in slots.
     pub(crate) fn seated(&self) -> u32 {
         self.seated
@@ -596,22 +313,4 @@ impl Account {
     fn which(&self, domain: SharingDomain) -> usize {
         usize::from(self.domains[0] != domain)
     }
-}
-
-impl Page {
-    fn base_hash(&self, seed: u64) -> u32 {
-        mix((u64::from(self.domain) << 32 | u64::from(self.base)).wrapping_mul(seed) ^ seed)
-    }
-}
-
-/// Where a content of a domain stands in the table of contents: never 0.
-fn place_of(domain: SharingDomain, hash: ContentHash) -> u32 {
-    mix(hash.get() ^ u64::from(domain).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
-}
-
-/// The mixing step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), cut to 32 bits.
-fn mix(mut z: u64) -> u32 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 32) as u32
 }

@@ -1,0 +1,196 @@
+//! What may change of a disk while it runs: capacity, share, limit, policy, hint, content, and what is measured of it.
+//!
+//! Owns how such a change takes effect, and how memory comes back when a disk may have less. Never adds or removes a
+//! disk. Invariants: more is promised to a disk only after the ceiling allowed it; the blocks that a disk has too many
+//! are evicted a bounded number at a time.
+
+use super::{AddDiskError, Core};
+use crate::disk::{B, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::{SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK};
+use crate::memory::block_bytes;
+use crate::types::DiskId;
+use undercroft_engine::shares::Hint;
+use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
+
+impl<P: FaultInjection> Core<P> {
+    /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
+    /// events, a bounded number of blocks each.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
+    /// when it has shrunk: [`DiskStats::cached_blocks`](crate::DiskStats::cached_blocks).
+    pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
+        let now = disk.promised_bytes();
+        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), now)?;
+        let slots = u64::from(disk.index.capacity().max(disk.blocks)) / u64::from(disk.blocks).max(1) + 1;
+        let more = u64::from(blocks.saturating_sub(disk.blocks)) * slots * (block_bytes(&self.options) - B);
+        self.make_room(more);
+        if let Some(d) = self.disks[id.0 as usize].as_mut() {
+            d.set_capacity(blocks);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+        Ok(())
+    }
+
+    /// Moves the disk's capacity, as one of many small steps of a share that follows the load. As
+    /// [`Core::set_capacity`], but most steps rebuild nothing: a disk that has grown keeps its slots when it shrinks,
+    /// up to twice as many as it needs. They cost it about a hundredth of a block each.
+    ///
+    /// # Errors
+    /// As [`Core::set_capacity`].
+    pub fn set_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        self.may_share(id, blocks)?;
+        if let Some(d) = self.disks[id.0 as usize].as_mut() {
+            d.set_share(blocks);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+        Ok(())
+    }
+
+    /// Sees that the disk can have a share of `blocks`, and makes room for its tables.
+    pub(crate) fn may_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
+        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), disk.promised_bytes())?;
+        let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.target));
+        self.make_room(more * (block_bytes(&self.options) - B));
+        Ok(())
+    }
+
+    /// Measures from now on what the disk's requests would be worth with other capacities, up to `blocks_max`; what was
+    /// measured before is forgotten. `None` ends it. Its memory comes out of the disk's share.
+    pub fn measure(&mut self, id: DiskId, blocks_max: Option<u64>) {
+        let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        disk.meter = blocks_max.map(|max| {
+            let key = HashKey::from_seed(disk.hash_seed);
+            let kind = disk.index.kind();
+            let mut meter = Meter::new(kind, disk.blocks.into(), max, MeterOptions::default(), key);
+            meter.set_exclusive(disk.is_exclusive());
+            Box::new(meter)
+        });
+        disk.account_meter(&mut self.arena);
+    }
+
+    /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured
+    /// follows the disk's capacity and policy as they are now.
+    pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
+        let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
+        let (blocks, kind, exclusive) = (u64::from(disk.blocks), disk.index.kind(), disk.is_exclusive());
+        let meter = disk.meter.as_mut()?;
+        let telemetry = meter.interval();
+        meter.set_exclusive(exclusive);
+        meter.set_share(blocks);
+        meter.set_policy(kind);
+        disk.account_meter(&mut self.arena);
+        Some(telemetry)
+    }
+
+    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
+    pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
+        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
+        blocks.min(u64::from(u32::MAX / 2)) as u32
+    }
+
+    /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
+    pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
+        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
+    }
+
+    /// Places for blocks that the disk has tables for, 0 if there is no such disk.
+    pub fn slots(&self, id: DiskId) -> u32 {
+        self.disk(id).map_or(0, |d| d.index.capacity())
+    }
+
+    /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
+    /// `u32::MAX` ends it. Nothing is rebuilt and nothing goes that need not; what is over goes with the next events
+    /// and ticks, a bounded number of blocks each, and its memory back to the kernel with the ticks.
+    pub fn set_limit(&mut self, id: DiskId, blocks: u32) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_limit(blocks, &mut self.arena);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+    }
+
+    /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at
+    /// most `frames` blocks that are over the limits, and gives the memory of at most `frames` unused frames back to
+    /// the kernel. Returns how many frames are still to go.
+    pub fn give_back(&mut self, frames: u32) -> usize {
+        let mut left = frames;
+        let mut over = 0;
+        for disk in self.disks.iter_mut().flatten() {
+            let before = disk.index.len();
+            let step = if disk.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
+            disk.resize_step(step, &mut self.arena);
+            left -= before.saturating_sub(disk.index.len()).min(left);
+            over += disk.excess() as usize;
+        }
+        over + self.trim(frames as usize)
+    }
+
+    /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and
+    /// again stay. Returns how many more could go.
+    pub(super) fn trim(&mut self, frames: usize) -> usize {
+        let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
+        let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
+        let warm = self.arena.arena().warm();
+        if warm > keep {
+            self.arena.trim(keep.max(warm.saturating_sub(frames)));
+        }
+        self.arena.arena().warm().saturating_sub(keep)
+    }
+
+    /// Disks whose charge has gone up by what others gave up keep to their share, a bounded number of blocks at a time.
+    #[cold]
+    pub(super) fn balance(&mut self) {
+        for _ in 0..self.arena.to_look_at() {
+            let Some(id) = self.arena.next_to_look_at() else { break };
+            let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+            disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+            if disk.is_resizing() {
+                self.arena.look_at(id);
+            }
+        }
+    }
+
+    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer.
+    pub(super) fn fit_slots(&mut self) {
+        for i in 0..self.disks.len() {
+            let Some(disk) = &self.disks[i] else { continue };
+            let Some(slots) = disk.better_slots(&self.arena) else { continue };
+            let more = u64::from(slots.saturating_sub(disk.target)) * (block_bytes(&self.options) - B);
+            self.make_room(more);
+            if let Some(disk) = &mut self.disks[i] {
+                disk.target = slots;
+                disk.resize_step(SHRINK_BLOCKS_PER_TICK, &mut self.arena);
+            }
+        }
+    }
+
+    /// Gives the disk another policy, while it runs; cached blocks stay.
+    pub fn set_policy(&mut self, id: DiskId, kind: PolicyKind) {
+        if let Some(d) = self.disk_mut(id) {
+            d.index.switch(kind);
+        }
+    }
+
+    /// How the disk will be used from now on, until told otherwise: what is read may be the first to go, or not be kept
+    /// at all, and read-ahead reaches twice as far or is off ([`Hint`] has the table). Growth is the controllers'
+    /// business.
+    pub fn set_hint(&mut self, id: DiskId, hint: Hint) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_hint(hint, &mut self.arena);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+    }
+
+    /// Drops everything cached of the disk, because its content may be another now (a back end opened again). Results
+    /// of operations submitted before will not be cached.
+    pub fn invalidate(&mut self, id: DiskId) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.invalidate(&mut self.arena);
+        }
+    }
+}
