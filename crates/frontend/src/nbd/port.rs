@@ -4,19 +4,22 @@
 //! Invariants: requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded
 //! (see `Buffers`); a request is answered at most once; reply data that the core did not fill are never sent.
 
+mod incoming;
+
+use self::incoming::Stop;
 use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
-use super::inbox::{Inbox, Received, rest};
+use super::inbox::{Inbox, Received};
 use super::outbox::{Outbox, Sent};
-use super::rules::{Header, Rules, Verdict};
+use super::rules::Rules;
 use super::stream::Stream;
-use super::wire::{CONTEXT_ID, REQUEST_HEADER, STATE_HOLE, STATE_ZERO, errno};
+use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
 use crate::faults::{self, Bug};
 use crate::filled::Filled;
 use crate::{Peer, Port, PortInterest, Protocol};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use undercroft_cache::{DiskId, Extent, IoError, Op, ReqId, Request};
+use undercroft_cache::{DiskId, Extent, IoError, Request};
 
 /// Calls to receive in one turn at most, so that one connection cannot keep the worker to itself.
 const RECEIVES_PER_TURN: u32 = 32;
@@ -101,18 +104,6 @@ enum State {
     Draining,
     /// Over.
     Closed,
-}
-
-/// Why parsing stopped.
-enum Stop {
-    /// More bytes are needed.
-    Starved,
-    /// The batch is full.
-    Batch,
-    /// There is no room for the next request.
-    Stalled,
-    /// No request will come.
-    Over,
 }
 
 /// A connection in transmission.
@@ -262,175 +253,6 @@ impl<S: Stream> NbdPort<S> {
         self.buffers.give(slot.buffer);
         self.free.push(tag);
         self.stalled = false;
-    }
-
-    /// Reads requests out of the inbox until something is missing.
-    fn parse(&mut self, end: usize, out: &mut Vec<Request>) -> Stop {
-        loop {
-            if out.len() >= end {
-                return Stop::Batch;
-            }
-            match self.expect {
-                Expect::Payload { tag, filled } => {
-                    let slot = &mut self.slots[tag as usize];
-                    let len = slot.len as usize;
-                    let filled = filled + self.inbox.read(rest(&mut slot.buffer, filled, len));
-                    if filled < len {
-                        self.expect = Expect::Payload { tag, filled };
-                        return Stop::Starved;
-                    }
-                    self.expect = Expect::Header;
-                    out.push(self.request(tag));
-                }
-                Expect::Skip { left, cookie, error } => {
-                    let left = left - self.inbox.skip(left as usize) as u32;
-                    if left > 0 {
-                        self.expect = Expect::Skip { left, cookie, error };
-                        return Stop::Starved;
-                    }
-                    self.expect = Expect::Header;
-                    self.fail(cookie, error);
-                }
-                Expect::Header => {
-                    let Some(bytes) = self.inbox.header() else { return Stop::Starved };
-                    let Some(header) = Header::parse(bytes) else {
-                        self.cut("it sent something that is not a request");
-                        return Stop::Over;
-                    };
-                    if let Some(stop) = self.begin(&header, out) {
-                        return stop;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Starts on one request; `Some` if parsing cannot go on, in which case the header stays.
-    fn begin(&mut self, h: &Header, out: &mut Vec<Request>) -> Option<Stop> {
-        if self.used() + self.outbox.len() >= self.limits.requests_max {
-            self.stalled = true;
-            return Some(Stop::Stalled);
-        }
-        let mut verdict = self.rules.judge(h);
-        if self.state == State::Shutting && verdict != Verdict::Disconnect {
-            verdict = Verdict::Refuse(errno::ESHUTDOWN);
-        }
-        let bytes = match verdict {
-            Verdict::Read | Verdict::Write { .. } => h.len as usize,
-            Verdict::Status { .. } => EXTENT_BYTES,
-            _ => 0,
-        };
-        if bytes > 0 && !self.buffers.has_room(bytes) {
-            self.stalled = true;
-            return Some(Stop::Stalled);
-        }
-        self.inbox.skip(REQUEST_HEADER);
-        let task = match verdict {
-            Verdict::Read => Task::Read,
-            Verdict::Write { fua } => Task::Write { fua },
-            Verdict::Flush => Task::Flush,
-            Verdict::Trim { fua } => Task::Trim { fua },
-            Verdict::Zeroes { unmap, fua } => Task::Zeroes { unmap, fua },
-            Verdict::Cache => Task::Cache,
-            Verdict::Status { one } => Task::Status { one },
-            Verdict::Done if self.rules.structured => {
-                self.outbox.none(h.cookie);
-                return None;
-            }
-            Verdict::Done => {
-                self.outbox.simple(h.cookie, 0);
-                return None;
-            }
-            Verdict::Refuse(error) if h.payload() > 0 => {
-                self.expect = Expect::Skip { left: h.payload(), cookie: h.cookie, error };
-                return None;
-            }
-            Verdict::Refuse(error) => {
-                self.fail(h.cookie, error);
-                return None;
-            }
-            Verdict::Disconnect => {
-                self.state = State::Draining;
-                return Some(Stop::Over);
-            }
-        };
-        let buffer = if bytes > 0 { self.buffers.take(bytes) } else { Buffer::new() };
-        let tag = self.free.pop().expect("fewer slots are used than there are");
-        self.slots[tag as usize] = Slot { task, cookie: h.cookie, offset: h.offset, len: h.len, encoded: 0, buffer };
-        if task == Task::Read {
-            self.filled[tag as usize].begin(h.offset, h.len as usize);
-        }
-        match task {
-            Task::Write { .. } => self.expect = Expect::Payload { tag, filled: 0 },
-            _ => out.push(self.request(tag)),
-        }
-        None
-    }
-
-    /// The request to the core for the present step of a slot.
-    fn request(&self, tag: u32) -> Request {
-        let slot = &self.slots[tag as usize];
-        let mut len = u64::from(slot.len);
-        let mut offset = slot.offset;
-        let op = match slot.task {
-            Task::Read => Op::Read,
-            Task::Write { fua } => Op::Write { fua },
-            Task::Flush => {
-                (offset, len) = (0, 0);
-                Op::Flush
-            }
-            Task::Trim { .. } => Op::Discard,
-            Task::Zeroes { unmap, fua } => Op::WriteZeroes { unmap, fua: fua && !faults::has(Bug::ZeroesLoseFua) },
-            Task::Cache => {
-                // Any length may be asked for; the core reads a bounded part at a time.
-                len = len.min(CACHE_STEP);
-                Op::Read
-            }
-            Task::Status { .. } => Op::Status,
-            Task::Free => unreachable!("a free slot has no request"),
-        };
-        Request { id: ReqId { port: self.port, tag }, disk: self.disk, op, offset, len }
-    }
-
-    fn fail(&mut self, cookie: u64, error: u32) {
-        if self.rules.structured {
-            self.outbox.error(cookie, error, words(error));
-        } else {
-            self.outbox.simple(cookie, error);
-        }
-    }
-
-    /// Receives once. False if nothing came.
-    fn receive(&mut self) -> Received {
-        let Some(stream) = &mut self.stream else { return Received::Nothing };
-        let (tag, filled) = match self.expect {
-            Expect::Payload { tag, filled } => (tag, filled),
-            _ => (u32::MAX, 0),
-        };
-        let payload = match self.slots.get_mut(tag as usize) {
-            Some(s) => rest(&mut s.buffer, filled, (s.len as usize).min(filled + RECEIVE_BYTES_PER_TURN)),
-            None => &mut [],
-        };
-        match self.inbox.receive(stream, payload) {
-            Ok(received) => {
-                if let (Expect::Payload { filled, .. }, Received::Some(n) | Received::Last(n)) =
-                    (&mut self.expect, received)
-                {
-                    *filled += n;
-                    self.buffers.moved(n);
-                }
-                if self.inbox.ended {
-                    // The end of the stream is a goodbye without words; half a request at the end is none.
-                    self.drop_payload();
-                    self.state = State::Draining;
-                }
-                received
-            }
-            Err(_) => {
-                self.cut("the connection broke");
-                Received::Nothing
-            }
-        }
     }
 }
 

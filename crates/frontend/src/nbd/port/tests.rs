@@ -3,10 +3,11 @@
 //! Owns the pretended peer. Never opens a socket.
 
 use super::super::exercise::{ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request};
-use super::super::wire::{command, command_flag};
+use super::super::wire::{REQUEST_HEADER, command, command_flag};
 use super::*;
 use crate::faults::in_tests::plant;
 use std::collections::HashMap;
+use undercroft_cache::Op;
 
 struct Fixture {
     port: NbdPort<ByteStream>,

@@ -1,0 +1,173 @@
+//! One request of a guest from its chain to its answer: what the chain asks for, its slot, its status.
+//!
+//! Owns no state of its own: slots, maps and queues are the port's. Never chooses the queue to be served, and never
+//! copies data of reads and writes. Invariants: a chain that was counted as taken is answered at once or has a slot
+//! until its answer; a slot is given back once; for a request of a former session no memory of the guest is written.
+
+use super::super::chain::walk;
+use super::super::request::{Action, Status, decode};
+use super::super::ring::Broken;
+use super::VhostPort;
+use super::queue::report;
+use crate::faults::{self, Bug};
+use std::io::Write;
+use undercroft_cache::{IoError, Op, ReqId, Request};
+
+impl VhostPort {
+    /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no
+    /// `room` wait for the next turn. Returns false if the chain has to wait.
+    pub(super) fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
+        let Self { queues, slots, maps, spans, ranges, hint, disk, rest, whole_at, room: guest_room, .. } = self;
+        let queue = &mut queues[usize::from(index)];
+        let ring = queue.ring.as_mut().expect("a running queue has a ring");
+        let repeated = queue.again.pop();
+        let head = match repeated {
+            Some(head) => head,
+            None => ring.pop()?,
+        };
+        let map = maps.current();
+        let chain = walk(ring, map, head, hint, spans)?;
+        let action = decode(map, spans, &chain, disk, ranges);
+        if !Self::is_whole(maps, whole_at) {
+            // Nobody may have posted this: the worker drops the front end before it looks here again.
+            return Ok(false);
+        }
+        // Pages that nobody has touched yet are charged to us, and stay so; only asked where a control group limits us.
+        self.waits = guest_room.is_limited()
+            && !map.is_allocated()
+            && matches!(action, Action::Read { .. } | Action::Write { .. })
+            && !guest_room.take(map.absent_bytes(spans));
+        if self.waits {
+            match repeated {
+                Some(head) => queue.again.push(head),
+                None => ring.set_next_available(ring.next_available().wrapping_sub(1)),
+            }
+            return Ok(false);
+        }
+        if let (None, Some(log)) = (repeated, &mut queue.log) {
+            log.taken(head);
+        }
+        queue.under_way += 1;
+        let id = |tag| ReqId { port: self.id, tag };
+        let request = |tag, op, offset, len| Request { id: id(tag), disk: disk.disk, op, offset, len };
+        let answer = match action {
+            Action::Answer(status) => Some((status, 0)),
+            Action::Serial => {
+                let mut done = 0;
+                for span in &spans[chain.readable..] {
+                    let here = (disk.serial.len() - done).min(span.len as usize);
+                    map.slice(*span, 0, here).copy_from(&disk.serial[done..done + here]);
+                    done += here;
+                }
+                Some((Status::Ok, done as u32))
+            }
+            _ => None,
+        };
+        if let Some((status, written)) = answer {
+            map.put_byte(chain.status, status.code());
+            if queue.give_back(head, written + 1) {
+                self.dirty.push(index);
+            }
+            return Ok(true);
+        }
+        let map = maps.hold();
+        let (tag, slot) = slots.take();
+        slot.head = head;
+        slot.queue = index;
+        slot.session = self.session;
+        slot.map = map;
+        slot.status = chain.status;
+        slot.written = 1;
+        match action {
+            Action::Read { offset, len } => {
+                slot.spans.extend_from_slice(&spans[chain.readable..]);
+                slot.written = len + 1;
+                slot.filled.begin(offset, len as usize);
+                debug_assert!(slot.holds(len));
+                out.push(request(tag, Op::Read, offset, u64::from(len)));
+                self.under_way += 1;
+            }
+            Action::Write { offset, len, first, skip } => {
+                slot.spans.extend_from_slice(&spans[first..chain.readable]);
+                if let Some(span) = slot.spans.first_mut() {
+                    span.offset += u64::from(skip);
+                    span.len -= skip;
+                }
+                debug_assert!(slot.holds(len));
+                out.push(request(tag, Op::Write { fua: self.fua }, offset, u64::from(len)));
+                self.under_way += 1;
+            }
+            Action::Flush => {
+                out.push(request(tag, Op::Flush, 0, 0));
+                self.under_way += 1;
+            }
+            Action::Ranges => {
+                slot.parts = ranges.len() as u16;
+                for (n, range) in ranges.iter().enumerate() {
+                    let map = maps.hold();
+                    let (part, slot) = slots.take();
+                    slot.parent = Some(tag);
+                    slot.session = self.session;
+                    slot.map = map;
+                    let op = match range.op {
+                        Op::WriteZeroes { unmap, .. } => Op::WriteZeroes { unmap, fua: self.fua },
+                        op => op,
+                    };
+                    let request = request(part, op, range.offset, range.len);
+                    if n < room {
+                        out.push(request)
+                    } else {
+                        rest.push_back(request)
+                    }
+                    self.under_way += 1;
+                }
+            }
+            Action::Answer(_) | Action::Serial => unreachable!("answered above"),
+        }
+        Ok(true)
+    }
+
+    /// Gives a slot back that nothing refers to any more.
+    pub(super) fn release(&mut self, tag: u32) {
+        let slot = self.slots.get(tag);
+        let (map, orphan) = (slot.map, slot.session != self.session);
+        self.maps.release(map);
+        self.slots.put(tag);
+        self.orphans -= usize::from(orphan);
+        if self.held_up && self.orphans == 0 {
+            self.held_up = false;
+            // Our own: it never blocks.
+            let _ = (&self.wake_fd).write(&1u64.to_ne_bytes());
+        }
+    }
+
+    /// A request is finished, with all its parts.
+    pub(super) fn finish(&mut self, tag: u32, result: Result<(), IoError>) {
+        let slot = self.slots.get(tag);
+        if slot.session == self.session {
+            let mut status = Status::from(result);
+            if status == Status::Ok && !slot.filled.is_whole() && !faults::has(Bug::ShortReadSent) {
+                // What was in the buffers before is not what the disk holds.
+                tracing::error!(disk = self.disk.name, "a read was answered without all of its data: I/O error");
+                status = Status::IoError;
+            }
+            self.maps.get(slot.map).put_byte(slot.status, status.code());
+            // Of a failed read nothing but the status is sure to be there.
+            let written = if status == Status::Ok { slot.written } else { 1 };
+            if self.queues[usize::from(slot.queue)].give_back(slot.head, written) {
+                self.dirty.push(slot.queue);
+            }
+        }
+        self.release(tag);
+    }
+
+    /// Takes a queue out of service until the driver sets it up again.
+    pub(super) fn break_queue(&mut self, index: u16, broken: Broken) {
+        if !Self::is_whole(&self.maps, &mut self.whole_at) {
+            return;
+        }
+        let queue = &mut self.queues[usize::from(index)];
+        queue.broken = Some(broken);
+        report(&self.disk, index, queue, broken);
+    }
+}

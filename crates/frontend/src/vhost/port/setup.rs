@@ -1,0 +1,231 @@
+//! What a session tells the device: features, memory, where rings lie, when queues start and stop, and its end.
+//!
+//! Owns no state of its own: it changes the port's between two turns of the worker. Never takes a chain and never
+//! decides how one is answered. Invariants: a message that is refused leaves the queues running as they were; which
+//! queues are served is found out anew after every change that bears on it.
+
+use super::super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES};
+use super::super::inflight::InflightArea;
+use super::super::limits::QUEUE_SIZE_MAX;
+use super::super::memory::GuestMap;
+use super::super::ring::{Ring, RingAddresses};
+use super::VhostPort;
+use super::queue::{Queue, notify, report};
+use crate::Port;
+use crate::faults::{self, Bug};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use undercroft_host::Doorbell;
+
+/// Why a message about a queue is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("the device has no queue of that number")]
+    NoSuchQueue,
+    #[error("a queue's size must be a power of two up to {QUEUE_SIZE_MAX}")]
+    QueueSize,
+    #[error("the queue is running")]
+    Running,
+    #[error("the parts of the ring are not wholly inside shared memory, or not aligned")]
+    RingPlace,
+    #[error("the record of requests under way has no place for the queue")]
+    NoInflightLog,
+    #[error(
+        "a front end of this disk made its notification descriptor block, and this kernel has no other way to notify \
+         one (CONFIG_AIO, fs.aio-max-nr); restart the daemon once the disk's user is trusted again"
+    )]
+    HeldUpBefore,
+}
+
+impl VhostPort {
+    /// The way to signal the front end at `eventfd`.
+    fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, Refusal> {
+        match eventfd {
+            Some(fd) if self.careful => Doorbell::careful(fd).map(Some).map_err(|_| Refusal::HeldUpBefore),
+            fd => Ok(fd.map(Doorbell::new)),
+        }
+    }
+
+    fn queue(&mut self, index: u32) -> Result<&mut Queue, Refusal> {
+        self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)
+    }
+
+    /// Takes the driver's features over.
+    pub fn set_features(&mut self, features: u64) {
+        self.event_idx = features & EVENT_IDX != 0;
+        self.fua = features & FLUSH == 0;
+        for queue in &mut self.queues {
+            if let Some(ring) = &mut queue.ring {
+                ring.set_event_idx(self.event_idx);
+            }
+            // Without the protocol's own way to enable rings they are enabled from the start.
+            queue.enabled |= features & PROTOCOL_FEATURES == 0;
+        }
+        self.refresh();
+    }
+
+    /// Replaces the memory table. Requests under way go on with the memory they were taken with.
+    pub fn set_memory(&mut self, map: Arc<GuestMap>) {
+        self.flush();
+        self.maps.set(map);
+        self.memory_changed = true;
+        self.whole_at = u64::MAX;
+        self.hint = 0;
+        let map = self.maps.current();
+        self.queues.iter_mut().for_each(|queue| queue.remap(map, self.event_idx));
+        self.refresh();
+    }
+
+    /// Sets how many entries a queue has.
+    pub fn set_size(&mut self, index: u32, size: u32) -> Result<(), Refusal> {
+        let queue = self.queue(index)?;
+        if queue.started {
+            return Err(Refusal::Running);
+        }
+        queue.size = u16::try_from(size)
+            .ok()
+            .filter(|n| n.is_power_of_two() && *n <= QUEUE_SIZE_MAX)
+            .ok_or(Refusal::QueueSize)?;
+        Ok(())
+    }
+
+    /// Sets where a ring lies.
+    pub fn set_addresses(&mut self, index: u32, at: RingAddresses) -> Result<(), Refusal> {
+        self.flush();
+        let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
+        queue.addresses = Some(at);
+        queue.remap(self.maps.current(), self.event_idx);
+        self.refresh();
+        Ok(())
+    }
+
+    /// Sets the position from which available entries are taken.
+    pub fn set_base(&mut self, index: u32, base: u32) -> Result<(), Refusal> {
+        let queue = self.queue(index)?;
+        if queue.started {
+            return Err(Refusal::Running);
+        }
+        queue.base = base as u16;
+        Ok(())
+    }
+
+    /// Hands over the record of requests under way; used from the next start of each queue on.
+    pub fn set_inflight(&mut self, area: &InflightArea) {
+        for (i, queue) in self.queues.iter_mut().enumerate() {
+            if !queue.started {
+                queue.log = area.queue(i as u16);
+            }
+        }
+    }
+
+    /// Starts a queue, or replaces the kick descriptor of one that runs. `logged` says whether requests under way are
+    /// recorded in this session.
+    pub fn start(&mut self, index: u32, kick: File, logged: bool) -> Result<(), Refusal> {
+        let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
+        if !queue.started {
+            let at = queue.addresses.ok_or(Refusal::RingPlace)?;
+            let mut ring = Ring::new(self.maps.current(), &at, queue.size, queue.base, self.event_idx)
+                .ok_or(Refusal::RingPlace)?;
+            queue.broken = None;
+            queue.again.clear();
+            queue.deferred.clear();
+            if logged {
+                let log = queue.log.as_mut().ok_or(Refusal::NoInflightLog)?;
+                match log.recover(queue.size, ring.published()) {
+                    Ok(Some(left)) => {
+                        // What was taken was either used or is still under way, in whatever order.
+                        ring.set_next_available(ring.published().wrapping_add(left.len() as u16));
+                        queue.again = left;
+                        queue.again.reverse();
+                    }
+                    Ok(None) => {}
+                    Err(broken) => queue.broken = Some(broken),
+                }
+            } else {
+                queue.log = None;
+            }
+            if let Some(broken) = queue.broken {
+                report(&self.disk, index as u16, queue, broken);
+            }
+            queue.ring = Some(ring);
+            queue.started = true;
+        }
+        queue.kick = Some(kick);
+        self.fds_changed = true;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Sets where the driver is notified; `None` if it polls.
+    pub fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), Refusal> {
+        let call = self.doorbell(call)?;
+        let queue = self.queue(index)?;
+        // Entries may have been used before the driver could be told.
+        if !faults::has(Bug::MaskedCallLost) {
+            queue.held_up |= notify(call.as_ref());
+        }
+        queue.call = call;
+        Ok(())
+    }
+
+    /// Sets where the front end is told that a queue is broken.
+    pub fn set_error(&mut self, index: u32, error: Option<File>) -> Result<(), Refusal> {
+        let error = self.doorbell(error)?;
+        self.queue(index)?.error = error;
+        Ok(())
+    }
+
+    /// Enables or disables a queue; a disabled one is not served.
+    pub fn enable(&mut self, index: u32, on: bool) -> Result<(), Refusal> {
+        self.queue(index)?.enabled = on;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Stops a queue. When its last chain has been given back and published, `done` is sent the position of the next
+    /// available entry.
+    pub fn stop(&mut self, index: u32, done: SyncSender<u16>) -> Result<(), Refusal> {
+        self.flush();
+        let queue = self.queue(index)?;
+        queue.started = false;
+        queue.kick = None;
+        // What a former daemon left and this one did not get to stays in the record.
+        queue.again.clear();
+        queue.stopping = Some(done);
+        queue.settle();
+        self.fds_changed = true;
+        self.refresh();
+        Ok(())
+    }
+
+    /// Forgets what the driver has set up, but not the memory table. All queues must have stopped.
+    pub fn reset(&mut self) {
+        debug_assert!(self.queues.iter().all(|queue| queue.under_way == 0), "reset of a device that is not at rest");
+        self.dirty.clear();
+        self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
+        self.event_idx = false;
+        self.fua = true;
+        self.fds_changed = true;
+        self.memory_changed = true;
+        self.refresh();
+    }
+
+    /// Ends the session: forgets all that the front end said. Requests under way go on, but their answers go nowhere.
+    pub fn sever(&mut self) {
+        self.waits = false;
+        self.connection = None;
+        self.whole_at = u64::MAX;
+        self.session = self.session.wrapping_add(1);
+        self.orphans = self.slots.used();
+        self.dirty.clear();
+        self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
+        self.maps.set(Arc::default());
+        self.memory_changed = true;
+        self.hint = 0;
+        self.event_idx = false;
+        self.fua = true;
+        self.fds_changed = true;
+        self.refresh();
+    }
+}
