@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn damage_is_named() {
-        assert!(refused(|h| h[0] = 0).contains("header"));
+        assert!(refused(|h| h[0] = 0).contains("no qcow2 image"));
         assert!(refused(|h| h.truncate(80)).contains("header"));
         assert!(refused(|h| h[23] = 40).contains("cluster size"));
         assert!(refused(|h| h[24] = 0x7f).contains("too small"));

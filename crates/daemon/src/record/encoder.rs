@@ -184,10 +184,12 @@ impl Encoder {
         Gauges::set(&self.gauges.file_bytes, self.writer.bytes());
         Gauges::set(&self.gauges.claimed_bytes, self.writer.bytes_bound(2 * GROUP_ROWS));
         let mut rows = GROUP_ROWS;
+        // The other half is for notes that wait: a row takes a fraction of its bound.
+        let most = self.bytes_max.min(self.writer.file_mut().reserved() + self.writer.file_mut().free_bytes() / 2);
         while rows >= ROWS_MIN {
             let bytes = self.writer.bytes_bound(rows);
             // An error is for whoever writes.
-            if bytes <= self.bytes_max && self.writer.file_mut().reserve(bytes).unwrap_or(true) {
+            if bytes <= most && self.writer.file_mut().reserve(bytes).unwrap_or(true) {
                 break;
             }
             rows /= 2;

@@ -42,6 +42,16 @@ impl RecordFile {
         }
     }
 
+    /// Bytes up to which there is space.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Free bytes of its disk; 0 if that cannot be found out.
+    pub fn free_bytes(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.file).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize))
+    }
+
     /// Gives back what was reserved and not used, and sees to it that the rest is on the disk.
     pub fn settle(file: &File) -> io::Result<()> {
         let length = file.metadata()?.len();
