@@ -112,7 +112,9 @@ impl Drop for Running {
     }
 }
 
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 24] = [
+    "attach",
+    "detach",
     "serve",
     "check",
     "status",
