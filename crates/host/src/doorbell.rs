@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn a_careful_doorbell_signals_and_never_waits() {
         let fd = File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let bell = Doorbell::careful(fd.try_clone().unwrap()).unwrap();
+        let doorbell = Doorbell::careful(fd.try_clone().unwrap()).unwrap();
         // More often than completions can wait.
-        (0..500).for_each(|_| bell.ring().unwrap());
+        (0..500).for_each(|_| doorbell.ring().unwrap());
         assert_eq!(count(&fd), 500);
         let (fd, _theirs) = trap();
         // This thread is not watched: were it to wait, it would wait for ever.

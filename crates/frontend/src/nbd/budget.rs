@@ -123,7 +123,7 @@ impl Budget {
     }
 
     /// `wake_fd` is signalled when somebody begins to wait: then [`Budget::look`] has to be called from time to time.
-    pub fn add_bell(&self, wake_fd: EventFd) {
+    pub fn add_wake_fd(&self, wake_fd: EventFd) {
         lock(self).bells.push(wake_fd);
     }
 

@@ -169,7 +169,7 @@ impl NbdServer {
             }
         };
         let wake_fd = EventFd::new()?;
-        options.budget.add_bell(wake_fd.try_clone()?);
+        options.budget.add_wake_fd(wake_fd.try_clone()?);
         let shared = Arc::new(Shared {
             exports,
             keys: Mutex::new(options.keys.clone()),

@@ -119,7 +119,7 @@ fn ns_each(n: usize, mut f: impl FnMut()) -> f64 {
     (0..2000).map(|_| round(&mut f)).fold(f64::INFINITY, f64::min)
 }
 
-/// A measurement for docs/decisions/0050, not a test: `cargo test --release -p undercroft --lib -- --ignored
+/// A measurement for docs/decisions/0050, not a test: `cargo test --release -p undercroft-frontend --lib -- --ignored
 /// --nocapture costs_of_a_request`.
 #[test]
 #[ignore = "a measurement"]

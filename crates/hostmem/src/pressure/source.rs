@@ -147,9 +147,9 @@ impl Sources {
         self.others
     }
 
-    /// Waits for news, at most `timeout`, or until `bell` rings.
-    pub fn wait(&mut self, timeout: Duration, bell: BorrowedFd<'_>) {
-        let mut fds = vec![PollFd::new(&bell, PollFlags::IN)];
+    /// Waits for news, at most `timeout`, or until `wake_fd` is signalled.
+    pub fn wait(&mut self, timeout: Duration, wake_fd: BorrowedFd<'_>) {
+        let mut fds = vec![PollFd::new(&wake_fd, PollFlags::IN)];
         let mut whose = Vec::new();
         for (n, stalls) in [Some(&self.machine), self.group.as_ref().map(|g| &g.1)].into_iter().enumerate() {
             match stalls {
@@ -177,9 +177,9 @@ impl Sources {
         }
     }
 
-    /// Waits until `bell` rings.
-    pub fn idle(bell: BorrowedFd<'_>) {
-        let _ = poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
+    /// Waits until `wake_fd` is signalled.
+    pub fn idle(wake_fd: BorrowedFd<'_>) {
+        let _ = poll(&mut [PollFd::new(&wake_fd, PollFlags::IN)], None);
     }
 
     /// A source has gone, with its group.
@@ -475,15 +475,15 @@ mod tests {
         assert_eq!(s.read(7 * S).0.guests_bytes, Some(0));
     }
 
-    /// On the machine that runs the tests: something is in use, and a wait ends when the bell rings.
+    /// On the machine that runs the tests: something is in use, and a wait ends when the wake descriptor is signalled.
     #[test]
     fn this_machine_is_watched() {
         let mut s = Sources::probe(Roots::default(), &plan(None));
         assert!(s.describe().contains("MemAvailable of at least"), "{}", s.describe());
         let has_psi = small(Path::new("/proc/pressure/memory")).is_some();
         assert_eq!(s.describe().starts_with("PSI"), has_psi, "{}", s.describe());
-        let bell = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
-        s.wait(Duration::from_secs(3600), bell.as_fd());
+        let wake_fd = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        s.wait(Duration::from_secs(3600), wake_fd.as_fd());
         assert!(s.read(S).0.spare_bytes < 1 << 60);
     }
 }

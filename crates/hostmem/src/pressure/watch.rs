@@ -83,7 +83,7 @@ struct Shared {
 /// The running watch.
 pub struct Watch {
     shared: Arc<Mutex<Shared>>,
-    bell: Arc<EventFd>,
+    wake_fd: Arc<EventFd>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -111,7 +111,7 @@ impl Watch {
     pub fn new(plan: PressurePlan, floor_bytes: u64, ceiling_bytes: u64) -> std::io::Result<Self> {
         let control = Control::new(rules(&plan, floor_bytes, ceiling_bytes));
         let shared = Shared { control, plan, replanned: true, stopping: false, view: View::default() };
-        Ok(Watch { shared: Arc::new(Mutex::new(shared)), bell: Arc::new(EventFd::new()?), thread: Mutex::default() })
+        Ok(Watch { shared: Arc::new(Mutex::new(shared)), wake_fd: Arc::new(EventFd::new()?), thread: Mutex::default() })
     }
 
     /// Starts the thread over `store`.
@@ -119,8 +119,8 @@ impl Watch {
     /// # Errors
     /// If there can be no thread.
     pub fn start(&self, store: Arc<dyn Store>, roots: Roots) -> std::io::Result<()> {
-        let (shared, bell) = (self.shared.clone(), self.bell.clone());
-        let run = move || Runner { shared, bell, store, roots }.run();
+        let (shared, wake_fd) = (self.shared.clone(), self.wake_fd.clone());
+        let run = move || Runner { shared, wake_fd, store, roots }.run();
         let thread = std::thread::Builder::new().name("pressure".into()).spawn(run)?;
         *self.thread.lock().unwrap_or_else(|p| p.into_inner()) = Some(thread);
         Ok(())
@@ -152,7 +152,7 @@ impl Watch {
             s.control.set_most(bytes);
             s.control.allowed_bytes()
         };
-        self.bell.signal();
+        self.wake_fd.signal();
         allowed
     }
 
@@ -168,13 +168,13 @@ impl Watch {
             s.replanned |= s.plan != plan;
             s.plan = plan;
         }
-        self.bell.signal();
+        self.wake_fd.signal();
     }
 
     /// Ends the thread.
     pub fn stop(&self) {
         lock(&self.shared).stopping = true;
-        self.bell.signal();
+        self.wake_fd.signal();
         if let Some(t) = self.thread.lock().unwrap_or_else(|p| p.into_inner()).take() {
             let _ = t.join();
         }
@@ -183,7 +183,7 @@ impl Watch {
 
 struct Runner {
     shared: Arc<Mutex<Shared>>,
-    bell: Arc<EventFd>,
+    wake_fd: Arc<EventFd>,
     store: Arc<dyn Store>,
     roots: Roots,
 }
@@ -225,10 +225,10 @@ impl Runner {
                 told = allowed;
             }
             match &mut sources {
-                Some(s) => s.wait(LOOK, self.bell.as_fd()),
-                None => Sources::idle(self.bell.as_fd()),
+                Some(s) => s.wait(LOOK, self.wake_fd.as_fd()),
+                None => Sources::idle(self.wake_fd.as_fd()),
             }
-            self.bell.drain();
+            self.wake_fd.drain();
         }
     }
 

@@ -7,6 +7,7 @@ use super::{exceptions, files, none, root};
 
 /// A word that was given up, and what is said instead.
 const GIVEN_UP: &[(&str, &str)] = &[
+    ("bell", "wake_fd"),
     ("crew", "thread pool"),
     ("farewell", "on_close"),
     ("patrol", "scanner"),

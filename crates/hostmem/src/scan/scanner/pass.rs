@@ -71,8 +71,8 @@ impl<C: Cache> Scan<C> {
     }
 
     fn sleep(&self, ns: u64) {
-        let (flag, bell) = &self.shared.stopping;
-        drop(bell.wait_timeout_while(lock(flag), Duration::from_nanos(ns), |stop| !*stop));
+        let (flag, stopped) = &self.shared.stopping;
+        drop(stopped.wait_timeout_while(lock(flag), Duration::from_nanos(ns), |stop| !*stop));
     }
 
     /// Keeps to the ceiling.
