@@ -7,6 +7,7 @@
 mod boxed;
 mod search;
 mod served;
+mod small_main;
 mod studied;
 
 use crate::structures::places::Places;
