@@ -17,7 +17,6 @@ const CYCLES: &[(&str, usize)] = &[
     ("engine", 10),
     ("frontend", 3),
     ("host", 4),
-    ("sim", 4),
     ("testkit", 2),
     ("trace", 2),
 ];

@@ -34,7 +34,7 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/frontend/src/vhost/chain.rs: walk", 82),
     ("crates/frontend/src/vhost/port/requests.rs: take_one", 110),
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),
-    ("crates/lab/examples/exclusive_table.rs: main", 93),
+    ("crates/study/examples/exclusive_table.rs: main", 93),
     ("crates/testkit/src/sim/setup.rs: new", 120),
     ("crates/trace/tests/samples/mod.rs: all", 164),
     ("crates/undercroft/src/cli/ksm.rs: describe", 84),

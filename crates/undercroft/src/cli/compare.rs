@@ -12,8 +12,8 @@ use super::sim_trace::{name_of, run_trace};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use undercroft_curves::plot::{PLOTS_MAX, Plot, Series, Style, save};
-use undercroft_sim::{CellRow, Document, Rule, TraceRun, without_repeats};
+use undercroft_study::curves::plot::{PLOTS_MAX, Plot, Series, Style, save};
+use undercroft_study::sim::{CellRow, Document, Rule, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -155,7 +155,7 @@ fn plots(policies: &[Rule], runs: &[TraceRun]) -> Vec<Plot> {
 mod tests {
     use super::*;
     use undercroft_engine::PolicyKind;
-    use undercroft_sim::Counts;
+    use undercroft_study::sim::Counts;
 
     #[test]
     fn a_table_holds_policies_against_the_baseline_and_puts_the_best_first() {

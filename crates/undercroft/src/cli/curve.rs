@@ -1,6 +1,6 @@
 //! `undercroft curve`: miss ratios by the size of the cache, from traces.
 //!
-//! Owns the passes over the traces. Never computes a curve itself: undercroft-curves does; `curve_report` shows them.
+//! Owns the passes over the traces. Never computes a curve itself: `undercroft_study::curves` does; `curve_report` shows them.
 //! Invariant: a trace that cannot be read is named and does not keep the others from being shown.
 
 use super::Failure;
@@ -12,8 +12,8 @@ use super::curve_report::{
 use super::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::Path;
-use undercroft_curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_engine::PolicyKind;
+use undercroft_study::curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_units::CacheSize;
 
 /// Runs it.

@@ -1,6 +1,6 @@
 //! `undercroft sim`: a trace through caches.
 //!
-//! Owns the table and the forms for programs. Never simulates: `undercroft_sim` does. Invariant: what was counted
+//! Owns the table and the forms for programs. Never simulates: `undercroft_study::sim` does. Invariant: what was counted
 //! before an interrupt or damage is shown, and marked as not whole.
 
 use super::Failure;
@@ -16,7 +16,7 @@ use super::sim_trace::run_trace;
 use comfy_table::{CellAlignment, Table, presets};
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
-use undercroft_sim::{CellRow, SimSize, TraceRun, without_repeats};
+use undercroft_study::sim::{CellRow, SimSize, TraceRun, without_repeats};
 use undercroft_units::{CacheSize, human_size};
 
 /// Runs it.
