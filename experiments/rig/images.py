@@ -2,7 +2,7 @@
 
 Owns build/demo/images. The base (qcow2, ext4) holds a file that all clones share, as clones share an operating system.
 Each clone (qcow2 over the base) holds a file of its own, written once by a real guest running on it. Every 4 KiB block
-of both says what it is (lab/guest/workload.c), so every read in every run is checked. A run works on copies: each way
+of both says what it is (experiments/guest/workload.c), so every read in every run is checked. A run works on copies: each way
 of serving starts from the same bytes.
 """
 
@@ -43,7 +43,7 @@ class Images:
 
     def _key(self):
         """What the masters were made from."""
-        sources = (guests.ROOT / "lab/guest/workload.c").read_bytes() + (guests.ROOT / "lab/rig/images.py").read_bytes()
+        sources = (guests.ROOT / "experiments/guest/workload.c").read_bytes() + (guests.ROOT / "experiments/rig/images.py").read_bytes()
         return json.dumps([self.count, self.file_bytes, hashlib.sha256(sources).hexdigest()])
 
     def prepare(self, accel, say):

@@ -3,7 +3,7 @@
 // One record for every 4 KiB block of every read and write: the block, the page of the daemon's address space that the
 // data goes to or comes from, and, for reads, whether the host's page cache held the block before. The daemon maps a
 // guest's memory and lets the kernel move data right into it, so that page stands for a page of the guest. That is what
-// a perfectly exclusive cache is computed from (lab/exclusive/perfect.py) and what a hit ratio by blocks is counted by.
+// a perfectly exclusive cache is computed from (experiments/exclusive/perfect.py) and what a hit ratio by blocks is counted by.
 //
 // Owns the log: a file made by whoever starts the daemon, mapped here, so that a record costs no system call and its
 // memory is charged to its maker. Never changes what is read or written, nor the order: it asks the page cache with

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the guests' kernel and user space under build/guest: lab/guest/build.sh [--tools]
+# Makes the guests' kernel and user space under build/guest: experiments/guest/build.sh [--tools]
 #
 #   vmlinuz      Debian's cloud kernel, fetched by `apt-get download` (nothing is installed)
 #   initramfs    busybox, the virtio modules, init and the workload program: all a demo guest is

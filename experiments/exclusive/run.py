@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from exclusive import arms as arm_module, cells, derive, plots, report  # noqa: E402
 from exclusive.loads import LOADS  # noqa: E402

@@ -22,7 +22,7 @@ class Load:
 
     key: str
     title: str  # for tables
-    kind: str  # of lab/guest/workload.c
+    kind: str  # of experiments/guest/workload.c
     beyond: float  # working set: what the guest can keep plus this much of its RAM ...
     times: float = 0  # ... or this many times what it can keep
     misses: float = 0.5  # about how many of its operations the guest's own cache cannot answer

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import report  # noqa: E402
+from demo import report  # noqa: E402
 from rig import cgroup, process, serving  # noqa: E402
 from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.guest import ROOT  # noqa: E402

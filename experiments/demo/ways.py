@@ -17,9 +17,9 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import report  # noqa: E402
+from demo import report  # noqa: E402
 from rig import cgroup, guest as guests, serving  # noqa: E402
 from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.images import SHARED_SEED, Images, private_seed  # noqa: E402

@@ -1,7 +1,7 @@
 """A real guest: Debian's cloud kernel in QEMU, with a busybox that runs what it is sent.
 
 Owns the QEMU process and the two serial lines: the console goes to a log, commands go over the other one (see
-lab/guest/init). Never knows who serves the disk: it is given QEMU's arguments for it.
+experiments/guest/init). Never knows who serves the disk: it is given QEMU's arguments for it.
 """
 
 import json
@@ -21,7 +21,7 @@ BUILT = ROOT / "build" / "guest"
 
 def build(tools=False):
     """Makes kernel and initramfs if they are missing or old; with `tools`, one with mkfs.ext4, e2fsck and fio too."""
-    script = ROOT / "lab" / "guest" / "build.sh"
+    script = ROOT / "experiments" / "guest" / "build.sh"
     done = subprocess.run([script, *(["--tools"] if tools else [])], stdin=subprocess.DEVNULL)
     if done.returncode:
         raise Stopped("the guest could not be built (the line above says why)")

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from exclusive import arms, cells, derive, plots  # noqa: E402
 from exclusive.loads import LOADS  # noqa: E402
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   make demo DEMO_ARGS="--loads zipf --n 0.25"
   make demo DEMO_ARGS="--arms direct,default,fadvise,undercroft-lru,undercroft-off,undercroft-auto --long"
   make demo DEMO_ARGS=--ways
-        then, too: two guests on clones, with writes, on three ways of serving (demo/ways.py has more options)
+        then, too: two guests on clones, with writes, on three ways of serving (experiments/demo/ways.py has more options)
 """
 
 
