@@ -11,6 +11,7 @@ pub mod nbd;
 #[cfg(test)]
 mod ports_sim;
 pub mod socket;
+pub mod turns;
 pub mod vhost;
 
 use std::fs::File;

@@ -2,7 +2,6 @@
 //!
 //! Owns clients that count what is copied for them. Never waits for time, only for the image to answer.
 
-use super::flows::QUANTUM_BYTES;
 use super::{Worker, WorkerHandle, WorkerOptions};
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -12,6 +11,7 @@ use undercroft_backend::{OpenOptions, open};
 use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES};
 use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Extent, IoError, Op, ReqId, Request};
 use undercroft_config::{ImageFormat, ImageSpec};
+use undercroft_frontend::turns::QUANTUM_BYTES;
 use undercroft_frontend::{Peer, Port, PortInterest};
 
 const MIB: u64 = 1 << 20;
