@@ -23,6 +23,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("api", &["config", "engine", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
+    ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),
     ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
     (
         "undercroft",

@@ -29,7 +29,7 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/daemon/src/service/mod.rs: start", 101),
     ("crates/daemon/src/service/ranges.rs: take_ranges", 91),
     ("crates/frontend/src/nbd/reception.rs: go_on", 91),
-    ("crates/frontend/src/ports_sim/life.rs: rare", 89),
+    ("crates/porttest/src/sim/life.rs: rare", 89),
     ("crates/frontend/src/vhost/chain.rs: walk", 82),
     ("crates/frontend/src/vhost/port/requests.rs: take_one", 110),
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),

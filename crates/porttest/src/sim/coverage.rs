@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 /// Pairs that the runs must come by: what happened, and to what.
-pub(super) const WANTED: &[(&str, &str)] = &[
+const WANTED: &[(&str, &str)] = &[
     ("killed", "at Counter"),
     ("killed", "at Mark"),
     ("killed", "at Unmark"),
@@ -64,7 +64,7 @@ pub(super) const WANTED: &[(&str, &str)] = &[
 
 /// How often each pair was met.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Coverage(BTreeMap<(&'static str, String), u64>);
+pub struct Coverage(BTreeMap<(&'static str, String), u64>);
 
 impl Coverage {
     /// A pair was met.
@@ -73,19 +73,19 @@ impl Coverage {
     }
 
     /// Adds another run's.
-    pub(super) fn add(&mut self, other: Coverage) {
+    pub fn add(&mut self, other: Coverage) {
         for (pair, n) in other.0 {
             *self.0.entry(pair).or_default() += n;
         }
     }
 
     /// Wanted pairs that were not met.
-    pub(super) fn missing(&self) -> Vec<(&'static str, &'static str)> {
+    pub fn missing(&self) -> Vec<(&'static str, &'static str)> {
         WANTED.iter().copied().filter(|&(what, with)| !self.0.contains_key(&(what, with.to_owned()))).collect()
     }
 
     /// The matrix, for people.
-    pub(super) fn lines(&self) -> String {
+    pub fn lines(&self) -> String {
         self.0.iter().map(|((what, with), n)| format!("{n:>9}  {what} {with}\n")).collect()
     }
 }

@@ -19,17 +19,17 @@ mod traffic;
 pub(crate) mod work;
 mod world;
 
-use super::DiskInfo;
-use super::faults::Bug;
-use super::faults::in_tests::{die_at, living, plant};
-use coverage::Coverage;
+use crate::faults::{die_at, living, plant};
+pub use coverage::Coverage;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use undercroft_cache::Geometry;
-use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, limits};
+use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, limits};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_frontend::DiskInfo;
+use undercroft_frontend::faults::PortBug;
 use undercroft_testkit::model::Model;
 use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
+pub use work::Violation;
 use world::{B, Peer, Side, SimPort, World};
 
 /// Notes that are kept of a run that goes wrong.
@@ -37,32 +37,46 @@ const NOTES: usize = 5000;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
-    seed: u64,
-    steps: u64,
-    bug: Option<Bug>,
+pub struct Plan {
+    /// Fixes everything that happens.
+    pub seed: u64,
+    /// Events.
+    pub steps: u64,
+    /// A bug that the ports have.
+    pub bug: Option<PortBug>,
     /// The core loses data on the way to the ports, which must not be covered up.
-    lossy: bool,
+    pub lossy: bool,
 }
 
 /// What a run that found nothing wrong has done.
 #[derive(Clone, Debug, Default)]
-struct Outcome {
-    answers: u64,
-    kills: u64,
-    coverage: Coverage,
+pub struct Outcome {
+    /// Requests answered.
+    pub answers: u64,
+    /// Deaths of the process, power cuts among them.
+    pub kills: u64,
+    /// Which rare things have met.
+    pub coverage: Coverage,
 }
 
-/// Runs a plan; what went wrong, with the last events before it.
-fn run(plan: Plan) -> Result<Outcome, String> {
+/// Runs a plan.
+///
+/// # Errors
+/// What went wrong, with the last events before it.
+pub fn run(plan: Plan) -> Result<Outcome, Violation> {
     once(plan, false).map_err(|what| {
         // Once more, with notes: the same seed goes the same way.
         let again = once(plan, true).err();
-        format!("seed {}: {what}\n{}", plan.seed, again.unwrap_or_else(|| "(not seen again: not deterministic)".into()))
+        let again = again.map_or_else(|| "(not seen again: not deterministic)".to_string(), |what| what.to_string());
+        format!("seed {}: {what}\n{again}", plan.seed).into()
     })
 }
 
-fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
+/// Runs a plan once, without events to read unless `with_log`.
+///
+/// # Errors
+/// What went wrong.
+pub fn once(plan: Plan, with_log: bool) -> Result<Outcome, Violation> {
     plant(plan.bug);
     let (mut step, mut log) = (0, Vec::new());
     let result = catch_unwind(AssertUnwindSafe(|| {
@@ -86,14 +100,14 @@ fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
     die_at(None);
     let what = match result {
         Ok(Ok(outcome)) => return Ok(outcome),
-        Ok(Err(what)) => what,
+        Ok(Err(what)) => what.to_string(),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
             format!("assertion: {}", text.unwrap_or_default())
         }
     };
-    Err(format!("step {step}: {what}\n{}", log.join("\n")))
+    Err(format!("step {step}: {what}\n{}", log.join("\n")).into())
 }
 
 struct Sim {
@@ -209,9 +223,9 @@ impl Sim {
                 let id = self.world.ports.len() as u32;
                 let info = self.world.sides[d].info.clone();
                 let peer = if guest && n == 0 {
-                    Peer::Guest(Box::new(super::vhost::sim_guest::SimGuest::new(id, &info, &mut self.rng)))
+                    Peer::Guest(Box::new(crate::vhost::sim_guest::SimGuest::new(id, &info, &mut self.rng)))
                 } else {
-                    Peer::Client(Box::new(super::nbd::sim_client::SimClient::new(id, &info, &mut self.rng)))
+                    Peer::Client(Box::new(crate::nbd::sim_client::SimClient::new(id, &info, &mut self.rng)))
                 };
                 self.world.ports.push(SimPort { peer, disk: d, active: true, dirty: false });
             }
@@ -405,7 +419,7 @@ impl Sim {
         true
     }
 
-    fn end(mut self) -> Result<Outcome, String> {
+    fn end(mut self) -> Result<Outcome, Violation> {
         let mut bufs = Vec::new();
         for side in &mut self.world.sides {
             bufs.extend(side.disk.crash(false, &mut self.rng));
@@ -414,7 +428,7 @@ impl Sim {
         bufs.append(&mut self.world.grave);
         bufs.into_iter().for_each(|buf| self.core().reclaim(buf));
         match self.world.violation.take() {
-            Some(what) => Err(what),
+            Some(what) => Err(what.into()),
             None => Ok(Outcome { answers: self.world.answers, kills: self.kills, coverage: self.world.coverage }),
         }
     }

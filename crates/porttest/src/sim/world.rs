@@ -4,13 +4,14 @@
 //! moment at which the process dies, nothing that it does reaches anybody.
 
 use super::coverage::Coverage;
-use super::work::{Finished, Part, Verb, Work};
-use crate::faults::{Site, in_tests::living};
+use super::work::{Finished, Part, Verb, Violation, Work};
+use crate::faults::living;
 use crate::nbd::sim_client::SimClient;
 use crate::vhost::sim_guest::SimGuest;
-use crate::{DiskInfo, Port};
 use std::ops::Range;
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
+use undercroft_frontend::faults::StoreSite;
+use undercroft_frontend::{DiskInfo, Port};
 use undercroft_host::IoBuf;
 use undercroft_testkit::model::{Change, Model};
 use undercroft_testkit::rng::Rng;
@@ -83,7 +84,7 @@ pub(super) struct World {
     /// Counts every event.
     pub time: u64,
     /// Where the process has died, until a new one is there.
-    pub dead: Option<Site>,
+    pub dead: Option<StoreSite>,
     /// Memory of operations that a dead process has submitted.
     pub grave: Vec<IoBuf>,
     /// Requests that the core has served in part, to be resumed.
@@ -135,7 +136,7 @@ impl World {
     }
 
     /// The process has died at a store, if it has.
-    pub(super) fn lived(&mut self, result: Result<(), Site>) {
+    pub(super) fn lived(&mut self, result: Result<(), StoreSite>) {
         if let Err(site) = result {
             self.note(|| format!("KILLED at {site:?}"));
             self.dead.get_or_insert(site);
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    fn judge_one(&mut self, p: usize, f: &Finished) -> Result<(), String> {
+    fn judge_one(&mut self, p: usize, f: &Finished) -> Result<(), Violation> {
         let now = self.tick();
         self.answers += 1;
         let d = self.ports[p].disk;
@@ -210,7 +211,7 @@ impl World {
             side.model.end(part.change, *ok, work.fua && work.verb != Verb::Discard, now);
         }
         if work.verb == Verb::Wrong {
-            return if *ok { Err(format!("{work:?} makes no sense, and went well")) } else { Ok(()) };
+            return if *ok { Err(format!("{work:?} makes no sense, and went well").into()) } else { Ok(()) };
         }
         if !ok {
             let in_bad = |part: &Part| {
@@ -219,7 +220,7 @@ impl World {
             };
             let lost = self.loses_one_in > 0 && work.verb == Verb::Read;
             if side.disk.failures == work.failures && !work.parts.iter().any(in_bad) && !lost {
-                return Err(format!("{work:?} failed, though the disk did not fail there"));
+                return Err(format!("{work:?} failed, though the disk did not fail there").into());
             }
             return Ok(());
         }

@@ -3,20 +3,21 @@
 //! Owns nothing. Every test asserts what the guest sees: used entries, statuses, data, notifications.
 
 mod malformed;
+mod outcomes;
+mod reference;
 mod requests;
 mod sessions;
 mod turns;
 
-use super::config::{EVENT_IDX, FLUSH};
-use super::inflight::InflightArea;
-use super::limits::{RANGES_MAX, SPANS_MAX};
-use super::memory::Region;
-use super::rig::{DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, Rig, WRITE, eventfd, geometry, signals};
-use crate::Port;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use undercroft_cache::Geometry;
-use undercroft_cache::{IoError, Op};
+use undercroft_cache::{Geometry, IoError, Op};
+use undercroft_frontend::Port;
+use undercroft_frontend::vhost::limits::{RANGES_MAX, SPANS_MAX};
+use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile, Region};
+use undercroft_porttest::vhost::rig::{
+    DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, Rig, WRITE, eventfd, geometry, info, signals,
+};
 use vm_memory::MmapRegion;
 
 const IN: u32 = 0;
@@ -46,8 +47,19 @@ fn disk_byte(i: u64) -> u8 {
     (i / 512) as u8 ^ i as u8
 }
 
-impl Rig {
+/// What a guest does with one request.
+trait Driver {
     /// Posts a chain of the given buffers, serves, and returns the status and the used length.
+    fn run(&mut self, buffers: &[(u64, u32, u16)]) -> (u8, u32);
+
+    /// The same with a header before the buffers and a status after them.
+    fn request(&mut self, kind: u32, sector: u64, data: &[(u64, u32, u16)]) -> (u8, u32);
+
+    /// Posts a chain that must break queue 0, and checks that it did and that another queue goes on.
+    fn breaks(&mut self);
+}
+
+impl Driver for Rig {
     fn run(&mut self, buffers: &[(u64, u32, u16)]) -> (u8, u32) {
         self.guest.write(STATUS, &[0xee]);
         self.guest.chain(Guest::ring(0)[0], 0, buffers);
@@ -67,7 +79,6 @@ impl Rig {
         self.run(&buffers)
     }
 
-    /// Posts a chain that must break queue 0, and checks that it did and that another queue goes on.
     fn breaks(&mut self) {
         self.guest.offer(0, 0);
         self.turn();

@@ -1,18 +1,16 @@
 //! The device under arbitrary guests, without a socket: what the fuzz target and a test run.
 //!
-//! Owns a guest made of bytes. Never used by the daemon. Chains are mostly valid, some have one thing wrong, and now
+//! Owns a guest made of bytes. Never uses a socket. Chains are mostly valid, some have one thing wrong, and now
 //! and then the rings themselves are scribbled on. Invariants checked here: no panic, no request outside the disk, no
 //! request answered twice or never; and as long as the guest has done nothing wrong, each chain comes back with the
 //! right status, length and data, and no byte beside the writable buffers is touched.
 
-use super::config::{EVENT_IDX, FLUSH, Profile};
-use super::inflight::InflightArea;
 use super::rig::{DATA, DATA_END, DATA_SPLIT, Guest, INDIRECT, NEXT, Rig, WRITE, geometry, info};
-use crate::Port;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use undercroft_cache::Geometry;
-use undercroft_cache::{IoError, Request};
+use undercroft_cache::{Geometry, IoError, Request};
+use undercroft_frontend::Port;
+use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile};
 
 const DISK_BYTES: u64 = 256 * 1024;
 const QUEUES: u16 = 2;

@@ -137,7 +137,7 @@ fn a_restarted_device_serves_again_what_the_killed_one_had_taken() {
 
 impl Rig {
     fn port_features(&self) -> u64 {
-        super::super::config::Profile::new(&super::super::rig::info(geometry(MIB))).features()
+        Profile::new(&info(geometry(MIB))).features()
     }
 }
 

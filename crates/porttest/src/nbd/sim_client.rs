@@ -4,17 +4,18 @@
 //! at most once, in a form that the protocol allows, under its own cookie; and exactly once unless the connection ends.
 
 use super::exercise::{Reads, Reply, replies, request};
-use super::port::{NbdPort, NewPort, PortLimits};
-use super::rules::Rules;
-use super::stream::Stream;
-use super::wire::{command, command_flag};
-use crate::ports_sim::work::{Finished, Verb, Work};
-use crate::{DiskInfo, Port};
+use crate::faults::Switched;
+use crate::sim::work::{Finished, Verb, Violation, Work};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
+use undercroft_frontend::nbd::port::{NbdPort, NewPort, PortLimits};
+use undercroft_frontend::nbd::rules::Rules;
+use undercroft_frontend::nbd::stream::Stream;
+use undercroft_frontend::nbd::wire::{command, command_flag};
+use undercroft_frontend::{DiskInfo, Port};
 use undercroft_testkit::rng::{Rng, fill_pattern};
 
 /// Both ends of a stream, and what a socket would tell of it.
@@ -105,7 +106,7 @@ impl Stream for SimStream {
 /// See the head of the file.
 pub(crate) struct SimClient {
     /// The connection's port.
-    pub port: NbdPort<SimStream>,
+    pub port: NbdPort<SimStream, Switched>,
     wire: SimStream,
     works: BTreeMap<u64, Work>,
     reads: Reads,
@@ -130,7 +131,7 @@ impl SimClient {
             requests_max: *rng.pick(&[1, 2, 8, 128]),
             bytes_max: *rng.pick(&[8 << 10, 64 << 10, 4 << 20]),
         };
-        let port = NbdPort::new(NewPort {
+        let port = NbdPort::with_faults(NewPort {
             port: id,
             disk: info.disk,
             rules: Rules::new(&info.geometry, structured, structured),
@@ -240,7 +241,7 @@ impl SimClient {
     ///
     /// # Errors
     /// What the port has done wrong.
-    pub(crate) fn read(&mut self, most: usize) -> Result<Vec<Finished>, String> {
+    pub(crate) fn read(&mut self, most: usize) -> Result<Vec<Finished>, Violation> {
         let some: Vec<u8> = self.wire.with(|w| {
             let n = most.min(w.replies.len());
             w.room += n;
@@ -255,9 +256,9 @@ impl SimClient {
         all.into_iter().map(|(cookie, reply)| self.take_back(cookie, reply)).collect()
     }
 
-    fn take_back(&mut self, cookie: u64, reply: Reply) -> Result<Finished, String> {
+    fn take_back(&mut self, cookie: u64, reply: Reply) -> Result<Finished, Violation> {
         let Some(work) = self.works.remove(&cookie) else {
-            return Err(format!("a reply under a cookie of no request: {cookie:#x}"));
+            return Err(format!("a reply under a cookie of no request: {cookie:#x}").into());
         };
         self.reads.remove(&cookie);
         let (ok, data) = match (work.verb, reply) {
@@ -266,13 +267,13 @@ impl SimClient {
             (Verb::Extents, Reply::Extents(extents)) => {
                 let sum: u64 = extents.iter().map(|e| u64::from(e.0)).sum();
                 if extents.is_empty() || sum > work.parts[0].len {
-                    return Err(format!("{work:?}: extents {extents:?}"));
+                    return Err(format!("{work:?}: extents {extents:?}").into());
                 }
                 (true, Vec::new())
             }
-            (Verb::Read | Verb::Extents, reply) => return Err(format!("{work:?} was answered {reply:?}")),
+            (Verb::Read | Verb::Extents, reply) => return Err(format!("{work:?} was answered {reply:?}").into()),
             (_, Reply::Done) => (true, Vec::new()),
-            (_, reply) => return Err(format!("{work:?} was answered {reply:?}")),
+            (_, reply) => return Err(format!("{work:?} was answered {reply:?}").into()),
         };
         Ok(Finished { work, ok, data })
     }

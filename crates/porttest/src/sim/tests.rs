@@ -3,8 +3,8 @@
 //! Owns no state. Invariant: a failing seed is printed with the command that replays it.
 
 use super::{Outcome, Plan, once, run};
-use crate::faults::Bug;
 use std::time::Instant;
+use undercroft_frontend::faults::PortBug;
 
 /// Seeds of `make test`, and events of each.
 const SEEDS: u64 = 100;
@@ -37,7 +37,7 @@ fn no_seed_loses_repeats_or_starves_a_request() {
             }
             Err(what) => panic!(
                 "{what}\nreplay: UNDERCROFT_SEED={seed} UNDERCROFT_SEEDS=1 UNDERCROFT_STEPS={steps} \
-                 cargo test -p undercroft --lib no_seed_loses -- --nocapture"
+                 cargo test -p undercroft-porttest --lib no_seed_loses -- --nocapture"
             ),
         }
     }
@@ -74,12 +74,14 @@ fn the_same_seed_goes_the_same_way() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    for bug in Bug::ALL {
-        let lossy = bug == Bug::ShortReadSent;
+    for bug in PortBug::ALL {
+        let lossy = bug == PortBug::ShortReadSent;
         let plan = |seed| Plan { seed, steps: STEPS, bug: Some(bug), lossy };
         let found = (1..=SEEDS_FOR_A_BUG).find_map(|seed| Some((seed, once(plan(seed), false).err()?)));
         match found {
-            Some((seed, what)) => println!("{bug:?}: seed {seed}, {}", what.lines().next().unwrap_or_default()),
+            Some((seed, what)) => {
+                println!("{bug:?}: seed {seed}, {}", what.to_string().lines().next().unwrap_or_default())
+            }
             None => panic!("{bug:?} was found by none of {SEEDS_FOR_A_BUG} seeds"),
         }
     }

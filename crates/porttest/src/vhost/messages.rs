@@ -1,15 +1,10 @@
 //! The vhost-user session under arbitrary messages, over a pair of sockets: what the fuzz target and a test run.
 //!
-//! Owns a port that serves nothing but what it is asked for at once. Never used by the daemon. Messages are mostly of
+//! Owns a port that serves nothing but what it is asked for at once. Never starts a thread. Messages are mostly of
 //! the right form, with the descriptors that belong to them, in any order and with any numbers. Invariants checked
 //! here: no panic, no hang, no request outside the disk; and after the session the port is at rest.
 
-use super::VhostOptions;
-use super::config::Profile;
-use super::port::VhostPort;
 use super::rig::{eventfd, geometry, info};
-use super::session::Session;
-use crate::{MakePort, OnPort, Port, PortHost};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::fs::File;
 use std::io::{IoSlice, Read};
@@ -19,6 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{Op, Request};
+use undercroft_frontend::vhost::VhostOptions;
+use undercroft_frontend::vhost::parts::{Profile, Session, VhostPort};
+use undercroft_frontend::{MakePort, OnPort, Port, PortHost};
 use vhost::vhost_user::BackendReqHandler;
 
 const DISK_BYTES: u64 = 64 * 1024;

@@ -2,9 +2,10 @@
 //!
 //! Owns what is rare. Never judges data. Invariant: whoever comes back finds what outlives a death, and nothing else.
 
+use super::Sim;
 use super::work::{Verb, Work};
 use super::world::{Peer, what};
-use super::{Sim, die_at};
+use crate::faults::die_at;
 use undercroft_cache::{DiskId, Event};
 
 impl Sim {
@@ -90,7 +91,7 @@ impl Sim {
             56 => {
                 // Out of nothing: no store is on the way to it.
                 if self.rng.one_in(4) {
-                    self.world.dead = Some(crate::faults::Site::Wish);
+                    self.world.dead = Some(undercroft_frontend::faults::StoreSite::Wish);
                 }
             }
             _ => return false,

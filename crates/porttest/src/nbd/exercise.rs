@@ -1,23 +1,23 @@
 //! The front end under arbitrary input, without a socket: what the fuzz targets and the tests run.
 //!
-//! Owns a disk of bytes, a stream of bytes, and an independent reader of replies. Never used by the daemon.
+//! Owns a disk of bytes, a stream of bytes, and an independent reader of replies. Never opens a socket.
 //! Invariant checked here: each request is answered exactly once, in a form the protocol allows, and with the bytes
 //! that the disk held; memory stays within its bound.
 
-use super::handshake::{Handshake, Menu, Step};
-use super::port::{NbdPort, NewPort, PortLimits};
-use super::rules::{Header, Rules, Verdict};
-use super::stream::Stream;
-use super::wire::{self, Reader, command, command_flag};
-use super::{Export, ExportInfo, Exports, Listed, TlsMode};
-use crate::{DiskInfo, Port, PortHost};
+use crate::faults::Switched;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use undercroft_cache::Geometry;
-use undercroft_cache::{DiskId, Extent, IoError, Op, Request};
+use undercroft_cache::{DiskId, Extent, Geometry, IoError, Op, Request};
+use undercroft_frontend::nbd::handshake::{Handshake, Menu, Step};
+use undercroft_frontend::nbd::port::{NbdPort, NewPort, PortLimits};
+use undercroft_frontend::nbd::rules::{Header, Rules, Verdict};
+use undercroft_frontend::nbd::stream::Stream;
+use undercroft_frontend::nbd::wire::{self, Reader, command, command_flag};
+use undercroft_frontend::nbd::{Export, ExportInfo, Exports, Listed, TlsMode};
+use undercroft_frontend::{DiskInfo, MakePort, OnPort, Port, PortHost};
 
 /// Both ends of a [`ByteStream`].
 #[derive(Debug, Default)]
@@ -42,6 +42,8 @@ pub struct Wire {
     pub ended: bool,
     /// The port has closed.
     pub closed: bool,
+    /// The port wants to be woken when there is room again.
+    pub watches_room: bool,
 }
 
 impl Wire {
@@ -101,9 +103,13 @@ impl Stream for ByteStream {
         })
     }
 
-    fn watch_room(&mut self) {}
+    fn watch_room(&mut self) {
+        self.with(|w| w.watches_room = true);
+    }
 
-    fn unwatch_room(&mut self) {}
+    fn unwatch_room(&mut self) {
+        self.with(|w| w.watches_room = false);
+    }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
@@ -175,11 +181,11 @@ pub struct OneExport(pub Geometry);
 struct NoHost;
 
 impl PortHost for NoHost {
-    fn attach(&self, _: crate::MakePort) -> u32 {
+    fn attach(&self, _: MakePort) -> u32 {
         u32::MAX
     }
 
-    fn with(&self, _: u32, _: crate::OnPort) -> bool {
+    fn with(&self, _: u32, _: OnPort) -> bool {
         false
     }
 
@@ -427,7 +433,7 @@ fn chunk(r: &mut Reader<'_>, magic: u32, reads: &Reads) -> Option<(u64, Reply)> 
 /// A port, its disk, and what is expected of them.
 pub struct Run {
     /// The port.
-    pub port: NbdPort<ByteStream>,
+    pub port: NbdPort<ByteStream, Switched>,
     /// Its disk.
     pub disk: ByteDisk,
     /// The other end of its stream.
@@ -444,7 +450,7 @@ impl Run {
     pub fn new(rules: Rules, limits: PortLimits, piece: usize, order: u64) -> Self {
         let wire = ByteStream::default();
         wire.with(|w| w.piece = piece);
-        let port = NbdPort::new(NewPort {
+        let port = NbdPort::with_faults(NewPort {
             port: 7,
             disk: DiskId(3),
             rules,

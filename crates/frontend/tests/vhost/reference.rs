@@ -3,13 +3,13 @@
 //!
 //! Owns nothing. Invariant: both read the very same memory.
 
-use super::chain::walk;
-use super::memory::GuestMap;
-use super::rig::{DATA, DATA_END, Guest, INDIRECT, NEXT, Rig, WRITE, geometry};
-use super::ring::Ring;
 use proptest::prelude::*;
 use std::hint::black_box;
 use std::time::Instant;
+use undercroft_frontend::Port;
+use undercroft_frontend::faults::NoPortFaults;
+use undercroft_frontend::vhost::parts::{GuestMap, Ring, walk};
+use undercroft_porttest::vhost::rig::{DATA, DATA_END, Guest, INDIRECT, NEXT, RigWith, WRITE, geometry};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
@@ -94,16 +94,16 @@ proptest! {
                 prop_assert_eq!((chain.readable_bytes, chain.writable_bytes + 1), (bytes(false), bytes(true)));
                 let total: u64 = spans.iter().map(|s| u64::from(s.len)).sum();
                 prop_assert_eq!(total, bytes(false) + bytes(true) - 1);
-                ours.push_used(popped, 7);
+                ours.push_used::<NoPortFaults>(popped, 7);
                 reference.add_used(&memory, head, 7).unwrap();
             }
             prop_assert_eq!(ours.available().unwrap(), 0);
             prop_assert!(reference.pop_descriptor_chain(&memory).is_none());
             guest.set_used_event(0, used_event);
             guest.set_used_event(1, used_event);
-            prop_assert_eq!(ours.publish(), reference.needs_notification(&memory).unwrap());
+            prop_assert_eq!(ours.publish::<NoPortFaults>(), reference.needs_notification(&memory).unwrap());
             prop_assert_eq!(guest.used(0), guest.used(1));
-            prop_assert_eq!(ours.arm().unwrap(), reference.enable_notification(&memory).unwrap());
+            prop_assert_eq!(ours.arm::<NoPortFaults>().unwrap(), reference.enable_notification(&memory).unwrap());
             prop_assert_eq!(guest.available_event(0), guest.available_event(1));
         }
     }
@@ -119,13 +119,13 @@ fn ns_each(n: usize, mut f: impl FnMut()) -> f64 {
     (0..2000).map(|_| round(&mut f)).fold(f64::INFINITY, f64::min)
 }
 
-/// A measurement for docs/decisions/0050, not a test: `cargo test --release -p undercroft-frontend --lib -- --ignored
+/// A measurement for docs/decisions/0050, not a test: `cargo test --release -p undercroft-frontend --test vhost -- --ignored
 /// --nocapture costs_of_a_request`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_a_request() {
     const N: u16 = 64;
-    let mut rig = Rig::new(geometry(1 << 20), 1, 256, 0);
+    let mut rig = RigWith::<NoPortFaults>::new(geometry(1 << 20), 1, 256, 0);
     for i in 0..N {
         let (request, table) = (DATA + 0x100 * u64::from(i), DATA + 0x2_0000 + 0x100 * u64::from(i));
         rig.guest.header(request, 0, u64::from(i) * 8);
@@ -134,7 +134,7 @@ fn costs_of_a_request() {
         rig.guest.descriptor(0, i, table, 48, INDIRECT, 0);
     }
     let mut requests = Vec::new();
-    let post = |rig: &mut Rig| (0..N).for_each(|i| rig.guest.offer(0, i));
+    let post = |rig: &mut RigWith<NoPortFaults>| (0..N).for_each(|i| rig.guest.offer(0, i));
     let n = usize::from(N);
     let (mut posting, mut whole, mut copying) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
     let page = [7u8; 4096];
@@ -144,15 +144,15 @@ fn costs_of_a_request() {
             post(&mut rig);
             posting = posting.min(start.elapsed().as_nanos() as f64 / n as f64);
             let start = Instant::now();
-            crate::Port::take(&mut rig.port, n, &mut requests);
+            rig.port.take(n, &mut requests);
             assert_eq!(requests.len(), n);
             for r in requests.drain(..) {
                 if copy {
-                    crate::Port::copy_out(&mut rig.port, r.id.tag, 0, &page);
+                    rig.port.copy_out(r.id.tag, 0, &page);
                 }
-                crate::Port::reply(&mut rig.port, r.id.tag, Ok(()));
+                rig.port.reply(r.id.tag, Ok(()));
             }
-            crate::Port::flush(&mut rig.port);
+            rig.port.flush();
             let took = start.elapsed().as_nanos() as f64 / n as f64;
             if copy {
                 copying = copying.min(took)
@@ -174,9 +174,9 @@ fn costs_of_a_request() {
             ring.available().unwrap();
             let head = ring.pop().unwrap();
             black_box(walk(&ring, &guest.map, head, &mut 0, &mut spans).unwrap());
-            ring.push_used(head, 1);
+            ring.push_used::<NoPortFaults>(head, 1);
         }
-        black_box(ring.publish());
+        black_box(ring.publish::<NoPortFaults>());
     });
     let mut reference = reference_queue(0, 256);
     reference.set_next_avail(guest.offered(0));

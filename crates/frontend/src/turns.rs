@@ -1,4 +1,5 @@
-//! Whose turn it is: deficit round robin by bytes, over the disks of a worker and over the ports of each disk.
+//! Whose turn it is: deficit round robin by bytes, over the disks of a worker and over the ports of each disk. The
+//! daemon's worker and the simulation of ports are driven by it alike.
 //!
 //! Owns the order of ports with work and what each has had. Never looks at a request or a clock: whoever visits a port
 //! says what that cost. Invariants: what a disk or a port has had beyond its quantum it waits for before it has more;
@@ -8,17 +9,16 @@
 use std::collections::VecDeque;
 
 /// Bytes that a visit of a disk or a port may cost: sixteen requests of one block.
-pub(super) const QUANTUM_BYTES: i64 = 96 * 1024;
+pub const QUANTUM_BYTES: i64 = 96 * 1024;
 /// What a request costs besides its bytes: about the time that copying so many takes.
-pub(super) const REQUEST_BYTES: i64 = 2 * 1024;
+pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta of the only disk with work: there is nobody whom that keeps waiting but those who sleep.
 const ALONE_QUANTA: i64 = 4;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
 const LIGHT_PER_HEAVY: usize = 16;
 
 /// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
-#[cfg(test)]
-pub(super) fn crowd_bytes(light: usize) -> i64 {
+pub fn crowd_bytes(light: usize) -> i64 {
     grants(light) as i64 * QUANTUM_BYTES
 }
 
@@ -63,18 +63,18 @@ struct DiskFlow {
 
 /// How a visit of a port ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Visit {
+pub struct Visit {
     /// What it cost, in bytes.
-    pub(super) cost: i64,
+    pub cost: i64,
     /// Whether there was more to do than the port was allowed.
-    pub(super) more: bool,
+    pub more: bool,
     /// Whether the port is to be visited again, without being added.
-    pub(super) stays: bool,
+    pub stays: bool,
 }
 
 /// One turn: each disk at most once.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub struct Turn {
     light: usize,
     heavy: usize,
     quanta: i64,
@@ -94,7 +94,7 @@ struct Now {
 
 /// All ports with work, by disk.
 #[derive(Debug, Default)]
-pub(super) struct Flows {
+pub struct Flows {
     disks: Rounds,
     of: Vec<DiskFlow>,
     /// By port: bytes that it may still have of its quantum; below 0, what it has had beyond it.
@@ -105,17 +105,19 @@ pub(super) struct Flows {
 
 impl Flows {
     /// Whether no port has work.
-    pub(super) fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.ports == 0
     }
 
     /// Whether a disk used all of its quantum up at its last visit.
-    pub(super) fn is_crowded(&self) -> bool {
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
         !self.disks.heavy.is_empty()
     }
 
     /// Port `port` of `disk` has work. It must not be in a queue.
-    pub(super) fn add(&mut self, disk: u32, port: u32) {
+    pub fn add(&mut self, disk: u32, port: u32) {
         if self.of.len() <= disk as usize {
             self.of.resize_with(disk as usize + 1, DiskFlow::default);
         }
@@ -133,7 +135,7 @@ impl Flows {
     }
 
     /// Port `port` of `disk` is gone; it was in a queue. Not within a turn.
-    pub(super) fn remove(&mut self, disk: u32, port: u32) {
+    pub fn remove(&mut self, disk: u32, port: u32) {
         let Some(flow) = self.of.get_mut(disk as usize) else { return };
         let before = flow.ports.len();
         flow.ports.remove(port);
@@ -147,7 +149,7 @@ impl Flows {
     }
 
     /// Begins a turn.
-    pub(super) fn begin(&self) -> Turn {
+    pub fn begin(&self) -> Turn {
         let light = self.disks.light.len();
         let heavy = grants(light).min(self.disks.heavy.len());
         let quanta = if self.disks.len() == 1 { ALONE_QUANTA } else { 1 };
@@ -156,13 +158,13 @@ impl Flows {
 
     /// The disk whose port will probably be visited next, if that is another one.
     #[inline]
-    pub(super) fn next_disk(&self) -> Option<u32> {
+    pub fn next_disk(&self) -> Option<u32> {
         self.disks.light.front().or(self.disks.heavy.front()).copied()
     }
 
     /// The next port to visit and the bytes it may have; `None` when the turn is over. [`Flows::done`] has to follow.
     #[inline]
-    pub(super) fn next(&mut self, turn: &mut Turn) -> Option<(u32, i64)> {
+    pub fn next(&mut self, turn: &mut Turn) -> Option<(u32, i64)> {
         loop {
             if let Some(now) = &mut turn.now {
                 let ports = &mut self.of[now.disk as usize].ports;
@@ -213,7 +215,7 @@ impl Flows {
 
     /// The visit of `port` is over.
     #[inline]
-    pub(super) fn done(&mut self, turn: &mut Turn, port: u32, visit: Visit) {
+    pub fn done(&mut self, turn: &mut Turn, port: u32, visit: Visit) {
         let Some(now) = &mut turn.now else { return };
         now.left -= visit.cost;
         now.more |= visit.more;

@@ -3,18 +3,17 @@
 //! Owns one port, and what outlives it: memory and the record of requests under way. Never looks at the disk.
 //! Invariant: each chain that it posts is seen used exactly once, by a driver that sleeps until it is told.
 
-use super::config::{EVENT_IDX, FLUSH, Profile};
-use super::inflight::InflightArea;
-use super::limits::RANGES_MAX;
-use super::port::VhostPort;
 use super::rig::{DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, WRITE, eventfd, signals};
-use crate::faults::{Site, in_tests::living};
-use crate::ports_sim::work::{Finished, Verb, Work};
-use crate::{DiskInfo, Port};
+use crate::faults::{Switched, living};
+use crate::sim::work::{Finished, Verb, Violation, Work};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use undercroft_frontend::faults::StoreSite;
+use undercroft_frontend::vhost::limits::RANGES_MAX;
+use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile, VhostPort};
+use undercroft_frontend::{DiskInfo, Port};
 use undercroft_testkit::rng::{Rng, fill_pattern};
 use vhost::vhost_user::message::VhostUserInflight;
 
@@ -55,7 +54,7 @@ struct SimQueue {
 /// See the head of the file.
 pub(crate) struct SimGuest {
     /// The device, until it dies.
-    port: VhostPort,
+    pub port: VhostPort<Switched>,
     guest: Guest,
     disk: Profile,
     features: u64,
@@ -91,7 +90,7 @@ impl SimGuest {
         let features = disk.features() & !without;
         let (said, record) = InflightArea::create(queues, size).expect("memory");
         let wake_fd = eventfd();
-        let port = VhostPort::new(id, disk.clone(), queues, wake_fd.try_clone().expect("a descriptor is free"));
+        let port = VhostPort::with_faults(id, disk.clone(), queues, wake_fd.try_clone().expect("a descriptor is free"));
         let mut guest = Guest::new(queues, size);
         if rng.one_in(3) {
             // Soon the indices wrap.
@@ -133,7 +132,7 @@ impl SimGuest {
     ///
     /// # Errors
     /// Where the process died, if it did.
-    pub(crate) fn connect(&mut self) -> Result<(), Site> {
+    pub(crate) fn connect(&mut self) -> Result<(), StoreSite> {
         let area = InflightArea::open(&self.said, self.record.try_clone().expect("a descriptor is free"));
         let area = area.expect("the record is as it was made");
         self.port.set_features(self.features);
@@ -145,7 +144,7 @@ impl SimGuest {
         Ok(())
     }
 
-    fn start(&mut self, queue: u16, base: u16) -> Result<(), Site> {
+    fn start(&mut self, queue: u16, base: u16) -> Result<(), StoreSite> {
         let index = u32::from(queue);
         let q = &mut self.queues[usize::from(queue)];
         let call = q.call.get_or_insert_with(eventfd).try_clone().ok();
@@ -165,10 +164,10 @@ impl SimGuest {
     ///
     /// # Errors
     /// Where it died again.
-    pub(crate) fn revive(&mut self) -> Result<(), Site> {
+    pub(crate) fn revive(&mut self) -> Result<(), StoreSite> {
         self.wake_fd = eventfd();
         let wake_fd = self.wake_fd.try_clone().expect("a descriptor is free");
-        self.port = VhostPort::new(self.id, self.disk.clone(), self.queues.len() as u16, wake_fd);
+        self.port = VhostPort::with_faults(self.id, self.disk.clone(), self.queues.len() as u16, wake_fd);
         self.connect()
     }
 
@@ -176,7 +175,7 @@ impl SimGuest {
     ///
     /// # Errors
     /// Where the process died, if it did.
-    pub(crate) fn reconnect(&mut self) -> Result<(), Site> {
+    pub(crate) fn reconnect(&mut self) -> Result<(), StoreSite> {
         self.port.sever();
         self.connect()
     }
@@ -211,7 +210,7 @@ impl SimGuest {
     ///
     /// # Errors
     /// Where the process died, if it did.
-    pub(crate) fn restart(&mut self, rng: &mut Rng) -> Result<bool, Site> {
+    pub(crate) fn restart(&mut self, rng: &mut Rng) -> Result<bool, StoreSite> {
         let queue = rng.below(self.queues.len() as u64) as u16;
         if !self.queues[usize::from(queue)].posted.is_empty() {
             return Ok(false);
@@ -262,7 +261,7 @@ impl SimGuest {
     ///
     /// # Errors
     /// Where the process died, if it did.
-    pub(crate) fn remap(&mut self) -> Result<(), Site> {
+    pub(crate) fn remap(&mut self) -> Result<(), StoreSite> {
         let (port, map) = (&mut self.port, Arc::new((*self.guest.map).clone()));
         living(|| port.set_memory(map))
     }
@@ -455,7 +454,7 @@ impl SimGuest {
     ///
     /// # Errors
     /// What the device has done wrong.
-    pub(crate) fn look(&mut self) -> Result<Vec<Finished>, String> {
+    pub(crate) fn look(&mut self) -> Result<Vec<Finished>, Violation> {
         let mut all = Vec::new();
         for queue in 0..self.queues.len() as u16 {
             loop {
@@ -476,11 +475,11 @@ impl SimGuest {
         Ok(all)
     }
 
-    fn take_back(&mut self, queue: u16, head: u32, written: u32) -> Result<Finished, String> {
+    fn take_back(&mut self, queue: u16, head: u32, written: u32) -> Result<Finished, Violation> {
         let q = &mut self.queues[usize::from(queue)];
         let chain = u16::try_from(head).ok().and_then(|head| q.posted.remove(&head));
         let Some(Chain { work, place, descriptors, pieces }) = chain else {
-            return Err(format!("queue {queue}: chain {head} is used, and was not posted, or was used before"));
+            return Err(format!("queue {queue}: chain {head} is used, and was not posted, or was used before").into());
         };
         q.free.extend(descriptors);
         self.places.push(place);
@@ -492,14 +491,14 @@ impl SimGuest {
             _ => 1,
         };
         if status > 2 || written != expected {
-            return Err(format!("{work:?}: status {status}, {written} bytes written"));
+            return Err(format!("{work:?}: status {status}, {written} bytes written").into());
         }
         let mut data = Vec::new();
         if matches!(work.verb, Verb::Read | Verb::Serial) {
             pieces.iter().for_each(|&(at, len)| data.extend(self.guest.read(at, len as usize)));
         }
         if work.verb == Verb::Serial && (!ok || data != self.disk.serial) {
-            return Err(format!("another serial number: {data:?}"));
+            return Err(format!("another serial number: {data:?}").into());
         }
         Ok(Finished { work, ok, data })
     }

@@ -2,20 +2,24 @@
 //!
 //! Owns the pretended peer. Never opens a socket.
 
-use super::super::exercise::{ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request};
-use super::super::wire::{REQUEST_HEADER, command, command_flag};
-use super::*;
-use crate::faults::in_tests::plant;
 use std::collections::HashMap;
-use undercroft_cache::Op;
+use undercroft_cache::{DiskId, Extent, Geometry, IoError, Op, Request};
+use undercroft_frontend::Port;
+use undercroft_frontend::faults::PortBug;
+use undercroft_frontend::nbd::port::{CALM_SLEEPS, EXTENT_BYTES, NbdPort, NewPort, OnClose, PortLimits};
+use undercroft_frontend::nbd::rules::Rules;
+use undercroft_frontend::nbd::wire::{REQUEST_HEADER, command, command_flag, errno};
+use undercroft_porttest::faults::{Switched, plant};
+use undercroft_porttest::nbd::exercise::{
+    ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request,
+};
 
 struct Fixture {
-    port: NbdPort<ByteStream>,
+    port: NbdPort<ByteStream, Switched>,
     disk: ByteDisk,
     wire: ByteStream,
     reads: Reads,
     requests: Vec<Request>,
-    geometry: undercroft_cache::Geometry,
 }
 
 const SIZE: usize = 64 << 20;
@@ -26,10 +30,14 @@ impl Fixture {
     }
 
     fn with_limits(structured: bool, limits: PortLimits) -> Self {
+        Self::closed_by(None, structured, limits)
+    }
+
+    fn closed_by(on_close: Option<OnClose<ByteStream>>, structured: bool, limits: PortLimits) -> Self {
         let geometry = geometry(SIZE as u64);
         let wire = ByteStream::default();
         wire.with(|w| w.room = usize::MAX);
-        let port = NbdPort::new(NewPort {
+        let port = NbdPort::with_faults(NewPort {
             port: 0,
             disk: DiskId(0),
             rules: Rules::new(&geometry, structured, structured),
@@ -37,11 +45,11 @@ impl Fixture {
             peer: String::new(),
             stream: wire.clone(),
             first: Vec::new(),
-            on_close: None,
+            on_close,
             account: None,
         });
         let disk = ByteDisk::new(SIZE);
-        Self { port, disk, wire, reads: Reads::new(), requests: Vec::new(), geometry }
+        Self { port, disk, wire, reads: Reads::new(), requests: Vec::new() }
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -215,7 +223,7 @@ fn refused_writes_are_read_past_without_keeping_their_data() {
     let first = f.disk.bytes[..10].to_vec();
     let errors = [(1, Reply::Error(errno::ENOSPC)), (2, Reply::Error(errno::EINVAL)), (3, Reply::Data(first))];
     assert_eq!(f.run(), errors);
-    assert_eq!(f.port.buffers.held_bytes(), 0);
+    assert_eq!(f.port.held_bytes(), 0);
     assert!(f.disk.bytes == ByteDisk::new(SIZE).bytes);
 }
 
@@ -341,10 +349,10 @@ fn data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error() {
 
 #[test]
 fn mistakes_that_lose_durability_places_or_data_are_seen() {
-    let tests: [(Bug, fn()); 3] = [
-        (Bug::ZeroesLoseFua, durability_that_was_asked_for_reaches_the_core),
-        (Bug::ChunkOffsetOfBlock, reads_bring_the_bytes_of_the_disk_at_any_alignment),
-        (Bug::ShortReadSent, data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error),
+    let tests: [(PortBug, fn()); 3] = [
+        (PortBug::ZeroesLoseFua, durability_that_was_asked_for_reaches_the_core),
+        (PortBug::ChunkOffsetOfBlock, reads_bring_the_bytes_of_the_disk_at_any_alignment),
+        (PortBug::ShortReadSent, data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error),
     ];
     for (bug, test) in tests {
         plant(Some(bug));
@@ -392,11 +400,11 @@ fn a_client_that_takes_no_replies_is_not_read_from_and_costs_bounded_memory() {
         f.take();
         f.disk.serve(&mut f.requests, &mut f.port);
         f.port.flush();
-        assert!(f.port.buffers.held_bytes() <= limits.bytes_max);
+        assert!(f.port.held_bytes() <= limits.bytes_max);
     }
     assert!(!f.port.arm(), "the worker may sleep");
     assert!(f.wire.with(|w| w.unread()) > 5000 * REQUEST_HEADER - (64 << 10) - 128 * REQUEST_HEADER);
-    assert!(f.port.watching_room);
+    assert!(f.wire.with(|w| w.watches_room));
     // Small replies are bounded, too.
     let mut g = Fixture::with_limits(true, limits);
     g.wire.with(|w| w.room = 0);
@@ -407,7 +415,7 @@ fn a_client_that_takes_no_replies_is_not_read_from_and_costs_bounded_memory() {
         g.take();
         g.port.flush();
     }
-    assert_eq!(g.port.outbox.len(), 128);
+    assert_eq!(g.port.replies_waiting(), 128);
     // And once there is room again, all are served.
     for (f, n) in [(&mut f, 5000), (&mut g, 5000)] {
         f.wire.with(|w| w.room = usize::MAX);
@@ -425,29 +433,15 @@ fn room_made_by_a_reply_wakes_a_worker_that_sleeps() {
     f.take();
     assert_eq!(f.requests.len(), 1);
     assert!(!f.port.arm(), "the second request has to wait for the first");
-    assert!(!f.port.watching_room);
+    assert!(!f.wire.with(|w| w.watches_room));
     f.disk.serve(&mut f.requests, &mut f.port);
     f.port.flush();
-    assert!(f.port.watching_room, "the worker was told to look again");
+    assert!(f.wire.with(|w| w.watches_room), "the worker was told to look again");
     assert_eq!(f.run().len(), 2);
     for _ in 0..CALM_SLEEPS {
         assert!(!f.port.arm());
     }
-    assert!(!f.port.watching_room);
-}
-
-#[test]
-fn an_event_while_the_batch_is_full_is_not_forgotten() {
-    let mut f = Fixture::new(true);
-    f.ask(0, command::READ, 0, 10, 0);
-    f.ask(0, command::READ, 0, 10, 1);
-    f.wire.with(Wire::arrive);
-    f.port.take(1, &mut f.requests);
-    f.port.inbox.drained = true;
-    f.ask(0, command::READ, 0, 10, 2);
-    f.wire.with(Wire::arrive);
-    assert!(f.port.take(1, &mut f.requests), "there may be more in the socket");
-    assert_eq!(f.run().len(), 3);
+    assert!(!f.wire.with(|w| w.watches_room));
 }
 
 #[test]
@@ -518,7 +512,7 @@ fn garbage_and_broken_streams_close_and_free_everything() {
     assert_eq!(garbage.port.inflight(), 1, "what was taken is still finished");
     assert!(garbage.run().is_empty(), "but nobody is told");
     assert_eq!(garbage.port.inflight(), 0);
-    assert_eq!(garbage.port.buffers.held_bytes(), 0);
+    assert_eq!(garbage.port.held_bytes(), 0);
 
     for cut in [3, REQUEST_HEADER, REQUEST_HEADER + 50] {
         let mut f = Fixture::new(true);
@@ -528,20 +522,18 @@ fn garbage_and_broken_streams_close_and_free_everything() {
         f.wire.with(|w| w.ended = true);
         assert!(f.run().is_empty());
         assert!(f.port.is_closed());
-        assert_eq!((f.port.inflight(), f.port.buffers.held_bytes()), (0, 0));
+        assert_eq!((f.port.inflight(), f.port.held_bytes()), (0, 0));
         assert_eq!(f.disk.bytes[0..4], [0, 1, 2, 3], "half a write is no write");
     }
 }
 
 #[test]
 fn what_was_not_sent_is_handed_over_at_the_end() {
-    let mut f = Fixture::new(false);
     let (tx, rx) = std::sync::mpsc::channel();
-    f.port.on_close = Some(Box::new(move |_, bytes| drop(tx.send(bytes))));
+    let on_close: OnClose<ByteStream> = Box::new(move |_, bytes| drop(tx.send(bytes)));
+    let mut f = Fixture::closed_by(Some(on_close), false, PortLimits::default());
     f.ask(0, command::READ, 0, 10, 0);
     f.wire.with(|w| w.room = 7);
-    f.port.shut();
-    f.port.state = State::Open;
     f.take();
     f.disk.serve(&mut f.requests, &mut f.port);
     f.port.flush();
@@ -550,12 +542,6 @@ fn what_was_not_sent_is_handed_over_at_the_end() {
     let rest = rx.recv().unwrap();
     assert_eq!(rest.len(), 16 + 10 - 7);
     assert_eq!(rest[rest.len() - 3..], [7, 8, 9]);
-}
-
-#[test]
-fn every_rule_is_advertised_as_it_is_kept() {
-    let f = Fixture::new(true);
-    assert_eq!(Rules::new(&f.geometry, true, true), f.port.rules);
 }
 
 #[test]

@@ -1,25 +1,18 @@
 //! A guest made of bytes: memory with rings in it, a driver that posts chains, and a disk in a vector. For the tests of
-//! this crate, of the daemon, and for the fuzzer.
+//! the front end, of the daemon, and for the fuzzer.
 //!
-//! Owns nothing that a running daemon uses. Invariant: it posts exactly what it is told to, however wrong.
+//! Owns the guest's end of the rings. Never judges what the device does. Invariant: it posts exactly what it is told to, however wrong.
 
-pub use super::config::Profile;
-pub use super::inflight::InflightArea;
-pub use super::limits::QUEUES_MAX;
-pub use super::memory::Region;
-pub use super::session::Session;
-
-use super::memory::{GuestMap, Window};
-use super::port::VhostPort;
-use super::ring::RingAddresses;
-use crate::{DiskInfo, Port};
+use crate::faults::Switched;
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::fence;
-use undercroft_cache::Geometry;
-use undercroft_cache::{DiskId, IoError, Op, Request};
+use undercroft_cache::{DiskId, Geometry, IoError, Op, Request};
+use undercroft_frontend::faults::PortFaults;
+use undercroft_frontend::vhost::parts::{GuestMap, Profile, Region, RingAddresses, VhostPort, Window};
+use undercroft_frontend::{DiskInfo, Port};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
 
 /// Another descriptor follows.
@@ -238,12 +231,15 @@ pub fn signals(fd: &File) -> u64 {
     rustix::io::read(fd, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
 }
 
+/// A device with a guest and a disk, whose bugs and deaths can be switched on.
+pub type Rig = RigWith<Switched>;
+
 /// A device with a guest and a disk.
-pub struct Rig {
+pub struct RigWith<F: PortFaults> {
     /// The guest.
     pub guest: Guest,
     /// The device.
-    pub port: VhostPort,
+    pub port: VhostPort<F>,
     /// The eventfd that wakes the worker; only tests look whether it was signalled.
     pub wake_fd: File,
     /// What the disk holds.
@@ -272,16 +268,16 @@ pub fn info(geometry: Geometry) -> DiskInfo {
     DiskInfo { name: "rig".into(), disk: DiskId(3), geometry, serial: "rig-serial".into() }
 }
 
-impl Rig {
+impl<F: PortFaults> RigWith<F> {
     /// A device of `geometry` with `queues` started queues of `size` entries, and all features but those in `without`.
-    pub fn new(geometry: Geometry, queues: u16, size: u16, without: u64) -> Rig {
+    pub fn new(geometry: Geometry, queues: u16, size: u16, without: u64) -> Self {
         let bytes = (0..geometry.size_bytes).map(|i| (i / 512) as u8 ^ i as u8).collect();
         let read_only = geometry.read_only;
         let profile = Profile::new(&info(geometry));
         let features = profile.features() & !without;
         let wake_fd = eventfd();
-        let port = VhostPort::new(9, profile, queues, wake_fd.try_clone().expect("a descriptor is free"));
-        let mut rig = Rig {
+        let port = VhostPort::with_faults(9, profile, queues, wake_fd.try_clone().expect("a descriptor is free"));
+        let mut rig = RigWith {
             guest: Guest::new(queues, size),
             port,
             wake_fd,

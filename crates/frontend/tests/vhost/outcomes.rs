@@ -2,16 +2,15 @@
 //!
 //! Owns nothing. Every test asserts what the guest sees: used entries and statuses, each chain's exactly once.
 
-use super::inflight::InflightArea;
-use super::port::VhostPort;
-use super::rig::{DATA, INDIRECT, Rig, WRITE, eventfd, geometry, info};
-use super::{config::Profile, limits::RANGES_MAX};
-use crate::Port;
-use crate::faults::in_tests::{die_at, living};
-use crate::faults::{Bug, Site, in_tests::plant};
 use std::collections::HashMap;
 use std::fs::File;
 use undercroft_cache::IoError;
+use undercroft_frontend::Port;
+use undercroft_frontend::faults::{PortBug, StoreSite};
+use undercroft_frontend::vhost::limits::RANGES_MAX;
+use undercroft_frontend::vhost::parts::{InflightArea, Profile, VhostPort};
+use undercroft_porttest::faults::{die_at, living, plant};
+use undercroft_porttest::vhost::rig::{DATA, INDIRECT, Rig, WRITE, eventfd, geometry, info};
 use vhost::vhost_user::message::VhostUserInflight;
 
 const IN: u32 = 0;
@@ -62,7 +61,7 @@ fn a_request_fails_whichever_of_its_ranges_does_and_whenever_it_ends() {
 
 #[test]
 fn results_of_ranges_that_are_lost_are_seen() {
-    for bug in [Bug::LastRangeCounts, Bug::LastRangeIgnored] {
+    for bug in [PortBug::LastRangeCounts, PortBug::LastRangeIgnored] {
         plant(Some(bug));
         let lost = ORDERS.iter().any(|&order| (0..3).any(|fails| worst_of_three(DISCARD, fails, order) == OK));
         plant(None);
@@ -122,9 +121,9 @@ impl Mortal {
     }
 
     /// A fresh device that finds the record; it may die of that as well.
-    fn revive(&mut self) -> Result<(), Site> {
+    fn revive(&mut self) -> Result<(), StoreSite> {
         let wake_fd = eventfd();
-        self.rig.port = VhostPort::new(9, Profile::new(&info(geometry(1 << 20))), 1, wake_fd);
+        self.rig.port = VhostPort::with_faults(9, Profile::new(&info(geometry(1 << 20))), 1, wake_fd);
         let area = InflightArea::open(&self.said, self.record.try_clone().unwrap()).unwrap();
         self.rig.connect(Profile::new(&info(geometry(1 << 20))).features());
         self.rig.port.set_inflight(&area);
@@ -155,7 +154,7 @@ impl Mortal {
     }
 
     /// Serves what there is in two halves, each published on its own.
-    fn turn(&mut self) -> Result<(), Site> {
+    fn turn(&mut self) -> Result<(), StoreSite> {
         let rig = &mut self.rig;
         living(|| {
             let mut out = Vec::new();
@@ -184,7 +183,7 @@ impl Mortal {
 
 /// Three batches of chains; the device dies at store number `n`, once more at store `again` of its next life, and lives
 /// on. Returns where it died, and what was wrong.
-fn life(n: u64, again: Option<u64>) -> (Vec<Site>, Option<String>) {
+fn life(n: u64, again: Option<u64>) -> (Vec<StoreSite>, Option<String>) {
     let mut m = Mortal::new();
     let mut died = Vec::new();
     die_at(Some(n));
@@ -223,14 +222,14 @@ fn death_at_any_store_leaves_every_chain_to_be_seen_used_exactly_once() {
             sites.extend(died);
         }
     }
-    for site in Site::ALL.iter().filter(|s| !matches!(s, Site::Wish | Site::LogHead)) {
+    for site in StoreSite::ALL.iter().filter(|s| !matches!(s, StoreSite::Wish | StoreSite::LogHead)) {
         assert!(sites.contains(site), "never killed at {site:?}");
     }
 }
 
 #[test]
 fn mistakes_in_the_order_of_the_stores_are_seen() {
-    for bug in [Bug::MarkGoesEarly, Bug::IndexBeforeEntry, Bug::TakenUnmarked] {
+    for bug in [PortBug::MarkGoesEarly, PortBug::IndexBeforeEntry, PortBug::TakenUnmarked] {
         plant(Some(bug));
         let seen = std::panic::catch_unwind(|| (0..200).any(|n| life(n, None).1.is_some())).unwrap_or(true);
         plant(None);

@@ -2,10 +2,14 @@
 //!
 //! Owns a client that says what it is told to. Never touches a socket.
 
-use super::super::exercise::{OneExport, fuzz_handshake, geometry};
-use super::super::wire::export_flag;
-use super::super::{ExportInfo, Exports};
-use super::*;
+use undercroft_frontend::nbd::handshake::{Agreed, Handshake, Menu, OPTION_BYTES_MAX, Step};
+use undercroft_frontend::nbd::rules::Rules;
+use undercroft_frontend::nbd::wire::{
+    CONTEXT, CONTEXT_ID, OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader, export_flag, handshake_flag, info, option,
+    option_reply,
+};
+use undercroft_frontend::nbd::{Export, ExportInfo, Exports, Listed, TlsMode};
+use undercroft_porttest::nbd::exercise::{OneExport, fuzz_handshake, geometry};
 
 struct Two;
 
@@ -240,7 +244,6 @@ fn what_follows_the_wish_for_tls_in_the_clear_is_not_taken_for_encrypted() {
 
 #[test]
 fn an_export_that_is_not_listed_is_like_one_that_does_not_exist() {
-    use super::super::Listed;
     let listed =
         |names: &[&str]| Listed { all: std::sync::Arc::new(Two), names: names.iter().map(|&n| n.to_owned()).collect() };
     let mine = listed(&["disk"]);
@@ -260,9 +263,9 @@ fn an_export_that_is_not_listed_is_like_one_that_does_not_exist() {
     assert!(matches!(t.ask(option::GO, &go("", &[])).0, Step::Agreed(a) if a.export.info.name == "disk"));
     assert!(matches!(Talk::new(&mine).flags(3).raw(&option(option::EXPORT_NAME, b"other")).0, Step::Close(_)));
     // A VM's name stands for its disks, and for nothing else that begins alike.
-    let has = |name: &str, export| super::super::lists(&[name.to_owned()], export);
+    let has = |name: &str, export| undercroft_config::plan::lists(&[name.to_owned()], export);
     assert!(has("vm", "vm:root") && has("vm", "vm") && !has("vm", "vm2:root") && !has("vm", "v"));
-    assert!(!has("vm:root", "vm:root2") && !super::super::lists(&[], "disk"));
+    assert!(!has("vm:root", "vm:root2") && !undercroft_config::plan::lists(&[], "disk"));
 }
 
 #[test]
