@@ -5,9 +5,9 @@
 //! request fails only if an operation failed of which it needs every byte, its offset and length rounded to the disk's
 //! alignment; so a bad sector fails the requests that need this sector, and read-ahead fails nobody.
 
+use crate::disk::records::{Again, NONE, ReadOp, Waiter, What};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::records::{Again, NONE, ReadOp, Waiter, What};
 use crate::types::{Effects, IoDone, IoError, IoKind};
 use undercroft_host::{Frame, IoBuf};
 

@@ -4,120 +4,24 @@
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
 //! finds the memory gone, and no disk can take another's.
 
+mod guest;
+mod parts;
 mod settings;
 mod state;
 
 pub use state::MemoryUse;
 
 use crate::content::ContentKey;
+use crate::disk::allowance::{Allowance, arena_frames, disk_bytes, place_bytes, usable_bytes};
+use crate::disk::sharing::Sharing;
 use crate::disk::{B, Cx, Disk, HOT_LINES};
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
-use crate::limits::{
-    DISKS_MAX, IO_FRAMES_PER_DISK, READAHEAD_KEEP_NS, REQUEST_BYTES_MAX, REQUESTS_PER_DISK_MAX,
-    SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK,
-};
-use crate::memory::{Allowance, arena_frames, disk_bytes, place_bytes, usable_bytes};
-use crate::share::Store;
-use crate::shared::Sharing;
-use crate::types::{Base, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
+use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK};
+use crate::store::ram::Store;
+use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
 use std::collections::VecDeque;
-use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use undercroft_host::{FRAME_BYTES, IoBuf, prefetch_lines};
-
-/// How a core is set up.
-#[derive(Clone, Debug)]
-pub struct CoreOptions {
-    /// Hard ceiling in bytes for everything the core holds: cached data, metadata, and what operations under way need.
-    pub memory_bytes: u64,
-    /// Frames that one disk's operations may hold besides its cached blocks, at most; small disks get fewer. At
-    /// least 1.
-    pub io_frames_per_disk: u32,
-    /// Requests of one disk under way at most. At least 1.
-    pub requests_per_disk: u32,
-    /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
-    pub hash_seed: u64,
-    /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared,
-    /// and a block takes 48 bytes less.
-    pub contents: bool,
-    /// The key of hashes of contents: one for all cores whose contents are compared.
-    pub content_key: ContentKey,
-    /// Bytes that one event copies between requesters and RAM before the rest of a request has to wait, in whole
-    /// blocks: [`Effects::paused`]. What one operation carries is copied whole. `u64::MAX`: nothing waits. At least 1.
-    pub step_bytes: u64,
-}
-
-impl CoreOptions {
-    /// The usual limits under a ceiling of `memory_bytes`, and a random seed.
-    pub fn new(memory_bytes: u64) -> Self {
-        Self {
-            memory_bytes,
-            io_frames_per_disk: IO_FRAMES_PER_DISK as u32,
-            requests_per_disk: REQUESTS_PER_DISK_MAX as u32,
-            hash_seed: RandomState::new().hash_one(0u64),
-            contents: true,
-            content_key: ContentKey::from_seed(RandomState::new().hash_one(1u64)),
-            step_bytes: u64::MAX,
-        }
-    }
-}
-
-/// Why a disk, or more capacity for it, was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AddDiskError {
-    /// The ceiling does not allow it.
-    NoMemory {
-        /// Bytes that would be needed.
-        needed_bytes: u64,
-        /// Bytes of the ceiling that are not promised to disks.
-        left_bytes: u64,
-    },
-    /// There is such a disk already.
-    Exists(DiskId),
-    /// There is no such disk.
-    Unknown(DiskId),
-    /// The options make no sense.
-    Options(&'static str),
-}
-
-impl fmt::Display for AddDiskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AddDiskError::NoMemory { needed_bytes, left_bytes } => write!(
-                f,
-                "the disk needs {} of memory for blocks, their metadata and operations under way, but only {} of the \
-                 ceiling is left; give it fewer blocks, or raise the memory limit",
-                Size(*needed_bytes),
-                Size(*left_bytes)
-            ),
-            AddDiskError::Exists(d) => write!(f, "disk number {} is in use", d.0),
-            AddDiskError::Unknown(d) => write!(f, "there is no disk number {}", d.0),
-            AddDiskError::Options(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for AddDiskError {}
-
-/// Bytes as people write them: `512MiB`, `1.5GiB`.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, name) = match self.0 {
-            0..1024 => return write!(f, "{}B", self.0),
-            1024..0x10_0000 => (1 << 10, "KiB"),
-            0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
-            _ => (1u64 << 30, "GiB"),
-        };
-        if self.0.is_multiple_of(unit) {
-            write!(f, "{}{name}", self.0 / unit)
-        } else {
-            write!(f, "{:.1}{name}", self.0 as f64 / unit as f64)
-        }
-    }
-}
 
 /// The data path of one worker. `P` is [`NoFaults`] but in tests of the simulation.
 pub struct Core<P: FaultInjection = NoFaults> {
@@ -438,6 +342,21 @@ impl<P: FaultInjection> Core<P> {
     pub(crate) fn disk_mut(&mut self, id: DiskId) -> Option<&mut Disk<P>> {
         self.disks.get_mut(id.0 as usize)?.as_deref_mut()
     }
+
+    /// A port will send requests to the disk. What the disk lost before does not concern it
+    /// ([`Event::Lost`](crate::Event::Lost)).
+    pub fn open_port(&mut self, id: DiskId, port: u32) {
+        if let Some(d) = self.disk_mut(id) {
+            d.losses.open(port);
+        }
+    }
+
+    /// A port sends no more requests to the disk, and waits for none.
+    pub fn close_port(&mut self, id: DiskId, port: u32) {
+        if let Some(d) = self.disk_mut(id) {
+            d.losses.close(port);
+        }
+    }
 }
 
 impl<P: FaultInjection> Drop for Core<P> {
@@ -450,65 +369,5 @@ impl<P: FaultInjection> Drop for Core<P> {
             d.release(&mut self.arena);
         }
         self.arena.trim(0);
-    }
-}
-
-impl<P: FaultInjection> Disk<P> {
-    /// Checks a request and starts it.
-    #[inline]
-    fn request<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        if let Err(e) = self.admit(&req) {
-            return self.answer(req, Err(e), cx);
-        }
-        match req.op {
-            Op::Flush => self.pass_on(req, cx),
-            _ if req.len == 0 => self.answer(req, Ok(()), cx),
-            Op::Read => self.read(req, cx),
-            Op::Write { .. } | Op::WriteZeroes { .. } => self.change(req, cx),
-            Op::Discard if self.options.can_discard => self.change(req, cx),
-            Op::Discard => self.answer(req, Ok(()), cx),
-            Op::Status => self.pass_on(req, cx),
-        }
-    }
-
-    #[inline]
-    fn admit(&self, req: &Request) -> Result<(), IoError> {
-        if self.closing {
-            return Err(IoError::Shutdown);
-        }
-        let (reads, writes) = match req.op {
-            Op::Flush => return Ok(()),
-            Op::Read => (true, false),
-            Op::Write { .. } => (true, true),
-            Op::Discard | Op::WriteZeroes { .. } => (false, true),
-            Op::Status => (false, false),
-        };
-        if writes && self.options.read_only {
-            return Err(IoError::ReadOnly);
-        }
-        if !self.contains(req.offset, req.len) || (reads && req.len > u64::from(REQUEST_BYTES_MAX)) {
-            return Err(IoError::Invalid);
-        }
-        Ok(())
-    }
-
-    /// What follows an event: whoever can go on does, and a shrinking disk shrinks a step.
-    #[inline]
-    fn go_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        if !self.ready.is_empty() || !self.starved.is_empty() {
-            self.settle(cx);
-        }
-        if self.sharing.moved && self.sharing.is_on() {
-            self.apply_limit(cx.arena);
-        }
-        if self.is_resizing() {
-            self.resize_step(SHRINK_BLOCKS_PER_EVENT, cx.arena);
-        }
-    }
-
-    /// Whether there is something to do once the replies are out.
-    #[inline]
-    fn wants_spare(&self) -> bool {
-        self.side.wants_spare() || self.sharing.wants_spare()
     }
 }

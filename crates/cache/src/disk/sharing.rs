@@ -9,13 +9,13 @@
 //! share.
 
 use crate::content::{ContentHash, is_zeroes};
+use crate::disk::allowance::ARENA_BYTES_PER_FRAME;
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{
     BASE_MAP_PART, METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX, UNLEARNED_MAX,
 };
-use crate::memory::ARENA_BYTES_PER_FRAME;
-use crate::share::{ALONE, SHARE_BYTES_PER_FRAME, SharingDomain, Store};
+use crate::store::ram::{ALONE, SHARE_BYTES_PER_FRAME, SharingDomain, Store};
 use crate::types::Base;
 use std::collections::VecDeque;
 use undercroft_engine::shares::Admission;

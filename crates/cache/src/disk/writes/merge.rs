@@ -4,11 +4,11 @@
 //! Invariant: a block that cannot be read is written all the same if the units of alignment that the part begins and
 //! ends in can be; it is not cached then, since the rest of it is not known.
 
+use crate::disk::records::{Edge, Merge, What, WriteOp};
+use crate::disk::writes::copy_in;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::records::{Edge, Merge, What, WriteOp};
 use crate::types::{Effects, IoDone, IoKind};
-use crate::write::copy_in;
 use undercroft_host::{Frame, IoBuf};
 
 impl<P: FaultInjection> Disk<P> {

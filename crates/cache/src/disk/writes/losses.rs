@@ -4,11 +4,10 @@
 //! was lost. Invariant: after a loss, no port's flush succeeds before one flush, or one write that must be durable, of
 //! the same port failed.
 
-use crate::core::Core;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::PORTS_PER_DISK_MAX;
-use crate::types::{DiskId, Lost};
+use crate::types::Lost;
 
 /// A port of a disk.
 #[derive(Clone, Copy, Debug)]
@@ -125,23 +124,6 @@ impl Losses {
             self.tell(id);
         }
         vouches
-    }
-}
-
-impl<P: FaultInjection> Core<P> {
-    /// A port will send requests to the disk. What the disk lost before does not concern it
-    /// ([`Event::Lost`](crate::Event::Lost)).
-    pub fn open_port(&mut self, id: DiskId, port: u32) {
-        if let Some(d) = self.disk_mut(id) {
-            d.losses.open(port);
-        }
-    }
-
-    /// A port sends no more requests to the disk, and waits for none.
-    pub fn close_port(&mut self, id: DiskId, port: u32) {
-        if let Some(d) = self.disk_mut(id) {
-            d.losses.close(port);
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns their records and the table of blocks near at hand. Never acts on them: disk.rs, fill.rs, write.rs and range.rs
 //! do. Invariant: a record is plain data of a fixed size, so that the tables of them are paid for when the disk comes.
 
-use crate::losses::Since;
+use crate::disk::writes::losses::Since;
 use crate::types::{Found, IoError, Request};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};

@@ -5,10 +5,15 @@
 //! get the old one.
 //! Invariant: the data of a request is copied from its front end once, each byte.
 
+pub(crate) mod changes;
+pub(crate) mod losses;
+mod merge;
+mod range;
+
+use crate::disk::records::{Parked, Rec, What, WriteOp};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
-use crate::records::{Parked, Rec, What, WriteOp};
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
 use undercroft_engine::residency::Class;

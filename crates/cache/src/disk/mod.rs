@@ -13,21 +13,34 @@
 //! 4. `pending` of a request is the number of operations it owns plus the reads it has joined; it is answered when
 //!    that is 0 and its cursor is at its end, once.
 
-use crate::ahead::{AheadRing, Streams};
-use crate::conflict::Changes;
-use crate::core::CoreOptions;
+mod admission;
+pub(crate) mod allowance;
+mod check;
+mod guest;
+pub(crate) mod parts;
+mod reads;
+mod records;
+pub(crate) mod sharing;
+mod slab;
+mod slots;
+mod writes;
+
+use crate::disk::allowance::{Allowance, block_bytes, hash_buckets};
+use crate::disk::guest::GuestSide;
+use crate::disk::parts::DiskParts;
+use crate::disk::reads::ahead::{AheadRing, Streams};
+use crate::disk::reads::fetch::Fetch;
+use crate::disk::records::{NEAR_ENTRY_BYTES, Near, NearHash, NearTable, OpRec, Parked, Rec, Waiter, What};
+use crate::disk::sharing::Sharing;
+use crate::disk::slab::Slab;
+use crate::disk::writes::changes::Changes;
+use crate::disk::writes::losses::Losses;
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::fetch::Fetch;
-use crate::guest::GuestSide;
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
-use crate::losses::Losses;
-use crate::memory::{Allowance, block_bytes, hash_buckets};
-use crate::parts::DiskParts;
-use crate::records::{NEAR_ENTRY_BYTES, Near, NearHash, NearTable, OpRec, Parked, Rec, Waiter, What};
-use crate::share::Store;
-use crate::shared::Sharing;
-use crate::slab::Slab;
-use crate::types::{DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Paused, Request};
+use crate::store::ram::Store;
+use crate::types::{
+    CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Io, IoDone, IoError, IoKind, Op, OpId, Paused, Request,
+};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use undercroft_engine::shares::Hint;

@@ -4,10 +4,10 @@
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 
+use crate::disk::records::{Rec, What};
+use crate::disk::writes::losses::Since;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::losses::Since;
-use crate::records::{Rec, What};
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
 use undercroft_host::IoBuf;
 

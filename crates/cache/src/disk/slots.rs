@@ -4,11 +4,11 @@
 //! Invariants: the first of disk.rs; a slot without a block has no frame; frames beyond the limit leave before others
 //! come.
 
+use crate::disk::reads::fetch::Fetch;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::fetch::Fetch;
 use crate::limits::SLOTS_PER_BLOCK_MAX;
-use crate::share::Store;
+use crate::store::ram::Store;
 use crate::types::Effects;
 use undercroft_engine::shares::{Admission, Hint, ReadAhead};
 use undercroft_engine::{HashKey, Index, Outcome, PartId};

@@ -3,22 +3,20 @@
 //! Owns the arithmetic of the ceiling. Never allocates. Invariant: the sum of what is promised to the disks stays
 //! under the ceiling, and each disk stays under what it was promised, at the most it can ever have under way.
 
-use crate::DiskId;
-use crate::ahead::AheadRing;
-use crate::conflict::Changes;
-use crate::core::{Core, CoreOptions};
 use crate::disk::DISK_BYTES;
-use crate::fault_injection::FaultInjection;
-use crate::guest::GuestSide;
+use crate::disk::guest::GuestSide;
+use crate::disk::reads::ahead::AheadRing;
+use crate::disk::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
+use crate::disk::sharing::Sharing;
+use crate::disk::slab::Slab;
+use crate::disk::writes::changes::Changes;
+use crate::disk::writes::losses::PORTS_BYTES;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
 };
-use crate::losses::PORTS_BYTES;
-use crate::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
-use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
-use crate::shared::Sharing;
-use crate::slab::Slab;
+use crate::store::ram::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
+use crate::types::CoreOptions;
 use undercroft_host::{FRAME_BYTES, Frame};
 
 /// Bytes of metadata that an arena keeps per frame it reserves: its place in the list of free ones, and its holders.
@@ -157,20 +155,6 @@ pub(crate) fn usable_bytes(options: &CoreOptions) -> u64 {
     let blocks_at_most = options.memory_bytes / block_bytes(options);
     let idle_places = (arena_frames(options) as u64).saturating_sub(blocks_at_most);
     options.memory_bytes.saturating_sub(idle_places * place_bytes(options.contents) as u64)
-}
-
-impl<P: FaultInjection> Core<P> {
-    /// Bytes beyond the shares, or what disks still hold where that is more: what a share that has shrunk has not given
-    /// back to the kernel yet. Nobody outside this core may have them meanwhile.
-    pub fn over_shares_bytes(&self) -> u64 {
-        let (mut used, mut due) = (self.arena.arena().committed_bytes() as u64, 0);
-        for (n, d) in self.disks.iter().enumerate().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
-            used += d.metadata_bytes() as u64;
-            let held = self.stats(DiskId(n as u32)).charged_blocks.min(u64::from(u32::MAX)) as u32;
-            due += d.promised_bytes_for(d.blocks.max(held));
-        }
-        used.saturating_sub(due)
-    }
 }
 
 #[cfg(test)]

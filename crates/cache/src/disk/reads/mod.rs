@@ -3,12 +3,16 @@
 //! Owns the life of a read. Never caches a block against the index's decision.
 //! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.
 
+pub(crate) mod ahead;
+mod failed;
+pub(crate) mod fetch;
+
 use crate::content::ContentHash;
+use crate::disk::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
-use crate::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
-use crate::share::Store;
+use crate::store::ram::Store;
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
