@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use undercroft_cache::{DiskId, Op, Paused, Request};
-use undercroft_frontend::Port;
+use undercroft_frontend::AnyPort;
 use undercroft_frontend::turns::Flows;
 
 /// Classes of requests that are timed apart.
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 
 /// A port on its worker.
 pub(super) struct PortSlot {
-    pub(super) port: Box<dyn Port>,
+    pub(super) port: AnyPort,
     pub(super) disk: DiskId,
     /// Whether replies wait to be flushed.
     pub(super) dirty: bool,
@@ -43,7 +43,7 @@ pub(super) struct PortSlot {
 }
 
 impl PortSlot {
-    pub(super) fn new(port: Box<dyn Port>, disk: DiskId) -> Self {
+    pub(super) fn new(port: AnyPort, disk: DiskId) -> Self {
         Self {
             port,
             disk,

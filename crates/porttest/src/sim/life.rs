@@ -2,8 +2,8 @@
 //!
 //! Owns what is rare. Never judges data. Invariant: whoever comes back finds what outlives a death, and nothing else.
 
+use crate::work::{Verb, Work};
 use super::Sim;
-use super::work::{Verb, Work};
 use super::world::{Peer, what};
 use crate::faults::die_at;
 use undercroft_cache::{DiskId, Event};
@@ -105,7 +105,7 @@ impl Sim {
         let slot = &mut self.world.ports[p];
         slot.active = true;
         let id = DiskId(slot.disk as u32);
-        if let Some(pages) = slot.port().guest_memory_changed() {
+        if let Some(pages) = slot.memory().and_then(|memory| memory.memory_changed()) {
             self.core().set_guest(id, pages);
         }
     }

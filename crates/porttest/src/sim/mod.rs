@@ -16,7 +16,6 @@ mod life;
 #[cfg(test)]
 mod tests;
 mod traffic;
-pub(crate) mod work;
 mod world;
 
 use crate::faults::{die_at, living, plant};
@@ -29,7 +28,7 @@ use undercroft_frontend::faults::PortBug;
 use undercroft_testkit::model::Model;
 use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
-pub use work::Violation;
+use crate::work::Violation;
 use world::{B, Peer, Side, SimPort, World};
 
 /// Notes that are kept of a run that goes wrong.

@@ -2,8 +2,8 @@
 //!
 //! Owns the mix of requests. Never judges. Invariant: no more is under way than the model of a disk can follow.
 
+use crate::work::{Verb, Work};
 use super::Sim;
-use super::work::{Verb, Work};
 use super::world::{B, Peer};
 use crate::vhost::sim_guest::DATA_MAX;
 

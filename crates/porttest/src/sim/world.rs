@@ -3,15 +3,15 @@
 //! Owns what outlives a process. Never calls the core. Invariants: what a client is told is judged once; from the
 //! moment at which the process dies, nothing that it does reaches anybody.
 
+use crate::work::{Finished, Part, Verb, Violation, Work};
 use super::coverage::Coverage;
-use super::work::{Finished, Part, Verb, Violation, Work};
 use crate::faults::living;
 use crate::nbd::sim_client::SimClient;
 use crate::vhost::sim_guest::SimGuest;
 use std::ops::Range;
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
 use undercroft_frontend::faults::StoreSite;
-use undercroft_frontend::{DiskInfo, Port};
+use undercroft_frontend::{DiskInfo, GuestMemory, Port};
 use undercroft_host::IoBuf;
 use undercroft_testkit::model::{Change, Model};
 use undercroft_testkit::rng::Rng;
@@ -59,6 +59,14 @@ impl SimPort {
         match &mut self.peer {
             Peer::Guest(g) => g.as_port(),
             Peer::Client(c) => c.as_port(),
+        }
+    }
+
+    /// The guest's memory, if there is a guest.
+    pub(super) fn memory(&mut self) -> Option<&mut dyn GuestMemory> {
+        match &mut self.peer {
+            Peer::Guest(g) => Some(&mut g.port),
+            Peer::Client(_) => None,
         }
     }
 
@@ -350,13 +358,13 @@ impl Effects for World {
     }
 
     fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
-        if self.dead.is_some() { None } else { self.ports[req.port as usize].port().guest_page(req.tag, at) }
+        if self.dead.is_some() { None } else { self.ports[req.port as usize].memory()?.page(req.tag, at) }
     }
 
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         // One guest for each disk.
-        let port = self.ports.iter_mut().find(|p| p.disk == disk.0 as usize && matches!(p.peer, Peer::Guest(_)));
-        port.is_some_and(|p| p.port().copy_guest_page(page, to))
+        let memory = self.ports.iter_mut().filter(|p| p.disk == disk.0 as usize).find_map(SimPort::memory);
+        memory.is_some_and(|memory| memory.copy_page(page, to))
     }
 
     fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
