@@ -125,8 +125,8 @@ impl Effects for Live<'_> {
 
     fn paused(&mut self, req: ReqId, paused: Paused) {
         if let Some(slot) = self.port(req) {
-            slot.paused.push_back((req.tag, paused));
-            if !slot.active {
+            let active = slot.active;
+            if slot.backlog.pause(req.tag, paused, active) {
                 self.dirty.paused.push(req.port);
             }
         }

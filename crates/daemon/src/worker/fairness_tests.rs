@@ -120,7 +120,9 @@ fn longest_wait(flood: Flood) -> u64 {
                 let counts = of.clone();
                 w.add_port(
                     disk,
-                    Box::new(move |id| AnyPort::plain(TestPort::new(id, disk, depth, Client { op, len, counts, neighbour }))),
+                    Box::new(move |id| {
+                        AnyPort::plain(TestPort::new(id, disk, depth, Client { op, len, counts, neighbour }))
+                    }),
                 );
             };
             let turn = |w: &mut Worker| {

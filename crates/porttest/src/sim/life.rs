@@ -2,10 +2,10 @@
 //!
 //! Owns what is rare. Never judges data. Invariant: whoever comes back finds what outlives a death, and nothing else.
 
-use crate::work::{Verb, Work};
 use super::Sim;
 use super::world::{Peer, what};
 use crate::faults::die_at;
+use crate::work::{Verb, Work};
 use undercroft_cache::{DiskId, Event};
 
 impl Sim {

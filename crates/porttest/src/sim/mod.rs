@@ -19,6 +19,7 @@ mod traffic;
 mod world;
 
 use crate::faults::{die_at, living, plant};
+use crate::work::Violation;
 pub use coverage::Coverage;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, limits};
@@ -28,7 +29,6 @@ use undercroft_frontend::faults::PortBug;
 use undercroft_testkit::model::Model;
 use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
-use crate::work::Violation;
 use world::{B, Peer, Side, SimPort, World};
 
 /// Notes that are kept of a run that goes wrong.

@@ -2,10 +2,10 @@
 //!
 //! Owns the mix of requests. Never judges. Invariant: no more is under way than the model of a disk can follow.
 
-use crate::work::{Verb, Work};
 use super::Sim;
 use super::world::{B, Peer};
 use crate::vhost::sim_guest::DATA_MAX;
+use crate::work::{Verb, Work};
 
 impl Sim {
     /// A client of some port asks for something, if it may.

@@ -3,11 +3,11 @@
 //! Owns what outlives a process. Never calls the core. Invariants: what a client is told is judged once; from the
 //! moment at which the process dies, nothing that it does reaches anybody.
 
-use crate::work::{Finished, Part, Verb, Violation, Work};
 use super::coverage::Coverage;
 use crate::faults::living;
 use crate::nbd::sim_client::SimClient;
 use crate::vhost::sim_guest::SimGuest;
+use crate::work::{Finished, Part, Verb, Violation, Work};
 use std::ops::Range;
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
 use undercroft_frontend::faults::StoreSite;
