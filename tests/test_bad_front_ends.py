@@ -15,7 +15,7 @@ from harness.daemon import Disk, until
 from harness.front import IN, OUT, OWN, Front, Gone, memfd
 from harness.programs import driver, need, need_root
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 from rig.cgroup import Group, Unavailable
 
 MIB = images.MIB

@@ -8,10 +8,10 @@ import tempfile
 import pytest
 from harness.programs import ROOT, need_root
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 sys.path.insert(0, str(ROOT / "tests"))
 
-import run as lab  # noqa: E402 - lab/ is no package
+from exclusive import run as lab  # noqa: E402
 from exclusive import arms, derive, experiments, report, scanned, store, twice  # noqa: E402
 from rig import machine  # noqa: E402
 from test_lab import MACHINE, exclusive_record, facts, record, results  # noqa: E402

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from harness.programs import ROOT, built, run
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 
-from shares import derive, kernel, plots, reach, report  # noqa: E402 - lab/ is no package
+from shares import derive, kernel, plots, reach, report  # noqa: E402 - experiments/ is no package
 from shares.clients import BLOCK, Load  # noqa: E402
 
 LIMIT_S = 110
@@ -23,7 +23,7 @@ def test_shares_follow_weights_live(scratch):
     """Two VMs with two and three containers: by weight when all contend, lent while idle, and by new weights after a change."""
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "b", "--work", scratch / "work", "--out", scratch, "--build", "test")
-    run(sys.executable, ROOT / "lab/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver"), limit=LIMIT_S)
+    run(sys.executable, ROOT / "experiments/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver"), limit=LIMIT_S)
     cell = json.loads((scratch / "shares.json").read_text())["cells"]["b-derivative"]
     steps = cell["arms"]["static"]["runs"][0]["steps"]
     assert [s["title"] for s in reach.contended({"steps": steps})] == ["all contend", "VM two busy again", "VMs 67:33", "two/c1 from 25 to 75"]
@@ -198,7 +198,7 @@ def test_a_kernel_is_built_on_served_disks(scratch):
         pytest.skip(f"no kernel can be built on served disks here: {'; '.join(missing)}")
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "d-kernel", "--work", scratch / "work", "--out", scratch, "--build", "test")
-    words = [sys.executable, ROOT / "lab/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver")]
+    words = [sys.executable, ROOT / "experiments/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver")]
 
     printed = scratch / "printed"
     with open(printed, "w") as out:

@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import stuck
 from harness.programs import ROOT, built, run
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 
 from exclusive import derive  # noqa: E402
 
