@@ -251,6 +251,7 @@ impl<F: PortFaults> Flows<F> {
         if !visit.stays {
             self.ports -= 1;
         } else if visit.more && *credit <= 0 && F::has(PortBug::OverQuantumForgotten) {
+            // It is in no queue, and nobody adds it.
         } else if visit.more && *credit > 0 {
             // The disk's turn ended before its own did: it goes on from there.
             ports.heavy.push_front(port);

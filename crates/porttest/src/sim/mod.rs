@@ -213,7 +213,7 @@ impl Sim {
             flows: Flows::default(),
             turn: None,
             turn_bytes: 0,
-            loses: plan.seed % 2 == 0,
+            loses: plan.seed.is_multiple_of(2),
             lost_again: None,
         };
         sim.boot();

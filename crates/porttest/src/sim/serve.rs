@@ -58,7 +58,8 @@ impl Sim {
             self.activate(p);
         }
         for p in 0..self.world.ports.len() {
-            let room = self.core().room(DiskId(self.world.ports[p].disk as u32));
+            let disk = DiskId(self.world.ports[p].disk as u32);
+            let room = self.core().room(disk);
             let port = &mut self.world.ports[p];
             let woken = match &mut port.peer {
                 Peer::Guest(g) => g.wakes(),
@@ -181,7 +182,8 @@ impl Sim {
 
     fn end_visit(&mut self, p: usize, cost: i64, used_up: bool, more: More) -> Visit {
         let slot = &mut self.world.ports[p];
-        slot.dirty |= slot.port().has_more_to_send();
+        let unsent = slot.port().has_more_to_send();
+        slot.dirty |= unsent;
         let unfinished = !slot.backlog.is_empty();
         if cost > 0 || unfinished && more != More::NoRoom {
             return Visit { cost, more: used_up && (unfinished || more == More::Yes), stays: true };
