@@ -10,3 +10,4 @@ pub mod faults;
 pub mod nbd;
 pub mod sim;
 pub mod vhost;
+pub mod work;

@@ -67,7 +67,7 @@ impl Effects for Live<'_> {
         if let Some(slot) = self.port(req) {
             slot.port.copy_in(req.tag, at, bytes);
             // Nobody has done harm since this process began, as a rule.
-            if faults() != 0 && slot.port.is_torn(req.tag) {
+            if faults() != 0 && slot.port.memory_mut().is_some_and(|memory| memory.is_torn(req.tag)) {
                 self.torn = true;
             }
         }
@@ -75,14 +75,15 @@ impl Effects for Live<'_> {
 
     #[inline]
     fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
-        self.port(req)?.port.guest_page(req.tag, at)
+        self.port(req)?.port.memory_mut()?.page(req.tag, at)
     }
 
     #[inline]
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         let port = self.disks.get(disk.0 as usize).and_then(Option::as_ref).and_then(|d| d.guest_port);
         let slot = port.and_then(|id| self.ports.get_mut(id as usize)).and_then(Option::as_mut);
-        slot.is_some_and(|s| s.disk == disk && s.port.copy_guest_page(page, to))
+        let memory = slot.filter(|s| s.disk == disk).and_then(|s| s.port.memory_mut());
+        memory.is_some_and(|memory| memory.copy_page(page, to))
     }
 
     #[inline]
@@ -124,8 +125,8 @@ impl Effects for Live<'_> {
 
     fn paused(&mut self, req: ReqId, paused: Paused) {
         if let Some(slot) = self.port(req) {
-            slot.paused.push_back((req.tag, paused));
-            if !slot.active {
+            let active = slot.active;
+            if slot.backlog.pause(req.tag, paused, active) {
                 self.dirty.paused.push(req.port);
             }
         }

@@ -69,12 +69,11 @@ impl Worker {
     fn visit(&mut self, id: u32, allowed: i64) -> Visit {
         let Some(slot) = self.ports[id as usize].as_mut() else { return Visit { cost: 0, more: false, stays: false } };
         let mut left = allowed;
-        if !slot.paused.is_empty() {
+        if slot.backlog.has_paused() {
             slot.worked_ns = self.now_ns;
-            slot.paused_first = !slot.paused_first;
-            if slot.paused_first {
-                self.resume(id, &mut left);
-            }
+        }
+        if slot.backlog.begin_visit() {
+            self.resume(id, &mut left);
         }
         let more = self.put_new(id, &mut left);
         self.resume(id, &mut left);
@@ -84,11 +83,11 @@ impl Worker {
             slot.dirty = true;
             self.dirty.ports.push(id);
         }
-        let unfinished = !slot.paused.is_empty() || !slot.waiting.is_empty();
+        let unfinished = !slot.backlog.is_empty();
         if cost > 0 || unfinished && more != More::NoRoom {
             return Visit { cost, more: left <= 0 && (unfinished || more == More::Yes), stays: true };
         }
-        if more == More::NoRoom && slot.paused.is_empty() {
+        if more == More::NoRoom && !slot.backlog.has_paused() {
             // What the disk has no room for stays with the guest; completions bring the port back.
             slot.active = false;
             slot.starved = true;
@@ -126,9 +125,8 @@ impl Worker {
             if room == 0 {
                 return More::NoRoom;
             }
-            if !slot.waiting.is_empty() {
-                let n = slot.waiting.len().min(room).min(BATCH);
-                self.requests.extend(slot.waiting.drain(..n));
+            if slot.backlog.has_waiting() {
+                slot.backlog.take_waiting(room.min(BATCH), &mut self.requests);
                 self.put_to_core(id, left);
                 continue;
             }
@@ -149,7 +147,7 @@ impl Worker {
     fn resume(&mut self, id: u32, left: &mut i64) {
         while *left > 0 {
             let Some(slot) = self.ports[id as usize].as_mut() else { return };
-            let Some((tag, paused)) = slot.paused.pop_front() else { return };
+            let Some((tag, paused)) = slot.backlog.next_paused() else { return };
             let write = slot.started(tag).1 != Kind::Read;
             *left -= if write { WRITE_STEP_BYTES } else { STEP_BYTES } as i64;
             if !self.dirty.ports.is_empty() || !self.dirty.disks.is_empty() {
@@ -170,7 +168,7 @@ impl Worker {
         for (n, &r) in requests.iter().enumerate() {
             if *left <= 0 {
                 if let Some(slot) = self.ports[id as usize].as_mut() {
-                    requests[n..].iter().rev().for_each(|r| slot.waiting.push_front(*r));
+                    slot.backlog.put_back(&requests[n..]);
                 }
                 break;
             }
