@@ -16,6 +16,7 @@ pub mod frame;
 pub mod guard;
 pub mod idle;
 pub mod pool;
+pub mod probes;
 pub mod ring;
 pub mod thread_pool;
 pub mod wait;
