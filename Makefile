@@ -70,7 +70,7 @@ lab-exclusive: ## What host caches save beside real guests: tables and plots in 
 lab-shares: ## How well shares follow the load, live and simulated: tables and plots in docs/results (25 min; LAB="--quick": 6; LAB=--help)
 	@scripts/setup.sh build demo kernel
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
-	$(CARGO) build --release -p undercroft-lab --example shares_table
+	$(CARGO) build --release -p undercroft-study --example shares_table
 	$(CARGO) build --release -p undercroft-cache --example many_disks
 	$(PYTHON) experiments/shares/run.py $(LAB)
 
@@ -81,7 +81,7 @@ bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; th
 
 bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched and built; BENCH_ARGS=--help (about an hour; BENCH_ARGS="--repetitions 1": 15 min)
 	@scripts/setup.sh build bench-sim
-	$(CARGO) build --release -p undercroft-lab --example sim_bench
+	$(CARGO) build --release -p undercroft-study --example sim_bench
 	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
 
 bench-fairness: ## What cached reads of one guest wait for beside floods of others (3 min)
@@ -102,7 +102,7 @@ bench-builds: ## Compare today's program with another build of it on hits, in tu
 bench-caffeine: ## Compare the engine's replay with Caffeine's simulator, which Maven fetches (half an hour; BENCH_ARGS="--repetitions 1": 10 min)
 	@scripts/setup.sh build bench-caffeine
 	$(CARGO) build --release -p undercroft
-	$(CARGO) build --release -p undercroft-lab --example sim_bench
+	$(CARGO) build --release -p undercroft-study --example sim_bench
 	$(PYTHON) bench/sim/caffeine.py $(BENCH_ARGS)
 
 sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure prints its seed and replays
@@ -126,7 +126,7 @@ lint: ## Check the layout and every lint, as make test does
 
 policy-table: ## Measure every policy on the block traces: the table behind the default policy
 	@scripts/setup.sh build
-	$(CARGO) run --release -p undercroft-lab --example policy_table
+	$(CARGO) run --release -p undercroft-study --example policy_table
 
 install: build ranges ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh

@@ -1,6 +1,6 @@
 """A file, a web and a database server whose demands peak at different times.
 
-Owns that load: the phased load of the simulator (crates/lab/src/tenants/loads.rs), its rates and working sets scaled to a store in
+Owns that load: the phased load of the simulator (crates/study/src/sim/tenants/loads.rs), its rates and working sets scaled to a store in
 MiB. Every second each server gets as many requests as that second has for it, in every arm the same ones in the same order, one
 server after the other: so misses can be compared, and counted by server in one unpartitioned cache too.
 """

@@ -1,6 +1,6 @@
 """The same questions, answered by the simulator: every load and every arm, without a disk or a clock.
 
-Owns running crates/lab's example `shares_table` and what is kept of its rows.
+Owns running crates/study's example `shares_table` and what is kept of its rows.
 """
 
 import json
@@ -20,11 +20,11 @@ class Simulated(Experiment):
     program = None
 
     def explains(self):
-        return "every load and arm of `cargo run --release -p undercroft-lab --example shares_table`"
+        return "every load and arm of `cargo run --release -p undercroft-study --example shares_table`"
 
     def run(self, arm):
         if not self.program.exists():
-            raise Absent(f"{self.program.name} is not built: cargo build --release -p undercroft-lab --example shares_table")
+            raise Absent(f"{self.program.name} is not built: cargo build --release -p undercroft-study --example shares_table")
         rows = []
         for line in process.run([self.program, "--json", "--policy", arm], self.program.name).splitlines():
             row = json.loads(line)

@@ -5,12 +5,11 @@
 
 #![forbid(unsafe_code)]
 
-mod faults;
+pub mod faults;
 mod filled;
 pub mod nbd;
-#[cfg(test)]
-mod ports_sim;
 pub mod socket;
+pub mod turns;
 pub mod vhost;
 
 use std::fs::File;

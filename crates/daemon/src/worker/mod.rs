@@ -9,7 +9,6 @@ mod copying;
 mod effects;
 #[cfg(test)]
 mod fairness_tests;
-mod flows;
 mod handle;
 mod latencies;
 mod notes;
@@ -28,7 +27,6 @@ pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
-use flows::Flows;
 use handle::Mailbox;
 use polling::Polling;
 use ports::PortSlot;
@@ -36,6 +34,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use undercroft_backend::Backend;
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, Request, limits};
+use undercroft_frontend::turns::Flows;
 use undercroft_frontend::{GuestFile, Peer};
 use undercroft_host::{Epoll, Interest, Trigger};
 

@@ -3,11 +3,11 @@
 //! Owns requests between two visits only. Never talks to the core. Invariant: a port stands among the flows exactly if
 //! `active` is set; one with requests that wait or are paused is active, or waits for room.
 
-use super::flows::Flows;
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use undercroft_cache::{DiskId, Op, Paused, Request};
 use undercroft_frontend::Port;
+use undercroft_frontend::turns::Flows;
 
 /// Classes of requests that are timed apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

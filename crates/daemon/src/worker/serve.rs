@@ -1,14 +1,14 @@
 //! Visits of ports: new requests are put to the core, and those that it has served in part go on.
 //!
-//! Owns what one visit may do. Never decides whose turn it is: `flows` does. Invariant: a visit costs at most what it
+//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at most what it
 //! is allowed and one step more; a request that the core has begun is never dropped.
 
 use super::Worker;
 use super::effects::{Live, number, op_kind};
-use super::flows::{QUANTUM_BYTES, REQUEST_BYTES, Visit};
 use super::ports::Kind;
 use undercroft_cache::limits::{BATCH, IO_BLOCKS_MAX, STEP_BYTES};
 use undercroft_cache::{DiskId, Event, Op, Request};
+use undercroft_frontend::turns::{QUANTUM_BYTES, REQUEST_BYTES, Visit};
 use undercroft_host::{FRAME_BYTES, now_ns, probes};
 
 /// Requests or completions of a batch after which what they led to is handed over.

@@ -16,7 +16,7 @@ const INDIRECT: u16 = VRING_DESC_F_INDIRECT as u16;
 
 /// What is wrong with a chain that can still be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub enum Fault {
     /// A buffer is not in guest memory.
     Unmapped,
     /// A buffer to read follows one to write.
@@ -27,7 +27,7 @@ pub(super) enum Fault {
 
 /// A chain's buffers: its pieces stand in the vector given to [`walk`], those to read first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
+pub struct Chain {
     /// How many of the pieces the driver filled; the others are to be filled by the device, without the status byte.
     pub readable: usize,
     /// Bytes of the pieces to read.
@@ -109,13 +109,7 @@ impl Table<'_> {
 /// # Errors
 /// The chain cannot be answered, so the queue cannot go on.
 #[inline]
-pub(super) fn walk(
-    ring: &Ring,
-    map: &GuestMap,
-    head: u16,
-    hint: &mut u32,
-    spans: &mut Vec<Span>,
-) -> Result<Chain, Broken> {
+pub fn walk(ring: &Ring, map: &GuestMap, head: u16, hint: &mut u32, spans: &mut Vec<Span>) -> Result<Chain, Broken> {
     spans.clear();
     let mut table = Table::Own(ring);
     let mut left = table.entries();

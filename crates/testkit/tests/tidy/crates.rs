@@ -16,22 +16,18 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("ranges", &["host"]),
     ("cache", &["engine", "host"]),
     ("testkit", &["cache", "engine", "host"]),
-    ("curves", &["engine", "units"]),
-    ("sim", &["cache", "engine", "trace", "units"]),
-    ("lab", &["engine", "sim", "trace"]),
-    ("python", &["curves", "engine", "sim", "trace", "units"]),
+    ("study", &["cache", "engine", "trace", "units"]),
+    ("python", &["engine", "study", "trace", "units"]),
     ("config", &["cache", "engine", "units"]),
     ("backend", &["cache", "config", "host"]),
     ("api", &["config", "engine", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
+    ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),
     ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
     (
         "undercroft",
-        &[
-            "api", "backend", "config", "curves", "daemon", "engine", "host", "hostmem", "ranges", "sim", "trace",
-            "units",
-        ],
+        &["api", "backend", "config", "daemon", "engine", "host", "hostmem", "ranges", "study", "trace", "units"],
     ),
 ];
 

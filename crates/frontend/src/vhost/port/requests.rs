@@ -9,11 +9,11 @@ use super::super::request::{Action, Status, decode};
 use super::super::ring::Broken;
 use super::VhostPort;
 use super::queue::report;
-use crate::faults::{self, Bug};
+use crate::faults::{PortBug, PortFaults};
 use std::io::Write;
 use undercroft_cache::{IoError, Op, ReqId, Request};
 
-impl VhostPort {
+impl<F: PortFaults> VhostPort<F> {
     /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no
     /// `room` wait for the next turn. Returns false if the chain has to wait.
     pub(super) fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
@@ -45,7 +45,7 @@ impl VhostPort {
             return Ok(false);
         }
         if let (None, Some(log)) = (repeated, &mut queue.log) {
-            log.taken(head);
+            log.taken::<F>(head);
         }
         queue.under_way += 1;
         let id = |tag| ReqId { port: self.id, tag };
@@ -65,7 +65,7 @@ impl VhostPort {
         };
         if let Some((status, written)) = answer {
             map.put_byte(chain.status, status.code());
-            if queue.give_back(head, written + 1) {
+            if queue.give_back::<F>(head, written + 1) {
                 self.dirty.push(index);
             }
             return Ok(true);
@@ -146,7 +146,7 @@ impl VhostPort {
         let slot = self.slots.get(tag);
         if slot.session == self.session {
             let mut status = Status::from(result);
-            if status == Status::Ok && !slot.filled.is_whole() && !faults::has(Bug::ShortReadSent) {
+            if status == Status::Ok && !slot.filled.is_whole() && !F::has(PortBug::ShortReadSent) {
                 // What was in the buffers before is not what the disk holds.
                 tracing::error!(disk = self.disk.name, "a read was answered without all of its data: I/O error");
                 status = Status::IoError;
@@ -154,7 +154,7 @@ impl VhostPort {
             self.maps.get(slot.map).put_byte(slot.status, status.code());
             // Of a failed read nothing but the status is sure to be there.
             let written = if status == Status::Ok { slot.written } else { 1 };
-            if self.queues[usize::from(slot.queue)].give_back(slot.head, written) {
+            if self.queues[usize::from(slot.queue)].give_back::<F>(slot.head, written) {
                 self.dirty.push(slot.queue);
             }
         }
