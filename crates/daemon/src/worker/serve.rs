@@ -1,7 +1,7 @@
 //! Visits of ports: new requests are put to the core, and those that it has served in part go on.
 //!
-//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at most what it
-//! is allowed and one step more; a request that the core has begun is never dropped.
+//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at
+//! most what it is allowed and one step more; a request that the core has begun is never dropped.
 
 use super::Worker;
 use super::effects::{Live, number, op_kind};
