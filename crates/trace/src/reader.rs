@@ -71,7 +71,7 @@ impl Reader<'static> {
     ///
     /// # Errors
     /// [`Error::Open`] if the file cannot be opened, [`Error::Read`] if its first bytes cannot be read.
-    pub fn open_as(path: impl AsRef<Path>, format: Format) -> Result<Self, Error> {
+    pub(crate) fn open_as(path: impl AsRef<Path>, format: Format) -> Result<Self, Error> {
         Self::open_with(path, &Options { format: Some(format), ..Options::default() })
     }
 
