@@ -21,6 +21,7 @@ use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Io, IoDone, IoError, Io
 use undercroft_daemon::record::{self, Reason, Recorder, Watched};
 use undercroft_daemon::worker::{WorkerHandle, WorkerOptions};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_frontend::AnyPort;
 use undercroft_host::EventFd;
 use undercroft_host::idle::thread_cpu_ns;
 use undercroft_porttest::client::{Load, TestPort};
@@ -182,7 +183,7 @@ fn measure(
         &host,
         Box::new(move |port| {
             let reads = Reads { to: vec![1; 64 << 20], among, state: 1, served: count };
-            Box::new(TestPort::new(port, disk, DEPTH, reads))
+            AnyPort::plain(TestPort::new(port, disk, DEPTH, reads))
         }),
     );
     // Until everything that fits is cached, and the processor runs at its speed.

@@ -56,11 +56,23 @@ pub enum PortBug {
     ShortReadSent,
     /// A port that has waited for room to send is not told of it.
     RoomNotWatched,
+    /// Of a disk's ports those that use their quanta up are served as long as there are any.
+    HeavyAlwaysFirst,
+    /// A port that has had more than its quantum is not queued again.
+    OverQuantumForgotten,
+    /// A port that sleeps when a request of it is paused is not woken to go on with it.
+    PausedNotWoken,
+    /// A flush that failed is answered as if it had not.
+    LossUnsaid,
+    /// The flush after one that failed is answered with the same error.
+    LossSaidTwice,
+    /// What a disk has lost is reported of the disk before it.
+    LossOfAnotherDisk,
 }
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 13] = [
+    pub const ALL: [PortBug; 19] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -74,6 +86,12 @@ impl PortBug {
         PortBug::ChunkOffsetOfBlock,
         PortBug::ShortReadSent,
         PortBug::RoomNotWatched,
+        PortBug::HeavyAlwaysFirst,
+        PortBug::OverQuantumForgotten,
+        PortBug::PausedNotWoken,
+        PortBug::LossUnsaid,
+        PortBug::LossSaidTwice,
+        PortBug::LossOfAnotherDisk,
     ];
 }
 

@@ -6,7 +6,10 @@
 //! between two visits of a disk that takes less than its quantum, disks that take all of theirs have at most
 //! [`crowd_bytes`] and what their last visits each went over. A port stands in one queue, once, or is being visited.
 
+use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use std::collections::VecDeque;
+use std::marker::PhantomData;
+use undercroft_cache::{Paused, Request};
 
 /// Bytes that a visit of a disk or a port may cost: sixteen requests of one block.
 pub const QUANTUM_BYTES: i64 = 96 * 1024;
@@ -25,6 +28,23 @@ pub fn crowd_bytes(light: usize) -> i64 {
 /// How many disks that use their quanta up are visited in a turn, beside `light` others.
 fn grants(light: usize) -> usize {
     (light / LIGHT_PER_HEAVY).max(1)
+}
+
+/// Turns at most from one visit of a port with work to the next, or to its first, where there are `disks` disks of at
+/// most `ports` ports each, and a visit goes over what it may cost by at most `over`.
+///
+/// A disk that uses its quanta up stands behind all others once, and once more for each quantum that it went over. So
+/// does a port among those of its disk, where those that use their quanta up and the others take turns.
+pub fn wait_turns(disks: usize, ports: usize, over: i64) -> u64 {
+    let passes = 1 + over / QUANTUM_BYTES;
+    (2 * ports as i64 * passes * disks as i64 * passes) as u64
+}
+
+/// Bytes that one turn costs at most, where there are `disks` disks and a visit goes over what it may cost by at most
+/// `over`. What others have between two visits of a port is at most so many bytes for each turn of [`wait_turns`].
+pub fn turn_bytes(disks: usize, over: i64) -> i64 {
+    let disks = disks as i64;
+    disks.max(ALONE_QUANTA) * QUANTUM_BYTES + disks * over
 }
 
 /// Some flows in two queues: those that took less than they might at their last visit, and those that did not.
@@ -94,16 +114,17 @@ struct Now {
 
 /// All ports with work, by disk.
 #[derive(Debug, Default)]
-pub struct Flows {
+pub struct Flows<F: PortFaults = NoPortFaults> {
     disks: Rounds,
     of: Vec<DiskFlow>,
     /// By port: bytes that it may still have of its quantum; below 0, what it has had beyond it.
     credits: Vec<i64>,
     /// Ports in queues, or being visited.
     ports: usize,
+    faults: PhantomData<F>,
 }
 
-impl Flows {
+impl<F: PortFaults> Flows<F> {
     /// Whether no port has work.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -168,7 +189,8 @@ impl Flows {
         loop {
             if let Some(now) = &mut turn.now {
                 let ports = &mut self.of[now.disk as usize].ports;
-                if now.left > 0 && now.light > 0 && (!now.heavy_first || ports.heavy.is_empty()) {
+                let heavy_first = now.heavy_first || F::has(PortBug::HeavyAlwaysFirst);
+                if now.left > 0 && now.light > 0 && (!heavy_first || ports.heavy.is_empty()) {
                     now.light -= 1;
                     if let Some(port) = ports.light.pop_front() {
                         return Some((port, now.left));
@@ -228,6 +250,8 @@ impl Flows {
         let ports = &mut self.of[now.disk as usize].ports;
         if !visit.stays {
             self.ports -= 1;
+        } else if visit.more && *credit <= 0 && F::has(PortBug::OverQuantumForgotten) {
+            // It is in no queue, and nobody adds it.
         } else if visit.more && *credit > 0 {
             // The disk's turn ended before its own did: it goes on from there.
             ports.heavy.push_front(port);
@@ -246,6 +270,79 @@ impl Flows {
         if flow.listed {
             self.disks.put(now.disk, now.left <= 0 && (now.more || unvisited));
         }
+    }
+}
+
+/// Requests of a port that it has given, and that are not finished: those that the core has not seen yet, for the port
+/// had had its part, and those that the core has served in part.
+#[derive(Debug, Default)]
+pub struct Backlog<F: PortFaults = NoPortFaults> {
+    waiting: VecDeque<Request>,
+    paused: VecDeque<(u32, Paused)>,
+    /// Whether those paused go before new ones at the next visit.
+    paused_first: bool,
+    faults: PhantomData<F>,
+}
+
+impl<F: PortFaults> Backlog<F> {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.paused.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether the core has served some request in part.
+    #[inline]
+    pub fn has_paused(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
+    /// The tag of the request that was paused last, if any is.
+    #[inline]
+    pub fn last_paused(&self) -> Option<u32> {
+        self.paused.back().map(|&(tag, _)| tag)
+    }
+
+    /// A visit begins. Whether paused requests go on before new ones are taken: they and new ones take turns.
+    #[inline]
+    pub fn begin_visit(&mut self) -> bool {
+        if self.paused.is_empty() {
+            return false;
+        }
+        self.paused_first = !self.paused_first;
+        self.paused_first
+    }
+
+    /// The core has served request `tag` in part. Returns whether the port has to be woken: it sleeps, and nothing else
+    /// would have it visited.
+    #[inline]
+    pub fn pause(&mut self, tag: u32, paused: Paused, active: bool) -> bool {
+        self.paused.push_back((tag, paused));
+        !active && !F::has(PortBug::PausedNotWoken)
+    }
+
+    /// The next request that is to go on, and its tag.
+    #[inline]
+    pub fn next_paused(&mut self) -> Option<(u32, Paused)> {
+        self.paused.pop_front()
+    }
+
+    /// Whether requests wait that the core has not seen.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Moves at most `most` requests that waited to `to`, in order.
+    #[inline]
+    pub fn take_waiting(&mut self, most: usize, to: &mut Vec<Request>) {
+        let n = self.waiting.len().min(most);
+        to.extend(self.waiting.drain(..n));
+    }
+
+    /// Requests that the core is not to see before the next visit, before those that wait already.
+    pub fn put_back(&mut self, requests: &[Request]) {
+        requests.iter().rev().for_each(|r| self.waiting.push_front(*r));
     }
 }
 
@@ -268,7 +365,7 @@ mod tests {
 
     /// Lets the clients run for `turns` turns; calls `see` with each visit's port and cost.
     fn run(clients: &[Client], turns: usize, mut see: impl FnMut(u32, i64)) {
-        let mut flows = Flows::default();
+        let mut flows: Flows = Flows::default();
         for (port, c) in clients.iter().enumerate() {
             flows.add(c.disk, port as u32);
         }
@@ -346,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_port_that_goes_leaves_nothing_behind() {
-        let mut flows = Flows::default();
+        let mut flows: Flows = Flows::default();
         for port in 0..8 {
             flows.add(port % 2, port);
         }
@@ -391,7 +488,7 @@ mod tests {
         /// Whatever comes and goes, every port with work is visited, and none that has gone.
         #[test]
         fn nobody_is_forgotten(steps in prop::collection::vec((0u32..24, 0u8..4, 0i64..2 * STEP), 1..300)) {
-            let mut flows = Flows::default();
+            let mut flows: Flows = Flows::default();
             let mut awake = [false; 24];
             for (port, what, cost) in steps {
                 if !awake[port as usize] {

@@ -9,6 +9,7 @@ use undercroft_backend::{OpenOptions, open};
 use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES};
 use undercroft_cache::{CoreOptions, DiskId, DiskOptions, IoError, Op};
 use undercroft_config::{ImageFormat, ImageSpec};
+use undercroft_frontend::AnyPort;
 use undercroft_frontend::turns::QUANTUM_BYTES;
 use undercroft_porttest::client::{Load, TestPort};
 
@@ -119,7 +120,9 @@ fn longest_wait(flood: Flood) -> u64 {
                 let counts = of.clone();
                 w.add_port(
                     disk,
-                    Box::new(move |id| Box::new(TestPort::new(id, disk, depth, Client { op, len, counts, neighbour }))),
+                    Box::new(move |id| {
+                        AnyPort::plain(TestPort::new(id, disk, depth, Client { op, len, counts, neighbour }))
+                    }),
                 );
             };
             let turn = |w: &mut Worker| {

@@ -242,7 +242,7 @@ impl Worker {
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             exclusive,
             compared: d.compared,
-            waits: self.ports.iter().flatten().filter(|s| s.disk == id).find_map(|s| s.port.waits()),
+            waits: self.ports.iter().flatten().filter(|s| s.disk == id).find_map(|s| s.port.memory()?.waits()),
             leaving: d.leaving.is_some(),
             silent: false,
         })
@@ -250,7 +250,8 @@ impl Worker {
 
     /// The guest memory that the disk's front ends share.
     pub fn guest_files(&self, id: DiskId) -> Vec<GuestFile> {
-        self.ports.iter().flatten().filter(|s| s.disk == id).flat_map(|s| s.port.guest_files()).collect()
+        let ports = self.ports.iter().flatten().filter(|s| s.disk == id);
+        ports.filter_map(|s| s.port.memory()).flat_map(|memory| memory.files()).collect()
     }
 
     /// Changes the polling bound that a disk asks for, in nanoseconds.

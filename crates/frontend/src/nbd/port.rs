@@ -418,6 +418,7 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
                 self.outbox.chunk_extents(cookie, buffer, encoded);
             }
             (_, Ok(())) => self.outbox.simple(cookie, 0),
+            (Task::Flush, Err(_)) if F::has(PortBug::LossUnsaid) => self.outbox.simple(cookie, 0),
             (_, Err(e)) => self.fail(cookie, error_number(e)),
         }
         self.release(tag);

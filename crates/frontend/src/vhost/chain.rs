@@ -53,12 +53,23 @@ enum Table<'a> {
 }
 
 impl Table<'_> {
-    /// The indirect table of `bytes` bytes at `at`.
-    fn indirect<'a>(map: &'a GuestMap, at: u64, bytes: u32, hint: &mut u32) -> Result<Table<'a>, Broken> {
-        match map.locate(at, bytes, hint) {
+    /// The indirect table that descriptor `d` of this table names.
+    fn indirect<'a>(&self, d: &Descriptor, map: &'a GuestMap, hint: &mut u32) -> Result<Table<'a>, Broken> {
+        let bytes = d.len as usize;
+        let entries = bytes / DESCRIPTOR_BYTES;
+        let nested = !matches!(self, Table::Own(_));
+        if nested
+            || d.flags & NEXT != 0
+            || !bytes.is_multiple_of(DESCRIPTOR_BYTES)
+            || entries == 0
+            || entries > usize::from(QUEUE_SIZE_MAX)
+        {
+            return Err(Broken::Indirect);
+        }
+        match map.locate(d.addr, d.len, hint) {
             Some(span) => Ok(Table::Indirect(map, span)),
-            None if map.locate_all(at, bytes, hint, |_| true) => {
-                Ok(Table::Scattered { map, at, entries: (bytes as usize / DESCRIPTOR_BYTES) as u16 })
+            None if map.locate_all(d.addr, d.len, hint, |_| true) => {
+                Ok(Table::Scattered { map, at: d.addr, entries: entries as u16 })
             }
             None => Err(Broken::Indirect),
         }
@@ -123,19 +134,8 @@ pub fn walk(ring: &Ring, map: &GuestMap, head: u16, hint: &mut u32, spans: &mut 
         left = left.checked_sub(1).ok_or(Broken::Loop)?;
         let d = table.read(index)?;
         if d.flags & INDIRECT != 0 {
-            let bytes = d.len as usize;
-            let entries = bytes / DESCRIPTOR_BYTES;
-            let nested = !matches!(table, Table::Own(_));
-            if nested
-                || d.flags & NEXT != 0
-                || !bytes.is_multiple_of(DESCRIPTOR_BYTES)
-                || entries == 0
-                || entries > usize::from(QUEUE_SIZE_MAX)
-            {
-                return Err(Broken::Indirect);
-            }
-            table = Table::indirect(map, d.addr, d.len, hint)?;
-            left = entries as u16;
+            table = table.indirect(&d, map, hint)?;
+            left = table.entries();
             index = 0;
             continue;
         }

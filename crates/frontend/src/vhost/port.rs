@@ -21,7 +21,7 @@ use super::request::Range;
 use super::ring::Ring;
 use super::slots::{Maps, Slots};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
-use crate::{GuestFile, Peer, Port, PortInterest, Protocol};
+use crate::{GuestFile, GuestMemory, Peer, Port, PortInterest, Protocol};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::marker::PhantomData;
@@ -339,12 +339,43 @@ impl<F: PortFaults> Port for VhostPort<F> {
         std::mem::take(&mut self.fds_changed)
     }
 
-    fn guest_memory_changed(&mut self) -> Option<u32> {
+    fn inflight(&self) -> usize {
+        self.under_way
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shut
+    }
+
+    fn shut(&mut self) {
+        self.shut = true;
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        // A guest shares its memory as soon as its machine has been set up, long before its driver starts a queue.
+        if self.maps.current().is_empty() {
+            return None;
+        }
+        let name = match self.running.len() {
+            0 => "no queue yet".to_string(),
+            1 => "1 queue".to_string(),
+            n => format!("{n} queues"),
+        };
+        Some(Peer { protocol: Protocol::VhostUser, name })
+    }
+
+    fn as_any(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
+
+impl<F: PortFaults> GuestMemory for VhostPort<F> {
+    fn memory_changed(&mut self) -> Option<u32> {
         std::mem::take(&mut self.memory_changed).then(|| self.maps.current().pages())
     }
 
     #[inline]
-    fn guest_page(&mut self, tag: u32, at: usize) -> Option<u32> {
+    fn page(&mut self, tag: u32, at: usize) -> Option<u32> {
         let slot = self.slots.get(tag);
         // Pages of a map that is no longer the guest's have no numbers.
         if slot.session != self.session || !self.maps.is_current(slot.map) {
@@ -355,7 +386,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
     }
 
     #[inline]
-    fn copy_guest_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
+    fn copy_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
         self.maps.current().copy_page(page, to)
     }
 
@@ -396,40 +427,11 @@ impl<F: PortFaults> Port for VhostPort<F> {
         self.maps.get(map).is_broken()
     }
 
-    fn guest_files(&self) -> Vec<GuestFile> {
+    fn files(&self) -> Vec<GuestFile> {
         let piece = |r: &Region| {
             let place = r.mapping.file_offset()?;
             Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), len: r.len })
         };
         self.maps.current().regions().iter().filter_map(piece).collect()
-    }
-
-    fn inflight(&self) -> usize {
-        self.under_way
-    }
-
-    fn is_closed(&self) -> bool {
-        self.shut
-    }
-
-    fn shut(&mut self) {
-        self.shut = true;
-    }
-
-    fn peer(&self) -> Option<Peer> {
-        // A guest shares its memory as soon as its machine has been set up, long before its driver starts a queue.
-        if self.maps.current().is_empty() {
-            return None;
-        }
-        let name = match self.running.len() {
-            0 => "no queue yet".to_string(),
-            1 => "1 queue".to_string(),
-            n => format!("{n} queues"),
-        };
-        Some(Peer { protocol: Protocol::VhostUser, name })
-    }
-
-    fn as_any(&mut self) -> &mut dyn std::any::Any {
-        self
     }
 }

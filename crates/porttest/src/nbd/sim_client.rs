@@ -5,7 +5,7 @@
 
 use super::exercise::{Reads, Reply, replies, request};
 use crate::faults::Switched;
-use crate::sim::work::{Finished, Verb, Violation, Work};
+use crate::work::{Finished, Verb, Violation, Work};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::IoSlice;

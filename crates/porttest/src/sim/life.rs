@@ -1,22 +1,20 @@
-//! What happens now and then: deaths and new beginnings, of processes, hosts, guests and connections; storms; rest.
+//! What happens now and then: deaths and new beginnings, of processes, hosts, guests and connections.
 //!
 //! Owns what is rare. Never judges data. Invariant: whoever comes back finds what outlives a death, and nothing else.
 
 use super::Sim;
-use super::work::{Verb, Work};
-use super::world::{Peer, what};
+use super::losses::Told;
+use super::world::{Peer, SimPort, what};
 use crate::faults::die_at;
+use crate::work::{Verb, Work};
 use undercroft_cache::{DiskId, Event};
+use undercroft_frontend::faults::StoreSite;
+use undercroft_frontend::turns::{Backlog, Flows};
 
 impl Sim {
     pub(super) fn rare(&mut self) -> bool {
         let p = self.any_port();
         let busy = self.world.ports[p].under_way() > 0;
-        let met = |sim: &mut Sim, what| {
-            if busy {
-                sim.world.coverage.met(what, "with requests under way");
-            }
-        };
         match self.rng.below(60) {
             0..8 => {
                 if self.rng.one_in(4) {
@@ -46,33 +44,7 @@ impl Sim {
                 self.world.lived(result.map(|_| ()));
                 self.after_message(p);
             }
-            36..40 => {
-                let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
-                if !c.leaving {
-                    c.half_close();
-                    met(self, "half-closed");
-                }
-            }
-            40 | 41 => {
-                let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
-                c.hang_up();
-                met(self, "hung up");
-            }
-            42 => {
-                let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
-                if !c.leaving {
-                    c.send_rubbish();
-                    met(self, "rubbish sent");
-                }
-            }
-            43..50 => {
-                let room = *self.rng.pick(&[0, 0, 30, 4096, 1 << 20]);
-                let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
-                c.set_room(room);
-                if room == 0 {
-                    met(self, "no room for replies");
-                }
-            }
+            dice @ 36..50 => return self.rare_of_client(p, dice, busy),
             50 if self.rng.one_in(2) => {
                 // A guest that has broken its queue does nothing but start anew.
                 let deadly = std::mem::replace(&mut self.deadly, 0);
@@ -91,10 +63,44 @@ impl Sim {
             56 => {
                 // Out of nothing: no store is on the way to it.
                 if self.rng.one_in(4) {
-                    self.world.dead = Some(undercroft_frontend::faults::StoreSite::Wish);
+                    self.world.dead = Some(StoreSite::Wish);
                 }
             }
+            57 | 58 => self.lose_writes(self.world.ports[p].disk),
+            59 if self.rng.one_in(2) => self.flood(p),
             _ => return false,
+        }
+        true
+    }
+
+    /// What a client of an NBD connection does now and then, by the throw of dice that led to it.
+    fn rare_of_client(&mut self, p: usize, dice: u64, busy: bool) -> bool {
+        let room = if dice < 43 { 0 } else { *self.rng.pick(&[0, 0, 30, 4096, 1 << 20]) };
+        let Peer::Client(c) = &mut self.world.ports[p].peer else { return false };
+        let what = match dice {
+            36..40 if !c.leaving => {
+                c.half_close();
+                "half-closed"
+            }
+            40 | 41 => {
+                c.hang_up();
+                "hung up"
+            }
+            42 if !c.leaving => {
+                c.send_rubbish();
+                "rubbish sent"
+            }
+            43..50 => {
+                c.set_room(room);
+                if room > 0 {
+                    return true;
+                }
+                "no room for replies"
+            }
+            _ => return true,
+        };
+        if busy {
+            self.world.coverage.met(what, "with requests under way");
         }
         true
     }
@@ -102,10 +108,10 @@ impl Sim {
     /// The front end has said something to a port: the worker looks at it afresh.
     pub(super) fn after_message(&mut self, p: usize) {
         die_at(None);
+        self.activate(p);
         let slot = &mut self.world.ports[p];
-        slot.active = true;
         let id = DiskId(slot.disk as u32);
-        if let Some(pages) = slot.port().guest_memory_changed() {
+        if let Some(pages) = slot.memory().and_then(|memory| memory.memory_changed()) {
             self.core().set_guest(id, pages);
         }
     }
@@ -145,6 +151,7 @@ impl Sim {
             return;
         }
         self.cover_end(p, "reconnected");
+        self.world.ports[p].answers_may_be_lost();
         self.world.note(|| format!("port {p}: the front end connects anew"));
         self.arm_death();
         let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };
@@ -170,8 +177,20 @@ impl Sim {
         lost.iter().for_each(|work| self.world.forget(d, work));
         let info = self.world.sides[d].info.clone();
         let client = crate::nbd::sim_client::SimClient::new(p as u32, &info, &mut self.rng);
-        let slot = &mut self.world.ports[p];
-        (slot.peer, slot.active, slot.dirty) = (Peer::Client(Box::new(client)), true, false);
+        let id = DiskId(d as u32);
+        if self.world.ports[p].active {
+            self.flows.remove(d as u32, p as u32);
+        }
+        self.core().close_port(id, p as u32);
+        self.core().open_port(id, p as u32);
+        let now = self.world.tick();
+        let mut slot = SimPort::new(Peer::Client(Box::new(client)), d);
+        if self.world.sides[d].losses > 0 {
+            // It may be told in place of one that left untold.
+            slot.told = Told::Perhaps(now);
+        }
+        self.world.ports[p] = slot;
+        self.activate(p);
     }
 
     /// A guest posts what breaks a queue, and starts anew when it is told.
@@ -211,8 +230,9 @@ impl Sim {
         let d = self.world.ports[p].disk;
         let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };
         let mut rests = g.stop();
+        self.world.ports[p].answers_may_be_lost();
         for _ in 0..200 {
-            self.world.ports[p].active = true;
+            self.activate(p);
             self.serve_port(p);
             self.finish_operations();
             self.world.flush_ports();
@@ -255,7 +275,9 @@ impl Sim {
         }
         let mut core = self.core.take().expect("a core");
         let mut bufs = std::mem::take(&mut self.world.grave);
-        self.world.paused.clear();
+        self.world.open.clear();
+        self.world.to_wake.clear();
+        (self.flows, self.turn, self.turn_bytes) = (Flows::default(), None, 0);
         for d in 0..self.world.sides.len() {
             let now = self.world.tick();
             let side = &mut self.world.sides[d];
@@ -281,6 +303,7 @@ impl Sim {
         bufs.into_iter().for_each(|buf| core.reclaim(buf));
         drop(core);
         self.boot();
+        self.open_ports();
         for p in 0..self.world.ports.len() {
             self.revive(p, power_cut);
         }
@@ -291,7 +314,10 @@ impl Sim {
         let d = self.world.ports[p].disk;
         let info = self.world.sides[d].info.clone();
         let slot = &mut self.world.ports[p];
-        (slot.active, slot.dirty) = (true, false);
+        (slot.active, slot.starved, slot.dirty) = (false, false, false);
+        slot.backlog = Backlog::default();
+        self.activate(p);
+        let slot = &mut self.world.ports[p];
         match &mut slot.peer {
             Peer::Client(c) => {
                 // Of what was not answered nobody knows; the model has seen to it.
@@ -322,150 +348,6 @@ impl Sim {
                     self.world.coverage.met("killed", format!("at {site:?}"));
                 }
                 self.after_message(p);
-            }
-        }
-    }
-
-    /// A guest posts to one queue without end; a request in each of the others is served all the same.
-    fn storm(&mut self, p: usize) {
-        let d = self.world.ports[p].disk;
-        let Peer::Guest(g) = &self.world.ports[p].peer else { return };
-        let (queues, _) = g.shape();
-        if queues < 2 {
-            return;
-        }
-        for queue in 1..queues {
-            self.post(p, queue, Some(Verb::Read));
-        }
-        let waits: Vec<u64> = self.world.ports[p].works().map(|w| w.start).collect();
-        for _ in 0..60 {
-            while self.post(p, 0, Some(Verb::Read)) {}
-            self.wake();
-            self.world.ports[p].active = true;
-            self.serve_port(p);
-            if self.world.dead.is_some() || self.world.violation.is_some() {
-                return;
-            }
-            self.finish_disk(d);
-            while self.resume() {
-                self.finish_disk(d);
-            }
-            self.world.flush_ports();
-            if self.world.dead.is_some() {
-                return;
-            }
-            self.listen_at(p, true, 0);
-        }
-        self.world.coverage.met("storm", "with a request in every queue");
-        let starved = self.world.ports[p].works().find(|w| waits.contains(&w.start)).map(|w| w.clone());
-        if let Some(work) = starved {
-            let what = format!("port {p}: {work:?} starves while another queue is served");
-            self.world.violate(what);
-        }
-    }
-
-    /// A disk does what it was told, and what follows from it.
-    fn finish_disk(&mut self, d: usize) {
-        while self.world.sides[d].under_way() > 0 && self.world.violation.is_none() && self.world.dead.is_none() {
-            self.world.sides[d].execute(&mut self.rng);
-            let now = self.world.tick();
-            if let Some(done) = self.world.sides[d].deliver(&mut self.rng, now) {
-                self.apply(Event::IoDone(done));
-            }
-        }
-    }
-
-    pub(super) fn finish_operations(&mut self) {
-        loop {
-            (0..self.world.sides.len()).for_each(|d| self.finish_disk(d));
-            if self.world.violation.is_some() || !self.resume() {
-                return;
-            }
-        }
-    }
-
-    /// Everything comes to an end: every chain and request is answered, and whoever waits for it is told.
-    pub(super) fn rest(&mut self) {
-        self.world.note(|| "rest".into());
-        die_at(None);
-        let deadly = std::mem::replace(&mut self.deadly, 0);
-        self.come_to_rest();
-        if self.world.violation.is_none() {
-            self.judge_rest();
-        }
-        self.deadly = deadly;
-    }
-
-    fn come_to_rest(&mut self) {
-        for p in 0..self.world.ports.len() {
-            match &mut self.world.ports[p].peer {
-                Peer::Guest(g) => {
-                    if g.is_masked() {
-                        g.unmask();
-                        self.after_message(p);
-                    }
-                }
-                Peer::Client(c) => c.set_room(1 << 20),
-            }
-        }
-        let mut quiet = 0;
-        for _ in 0..20_000 {
-            let before = self.world.answers;
-            let mut moved = false;
-            for p in 0..self.world.ports.len() {
-                if let Peer::Client(c) = &mut self.world.ports[p].peer {
-                    moved |= c.on_the_way() > 0;
-                    c.arrive(&mut self.rng);
-                }
-                self.wake();
-                moved |= self.serve_port(p);
-                self.after_port(p);
-            }
-            moved |= self.world.sides.iter().any(|s| s.under_way() > 0);
-            self.finish_operations();
-            self.world.flush_ports();
-            for p in 0..self.world.ports.len() {
-                // Nobody looks who was not told.
-                self.listen_at(p, false, 1 << 20);
-            }
-            if self.world.violation.is_some() {
-                return;
-            }
-            quiet = if moved || self.world.answers > before { 0 } else { quiet + 1 };
-            if quiet > 2 {
-                return;
-            }
-        }
-        self.world.violate("the ports never come to rest".into());
-    }
-
-    fn judge_rest(&mut self) {
-        for p in 0..self.world.ports.len() {
-            let slot = &mut self.world.ports[p];
-            let leaving = matches!(&slot.peer, Peer::Client(c) if c.leaving);
-            let left = slot.works().next().map(|w| w.clone());
-            if let Some(work) = left {
-                let visible = match &mut slot.peer {
-                    Peer::Guest(g) => !g.look().map_or(true, |seen| seen.is_empty()),
-                    Peer::Client(_) => false,
-                };
-                let how = if visible { "its end was never announced" } else { "it was never answered" };
-                return self.world.violate(format!("at rest, port {p}: {work:?}: {how}"));
-            }
-            if slot.port().inflight() > 0 || leaving {
-                return self.world.violate(format!("at rest, port {p} is not at rest"));
-            }
-        }
-        self.core().check();
-        for d in 0..self.world.sides.len() {
-            let now = self.world.tick();
-            let side = &mut self.world.sides[d];
-            let idle = self.core.as_ref().expect("a core").is_idle(DiskId(d as u32));
-            if let Err(what) = side.model.check_read(0, side.disk.medium(), now, now) {
-                self.world.violate(format!("at rest, disk {d}: {what}"));
-            }
-            if !idle {
-                self.world.violate(format!("at rest, disk {d} is not idle"));
             }
         }
     }

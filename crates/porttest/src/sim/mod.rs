@@ -13,23 +13,27 @@
 
 mod coverage;
 mod life;
+mod losses;
+mod rest;
+mod serve;
+mod storms;
 #[cfg(test)]
 mod tests;
 mod traffic;
-pub(crate) mod work;
 mod world;
 
-use crate::faults::{die_at, living, plant};
+use crate::faults::{Switched, die_at, plant};
+use crate::work::Violation;
 pub use coverage::Coverage;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, limits};
+use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_frontend::DiskInfo;
 use undercroft_frontend::faults::PortBug;
-use undercroft_testkit::model::Model;
+use undercroft_frontend::turns::{Flows, Turn};
 use undercroft_testkit::rng::Rng;
 use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
-pub use work::Violation;
 use world::{B, Peer, Side, SimPort, World};
 
 /// Notes that are kept of a run that goes wrong.
@@ -123,6 +127,14 @@ struct Sim {
     kills: u64,
     /// One store in so many of those that may kill does.
     deadly: u64,
+    /// Whose turn it is, and the turn under way with what it has cost.
+    flows: Flows<Switched>,
+    turn: Option<Turn>,
+    turn_bytes: i64,
+    /// Disks lose what was not flushed, now and then.
+    loses: bool,
+    /// A loss that is to be reported once more, by a planted bug.
+    lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
 
 impl Sim {
@@ -173,8 +185,7 @@ impl Sim {
                 serial: "simulated".into(),
             };
             let disk = SimDisk::new(geometry);
-            let model = Model::new(disk.medium());
-            sides.push(Side { info, disk, model, bad, bad_ops: Vec::new(), answers: 0, durable: (false, false) });
+            sides.push(Side::new(info, disk, bad));
         }
         let core_options = CoreOptions {
             memory_bytes: 64 << 20,
@@ -199,9 +210,15 @@ impl Sim {
             now_ns: 0,
             steps: 0,
             kills: 0,
+            flows: Flows::default(),
+            turn: None,
+            turn_bytes: 0,
+            loses: plan.seed.is_multiple_of(2),
+            lost_again: None,
         };
         sim.boot();
         sim.add_ports();
+        sim.open_ports();
         sim
     }
 
@@ -227,7 +244,8 @@ impl Sim {
                 } else {
                     Peer::Client(Box::new(crate::nbd::sim_client::SimClient::new(id, &info, &mut self.rng)))
                 };
-                self.world.ports.push(SimPort { peer, disk: d, active: true, dirty: false });
+                self.world.ports.push(SimPort::new(peer, d));
+                self.activate(id as usize);
             }
         }
         for p in 0..self.world.ports.len() {
@@ -256,8 +274,11 @@ impl Sim {
         self.steps += 1;
         self.world.tick();
         self.now_ns += self.rng.below(2_000_000);
-        if !self.world.paused.is_empty() && self.rng.one_in(2) {
-            self.resume();
+        if self.lost_again.is_some()
+            && self.rng.one_in(40)
+            && let Some((d, ranges)) = self.lost_again.take()
+        {
+            self.report_lost(d, ranges);
         }
         let _ = match self.rng.below(1000) {
             0..280 => self.ask(),
@@ -277,103 +298,14 @@ impl Sim {
             self.start_anew(false);
         }
         self.wake();
+        self.let_go();
         if self.steps.is_multiple_of(64) {
             self.world.judge_patience();
+            self.judge_answers();
         }
         if self.steps.is_multiple_of(256) {
             self.core().check();
         }
-    }
-
-    /// Ports of which an event tells are looked at.
-    fn wake(&mut self) {
-        for port in &mut self.world.ports {
-            let woken = match &mut port.peer {
-                Peer::Guest(g) => g.wakes(),
-                Peer::Client(c) => c.wakes(),
-            };
-            if woken {
-                // Like the worker: a socket with room again may have replies waiting.
-                port.dirty = true;
-                if !port.active {
-                    port.active = true;
-                    // A store, but one of which nothing depends on dying or not.
-                    die_at(None);
-                    port.port().disarm();
-                }
-            }
-        }
-    }
-
-    /// Takes requests of a port and puts them to the core, as a worker does in a turn.
-    fn serve(&mut self) -> bool {
-        let p = self.any_port();
-        self.serve_port(p)
-    }
-
-    fn serve_port(&mut self, p: usize) -> bool {
-        let slot = &mut self.world.ports[p];
-        if !slot.active {
-            return false;
-        }
-        let id = DiskId(slot.disk as u32);
-        let room = self.core.as_ref().expect("a core").room(id).min(limits::BATCH);
-        if room == 0 {
-            return false;
-        }
-        self.arm_death();
-        let slot = &mut self.world.ports[p];
-        let (port, mut requests) = (slot.port(), Vec::new());
-        let mut more = false;
-        let lived = living(|| more = port.take(room, &mut requests));
-        self.world.lived(lived);
-        if self.world.dead.is_some() {
-            return true;
-        }
-        assert!(requests.len() <= room, "more requests than the disk has room for");
-        self.cover_client(p);
-        if requests.is_empty() && !more {
-            let slot = &mut self.world.ports[p];
-            let port = slot.port();
-            let mut armed = false;
-            let lived = living(|| {
-                port.flush();
-                armed = port.arm();
-            });
-            if !armed {
-                slot.active = false;
-                let who = if matches!(slot.peer, Peer::Guest(_)) { "guest" } else { "client" };
-                self.world.coverage.met("slept", who);
-            }
-            self.world.lived(lived);
-        }
-        for (n, r) in requests.into_iter().enumerate() {
-            self.world.note(|| format!("  port {p} takes {r:?}"));
-            if n > 0 && self.rng.one_in(4) {
-                self.world.flush_ports();
-            }
-            if self.world.dead.is_some() {
-                break;
-            }
-            self.apply(Event::Request(r));
-        }
-        if self.rng.one_in(2) {
-            self.world.flush_ports();
-        }
-        die_at(None);
-        self.after_port(p);
-        true
-    }
-
-    /// Ends a connection whose port is over, and has its client connect anew.
-    fn after_port(&mut self, p: usize) {
-        if self.world.dead.is_some() || !self.world.ports[p].port().is_closed() {
-            return;
-        }
-        if self.world.ports[p].port().inflight() > 0 {
-            return;
-        }
-        self.connect_anew(p);
     }
 
     /// The next stores may be the last.
@@ -393,23 +325,13 @@ impl Sim {
         let now = self.world.tick();
         let Some(done) = self.world.sides[d].deliver(&mut self.rng, now) else { return false };
         self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+        self.world.sides[d].answered = self.steps;
         self.arm_death();
         self.apply(Event::IoDone(done));
         if self.rng.one_in(2) {
             self.world.flush_ports();
         }
         die_at(None);
-        true
-    }
-
-    /// One of the requests that were paused goes on. False if none is.
-    fn resume(&mut self) -> bool {
-        if self.world.paused.is_empty() || self.world.dead.is_some() {
-            return false;
-        }
-        let n = self.rng.below(self.world.paused.len() as u64) as usize;
-        let paused = self.world.paused.swap_remove(n);
-        self.apply(Event::Resume(paused));
         true
     }
 

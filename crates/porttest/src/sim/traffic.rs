@@ -3,9 +3,9 @@
 //! Owns the mix of requests. Never judges. Invariant: no more is under way than the model of a disk can follow.
 
 use super::Sim;
-use super::work::{Verb, Work};
 use super::world::{B, Peer};
 use crate::vhost::sim_guest::DATA_MAX;
+use crate::work::{Verb, Work};
 
 impl Sim {
     /// A client of some port asks for something, if it may.
@@ -13,8 +13,13 @@ impl Sim {
         let p = self.any_port();
         let most = if self.rng.one_in(8) { 3 * self.busy } else { self.busy };
         if self.world.ports[p].under_way() >= most {
-            return self.serve_port(p);
+            return self.serve();
         }
+        self.ask_port(p)
+    }
+
+    /// The client of a port asks for something.
+    pub(super) fn ask_port(&mut self, p: usize) -> bool {
         match &self.world.ports[p].peer {
             Peer::Guest(g) => {
                 let queue = self.rng.below(u64::from(g.shape().0)) as u16;

@@ -4,14 +4,18 @@
 //! moment at which the process dies, nothing that it does reaches anybody.
 
 use super::coverage::Coverage;
-use super::work::{Finished, Part, Verb, Violation, Work};
-use crate::faults::living;
+use super::losses::Told;
+use super::serve::Waited;
+use crate::faults::{Switched, living};
 use crate::nbd::sim_client::SimClient;
 use crate::vhost::sim_guest::SimGuest;
+use crate::work::{Finished, Part, Verb, Violation, Work};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
 use undercroft_frontend::faults::StoreSite;
-use undercroft_frontend::{DiskInfo, Port};
+use undercroft_frontend::turns::Backlog;
+use undercroft_frontend::{DiskInfo, GuestMemory, Port};
 use undercroft_host::IoBuf;
 use undercroft_testkit::model::{Change, Model};
 use undercroft_testkit::rng::Rng;
@@ -36,6 +40,28 @@ pub(super) struct Side {
     pub answers: u64,
     /// Whether anything was acknowledged as durable since the last power cut.
     pub durable: (bool, bool),
+    /// Losses of writes since the process began, and when the last one was.
+    pub losses: u32,
+    pub lost: u64,
+    /// Step of the last completion.
+    pub answered: u64,
+}
+
+impl Side {
+    pub(super) fn new(info: DiskInfo, disk: SimDisk, bad: Option<Range<u64>>) -> Side {
+        Side {
+            info,
+            model: Model::new(disk.medium()),
+            disk,
+            bad,
+            bad_ops: Vec::new(),
+            answers: 0,
+            durable: (false, false),
+            losses: 0,
+            lost: 0,
+            answered: 0,
+        }
+    }
 }
 
 /// Who is at a port.
@@ -48,17 +74,47 @@ pub(super) enum Peer {
 pub(super) struct SimPort {
     pub peer: Peer,
     pub disk: usize,
-    /// The worker looks at it in every turn.
+    /// The worker visits it.
     pub active: bool,
+    /// It waits, unvisited, until its disk has room for requests.
+    pub starved: bool,
     /// It has replies to send.
     pub dirty: bool,
+    /// Requests taken that are not finished.
+    pub backlog: Backlog<Switched>,
+    /// What it has waited for since it was visited.
+    pub waited: Waited,
+    /// What its client knows of lost writes.
+    pub told: Told,
 }
 
 impl SimPort {
+    /// A port that nobody visits yet.
+    pub(super) fn new(peer: Peer, disk: usize) -> SimPort {
+        SimPort {
+            peer,
+            disk,
+            active: false,
+            starved: false,
+            dirty: false,
+            backlog: Backlog::default(),
+            waited: Waited::default(),
+            told: Told::default(),
+        }
+    }
+
     pub(super) fn port(&mut self) -> &mut dyn Port {
         match &mut self.peer {
             Peer::Guest(g) => g.as_port(),
             Peer::Client(c) => c.as_port(),
+        }
+    }
+
+    /// The guest's memory, if there is a guest.
+    pub(super) fn memory(&mut self) -> Option<&mut dyn GuestMemory> {
+        match &mut self.peer {
+            Peer::Guest(g) => Some(&mut g.port),
+            Peer::Client(_) => None,
         }
     }
 
@@ -87,8 +143,12 @@ pub(super) struct World {
     pub dead: Option<StoreSite>,
     /// Memory of operations that a dead process has submitted.
     pub grave: Vec<IoBuf>,
-    /// Requests that the core has served in part, to be resumed.
-    pub paused: Vec<Paused>,
+    /// Requests that the core has: port and tag, and the step at which it saw them.
+    pub open: BTreeMap<(u32, u32), u64>,
+    /// Ports that slept when a request of theirs was paused.
+    pub to_wake: Vec<usize>,
+    /// Turns that a port with work waited for at most.
+    pub longest_wait: u64,
     /// One in so many pieces of data is lost on the way to a port: a core that does not keep its word.
     pub loses_one_in: u64,
     pub lossy: Rng,
@@ -107,7 +167,9 @@ impl World {
             time: 1,
             dead: None,
             grave: Vec::new(),
-            paused: Vec::new(),
+            open: BTreeMap::new(),
+            to_wake: Vec::new(),
+            longest_wait: 0,
             loses_one_in: 0,
             lossy,
             violation: None,
@@ -213,13 +275,18 @@ impl World {
         if work.verb == Verb::Wrong {
             return if *ok { Err(format!("{work:?} makes no sense, and went well").into()) } else { Ok(()) };
         }
+        let in_bad = |part: &Part| {
+            let blocks = part.offset / B * B..(part.offset + part.len).next_multiple_of(B);
+            side.bad.as_ref().is_some_and(|bad| bad.start < blocks.end && blocks.start < bad.end)
+        };
+        let lost = self.loses_one_in > 0 && work.verb == Verb::Read;
+        let excused = side.disk.failures != work.failures || work.parts.iter().any(in_bad) || lost;
+        if let Some(judged) = self.judge_loss(p, f, excused) {
+            return judged;
+        }
+        let side = &mut self.sides[d];
         if !ok {
-            let in_bad = |part: &Part| {
-                let blocks = part.offset / B * B..(part.offset + part.len).next_multiple_of(B);
-                side.bad.as_ref().is_some_and(|bad| bad.start < blocks.end && blocks.start < bad.end)
-            };
-            let lost = self.loses_one_in > 0 && work.verb == Verb::Read;
-            if side.disk.failures == work.failures && !work.parts.iter().any(in_bad) && !lost {
+            if !excused {
                 return Err(format!("{work:?} failed, though the disk did not fail there").into());
             }
             return Ok(());
@@ -350,13 +417,13 @@ impl Effects for World {
     }
 
     fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
-        if self.dead.is_some() { None } else { self.ports[req.port as usize].port().guest_page(req.tag, at) }
+        if self.dead.is_some() { None } else { self.ports[req.port as usize].memory()?.page(req.tag, at) }
     }
 
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         // One guest for each disk.
-        let port = self.ports.iter_mut().find(|p| p.disk == disk.0 as usize && matches!(p.peer, Peer::Guest(_)));
-        port.is_some_and(|p| p.port().copy_guest_page(page, to))
+        let memory = self.ports.iter_mut().filter(|p| p.disk == disk.0 as usize).find_map(SimPort::memory);
+        memory.is_some_and(|memory| memory.copy_page(page, to))
     }
 
     fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
@@ -387,7 +454,12 @@ impl Effects for World {
 
     fn paused(&mut self, req: ReqId, paused: Paused) {
         self.note(|| format!("  core pauses {req:?}"));
-        self.paused.push(paused);
+        let slot = &mut self.ports[req.port as usize];
+        let active = slot.active;
+        if slot.backlog.pause(req.tag, paused, active) {
+            self.coverage.met("paused", "while its port slept");
+            self.to_wake.push(req.port as usize);
+        }
     }
 
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {
@@ -401,6 +473,7 @@ impl Effects for World {
             return;
         }
         self.note(|| format!("  core answers {req:?} {result:?}"));
+        self.open.remove(&(req.port, req.tag));
         let slot = &mut self.ports[req.port as usize];
         slot.dirty = true;
         let port = slot.port();

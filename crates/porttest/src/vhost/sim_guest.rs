@@ -5,7 +5,7 @@
 
 use super::rig::{DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, WRITE, eventfd, signals};
 use crate::faults::{Switched, living};
-use crate::sim::work::{Finished, Verb, Violation, Work};
+use crate::work::{Finished, Verb, Violation, Work};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //! Owns the bounds and the exceptions to them. Never judges tests' use of the system. Invariant: what it says about a
 //! file comes from its syntax tree (syn), not from its text, but for the lengths of lines and the header.
 
+use super::tokens::asks_for_test;
 use super::{exceptions, none, root, rust};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -13,10 +14,8 @@ const FUNCTION_LINES_MAX: usize = 80;
 const COMMENT_CHARS_MAX: usize = 120;
 
 /// Files and functions that are longer today.
-const LONG_FILES: &[(&str, usize)] = &[
-    ("crates/daemon/tests/vhost/live.rs", 640),
-    ("crates/daemon/tests/control_api.rs", 707),
-];
+const LONG_FILES: &[(&str, usize)] =
+    &[("crates/daemon/tests/vhost/live.rs", 640), ("crates/daemon/tests/control_api.rs", 707)];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
     ("crates/cache/src/core/mod.rs: apply", 87),
@@ -68,10 +67,8 @@ struct Seen {
 /// Whether attributes say that an item is for tests alone.
 pub fn for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|a| {
-        let text = |list: &syn::MetaList| list.tokens.to_string();
         a.path().is_ident("test")
-            || (a.path().is_ident("cfg")
-                && a.meta.require_list().is_ok_and(|l| text(l).split(' ').any(|t| t == "test")))
+            || (a.path().is_ident("cfg") && a.meta.require_list().is_ok_and(|l| asks_for_test(l.tokens.clone())))
     })
 }
 

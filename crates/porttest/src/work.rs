@@ -16,7 +16,7 @@ impl From<String> for Violation {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub enum Verb {
     /// Data from the disk.
     Read,
     /// Data to the disk.
@@ -39,7 +39,7 @@ pub(crate) enum Verb {
 
 /// One range of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub struct Part {
     /// First byte.
     pub offset: u64,
     /// Bytes.
@@ -50,7 +50,8 @@ pub(crate) struct Part {
 
 /// One piece of work.
 #[derive(Clone, Debug)]
-pub(crate) struct Work {
+pub struct Work {
+    /// What is asked for.
     pub verb: Verb,
     /// The ranges: one, but for discards and zeroes over virtio, and none for a flush.
     pub parts: Vec<Part>,
@@ -70,7 +71,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// Bytes of data that it moves.
-    pub(crate) fn data_len(&self) -> usize {
+    pub fn data_len(&self) -> usize {
         match self.verb {
             Verb::Read | Verb::Write => self.parts[0].len as usize,
             _ => 0,
@@ -78,7 +79,7 @@ impl Work {
     }
 
     /// Notes something about it.
-    pub(crate) fn mark(&mut self, what: &'static str) {
+    pub fn mark(&mut self, what: &'static str) {
         if !self.marks.contains(&what) {
             self.marks.push(what);
         }
@@ -87,7 +88,8 @@ impl Work {
 
 /// Work that is over.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub struct Finished {
+    /// What it was.
     pub work: Work,
     /// Whether it went well, as its client was told.
     pub ok: bool,
