@@ -4,7 +4,7 @@
 
 use crate::sim::rule::Rule;
 use std::str::FromStr;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 use undercroft_units::{CacheSize, UnitError};
 
 /// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is
@@ -21,8 +21,8 @@ impl FromStr for Policies {
         let mut kinds = vec![];
         for word in text.split(',').map(str::trim) {
             match word {
-                "all" => kinds.extend(PolicyKind::every().map(Rule::Policy)),
-                "disk" => kinds.extend(PolicyKind::ALL.map(Rule::Policy)),
+                "all" => kinds.extend(AnyPolicyKind::ALL.map(Rule::Policy)),
+                "disk" => kinds.extend(PolicyKind::ALL.map(Rule::from)),
                 _ => kinds.push(word.parse()?),
             }
         }
@@ -55,7 +55,7 @@ impl FromStr for SimSize {
 ///
 /// # Errors
 /// OPT is among them: a sentence that says where it can be had.
-pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<PolicyKind>, String> {
+pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<AnyPolicyKind>, String> {
     let one =
         |rule: Rule| rule.policy().ok_or_else(|| format!("{rule} is for single caches on a trace; leave it out here"));
     rules.into_iter().map(one).collect()
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(list("lru, arc,LRU,opt"), Ok(vec![PolicyKind::Lru.into(), PolicyKind::Arc.into(), Rule::OPT[0]]));
         assert!(only_policies(list("lru,opt").expect("known")).expect_err("OPT").starts_with("opt is for"));
         assert_eq!(list("disk,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
-        assert_eq!(list("all").map(|p| p.len()), Ok(PolicyKind::ALL.len() + PolicyKind::STUDIED.len()));
+        assert_eq!(list("all").map(|p| p.len()), Ok(AnyPolicyKind::ALL.len()));
         assert!(list("lru,lur").expect_err("no such policy").contains("known are fifo, lru"));
         assert!(list("").is_err());
     }

@@ -1,8 +1,8 @@
 //! S3-FIFO: three static FIFO queues (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
 //!
-//! Owns the sizes of the queues (a tenth of the slots for newcomers, the rest for what proved itself: `small_main`), the
-//! count of hits, and the ghosts of what left the small queue unproven. Never reorders on a hit.
-//! Invariant: a slot's count is 0 unless it is occupied.
+//! Owns the sizes of the queues (a tenth of the slots for newcomers, the rest for what proved itself: `small_main`),
+//! the count of hits, and the ghosts of what left the small queue unproven. Never reorders on a hit. Invariant: a
+//! slot's count is 0 unless it is occupied.
 //!
 //! Parameters as in libCacheSim 0.3.5: two hits move a block from small to main, as many ghosts as nine tenths of the
 //! slots, and while the cache still fills up newcomers go to the main queue once the small one is full.

@@ -1,9 +1,9 @@
 //! Clock2Q+ (Zhai et al., "Clock2Q+: a simple and efficient replacement algorithm for metadata cache in VMware vSAN").
 //!
-//! Owns the sizes of the queues (`small_main`: a tenth of the slots for newcomers, a main clock with one bit), the ghosts
-//! of what left the small queue unproven, and when each newcomer came. Unlike S3-FIFO, a hit that comes soon after the
-//! block itself does not prove it: accesses to metadata come in bursts. Never reorders on a hit. Invariant: a slot's
-//! mark counts one hit at most.
+//! Owns the sizes of the queues (`small_main`: a tenth of the slots for newcomers, a main clock with one bit), the
+//! ghosts of what left the small queue unproven, and when each newcomer came. Unlike S3-FIFO, a hit that comes soon
+//! after the block itself does not prove it: accesses to metadata come in bursts. Never reorders on a hit. Invariant: a
+//! slot's mark counts one hit at most.
 //!
 //! "Soon" is half the small queue, counted in newcomers, and nine tenths as many ghosts as slots: the parameters of
 //! libCacheSim 0.3.5, whose rules these are.

@@ -1,9 +1,9 @@
-//! The queues of S4-FIFO: S3-FIFO with five knobs (see `s4fifo` for the paper).
+//! The queues of S4-FIFO: S3-FIFO with five parameters, its knobs (see `s4fifo` for the paper).
 //!
 //! Owns the sizes of the small queue and the main one (`small_main`) and of the ghosts of what left the small queue
-//! unproven, as the knobs say now. Never chooses the knobs, never reorders on a hit, never evicts because a knob turned. Invariants:
-//! a mark is 0 unless the slot is occupied; a block in main carries no ghost hits; there is room for as many ghosts as
-//! the knobs say.
+//! unproven, as the knobs say now. Never chooses the knobs, never reorders on a hit, never evicts because a knob
+//! changed. Invariants: a mark is 0 unless the slot is occupied; a block in main carries no ghost hits; there is room
+//! for as many ghosts as the knobs say.
 //!
 //! The rules are those of libCacheSim's S4FIFO (commit 06961b4). With the default knobs they are S3-FIFO's, decision
 //! for decision.

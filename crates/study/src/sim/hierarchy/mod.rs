@@ -21,7 +21,7 @@ use pages::Pages;
 use serde::Serialize;
 use stack::Stack;
 use std::sync::Arc;
-use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_engine::{AnyPolicyKind, ExclusiveMode};
 
 /// What a level keeps of what passes between its neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct LevelOptions {
     /// Blocks that it holds.
     pub blocks: u32,
     /// Its policy.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// What it keeps of what the level above has; means nothing for the first.
     pub keeps: Keeps,
     /// What it does with writes.
@@ -93,9 +93,9 @@ pub struct LevelOptions {
 
 impl LevelOptions {
     /// A level that keeps what passes, and writes through.
-    pub fn new(name: impl Into<String>, policy: PolicyKind, blocks: u32) -> Self {
+    pub fn new(name: impl Into<String>, policy: impl Into<AnyPolicyKind>, blocks: u32) -> Self {
         let name = name.into();
-        Self { name, blocks, policy, keeps: Keeps::Passing, writes: Writes::Through, linux: None }
+        Self { name, blocks, policy: policy.into(), keeps: Keeps::Passing, writes: Writes::Through, linux: None }
     }
 }
 

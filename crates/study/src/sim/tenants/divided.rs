@@ -14,7 +14,7 @@ use undercroft_engine::control::{
     Activity, Donor, Fixed, Governor, Guarded, Kind, Leaf, Mover, Paper, Position, Target, Thresholds, Utility,
 };
 use undercroft_engine::shares::{Level, NodeId, Tree};
-use undercroft_engine::{Access, Curve, HashKey, Index, Meter, Outcome, PolicyKind, Served};
+use undercroft_engine::{Access, AnyPolicyKind, Curve, HashKey, Index, Meter, Outcome, Served};
 
 /// What there is to be divided.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Place {
     /// Blocks.
     pub total: u32,
     /// The policy of every index.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// Whether it holds what it is handed, and nothing else.
     pub of_victims: bool,
     /// Whether goals are reached here; otherwise shares are by weight where there are some.
@@ -41,7 +41,7 @@ pub(super) struct Answer {
 }
 
 /// Puts a request for what the index calls `block`. A cache of victims gives away what it is asked for.
-pub(super) fn ask(index: &mut Index, block: u64, ask: Ask, of_victims: bool) -> Answer {
+pub(super) fn ask(index: &mut Index<AnyPolicyKind>, block: u64, ask: Ask, of_victims: bool) -> Answer {
     if ask == Ask::Read && of_victims {
         // Not `remove` at once: of an absent block that would drop what the policy remembers.
         let hit = index.peek(block).is_some() && index.remove(block).is_some();
@@ -58,9 +58,9 @@ pub(super) fn ask(index: &mut Index, block: u64, ask: Ask, of_victims: bool) -> 
 /// One tenant.
 struct Tenant {
     node: NodeId,
-    index: Index,
+    index: Index<AnyPolicyKind>,
     recent: Histogram,
-    meter: Option<Meter>,
+    meter: Option<Meter<AnyPolicyKind>>,
     /// What it did in this interval.
     seen: Activity,
     histogram: Histogram,

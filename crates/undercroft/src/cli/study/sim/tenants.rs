@@ -14,7 +14,7 @@ use crate::cli::output::Out;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 use undercroft_study::sim::tenants::{Above, AboveCounts, Below, Clocks, Options, TenantTrace, Trace, run_all};
 use undercroft_study::sim::{Footprint, Go, Policies, Reference, SimSize, only_policies, slots, without_repeats};
 use undercroft_trace::Access;
@@ -36,7 +36,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let mut policies =
         without_repeats(only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied())).map_err(Failure::Said)?);
     if policies.is_empty() {
-        policies = vec![PolicyKind::DEFAULT];
+        policies = vec![PolicyKind::DEFAULT.into()];
     }
     let tenth = || vec![SimSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
     let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
@@ -129,7 +129,7 @@ fn cache_below(args: &SimArgs, block_bytes: u32, known: u64) -> Result<Option<Be
 }
 
 /// The policy that `option` was given.
-fn one_policy(option: &str, given: &Policies) -> Result<PolicyKind, Failure> {
+fn one_policy(option: &str, given: &Policies) -> Result<AnyPolicyKind, Failure> {
     let said = |e: String| Failure::Said(format!("{option}: {e}"));
     let policies = only_policies(given.0.iter().copied()).map_err(said)?;
     let [policy] = policies[..] else { return Err(said("give one policy".into())) };
