@@ -314,7 +314,7 @@ impl<S: Stream> Port for NbdPort<S> {
                         Received::Nothing => break,
                     }
                 }
-                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Over => break,
+                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Making | Stop::Over => break,
             }
         }
         self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
@@ -441,6 +441,10 @@ impl<S: Stream> Port for NbdPort<S> {
 
     fn has_more_to_send(&self) -> bool {
         self.unsent && self.stream.is_some() && self.state != State::Closed
+    }
+
+    fn bytes_to_send(&self) -> usize {
+        self.outbox.bytes()
     }
 
     fn arm(&mut self) -> bool {

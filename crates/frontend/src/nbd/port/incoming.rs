@@ -21,6 +21,8 @@ pub(super) enum Stop {
     Batch,
     /// There is no room for the next request.
     Stalled,
+    /// There is, but its buffer takes another call to make.
+    Making,
     /// No request will come.
     Over,
 }
@@ -85,6 +87,9 @@ impl<S: Stream> NbdPort<S> {
         if bytes > 0 && !self.buffers.has_room(bytes) {
             self.stalled = true;
             return Some(Stop::Stalled);
+        }
+        if bytes > 0 && !self.buffers.make(bytes) {
+            return Some(Stop::Making);
         }
         self.inbox.skip(REQUEST_HEADER);
         let task = match verdict {
