@@ -22,6 +22,7 @@ mod merge;
 mod parts;
 mod range;
 mod records;
+mod segment;
 mod share;
 mod shared;
 mod slab;

@@ -16,6 +16,7 @@ use crate::limits::{
 };
 use crate::losses::PORTS_BYTES;
 use crate::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
+use crate::segment::Segment;
 use crate::share::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
 use crate::shared::Sharing;
 use crate::slab::Slab;
@@ -109,6 +110,7 @@ impl Allowance {
             + Slab::<Rec>::bytes_max(self.requests)
             + Slab::<OpRec>::bytes_max(self.ops_of_any_kind())
             + Slab::<Waiter>::bytes_max(self.waiters)
+            + Slab::<Segment>::bytes_max(self.ops)
             + Changes::bytes_max(self.requests)
             + AheadRing::bytes_max(self.ahead)
             + hash_buckets(2 * self.near_blocks()) * NEAR_ENTRY_BYTES
