@@ -334,7 +334,7 @@ impl Service {
                 Ok(Err(_)) => {}
                 Ok(Ok(())) | Err(_) => return Ok(()),
             }
-            let _ = self.workers[n].call(|w| w.core().give_back(memory::STEP_FRAMES_MAX as u32));
+            let _ = self.workers[n].give_back(memory::STEP_FRAMES_MAX);
             std::thread::sleep(memory::PAUSE);
         }
     }

@@ -24,12 +24,14 @@ pub(super) struct PortSlot {
     pub(super) disk: DiskId,
     /// Whether replies wait to be flushed.
     pub(super) dirty: bool,
+    /// Whether it stands among those with much to send.
+    pub(super) sends: bool,
     /// Whether the port is visited.
     pub(super) active: bool,
     /// Requests taken that the core has not seen yet, since the port had had its part.
     pub(super) waiting: VecDeque<Request>,
     /// Requests that the core has served in part.
-    pub(super) paused: VecDeque<(u32, Paused)>,
+    pub(super) paused: VecDeque<Paused>,
     /// Whether those go before new ones at the next visit.
     pub(super) paused_first: bool,
     /// Whether it waits, off the active list, until its disk has room for requests.
@@ -48,6 +50,7 @@ impl PortSlot {
             port,
             disk,
             dirty: false,
+            sends: false,
             active: false,
             waiting: VecDeque::new(),
             paused: VecDeque::new(),
