@@ -230,7 +230,6 @@ impl Buffers {
     }
 
     /// Bytes handed out.
-    #[cfg(test)]
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }

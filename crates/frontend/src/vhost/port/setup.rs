@@ -12,7 +12,7 @@ use super::super::ring::{Ring, RingAddresses};
 use super::VhostPort;
 use super::queue::{Queue, notify, report};
 use crate::Port;
-use crate::faults::{self, Bug};
+use crate::faults::{PortBug, PortFaults};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -21,16 +21,22 @@ use undercroft_host::Doorbell;
 /// Why a message about a queue is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The device has fewer queues.
     #[error("the device has no queue of that number")]
     NoSuchQueue,
+    /// Not a power of two, or above the largest.
     #[error("a queue's size must be a power of two up to {QUEUE_SIZE_MAX}")]
     QueueSize,
+    /// It can change only while the queue is stopped.
     #[error("the queue is running")]
     Running,
+    /// A part of the ring cannot be reached.
     #[error("the parts of the ring are not wholly inside shared memory, or not aligned")]
     RingPlace,
+    /// The in-flight area was made for fewer queues, or smaller ones.
     #[error("the record of requests under way has no place for the queue")]
     NoInflightLog,
+    /// Notifications of this front end blocked the worker, and there is no careful way here.
     #[error(
         "a front end of this disk made its notification descriptor block, and this kernel has no other way to notify \
          one (CONFIG_AIO, fs.aio-max-nr); restart the daemon once the disk's user is trusted again"
@@ -38,7 +44,7 @@ pub enum Refusal {
     HeldUpBefore,
 }
 
-impl VhostPort {
+impl<F: PortFaults> VhostPort<F> {
     /// The way to signal the front end at `eventfd`.
     fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, Refusal> {
         match eventfd {
@@ -73,7 +79,7 @@ impl VhostPort {
         self.whole_at = u64::MAX;
         self.hint = 0;
         let map = self.maps.current();
-        self.queues.iter_mut().for_each(|queue| queue.remap(map, self.event_idx));
+        self.queues.iter_mut().for_each(|queue| queue.remap::<F>(map, self.event_idx));
         self.refresh();
     }
 
@@ -95,7 +101,7 @@ impl VhostPort {
         self.flush();
         let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
         queue.addresses = Some(at);
-        queue.remap(self.maps.current(), self.event_idx);
+        queue.remap::<F>(self.maps.current(), self.event_idx);
         self.refresh();
         Ok(())
     }
@@ -132,7 +138,7 @@ impl VhostPort {
             queue.deferred.clear();
             if logged {
                 let log = queue.log.as_mut().ok_or(Refusal::NoInflightLog)?;
-                match log.recover(queue.size, ring.published()) {
+                match log.recover::<F>(queue.size, ring.published()) {
                     Ok(Some(left)) => {
                         // What was taken was either used or is still under way, in whatever order.
                         ring.set_next_available(ring.published().wrapping_add(left.len() as u16));
@@ -162,7 +168,7 @@ impl VhostPort {
         let call = self.doorbell(call)?;
         let queue = self.queue(index)?;
         // Entries may have been used before the driver could be told.
-        if !faults::has(Bug::MaskedCallLost) {
+        if !F::has(PortBug::MaskedCallLost) {
             queue.held_up |= notify(call.as_ref());
         }
         queue.call = call;
