@@ -227,9 +227,9 @@ impl Worker {
 impl Worker {
     /// Fires the probes of a request that was not answered at once.
     fn tell_of_wait(&self, r: &Request) {
-        let steps = self.ports[r.id.port as usize].as_ref().and_then(|slot| slot.paused.back());
+        let steps = self.ports[r.id.port as usize].as_ref().and_then(|slot| slot.backlog.last_paused());
         // A long read that goes in steps may find everything in RAM.
-        if r.op == Op::Read && steps.is_none_or(|(tag, _)| *tag != r.id.tag) {
+        if r.op == Op::Read && steps != Some(r.id.tag) {
             probes::miss(number(r.id));
         }
         probes::evict(r.disk.0, || self.core.stats(r.disk).evicted_blocks);
