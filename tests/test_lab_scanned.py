@@ -201,7 +201,7 @@ def test_the_stored_report_is_that_of_the_stored_results():
     kept = ROOT / "docs" / "results"
     text = (kept / "exclusive.md").read_text()
     pictures = [line[2 : line.index("]")] for line in text.splitlines() if line.startswith("![")]
-    assert report.full(store.Store(kept / "exclusive.json").data, pictures) == text, "make lab-exclusive LAB=--report writes it"
+    assert report.full(store.Store(kept / "exclusive.json.xz").data, pictures) == text, "make lab-exclusive LAB=--report writes it"
 
 
 def test_the_host_process_is_shown_with_what_it_misses():

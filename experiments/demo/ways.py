@@ -7,12 +7,10 @@ runs; docs/decisions/0070-demo-and-measures.md says how, and what "equal" means.
 """
 
 import argparse
-import concurrent.futures
 import contextlib
 import json
 import os
 import sys
-import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from demo import report  # noqa: E402
 from rig import cgroup, guest as guests, serving  # noqa: E402
 from rig.command import become_root, end_in_order, give_back  # noqa: E402
+from rig.fleet import Fleet  # noqa: E402
 from rig.images import SHARED_SEED, Images, private_seed  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 from rig.screen import Screen  # noqa: E402
@@ -74,92 +73,24 @@ def workloads(a):
     ]
 
 
-def run_workload(name, command, way, running, screen):
-    """Runs one workload in all guests at once. Between warm-up and measuring all wait for each other."""
-    barrier = threading.Barrier(len(running) + 1)
-
-    def drive(index, guest):
-        label = f"guest {index + 1}"
-        result = None
-        try:
-            for event in guest.events(command(index)):
-                if event["event"] == "progress":
-                    share = event["done"] / event["of"]
-                    screen.status(
-                        label,
-                        f"{way.title:16} {name:4} {event['phase']:9} {bar(share)} {event['mib_per_s']:6.1f} MiB/s, "
-                        f"{event['cached_share']:4.0%} from its own RAM, else {event['disk_p50_us']:.0f} us",
-                    )
-                elif event["event"] == "ready":
-                    barrier.wait()
-                    barrier.wait()
-                    guest.send("go")
-                elif event["event"] == "done":
-                    result = event
-            barrier.wait()
-        except BaseException:
-            barrier.abort()
-            raise
-        return result
-
-    with concurrent.futures.ThreadPoolExecutor(len(running)) as pool:
-        futures = [pool.submit(drive, i, guest) for i, guest in enumerate(running)]
-        try:
-            barrier.wait()
-            before = way.disk_reads()
-            barrier.wait()
-            barrier.wait()
-            after, memory = way.disk_reads(), way.memory_used()
-        except BaseException as e:
-            # Guests that are still running would keep the pool waiting.
-            barrier.abort()
-            if not isinstance(e, threading.BrokenBarrierError):
-                for guest in running:
-                    guest.close()
-                raise
-            after = None
-        finished = [f for f in futures if not isinstance(f.exception(), threading.BrokenBarrierError)]
-        results = [f.result() for f in (finished if after is None else futures)]
-    if after is None:
-        raise Stopped(f"{way.title}: {name}: the guests did not finish together")
-    return {"guests": results, "disk": {k: after[k] - before[k] for k in after}, "memory_bytes": memory}
-
-
-def bar(share, width=20):
-    full = round(share * width)
-    return "#" * full + "." * (width - full)
-
-
 def run_way(way, a, images, accel, screen):
     """Boots the guests on one way of serving and runs every workload."""
     screen.status("guests", f"{way.title:16} fresh images, nothing of them in the page cache")
     images.reset()
+    fleet = Fleet(way, a.out, a.guest_ram, accel, screen)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(way)
-        way.start([images.disk(i) for i in range(a.guests)])
-        running = []
-        for i in range(a.guests):
-            running.append(
-                stack.enter_context(
-                    guests.Guest(
-                        f"{way.key}-guest-{i + 1}", way.disk_args(i), a.out, a.guest_ram, accel, wrap=way.wrap_guest,
-                        check=way.check,
-                    )  # fmt: skip
-                )
-            )
-        began = time.monotonic()
-        for i, guest in enumerate(running):
-            screen.status("guests", f"{way.title:16} booting guest {i + 1} of {a.guests}")
-            guest.wait_ready()
+        fleet.start(stack, [images.disk(i) for i in range(a.guests)])
+        for guest in fleet.guests:
             guest.run("mount -t ext4 -o noatime /dev/vda /mnt")
-        way.guests_ready(running)
-        screen.status("guests", f"{way.title:16} booted in {time.monotonic() - began:.0f} s ({running[0].kernel}, {accel})")
         results = {}
         for name, _, command in workloads(a):
-            results[name] = run_workload(name, command, way, running, screen)
-        for guest in running:
+            commands = [(guest, command(i)) for i, guest in enumerate(fleet.guests)]
+            done, before, after = fleet.together(name, commands, lambda: (way.disk_reads(), way.memory_used()))
+            disk = {key: after[0][key] - before[0][key] for key in after[0]}
+            results[name] = {"guests": done, "disk": disk, "memory_bytes": after[1]}
+        for guest in fleet.guests:
             guest.run("umount /mnt")
-            guest.power_off()
+        fleet.power_off()
         status = way.status() if hasattr(way, "status") else None
     screen.clear()
     return {"title": way.title, "explains": way.explains, "workloads": results, "status": status}
@@ -167,9 +98,7 @@ def run_way(way, a, images, accel, screen):
 
 def main():
     a = arguments()
-
     end_in_order()
-    became_guest = guests.ROOT / "build" / "guest"
     screen = Screen()
     try:
         become_root("demo", "a memory control group of equal size for each")
@@ -216,7 +145,7 @@ def main():
         print("demo: stopped; nothing is left running", file=sys.stderr)
         return 130
     finally:
-        give_back(a.out, became_guest)
+        give_back(a.out, guests.BUILT)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ class Absent(Exception):
 class DiskReads(serving.Serving):
     """What the laboratory wants to know of every way of serving."""
 
-    private_ram = False  # of guests: nothing but QEMU has it mapped
     limit_bytes = None  # of the control group; what the arm itself is given, if nothing else is said
 
     def _limited(self, name):

@@ -35,11 +35,11 @@ def setup():
     return plt
 
 
-def save(plt, figure, out, name):
-    """Writes a figure as SVG and PNG and returns their paths."""
+def save(plt, figure, out, name, dpi=130):
+    """Writes a figure as SVG and PNG, the latter with `dpi` dots an inch, and returns their paths."""
     paths = [out / f"{name}.svg", out / f"{name}.png"]
     for path in paths:
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
     return paths
 

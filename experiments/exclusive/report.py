@@ -35,7 +35,7 @@ def full(data, pictures, why=None):
     lines = [
         "# Exclusive of the guests: what it saves",
         "",
-        "Written by `make lab-exclusive` from `exclusive.json`; no number is typed in by hand.",
+        "Written by `make lab-exclusive` from `exclusive.json.xz`; no number is typed in by hand.",
         "",
         *introduction(cells),
     ]

@@ -126,10 +126,10 @@ def main():
         serving.Undercroft.binary = a.undercroft.resolve()
     try:
         if a.report:
-            write(Store(a.out / "exclusive.json"), a.out, screen)
+            write(Store(a.out / "exclusive.json.xz"), a.out, screen)
             return 0
         become_root("lab", "a memory control group for each arm")
-        store = Store(a.out / "exclusive.json")
+        store = Store(a.out / "exclusive.json.xz")
         session = Session(work, store, screen)
         present = [key for key in a.arms if arm_module.present(key)]
         todo = [c for c in a.cells if not (a.resume and store.done(c.id, a.arms, present, a.repeat))]

@@ -4,45 +4,32 @@ Owns the order of things. Invariant: every arm of a cell starts from the same by
 cache, and everything that was started has ended when `run` returns or raises.
 """
 
-import concurrent.futures
 import contextlib
 import threading
 import time
 
-from rig import guest as guests
-from rig.process import Stopped
+from rig.fleet import Fleet
 
 from . import measure, perfect, twice
 from .cells import BLOCK
 
-PHASE_SECONDS = 900
 # A fifth less work for software emulation, and nothing to do with memory.
 GUEST_KERNEL = "mitigations=off"
 
 
-class Run:
+class Run(Fleet):
     """One arm of one cell, while it runs."""
 
     def __init__(self, arm, cell, load, folder, accel, screen):
+        super().__init__(arm, folder, cell.guest_mib, accel, screen)
         self.arm, self.cell, self.load = arm, cell, load
-        self.folder, self.accel, self.screen = folder, accel, screen
-        self.guests = []
         self.trace = None
 
-    def boot(self, stack, disks):
-        """Boots one guest per disk."""
-        names = [f"{self.arm.key}-guest-{i + 1}" for i in range(len(disks))]
-        for i, name in enumerate(names):
-            guest = guests.Guest(
-                name, self.arm.disk_args(i), self.folder, self.cell.guest_mib, self.accel,
-                wrap=self.arm.wrap_guest, append=f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}", check=self.arm.check,
-                private=self.arm.private_ram,
-            )  # fmt: skip
-            self.guests.append(stack.enter_context(guest))
+    def start(self, stack, disks):
+        """Boots one guest per disk, with the kernel that the cell asks for."""
+        super().start(stack, disks, f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}")
         for guest in self.guests:
-            guest.wait_ready()
             guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
-        self.arm.guests_ready(self.guests)
 
     def guest_facts(self):
         """What the guests say of themselves."""
@@ -92,55 +79,11 @@ class Run:
     def together(self, commands):
         """Runs the workload program in several guests at once and returns their results, and the counters before and after
         the measured part, which they begin together. `commands` are (guest, command)."""
-        barrier = threading.Barrier(len(commands) + 1)
-
-        def drive(guest, command):
-            result = None
-            try:
-                for event in guest.events(command, PHASE_SECONDS):
-                    if event["event"] == "progress":
-                        done = event["done"] / event["of"]
-                        self.screen.status(
-                            guest.name,
-                            f"{self.cell.id} {event['phase']:9} {done:4.0%}  {event['mib_per_s']:6.1f} MiB/s, "
-                            f"{event['cached_share']:4.0%} from its own RAM",
-                        )
-                    elif event["event"] == "ready":
-                        barrier.wait()
-                        barrier.wait()
-                        guest.send("go")
-                    elif event["event"] == "done":
-                        result = event
-                barrier.wait()
-            except BaseException:
-                barrier.abort()
-                raise
-            return result
-
-        with concurrent.futures.ThreadPoolExecutor(len(commands)) as pool:
-            futures = [pool.submit(drive, *command) for command in commands]
-            try:
-                barrier.wait()
-                before = self.take()
-                self.measuring.set()
-                barrier.wait()
-                barrier.wait()
-                after = self.take()
-            except BaseException as e:
-                barrier.abort()
-                # Guests that are still running would keep the pool waiting.
-                for guest, _ in commands:
-                    guest.close()
-                if not isinstance(e, threading.BrokenBarrierError):
-                    raise
-                for future in concurrent.futures.as_completed(futures):
-                    error = future.exception()
-                    if error and not isinstance(error, threading.BrokenBarrierError):
-                        raise error from None
-                raise Stopped(f"{self.cell.id}, {self.arm.title}: the guests did not finish together") from None
-            finally:
-                self.measuring.clear()
-            return [slim(future.result()) for future in futures], before, after
+        try:
+            results, before, after = super().together(self.cell.id, commands, self.take, self.measuring.set)
+        finally:
+            self.measuring.clear()
+        return [slim(result) for result in results], before, after
 
     def run(self):
         """Does it all and returns the record of this arm."""
@@ -148,10 +91,7 @@ class Run:
         disks = self.load.images(self.cell, self.folder / "images", self.screen.say)
         began = time.monotonic()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.arm)
-            self.arm.start(disks)
-            self.screen.status(self.arm.key, f"{self.cell.id} booting")
-            self.boot(stack, disks)
+            self.start(stack, disks)
             facts = self.guest_facts()
             self.trace = stack.enter_context(measure.ReclaimTrace(set(self.arm.pids())))
             sampler = measure.Sampler(lambda: (int(self.measuring.is_set()), *self.memory()))
@@ -159,8 +99,7 @@ class Run:
                 results, before, after, extra = self.load.drive(self)
             # After the counters: it takes processor time of its own.
             held_twice = self.twice()
-            for guest in self.guests:
-                guest.power_off()
+            self.power_off()
             record = {
                 "title": self.arm.title,
                 "explains": self.arm.explains,

@@ -1,10 +1,13 @@
 """Raw results: one JSON file that grows by one arm after the other.
 
-Owns that file. Invariant: it is whole at every moment (written beside and renamed), and the arms of a cell that are compared
-come from one run: taking up an interrupted cell means running all of it again.
+Owns that file, which is compressed if its name ends in .xz: as all that is kept in the repository. Invariant: it is whole at every moment
+(written beside and renamed), and the arms of a cell that are compared come from one run: taking up an interrupted cell means
+running all of it again. `python3 experiments/exclusive/store.py FILE` prints one that is compressed.
 """
 
 import json
+import lzma
+import sys
 from pathlib import Path
 
 VERSION = 1
@@ -17,7 +20,7 @@ class Store:
         self.path = Path(path)
         self.data = {"version": VERSION, "cells": {}}
         if self.path.exists():
-            data = json.loads(self.path.read_text(encoding="utf-8"))
+            data = load(self.path)
             if data.get("version") != VERSION:
                 raise ValueError(f"{self.path} was written by another version of the laboratory: move it away")
             self.data = data
@@ -48,12 +51,19 @@ class Store:
         """Writes the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
-        new.write_text(dumps(self.data), encoding="utf-8")
+        text = dumps(self.data).encode()
+        new.write_bytes(lzma.compress(text) if self.path.suffix == ".xz" else text)
         new.rename(self.path)
 
 
+def load(path):
+    """What a file of results holds, as it was written."""
+    found = Path(path).read_bytes()
+    return json.loads(lzma.decompress(found) if Path(path).suffix == ".xz" else found)
+
+
 def dumps(data):
-    """JSON with one line per arm: small enough to commit, and a change shows where it is."""
+    """JSON with one line per arm: two of them are easy to compare."""
     head = {k: v for k, v in data.items() if k != "cells"}
     lines = [json.dumps(head, sort_keys=True)[:-1] + ', "cells": {']
     cells = list(data["cells"].items())
@@ -65,3 +75,7 @@ def dumps(data):
             lines.append(f"  {json.dumps(arm)}: {json.dumps(record, separators=(',', ':'))}{',' if j < len(arms) - 1 else ''}")
         lines.append("}}" + ("," if i < len(cells) - 1 else ""))
     return "\n".join([*lines, "}}", ""])
+
+
+if __name__ == "__main__":
+    print(dumps(load(sys.argv[1])), end="")

@@ -31,6 +31,7 @@ class Serving:
 
     key = title = ""
     explains = ""
+    private_ram = False  # of guests: nothing but QEMU has it mapped
 
     def __init__(self, memory_bytes, logs, image_format="qcow2"):
         self.memory_bytes = memory_bytes

@@ -127,4 +127,5 @@ def phased(plt, cell, out, name):
         axis.set_xlabel(f"seconds; phases: {', '.join(cell['phases'])}")
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(handles, labels, frameon=False, fontsize=7, ncols=ncols, loc="upper center", bbox_to_anchor=(0.5, -0.35))
-    return save(plt, figure, out, name)
+    # Long: many panels, with a line for every second.
+    return save(plt, figure, out, name, dpi=70)

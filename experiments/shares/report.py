@@ -46,7 +46,7 @@ def full(cells, pictures):
     lines = [
         "# Shares that follow the load",
         "",
-        "Written by `make lab-shares` from `shares.json`; no number is typed in by hand but those of the papers.",
+        "Written by `make lab-shares` from `shares.json.xz`; no number is typed in by hand but those of the papers.",
         "",
         *machine(cells),
         *reached(cells),

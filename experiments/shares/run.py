@@ -125,7 +125,7 @@ def main():
         print("\n".join(e.id for e in (chosen or experiments(lab))))
         return 0 if chosen else 2
     try:
-        store = Store(a.out / "shares.json")
+        store = Store(a.out / "shares.json.xz")
         if not a.report:
             for program in (lab.undercroft, lab.driver):
                 if not program.exists():

@@ -297,6 +297,12 @@ impl<F: PortFaults> Backlog<F> {
         !self.paused.is_empty()
     }
 
+    /// The tag of the request that was paused last, if any is.
+    #[inline]
+    pub fn last_paused(&self) -> Option<u32> {
+        self.paused.back().map(|&(tag, _)| tag)
+    }
+
     /// A visit begins. Whether paused requests go on before new ones are taken: they and new ones take turns.
     #[inline]
     pub fn begin_visit(&mut self) -> bool {

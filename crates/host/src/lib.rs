@@ -17,6 +17,7 @@ pub mod guard;
 pub mod idle;
 pub mod operation;
 pub mod pool;
+pub mod probes;
 pub mod ring;
 pub mod thread_pool;
 pub mod wait;

@@ -7,8 +7,8 @@ use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
 use super::tap::Tap;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Paused, ReqId};
-use undercroft_host::faults;
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
+use undercroft_host::{faults, probes};
 
 /// What a turn has to kick and flush before it ends.
 #[derive(Default)]
@@ -43,6 +43,37 @@ pub(super) struct Live<'a> {
     /// Operations that do not go to the disk, and have failed.
     pub(super) refused: &'a mut Vec<IoDone>,
     pub(super) now_ns: u64,
+}
+
+/// A request's number in probes.
+#[inline]
+pub(super) fn number(req: ReqId) -> u64 {
+    u64::from(req.port) << 32 | u64::from(req.tag)
+}
+
+/// What a request asks for, as probes give it.
+#[inline]
+pub(super) fn op_kind(op: Op) -> u8 {
+    match op {
+        Op::Read => probes::kind::READ,
+        Op::Write { .. } => probes::kind::WRITE,
+        Op::Flush => probes::kind::FLUSH,
+        Op::Discard => probes::kind::DISCARD,
+        Op::WriteZeroes { .. } => probes::kind::WRITE_ZEROES,
+        Op::Status => probes::kind::STATUS,
+    }
+}
+
+/// The same of an operation.
+fn io_kind(kind: IoKind) -> u8 {
+    match kind {
+        IoKind::Read => probes::kind::READ,
+        IoKind::Write { .. } => probes::kind::WRITE,
+        IoKind::Flush => probes::kind::FLUSH,
+        IoKind::Discard => probes::kind::DISCARD,
+        IoKind::WriteZeroes { .. } => probes::kind::WRITE_ZEROES,
+        IoKind::Status => probes::kind::STATUS,
+    }
 }
 
 impl Live<'_> {
@@ -88,6 +119,7 @@ impl Effects for Live<'_> {
 
     #[inline]
     fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
+        probes::capture(disk.0, block);
         if !self.check_captures {
             return true;
         }
@@ -107,6 +139,7 @@ impl Effects for Live<'_> {
         let Some(disk) = self.disks.get_mut(id as usize).and_then(Option::as_mut) else {
             panic!("the core submitted an operation for disk {id}, which is gone");
         };
+        probes::submit(id, io.op.0, io_kind(io.kind), io.offset, io.len);
         disk.backend.submit(io);
         if !disk.dirty {
             disk.dirty = true;
@@ -116,6 +149,7 @@ impl Effects for Live<'_> {
 
     fn found(&mut self, req: ReqId, found: Found) {
         self.all_found = found.joined == 0 && found.missed == 0;
+        probes::found(number(req), found.hits, found.joined, found.missed);
         match &mut self.tap {
             Some(tap) if self.current != Some(req) => tap.found_late(req, found),
             Some(tap) if self.noted => tap.found(found),
@@ -146,6 +180,7 @@ impl Effects for Live<'_> {
             debug_assert!(false, "a reply to a port that is gone");
             return;
         };
+        probes::reply(number(req), result.is_ok());
         slot.port.reply(req.tag, result);
         if at_once {
             self.current = None;
@@ -165,11 +200,15 @@ impl Effects for Live<'_> {
         let all_found = std::mem::take(&mut self.all_found);
         if at_once && kind == Kind::Read {
             *self.at_once += 1;
+            probes::hit(number(req));
         } else if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
             let took_ns = now_ns.saturating_sub(start_ns);
             match kind {
                 // A long one, in steps.
-                Kind::Read if all_found => disk.latencies.read_hit.record(took_ns),
+                Kind::Read if all_found => {
+                    disk.latencies.read_hit.record(took_ns);
+                    probes::hit(number(req));
+                }
                 Kind::Read => disk.latencies.read_miss.record(took_ns),
                 Kind::Write => disk.latencies.write.record(took_ns),
                 Kind::Flush => disk.latencies.flush.record(took_ns),

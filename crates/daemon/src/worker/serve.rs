@@ -1,15 +1,15 @@
 //! Visits of ports: new requests are put to the core, and those that it has served in part go on.
 //!
-//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at most what it
-//! is allowed and one step more; a request that the core has begun is never dropped.
+//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at
+//! most what it is allowed and one step more; a request that the core has begun is never dropped.
 
 use super::Worker;
-use super::effects::Live;
+use super::effects::{Live, number, op_kind};
 use super::ports::Kind;
 use undercroft_cache::limits::{BATCH, IO_BLOCKS_MAX, STEP_BYTES};
 use undercroft_cache::{DiskId, Event, Op, Request};
 use undercroft_frontend::turns::{QUANTUM_BYTES, REQUEST_BYTES, Visit};
-use undercroft_host::{FRAME_BYTES, now_ns};
+use undercroft_host::{FRAME_BYTES, now_ns, probes};
 
 /// Requests or completions of a batch after which what they led to is handed over.
 const HAND_OVER: usize = 4;
@@ -183,6 +183,7 @@ impl Worker {
             if let Some(slot) = self.ports[id as usize].as_mut() {
                 slot.start(&r, self.now_ns);
             }
+            probes::request(r.disk.0, number(r.id), op_kind(r.op), r.offset, r.len);
             let noted = self.tap.as_mut().is_some_and(|tap| tap.begin(&r, self.now_ns));
             let mut fx = Live {
                 ports: &mut self.ports,
@@ -200,6 +201,9 @@ impl Worker {
             };
             self.core.apply(Event::Request(r), self.now_ns, &mut fx);
             let answered = fx.current.is_none();
+            if !answered {
+                self.tell_of_wait(&r);
+            }
             if noted
                 && !answered
                 && let Some(tap) = &mut self.tap
@@ -217,6 +221,18 @@ impl Worker {
         }
         self.requests = requests;
         self.requests.clear();
+    }
+}
+
+impl Worker {
+    /// Fires the probes of a request that was not answered at once.
+    fn tell_of_wait(&self, r: &Request) {
+        let steps = self.ports[r.id.port as usize].as_ref().and_then(|slot| slot.backlog.last_paused());
+        // A long read that goes in steps may find everything in RAM.
+        if r.op == Op::Read && steps != Some(r.id.tag) {
+            probes::miss(number(r.id));
+        }
+        probes::evict(r.disk.0, || self.core.stats(r.disk).evicted_blocks);
     }
 }
 

@@ -14,7 +14,7 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 /// The same mappings, as the other crate wants them.
-fn twin_memory(map: &GuestMap) -> GuestMemoryMmap<()> {
+fn memory_of_the_model(map: &GuestMap) -> GuestMemoryMmap<()> {
     let regions = map
         .regions()
         .iter()
@@ -54,7 +54,7 @@ proptest! {
     fn well_formed_chains_are_read_alike(batches in prop::collection::vec((chains(), any::<u16>()), 1..12)) {
         // Two rings with the same content: what one device writes must not be seen by the other.
         let mut guest = Guest::new(3, 64);
-        let memory = twin_memory(&guest.map);
+        let memory = memory_of_the_model(&guest.map);
         let mut ours = Ring::new(&guest.map, &Guest::addresses(0), 64, 0, true).unwrap();
         let mut reference = reference_queue(1, 64);
         for (chains, used_event) in batches {
@@ -119,8 +119,8 @@ fn ns_each(n: usize, mut f: impl FnMut()) -> f64 {
     (0..2000).map(|_| round(&mut f)).fold(f64::INFINITY, f64::min)
 }
 
-/// A measurement for docs/decisions/0050, not a test: `cargo test --release -p undercroft-frontend --test vhost -- --ignored
-/// --nocapture costs_of_a_request`.
+/// A measurement for docs/decisions/0050, not a test: `cargo test --release -p undercroft-frontend --test vhost --
+/// --ignored --nocapture costs_of_a_request`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_a_request() {
@@ -165,7 +165,7 @@ fn costs_of_a_request() {
     println!("port, take to flush, without the copy: {whole:.0} ns a request; with 4 KiB copied: {copying:.0} ns");
 
     let mut guest = rig.guest;
-    let memory = twin_memory(&guest.map);
+    let memory = memory_of_the_model(&guest.map);
     let mut ring = Ring::new(&guest.map, &Guest::addresses(0), 256, guest.offered(0), true).unwrap();
     let mut spans = Vec::new();
     let ours = ns_each(n, || {

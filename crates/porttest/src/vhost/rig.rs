@@ -1,7 +1,8 @@
 //! A guest made of bytes: memory with rings in it, a driver that posts chains, and a disk in a vector. For the tests of
 //! the front end, of the daemon, and for the fuzzer.
 //!
-//! Owns the guest's end of the rings. Never judges what the device does. Invariant: it posts exactly what it is told to, however wrong.
+//! Owns the guest's end of the rings. Never judges what the device does. Invariant: it posts exactly what it is told
+//! to, however wrong.
 
 use crate::faults::Switched;
 use std::collections::HashSet;

@@ -3,6 +3,7 @@
 //! Owns the bounds and the exceptions to them. Never judges tests' use of the system. Invariant: what it says about a
 //! file comes from its syntax tree (syn), not from its text, but for the lengths of lines and the header.
 
+use super::tokens::asks_for_test;
 use super::{exceptions, none, root, rust};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -66,10 +67,8 @@ struct Seen {
 /// Whether attributes say that an item is for tests alone.
 pub fn for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|a| {
-        let text = |list: &syn::MetaList| list.tokens.to_string();
         a.path().is_ident("test")
-            || (a.path().is_ident("cfg")
-                && a.meta.require_list().is_ok_and(|l| text(l).split(' ').any(|t| t == "test")))
+            || (a.path().is_ident("cfg") && a.meta.require_list().is_ok_and(|l| asks_for_test(l.tokens.clone())))
     })
 }
 

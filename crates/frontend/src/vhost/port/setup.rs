@@ -21,16 +21,22 @@ use undercroft_host::Doorbell;
 /// Why a message about a queue is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The device has fewer queues.
     #[error("the device has no queue of that number")]
     NoSuchQueue,
+    /// Not a power of two, or above the largest.
     #[error("a queue's size must be a power of two up to {QUEUE_SIZE_MAX}")]
     QueueSize,
+    /// It can change only while the queue is stopped.
     #[error("the queue is running")]
     Running,
+    /// A part of the ring cannot be reached.
     #[error("the parts of the ring are not wholly inside shared memory, or not aligned")]
     RingPlace,
+    /// The in-flight area was made for fewer queues, or smaller ones.
     #[error("the record of requests under way has no place for the queue")]
     NoInflightLog,
+    /// Notifications of this front end blocked the worker, and there is no careful way here.
     #[error(
         "a front end of this disk made its notification descriptor block, and this kernel has no other way to notify \
          one (CONFIG_AIO, fs.aio-max-nr); restart the daemon once the disk's user is trusted again"

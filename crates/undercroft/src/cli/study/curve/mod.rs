@@ -1,7 +1,7 @@
 //! `undercroft curve`: miss ratios by the size of the cache, from traces.
 //!
-//! Owns the passes over the traces. Never computes a curve itself: `undercroft_study::curves` does; `report` shows them.
-//! Invariant: a trace that cannot be read is named and does not keep the others from being shown.
+//! Owns the passes over the traces. Never computes a curve itself: `undercroft_study::curves` does; `report` shows
+//! them. Invariant: a trace that cannot be read is named and does not keep the others from being shown.
 
 pub mod args;
 mod input;

@@ -1,7 +1,7 @@
 //! `undercroft partition`: who should get how much of a memory, from traces.
 //!
-//! Owns the tenants' names and bounds, and what is printed. Never searches: `undercroft_study::curves` does. Invariant: nothing
-//! is divided unless every trace could be read.
+//! Owns the tenants' names and bounds, and what is printed. Never searches: `undercroft_study::curves` does.
+//! Invariant: nothing is divided unless every trace could be read.
 
 use super::args::PartitionArgs;
 use super::input::Input;

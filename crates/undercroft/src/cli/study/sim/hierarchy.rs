@@ -1,7 +1,7 @@
 //! `undercroft sim --hierarchy`: a trace through caches over caches.
 //!
-//! Owns the tables and the forms for programs. Never simulates: `undercroft_study::sim::simulate` does. Invariant: what was
-//! counted before an interrupt or damage is shown, and marked as not whole.
+//! Owns the tables and the forms for programs. Never simulates: `undercroft_study::sim::simulate` does. Invariant:
+//! what was counted before an interrupt or damage is shown, and marked as not whole.
 
 use super::args::SimArgs;
 use super::plan::PlanFile;

@@ -1,7 +1,7 @@
 //! `undercroft sim`: a trace through caches.
 //!
-//! Owns the table and the forms for programs. Never simulates: `undercroft_study::sim` does. Invariant: what was counted
-//! before an interrupt or damage is shown, and marked as not whole.
+//! Owns the table and the forms for programs. Never simulates: `undercroft_study::sim` does. Invariant: what was
+//! counted before an interrupt or damage is shown, and marked as not whole.
 
 pub mod args;
 pub mod compare;

@@ -1,8 +1,9 @@
 //! `undercroft sim --beside` and `--per-tenant`: several tenants on one cache or two, under the controllers of the
 //! daemon.
 //!
-//! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything: `undercroft_study::sim::tenants`
-//! runs the engine's controllers. Invariant: every controller sees the same requests in the same order.
+//! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything:
+//! `undercroft_study::sim::tenants` runs the engine's controllers. Invariant: every controller sees the same requests
+//! in the same order.
 
 use super::args::{SimArgs, SweepArgs};
 use super::run::{block_bytes, check_memory, meter, name_of, open};
