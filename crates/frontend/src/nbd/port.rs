@@ -11,7 +11,7 @@ use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
 use super::inbox::{Inbox, Received};
 use super::outbox::{Outbox, Sent};
-use super::rules::Rules;
+use super::rules::ExportRules;
 use super::stream::Stream;
 use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
@@ -111,7 +111,7 @@ enum State {
 pub struct NbdPort<S: Stream, F: PortFaults = NoPortFaults> {
     port: u32,
     disk: DiskId,
-    rules: Rules,
+    rules: ExportRules,
     limits: PortLimits,
     peer: String,
     /// `None` only while the port is dropped.
@@ -146,7 +146,7 @@ pub struct NewPort<S: Stream> {
     /// Which disk.
     pub disk: DiskId,
     /// What was agreed on.
-    pub rules: Rules,
+    pub rules: ExportRules,
     /// Its bounds.
     pub limits: PortLimits,
     /// Who is at the other end, for the log.
@@ -591,7 +591,7 @@ mod tests {
         let mut port = NbdPort::new(NewPort {
             port: 0,
             disk: DiskId(0),
-            rules: Rules::new(&geometry, true, true),
+            rules: ExportRules::new(&geometry, true, true),
             limits: PortLimits::default(),
             peer: String::new(),
             stream: SocketStream::new(ours.into()).unwrap(),
