@@ -1,9 +1,9 @@
-//! What a trace is like: counts, times, tenants, and how many distinct blocks there are.
+//! A summary of a trace: counts, times, tenants, and the number of distinct blocks.
 //!
 //! Owns the sums. Exact up to [`EXACT_MAX`] distinct blocks, an estimate beyond. Invariant: memory is bounded, however
 //! large a trace is.
 
-use crate::access::{Access, Kind, Request};
+use crate::access::{Kind, Request};
 use crate::blocks::Blocks;
 use crate::hashed::{NumberSet, mixed};
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub struct Counts {
     pub blocks: u64,
 }
 
-/// See the head of the file.
+/// Counts, times and distinct blocks of a trace, as far as requests have been added.
 #[derive(Clone, Debug)]
 pub struct Summary {
     blocks: Blocks,
@@ -194,11 +194,6 @@ impl Sample {
             }
         }
     }
-}
-
-/// The accesses that are in a sample, in place.
-pub fn retain_sample(accesses: &mut Vec<Access>, sample: Sample) {
-    accesses.retain(|a| sample.holds(a.block));
 }
 
 #[cfg(test)]

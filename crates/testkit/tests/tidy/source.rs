@@ -34,11 +34,8 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/frontend/src/vhost/chain.rs: walk", 82),
     ("crates/frontend/src/vhost/port/requests.rs: take_one", 110),
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),
-    ("crates/study/examples/exclusive_table.rs: main", 93),
     ("crates/testkit/src/sim/setup.rs: new", 120),
-    ("crates/trace/tests/samples/mod.rs: all", 164),
     ("crates/undercroft/src/cli/ksm.rs: describe", 84),
-    ("crates/undercroft/src/cli/sim_tenants.rs: run", 81),
     ("crates/undercroft/src/cli/status.rs: detail", 119),
 ];
 

@@ -22,6 +22,7 @@ pub mod manual;
 pub mod meter;
 pub mod output;
 pub mod partition;
+mod plot_file;
 pub mod ranges;
 pub mod reading;
 pub mod record;

@@ -8,13 +8,14 @@ use super::curve_args::PartitionArgs;
 use super::curve_input::Input;
 use super::curve_report::table;
 use super::output::{Out, complain};
+use super::plot_file;
 use super::sim_rows::{Columns, Values};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undercroft_engine::curve::shared;
 use undercroft_study::curves::partition::{divide, equal, misses, proportional};
-use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::plot::{Plot, Series, Style};
 use undercroft_study::curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_units::{Size, human_size};
 
@@ -339,7 +340,7 @@ fn draw(path: &Path, tenants: &[Tenant], total: u64) -> Result<(), Failure> {
     let series = tenants.iter().map(|t| Series { name: t.name.clone(), points: points(t), band: vec![] }).collect();
     let (title, x_label, y_label) = ("misses by share".into(), "blocks".into(), "misses".into());
     let drawn = Plot { title, x_label, y_label, log_x: false, style: Style::Curves, series };
-    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
+    plot_file::save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 #[cfg(test)]
