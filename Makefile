@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,24 +55,24 @@ test-long: ## The same at length, about an hour and a half: more seeds, long gol
 demo: ## What host memory saves beside a real guest: page cache, inclusive and exclusive Undercroft, at equal memory (about 3 min)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
-	$(PYTHON) demo/demo.py $(DEMO_ARGS)
+	$(PYTHON) experiments/demo/demo.py $(DEMO_ARGS)
 
 demo-quick: ## Undercroft, cache=none and the page cache without guests: the benchmark's driver in their place (seconds)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
-	$(PYTHON) demo/quick.py $(DEMO_ARGS)
+	$(PYTHON) experiments/demo/quick.py $(DEMO_ARGS)
 
 lab-exclusive: ## What host caches save beside real guests: tables and plots in docs/results (hours; LAB="--quick": minutes; LAB=--help)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
-	$(PYTHON) lab/run.py $(LAB)
+	$(PYTHON) experiments/exclusive/run.py $(LAB)
 
 lab-shares: ## How well shares follow the load, live and simulated: tables and plots in docs/results (25 min; LAB="--quick": 6; LAB=--help)
 	@scripts/setup.sh build demo kernel
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(CARGO) build --release -p undercroft-study --example shares_table
 	$(CARGO) build --release -p undercroft-cache --example many_disks
-	$(PYTHON) lab/shares/run.py $(LAB)
+	$(PYTHON) experiments/shares/run.py $(LAB)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench
@@ -93,6 +93,11 @@ bench-overheads: ## What a hit pays for contents held once and for a recording, 
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/overheads.py $(BENCH_ARGS)
+
+bench-builds: ## Compare today's program with another build of it on hits, in turns; BENCH_ARGS="--before PATH" (4 min)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) bench/builds.py $(BENCH_ARGS)
 
 bench-caffeine: ## Compare the engine's replay with Caffeine's simulator, which Maven fetches (half an hour; BENCH_ARGS="--repetitions 1": 10 min)
 	@scripts/setup.sh build bench-caffeine

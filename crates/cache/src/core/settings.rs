@@ -4,12 +4,12 @@
 //! disk. Invariants: more is promised to a disk only after the ceiling allowed it; the blocks that a disk has too many
 //! are evicted a bounded number at a time.
 
-use super::{AddDiskError, Core};
+use super::Core;
+use crate::disk::allowance::block_bytes;
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK};
-use crate::memory::block_bytes;
-use crate::types::DiskId;
+use crate::types::{AddDiskError, DiskId};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 

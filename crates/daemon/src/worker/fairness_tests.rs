@@ -2,17 +2,16 @@
 //!
 //! Owns clients that count what is copied for them. Never waits for time, only for the image to answer.
 
-use super::flows::QUANTUM_BYTES;
 use super::{Worker, WorkerHandle, WorkerOptions};
-use std::any::Any;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use undercroft_backend::{OpenOptions, open};
 use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES};
-use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Extent, IoError, Op, ReqId, Request};
+use undercroft_cache::{CoreOptions, DiskId, DiskOptions, IoError, Op};
 use undercroft_config::{ImageFormat, ImageSpec};
-use undercroft_frontend::{Peer, Port, PortInterest};
+use undercroft_frontend::AnyPort;
+use undercroft_frontend::turns::QUANTUM_BYTES;
+use undercroft_porttest::client::{Load, TestPort};
 
 const MIB: u64 = 1 << 20;
 const IMAGE_BYTES: u64 = 32 * MIB;
@@ -35,47 +34,31 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// A client that always has `depth` requests of `len` bytes under way.
+/// A client that asks for the first `len` bytes again and again.
 struct Client {
-    id: u32,
-    disk: DiskId,
     op: Op,
     len: u64,
-    depth: usize,
-    free: Vec<u32>,
     counts: Arc<Counts>,
     neighbour: bool,
-    shut: bool,
 }
 
-impl Port for Client {
-    fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
-        for _ in 0..budget {
-            if self.shut {
-                return false;
-            }
-            let Some(tag) = self.free.pop() else { return false };
-            let id = ReqId { port: self.id, tag };
-            out.push(Request { id, disk: self.disk, op: self.op, offset: 0, len: self.len });
-        }
-        !self.free.is_empty()
+impl Load for Client {
+    fn next(&mut self) -> (Op, u64, u64) {
+        (self.op, 0, self.len)
     }
 
-    fn copy_out(&mut self, _tag: u32, _at: usize, bytes: &[u8]) {
+    fn copied_out(&mut self, _at: usize, bytes: &[u8]) {
         if !self.neighbour {
             self.counts.flooded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
     }
 
-    fn copy_in(&mut self, _tag: u32, _at: usize, bytes: &mut [u8]) {
+    fn copy_in(&mut self, _at: usize, bytes: &mut [u8]) {
         self.counts.flooded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
 
-    fn extents(&mut self, _tag: u32, _extents: &[Extent]) {}
-
-    fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
+    fn replied(&mut self, result: Result<(), IoError>) {
         let c = &self.counts;
-        self.free.push(tag);
         c.failed.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
         if !self.neighbour {
             c.floods.fetch_add(1, Ordering::Relaxed);
@@ -84,42 +67,6 @@ impl Port for Client {
         let now = c.flooded.load(Ordering::Relaxed);
         c.worst.fetch_max(now - c.seen.swap(now, Ordering::Relaxed), Ordering::Relaxed);
         c.answers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn flush(&mut self) {}
-
-    fn arm(&mut self) -> bool {
-        !self.free.is_empty() && !self.shut
-    }
-
-    fn disarm(&mut self) {}
-
-    fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)> {
-        Vec::new()
-    }
-
-    fn fds_changed(&mut self) -> bool {
-        false
-    }
-
-    fn inflight(&self) -> usize {
-        self.depth - self.free.len()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.shut
-    }
-
-    fn shut(&mut self) {
-        self.shut = true;
-    }
-
-    fn peer(&self) -> Option<Peer> {
-        None
-    }
-
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
     }
 }
 
@@ -174,8 +121,7 @@ fn longest_wait(flood: Flood) -> u64 {
                 w.add_port(
                     disk,
                     Box::new(move |id| {
-                        let free = (0..depth as u32).collect();
-                        Box::new(Client { id, disk, op, len, depth, free, counts, neighbour, shut: false })
+                        AnyPort::plain(TestPort::new(id, disk, depth, Client { op, len, counts, neighbour }))
                     }),
                 );
             };

@@ -6,7 +6,6 @@
 //! ask to.
 
 use super::copying::Copying;
-use super::flows::Flows;
 use super::polling::Polling;
 use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use std::io;
@@ -18,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::limits::{self, STEP_BYTES};
 use undercroft_cache::{Core, CoreOptions, DiskId};
+use undercroft_frontend::turns::Flows;
 use undercroft_frontend::{MakePort, OnPort, PortHost};
 use undercroft_host::{Epoll, EventFd, Interest, Trigger, Watching, faults, now_ns};
 

@@ -6,6 +6,7 @@
 use super::Worker;
 use super::serve::{LARGE_BYTES, hands_over};
 use undercroft_cache::{DiskId, Event, IoDone};
+use undercroft_host::probes;
 
 /// Bytes of finished operations that one turn deals with, all disks together; the last one may go over by its length.
 const REAP_BYTES: usize = 256 * 1024;
@@ -74,6 +75,7 @@ impl Worker {
             let cost = done_bytes(&done);
             had += OPERATION_BYTES + cost;
             n += 1;
+            probes::done(id, done.op.0, done.result.is_ok());
             self.apply(Event::IoDone(done));
             if hands_over(n) || cost >= LARGE_BYTES {
                 self.flush_ports();

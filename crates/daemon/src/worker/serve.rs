@@ -1,15 +1,15 @@
 //! Visits of ports: new requests are put to the core, and those that it has served in part go on.
 //!
-//! Owns what one visit may do. Never decides whose turn it is: `flows` does. Invariant: a visit costs at most what it
-//! is allowed and one step more; a request that the core has begun is never dropped.
+//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at
+//! most what it is allowed and one step more; a request that the core has begun is never dropped.
 
 use super::Worker;
-use super::effects::Live;
-use super::flows::{QUANTUM_BYTES, REQUEST_BYTES, Visit};
+use super::effects::{Live, number, op_kind};
 use super::ports::Kind;
 use undercroft_cache::limits::{BATCH, IO_BLOCKS_MAX, STEP_BYTES};
 use undercroft_cache::{DiskId, Event, Op, Request};
-use undercroft_host::{FRAME_BYTES, now_ns};
+use undercroft_frontend::turns::{QUANTUM_BYTES, REQUEST_BYTES, Visit};
+use undercroft_host::{FRAME_BYTES, now_ns, probes};
 
 /// Requests or completions of a batch after which what they led to is handed over.
 const HAND_OVER: usize = 4;
@@ -69,12 +69,11 @@ impl Worker {
     fn visit(&mut self, id: u32, allowed: i64) -> Visit {
         let Some(slot) = self.ports[id as usize].as_mut() else { return Visit { cost: 0, more: false, stays: false } };
         let mut left = allowed;
-        if !slot.paused.is_empty() {
+        if slot.backlog.has_paused() {
             slot.worked_ns = self.now_ns;
-            slot.paused_first = !slot.paused_first;
-            if slot.paused_first {
-                self.resume(id, &mut left);
-            }
+        }
+        if slot.backlog.begin_visit() {
+            self.resume(id, &mut left);
         }
         let more = self.put_new(id, &mut left);
         self.resume(id, &mut left);
@@ -84,11 +83,11 @@ impl Worker {
             slot.dirty = true;
             self.dirty.ports.push(id);
         }
-        let unfinished = !slot.paused.is_empty() || !slot.waiting.is_empty();
+        let unfinished = !slot.backlog.is_empty();
         if cost > 0 || unfinished && more != More::NoRoom {
             return Visit { cost, more: left <= 0 && (unfinished || more == More::Yes), stays: true };
         }
-        if more == More::NoRoom && slot.paused.is_empty() {
+        if more == More::NoRoom && !slot.backlog.has_paused() {
             // What the disk has no room for stays with the guest; completions bring the port back.
             slot.active = false;
             slot.starved = true;
@@ -126,9 +125,8 @@ impl Worker {
             if room == 0 {
                 return More::NoRoom;
             }
-            if !slot.waiting.is_empty() {
-                let n = slot.waiting.len().min(room).min(BATCH);
-                self.requests.extend(slot.waiting.drain(..n));
+            if slot.backlog.has_waiting() {
+                slot.backlog.take_waiting(room.min(BATCH), &mut self.requests);
                 self.put_to_core(id, left);
                 continue;
             }
@@ -149,7 +147,7 @@ impl Worker {
     fn resume(&mut self, id: u32, left: &mut i64) {
         while *left > 0 {
             let Some(slot) = self.ports[id as usize].as_mut() else { return };
-            let Some((tag, paused)) = slot.paused.pop_front() else { return };
+            let Some((tag, paused)) = slot.backlog.next_paused() else { return };
             let write = slot.started(tag).1 != Kind::Read;
             *left -= if write { WRITE_STEP_BYTES } else { STEP_BYTES } as i64;
             if !self.dirty.ports.is_empty() || !self.dirty.disks.is_empty() {
@@ -170,7 +168,7 @@ impl Worker {
         for (n, &r) in requests.iter().enumerate() {
             if *left <= 0 {
                 if let Some(slot) = self.ports[id as usize].as_mut() {
-                    requests[n..].iter().rev().for_each(|r| slot.waiting.push_front(*r));
+                    slot.backlog.put_back(&requests[n..]);
                 }
                 break;
             }
@@ -185,6 +183,7 @@ impl Worker {
             if let Some(slot) = self.ports[id as usize].as_mut() {
                 slot.start(&r, self.now_ns);
             }
+            probes::request(r.disk.0, number(r.id), op_kind(r.op), r.offset, r.len);
             let noted = self.tap.as_mut().is_some_and(|tap| tap.begin(&r, self.now_ns));
             let mut fx = Live {
                 ports: &mut self.ports,
@@ -202,6 +201,9 @@ impl Worker {
             };
             self.core.apply(Event::Request(r), self.now_ns, &mut fx);
             let answered = fx.current.is_none();
+            if !answered {
+                self.tell_of_wait(&r);
+            }
             if noted
                 && !answered
                 && let Some(tap) = &mut self.tap
@@ -219,6 +221,18 @@ impl Worker {
         }
         self.requests = requests;
         self.requests.clear();
+    }
+}
+
+impl Worker {
+    /// Fires the probes of a request that was not answered at once.
+    fn tell_of_wait(&self, r: &Request) {
+        let steps = self.ports[r.id.port as usize].as_ref().and_then(|slot| slot.paused.back());
+        // A long read that goes in steps may find everything in RAM.
+        if r.op == Op::Read && steps.is_none_or(|(tag, _)| *tag != r.id.tag) {
+            probes::miss(number(r.id));
+        }
+        probes::evict(r.disk.0, || self.core.stats(r.disk).evicted_blocks);
     }
 }
 

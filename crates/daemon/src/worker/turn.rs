@@ -7,7 +7,7 @@ use super::effects::Live;
 use super::ports::PortSlot;
 use super::{STALL_NS, Worker};
 use undercroft_cache::{DiskId, Event, limits};
-use undercroft_frontend::{MakePort, OnPort, Port, PortInterest};
+use undercroft_frontend::{AnyPort, MakePort, OnPort, Port, PortInterest};
 use undercroft_host::{Interest, Trigger, faults, now_ns};
 
 /// Kinds of epoll tokens.
@@ -258,7 +258,7 @@ impl Worker {
     /// Looks at ports in the next turn whose peers wait for memory: there may be some again.
     pub(crate) fn wake_ports(&mut self) {
         for (id, slot) in self.ports.iter_mut().enumerate() {
-            if let Some(slot) = slot.as_mut().filter(|s| s.port.waits().is_some()) {
+            if let Some(slot) = slot.as_mut().filter(|s| s.port.memory().is_some_and(|m| m.waits().is_some())) {
                 slot.wake(id as u32, &mut self.flows, self.now_ns);
             }
         }
@@ -282,10 +282,14 @@ impl Worker {
 
     /// Runs `f` on a port between two turns. False if there is none.
     pub(super) fn with_port(&mut self, id: u32, f: OnPort) -> bool {
+        self.change_port(id, |port| f(&mut **port))
+    }
+
+    fn change_port(&mut self, id: u32, f: impl FnOnce(&mut AnyPort)) -> bool {
         let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return false };
         // `f` may close descriptors of which the guest holds copies; those would stay registered for ever.
         unwatch(&self.epoll, &*slot.port);
-        f(&mut *slot.port);
+        f(&mut slot.port);
         self.look_at_guest(id);
         self.watch_port(id);
         true
@@ -298,17 +302,21 @@ impl Worker {
         self.faults = faults();
         for id in 0..self.ports.len() as u32 {
             let Some(slot) = self.ports[id as usize].as_ref() else { continue };
-            let Some(why) = slot.port.harm() else { continue };
+            let Some(why) = slot.port.memory().and_then(|memory| memory.harm()) else { continue };
             let disk = self.disks.get(slot.disk.0 as usize).and_then(Option::as_ref).map_or("", |d| &d.name);
             tracing::error!(disk, "a front end was disconnected: {why}");
-            self.with_port(id, Box::new(|port| port.drop_peer()));
+            self.change_port(id, |port| {
+                if let Some(memory) = port.memory_mut() {
+                    memory.drop_peer();
+                }
+            });
         }
     }
 
     /// Tells the core if the guest memory that a port sees is another, or may hold something else.
     fn look_at_guest(&mut self, id: u32) {
         let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return };
-        let Some(pages) = slot.port.guest_memory_changed() else { return };
+        let Some(pages) = slot.port.memory_mut().and_then(|memory| memory.memory_changed()) else { return };
         if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
             disk.guest_port = (pages > 0).then_some(id);
             self.core.set_guest(slot.disk, pages);

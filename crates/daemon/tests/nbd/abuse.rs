@@ -5,9 +5,9 @@ use crate::rig::{PATIENCE, Rig, pattern, until};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use undercroft_frontend::nbd::exercise::{Reply, request};
 use undercroft_frontend::nbd::wire::{command as c, errno, option};
 use undercroft_frontend::nbd::{NbdOptions, PortLimits};
+use undercroft_porttest::nbd::exercise::{Reply, request};
 
 const MIB: usize = 1 << 20;
 

@@ -4,10 +4,10 @@ use crate::client::Client;
 use crate::rig::{Rig, pattern, until};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use undercroft_frontend::nbd::exercise::{OneExport, Reply, geometry};
 use undercroft_frontend::nbd::wire::{command as c, command_flag, errno};
 use undercroft_frontend::nbd::{Listen, NbdError, NbdOptions, NbdServer};
 use undercroft_frontend::socket::SocketAccess;
+use undercroft_porttest::nbd::exercise::{OneExport, Reply, geometry};
 
 const MIB: usize = 1 << 20;
 

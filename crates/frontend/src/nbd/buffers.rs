@@ -170,7 +170,6 @@ impl Buffers {
     }
 
     /// Bytes handed out.
-    #[cfg(test)]
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }

@@ -12,7 +12,7 @@ use super::{Export, Exports, TlsMode, rules::Rules};
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 
 /// Bytes of an option's data at most; longer ones are skipped and refused.
-const OPTION_BYTES_MAX: usize = 16 * 1024;
+pub const OPTION_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of an option's data past which the client is cut off instead.
 const OPTION_SKIP_MAX: u32 = 1024 * 1024;
 /// Once this many bytes of replies wait, options wait too.
@@ -391,6 +391,3 @@ fn fact(out: &mut Vec<u8>, option: u32, kind: u16, parts: &[&[u8]]) {
     let payload = parts.concat();
     reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), &payload]);
 }
-
-#[cfg(test)]
-mod tests;

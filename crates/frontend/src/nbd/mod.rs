@@ -7,7 +7,6 @@
 
 pub mod budget;
 mod buffers;
-pub mod exercise;
 pub mod handshake;
 mod inbox;
 mod line;
@@ -16,8 +15,6 @@ pub mod port;
 mod reception;
 pub mod rules;
 mod server;
-#[cfg(test)]
-pub(super) mod sim_client;
 pub mod stream;
 pub mod tls;
 pub mod wire;

@@ -10,8 +10,8 @@ use super::reception::{Listener, Reception};
 use super::rules::Rules;
 use super::stream::{SocketStream, Stream};
 use super::{Export, Exports, Listen, NbdError, NbdOptions, handshake::Agreed};
-use crate::PortHost;
 use crate::socket::bind_unix;
+use crate::{AnyPort, PortHost};
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
@@ -108,7 +108,7 @@ impl Shared {
             let rules = Rules::new(&info.geometry, structured, block_status);
             let limits = shared.options.port;
             let on_close: OnClose<S> = Box::new(move |stream, bytes| shared.on_close(key, stream, bytes));
-            Box::new(NbdPort::new(NewPort {
+            AnyPort::plain(NbdPort::new(NewPort {
                 port,
                 disk: info.disk,
                 rules,

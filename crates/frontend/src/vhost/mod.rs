@@ -11,29 +11,16 @@
 
 mod chain;
 mod config;
-#[doc(hidden)]
-pub mod exercise;
 mod inflight;
 pub mod limits;
 mod memory;
-#[doc(hidden)]
-pub mod messages;
-#[cfg(test)]
-mod outcomes;
 mod port;
-#[cfg(test)]
-mod reference;
 mod request;
-pub mod rig;
 mod ring;
 mod server;
 mod session;
 mod shared;
-#[cfg(test)]
-pub(super) mod sim_guest;
 mod slots;
-#[cfg(test)]
-mod tests;
 
 use super::socket::{SocketAccess, SocketError};
 use std::io;
@@ -43,6 +30,18 @@ use undercroft_hostmem::pressure::GuestRoom;
 pub use ring::Broken;
 pub use server::VhostServer;
 pub use shared::Trust;
+
+/// What a device is made of, for those who set one up without a socket: tests, the simulation of ports, fuzz targets.
+#[doc(hidden)]
+pub mod parts {
+    pub use super::chain::walk;
+    pub use super::config::{EVENT_IDX, FLUSH, Profile};
+    pub use super::inflight::InflightArea;
+    pub use super::memory::{GuestMap, Region, Window};
+    pub use super::port::{Refusal, VhostPort};
+    pub use super::ring::{Ring, RingAddresses};
+    pub use super::session::Session;
+}
 
 /// How a device is set up.
 #[derive(Clone, Debug)]

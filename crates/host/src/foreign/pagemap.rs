@@ -140,7 +140,7 @@ impl Pagemap {
     }
 
     /// Does without `PAGEMAP_SCAN`, as on a kernel before Linux 6.7.
-    pub fn without_scan(mut self) -> Pagemap {
+    pub(crate) fn without_scan(mut self) -> Pagemap {
         self.way = Way::Entries;
         self
     }

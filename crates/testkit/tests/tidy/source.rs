@@ -3,6 +3,7 @@
 //! Owns the bounds and the exceptions to them. Never judges tests' use of the system. Invariant: what it says about a
 //! file comes from its syntax tree (syn), not from its text, but for the lengths of lines and the header.
 
+use super::tokens::asks_for_test;
 use super::{exceptions, none, root, rust};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -13,14 +14,11 @@ const FUNCTION_LINES_MAX: usize = 80;
 const COMMENT_CHARS_MAX: usize = 120;
 
 /// Files and functions that are longer today.
-const LONG_FILES: &[(&str, usize)] = &[
-    ("crates/daemon/tests/vhost/live.rs", 640),
-    ("crates/daemon/tests/control_api.rs", 707),
-    ("crates/undercroft/tests/cli.rs", 704),
-];
+const LONG_FILES: &[(&str, usize)] =
+    &[("crates/daemon/tests/vhost/live.rs", 640), ("crates/daemon/tests/control_api.rs", 707)];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
-    ("crates/cache/src/core.rs: apply", 87),
+    ("crates/cache/src/core/mod.rs: apply", 87),
     ("crates/config/src/reader.rs: root", 115),
     ("crates/config/src/resolve/disk.rs: disk", 82),
     ("crates/config/tests/config/main.rs: every_bad_input_names_the_thing_and_the_remedy", 131),
@@ -30,13 +28,13 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/daemon/src/service/mod.rs: start", 101),
     ("crates/daemon/src/service/ranges.rs: take_ranges", 91),
     ("crates/frontend/src/nbd/reception.rs: go_on", 91),
-    ("crates/frontend/src/ports_sim/life.rs: rare", 89),
+    ("crates/porttest/src/sim/life.rs: rare", 89),
     ("crates/frontend/src/vhost/chain.rs: walk", 82),
     ("crates/frontend/src/vhost/port/requests.rs: take_one", 110),
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),
     ("crates/testkit/src/sim/setup.rs: new", 120),
-    ("crates/undercroft/src/cli/ksm.rs: describe", 84),
-    ("crates/undercroft/src/cli/status.rs: detail", 119),
+    ("crates/undercroft/src/cli/operate/ksm.rs: describe", 84),
+    ("crates/undercroft/src/cli/operate/status.rs: detail", 119),
 ];
 
 /// Where `unsafe` may stand beside `crates/host`, and why.
@@ -66,10 +64,8 @@ struct Seen {
 /// Whether attributes say that an item is for tests alone.
 pub fn for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|a| {
-        let text = |list: &syn::MetaList| list.tokens.to_string();
         a.path().is_ident("test")
-            || (a.path().is_ident("cfg")
-                && a.meta.require_list().is_ok_and(|l| text(l).split(' ').any(|t| t == "test")))
+            || (a.path().is_ident("cfg") && a.meta.require_list().is_ok_and(|l| asks_for_test(l.tokens.clone())))
     })
 }
 

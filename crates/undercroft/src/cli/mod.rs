@@ -5,52 +5,22 @@
 //! 2 (used wrongly), 130 (interrupted, and what was done is shown).
 
 pub mod args;
-pub mod attach;
-pub mod check;
-pub mod compare;
-pub mod control;
-pub mod curve;
-pub mod curve_args;
-pub mod curve_input;
-mod curve_report;
-pub mod disks;
-pub mod duplicates;
 pub mod help;
 pub mod interrupt;
-pub mod ksm;
 pub mod manual;
 pub mod meter;
+pub mod operate;
 pub mod output;
-pub mod partition;
-mod plot_file;
-pub mod ranges;
-pub mod reading;
-pub mod record;
-pub mod serve;
-pub mod shares;
-pub mod sim;
-pub mod sim_args;
-pub mod sim_daemon;
-pub mod sim_hierarchy;
-pub mod sim_plan;
-pub mod sim_rows;
-pub mod sim_tenants;
-mod sim_tenants_report;
-pub mod sim_trace;
-pub mod spool;
-pub mod status;
-pub mod trace;
-pub mod trace_args;
-mod trace_info;
-mod trace_parts;
-mod trace_write;
+pub mod study;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;
+use operate::{attach, check, control, disks, duplicates, ksm, ranges, record, serve, shares, status};
 use output::Out;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use study::{curve, sim, trace};
 use undercroft_api::client::ClientError;
 use undercroft_config::{Machine, Problems, ServePlan};
 
@@ -131,9 +101,9 @@ fn dispatch(cli: Cli, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
         Command::Ranges(args) => ranges::ranges(args, out),
         Command::Record(args) => record::run(&args, out),
         Command::Curve(args) => curve::run(&args, out),
-        Command::Partition(args) => partition::run(&args, out),
+        Command::Partition(args) => curve::partition::run(&args, out),
         Command::Sim(args) => sim::run(&args, out),
-        Command::Compare(args) => compare::run(&args, out),
+        Command::Compare(args) => sim::compare::run(&args, out),
         Command::Trace(args) => trace::run(&args, out),
         Command::Ksm(args) => ksm::run(&args, out),
         Command::DropCache(args) => control::drop_cache(&args, out),

@@ -10,7 +10,7 @@ use super::super::rules::{Header, Verdict};
 use super::super::stream::Stream;
 use super::super::wire::{REQUEST_HEADER, errno};
 use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task, words};
-use crate::faults::{self, Bug};
+use crate::faults::{PortBug, PortFaults};
 use undercroft_cache::{Op, ReqId, Request};
 
 /// Why parsing stopped.
@@ -25,7 +25,7 @@ pub(super) enum Stop {
     Over,
 }
 
-impl<S: Stream> NbdPort<S> {
+impl<S: Stream, F: PortFaults> NbdPort<S, F> {
     /// Reads requests out of the inbox until something is missing.
     pub(super) fn parse(&mut self, end: usize, out: &mut Vec<Request>) -> Stop {
         loop {
@@ -142,7 +142,7 @@ impl<S: Stream> NbdPort<S> {
                 Op::Flush
             }
             Task::Trim { .. } => Op::Discard,
-            Task::Zeroes { unmap, fua } => Op::WriteZeroes { unmap, fua: fua && !faults::has(Bug::ZeroesLoseFua) },
+            Task::Zeroes { unmap, fua } => Op::WriteZeroes { unmap, fua: fua && !F::has(PortBug::ZeroesLoseFua) },
             Task::Cache => {
                 // Any length may be asked for; the core reads a bounded part at a time.
                 len = len.min(CACHE_STEP);

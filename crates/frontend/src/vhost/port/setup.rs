@@ -12,7 +12,7 @@ use super::super::ring::{Ring, RingAddresses};
 use super::VhostPort;
 use super::queue::{Queue, notify, report};
 use crate::Port;
-use crate::faults::{self, Bug};
+use crate::faults::{PortBug, PortFaults};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -38,7 +38,7 @@ pub enum Refusal {
     HeldUpBefore,
 }
 
-impl VhostPort {
+impl<F: PortFaults> VhostPort<F> {
     /// The way to signal the front end at `eventfd`.
     fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, Refusal> {
         match eventfd {
@@ -73,7 +73,7 @@ impl VhostPort {
         self.whole_at = u64::MAX;
         self.hint = 0;
         let map = self.maps.current();
-        self.queues.iter_mut().for_each(|queue| queue.remap(map, self.event_idx));
+        self.queues.iter_mut().for_each(|queue| queue.remap::<F>(map, self.event_idx));
         self.refresh();
     }
 
@@ -95,7 +95,7 @@ impl VhostPort {
         self.flush();
         let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
         queue.addresses = Some(at);
-        queue.remap(self.maps.current(), self.event_idx);
+        queue.remap::<F>(self.maps.current(), self.event_idx);
         self.refresh();
         Ok(())
     }
@@ -132,7 +132,7 @@ impl VhostPort {
             queue.deferred.clear();
             if logged {
                 let log = queue.log.as_mut().ok_or(Refusal::NoInflightLog)?;
-                match log.recover(queue.size, ring.published()) {
+                match log.recover::<F>(queue.size, ring.published()) {
                     Ok(Some(left)) => {
                         // What was taken was either used or is still under way, in whatever order.
                         ring.set_next_available(ring.published().wrapping_add(left.len() as u16));
@@ -162,7 +162,7 @@ impl VhostPort {
         let call = self.doorbell(call)?;
         let queue = self.queue(index)?;
         // Entries may have been used before the driver could be told.
-        if !faults::has(Bug::MaskedCallLost) {
+        if !F::has(PortBug::MaskedCallLost) {
             queue.held_up |= notify(call.as_ref());
         }
         queue.call = call;

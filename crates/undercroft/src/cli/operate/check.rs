@@ -1,0 +1,153 @@
+//! `undercroft check`: every problem of a configuration file, and of the tables of the qcow2 images that it names.
+//!
+//! Owns how the result is shown. Never writes to an image. Invariant: exit code 0 exactly if `serve` would go on to
+//! open the images, and writes to those that are not read-only would be served.
+
+use super::args::CheckArgs;
+use crate::cli::meter::Meter;
+use crate::cli::output::Out;
+use crate::cli::{Failure, machine};
+use serde::Serialize;
+use std::path::Path;
+use undercroft_backend::OpenError;
+use undercroft_backend::qcow2::{Examined, examine};
+use undercroft_config::ImageFormat;
+use undercroft_config::{self as config, Overrides, Problem, Problems, ServePlan, Severity};
+use undercroft_units::{Size, Time};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    file: &'a Path,
+    ok: bool,
+    problems: &'a [Problem],
+    memory_bytes: Option<u64>,
+    disks: Vec<Disk<'a>>,
+}
+
+#[derive(Serialize)]
+struct Disk<'a> {
+    name: &'a str,
+    vm: Option<&'a str>,
+    image: &'a str,
+    read_only: bool,
+    socket: Option<&'a Path>,
+    nbd: bool,
+    policy: &'static str,
+    share_bytes: u64,
+    poll: Time,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// `Silent` if the file is bad: the problems have been printed.
+pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
+    let (plan, mut problems) = match config::load(&args.config, &machine(), &Overrides::default()) {
+        Ok(resolution) => (Some(resolution.plan), resolution.problems),
+        Err(unreadable) => (None, unreadable.problems),
+    };
+    let unusable = |p: &Problem| p.severity == Severity::Error;
+    if let Some(plan) = plan.as_ref().filter(|_| !problems.iter().any(unusable)) {
+        problems.extend(plan.disks.iter().filter_map(of_image));
+    }
+    let ok = problems.iter().all(|p| p.severity < Severity::Disk);
+    if args.json {
+        let good = plan.as_ref().filter(|_| ok);
+        out.json(&Report {
+            file: &args.config,
+            ok,
+            problems: &problems,
+            memory_bytes: good.map(|p| p.store.memory_bytes),
+            disks: good.map_or(Vec::new(), |p| p.disks.iter().map(of_plan).collect()),
+        })?;
+    } else {
+        let (errors, warnings): (Vec<_>, Vec<_>) = problems.iter().partition(|p| p.severity >= Severity::Disk);
+        let (errors, warnings) = (errors.len(), warnings.len());
+        if !problems.is_empty() {
+            out.line(&Problems { file: Some(args.config.clone()), problems }.to_string())?;
+        }
+        match plan.filter(|_| ok) {
+            Some(plan) => out.line(&summary(&args.config, &plan, warnings))?,
+            None => out.line(&format!(
+                "{}: {} and {}",
+                args.config.display(),
+                count(errors, "error"),
+                count(warnings, "warning")
+            ))?,
+        }
+    }
+    if ok {
+        Ok(())
+    } else {
+        out.flush()?;
+        Err(Failure::Silent)
+    }
+}
+
+/// What is wrong with the tables of a disk's image, if it is a qcow2 file that nothing uses.
+fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
+    let qcow2 = match disk.image.format {
+        None if config::images::scheme(&disk.image.location).is_none() => false,
+        Some(ImageFormat::Qcow2) => true,
+        _ => return None,
+    };
+    let mut meter: Option<(u64, Meter)> = None;
+    let found = examine(&disk.image.location, qcow2, |done, of| {
+        let (total, meter) = meter.get_or_insert_with(|| (of, meter_of(&disk.image.location, of)));
+        if *total != of {
+            // How much there is to read is known only after the first tables.
+            (*total, *meter) = (of, meter_of(&disk.image.location, of));
+        }
+        meter.at(done);
+    });
+    if let Some((_, meter)) = &mut meter {
+        meter.hide();
+    }
+    let problem = |severity, error: String, remedy: &str| {
+        let place = format!("disk \"{}\", image {}", disk.name, disk.image.location);
+        Some(Problem { severity, line: None, place, error, remedy: remedy.to_owned() })
+    };
+    let repair = "run `qemu-img check -r all` on a copy of it, or give the disk `read_only = true`";
+    match found {
+        Ok(Examined::Other | Examined::Sound(_)) => None,
+        // It would be opened, and only be read.
+        Ok(Examined::ReadOnly(why)) if disk.image.read_only => problem(Severity::Warning, why, repair),
+        Ok(Examined::ReadOnly(why)) => problem(Severity::Disk, why, repair),
+        Err(e @ (OpenError::Damaged { .. } | OpenError::Unsupported { .. })) => {
+            problem(Severity::Disk, e.to_string(), "repair, convert or replace the image")
+        }
+        // In use, say, or not for this user to read.
+        Err(e) => problem(Severity::Warning, format!("its tables were not verified: {e}"), "check it again then"),
+    }
+}
+
+fn meter_of(image: &str, tables: u64) -> Meter {
+    Meter::of_requests(tables).named(format!("verifying {image}"), "tables")
+}
+
+fn of_plan(disk: &config::DiskPlan) -> Disk<'_> {
+    Disk {
+        name: &disk.name,
+        vm: disk.vm.as_deref(),
+        image: &disk.image.location,
+        read_only: disk.image.read_only,
+        socket: disk.socket.as_deref(),
+        nbd: disk.nbd,
+        policy: disk.policy.name(),
+        share_bytes: disk.share_bytes,
+        poll: disk.poll.into(),
+    }
+}
+
+fn summary(file: &Path, plan: &ServePlan, warnings: usize) -> String {
+    let mut text = format!("{}: good: {}", file.display(), count(plan.disks.len(), "disk"));
+    text += &format!(" in {} of memory", Size(plan.store.memory_bytes));
+    if warnings > 0 {
+        text += &format!(", {}", count(warnings, "warning"));
+    }
+    text
+}
+
+fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}

@@ -1,0 +1,17 @@
+//! The commands of operators: they serve, attach, show, change and record.
+//!
+//! Owns nothing beside its commands. Never studies a trace: `study` does. Invariant: whatever changes the running
+//! daemon goes over its control socket.
+
+pub mod args;
+pub mod attach;
+pub mod check;
+pub mod control;
+pub mod disks;
+pub mod duplicates;
+pub mod ksm;
+pub mod ranges;
+pub mod record;
+pub mod serve;
+pub mod shares;
+pub mod status;
