@@ -11,6 +11,7 @@ use crate::disk::sharing::Sharing;
 use crate::disk::slab::Slab;
 use crate::disk::writes::changes::Changes;
 use crate::disk::writes::losses::PORTS_BYTES;
+use crate::disk::writes::segment::Segment;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
@@ -107,6 +108,7 @@ impl Allowance {
             + Slab::<Rec>::bytes_max(self.requests)
             + Slab::<OpRec>::bytes_max(self.ops_of_any_kind())
             + Slab::<Waiter>::bytes_max(self.waiters)
+            + Slab::<Segment>::bytes_max(self.ops)
             + Changes::bytes_max(self.requests)
             + AheadRing::bytes_max(self.ahead)
             + hash_buckets(2 * self.near_blocks()) * NEAR_ENTRY_BYTES

@@ -288,7 +288,13 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         if self.side.later.len() >= LATER_MAX {
-            return self.learn(block, held, cx);
+            let slot = self.index.peek(block).and_then(|slot| self.frames[slot as usize].as_ref());
+            if slot.is_none_or(|frame| !frame.is_same(&held)) {
+                return self.learn(block, held, cx);
+            }
+            // It waits where it is: that holds up nobody who waits for this event.
+            cx.arena.release(held);
+            return self.learn_in_slot_later(block, cx.arena);
         }
         self.side.later.push_back(Job { block: Some(block), held, what: What::Learn });
     }

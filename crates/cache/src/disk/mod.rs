@@ -35,6 +35,7 @@ use crate::disk::sharing::Sharing;
 use crate::disk::slab::Slab;
 use crate::disk::writes::changes::Changes;
 use crate::disk::writes::losses::Losses;
+use crate::disk::writes::segment::Segment;
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
 use crate::store::ram::Store;
@@ -51,7 +52,7 @@ use undercroft_host::{FRAME_BYTES, Frame, Held, IoBuf};
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-pub(crate) const DISK_BYTES: usize = 2240;
+pub(crate) const DISK_BYTES: usize = 2304;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -73,6 +74,8 @@ pub(crate) struct Disk<P> {
     /// Stands on the core's list of those with something to do once the replies are out.
     pub spare_listed: bool,
     pub contents: bool,
+    /// Blocks that are too many are to go once the replies are out.
+    pub shrinks: bool,
     pub can_write_zeroes: bool,
     /// Bytes that can be reached: the size, cut to the alignment.
     pub size: u64,
@@ -103,6 +106,8 @@ pub(crate) struct Disk<P> {
     pub streams: Streams,
 
     pub align: u64,
+    /// Bytes that one event copies: [`CoreOptions::step_bytes`].
+    pub step_bytes: u64,
     pub allowance: Allowance,
     pub plant: P,
     pub hash_seed: u64,
@@ -124,13 +129,15 @@ pub(crate) struct Disk<P> {
     pub recs: Slab<Rec>,
     pub ops: Slab<OpRec>,
     pub waiters: Slab<Waiter>,
+    /// Segments of writes that paused while they were filled.
+    pub segments: Slab<Segment>,
     pub near: NearTable,
     pub changes: Changes,
     pub ring: AheadRing,
 
     /// The one of those that wait for frames that is being served: it alone may pass the others.
     pub served: Option<u32>,
-    /// Reads that wait for a change to end.
+    /// Reads that wait for a change to end, or for a read of their block that many have joined.
     pub blocked: Vec<u32>,
     pub spare_lists: Vec<Vec<Frame>>,
 
@@ -168,6 +175,7 @@ impl<P: FaultInjection> Disk<P> {
             id,
             size: options.size_bytes / align * align,
             align,
+            step_bytes: core.step_bytes,
             can_write_zeroes: options.can_write_zeroes,
             plant,
             index: Index::with_hash_key(options.policy, capacity, HashKey::from_seed(hash_seed)),
@@ -192,6 +200,7 @@ impl<P: FaultInjection> Disk<P> {
             recs: Slab::new(allowance.requests),
             ops: Slab::new(allowance.ops_of_any_kind()),
             waiters: Slab::new(allowance.waiters),
+            segments: Slab::new(allowance.ops),
             near: NearTable::with_capacity_and_hasher(2 * allowance.near_blocks(), NearHash::new(hash_seed)),
             changes: Changes::default(),
             streams: Streams::new(options.readahead_bytes, allowance.ahead),
@@ -209,6 +218,7 @@ impl<P: FaultInjection> Disk<P> {
             losses: Losses::default(),
             closing: false,
             spare_listed: false,
+            shrinks: false,
             stats: DiskStats::default(),
             allowance,
             options,
@@ -229,6 +239,7 @@ impl<P: FaultInjection> Disk<P> {
             + self.recs.memory_bytes()
             + self.ops.memory_bytes()
             + self.waiters.memory_bytes()
+            + self.segments.memory_bytes()
             + self.changes.memory_bytes()
             + self.ring.memory_bytes()
             + self.hashes.capacity() * size_of::<u64>()
@@ -528,6 +539,12 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn finish_change<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         let (first, end) = self.changes.leave(rec);
         self.finish(rec, cx);
+        self.wake_blocked(first, end);
+        self.changes.unblock(first, end, &mut self.ready);
+    }
+
+    /// Reads go on that wait for something to end at one of blocks `first..end`.
+    pub(crate) fn wake_blocked(&mut self, first: u64, end: u64) {
         let Self { recs, blocked, ready, .. } = self;
         blocked.retain(|&r| {
             let wakes = (first..end).contains(&(recs[r].cursor / B));
@@ -537,7 +554,6 @@ impl<P: FaultInjection> Disk<P> {
             }
             !wakes
         });
-        self.changes.unblock(first, end, &mut self.ready);
     }
 }
 

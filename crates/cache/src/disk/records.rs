@@ -30,6 +30,8 @@ pub(crate) struct Rec {
     pub error: Option<IoError>,
     /// A read whose stream is told of it at its end: it paused before it was known whether it finds everything.
     pub untold: bool,
+    /// A write: its segment that is being filled, while it is paused; else [`NONE`].
+    pub segment: u32,
     /// A planted bug has answered it already.
     pub answered: bool,
 }
@@ -45,7 +47,7 @@ pub(crate) enum Parked {
     Window,
     /// For frames, or a place in a table.
     Starved,
-    /// A read: for the change that is active at its cursor.
+    /// A read: for the change that is active at its cursor, or for the read of its block that many have joined.
     Blocked,
     /// A change: for earlier ones that it overlaps.
     Turn,
@@ -88,6 +90,8 @@ pub(crate) struct ReadOp {
     pub wanted: u64,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
+    /// Blocks to copy for those who have joined it.
+    pub joined: u32,
     pub head: u32,
     pub tail: u32,
 }

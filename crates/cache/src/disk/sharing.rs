@@ -13,7 +13,8 @@ use crate::disk::allowance::ARENA_BYTES_PER_FRAME;
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{
-    BASE_MAP_PART, METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX, UNLEARNED_MAX,
+    BASE_MAP_PART, IO_BLOCKS_MAX, METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX,
+    UNLEARNED_MAX,
 };
 use crate::store::ram::{ALONE, SHARE_BYTES_PER_FRAME, SharingDomain, Store};
 use crate::types::Base;
@@ -242,13 +243,19 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The content in `block`'s slot is to be hashed when there is time.
     pub(crate) fn learn_in_slot_later(&mut self, block: u64, arena: &mut Store) {
-        if !self.sharing.is_on() || self.block_bytes(block) < B {
+        if !(self.sharing.is_on() || self.wants_hash(block)) || self.block_bytes(block) < B {
             return;
         }
         if self.sharing.unlearned.len() >= UNLEARNED_MAX {
             self.learn_oldest(arena);
         }
         self.sharing.unlearned.push_back(block);
+    }
+
+    /// Whether as much waits to be hashed as may, but for what one operation brings.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.sharing.unlearned.len() > UNLEARNED_MAX - IO_BLOCKS_MAX
     }
 
     /// Hashes what has waited in a slot for longest.

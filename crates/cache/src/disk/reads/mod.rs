@@ -212,6 +212,11 @@ impl<P: FaultInjection> Disk<P> {
                 if self.waiters.is_full() {
                     return self.starve(rec);
                 }
+                if self.is_crowded(op) {
+                    self.recs[rec].parked = Parked::Blocked;
+                    self.blocked.push(rec);
+                    return;
+                }
                 self.join(rec, op, at);
                 self.recs[rec].cursor = next;
                 continue;
@@ -307,6 +312,21 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
+    /// Whether so many have joined a read that to copy what they want is all that one event should do.
+    fn is_crowded(&self, op: u32) -> bool {
+        matches!(&self.ops[op].what, What::Read(read) if u64::from(read.joined) * B >= self.step_bytes)
+    }
+
+    /// A read is over: those go on who had to wait, because many had joined it.
+    #[cold]
+    fn wake_crowd(&mut self, read: &ReadOp) {
+        if self.plant.has(Bug::CrowdForgotten) {
+            return;
+        }
+        let blocks = read.first..read.first + u64::from(read.count);
+        self.wake_blocked(blocks.start, blocks.end);
+    }
+
     /// Makes a request wait for block `at` of a read under way.
     fn join(&mut self, rec: u32, op: u32, at: u32) {
         if self.plant.has(Bug::LostJoin) {
@@ -315,6 +335,7 @@ impl<P: FaultInjection> Disk<P> {
         }
         let What::Read(read) = &mut self.ops[op].what else { unreachable!("only reads are near at hand") };
         read.wanted |= 1 << at;
+        read.joined += 1;
         if read.tail != NONE {
             let w = &mut self.waiters[read.tail];
             if w.rec == rec && u32::from(w.first + w.count) == at {
@@ -350,7 +371,7 @@ impl<P: FaultInjection> Disk<P> {
             head = self.waiters.insert(Waiter { rec, first: 0, count: count as u16, own: true, next: NONE });
             wanted = all;
         }
-        let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, head, tail: head };
+        let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, joined: 0, head, tail: head };
         let buf = IoBuf { frames, head: 0, len: len as u32 };
         let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
         for at in 0..count as u32 {
@@ -362,6 +383,9 @@ impl<P: FaultInjection> Disk<P> {
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.
     pub(crate) fn read_done<E: Effects>(&mut self, read: ReadOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         assert!(done.buf.frames.len() == read.count as usize, "a read came back without its frames");
+        if !self.blocked.is_empty() {
+            self.wake_crowd(&read);
+        }
         if let Err(e) = done.result {
             return self.read_failed(read, done, e, cx);
         }
