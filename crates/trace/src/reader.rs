@@ -62,8 +62,8 @@ impl Reader<'static> {
     /// Opens a file, or standard input for `-`; its content or its name tells the format.
     ///
     /// # Errors
-    /// [`Error::UnknownFormat`], [`Error::Open`] if the file cannot be opened, [`Error::Read`] if its first bytes cannot
-    /// be read.
+    /// [`Error::UnknownFormat`], [`Error::Open`] if the file cannot be opened, [`Error::Read`] if its first bytes
+    /// cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path, &Options::default())
     }
