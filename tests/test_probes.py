@@ -117,4 +117,4 @@ def test_probes_fire_as_often_as_things_happen(serve, scratch):
     assert fired["request"] == fired["reply"] and fired["reply"] >= reads > 3000, (fired, counters)
     assert fired["hit"] + fired["miss"] == reads and fired["hit"] > 0 and fired["miss"] > 0, (fired, counters)
     assert fired["submit"] == fired["done"] >= counters["backend_reads"], (fired, counters)
-    assert counters["evicted_blocks"] > 0 and fired["evict"] == fired["miss"] == fired["found"], (fired, counters)
+    assert counters["evicted_blocks"] > 0 and fired["evict"] == fired["miss"] <= fired["found"], (fired, counters)
