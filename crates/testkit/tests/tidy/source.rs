@@ -16,8 +16,12 @@ const FUNCTION_LINES_MAX: usize = 80;
 const COMMENT_CHARS_MAX: usize = 120;
 
 /// Files and functions that are longer today.
-const LONG_FILES: &[(&str, usize)] =
-    &[("crates/daemon/tests/vhost/live.rs", 640), ("crates/daemon/tests/control_api.rs", 707)];
+const LONG_FILES: &[(&str, usize)] = &[
+    ("crates/daemon/tests/vhost/live.rs", 640),
+    ("crates/daemon/tests/control_api.rs", 707),
+    ("crates/frontend/src/nbd/port.rs", 611),
+    ("crates/undercroft/tests/cli/main.rs", 704),
+];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
     ("crates/cache/src/core/mod.rs: apply", 98),
