@@ -36,9 +36,6 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/lab/examples/exclusive_table.rs: main", 93),
     ("crates/testkit/src/sim/setup.rs: new", 120),
     ("crates/trace/tests/samples/mod.rs: all", 164),
-    ("crates/undercroft/src/cli/operate/ksm.rs: describe", 84),
-    ("crates/undercroft/src/cli/study/sim/tenants.rs: run", 81),
-    ("crates/undercroft/src/cli/operate/status.rs: detail", 119),
 ];
 
 /// Where `unsafe` may stand beside `crates/host`, and why.

@@ -4,6 +4,7 @@
 
 use super::place::{Place, Running, Said};
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -57,6 +58,43 @@ fn an_image_in_place_of_a_configuration_is_seen() {
         &[],
         &["a disk.qcow2 is a disk image, not a configuration", "`undercroft serve --image 'a disk.qcow2'`"],
     );
+    p.run(&["serve", "none.img"]).is(
+        1,
+        &[],
+        &["none.img does not exist, and would be a disk image", "qemu-img create", "serve --image none.img"],
+    );
+    p.run(&["serve", "nbd://localhost/a"]).is(1, &[], &["is an image, not a configuration", "serve --image nbd://"]);
+    // What looks like a configuration is one.
+    p.run(&["serve", "none.toml"]).is(1, &[], &["none.toml: error: the configuration cannot be read"]);
+}
+
+#[test]
+fn watching_shows_frame_after_frame_and_ctrl_c_ends_it_in_order() {
+    let p = Place::new();
+    let (daemon, _) = Running::start(&p, &["serve", "--image", "a.raw", "-f", "raw", "--memory", "64MiB"]);
+    for (args, head) in [
+        (&["shares", "--watch=100ms"][..], "NODE"),
+        (&["status", "--watch=100ms"], "DISK"),
+        (&["shares", "--watch=100ms", "--json"], "{"),
+    ] {
+        let mut child = p.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let (mut heads, mut text) = (0, String::new());
+        while heads < 3 {
+            let mut line = String::new();
+            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "{args:?}: it has ended after {text}");
+            heads += usize::from(line.starts_with(head));
+            text += &line;
+        }
+        assert!(!text.contains('\x1b'), "there is no terminal: {text:?}");
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        lines.read_to_string(&mut text).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");
+        assert!(text.ends_with('\n'), "{text:?}");
+    }
+    drop(daemon);
+    // Who has just started a daemon waits for it, and not for ever.
+    p.run(&["status", "--wait=100ms"]).is(1, &[], &["no daemon answers at"]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn the_heap_is_in_large_pages_wherever_the_program_was_built() {
 #[test]
 fn usage_errors_are_2_and_help_is_0() {
     let p = Place::new();
-    p.run(&[]).is(2, &[], &["Usage: undercroft <COMMAND>"]);
+    p.run(&[]).is(2, &[], &["Usage: undercroft [OPTIONS] <COMMAND>"]);
     p.run(&["serv"]).is(2, &[], &["similar subcommands exist: 'set', 'serve'"]);
     p.run(&["serve"]).is(2, &[], &["--image"]);
     p.run(&["serve", "x.toml", "--image", "a.raw"]).is(2, &[], &["cannot be used with"]);
@@ -141,4 +141,20 @@ fn man_pages_have_no_warnings() {
     assert_eq!(count(&p.at("man/man1")) + count(&p.at("man/man5")), pages.len(), "hidden commands have no page");
     fs::write(p.at("file"), "").unwrap();
     p.run(&["man", "--dir", "file/x"]).is(1, &[], &["cannot be written", "--dir"]);
+}
+
+#[test]
+fn colours_are_where_they_are_asked_for_alone() {
+    let p = Place::new();
+    let plain = p.run(&["--help"]).is(0, &["Examples:", "--color"], &[]);
+    assert!(!plain.out.contains('\x1b'), "nobody sees colours in a pipe: {}", plain.out);
+    let coloured = p.run(&["--color", "always", "--help"]).is(0, &[], &[]);
+    assert!(coloured.out.contains('\x1b'), "{}", coloured.out);
+    // The same words, and whatever the environment says where they were asked for.
+    let mut c = p.command(&["status", "--color=always"]);
+    let said = Said::from(c.env("NO_COLOR", "1").output().unwrap(), &["status"]);
+    assert!(said.err.contains("\x1b[") && said.err.contains("no daemon answers at"), "{}", said.err);
+    let said = p.run(&["status", "--color", "never"]).is(1, &[], &["undercroft: no daemon answers at"]);
+    assert!(!said.err.contains('\x1b'), "{}", said.err);
+    p.run(&["--color", "sometimes", "status"]).is(2, &[], &["possible values: auto, always, never"]);
 }

@@ -94,18 +94,21 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let complete = results.len() == arms.len() * sizes.len();
     let below = below.map(Into::into);
     let document = Document { tenants: names, footprint_blocks: known, above, below, complete, results };
-    if args.sweep.json {
-        out.json(&document)?;
-    } else if args.sweep.csv {
-        columns(&document).csv(out)?;
+    show(&document, &args.sweep, out)?;
+    if document.complete { Ok(()) } else { Err(Failure::Interrupted) }
+}
+
+/// Writes the results in the form that was asked for.
+fn show(document: &Document, args: &SweepArgs, out: &mut Out) -> Result<(), Failure> {
+    if args.json {
+        out.json(document)?;
+    } else if args.csv {
+        columns(document).csv(out)?;
     } else {
-        out.write(&text(&document))?;
+        out.write(&text(document))?;
     }
     out.flush()?;
-    if let Some(path) = &args.sweep.parquet {
-        columns(&document).parquet(path)?;
-    }
-    if document.complete { Ok(()) } else { Err(Failure::Interrupted) }
+    args.parquet.as_ref().map_or(Ok(()), |path| columns(document).parquet(path))
 }
 
 /// The tenants' own caches, for tenants of `own` distinct blocks.
