@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,12 +37,12 @@ python: ## Build the Python package, an abi3 wheel, into build/wheels, and say h
 	@scripts/setup.sh build python
 	@scripts/python-package.sh wheel
 
-check: ## For daily work: layout, lints, unit tests and 20 seeds of the simulation (2 to 3 min once built)
+check: ## For daily work: layout, lints, unit tests, the tidy test and 20 seeds of the simulation (2 to 3 min once built)
 	@scripts/setup.sh build test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --lib --bins -q
-	SEEDS=20 $(CARGO) test --locked --workspace --test simulation -q
+	SEEDS=20 $(CARGO) test --locked --workspace --test simulation --test tidy -q
 
 test: ## Prove it right: layout, lints, unit and property tests, simulation, what fuzzing found, real programs, guests
 	@scripts/setup.sh build test
@@ -55,24 +55,24 @@ test-long: ## The same at length, about an hour and a half: more seeds, long gol
 demo: ## What host memory saves beside a real guest: page cache, inclusive and exclusive Undercroft, at equal memory (about 3 min)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
-	$(PYTHON) demo/demo.py $(DEMO_ARGS)
+	$(PYTHON) experiments/demo/demo.py $(DEMO_ARGS)
 
 demo-quick: ## Undercroft, cache=none and the page cache without guests: the benchmark's driver in their place (seconds)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
-	$(PYTHON) demo/quick.py $(DEMO_ARGS)
+	$(PYTHON) experiments/demo/quick.py $(DEMO_ARGS)
 
 lab-exclusive: ## What host caches save beside real guests: tables and plots in docs/results (hours; LAB="--quick": minutes; LAB=--help)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
-	$(PYTHON) lab/run.py $(LAB)
+	$(PYTHON) experiments/exclusive/run.py $(LAB)
 
 lab-shares: ## How well shares follow the load, live and simulated: tables and plots in docs/results (25 min; LAB="--quick": 6; LAB=--help)
 	@scripts/setup.sh build demo kernel
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
-	$(CARGO) build --release -p undercroft-lab --example shares_table
+	$(CARGO) build --release -p undercroft-study --example shares_table
 	$(CARGO) build --release -p undercroft-cache --example many_disks
-	$(PYTHON) lab/shares/run.py $(LAB)
+	$(PYTHON) experiments/shares/run.py $(LAB)
 
 bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; the table goes to bench/results
 	@scripts/setup.sh build bench
@@ -81,7 +81,7 @@ bench: ## Compare with qemu-storage-daemon, qemu-nbd and nbdkit side by side; th
 
 bench-sim: ## Compare the engine's replay with libCacheSim's, which is fetched and built; BENCH_ARGS=--help (about an hour; BENCH_ARGS="--repetitions 1": 15 min)
 	@scripts/setup.sh build bench-sim
-	$(CARGO) build --release -p undercroft-lab --example sim_bench
+	$(CARGO) build --release -p undercroft-study --example sim_bench
 	$(PYTHON) bench/sim/compare.py $(BENCH_ARGS)
 
 bench-fairness: ## What cached reads of one guest wait for beside floods of others (3 min)
@@ -94,10 +94,15 @@ bench-overheads: ## What a hit pays for contents held once and for a recording, 
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/overheads.py $(BENCH_ARGS)
 
+bench-builds: ## Compare today's program with another build of it on hits, in turns; BENCH_ARGS="--before PATH" (4 min)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
+	$(PYTHON) bench/builds.py $(BENCH_ARGS)
+
 bench-caffeine: ## Compare the engine's replay with Caffeine's simulator, which Maven fetches (half an hour; BENCH_ARGS="--repetitions 1": 10 min)
 	@scripts/setup.sh build bench-caffeine
 	$(CARGO) build --release -p undercroft
-	$(CARGO) build --release -p undercroft-lab --example sim_bench
+	$(CARGO) build --release -p undercroft-study --example sim_bench
 	$(PYTHON) bench/sim/caffeine.py $(BENCH_ARGS)
 
 sim: ## Simulate the data path until stopped, or SIM_ARGS="--seeds N"; a failure prints its seed and replays
@@ -121,7 +126,7 @@ lint: ## Check the layout and every lint, as make test does
 
 policy-table: ## Measure every policy on the block traces: the table behind the default policy
 	@scripts/setup.sh build
-	$(CARGO) run --release -p undercroft-lab --example policy_table
+	$(CARGO) run --release -p undercroft-study --example policy_table
 
 install: build ranges ## Install the daemon, its man page, completions and systemd unit under PREFIX (/usr/local)
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" dist/install.sh

@@ -3,12 +3,13 @@
 
 Every server of a cell is started and warmed, then they take turns (A B C A B C ...), so that whatever else the machine
 does hits all of them; what counts are the ratios within a repetition, and their spread. Servers run on one core, the
-driver on another, for all alike. Writes bench/results/latest.json and latest.md, and the table in README.md.
+driver on another, for all alike. Writes bench/results/latest.json.xz and latest.md, and the table in README.md.
 """
 
 import argparse
 import contextlib
 import json
+import lzma
 import os
 import platform
 import re
@@ -275,9 +276,9 @@ def main() -> int:
     if not a.no_save:
         RESULTS.mkdir(parents=True, exist_ok=True)
         name = "quick" if a.quick or a.only or a.servers else "latest"
-        (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / f"{name}.json.xz").write_bytes(lzma.compress((json.dumps(results, indent=1) + "\n").encode()))
         (RESULTS / f"{name}.md").write_text(table.full(results), encoding="utf-8")
-        say(f"compare: bench/results/{name}.md and .json are written")
+        say(f"compare: bench/results/{name}.md and .json.xz are written")
         # A short or partial run shows that it works; it must not stand in the README as a result.
         if name == "latest" and table.put_into(peers.ROOT / "README.md", results):
             say("compare: the table in README.md is renewed")

@@ -6,6 +6,7 @@
 # PREFIX   where it will run from (default /usr/local)
 # DESTDIR  put before every path, for packages (default none)
 # BINARY   the built program (default target/release/undercroft)
+# DEBUG    a folder for what debuggers read, which the installed program is without (default none: BINARY still has it)
 # RANGES   the static program for guests, installed if it is there (default where scripts/build-ranges.sh puts it)
 #
 # An existing configuration is never overwritten. Nothing is started.
@@ -25,6 +26,9 @@ fail() {
 
 case $PREFIX in /*) ;; *) fail "PREFIX=$PREFIX must begin with /" ;; esac
 [ -x "$BINARY" ] || fail "$BINARY is missing: build it first with \`cargo build --release\`, or name it with BINARY="
+for tool in objcopy readelf; do
+    command -v $tool >/dev/null || fail "$tool is missing: apt-get install binutils"
+done
 mkdir -p "$DESTDIR$PREFIX" 2>/dev/null && [ -w "$DESTDIR$PREFIX" ] ||
     fail "$DESTDIR$PREFIX cannot be written: use sudo, or another PREFIX or DESTDIR"
 
@@ -41,7 +45,7 @@ fi
 share=$DESTDIR$PREFIX/share
 config=$DESTDIR/etc/undercroft/undercroft.toml
 
-install -D -m 0755 "$BINARY" "$DESTDIR$PREFIX/bin/undercroft"
+"$here/split-debug.sh" "$BINARY" "$DESTDIR$PREFIX/bin/undercroft" "${DEBUG:-}"
 [ ! -x "$RANGES" ] || install -D -m 0755 "$RANGES" "$DESTDIR$PREFIX/bin/undercroft-ranges"
 "$BINARY" man --dir "$share/man"
 mkdir -p "$share/bash-completion/completions" "$share/zsh/$zsh" "$share/fish/vendor_completions.d"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Builds a Debian package from a built program.
+# Builds a Debian package from a built program, and one of what debuggers read (undercroft-dbgsym).
 #
 #   BINARY=target/release/undercroft OUT=build dist/make-deb.sh
 #
 # BINARY  the built program (default target/release/undercroft)
-# OUT     where the package goes (default build); its path is the last line printed
+# OUT     where the packages go (default build); the path of the program's is the last line printed
 #
 # Needs dpkg-deb, objdump and gzip. Same input, same bytes: times come from SOURCE_DATE_EPOCH or the last commit.
 set -eu
@@ -34,8 +34,8 @@ trap 'rm -rf "$stage"' EXIT
 tree=$stage/tree
 mkdir "$tree"
 
-PREFIX=/usr DESTDIR=$tree BINARY=$BINARY "$here/install.sh"
-strip --strip-unneeded "$tree/usr/bin/undercroft"
+symbols=$stage/symbols
+PREFIX=/usr DESTDIR=$tree BINARY=$BINARY DEBUG=$symbols/usr/lib/debug "$here/install.sh"
 find "$tree/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 0644 "$here/debian/copyright" "$tree/usr/share/doc/undercroft/copyright"
 printf 'undercroft (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- The Undercroft developers <undercroft@localhost>  %s\n' \
@@ -68,7 +68,24 @@ done
 find "$tree" -type d -exec chmod 0755 {} +
 find "$tree/usr/share" "$tree/etc" -type f -exec chmod 0644 {} +
 
+# As dh_strip makes them: the same version exactly, found by debuggers without being told.
+install -d "$symbols/DEBIAN"
+cat >"$symbols/DEBIAN/control" <<END
+Package: undercroft-dbgsym
+Version: $version
+Architecture: $arch
+Maintainer: The Undercroft developers <undercroft@localhost>
+Installed-Size: $(du -sk "$symbols" | cut -f1)
+Depends: undercroft (= $version)
+Section: debug
+Priority: optional
+Description: debug symbols for undercroft
+ With these, backtraces of the program, gdb and perf name lines of its source.
+END
+find "$symbols" -type d -exec chmod 0755 {} +
+
 mkdir -p "$OUT"
+dpkg-deb --root-owner-group -Zxz --build "$symbols" "$OUT/undercroft-dbgsym_${version}_${arch}.deb" >/dev/null
 package=$OUT/undercroft_${version}_${arch}.deb
 dpkg-deb --root-owner-group -Zxz --build "$tree" "$package" >/dev/null
 echo "$package"

@@ -15,7 +15,7 @@ from harness.daemon import Disk, until
 from harness.front import IN, OUT, OWN, Front, Gone, memfd
 from harness.programs import driver, need, need_root
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 from rig.cgroup import Group, Unavailable
 
 MIB = images.MIB
@@ -102,6 +102,70 @@ def test_memory_that_is_taken_away_ends_its_front_end_alone(serve, scratch, fron
     harmed(front, "no room on the file system")
     log = daemon.log()
     assert log.count("a front end was disconnected: memory that it shares is gone") == 5, log
+    assert (scratch / "a.raw").read_bytes() == before, "nothing that nobody wrote reached the disk"
+
+
+@pytest.fixture
+def huge(scratch):
+    """A hugetlbfs with room for two pages, and the bytes of one. What the machine had of huge pages it has afterwards."""
+    need_root()
+    count = Path("/proc/sys/vm/nr_hugepages")
+    size = next((int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("Hugepagesize:")), 0)
+    if not count.exists() or size == 0:
+        pytest.skip("no huge pages of hugetlbfs can be had here: the kernel has none")
+    before, where = int(count.read_text()), scratch / "huge"
+    where.mkdir()
+    try:
+        with contextlib.suppress(OSError):
+            count.write_text(str(before + 2))
+        mounted = subprocess.run(["mount", "-t", "hugetlbfs", "-o", f"size={2 * size}", "none", where], check=False, capture_output=True, text=True)
+        if int(count.read_text()) < before + 2 or mounted.returncode != 0:
+            pytest.skip(f"no huge pages of hugetlbfs can be had here: {count.read_text().strip()} pages, {mounted.stderr.strip()}")
+        yield where, size
+    finally:
+        subprocess.run(["umount", "-l", where], check=False, capture_output=True)
+        with contextlib.suppress(OSError):
+            count.write_text(str(before))
+
+
+@pytest.mark.alone
+def test_huge_pages_that_are_taken_away_end_their_front_end_alone(serve, scratch, fronts, huge):
+    """A file on hugetlbfs cut short under a read and a write, and one for which there is no page left: each front end is
+    dropped with one message; the other disk's client never notices."""
+    where, page = huge
+    daemon = two(serve, scratch)
+    good = fronts(daemon.vhost("b")).set_up()
+    before = (scratch / "a.raw").read_bytes()
+
+    def file(name: str) -> int:
+        fd = os.open(where / name, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(fd, page)
+        return fd
+
+    def harmed(front: Front, how: str) -> None:
+        assert front.is_dropped(), how
+        assert good.request(IN, 0, 4096) == 0, how
+        serves(daemon, "a", fronts)
+
+    for kind in (IN, OUT):
+        extra = file(f"ram{kind}")
+        front = fronts(daemon.vhost("a"), (extra, page)).set_up()
+        assert front.request(IN, 0, 8192, OWN) == 0
+        front.post(kind, 0, 8192, OWN, kick=False)
+        os.ftruncate(extra, 0)
+        front.ring()
+        harmed(front, f"huge pages taken away under request {kind}")
+        os.close(extra)
+    filler = os.open(where / "filler", os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(filler, 0, 2 * page)
+    extra = file("none")
+    front = fronts(daemon.vhost("a"), (extra, page)).set_up()
+    front.post(IN, 0, 8192, OWN)
+    harmed(front, "no huge page left")
+    for fd in (filler, extra):
+        os.close(fd)
+    log = daemon.log()
+    assert log.count("a front end was disconnected: memory that it shares is gone") == 3, log
     assert (scratch / "a.raw").read_bytes() == before, "nothing that nobody wrote reached the disk"
 
 

@@ -6,7 +6,8 @@ from harness.programs import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
 
-import cells  # noqa: E402 - bench/ is no package
+import builds  # noqa: E402 - bench/ is no package
+import cells  # noqa: E402
 import peers  # noqa: E402
 import table  # noqa: E402
 
@@ -86,3 +87,13 @@ def test_every_cell_has_its_reference_and_a_key_of_its_own():
         reference = [p for p in peers.PEERS if p.protocol == cell.protocol and p.name == cell.reference]
         assert len(reference) == 1 and not reference[0].ours
         assert not (reference[0].direct and cell.state == "hits")
+
+
+def test_builds_are_compared_within_turns():
+    """A build that is a tenth slower in every turn is 0.9, however much the machine changes between turns."""
+    before, after = [100.0, 200.0, 50.0, 400.0], [90.0, 180.0, 45.0, 360.0]
+    assert [round(r, 3) for r in builds.quarters(before, after)] == [0.9, 0.9, 0.9]
+    assert builds.quarters([100.0, 0.0], [1.0, 1.0]) is None, "nothing to divide by"
+    assert {builds.order(turn) for turn in range(2)} == {(0, 1), (1, 0)}, "one build always goes first"
+    chosen = [c.key for c in cells.cells() if c.state == "hits"]
+    assert {"vhost/hits/rand4k/qd1", "nbd/hits/seq256k/qd8"} <= set(chosen) and len(chosen) == 10, chosen

@@ -7,9 +7,9 @@ import sys
 import pytest
 from harness.programs import ROOT
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 
-import run as lab  # noqa: E402 - lab/ is no package
+from exclusive import run as lab  # noqa: E402
 from exclusive import cells, derive, experiments, loads, measure, perfect, reach, report, store  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 

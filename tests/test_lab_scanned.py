@@ -8,10 +8,10 @@ import tempfile
 import pytest
 from harness.programs import ROOT, need_root
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 sys.path.insert(0, str(ROOT / "tests"))
 
-import run as lab  # noqa: E402 - lab/ is no package
+from exclusive import run as lab  # noqa: E402
 from exclusive import arms, derive, experiments, report, scanned, store, twice  # noqa: E402
 from rig import machine  # noqa: E402
 from test_lab import MACHINE, exclusive_record, facts, record, results  # noqa: E402
@@ -201,7 +201,7 @@ def test_the_stored_report_is_that_of_the_stored_results():
     kept = ROOT / "docs" / "results"
     text = (kept / "exclusive.md").read_text()
     pictures = [line[2 : line.index("]")] for line in text.splitlines() if line.startswith("![")]
-    assert report.full(store.Store(kept / "exclusive.json").data, pictures) == text, "make lab-exclusive LAB=--report writes it"
+    assert report.full(store.Store(kept / "exclusive.json.xz").data, pictures) == text, "make lab-exclusive LAB=--report writes it"
 
 
 def test_the_host_process_is_shown_with_what_it_misses():

@@ -1,6 +1,5 @@
 """The laboratory's experiments on shares: a short one with a live daemon, and the report on what is stored."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 from harness.programs import ROOT, built, run
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 
-from shares import derive, kernel, plots, reach, report  # noqa: E402 - lab/ is no package
+from exclusive import store  # noqa: E402
+from shares import derive, kernel, plots, reach, report  # noqa: E402 - experiments/ is no package
 from shares.clients import BLOCK, Load  # noqa: E402
 
 LIMIT_S = 110
@@ -23,8 +23,8 @@ def test_shares_follow_weights_live(scratch):
     """Two VMs with two and three containers: by weight when all contend, lent while idle, and by new weights after a change."""
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "b", "--work", scratch / "work", "--out", scratch, "--build", "test")
-    run(sys.executable, ROOT / "lab/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver"), limit=LIMIT_S)
-    cell = json.loads((scratch / "shares.json").read_text())["cells"]["b-derivative"]
+    run(sys.executable, ROOT / "experiments/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver"), limit=LIMIT_S)
+    cell = store.load(scratch / "shares.json.xz")["cells"]["b-derivative"]
     steps = cell["arms"]["static"]["runs"][0]["steps"]
     assert [s["title"] for s in reach.contended({"steps": steps})] == ["all contend", "VM two busy again", "VMs 67:33", "two/c1 from 25 to 75"]
     for step in reach.contended({"steps": steps}):
@@ -85,7 +85,7 @@ def test_what_is_read_once_goes_on_and_comes_round():
 
 
 def test_the_stored_results_make_a_report_with_every_arm():
-    cells = json.loads((ROOT / "docs/results/shares.json").read_text())["cells"]
+    cells = store.load(ROOT / "docs/results/shares.json.xz")["cells"]
     text = report.full(cells, [])
     assert cells and all(cell["arms"] for cell in cells.values())
     for cell in cells.values():
@@ -198,7 +198,7 @@ def test_a_kernel_is_built_on_served_disks(scratch):
         pytest.skip(f"no kernel can be built on served disks here: {'; '.join(missing)}")
     pytest.importorskip("matplotlib", reason="not installed: python3-matplotlib (make setup installs it)")
     options = ("--quick", "--only", "d-kernel", "--work", scratch / "work", "--out", scratch, "--build", "test")
-    words = [sys.executable, ROOT / "lab/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver")]
+    words = [sys.executable, ROOT / "experiments/shares/run.py", *options, "--undercroft", built("undercroft"), "--driver", built("undercroft-driver")]
 
     printed = scratch / "printed"
     with open(printed, "w") as out:
@@ -212,7 +212,7 @@ def test_a_kernel_is_built_on_served_disks(scratch):
     assert not left_behind(scratch, lab.pid)
 
     run(*words, limit=600)
-    cell = json.loads((scratch / "shares.json").read_text())["cells"]["d-kernel"]
+    cell = store.load(scratch / "shares.json.xz")["cells"]["d-kernel"]
     assert len(cell["arms"]) > 1
     for arm, record in cell["arms"].items():
         (met,) = [derive.of_build(r) for r in record["runs"]]

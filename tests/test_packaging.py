@@ -150,7 +150,7 @@ def test_shipped_configuration_is_valid(scratch):
 
 def test_debian_package(scratch):
     """The package has the program, the unit and the manual, depends on what it runs with, and is the same each time."""
-    need("dpkg-deb", "objdump", "gzip", "strip")
+    need("dpkg-deb", "objdump", "objcopy", "gzip")
     packages = []
     for n in ("first", "second"):
         done = script("make-deb.sh", environment_for(OUT=scratch / n, SOURCE_DATE_EPOCH=1700000000))
@@ -174,6 +174,40 @@ def test_debian_package(scratch):
     tree = scratch / "tree"
     run("dpkg-deb", "--extract", packages[0], tree)
     assert "undercroft" in run(tree / "usr" / "bin" / "undercroft", "--version").stdout
+
+
+def test_what_debuggers_read_is_a_package_of_its_own(scratch):
+    """The program that is shipped has no debugging sections and still names its functions; the rest is beside it."""
+    need("dpkg-deb", "readelf", "nm")
+    done = script("make-deb.sh", environment_for(OUT=scratch))
+    assert done.returncode == 0, done.stderr
+    tree = scratch / "tree"
+    for package in scratch.glob("*.deb"):
+        run("dpkg-deb", "--extract", package, tree)
+    program = tree / "usr" / "bin" / "undercroft"
+    sections = run("readelf", "--sections", "--wide", program).stdout
+    assert " .debug_info" not in sections and " .debug_line" not in sections, sections
+    symbols = run("nm", "--demangle", program).stdout
+    main = re.search(r"^([0-9a-f]+) . undercroft::main$", symbols, re.MULTILINE)
+    assert main, "a backtrace of the shipped program would have no names"
+    (debug,) = (tree / "usr" / "lib" / "debug" / ".build-id").rglob("*.debug")
+    built_id = re.search(r"Build ID: (\w+)", run("readelf", "-n", program).stdout).group(1)
+    assert debug.parent.name + debug.stem == built_id
+
+
+def test_lines_come_back_with_what_debuggers_read(scratch):
+    """A program split in two: its line is found by the link in it, as gdb looks, and not without the other part."""
+    need("cc", "objcopy", "nm", "addr2line")
+    (scratch / "main.c").write_text("int main(void)\n{\n    return 0;\n}\n")
+    run("cc", "-g", "-Wl,--build-id", "-o", scratch / "built", scratch / "main.c")
+    program = scratch / "bin" / "program"
+    run(ROOT / "dist" / "split-debug.sh", scratch / "built", program, scratch / "debug")
+    main = re.search(r"^([0-9a-f]+) T main$", run("nm", program).stdout, re.MULTILINE).group(1)
+    assert "main.c:" not in run("addr2line", "-e", program, main).stdout
+    (debug,) = (scratch / "debug" / ".build-id").rglob("*.debug")
+    (program.parent / debug.name).symlink_to(debug)
+    assert "main.c:2" in run("addr2line", "-e", program, main).stdout
+    run(program)
 
 
 def test_unit_is_sound(scratch):

@@ -11,7 +11,7 @@ from harness import images
 from harness.daemon import Disk, until
 from harness.programs import driver, need_root
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 from rig.cgroup import Group, Unavailable
 
 # What others load the machine with delays what is given back.

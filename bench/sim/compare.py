@@ -288,7 +288,7 @@ def main() -> None:
         args.repetitions = 1
     args.directory.mkdir(parents=True, exist_ok=True)
     if not args.ours.exists():
-        stop(f"{args.ours} is not built: cargo build --release -p undercroft-lab --example sim_bench")
+        stop(f"{args.ours} is not built: cargo build --release -p undercroft-study --example sim_bench")
     binary = args.peer or peer(args.directory)
     files = traces(args.directory, args.ours)
     linked = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout

@@ -10,7 +10,7 @@ mod traces;
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use traces::trace;
 
-use undercroft_frontend::{nbd, vhost};
+use undercroft_porttest::{nbd, vhost};
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
@@ -82,7 +82,7 @@ pub fn vhost_messages(data: &[u8]) {
 }
 
 /// A vhost-user-blk device against guests made of arbitrary choices: mostly valid descriptor chains, some malformed,
-/// rings scribbled on, sessions that end and begin. See `undercroft_frontend::vhost::exercise`.
+/// rings scribbled on, sessions that end and begin. See `undercroft_porttest::vhost::exercise`.
 pub fn virtio_chain(data: &[u8]) {
     vhost::exercise::exercise(data);
 }

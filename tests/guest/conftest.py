@@ -1,6 +1,6 @@
 """Fixtures for tests with real guests: a disk image, the daemon on it, a guest on the daemon.
 
-The parts come from lab/rig, which the demo and the laboratory use too. UNDERCROFT_LONG=1 makes the tests longer.
+The parts come from experiments/rig, which the demo and the laboratory use too. UNDERCROFT_LONG=1 makes the tests longer.
 """
 
 import sys
@@ -11,7 +11,7 @@ import pytest
 from harness.programs import built
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 
 from rig import guest as guests  # noqa: E402
 from rig import process, serving  # noqa: E402

@@ -1,6 +1,5 @@
 """The laboratory with a real guest: a small cell on two arms, and what it leaves behind."""
 
-import json
 import os
 import re
 import signal
@@ -12,9 +11,9 @@ from pathlib import Path
 from harness import stuck
 from harness.programs import ROOT, built, run
 
-sys.path.insert(0, str(ROOT / "lab"))
+sys.path.insert(0, str(ROOT / "experiments"))
 
-from exclusive import derive  # noqa: E402
+from exclusive import derive, store  # noqa: E402
 
 # A pool of the guest's own, past its page cache: what reaches the host then does not depend on how much memory the guest
 # found free when it booted, so that two arms see the same reads.
@@ -46,7 +45,7 @@ def test_a_small_cell(scratch, accel):
     with --resume has nothing to do."""
     done = run(*command(scratch, "--arms", "direct,undercroft-lru"), check=False, limit=300, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
-    (cell,) = json.loads((scratch / "out" / "exclusive.json").read_text())["cells"].values()
+    (cell,) = store.load(scratch / "out" / "exclusive.json.xz")["cells"].values()
     arms = {key: derive.figures(record) for key, record in cell["arms"].items()}
     assert abs(arms["direct"]["saved"]) < 0.01
     assert abs(arms["undercroft-lru"]["hit_blocks"] - derive.computed_lru(cell)) < 0.02
@@ -100,7 +99,7 @@ def test_a_guest_with_private_ram_is_scanned(scratch, accel):
     and the laboratory counts the same from outside."""
     done = run(*command(scratch, "--arms", "scan-nbd"), check=False, limit=300, logs=scratch / "work")
     assert done.returncode == 0, done.stdout + done.stderr
-    (cell,) = json.loads((scratch / "out" / "exclusive.json").read_text())["cells"].values()
+    (cell,) = store.load(scratch / "out" / "exclusive.json.xz")["cells"].values()
     record = cell["arms"]["scan-nbd"]
     scan = record["end"]["own"]["scan"]
     assert scan["guests"] == 1 and scan["passes"] >= 1 and scan["read_pages"] > 0

@@ -5,36 +5,20 @@
 //! and no write of them has been acknowledged since; every request is answered exactly once.
 #![forbid(unsafe_code)]
 
-mod again;
-mod ahead;
-mod conflict;
-pub mod content;
+mod content;
 mod core;
 mod disk;
 pub mod fault_injection;
-mod fetch;
-mod fill;
-mod guest;
 pub mod limits;
-mod losses;
-mod memory;
-mod merge;
-mod parts;
-mod range;
-mod records;
-mod share;
-mod shared;
-mod slab;
-mod slots;
-pub mod types;
-mod write;
+mod store;
+mod types;
 
-pub use crate::core::{AddDiskError, Core, CoreOptions, MemoryUse};
+pub use crate::core::{Core, MemoryUse};
 pub use content::{ContentHash, ContentKey};
+pub use disk::allowance::{blocks_per_disk_max, disk_bytes};
 pub use fault_injection::NoFaults;
-pub use memory::{blocks_per_disk_max, disk_bytes};
 pub use types::{
-    Base, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState, Extent, Found, Geometry,
-    GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, Paused, ReqId, Request, SetPartsError,
-    Shared, SharingDomainReport,
+    AddDiskError, Base, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState,
+    Extent, Found, Geometry, GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, Paused, ReqId,
+    Request, SetPartsError, Shared, SharingDomainReport,
 };

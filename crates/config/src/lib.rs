@@ -55,7 +55,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// A single problem if the file cannot be read at all.
-pub fn read_file(file: &Path) -> Result<(ServeSpec, Vec<Problem>), Problems> {
+pub(crate) fn read_file(file: &Path) -> Result<(ServeSpec, Vec<Problem>), Problems> {
     let fail = |error: String, remedy: &str| {
         let (place, remedy) = (String::new(), remedy.to_string());
         let problem = Problem { severity: Severity::Error, line: None, place, error, remedy };

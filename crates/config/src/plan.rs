@@ -374,7 +374,7 @@ pub struct PartPlan {
 
 impl DiskPlan {
     /// Its own part of its share: what its containers leave.
-    pub fn rest_bytes(&self) -> u64 {
+    pub(crate) fn rest_bytes(&self) -> u64 {
         self.share_bytes.saturating_sub(self.parts.iter().map(|p| p.share_bytes).sum())
     }
 

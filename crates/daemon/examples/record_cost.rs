@@ -8,7 +8,6 @@
 //! request, to the end of the file. The second half is the same with every request a miss that an image in memory
 //! serves at once.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -18,19 +17,20 @@ use std::time::Duration;
 use undercroft_api::record::Order;
 use undercroft_backend::Backend;
 use undercroft_cache::Geometry;
-use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request};
+use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Io, IoDone, IoError, IoKind, Op};
 use undercroft_daemon::record::{self, Reason, Recorder, Watched};
 use undercroft_daemon::worker::{WorkerHandle, WorkerOptions};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
-use undercroft_frontend::{Peer, Port, PortInterest};
+use undercroft_frontend::AnyPort;
 use undercroft_host::EventFd;
 use undercroft_host::idle::thread_cpu_ns;
+use undercroft_porttest::client::{Load, TestPort};
 use undercroft_trace::recording::Disk;
 
 const BLOCK: u64 = 4096;
 /// Blocks of the disk.
 const BLOCKS: u64 = 32 * 1024;
-const DEPTH: u32 = 32;
+const DEPTH: usize = 32;
 /// How long a round is: so short that what a worker may have on its way to the writer holds all of it, and nothing is
 /// dropped however busy the machine is. A request that is dropped would cost less than one that is noted.
 const ROUND: Duration = Duration::from_millis(60);
@@ -69,67 +69,29 @@ impl Backend for Instant0 {
     }
 }
 
-/// A client that always has requests: `DEPTH` of them.
-struct Load {
-    port: u32,
-    disk: DiskId,
-    free: Vec<u32>,
+/// A client that reads blocks here and there.
+struct Reads {
     to: Vec<u8>,
     /// Blocks that it reads among.
     among: u64,
     state: u64,
     served: Arc<AtomicU64>,
-    shut: bool,
 }
 
-impl Port for Load {
-    fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
-        for _ in 0..budget.min(if self.shut { 0 } else { self.free.len() }) {
-            let Some(tag) = self.free.pop() else { break };
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let block = (self.state >> 33) % self.among;
-            let id = ReqId { port: self.port, tag };
-            out.push(Request { id, disk: self.disk, op: Op::Read, offset: block * BLOCK, len: BLOCK });
-        }
-        !self.shut
+impl Load for Reads {
+    fn next(&mut self) -> (Op, u64, u64) {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = (self.state >> 33) % self.among;
+        (Op::Read, block * BLOCK, BLOCK)
     }
-    fn copy_out(&mut self, _tag: u32, at: usize, bytes: &[u8]) {
+
+    fn copied_out(&mut self, at: usize, bytes: &[u8]) {
         let to = (self.state >> 20) as usize % (self.to.len() / 4096) * 4096 + at;
         self.to[to..to + bytes.len()].copy_from_slice(bytes);
     }
-    fn copy_in(&mut self, _tag: u32, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(7);
-    }
-    fn extents(&mut self, _tag: u32, _extents: &[Extent]) {}
-    fn reply(&mut self, tag: u32, _result: Result<(), IoError>) {
-        self.free.push(tag);
+
+    fn replied(&mut self, _result: Result<(), IoError>) {
         self.served.store(self.served.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-    fn flush(&mut self) {}
-    fn arm(&mut self) -> bool {
-        !self.shut
-    }
-    fn disarm(&mut self) {}
-    fn fds(&self) -> Vec<(BorrowedFd<'_>, PortInterest)> {
-        Vec::new()
-    }
-    fn fds_changed(&mut self) -> bool {
-        false
-    }
-    fn inflight(&self) -> usize {
-        DEPTH as usize - self.free.len()
-    }
-    fn is_closed(&self) -> bool {
-        self.shut
-    }
-    fn shut(&mut self) {
-        self.shut = true;
-    }
-    fn peer(&self) -> Option<Peer> {
-        None
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
     }
 }
 
@@ -220,16 +182,8 @@ fn measure(
     let port = undercroft_frontend::PortHost::attach(
         &host,
         Box::new(move |port| {
-            Box::new(Load {
-                port,
-                disk,
-                free: (0..DEPTH).collect(),
-                to: vec![1; 64 << 20],
-                among,
-                state: 1,
-                served: count,
-                shut: false,
-            })
+            let reads = Reads { to: vec![1; 64 << 20], among, state: 1, served: count };
+            AnyPort::plain(TestPort::new(port, disk, DEPTH, reads))
         }),
     );
     // Until everything that fits is cached, and the processor runs at its speed.

@@ -4,40 +4,28 @@
 //! Invariant: the same sequence of calls gives the same sequence of answers, on every machine.
 #![forbid(unsafe_code)]
 
-mod ages;
-mod chains;
 pub mod control;
 pub mod curve;
-pub mod exclusive;
-mod ghosts;
-pub mod index;
-pub mod limits;
-mod list;
-pub mod opt;
-pub mod parts;
-mod places;
-pub mod policy;
-pub mod probability;
-pub mod ranges;
+mod guest;
+mod index;
+mod limits;
+mod policy;
 #[cfg(test)]
 mod reference;
-pub mod replay;
-pub mod residency;
-mod shadow;
 pub mod shares;
-mod sketch;
-mod slots;
-mod table;
-mod tiers;
+mod structures;
+mod study;
 
 pub use curve::{
     Curve, LruCurve, LruCurveOptions, Meter, MeterOptions, PolicyCurve, PolicyCurveOptions, Served, Telemetry,
 };
-pub use exclusive::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways};
-pub use index::{Access, Index, Outcome, Slot};
-pub use parts::PartSetting;
+pub use guest::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways, residency};
+pub use index::parts::PartSetting;
+pub use index::ranges::{PartId, PartRange, PartsError};
+pub use index::tiers::Tier;
+pub use index::{Access, Index, Outcome, ranges};
 pub use policy::PolicyKind;
-pub use ranges::{PartId, PartRange, PartsError};
-pub use replay::Replay;
-pub use table::HashKey;
-pub use tiers::Tier;
+pub use structures::slots::Slot;
+pub use structures::table::HashKey;
+pub use study::replay::Replay;
+pub use study::{opt, probability, replay};

@@ -1,13 +1,35 @@
 //! What tests can do to a port: plant a bug in it, or let the process die at one of its stores to memory that outlives
 //! it.
 //!
-//! Owns the names of the bugs, and a switch and a countdown for each thread of a test. Never in force in a daemon:
-//! outside of tests every question is answered `false` at compile time, and no store is counted. Invariant: each bug is
-//! a mistake that somebody could really make here, at the place where it is asked for.
+//! Owns the names of the bugs and of the stores. Never in force in a daemon: `VhostPort`, `NbdPort` and `Flows` stand
+//! for those with [`NoPortFaults`], for which every question is answered `false` at compile time and no store is
+//! counted; the switches are those of the crate `porttest`. Invariant: each bug is a mistake that somebody could really
+//! make here, at the place where it is asked for.
 
-/// Bugs that can be planted in ports; `ports_sim` finds each of them.
+use std::fmt::Debug;
+
+/// Whether a planted bug is in force, and what becomes of a store. The daemon's ports answer no, at no cost.
+pub trait PortFaults: Debug + Default + Send + 'static {
+    /// Whether `bug` is in force.
+    #[inline(always)]
+    fn has(_bug: PortBug) -> bool {
+        false
+    }
+
+    /// A store is about to be made at `site`. What dies there unwinds, and the store is not made.
+    #[inline(always)]
+    fn store(_site: StoreSite) {}
+}
+
+/// No bug planted, no death.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPortFaults;
+
+impl PortFaults for NoPortFaults {}
+
+/// Bugs that can be planted in ports and in the order in which they are served; the simulation of ports finds each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
+pub enum PortBug {
     /// A chain's mark in the record of requests under way goes before the driver can see the used entry.
     MarkGoesEarly,
     /// The used index is written before the entry that it announces.
@@ -34,31 +56,48 @@ pub(super) enum Bug {
     ShortReadSent,
     /// A port that has waited for room to send is not told of it.
     RoomNotWatched,
+    /// Of a disk's ports those that use their quanta up are served as long as there are any.
+    HeavyAlwaysFirst,
+    /// A port that has had more than its quantum is not queued again.
+    OverQuantumForgotten,
+    /// A port that sleeps when a request of it is paused is not woken to go on with it.
+    PausedNotWoken,
+    /// A flush that failed is answered as if it had not.
+    LossUnsaid,
+    /// The flush after one that failed is answered with the same error.
+    LossSaidTwice,
+    /// What a disk has lost is reported of the disk before it.
+    LossOfAnotherDisk,
 }
 
-#[cfg(test)]
-impl Bug {
+impl PortBug {
     /// All of them.
-    pub(super) const ALL: [Bug; 13] = [
-        Bug::MarkGoesEarly,
-        Bug::IndexBeforeEntry,
-        Bug::TakenUnmarked,
-        Bug::MaskedCallLost,
-        Bug::LastRangeCounts,
-        Bug::LastRangeIgnored,
-        Bug::FirstQueueFirst,
-        Bug::ZeroesLoseFua,
-        Bug::WrongCookie,
-        Bug::TagReused,
-        Bug::ChunkOffsetOfBlock,
-        Bug::ShortReadSent,
-        Bug::RoomNotWatched,
+    pub const ALL: [PortBug; 19] = [
+        PortBug::MarkGoesEarly,
+        PortBug::IndexBeforeEntry,
+        PortBug::TakenUnmarked,
+        PortBug::MaskedCallLost,
+        PortBug::LastRangeCounts,
+        PortBug::LastRangeIgnored,
+        PortBug::FirstQueueFirst,
+        PortBug::ZeroesLoseFua,
+        PortBug::WrongCookie,
+        PortBug::TagReused,
+        PortBug::ChunkOffsetOfBlock,
+        PortBug::ShortReadSent,
+        PortBug::RoomNotWatched,
+        PortBug::HeavyAlwaysFirst,
+        PortBug::OverQuantumForgotten,
+        PortBug::PausedNotWoken,
+        PortBug::LossUnsaid,
+        PortBug::LossSaidTwice,
+        PortBug::LossOfAnotherDisk,
     ];
 }
 
 /// Where a store to memory that outlives the process is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Site {
+pub enum StoreSite {
     /// The order in which a chain was taken.
     Counter,
     /// A chain is marked as under way.
@@ -81,90 +120,18 @@ pub(super) enum Site {
     Wish,
 }
 
-#[cfg(test)]
-impl Site {
+impl StoreSite {
     /// All of them.
-    pub(super) const ALL: [Site; 10] = [
-        Site::Counter,
-        Site::Mark,
-        Site::Unmark,
-        Site::Link,
-        Site::BatchHead,
-        Site::LogIndex,
-        Site::LogHead,
-        Site::UsedEntry,
-        Site::UsedIndex,
-        Site::Wish,
+    pub const ALL: [StoreSite; 10] = [
+        StoreSite::Counter,
+        StoreSite::Mark,
+        StoreSite::Unmark,
+        StoreSite::Link,
+        StoreSite::BatchHead,
+        StoreSite::LogIndex,
+        StoreSite::LogHead,
+        StoreSite::UsedEntry,
+        StoreSite::UsedIndex,
+        StoreSite::Wish,
     ];
-}
-
-/// Whether a planted bug is in force.
-#[cfg(not(test))]
-#[inline(always)]
-pub(super) const fn has(_bug: Bug) -> bool {
-    false
-}
-
-/// A store is about to be made: where it counts down to the process's death, it is not made, nor any after it.
-#[cfg(not(test))]
-#[inline(always)]
-pub(super) const fn store(_site: Site) {}
-
-#[cfg(test)]
-pub(super) use in_tests::{has, store};
-
-/// The switch and the countdown.
-#[cfg(test)]
-pub(super) mod in_tests {
-    use super::{Bug, Site};
-    use std::cell::Cell;
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
-    thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
-        static STORES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
-    }
-
-    /// What unwinds from the store at which the process dies.
-    struct Died(Site);
-
-    /// Plants a bug in all ports of this thread, or takes it out.
-    pub(crate) fn plant(bug: Option<Bug>) {
-        PLANTED.set(bug);
-    }
-
-    /// Has the process die instead of the `n`th store from now (0 is the next), or live.
-    pub(crate) fn die_at(n: Option<u64>) {
-        STORES_LEFT.set(n);
-    }
-
-    /// Whether a planted bug is in force.
-    pub(crate) fn has(bug: Bug) -> bool {
-        PLANTED.get() == Some(bug)
-    }
-
-    /// See outside.
-    pub(crate) fn store(site: Site) {
-        match STORES_LEFT.get() {
-            Some(0) => {
-                STORES_LEFT.set(None);
-                // Without the panic hook: nothing went wrong.
-                resume_unwind(Box::new(Died(site)));
-            }
-            Some(n) => STORES_LEFT.set(Some(n - 1)),
-            None => {}
-        }
-    }
-
-    /// Runs what may store; tells where the process died, if it did. What `f` works on is of no more use then, but to
-    /// be dropped.
-    pub(crate) fn living<R>(f: impl FnOnce() -> R) -> Result<R, Site> {
-        match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(result) => Ok(result),
-            Err(payload) => match payload.downcast::<Died>() {
-                Ok(died) => Err(died.0),
-                Err(other) => resume_unwind(other),
-            },
-        }
-    }
 }

@@ -5,19 +5,18 @@
 
 #![forbid(unsafe_code)]
 
-mod faults;
+pub mod faults;
 mod filled;
 pub mod nbd;
-#[cfg(test)]
-mod ports_sim;
 pub mod socket;
+pub mod turns;
 pub mod vhost;
 
 use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use undercroft_cache::Geometry;
-use undercroft_cache::{DiskId, Extent, IoError, Request};
+use undercroft_cache::{DiskId, Extent, Geometry, IoError, Request};
 
 /// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
 /// the worker thread that owns the disk and driven by it; everything that blocks (accepting, handshakes, vhost-user
@@ -50,6 +49,11 @@ pub trait Port: Send {
         false
     }
 
+    /// Bytes that `flush` copies to get rid of everything, as far as they are known.
+    fn bytes_to_send(&self) -> usize {
+        0
+    }
+
     /// Prepares for sleep: turns notifications on. Returns true if requests came meanwhile (then do not sleep).
     fn arm(&mut self) -> bool;
 
@@ -62,48 +66,6 @@ pub trait Port: Send {
 
     /// Whether `fds` would now return something else than at the last call of `fds`.
     fn fds_changed(&mut self) -> bool;
-
-    /// Pages of guest memory that the port sees, if that has changed since the last call, or if what they hold may be
-    /// something else altogether: the guest was reset, its memory is mapped anew. 0 if there is none.
-    fn guest_memory_changed(&mut self) -> Option<u32> {
-        None
-    }
-
-    /// The page of guest memory that bytes `at .. at + 4096` of request `tag` are; see `Effects::guest_page`.
-    fn guest_page(&mut self, _tag: u32, _at: usize) -> Option<u32> {
-        None
-    }
-
-    /// Copies a page of guest memory; false if there is none of that number.
-    fn copy_guest_page(&mut self, _page: u32, _to: &mut [u8; 4096]) -> bool {
-        false
-    }
-
-    /// Why requests of the peer wait although nothing is under way, if they do; see
-    /// [`undercroft_hostmem::pressure::GuestRoom`].
-    fn waits(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Harm that the peer has done, for which it is to be dropped: it took memory away that we share, or made us wait
-    /// for it. Asked when [`undercroft_host::faults`] has changed.
-    fn harm(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Ends the connection and forgets the peer, and serves the next one. Requests under way are still replied.
-    fn drop_peer(&mut self) {}
-
-    /// Whether the memory that data of request `tag` is copied from was taken away, so that what was copied is nothing
-    /// that the peer wrote. Asked after `copy_in`, once there has been harm.
-    fn is_torn(&mut self, _tag: u32) -> bool {
-        false
-    }
-
-    /// The files of the guest memory that the port sees, for the scanner, which reads them and never their mapping.
-    fn guest_files(&self) -> Vec<GuestFile> {
-        Vec::new()
-    }
 
     /// Requests taken and not yet replied.
     fn inflight(&self) -> usize;
@@ -119,6 +81,98 @@ pub trait Port: Send {
 
     /// For a downcast by the front end that created the port.
     fn as_any(&mut self) -> &mut dyn std::any::Any;
+}
+
+/// A port that copies from and to the memory of a guest. What is asked here is asked of no other: a front end without
+/// guest memory has nothing of it.
+pub trait GuestMemory: Port {
+    /// Pages of guest memory that the port sees, if that has changed since the last call, or if what they hold may be
+    /// something else altogether: the guest was reset, its memory is mapped anew. 0 if there is none.
+    fn memory_changed(&mut self) -> Option<u32>;
+
+    /// The page of guest memory that bytes `at .. at + 4096` of request `tag` are; see `Effects::guest_page`.
+    fn page(&mut self, tag: u32, at: usize) -> Option<u32>;
+
+    /// Copies a page of guest memory; false if there is none of that number.
+    fn copy_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool;
+
+    /// The files of the guest memory that the port sees, for the scanner, which reads them and never their mapping.
+    fn files(&self) -> Vec<GuestFile>;
+
+    /// Why requests of the guest wait although nothing is under way, if they do; see
+    /// [`undercroft_hostmem::pressure::GuestRoom`].
+    fn waits(&self) -> Option<&'static str>;
+
+    /// Harm that the guest's front end has done, for which it is to be dropped: it took memory away that we share, or
+    /// made us wait for it. Asked when [`undercroft_host::faults`] has changed.
+    fn harm(&self) -> Option<&'static str>;
+
+    /// Ends the connection and forgets the front end, and serves the next one. Requests under way are still replied.
+    fn drop_peer(&mut self);
+
+    /// Whether the memory that data of request `tag` is copied from was taken away, so that what was copied is nothing
+    /// that the guest wrote. Asked after `copy_in`, once there has been harm.
+    fn is_torn(&mut self, tag: u32) -> bool;
+}
+
+/// A port as its worker owns it. Every call of it is one dynamic call, those of [`GuestMemory`] included.
+pub enum AnyPort {
+    /// One that sees no guest memory.
+    Plain(Box<dyn Port>),
+    /// One that does.
+    Guest(Box<dyn GuestMemory>),
+}
+
+impl AnyPort {
+    /// A port that sees no guest memory.
+    pub fn plain(port: impl Port + 'static) -> AnyPort {
+        AnyPort::Plain(Box::new(port))
+    }
+
+    /// A port that sees the memory of a guest.
+    pub fn guest(port: impl GuestMemory + 'static) -> AnyPort {
+        AnyPort::Guest(Box::new(port))
+    }
+
+    /// The guest's memory, if the port sees any.
+    #[inline]
+    pub fn memory(&self) -> Option<&dyn GuestMemory> {
+        match self {
+            AnyPort::Plain(_) => None,
+            AnyPort::Guest(port) => Some(&**port),
+        }
+    }
+
+    /// The same, to ask it what changes it.
+    #[inline]
+    pub fn memory_mut(&mut self) -> Option<&mut dyn GuestMemory> {
+        match self {
+            AnyPort::Plain(_) => None,
+            AnyPort::Guest(port) => Some(&mut **port),
+        }
+    }
+}
+
+impl Deref for AnyPort {
+    type Target = dyn Port;
+
+    #[inline]
+    fn deref(&self) -> &(dyn Port + 'static) {
+        match self {
+            AnyPort::Plain(port) => &**port,
+            AnyPort::Guest(port) => &**port,
+        }
+    }
+}
+
+impl DerefMut for AnyPort {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut (dyn Port + 'static) {
+        match self {
+            AnyPort::Plain(port) => &mut **port,
+            AnyPort::Guest(port) => &mut **port,
+        }
+    }
 }
 
 /// Who is at the other end of a port.
@@ -173,7 +227,7 @@ pub struct DiskInfo {
 }
 
 /// Builds a port, given its id, on the worker's thread.
-pub type MakePort = Box<dyn FnOnce(u32) -> Box<dyn Port> + Send>;
+pub type MakePort = Box<dyn FnOnce(u32) -> AnyPort + Send>;
 
 /// What a front end's own thread has done to its port, on the worker's thread.
 pub type OnPort = Box<dyn FnOnce(&mut dyn Port) + Send>;

@@ -3,7 +3,7 @@
 //! Owns an open file or block device. Never reads or writes an image's content, but for one probe read at its start.
 //! Invariant: a `DiskFile` that says `direct` bypasses the page cache for every transfer aligned to `align`.
 
-use crate::engine::Region;
+use crate::operation::Region;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;

@@ -15,20 +15,22 @@ pub mod foreign;
 pub mod frame;
 pub mod guard;
 pub mod idle;
+pub mod operation;
 pub mod pool;
+pub mod probes;
 pub mod ring;
 pub mod thread_pool;
 pub mod wait;
 
 pub use aligned_buffer::{ALIGNED_BYTES, ALIGNED_WORDS, AlignedBuffer};
 pub use doorbell::{Doorbell, HeldUp, Watching};
-pub use engine::{Action, Engine, EngineChoice, FileDone, FileOp, Region};
+pub use engine::{Engine, EngineChoice};
 #[cfg(feature = "imago")]
 pub use fenced::{Fence, FencedFile, with_bounded_stack};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
 pub use guard::{Backing, Guarded, backing, faults};
-pub use ring::probe_io_uring;
+pub use operation::{Action, FileDone, FileOp, Region};
 pub use thread_pool::{ThreadPool, Work};
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

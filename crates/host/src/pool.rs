@@ -3,9 +3,9 @@
 //! Owns how an operation becomes calls. Never blocks its caller. Invariant: an operation that a thread works on owns
 //! its frames, so a thread that hangs in a call touches no memory of anybody else's.
 
-use crate::engine::{Action, FileDone, FileOp, Region};
 use crate::file::{self, OpenFile};
 use crate::frame::IoBuf;
+use crate::operation::{Action, FileDone, FileOp, Region};
 use crate::ring::check;
 use crate::thread_pool::{ThreadPool, Work};
 use rustix::fs::{FallocateFlags, fallocate};

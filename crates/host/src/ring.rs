@@ -4,9 +4,9 @@
 //! entry in the queue or the kernel points to (frames, lists of pieces) belongs to a slot of the ring until the
 //! completion for that entry has been taken, and is leaked if the ring is dropped before.
 
-use crate::engine::{Action, FileDone, FileOp};
 use crate::file::OpenFile;
 use crate::frame::{FRAME_BYTES, IoBuf};
+use crate::operation::{Action, FileDone, FileOp};
 use crate::wait::now_ns;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::io::Errno;
@@ -25,14 +25,6 @@ const PIECES_MAX: usize = 1024;
 const RETRIES_MAX: u8 = 16;
 /// How long `drop` waits for the kernel before it leaks what is under way.
 const DROP_WAIT_NS: u64 = 5_000_000_000;
-
-/// Whether this process can use io_uring with all it takes here; if not, why.
-///
-/// # Errors
-/// One sentence that says what is missing and, where there is one, the remedy.
-pub fn probe_io_uring() -> Result<(), String> {
-    build().map(|_| ()).map_err(|e| e.to_string())
-}
 
 /// An io_uring with one file.
 pub struct Ring<T> {

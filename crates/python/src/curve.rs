@@ -1,6 +1,6 @@
 //! Curves: how they are made of a trace, and what can be asked of one.
 //!
-//! Owns neither: undercroft-curves and the engine do. Invariant: a curve never changes.
+//! Owns neither: `undercroft_study::curves` and the engine do. Invariant: a curve never changes.
 
 use crate::error::{of_trace, said};
 use crate::size::SizeArgument;
@@ -9,13 +9,13 @@ use crate::watch::Watch;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use undercroft_curves::{
+use undercroft_engine::PolicyKind;
+use undercroft_engine::curve::Curve as Points;
+use undercroft_study::curves::{
     Bars, Batch, CurveMethod, Estimate, EstimateOptions, Popularity, Requests, Sampled, Window, WorkingSet, in_blocks,
     partitioned, shared,
 };
-use undercroft_engine::PolicyKind;
-use undercroft_engine::curve::Curve as Points;
-use undercroft_sim::Go;
+use undercroft_study::sim::Go;
 use undercroft_trace::Kind;
 use undercroft_units::CacheSize;
 
@@ -218,7 +218,7 @@ pub(crate) fn estimate<'py>(
     Ok((Curve(made.curve), dict))
 }
 
-fn law<'py>(py: Python<'py>, fit: &undercroft_curves::ZipfFit) -> PyResult<Bound<'py, PyDict>> {
+fn law<'py>(py: Python<'py>, fit: &undercroft_study::curves::ZipfFit) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("alpha", fit.alpha)?;
     dict.set_item("error", fit.error)?;
@@ -231,7 +231,8 @@ fn law<'py>(py: Python<'py>, fit: &undercroft_curves::ZipfFit) -> PyResult<Bound
 fn windows<'py>(py: Python<'py>, set: &WorkingSet) -> PyResult<Bound<'py, PyDict>> {
     let all = set.windows();
     let dict = PyDict::new(py);
-    let column = |of: fn(&undercroft_curves::WindowCounts) -> u64| PyArray1::from_vec(py, all.iter().map(of).collect());
+    let column =
+        |of: fn(&undercroft_study::curves::WindowCounts) -> u64| PyArray1::from_vec(py, all.iter().map(of).collect());
     dict.set_item("first_request", column(|w| w.first_request))?;
     dict.set_item("start_ns", column(|w| w.start_ns))?;
     dict.set_item("requests", column(|w| w.requests))?;

@@ -72,10 +72,10 @@ pub(crate) fn of_trace(error: &TraceError) -> PyErr {
 }
 
 /// Why there is no result, or not the whole one.
-pub(crate) fn of_simulation(error: &undercroft_sim::Error) -> PyErr {
+pub(crate) fn of_simulation(error: &undercroft_study::sim::Error) -> PyErr {
     match error {
-        undercroft_sim::Error::Trace(error) => of_trace(error),
-        undercroft_sim::Error::Threads { .. } => said(error.to_string().replace("--jobs", "jobs=")),
+        undercroft_study::sim::Error::Trace(error) => of_trace(error),
+        undercroft_study::sim::Error::Threads { .. } => said(error.to_string().replace("--jobs", "jobs=")),
         other => said(other.to_string()),
     }
 }

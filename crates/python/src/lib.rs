@@ -15,7 +15,7 @@ mod source;
 mod watch;
 
 use pyo3::prelude::*;
-use undercroft_sim::{Policies, Rule};
+use undercroft_study::sim::{Policies, Rule};
 use undercroft_trace::Format;
 use undercroft_units::Size;
 

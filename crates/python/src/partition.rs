@@ -1,13 +1,13 @@
 //! Who should get how much of a memory, by curves.
 //!
-//! Owns the way in and out: undercroft-curves searches.
+//! Owns the way in and out: `undercroft_study::curves` searches.
 
 use crate::curve::Curve;
 use crate::error::said;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use undercroft_curves::partition::{Method, divide as divided, equal, misses, proportional};
-use undercroft_curves::{Tenant, shared};
+use undercroft_study::curves::partition::{Method, divide as divided, equal, misses, proportional};
+use undercroft_study::curves::{Tenant, shared};
 
 /// A tenant: name, curve, floor and ceiling in blocks.
 type Who<'py> = (String, PyRef<'py, Curve>, u64, Option<u64>);
@@ -33,7 +33,8 @@ pub(crate) fn divide<'py>(
         let parts = divided(&tenants, total, method)?;
         Ok((parts, equal(&tenants, total)?, proportional(&tenants, total)?))
     });
-    let (parts, even, by_requests) = parts.map_err(|e: undercroft_curves::PartitionError| said(e.to_string()))?;
+    let (parts, even, by_requests) =
+        parts.map_err(|e: undercroft_study::curves::PartitionError| said(e.to_string()))?;
     let curves: Vec<_> = tenants.iter().map(|t| t.curve.clone()).collect();
     let dict = PyDict::new(py);
     dict.set_item("misses", misses(&tenants, &parts))?;

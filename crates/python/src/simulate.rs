@@ -1,6 +1,7 @@
 //! One pass of a trace through many caches, and the count of its blocks before.
 //!
-//! Owns neither: undercroft-sim does both. The answer is JSON, the very document that `undercroft sim --json` prints.
+//! Owns neither: `undercroft_study::sim` does both. The answer is JSON, the very document that `undercroft sim
+//! --json` prints.
 
 use crate::error::{of_simulation, said};
 use crate::size::SizeArgument;
@@ -9,7 +10,7 @@ use crate::watch::Watch;
 use pyo3::prelude::*;
 use std::time::Instant;
 use undercroft_engine::PolicyKind;
-use undercroft_sim::{
+use undercroft_study::sim::{
     Footprint, Go, Grid, Policies, Rule, SweepOptions, TraceRun, check_memory, sweep, without_repeats,
 };
 

@@ -1,10 +1,10 @@
 //! Sizes of caches as Python has them.
 //!
-//! Owns the step from a number or a text to a size; `undercroft_sim` reads the text. Never guesses a footprint.
+//! Owns the step from a number or a text to a size; `undercroft_study::sim` reads the text. Never guesses a footprint.
 
 use crate::error::said;
 use pyo3::prelude::*;
-use undercroft_sim::SimSize;
+use undercroft_study::sim::SimSize;
 
 /// Blocks, or a text.
 #[derive(FromPyObject)]

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use undercroft_sim::{Go, Reference};
+use undercroft_study::sim::{Go, Reference};
 use undercroft_trace::info::Info;
 use undercroft_trace::options::{Csv, Event};
 use undercroft_trace::synth::{Load, Pattern};

@@ -5,7 +5,7 @@
 
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
-use undercroft_sim::Go;
+use undercroft_study::sim::Go;
 
 /// Time between two looks: short for a person, long for the work.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -62,7 +62,7 @@ impl Found {
     }
 
     /// What was left out, in sentences.
-    pub fn remarks(&self) -> Vec<String> {
+    pub(crate) fn remarks(&self) -> Vec<String> {
         let mut said = Vec::new();
         for (place, left) in &self.left {
             let why = match place {

@@ -208,7 +208,7 @@ impl Default for Coverage {
 
 impl Coverage {
     /// Counts an event.
-    pub fn saw(&mut self, what: Seen, conditions: Conditions) {
+    pub(crate) fn saw(&mut self, what: Seen, conditions: Conditions) {
         self.alone[what as usize] += 1;
         let mut left = conditions.0;
         while left != 0 {

@@ -81,7 +81,7 @@ impl Model {
     }
 
     /// A disk of which `space` says where on it the bytes of `content` are; the others are zeroes, and stay so.
-    pub fn sparse(content: &[u8], space: Space) -> Self {
+    pub(crate) fn sparse(content: &[u8], space: Space) -> Self {
         let sectors = content
             .chunks(SECTOR)
             .map(|c| {
@@ -111,12 +111,12 @@ impl Model {
     }
 
     /// One of the changes under way: where it begins.
-    pub fn some_change(&self, rng: &mut Rng) -> Option<u64> {
+    pub(crate) fn some_change(&self, rng: &mut Rng) -> Option<u64> {
         if self.under_way.is_empty() { None } else { Some(rng.pick(&self.under_way).offset) }
     }
 
     /// Whether the whole range may have read as zeroes at some moment since `start`.
-    pub fn may_be_zero(&self, offset: u64, len: u64, start: u64) -> bool {
+    pub(crate) fn may_be_zero(&self, offset: u64, len: u64, start: u64) -> bool {
         self.space.kept(offset, len).all(|(_, at, len)| {
             let (from, to) = (at as usize, (at + len) as usize);
             (from / SECTOR..to.div_ceil(SECTOR)).all(|i| {

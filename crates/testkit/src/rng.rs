@@ -60,7 +60,7 @@ pub fn fill_pattern(write: u64, pos: u64, to: &mut [u8]) {
 }
 
 /// The same, always of the place.
-pub fn plain_pattern(write: u64, pos: u64, to: &mut [u8]) {
+pub(crate) fn plain_pattern(write: u64, pos: u64, to: &mut [u8]) {
     let key = mix(write);
     let word = |n: u64| (key ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).to_le_bytes();
     let (mut at, mut pos) = (0, pos);

@@ -119,7 +119,7 @@ impl SimDisk {
     }
 
     /// A disk that holds `medium`, durably.
-    pub fn with_content(geometry: SimGeometry, medium: Vec<u8>) -> Self {
+    pub(crate) fn with_content(geometry: SimGeometry, medium: Vec<u8>) -> Self {
         let space = Rc::new(Space::dense(geometry.size));
         Self {
             geometry,
@@ -141,7 +141,7 @@ impl SimDisk {
     }
 
     /// A disk full of zeroes of which only what `space` names is kept.
-    pub fn sparse(geometry: SimGeometry, space: Space) -> Self {
+    pub(crate) fn sparse(geometry: SimGeometry, space: Space) -> Self {
         let medium = vec![0; space.medium_bytes() as usize];
         Self { space: Rc::new(space), ..Self::with_content(geometry, medium) }
     }
@@ -152,7 +152,7 @@ impl SimDisk {
     }
 
     /// Operations under way of a kind that `is` accepts.
-    pub fn has_under_way(&self, is: impl Fn(&Io) -> bool) -> bool {
+    pub(crate) fn has_under_way(&self, is: impl Fn(&Io) -> bool) -> bool {
         self.ops.iter().any(|op| is(&op.io))
     }
 
@@ -382,7 +382,7 @@ impl SimDisk {
     }
 
     /// Somebody else has written zeroes or a pattern to it, durably, behind the back of whoever uses it.
-    pub fn written_elsewhere(&mut self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn written_elsewhere(&mut self, offset: u64, bytes: &[u8]) {
         for (start, medium, len) in self.space.clone().kept(offset, bytes.len() as u64) {
             let (from, n) = ((start - offset) as usize, len as usize);
             self.live[medium as usize..][..n].copy_from_slice(&bytes[from..from + n]);
@@ -454,12 +454,12 @@ impl SimDisk {
     }
 
     /// Whether one of the last `recent` operations delivered failed, of those that `is` accepts.
-    pub fn failed_lately(&self, recent: u64, is: impl Fn(&Failure) -> bool) -> bool {
+    pub(crate) fn failed_lately(&self, recent: u64, is: impl Fn(&Failure) -> bool) -> bool {
         self.failed.iter().rev().take_while(|f| self.deliveries - f.nth < recent).any(is)
     }
 
     /// Forgets failures delivered before `oldest`, once there are many.
-    pub fn forget_failures(&mut self, oldest: u64) {
+    pub(crate) fn forget_failures(&mut self, oldest: u64) {
         if self.failed.len() > FAILURES {
             self.failed.retain(|f| f.at >= oldest);
         }

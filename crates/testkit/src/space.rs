@@ -34,12 +34,12 @@ pub struct Piece {
 
 impl Space {
     /// A disk of `size` bytes, all of which are kept.
-    pub fn dense(size: u64) -> Self {
+    pub(crate) fn dense(size: u64) -> Self {
         Self { islands: vec![Island { at: 0, len: size, medium: 0 }] }
     }
 
     /// A disk of which only islands are kept: at its beginning, round 4 GiB, round block 2^32, and at its end.
-    pub fn sparse(blocks_each: u64, last_bytes: u64) -> (Self, u64) {
+    pub(crate) fn sparse(blocks_each: u64, last_bytes: u64) -> (Self, u64) {
         let n = blocks_each.max(2) * B;
         let size = (1 << 45) + last_bytes;
         let mut islands = Vec::new();
@@ -54,12 +54,12 @@ impl Space {
     }
 
     /// Bytes of the medium.
-    pub fn medium_bytes(&self) -> u64 {
+    pub(crate) fn medium_bytes(&self) -> u64 {
         self.islands.iter().map(|i| i.len).sum()
     }
 
     /// Whether all of the disk is kept.
-    pub fn is_dense(&self) -> bool {
+    pub(crate) fn is_dense(&self) -> bool {
         self.islands.len() == 1
     }
 

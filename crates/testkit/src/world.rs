@@ -99,7 +99,7 @@ const RECENT: u64 = 16;
 
 /// What a request may take of its disk, in operations: one for each block, as the smallest disk has it, and as much
 /// again for what fails and is done a second time.
-pub fn work_of(req: &Request) -> u64 {
+pub(crate) fn work_of(req: &Request) -> u64 {
     match req.op {
         Op::Flush | Op::Status | Op::Discard => 2,
         Op::WriteZeroes { .. } | Op::Read | Op::Write { .. } => {
@@ -349,7 +349,7 @@ impl World {
     }
 
     /// Forgets failures of disks that no request under way has seen.
-    pub fn forget_failures(&mut self) {
+    pub(crate) fn forget_failures(&mut self) {
         for (d, side) in self.sides.iter_mut().enumerate() {
             let those = self.requests.values().filter(|p| p.req.disk.0 as usize == d);
             side.disk.forget_failures(those.map(|p| p.start).min().unwrap_or(u64::MAX));
@@ -357,7 +357,7 @@ impl World {
     }
 
     /// The core is gone, and every request with it.
-    pub fn forget_requests(&mut self) {
+    pub(crate) fn forget_requests(&mut self) {
         self.requests.clear();
         self.paused.clear();
         self.paused_at.clear();
@@ -368,7 +368,7 @@ impl World {
     }
 
     /// The number of a disk's port.
-    pub fn port_of(&self, disk: DiskId, nth: u32) -> u32 {
+    pub(crate) fn port_of(&self, disk: DiskId, nth: u32) -> u32 {
         disk.0 + 16 * nth
     }
 
@@ -423,7 +423,7 @@ impl World {
 
     /// Somebody else writes to a disk: the model and the disk have it at once. False if that cannot be now: a change of
     /// these bytes is under way.
-    pub fn write_elsewhere(&mut self, d: usize, offset: u64, len: u64) -> bool {
+    pub(crate) fn write_elsewhere(&mut self, d: usize, offset: u64, len: u64) -> bool {
         let side = &mut self.sides[d];
         let align = side.disk.geometry.align.max(512);
         let (lo, hi) = (offset / align * align, (offset + len).next_multiple_of(align));

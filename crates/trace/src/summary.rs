@@ -3,7 +3,7 @@
 //! Owns the sums. Exact up to [`EXACT_MAX`] distinct blocks, an estimate beyond. Invariant: memory is bounded, however
 //! large a trace is.
 
-use crate::access::{Access, Kind, Request};
+use crate::access::{Kind, Request};
 use crate::blocks::Blocks;
 use crate::hashed::{NumberSet, mixed};
 use serde::Serialize;
@@ -194,11 +194,6 @@ impl Sample {
             }
         }
     }
-}
-
-/// The accesses that are in a sample, in place.
-pub fn retain_sample(accesses: &mut Vec<Access>, sample: Sample) {
-    accesses.retain(|a| sample.holds(a.block));
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl Header {
     ///
     /// # Errors
     /// What it is marked as, and what helps.
-    pub fn may_be_written(&self) -> Result<(), Refusal> {
+    pub(crate) fn may_be_written(&self) -> Result<(), Refusal> {
         let mark = match (self.corrupt, self.dirty) {
             (true, _) => "marked corrupt (an error was found in it)",
             (false, true) => "marked dirty (it was not closed properly)",

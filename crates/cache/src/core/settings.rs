@@ -4,12 +4,12 @@
 //! disk. Invariants: more is promised to a disk only after the ceiling allowed it; the blocks that a disk has too many
 //! are evicted a bounded number at a time.
 
-use super::{AddDiskError, Core};
+use super::Core;
+use crate::disk::allowance::block_bytes;
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK};
-use crate::memory::block_bytes;
-use crate::types::DiskId;
+use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
+use crate::types::{AddDiskError, DiskId};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 
@@ -142,6 +142,12 @@ impl<P: FaultInjection> Core<P> {
         self.arena.arena().warm().saturating_sub(keep)
     }
 
+    /// Goes on with what a tick allowed to be given back to the kernel.
+    pub(super) fn trim_step(&mut self) {
+        let left = self.trim(TRIM_FRAMES_PER_EVENT);
+        self.to_trim = self.to_trim.saturating_sub(TRIM_FRAMES_PER_EVENT).min(left);
+    }
+
     /// Disks whose charge has gone up by what others gave up keep to their share, a bounded number of blocks at a time.
     #[cold]
     pub(super) fn balance(&mut self) {
@@ -164,7 +170,7 @@ impl<P: FaultInjection> Core<P> {
             self.make_room(more);
             if let Some(disk) = &mut self.disks[i] {
                 disk.target = slots;
-                disk.resize_step(SHRINK_BLOCKS_PER_TICK, &mut self.arena);
+                disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
             }
         }
     }

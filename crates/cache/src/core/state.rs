@@ -5,8 +5,8 @@
 
 use super::Core;
 use crate::disk::Disk;
+use crate::disk::allowance::ARENA_BYTES_PER_FRAME;
 use crate::fault_injection::FaultInjection;
-use crate::memory::ARENA_BYTES_PER_FRAME;
 use crate::types::{DiskId, DiskStats, SharingDomainReport};
 use std::collections::HashMap;
 use undercroft_engine::PolicyKind;
@@ -100,43 +100,16 @@ impl<P: FaultInjection> Core<P> {
         let m = self.memory();
         assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
     }
-}
 
-impl<P: FaultInjection> Disk<P> {
-    fn for_each_cached(&self, see: &mut impl FnMut(u64, &[u8])) {
-        for (block, slot) in self.index.iter() {
-            if let Some(f) = &self.frames[slot as usize] {
-                see(block, &f.bytes()[..self.block_bytes(block) as usize]);
-            }
+    /// Bytes beyond the shares, or what disks still hold where that is more: what a share that has shrunk has not given
+    /// back to the kernel yet. Nobody outside this core may have them meanwhile.
+    pub fn over_shares_bytes(&self) -> u64 {
+        let (mut used, mut due) = (self.arena.arena().committed_bytes() as u64, 0);
+        for (n, d) in self.disks.iter().enumerate().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
+            used += d.metadata_bytes() as u64;
+            let held = self.stats(DiskId(n as u32)).charged_blocks.min(u64::from(u32::MAX)) as u32;
+            due += d.promised_bytes_for(d.blocks.max(held));
         }
-        for (block, f) in self.ring.iter() {
-            see(block, &f.bytes()[..self.block_bytes(block) as usize]);
-        }
-    }
-
-    /// Checks the disk's invariants; returns how many frames are with operations or read ahead.
-    fn check(&self) -> usize {
-        self.index.check();
-        self.check_parts();
-        if let Some(e) = &self.side.exclusive {
-            e.residency().check();
-        }
-        let hashed = self.hashes.iter().zip(&self.frames).all(|(&h, f)| h == 0 || f.is_some());
-        assert!(hashed && (!self.contents || self.hashes.len() == self.frames.len()), "a hash without its content");
-        let resident = self.frames.iter().flatten().count();
-        assert!(resident == self.resident as usize, "resident blocks are miscounted");
-        let named = self.index.iter().filter(|&(_, s)| self.frames[s as usize].is_some()).count();
-        assert!(named == resident, "a frame sits in a slot without a block");
-        assert!(self.demand_used <= self.allowance.demand, "more frames under way than allowed");
-        assert!(self.ahead_used <= self.allowance.ahead, "more frames read ahead than allowed");
-        let ahead = self.near.values().filter(|n| matches!(n, crate::records::Near::Ahead(_))).count();
-        assert!(ahead == self.ring.held(), "the ring of blocks read ahead and its table disagree");
-        if self.is_idle() {
-            assert!(self.demand_used == 0 && self.ops_used == 0, "an idle disk has frames under way");
-            assert!(self.ahead_used == ahead && self.near.len() == ahead, "an idle disk is reading");
-            assert!(self.waiters.len() == 0 && self.changes.is_empty(), "an idle disk has somebody waiting");
-            assert!(self.blocked.is_empty() && self.starved.is_empty() && self.ready.is_empty());
-        }
-        self.demand_used + self.ahead_used
+        used.saturating_sub(due)
     }
 }

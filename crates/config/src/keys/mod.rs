@@ -87,7 +87,7 @@ pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// Memory of a store if none is given, for a machine with `machine_bytes`.
-pub fn memory_default(machine_bytes: u64) -> Size {
+pub(crate) fn memory_default(machine_bytes: u64) -> Size {
     let quarter = machine_bytes / 4 / MIB * MIB;
     Size(quarter.clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_DEFAULT_MAX))
 }

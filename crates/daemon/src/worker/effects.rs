@@ -7,8 +7,9 @@ use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
 use super::tap::Tap;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Paused, ReqId};
-use undercroft_host::faults;
+use std::collections::VecDeque;
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
+use undercroft_host::{faults, probes};
 
 /// What a turn has to kick and flush before it ends.
 #[derive(Default)]
@@ -17,8 +18,8 @@ pub(super) struct Dirty {
     pub(super) disks: Vec<u32>,
     /// Ports that slept when a request of theirs paused: they are to be visited again.
     pub(super) paused: Vec<u32>,
-    /// Ports that have more to send than one flush does: they come again in the next turn.
-    pub(super) later: Vec<u32>,
+    /// Ports with much to send, in the order in which they are served: each turn sends so many bytes.
+    pub(super) sending: VecDeque<u32>,
 }
 
 /// The effects of one call of the core.
@@ -45,6 +46,37 @@ pub(super) struct Live<'a> {
     pub(super) now_ns: u64,
 }
 
+/// A request's number in probes.
+#[inline]
+pub(super) fn number(req: ReqId) -> u64 {
+    u64::from(req.port) << 32 | u64::from(req.tag)
+}
+
+/// What a request asks for, as probes give it.
+#[inline]
+pub(super) fn op_kind(op: Op) -> u8 {
+    match op {
+        Op::Read => probes::kind::READ,
+        Op::Write { .. } => probes::kind::WRITE,
+        Op::Flush => probes::kind::FLUSH,
+        Op::Discard => probes::kind::DISCARD,
+        Op::WriteZeroes { .. } => probes::kind::WRITE_ZEROES,
+        Op::Status => probes::kind::STATUS,
+    }
+}
+
+/// The same of an operation.
+fn io_kind(kind: IoKind) -> u8 {
+    match kind {
+        IoKind::Read => probes::kind::READ,
+        IoKind::Write { .. } => probes::kind::WRITE,
+        IoKind::Flush => probes::kind::FLUSH,
+        IoKind::Discard => probes::kind::DISCARD,
+        IoKind::WriteZeroes { .. } => probes::kind::WRITE_ZEROES,
+        IoKind::Status => probes::kind::STATUS,
+    }
+}
+
 impl Live<'_> {
     #[inline]
     fn port(&mut self, req: ReqId) -> Option<&mut PortSlot> {
@@ -67,7 +99,7 @@ impl Effects for Live<'_> {
         if let Some(slot) = self.port(req) {
             slot.port.copy_in(req.tag, at, bytes);
             // Nobody has done harm since this process began, as a rule.
-            if faults() != 0 && slot.port.is_torn(req.tag) {
+            if faults() != 0 && slot.port.memory_mut().is_some_and(|memory| memory.is_torn(req.tag)) {
                 self.torn = true;
             }
         }
@@ -75,18 +107,20 @@ impl Effects for Live<'_> {
 
     #[inline]
     fn guest_page(&mut self, req: ReqId, at: usize) -> Option<u32> {
-        self.port(req)?.port.guest_page(req.tag, at)
+        self.port(req)?.port.memory_mut()?.page(req.tag, at)
     }
 
     #[inline]
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         let port = self.disks.get(disk.0 as usize).and_then(Option::as_ref).and_then(|d| d.guest_port);
         let slot = port.and_then(|id| self.ports.get_mut(id as usize)).and_then(Option::as_mut);
-        slot.is_some_and(|s| s.disk == disk && s.port.copy_guest_page(page, to))
+        let memory = slot.filter(|s| s.disk == disk).and_then(|s| s.port.memory_mut());
+        memory.is_some_and(|memory| memory.copy_page(page, to))
     }
 
     #[inline]
     fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
+        probes::capture(disk.0, block);
         if !self.check_captures {
             return true;
         }
@@ -106,6 +140,7 @@ impl Effects for Live<'_> {
         let Some(disk) = self.disks.get_mut(id as usize).and_then(Option::as_mut) else {
             panic!("the core submitted an operation for disk {id}, which is gone");
         };
+        probes::submit(id, io.op.0, io_kind(io.kind), io.offset, io.len);
         disk.backend.submit(io);
         if !disk.dirty {
             disk.dirty = true;
@@ -115,6 +150,7 @@ impl Effects for Live<'_> {
 
     fn found(&mut self, req: ReqId, found: Found) {
         self.all_found = found.joined == 0 && found.missed == 0;
+        probes::found(number(req), found.hits, found.joined, found.missed);
         match &mut self.tap {
             Some(tap) if self.current != Some(req) => tap.found_late(req, found),
             Some(tap) if self.noted => tap.found(found),
@@ -123,9 +159,11 @@ impl Effects for Live<'_> {
     }
 
     fn paused(&mut self, req: ReqId, paused: Paused) {
+        // Memory that is gone stays gone: the copy that completes the operation finds it so again.
+        self.torn = false;
         if let Some(slot) = self.port(req) {
-            slot.paused.push_back((req.tag, paused));
-            if !slot.active {
+            let active = slot.active;
+            if slot.backlog.pause(req.tag, paused, active) {
                 self.dirty.paused.push(req.port);
             }
         }
@@ -145,6 +183,7 @@ impl Effects for Live<'_> {
             debug_assert!(false, "a reply to a port that is gone");
             return;
         };
+        probes::reply(number(req), result.is_ok());
         slot.port.reply(req.tag, result);
         if at_once {
             self.current = None;
@@ -164,11 +203,15 @@ impl Effects for Live<'_> {
         let all_found = std::mem::take(&mut self.all_found);
         if at_once && kind == Kind::Read {
             *self.at_once += 1;
+            probes::hit(number(req));
         } else if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
             let took_ns = now_ns.saturating_sub(start_ns);
             match kind {
                 // A long one, in steps.
-                Kind::Read if all_found => disk.latencies.read_hit.record(took_ns),
+                Kind::Read if all_found => {
+                    disk.latencies.read_hit.record(took_ns);
+                    probes::hit(number(req));
+                }
                 Kind::Read => disk.latencies.read_miss.record(took_ns),
                 Kind::Write => disk.latencies.write.record(took_ns),
                 Kind::Flush => disk.latencies.flush.record(took_ns),

@@ -6,7 +6,6 @@
 //! ask to.
 
 use super::copying::Copying;
-use super::flows::Flows;
 use super::polling::Polling;
 use super::{Worker, WorkerOptions, effects::Dirty, turn};
 use std::io;
@@ -18,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::limits::{self, STEP_BYTES};
 use undercroft_cache::{Core, CoreOptions, DiskId};
+use undercroft_frontend::turns::Flows;
 use undercroft_frontend::{MakePort, OnPort, PortHost};
 use undercroft_host::{Epoll, EventFd, Interest, Trigger, Watching, faults, now_ns};
 
@@ -62,6 +62,9 @@ pub enum Gone {
     #[error("the worker has not answered for {} s", CALL_WAIT.as_secs())]
     Silent,
 }
+
+/// Frames that a worker gives back between two turns: what keeps its guests waiting for some 50 us.
+const GIVE_BACK_FRAMES: usize = 256;
 
 /// A running worker, for other threads.
 pub struct WorkerHandle {
@@ -165,6 +168,23 @@ impl WorkerHandle {
             }),
             Err(RecvTimeoutError::Disconnected) => Err(Gone::Ended),
             Ok(result) => Ok(result),
+        }
+    }
+
+    /// Has the worker give back at most `frames` frames of what is over, some of them between each two turns. Returns
+    /// how many are still to go.
+    ///
+    /// # Errors
+    /// As [`WorkerHandle::call`].
+    pub fn give_back(&self, frames: usize) -> Result<usize, Gone> {
+        let mut left = frames;
+        loop {
+            let some = left.min(GIVE_BACK_FRAMES);
+            let to_go = self.call(move |w| w.core().give_back(some as u32))?;
+            left -= some;
+            if left == 0 || to_go == 0 {
+                return Ok(to_go);
+            }
         }
     }
 

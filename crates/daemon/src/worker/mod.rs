@@ -9,7 +9,6 @@ mod copying;
 mod effects;
 #[cfg(test)]
 mod fairness_tests;
-mod flows;
 mod handle;
 mod latencies;
 mod notes;
@@ -28,7 +27,6 @@ pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 pub use compare::Compared;
 use copying::Copying;
 use effects::Dirty;
-use flows::Flows;
 use handle::Mailbox;
 use polling::Polling;
 use ports::PortSlot;
@@ -36,6 +34,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 use undercroft_backend::Backend;
 use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, DiskStats, ExclusiveReport, IoDone, Request, limits};
+use undercroft_frontend::turns::Flows;
 use undercroft_frontend::{GuestFile, Peer};
 use undercroft_host::{Epoll, Interest, Trigger};
 
@@ -243,7 +242,7 @@ impl Worker {
             peers: self.ports.iter().flatten().filter(|s| s.disk == id).filter_map(|s| s.port.peer()).collect(),
             exclusive,
             compared: d.compared,
-            waits: self.ports.iter().flatten().filter(|s| s.disk == id).find_map(|s| s.port.waits()),
+            waits: self.ports.iter().flatten().filter(|s| s.disk == id).find_map(|s| s.port.memory()?.waits()),
             leaving: d.leaving.is_some(),
             silent: false,
         })
@@ -251,7 +250,8 @@ impl Worker {
 
     /// The guest memory that the disk's front ends share.
     pub fn guest_files(&self, id: DiskId) -> Vec<GuestFile> {
-        self.ports.iter().flatten().filter(|s| s.disk == id).flat_map(|s| s.port.guest_files()).collect()
+        let ports = self.ports.iter().flatten().filter(|s| s.disk == id);
+        ports.filter_map(|s| s.port.memory()).flat_map(|memory| memory.files()).collect()
     }
 
     /// Changes the polling bound that a disk asks for, in nanoseconds.

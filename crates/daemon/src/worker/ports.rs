@@ -3,11 +3,10 @@
 //! Owns requests between two visits only. Never talks to the core. Invariant: a port stands among the flows exactly if
 //! `active` is set; one with requests that wait or are paused is active, or waits for room.
 
-use super::flows::Flows;
-use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
-use undercroft_cache::{DiskId, Op, Paused, Request};
-use undercroft_frontend::Port;
+use undercroft_cache::{DiskId, Op, Request};
+use undercroft_frontend::AnyPort;
+use undercroft_frontend::turns::{Backlog, Flows};
 
 /// Classes of requests that are timed apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +19,16 @@ pub(super) enum Kind {
 
 /// A port on its worker.
 pub(super) struct PortSlot {
-    pub(super) port: Box<dyn Port>,
+    pub(super) port: AnyPort,
     pub(super) disk: DiskId,
     /// Whether replies wait to be flushed.
     pub(super) dirty: bool,
+    /// Whether it stands among those with much to send.
+    pub(super) sends: bool,
     /// Whether the port is visited.
     pub(super) active: bool,
-    /// Requests taken that the core has not seen yet, since the port had had its part.
-    pub(super) waiting: VecDeque<Request>,
-    /// Requests that the core has served in part.
-    pub(super) paused: VecDeque<(u32, Paused)>,
-    /// Whether those go before new ones at the next visit.
-    pub(super) paused_first: bool,
+    /// Requests taken that are not finished.
+    pub(super) backlog: Backlog,
     /// Whether it waits, off the active list, until its disk has room for requests.
     pub(super) starved: bool,
     /// When it last had a request, in nanoseconds.
@@ -43,15 +40,14 @@ pub(super) struct PortSlot {
 }
 
 impl PortSlot {
-    pub(super) fn new(port: Box<dyn Port>, disk: DiskId) -> Self {
+    pub(super) fn new(port: AnyPort, disk: DiskId) -> Self {
         Self {
             port,
             disk,
             dirty: false,
+            sends: false,
             active: false,
-            waiting: VecDeque::new(),
-            paused: VecDeque::new(),
-            paused_first: false,
+            backlog: Backlog::default(),
             starved: false,
             worked_ns: 0,
             leaving: Vec::new(),

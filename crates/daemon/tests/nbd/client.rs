@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use undercroft_frontend::nbd::exercise::{Reads, Reply, replies, request};
 use undercroft_frontend::nbd::wire::{self, command, option};
+use undercroft_porttest::nbd::exercise::{Reads, Reply, replies, request};
 
 /// A connection to an NBD server.
 pub struct Client {

@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
-use undercroft_frontend::vhost::rig::{self, DATA, DATA_SPLIT};
+use undercroft_porttest::vhost::rig::{self, DATA, DATA_SPLIT};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserInflight;

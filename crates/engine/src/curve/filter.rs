@@ -34,7 +34,7 @@ impl Threshold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::HashKey;
+    use crate::structures::table::HashKey;
 
     #[test]
     fn rates_and_thresholds_are_each_others_inverse() {

@@ -20,8 +20,8 @@ use super::filter::Threshold;
 use super::histogram::{Histogram, Weight};
 use super::points::Curve;
 use super::recency::Recency;
-use crate::slots::Slots;
-use crate::table::{Fill, HashKey};
+use crate::structures::slots::Slots;
+use crate::structures::table::{Fill, HashKey};
 use std::collections::VecDeque;
 
 /// What an [`LruCurve`] may take.

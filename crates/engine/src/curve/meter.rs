@@ -10,7 +10,7 @@ use super::lru::{LruCurve, LruCurveOptions};
 use super::points::Curve;
 use super::policy::{PolicyCurve, PolicyCurveOptions, sizes_around};
 use crate::policy::PolicyKind;
-use crate::table::HashKey;
+use crate::structures::table::HashKey;
 
 /// How a request for a block was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::histogram::Weight;
 use super::points::Curve;
 use crate::index::{Access, Index, Outcome};
 use crate::policy::PolicyKind;
-use crate::table::HashKey;
+use crate::structures::table::HashKey;
 
 /// What a [`PolicyCurve`] may take.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,57 +4,29 @@
 //! arrays that all policies of one index share (`places`). It never knows where a block is (the index does) nor what is
 //! in it. Invariant: the slots in the queues of an index's policies are exactly its occupied slots, each in one.
 
-mod arc;
-mod cacheus;
-mod car;
-mod clock;
-mod clock_2q;
-mod clock_pro;
-mod fifo;
-mod frequencies;
-mod heap;
-mod history;
-mod hyperbolic;
-mod lecar;
-mod lfu;
-mod lfu_da;
-mod lhd;
-mod lirs;
-mod lirs2;
-mod lru;
-mod lru_2;
-mod mq;
-mod mru;
-mod per_slot;
-mod random;
-mod s3fifo;
-mod s4choice;
-mod s4fifo;
-mod s4queues;
-#[cfg(test)]
-mod s4tests;
-mod sieve;
-mod slru;
+mod boxed;
+mod search;
+mod served;
 mod studied;
-mod two_q;
-mod wtinylfu;
 
-use crate::index::Slot;
-use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
-use crate::places::Places;
-use crate::slots::ChainedSlots;
+use crate::structures::places::Places;
+use crate::structures::slots::{ChainedSlots, Slot};
 use std::fmt;
 use std::str::FromStr;
 
-pub(crate) use {
-    arc::Arc, cacheus::Cacheus, car::Car, clock::Clock, clock_2q::Clock2QPlus, clock_pro::ClockPro, fifo::Fifo,
-    hyperbolic::Hyperbolic, lecar::LeCar, lfu::Lfu, lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lirs2::Lirs2, lru::Lru,
-    lru_2::Lru2, mq::Mq, mru::Mru, random::Random, s3fifo::S3Fifo, s4fifo::S4Fifo, sieve::Sieve, slru::Slru,
-    studied::Studied, two_q::TwoQ, wtinylfu::WTinyLfu,
+pub(crate) use boxed::Studied;
+pub(crate) use search::{Search, oldest};
+pub(crate) use served::{
+    arc::Arc, car::Car, clock::Clock, fifo::Fifo, lru::Lru, s3fifo::S3Fifo, sieve::Sieve, wtinylfu::WTinyLfu,
+};
+pub(crate) use studied::{
+    cacheus::Cacheus, clock_2q::Clock2QPlus, clock_pro::ClockPro, hyperbolic::Hyperbolic, lecar::LeCar, lfu::Lfu,
+    lfu_da::LfuDa, lhd::Lhd, lirs::Lirs, lirs2::Lirs2, lru_2::Lru2, mq::Mq, mru::Mru, random::Random, s4fifo::S4Fifo,
+    slru::Slru, two_q::TwoQ,
 };
 
 #[cfg(test)]
-pub(crate) use {
+pub(crate) use studied::{
     s4choice::CONFIGURATIONS,
     s4queues::{Knobs, Queues as S4Queues},
 };
@@ -121,7 +93,7 @@ pub(crate) trait Policy {
     where
         Self: Sized,
     {
-        crate::replay::replay_with(slots, places, self, blocks)
+        crate::study::replay::replay_with(slots, places, self, blocks)
     }
 
     /// Blocks of these hashes come next, and these slots (or `NIL`) are likely to be touched: reads what that needs, to
@@ -138,35 +110,6 @@ pub(crate) trait Policy {
 
     /// Panics if an invariant is broken; `occupied` is the number of slots that should be in the queues.
     fn check(&self, places: &Places, occupied: u32);
-}
-
-/// Keeps count during one victim search.
-#[derive(Default)]
-pub(crate) struct Search {
-    refused: u32,
-    chances: u32,
-}
-
-impl Search {
-    /// Counts a slot that may not go; whether the search is over.
-    #[inline]
-    pub fn refused(&mut self) -> bool {
-        self.refused += 1;
-        self.refused >= REFUSALS_MAX
-    }
-
-    /// Whether so many slots refused that the search is over.
-    #[inline]
-    pub fn is_over(&self) -> bool {
-        self.refused >= REFUSALS_MAX
-    }
-
-    /// Counts a marked slot; whether it is spared.
-    #[inline]
-    pub fn spared(&mut self) -> bool {
-        self.chances += 1;
-        self.chances <= SECOND_CHANCES_MAX
-    }
 }
 
 /// The replacement policies: [`PolicyKind::ALL`] for disks, [`PolicyKind::STUDIED`] for simulators.

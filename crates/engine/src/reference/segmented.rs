@@ -5,7 +5,7 @@ use super::{MayEvict, ReferenceModel, oldest, take};
 use crate::HashKey;
 use crate::index::SIMULATION_SEED;
 use crate::policy::Knobs;
-use crate::sketch::Sketch;
+use crate::structures::sketch::Sketch;
 use std::collections::BTreeMap;
 
 pub(crate) struct S3Fifo {

@@ -104,7 +104,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn each_policy_does_what_its_twin_does(
+    fn each_policy_does_what_its_model_does(
         kind in any_kind(),
         capacity in 0u32..40,
         steps in prop::collection::vec(any_step(60), 0..600),
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn s4_fifo_does_what_its_twin_does_whatever_its_knobs(
+    fn s4_fifo_does_what_its_model_does_whatever_its_knobs(
         knobs in any_knobs(),
         capacity in 0u32..60,
         steps in prop::collection::vec(any_step(90), 0..800),
@@ -146,7 +146,7 @@ proptest! {
     /// Sweeps in both directions and loops of all lengths, in larger caches: many LIR blocks, and at times fewer
     /// entries than there would be without a limit.
     #[test]
-    fn lirs2_does_what_its_twin_does_on_traces(
+    fn lirs2_does_what_its_model_does_on_traces(
         capacity in 5u32..60,
         pieces in prop::collection::vec((0u64..200, 1u64..80, any::<bool>(), 1usize..4), 1..12),
     ) {

@@ -47,7 +47,7 @@ struct State {
     queue: VecDeque<(Arc<Account>, usize)>,
     accounts: Vec<Member>,
     /// Whom to wake when somebody begins to wait.
-    bells: Vec<EventFd>,
+    wake_fds: Vec<EventFd>,
 }
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Budget {
             held: HashMap::new(),
             queue: VecDeque::new(),
             accounts: Vec::new(),
-            bells: Vec::new(),
+            wake_fds: Vec::new(),
         };
         Arc::new(Self {
             bytes_max,
@@ -124,7 +124,7 @@ impl Budget {
 
     /// `wake_fd` is signalled when somebody begins to wait: then [`Budget::look`] has to be called from time to time.
     pub fn add_wake_fd(&self, wake_fd: EventFd) {
-        lock(self).bells.push(wake_fd);
+        lock(self).wake_fds.push(wake_fd);
     }
 
     /// The part of a new connection to `export`.
@@ -270,7 +270,7 @@ impl Account {
                 a.call();
             }
         }
-        state.bells.iter().for_each(EventFd::signal);
+        state.wake_fds.iter().for_each(EventFd::signal);
         false
     }
 

@@ -11,12 +11,13 @@ use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
 use super::inbox::{Inbox, Received};
 use super::outbox::{Outbox, Sent};
-use super::rules::Rules;
+use super::rules::ExportRules;
 use super::stream::Stream;
 use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
-use crate::faults::{self, Bug};
+use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use crate::filled::Filled;
 use crate::{Peer, Port, PortInterest, Protocol};
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, IoError, Request};
@@ -26,9 +27,9 @@ const RECEIVES_PER_TURN: u32 = 32;
 /// Bytes received in one turn at most, for the same reason; the last call may go over.
 const RECEIVE_BYTES_PER_TURN: usize = 96 * 1024;
 /// Bytes for the extents of one reply: 2048 of them, less one for the context's id.
-const EXTENT_BYTES: usize = 16 * 1024;
+pub const EXTENT_BYTES: usize = 16 * 1024;
 /// Times of falling asleep with nothing left to send, after which we stop watching for room to send.
-const CALM_SLEEPS: u32 = 64;
+pub const CALM_SLEEPS: u32 = 64;
 
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,10 +108,10 @@ enum State {
 }
 
 /// A connection in transmission.
-pub struct NbdPort<S: Stream> {
+pub struct NbdPort<S: Stream, F: PortFaults = NoPortFaults> {
     port: u32,
     disk: DiskId,
-    rules: Rules,
+    rules: ExportRules,
     limits: PortLimits,
     peer: String,
     /// `None` only while the port is dropped.
@@ -135,6 +136,7 @@ pub struct NbdPort<S: Stream> {
     asleep: bool,
     watching_room: bool,
     calm: u32,
+    faults: PhantomData<F>,
 }
 
 /// What a port is made from.
@@ -144,7 +146,7 @@ pub struct NewPort<S: Stream> {
     /// Which disk.
     pub disk: DiskId,
     /// What was agreed on.
-    pub rules: Rules,
+    pub rules: ExportRules,
     /// Its bounds.
     pub limits: PortLimits,
     /// Who is at the other end, for the log.
@@ -162,6 +164,13 @@ pub struct NewPort<S: Stream> {
 impl<S: Stream> NbdPort<S> {
     /// Makes the port of a connection.
     pub fn new(new: NewPort<S>) -> Self {
+        NbdPort::with_faults(new)
+    }
+}
+
+impl<S: Stream, F: PortFaults> NbdPort<S, F> {
+    /// [`NbdPort::new`] with bugs that a test may switch on.
+    pub fn with_faults(new: NewPort<S>) -> Self {
         let n = new.limits.requests_max.clamp(1, 1 << 16);
         Self {
             port: new.port,
@@ -185,11 +194,22 @@ impl<S: Stream> NbdPort<S> {
             asleep: false,
             watching_room: false,
             calm: 0,
+            faults: PhantomData,
         }
     }
 
     fn used(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Bytes of memory that requests under way and replies waiting hold.
+    pub fn held_bytes(&self) -> usize {
+        self.buffers.held_bytes()
+    }
+
+    /// Replies that wait to be sent.
+    pub fn replies_waiting(&self) -> usize {
+        self.outbox.len()
     }
 
     /// Requests that have another step to go, which `take` has not handed out yet.
@@ -283,7 +303,7 @@ fn error_number(e: IoError) -> u32 {
     }
 }
 
-impl<S: Stream> Port for NbdPort<S> {
+impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
         self.asleep = false;
         // An event may have brought us here.
@@ -314,7 +334,7 @@ impl<S: Stream> Port for NbdPort<S> {
                         Received::Nothing => break,
                     }
                 }
-                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Over => break,
+                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Making | Stop::Over => break,
             }
         }
         self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
@@ -352,7 +372,7 @@ impl<S: Stream> Port for NbdPort<S> {
             return self.release(tag);
         }
         let (mut cookie, len) = (slot.cookie, slot.len as usize);
-        if faults::has(Bug::WrongCookie)
+        if F::has(PortBug::WrongCookie)
             && let Some(other) = self.slots.iter().find(|s| s.task != Task::Free && s.cookie != cookie)
         {
             cookie = other.cookie;
@@ -360,14 +380,14 @@ impl<S: Stream> Port for NbdPort<S> {
         let slot = &mut self.slots[tag as usize];
         match (slot.task, result) {
             (Task::Read, Ok(())) => {
-                if !self.filled[tag as usize].is_whole() && !faults::has(Bug::ShortReadSent) {
+                if !self.filled[tag as usize].is_whole() && !F::has(PortBug::ShortReadSent) {
                     // What was in the buffer before is not this client's to see.
                     tracing::error!("a read of {len} bytes was answered without all of its data: I/O error");
                     self.fail(cookie, errno::EIO);
                 } else {
                     let buffer = std::mem::take(&mut slot.buffer);
                     if self.rules.structured {
-                        let skew = if faults::has(Bug::ChunkOffsetOfBlock) { slot.offset % 4096 } else { 0 };
+                        let skew = if F::has(PortBug::ChunkOffsetOfBlock) { slot.offset % 4096 } else { 0 };
                         self.outbox.chunk_data(cookie, slot.offset - skew, buffer, len);
                     } else {
                         self.outbox.simple_data(cookie, buffer, len);
@@ -377,7 +397,7 @@ impl<S: Stream> Port for NbdPort<S> {
             // The core answers a discard as soon as it is done; durable it is after a flush.
             (Task::Trim { fua: true }, Ok(())) => {
                 slot.task = Task::Flush;
-                if faults::has(Bug::TagReused) {
+                if F::has(PortBug::TagReused) {
                     self.free.insert(0, tag);
                 }
                 return self.again.push(tag);
@@ -398,6 +418,7 @@ impl<S: Stream> Port for NbdPort<S> {
                 self.outbox.chunk_extents(cookie, buffer, encoded);
             }
             (_, Ok(())) => self.outbox.simple(cookie, 0),
+            (Task::Flush, Err(_)) if F::has(PortBug::LossUnsaid) => self.outbox.simple(cookie, 0),
             (_, Err(e)) => self.fail(cookie, error_number(e)),
         }
         self.release(tag);
@@ -415,7 +436,7 @@ impl<S: Stream> Port for NbdPort<S> {
                     self.calm = 0;
                     if !self.watching_room {
                         self.watching_room = true;
-                        if !faults::has(Bug::RoomNotWatched) {
+                        if !F::has(PortBug::RoomNotWatched) {
                             stream.watch_room();
                         }
                     }
@@ -441,6 +462,10 @@ impl<S: Stream> Port for NbdPort<S> {
 
     fn has_more_to_send(&self) -> bool {
         self.unsent && self.stream.is_some() && self.state != State::Closed
+    }
+
+    fn bytes_to_send(&self) -> usize {
+        self.outbox.bytes()
     }
 
     fn arm(&mut self) -> bool {
@@ -494,7 +519,7 @@ impl<S: Stream> Port for NbdPort<S> {
     }
 }
 
-impl<S: Stream> Drop for NbdPort<S> {
+impl<S: Stream, F: PortFaults> Drop for NbdPort<S, F> {
     fn drop(&mut self) {
         if let (Some(stream), Some(on_close)) = (self.stream.take(), self.on_close.take()) {
             on_close(stream, self.outbox.take_bytes(&mut self.buffers));
@@ -537,4 +562,50 @@ fn encode_extents(to: &mut [u8], extents: &[Extent], len: u32, one: bool) -> usi
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::super::stream::SocketStream;
+    use super::super::wire::{REQUEST_MAGIC, command};
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use undercroft_cache::Geometry;
+
+    /// A read of ten bytes.
+    fn read() -> Vec<u8> {
+        let parts: [&[u8]; 6] = [
+            &REQUEST_MAGIC.to_be_bytes(),
+            &0u16.to_be_bytes(),
+            &command::READ.to_be_bytes(),
+            &0u64.to_be_bytes(),
+            &0u64.to_be_bytes(),
+            &10u32.to_be_bytes(),
+        ];
+        parts.concat()
+    }
+
+    #[test]
+    fn an_event_while_the_batch_is_full_is_not_forgotten() {
+        let geometry =
+            Geometry { size_bytes: 4096, align: 1, read_only: false, can_discard: true, can_write_zeroes: true };
+        let (mut client, ours) = UnixStream::pair().unwrap();
+        let mut port = NbdPort::new(NewPort {
+            port: 0,
+            disk: DiskId(0),
+            rules: ExportRules::new(&geometry, true, true),
+            limits: PortLimits::default(),
+            peer: String::new(),
+            stream: SocketStream::new(ours.into()).unwrap(),
+            first: Vec::new(),
+            on_close: None,
+            account: None,
+        });
+        let mut requests = Vec::new();
+        client.write_all(&[read(), read()].concat()).unwrap();
+        assert!(port.take(1, &mut requests));
+        port.inbox.drained = true;
+        client.write_all(&read()).unwrap();
+        assert!(port.take(1, &mut requests), "there may be more in the socket");
+        assert!(!port.take(8, &mut requests));
+        assert_eq!(requests.len(), 3);
+    }
+}

@@ -3,7 +3,7 @@
 //! Owns sockets that are not on a worker. Never blocks on one client.
 //! Invariants: every client here has a deadline; what is kept for each is bounded.
 
-use super::handshake::{Handshake, Menu, Step};
+use super::handshake::{Handshake, HandshakeStep, Menu};
 use super::line::Line;
 use super::server::{Leaver, Shared};
 use super::tls::TlsStream;
@@ -142,26 +142,8 @@ impl Guest {
         let mut receives = 0;
         self.more = false;
         loop {
-            let Some(line) = &mut self.line else { return Fate::Gone };
-            while self.sent < self.out.len() {
-                match line.send(&self.out[self.sent..]) {
-                    Ok(n) => {
-                        self.sent += n;
-                        if let Then::Close { .. } = self.then {
-                            self.deadline = (Instant::now() + LEAVE_TIME).min(self.since + LEAVE_TIME_MAX);
-                        }
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) => return Fate::Stays,
-                    Err(_) => return Fate::Gone,
-                }
-            }
-            self.out.clear();
-            self.sent = 0;
-            match line.flush() {
-                Ok(()) => {}
-                Err(Errno::INTR | Errno::AGAIN) => return Fate::Stays,
-                Err(_) => return Fate::Gone,
+            if let Some(fate) = self.send_out() {
+                return fate;
             }
             match &mut self.then {
                 Then::Handshake(_) => {
@@ -191,21 +173,9 @@ impl Guest {
                     }
                 }
                 Then::StartTls(_) => {
-                    let Then::StartTls(handshake) = std::mem::replace(&mut self.then, Then::Close { shut: true })
-                    else {
-                        return Fate::Gone;
-                    };
-                    let (Some(Line::Plain(socket)), Some(keys)) = (self.line.take(), shared.keys()) else {
-                        return Fate::Gone;
-                    };
-                    match TlsStream::new(socket, keys) {
-                        Ok(stream) => self.line = Some(Line::Tls(Box::new(stream))),
-                        Err(e) => {
-                            tracing::error!("cannot begin TLS with an NBD client: {e}");
-                            return Fate::Gone;
-                        }
+                    if let Some(fate) = self.start_tls(shared) {
+                        return fate;
                     }
-                    self.then = Then::Handshake(handshake);
                 }
                 Then::Serve(_) => {
                     let Then::Serve(agreed) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
@@ -214,19 +184,69 @@ impl Guest {
                     return Fate::Served(agreed);
                 }
                 Then::Close { shut } => {
-                    if !*shut {
-                        *shut = true;
-                        line.end();
-                    }
-                    // Closing with bytes unread would make TCP throw away what the client has not read yet.
-                    let mut piece = [0; PIECE];
-                    match line.discard(&mut piece) {
-                        Ok(n) if n > 0 => return Fate::Stays,
-                        Err(Errno::INTR | Errno::AGAIN) => return Fate::Stays,
-                        _ => return Fate::Gone,
-                    }
+                    let ended = std::mem::replace(shut, true);
+                    return self.leave(ended);
                 }
             }
+        }
+    }
+
+    /// Sends what waits to be sent; `Some` unless all of it went.
+    fn send_out(&mut self) -> Option<Fate> {
+        let Some(line) = &mut self.line else { return Some(Fate::Gone) };
+        while self.sent < self.out.len() {
+            match line.send(&self.out[self.sent..]) {
+                Ok(n) => {
+                    self.sent += n;
+                    if let Then::Close { .. } = self.then {
+                        self.deadline = (Instant::now() + LEAVE_TIME).min(self.since + LEAVE_TIME_MAX);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Some(Fate::Stays),
+                Err(_) => return Some(Fate::Gone),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        match line.flush() {
+            Ok(()) => None,
+            Err(Errno::INTR | Errno::AGAIN) => Some(Fate::Stays),
+            Err(_) => Some(Fate::Gone),
+        }
+    }
+
+    /// Puts TLS between us and the client, and goes on with the handshake in it; `Some` if that is not possible.
+    fn start_tls(&mut self, shared: &Shared) -> Option<Fate> {
+        let Then::StartTls(handshake) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
+            return Some(Fate::Gone);
+        };
+        let (Some(Line::Plain(socket)), Some(keys)) = (self.line.take(), shared.keys()) else {
+            return Some(Fate::Gone);
+        };
+        match TlsStream::new(socket, keys) {
+            Ok(stream) => self.line = Some(Line::Tls(Box::new(stream))),
+            Err(e) => {
+                tracing::error!("cannot begin TLS with an NBD client: {e}");
+                return Some(Fate::Gone);
+            }
+        }
+        self.then = Then::Handshake(handshake);
+        None
+    }
+
+    /// Says that nothing more will be sent, unless that was `ended` before, and waits for the client to close, too.
+    fn leave(&mut self, ended: bool) -> Fate {
+        let Some(line) = &mut self.line else { return Fate::Gone };
+        if !ended {
+            line.end();
+        }
+        // Closing with bytes unread would make TCP throw away what the client has not read yet.
+        let mut piece = [0; PIECE];
+        match line.discard(&mut piece) {
+            Ok(n) if n > 0 => Fate::Stays,
+            Err(Errno::INTR | Errno::AGAIN) => Fate::Stays,
+            _ => Fate::Gone,
         }
     }
 
@@ -239,8 +259,8 @@ impl Guest {
             tls: shared.options.tls,
         };
         match handshake.push(bytes, menu, &mut self.out) {
-            Step::More => {}
-            Step::Close(why) => {
+            HandshakeStep::More => {}
+            HandshakeStep::Close(why) => {
                 tracing::debug!(peer = %self.peer, "NBD handshake ended: {why}");
                 if self.out.is_empty() {
                     return Some(Fate::Gone);
@@ -249,13 +269,13 @@ impl Guest {
                 self.since = Instant::now();
                 self.deadline = self.since + LEAVE_TIME;
             }
-            Step::StartTls => {
+            HandshakeStep::StartTls => {
                 let Then::Handshake(handshake) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
                     return Some(Fate::Gone);
                 };
                 self.then = Then::StartTls(handshake);
             }
-            Step::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
+            HandshakeStep::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
         }
         None
     }

@@ -5,8 +5,8 @@
 //! with an I/O error, while a chain that cannot be answered breaks the queue.
 
 use super::limits::{QUEUE_SIZE_MAX, SPANS_MAX};
-use super::memory::{GuestMap, Span};
-use super::ring::{Broken, DESCRIPTOR_BYTES, Descriptor, Ring};
+use super::memory::{GuestMap, GuestSpan};
+use super::ring::{Broken, DESCRIPTOR_BYTES, Descriptor, SplitRing};
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use vm_memory::VolatileMemory;
 
@@ -16,7 +16,7 @@ const INDIRECT: u16 = VRING_DESC_F_INDIRECT as u16;
 
 /// What is wrong with a chain that can still be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub enum Fault {
     /// A buffer is not in guest memory.
     Unmapped,
     /// A buffer to read follows one to write.
@@ -27,7 +27,7 @@ pub(super) enum Fault {
 
 /// A chain's buffers: its pieces stand in the vector given to [`walk`], those to read first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
+pub struct Chain {
     /// How many of the pieces the driver filled; the others are to be filled by the device, without the status byte.
     pub readable: usize,
     /// Bytes of the pieces to read.
@@ -35,15 +35,15 @@ pub(super) struct Chain {
     /// Bytes of the pieces to fill.
     pub writable_bytes: u64,
     /// Where the status goes: the last byte of the last writable descriptor.
-    pub status: Span,
+    pub status: GuestSpan,
     /// What is wrong; if something is, the pieces are not complete.
     pub fault: Option<Fault>,
 }
 
 /// Where descriptors come from: the ring's own table or an indirect one.
 enum Table<'a> {
-    Own(&'a Ring),
-    Indirect(&'a GuestMap, Span),
+    Own(&'a SplitRing),
+    Indirect(&'a GuestMap, GuestSpan),
     /// At a guest address, across regions of memory: rare, since regions are large.
     Scattered {
         map: &'a GuestMap,
@@ -53,12 +53,23 @@ enum Table<'a> {
 }
 
 impl Table<'_> {
-    /// The indirect table of `bytes` bytes at `at`.
-    fn indirect<'a>(map: &'a GuestMap, at: u64, bytes: u32, hint: &mut u32) -> Result<Table<'a>, Broken> {
-        match map.locate(at, bytes, hint) {
+    /// The indirect table that descriptor `d` of this table names.
+    fn indirect<'a>(&self, d: &Descriptor, map: &'a GuestMap, hint: &mut u32) -> Result<Table<'a>, Broken> {
+        let bytes = d.len as usize;
+        let entries = bytes / DESCRIPTOR_BYTES;
+        let nested = !matches!(self, Table::Own(_));
+        if nested
+            || d.flags & NEXT != 0
+            || !bytes.is_multiple_of(DESCRIPTOR_BYTES)
+            || entries == 0
+            || entries > usize::from(QUEUE_SIZE_MAX)
+        {
+            return Err(Broken::Indirect);
+        }
+        match map.locate(d.addr, d.len, hint) {
             Some(span) => Ok(Table::Indirect(map, span)),
-            None if map.locate_all(at, bytes, hint, |_| true) => {
-                Ok(Table::Scattered { map, at, entries: (bytes as usize / DESCRIPTOR_BYTES) as u16 })
+            None if map.locate_all(d.addr, d.len, hint, |_| true) => {
+                Ok(Table::Scattered { map, at: d.addr, entries: entries as u16 })
             }
             None => Err(Broken::Indirect),
         }
@@ -109,12 +120,12 @@ impl Table<'_> {
 /// # Errors
 /// The chain cannot be answered, so the queue cannot go on.
 #[inline]
-pub(super) fn walk(
-    ring: &Ring,
+pub fn walk(
+    ring: &SplitRing,
     map: &GuestMap,
     head: u16,
     hint: &mut u32,
-    spans: &mut Vec<Span>,
+    spans: &mut Vec<GuestSpan>,
 ) -> Result<Chain, Broken> {
     spans.clear();
     let mut table = Table::Own(ring);
@@ -129,19 +140,8 @@ pub(super) fn walk(
         left = left.checked_sub(1).ok_or(Broken::Loop)?;
         let d = table.read(index)?;
         if d.flags & INDIRECT != 0 {
-            let bytes = d.len as usize;
-            let entries = bytes / DESCRIPTOR_BYTES;
-            let nested = !matches!(table, Table::Own(_));
-            if nested
-                || d.flags & NEXT != 0
-                || !bytes.is_multiple_of(DESCRIPTOR_BYTES)
-                || entries == 0
-                || entries > usize::from(QUEUE_SIZE_MAX)
-            {
-                return Err(Broken::Indirect);
-            }
-            table = Table::indirect(map, d.addr, d.len, hint)?;
-            left = entries as u16;
+            table = table.indirect(&d, map, hint)?;
+            left = table.entries();
             index = 0;
             continue;
         }
@@ -181,7 +181,7 @@ pub(super) fn walk(
     let status = if fault.is_none() {
         let tail = spans.last_mut().expect("a chain with a writable byte has a piece");
         tail.len -= 1;
-        let status = Span { offset: tail.offset + u64::from(tail.len), len: 1, ..*tail };
+        let status = GuestSpan { offset: tail.offset + u64::from(tail.len), len: 1, ..*tail };
         if tail.len == 0 {
             spans.pop();
         }

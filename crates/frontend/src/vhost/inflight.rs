@@ -6,9 +6,9 @@
 //! marked here or not yet counted as taken, so that a restart serves it exactly once more.
 
 use super::limits::{QUEUE_SIZE_MAX, QUEUES_MAX};
-use super::memory::Window;
+use super::memory::MemoryWindow;
 use super::ring::Broken;
-use crate::faults::{self, Bug, Site};
+use crate::faults::{PortBug, PortFaults, StoreSite};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl InflightArea {
     /// The record of one queue; `None` if the area has none for it.
     pub fn queue(&self, index: u16) -> Option<InflightLog> {
         let bytes = queue_bytes(self.queue_size);
-        let window = Window::new(Arc::clone(&self.mapping), usize::from(index) * bytes, bytes)?;
+        let window = MemoryWindow::new(Arc::clone(&self.mapping), usize::from(index) * bytes, bytes)?;
         (index < self.queues).then_some(InflightLog { window, entries: self.queue_size, counter: 0, batch: Vec::new() })
     }
 }
@@ -101,7 +101,7 @@ fn invalid(why: &'static str) -> io::Error {
 /// The record of one queue.
 #[derive(Clone, Debug)]
 pub struct InflightLog {
-    window: Window,
+    window: MemoryWindow,
     entries: u16,
     /// Order of the next chain taken.
     counter: u64,
@@ -120,15 +120,15 @@ impl InflightLog {
     ///
     /// # Errors
     /// The record does not fit the ring.
-    pub fn recover(&mut self, ring_size: u16, used: u16) -> Result<Option<Vec<u16>>, Broken> {
+    pub fn recover<F: PortFaults>(&mut self, ring_size: u16, used: u16) -> Result<Option<Vec<u16>>, Broken> {
         if ring_size > self.entries {
             return Err(Broken::InflightLog);
         }
         self.batch.clear();
         if self.load(VERSION_AT) == 0 {
-            self.store(ENTRIES_AT, self.entries, Site::LogHead);
-            self.store(USED_AT, used, Site::LogIndex);
-            self.store(VERSION_AT, VERSION, Site::LogHead);
+            self.store::<F>(ENTRIES_AT, self.entries, StoreSite::LogHead);
+            self.store::<F>(USED_AT, used, StoreSite::LogIndex);
+            self.store::<F>(VERSION_AT, VERSION, StoreSite::LogHead);
             return Ok(None);
         }
         if self.load(VERSION_AT) != VERSION || self.load(ENTRIES_AT) != self.entries {
@@ -141,10 +141,10 @@ impl InflightLog {
             if head >= self.entries {
                 return Err(Broken::InflightLog);
             }
-            self.mark(head, false);
+            self.mark::<F>(head, false);
             head = self.load(entry(head) + ENTRY_NEXT_AT);
         }
-        self.store(USED_AT, used, Site::LogIndex);
+        self.store::<F>(USED_AT, used, StoreSite::LogIndex);
         let mut left: Vec<(u64, u16)> = (0..self.entries)
             .filter(|&head| self.marked(head))
             .map(|head| (self.window.slice().load(entry(head) + ENTRY_COUNTER_AT, Ordering::Acquire), head))
@@ -160,40 +160,40 @@ impl InflightLog {
 
     /// Chain `head` was taken from the available ring.
     #[inline]
-    pub fn taken(&mut self, head: u16) {
-        if faults::has(Bug::TakenUnmarked) {
+    pub fn taken<F: PortFaults>(&mut self, head: u16) {
+        if F::has(PortBug::TakenUnmarked) {
             return;
         }
         let counter = self.counter;
         self.counter = counter.wrapping_add(1);
         let at = entry(head) + ENTRY_COUNTER_AT;
-        faults::store(Site::Counter);
+        F::store(StoreSite::Counter);
         self.window.slice().store(counter, at, Ordering::Release).expect("entries are aligned");
-        self.mark(head, true);
+        self.mark::<F>(head, true);
     }
 
     /// Chain `head` was written to the used ring, to be published with others.
     #[inline]
-    pub fn used(&mut self, head: u16) {
-        self.store(entry(head) + ENTRY_NEXT_AT, self.load(BATCH_HEAD_AT), Site::Link);
-        self.store(BATCH_HEAD_AT, head, Site::BatchHead);
+    pub fn used<F: PortFaults>(&mut self, head: u16) {
+        self.store::<F>(entry(head) + ENTRY_NEXT_AT, self.load(BATCH_HEAD_AT), StoreSite::Link);
+        self.store::<F>(BATCH_HEAD_AT, head, StoreSite::BatchHead);
         self.batch.push(head);
     }
 
     /// The chains used since the last call are visible to the driver; its used index is now `used`.
     #[inline]
-    pub fn published(&mut self, used: u16) {
+    pub fn published<F: PortFaults>(&mut self, used: u16) {
         let mut batch = std::mem::take(&mut self.batch);
         for head in batch.drain(..) {
-            self.mark(head, false);
+            self.mark::<F>(head, false);
         }
         self.batch = batch;
-        self.store(USED_AT, used, Site::LogIndex);
+        self.store::<F>(USED_AT, used, StoreSite::LogIndex);
     }
 
     #[inline]
-    fn mark(&self, head: u16, on: bool) {
-        faults::store(if on { Site::Mark } else { Site::Unmark });
+    fn mark<F: PortFaults>(&self, head: u16, on: bool) {
+        F::store(if on { StoreSite::Mark } else { StoreSite::Unmark });
         self.window.slice().store(u8::from(on), entry(head), Ordering::Release).expect("entries are whole");
     }
 
@@ -207,8 +207,8 @@ impl InflightLog {
     }
 
     #[inline]
-    fn store(&self, at: usize, value: u16, site: Site) {
-        faults::store(site);
+    fn store<F: PortFaults>(&self, at: usize, value: u16, site: StoreSite) {
+        F::store(site);
         self.window.slice().store(value, at, Ordering::Release).expect("the record is aligned");
     }
 }
@@ -220,55 +220,75 @@ fn entry(head: u16) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::NoPortFaults;
 
     fn log(size: u16) -> (InflightArea, InflightLog) {
         let (said, file) = InflightArea::create(2, size).unwrap();
         let area = InflightArea::open(&said, file).unwrap();
         let mut log = area.queue(1).unwrap();
-        assert_eq!(log.recover(size, 7).unwrap(), None);
+        assert_eq!(log.recover::<NoPortFaults>(size, 7).unwrap(), None);
         (area, log)
     }
 
     #[test]
     fn chains_under_way_come_back_in_the_order_in_which_they_were_taken() {
         let (area, mut log) = log(16);
-        [9, 3, 12, 5].into_iter().for_each(|h| log.taken(h));
-        log.used(3);
-        log.published(8);
+        [9, 3, 12, 5].into_iter().for_each(|h| log.taken::<NoPortFaults>(h));
+        log.used::<NoPortFaults>(3);
+        log.published::<NoPortFaults>(8);
         let mut again = area.queue(1).unwrap();
-        assert_eq!(again.recover(16, 8).unwrap(), Some(vec![9, 12, 5]));
-        again.taken(3);
-        assert_eq!(area.queue(1).unwrap().recover(16, 8).unwrap(), Some(vec![9, 12, 5, 3]), "the order goes on");
-        assert_eq!(area.queue(0).unwrap().recover(16, 0).unwrap(), None, "queues have records of their own");
+        assert_eq!(again.recover::<NoPortFaults>(16, 8).unwrap(), Some(vec![9, 12, 5]));
+        again.taken::<NoPortFaults>(3);
+        assert_eq!(
+            area.queue(1).unwrap().recover::<NoPortFaults>(16, 8).unwrap(),
+            Some(vec![9, 12, 5, 3]),
+            "the order goes on"
+        );
+        assert_eq!(
+            area.queue(0).unwrap().recover::<NoPortFaults>(16, 0).unwrap(),
+            None,
+            "queues have records of their own"
+        );
         assert!(area.queue(2).is_none());
     }
 
     #[test]
     fn death_between_two_steps_of_a_batch_neither_loses_nor_repeats_a_chain() {
         let (area, mut log) = log(16);
-        [1, 2, 3, 4].into_iter().for_each(|h| log.taken(h));
-        log.used(2);
-        log.used(4);
+        [1, 2, 3, 4].into_iter().for_each(|h| log.taken::<NoPortFaults>(h));
+        log.used::<NoPortFaults>(2);
+        log.used::<NoPortFaults>(4);
         // Killed before the used index was written: the driver saw none of both.
-        assert_eq!(area.queue(1).unwrap().recover(16, 7).unwrap(), Some(vec![1, 2, 3, 4]));
+        assert_eq!(area.queue(1).unwrap().recover::<NoPortFaults>(16, 7).unwrap(), Some(vec![1, 2, 3, 4]));
         // Killed right after: the driver saw both, though they are still marked.
-        assert_eq!(area.queue(1).unwrap().recover(16, 9).unwrap(), Some(vec![1, 3]));
+        assert_eq!(area.queue(1).unwrap().recover::<NoPortFaults>(16, 9).unwrap(), Some(vec![1, 3]));
     }
 
     #[test]
     fn a_record_full_of_garbage_is_refused_or_bounded() {
         let (area, log) = log(16);
         for at in (0..HEADER_BYTES + 16 * ENTRY_BYTES).step_by(2) {
-            log.store(at, 0xa5a5, Site::LogHead);
+            log.store::<NoPortFaults>(at, 0xa5a5, StoreSite::LogHead);
         }
-        assert_eq!(area.queue(1).unwrap().recover(16, 0), Err(Broken::InflightLog));
-        log.store(VERSION_AT, VERSION, Site::LogHead);
-        log.store(ENTRIES_AT, 16, Site::LogHead);
-        assert_eq!(area.queue(1).unwrap().recover(16, 0), Err(Broken::InflightLog), "the batch list leads outside");
-        log.store(BATCH_HEAD_AT, 3, Site::BatchHead);
-        log.store(entry(3) + ENTRY_NEXT_AT, 3, Site::Link);
-        assert!(area.queue(1).unwrap().recover(16, 0).is_ok(), "a list that loops ends after one round");
-        assert_eq!(area.queue(1).unwrap().recover(32, 0), Err(Broken::InflightLog), "the ring is larger");
+        assert_eq!(area.queue(1).unwrap().recover::<NoPortFaults>(16, 0), Err(Broken::InflightLog));
+        log.store::<NoPortFaults>(VERSION_AT, VERSION, StoreSite::LogHead);
+        log.store::<NoPortFaults>(ENTRIES_AT, 16, StoreSite::LogHead);
+        assert_eq!(
+            area.queue(1).unwrap().recover::<NoPortFaults>(16, 0),
+            Err(Broken::InflightLog),
+            "the batch list leads outside"
+        );
+        log.store::<NoPortFaults>(BATCH_HEAD_AT, 3, StoreSite::BatchHead);
+        log.store::<NoPortFaults>(entry(3) + ENTRY_NEXT_AT, 3, StoreSite::Link);
+        assert!(
+            area.queue(1).unwrap().recover::<NoPortFaults>(16, 0).is_ok(),
+            "a list that loops ends after one round"
+        );
+        assert_eq!(
+            area.queue(1).unwrap().recover::<NoPortFaults>(32, 0),
+            Err(Broken::InflightLog),
+            "the ring is larger"
+        );
     }
 
     #[test]

@@ -11,31 +11,18 @@
 
 mod chain;
 mod config;
-#[doc(hidden)]
-pub mod exercise;
 mod inflight;
 pub mod limits;
 mod memory;
-#[doc(hidden)]
-pub mod messages;
-#[cfg(test)]
-mod outcomes;
 mod port;
-#[cfg(test)]
-mod reference;
 mod request;
-pub mod rig;
 mod ring;
 mod server;
 mod session;
 mod shared;
-#[cfg(test)]
-pub(super) mod sim_guest;
 mod slots;
-#[cfg(test)]
-mod tests;
 
-use super::socket::{SocketAccess, SocketError};
+use super::socket::{SocketError, SocketPermissions};
 use std::io;
 use std::sync::Arc;
 use undercroft_hostmem::pressure::GuestRoom;
@@ -43,6 +30,18 @@ use undercroft_hostmem::pressure::GuestRoom;
 pub use ring::Broken;
 pub use server::VhostServer;
 pub use shared::Trust;
+
+/// What a device is made of, for those who set one up without a socket: tests, the simulation of ports, fuzz targets.
+#[doc(hidden)]
+pub mod parts {
+    pub use super::chain::walk;
+    pub use super::config::{EVENT_IDX, FLUSH, Profile};
+    pub use super::inflight::InflightArea;
+    pub use super::memory::{GuestMap, MemoryRegion, MemoryWindow};
+    pub use super::port::{QueueRefusal, VhostPort};
+    pub use super::ring::{RingAddresses, SplitRing};
+    pub use super::session::Session;
+}
 
 /// How a device is set up.
 #[derive(Clone, Debug)]
@@ -52,7 +51,7 @@ pub struct VhostOptions {
     /// Entries of a queue at most: a power of two up to [`limits::QUEUE_SIZE_MAX`].
     pub queue_size: u16,
     /// Who may connect.
-    pub access: SocketAccess,
+    pub access: SocketPermissions,
     /// Which files a front end may share as memory.
     pub trust: Trust,
     /// What copies to guests may take of our control group.
@@ -64,7 +63,7 @@ impl Default for VhostOptions {
         VhostOptions {
             queues: limits::QUEUES_MAX,
             queue_size: limits::QUEUE_SIZE_MAX,
-            access: SocketAccess::default(),
+            access: SocketPermissions::default(),
             trust: Trust::default(),
             room: Arc::default(),
         }

@@ -10,20 +10,21 @@ mod queue;
 mod requests;
 mod setup;
 
-pub use setup::Refusal;
+pub use setup::QueueRefusal;
 
 use self::queue::Queue;
 use super::config::Profile;
 use super::inflight::InflightLog;
 use super::limits::RANGES_MAX;
-use super::memory::{Region, Span};
+use super::memory::{GuestSpan, MemoryRegion};
 use super::request::Range;
-use super::ring::Ring;
+use super::ring::SplitRing;
 use super::slots::{Maps, Slots};
-use crate::faults::{self, Bug};
-use crate::{GuestFile, Peer, Port, PortInterest, Protocol};
+use crate::faults::{NoPortFaults, PortBug, PortFaults};
+use crate::{GuestFile, GuestMemory, Peer, Port, PortInterest, Protocol};
 use std::collections::VecDeque;
 use std::fs::File;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ const WAITS_FOR_ROOM: &str = "the guest's memory is not preallocated, so that pa
 
 /// The device.
 #[derive(Debug)]
-pub struct VhostPort {
+pub struct VhostPort<F: PortFaults = NoPortFaults> {
     id: u32,
     disk: Profile,
     queues: Vec<Queue>,
@@ -52,7 +53,7 @@ pub struct VhostPort {
     /// Speeds up the search for guest addresses.
     hint: u32,
     /// Pieces of the chain in hand.
-    spans: Vec<Span>,
+    spans: Vec<GuestSpan>,
     /// Ranges of the chain in hand, if it discards or zeroes.
     ranges: Vec<Range>,
     /// Counts sessions; slots of former ones are orphans.
@@ -87,11 +88,19 @@ pub struct VhostPort {
     /// The log says that this front end's requests wait for it.
     told: bool,
     shut: bool,
+    faults: PhantomData<F>,
 }
 
 impl VhostPort {
     /// A device with `queues` queues, none of them set up. `wake_fd` is an eventfd of its own.
     pub fn new(id: u32, disk: Profile, queues: u16, wake_fd: File) -> VhostPort {
+        VhostPort::with_faults(id, disk, queues, wake_fd)
+    }
+}
+
+impl<F: PortFaults> VhostPort<F> {
+    /// [`VhostPort::new`] with bugs and deaths that a test may switch on.
+    pub fn with_faults(id: u32, disk: Profile, queues: u16, wake_fd: File) -> VhostPort<F> {
         VhostPort {
             id,
             disk,
@@ -122,11 +131,12 @@ impl VhostPort {
             waits: false,
             told: false,
             shut: false,
+            faults: PhantomData,
         }
     }
 
     /// The same, taking memory of guests from `room`.
-    pub fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort {
+    pub fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort<F> {
         self.room = room;
         self
     }
@@ -165,7 +175,7 @@ impl VhostPort {
     }
 }
 
-impl Port for VhostPort {
+impl<F: PortFaults> Port for VhostPort<F> {
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
         // First what was begun, in whichever session: others wait for its end.
         let begun = self.rest.len().min(budget);
@@ -177,7 +187,7 @@ impl Port for VhostPort {
             return false;
         }
         let budget = budget - begun;
-        if faults::has(Bug::FirstQueueFirst) {
+        if F::has(PortBug::FirstQueueFirst) {
             self.first = 0;
         }
         let (start, mut chains, mut more) = (out.len(), 0usize, false);
@@ -269,8 +279,8 @@ impl Port for VhostPort {
         self.release(tag);
         let whole = self.slots.get(parent);
         whole.failed = match whole.parts {
-            _ if faults::has(Bug::LastRangeCounts) => result.err(),
-            1 if faults::has(Bug::LastRangeIgnored) => whole.failed,
+            _ if F::has(PortBug::LastRangeCounts) => result.err(),
+            1 if F::has(PortBug::LastRangeIgnored) => whole.failed,
             _ => whole.failed.or(result.err()),
         };
         whole.parts -= 1;
@@ -284,7 +294,7 @@ impl Port for VhostPort {
         for index in self.dirty.drain(..) {
             let queue = &mut self.queues[usize::from(index)];
             queue.dirty = false;
-            queue.publish();
+            queue.publish::<F>();
             queue.settle();
         }
     }
@@ -293,7 +303,7 @@ impl Port for VhostPort {
         let mut more = false;
         for &index in &self.running {
             let queue = &mut self.queues[usize::from(index)];
-            match (queue.ring.as_mut().map_or(Ok(false), Ring::arm), queue.waiting()) {
+            match (queue.ring.as_mut().map_or(Ok(false), SplitRing::arm::<F>), queue.waiting()) {
                 // What the ring holds beyond the room for it was posted before it was armed: no kick will come.
                 (Ok(any), Ok(0)) => self.held_up |= any,
                 // An index that makes no sense is for `take` to deal with.
@@ -314,7 +324,7 @@ impl Port for VhostPort {
     fn disarm(&mut self) {
         for &index in &self.running {
             if let Some(ring) = &mut self.queues[usize::from(index)].ring {
-                ring.disarm();
+                ring.disarm::<F>();
             }
         }
     }
@@ -329,12 +339,43 @@ impl Port for VhostPort {
         std::mem::take(&mut self.fds_changed)
     }
 
-    fn guest_memory_changed(&mut self) -> Option<u32> {
+    fn inflight(&self) -> usize {
+        self.under_way
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shut
+    }
+
+    fn shut(&mut self) {
+        self.shut = true;
+    }
+
+    fn peer(&self) -> Option<Peer> {
+        // A guest shares its memory as soon as its machine has been set up, long before its driver starts a queue.
+        if self.maps.current().is_empty() {
+            return None;
+        }
+        let name = match self.running.len() {
+            0 => "no queue yet".to_string(),
+            1 => "1 queue".to_string(),
+            n => format!("{n} queues"),
+        };
+        Some(Peer { protocol: Protocol::VhostUser, name })
+    }
+
+    fn as_any(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
+
+impl<F: PortFaults> GuestMemory for VhostPort<F> {
+    fn memory_changed(&mut self) -> Option<u32> {
         std::mem::take(&mut self.memory_changed).then(|| self.maps.current().pages())
     }
 
     #[inline]
-    fn guest_page(&mut self, tag: u32, at: usize) -> Option<u32> {
+    fn page(&mut self, tag: u32, at: usize) -> Option<u32> {
         let slot = self.slots.get(tag);
         // Pages of a map that is no longer the guest's have no numbers.
         if slot.session != self.session || !self.maps.is_current(slot.map) {
@@ -345,7 +386,7 @@ impl Port for VhostPort {
     }
 
     #[inline]
-    fn copy_guest_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
+    fn copy_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool {
         self.maps.current().copy_page(page, to)
     }
 
@@ -386,40 +427,11 @@ impl Port for VhostPort {
         self.maps.get(map).is_broken()
     }
 
-    fn guest_files(&self) -> Vec<GuestFile> {
-        let piece = |r: &Region| {
+    fn files(&self) -> Vec<GuestFile> {
+        let piece = |r: &MemoryRegion| {
             let place = r.mapping.file_offset()?;
             Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), len: r.len })
         };
         self.maps.current().regions().iter().filter_map(piece).collect()
-    }
-
-    fn inflight(&self) -> usize {
-        self.under_way
-    }
-
-    fn is_closed(&self) -> bool {
-        self.shut
-    }
-
-    fn shut(&mut self) {
-        self.shut = true;
-    }
-
-    fn peer(&self) -> Option<Peer> {
-        // A guest shares its memory as soon as its machine has been set up, long before its driver starts a queue.
-        if self.maps.current().is_empty() {
-            return None;
-        }
-        let name = match self.running.len() {
-            0 => "no queue yet".to_string(),
-            1 => "1 queue".to_string(),
-            n => format!("{n} queues"),
-        };
-        Some(Peer { protocol: Protocol::VhostUser, name })
-    }
-
-    fn as_any(&mut self) -> &mut dyn std::any::Any {
-        self
     }
 }

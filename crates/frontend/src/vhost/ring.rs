@@ -7,8 +7,8 @@
 //! The parts are kept as windows of host memory rather than as guest addresses, which spares a search of the memory
 //! table for each of the five or so accesses per request; see docs/decisions/0050.
 
-use super::memory::{GuestMap, Window};
-use crate::faults::{self, Bug, Site};
+use super::memory::{GuestMap, MemoryWindow};
+use crate::faults::{PortBug, PortFaults, StoreSite};
 use std::sync::atomic::{Ordering, fence};
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 use vm_memory::{Bytes, VolatileMemory};
@@ -83,10 +83,10 @@ pub enum Broken {
 
 /// The device's end of one ring.
 #[derive(Debug)]
-pub struct Ring {
-    descriptors: Window,
-    available: Window,
-    used: Window,
+pub struct SplitRing {
+    descriptors: MemoryWindow,
+    available: MemoryWindow,
+    used: MemoryWindow,
     size: u16,
     event_idx: bool,
     /// Position of the next available entry to take.
@@ -98,13 +98,13 @@ pub struct Ring {
     published: u16,
 }
 
-impl Ring {
+impl SplitRing {
     /// Finds a ring of `size` entries (a power of two) in guest memory. The device takes available entries from
     /// position `base` on, and goes on after the used entries already there. `None` if a part is not in memory.
-    pub fn new(map: &GuestMap, at: &RingAddresses, size: u16, base: u16, event_idx: bool) -> Option<Ring> {
+    pub fn new(map: &GuestMap, at: &RingAddresses, size: u16, base: u16, event_idx: bool) -> Option<SplitRing> {
         debug_assert!(size.is_power_of_two());
         let n = usize::from(size);
-        let mut ring = Ring {
+        let mut ring = SplitRing {
             descriptors: map.window(at.descriptors, n * DESCRIPTOR_BYTES, 16)?,
             available: map.window(at.available, ENTRIES + 2 * n + 2, 2)?,
             used: map.window(at.used, ENTRIES + 8 * n + 2, 4)?,
@@ -120,10 +120,10 @@ impl Ring {
         Some(ring)
     }
 
-    /// The same ring after its memory was mapped anew or moved: positions stay. `None` as for [`Ring::new`].
-    pub fn moved(&self, map: &GuestMap, at: &RingAddresses) -> Option<Ring> {
-        let ring = Ring::new(map, at, self.size, self.next_available, self.event_idx)?;
-        Some(Ring { next_used: self.next_used, published: self.published, ..ring })
+    /// The same ring after its memory was mapped anew or moved: positions stay. `None` as for [`SplitRing::new`].
+    pub fn moved(&self, map: &GuestMap, at: &RingAddresses) -> Option<SplitRing> {
+        let ring = SplitRing::new(map, at, self.size, self.next_available, self.event_idx)?;
+        Some(SplitRing { next_used: self.next_used, published: self.published, ..ring })
     }
 
     /// Entries of the ring.
@@ -188,13 +188,13 @@ impl Ring {
 
     /// Writes the used entry of chain `head`, of whose buffers `written` bytes were filled. Not yet visible.
     #[inline]
-    pub fn push_used(&mut self, head: u16, written: u32) {
+    pub fn push_used<F: PortFaults>(&mut self, head: u16, written: u32) {
         let entry = ENTRIES + 8 * usize::from(self.next_used & (self.size - 1));
         let bits = u64::from(head) | u64::from(written) << 32;
-        if faults::has(Bug::IndexBeforeEntry) {
-            store(&self.used, IDX, self.next_used.wrapping_add(1), Ordering::Release, Site::UsedIndex);
+        if F::has(PortBug::IndexBeforeEntry) {
+            store::<F>(&self.used, IDX, self.next_used.wrapping_add(1), Ordering::Release, StoreSite::UsedIndex);
         }
-        faults::store(Site::UsedEntry);
+        F::store(StoreSite::UsedEntry);
         self.used.slice().get_ref::<u64>(entry).expect("the ring holds `size` entries").store(bits.to_le());
         self.next_used = self.next_used.wrapping_add(1);
     }
@@ -207,13 +207,13 @@ impl Ring {
 
     /// Makes all used entries visible to the driver. Returns whether the driver wants to be notified of them.
     #[inline]
-    pub fn publish(&mut self) -> bool {
+    pub fn publish<F: PortFaults>(&mut self) -> bool {
         let (old, new) = (self.published, self.next_used);
         if old == new {
             return false;
         }
         self.published = new;
-        store(&self.used, IDX, new, Ordering::Release, Site::UsedIndex);
+        store::<F>(&self.used, IDX, new, Ordering::Release, StoreSite::UsedIndex);
         // The driver writes its wish and then looks at our index; we write the index and then look at its wish. With a
         // full fence between, at least one of both sees the other's.
         fence(Ordering::SeqCst);
@@ -226,12 +226,12 @@ impl Ring {
     }
 
     /// Asks the driver to kick for the next entry. Returns whether there is one already: then no kick may come for it.
-    pub fn arm(&mut self) -> Result<bool, Broken> {
+    pub fn arm<F: PortFaults>(&mut self) -> Result<bool, Broken> {
         if self.event_idx {
             let event = ENTRIES + 8 * usize::from(self.size);
-            store(&self.used, event, self.next_available, Ordering::Relaxed, Site::Wish);
+            store::<F>(&self.used, event, self.next_available, Ordering::Relaxed, StoreSite::Wish);
         } else {
-            store(&self.used, 0, 0, Ordering::Relaxed, Site::Wish);
+            store::<F>(&self.used, 0, 0, Ordering::Relaxed, StoreSite::Wish);
         }
         fence(Ordering::SeqCst);
         Ok(self.available()? > 0)
@@ -239,20 +239,20 @@ impl Ring {
 
     /// Asks the driver not to kick. With event indices there is nothing to do: the driver kicks when it passes the
     /// index given last, and that lies behind it.
-    pub fn disarm(&mut self) {
+    pub fn disarm<F: PortFaults>(&mut self) {
         if !self.event_idx {
-            store(&self.used, 0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed, Site::Wish);
+            store::<F>(&self.used, 0, VRING_USED_F_NO_NOTIFY as u16, Ordering::Relaxed, StoreSite::Wish);
         }
     }
 }
 
 #[inline]
-fn load(part: &Window, at: usize, order: Ordering) -> u16 {
+fn load(part: &MemoryWindow, at: usize, order: Ordering) -> u16 {
     u16::from_le(part.slice().load(at, order).expect("ring parts are aligned and whole"))
 }
 
 #[inline]
-fn store(part: &Window, at: usize, value: u16, order: Ordering, site: Site) {
-    faults::store(site);
+fn store<F: PortFaults>(part: &MemoryWindow, at: usize, value: u16, order: Ordering, site: StoreSite) {
+    F::store(site);
     part.slice().store(value.to_le(), at, order).expect("ring parts are aligned and whole");
 }

@@ -10,7 +10,7 @@ use super::port::VhostPort;
 use super::session::{Session, on_port};
 use super::{VhostError, VhostOptions};
 use crate::socket::{BoundSocket, SocketGuard, bind_unix};
-use crate::{DiskInfo, PortHost};
+use crate::{AnyPort, DiskInfo, PortHost};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::File;
 use std::io;
@@ -76,7 +76,7 @@ impl VhostServer {
         let profile = disk.clone();
         let (queues, room) = (options.queues, Arc::clone(&options.room));
         let port = host.attach(Box::new(move |id| {
-            Box::new(VhostPort::new(id, profile, queues, File::from(wake_fd)).with_room(room))
+            AnyPort::guest(VhostPort::new(id, profile, queues, File::from(wake_fd)).with_room(room))
         }));
         if port == u32::MAX {
             return Err(VhostError::Os(io::Error::other("the worker of this disk does not answer")));

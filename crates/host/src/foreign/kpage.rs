@@ -22,11 +22,6 @@ impl FrameFlags {
         self.0 & (1 << 17 | 1 << 22) != 0
     }
 
-    /// Merged by the kernel (KSM).
-    pub fn is_merged(self) -> bool {
-        self.0 >> 21 & 1 == 1
-    }
-
     /// The shared page of zeroes.
     pub fn is_zero(self) -> bool {
         self.0 >> 24 & 1 == 1
@@ -63,7 +58,6 @@ mod tests {
 
     #[test]
     fn bits_are_those_of_the_kernel() {
-        assert!(FrameFlags(1 << 21).is_merged() && !FrameFlags(1 << 21).is_zero());
         assert!(FrameFlags(1 << 24).is_zero() && FrameFlags(1 << 12).is_anonymous());
         assert!(FrameFlags(1 << 22).is_huge() && FrameFlags(1 << 17).is_huge() && !FrameFlags(1 << 18).is_huge());
     }

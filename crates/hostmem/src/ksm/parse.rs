@@ -33,7 +33,7 @@ pub fn choice(text: &str) -> Option<(String, Vec<String>)> {
 }
 
 /// `/proc/PID/ksm_stat` (Linux 6.1): names and values, both of `name 1` and of `name: yes`.
-pub fn ksm_stat(text: &str) -> BTreeMap<String, String> {
+pub(crate) fn ksm_stat(text: &str) -> BTreeMap<String, String> {
     let pair = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         Some((name.trim_end_matches(':').to_string(), value.trim().to_string()))
@@ -62,7 +62,7 @@ pub struct Ram {
 
 impl Ram {
     /// All of it that is private.
-    pub fn private_bytes(&self) -> u64 {
+    pub(crate) fn private_bytes(&self) -> u64 {
         self.mergeable_bytes.saturating_add(self.unmarked_bytes).saturating_add(self.huge_bytes)
     }
 }
@@ -140,7 +140,7 @@ impl Mapping {
 ///
 /// # Errors
 /// Those of reading.
-pub fn smaps(mut from: impl BufRead) -> io::Result<Ram> {
+pub(crate) fn smaps(mut from: impl BufRead) -> io::Result<Ram> {
     let mut ram = Ram::default();
     let mut mapping: Option<Mapping> = None;
     let mut line = Vec::new();
@@ -182,7 +182,7 @@ fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 }
 
 /// The machine's boot, which its settings do not outlive: `/proc/sys/kernel/random/boot_id`.
-pub fn boot_id(text: &str) -> Option<String> {
+pub(crate) fn boot_id(text: &str) -> Option<String> {
     let id = text.trim();
     let fits = id.len() == 36 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
     fits.then(|| id.to_string())

@@ -125,7 +125,7 @@ impl Control {
     ///
     /// # Panics
     /// If the ceiling is another, or the floor above it.
-    pub fn set_rules(&mut self, rules: Rules) {
+    pub(crate) fn set_rules(&mut self, rules: Rules) {
         assert!(rules.ceiling_bytes == self.rules.ceiling_bytes, "a ceiling that changes");
         assert!(rules.floor_bytes <= rules.ceiling_bytes, "the floor is above the ceiling");
         self.rules = rules;

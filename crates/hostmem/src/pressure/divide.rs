@@ -33,7 +33,7 @@ pub fn held_above(disks: &[Holding], total: u64, floor: u64, ceiling: u64) -> u6
 }
 
 /// The largest total, at most `now`, with which the disks give at least `give` bytes back; the floor if they cannot.
-pub fn releasing(disks: &[Holding], give: u64, now: u64, floor: u64, ceiling: u64) -> u64 {
+pub(crate) fn releasing(disks: &[Holding], give: u64, now: u64, floor: u64, ceiling: u64) -> u64 {
     let gives = |total| held_above(disks, total, floor, ceiling) >= give;
     if gives(now) {
         return now;

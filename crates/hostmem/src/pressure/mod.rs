@@ -12,7 +12,7 @@ mod source;
 mod watch;
 
 pub use control::{Control, Direction, Reading, Rules};
-pub use divide::{Holding, allowed_bytes, held_above, releasing};
+pub use divide::{Holding, allowed_bytes, held_above};
 pub use group::Group;
 pub use room::GuestRoom;
 pub use source::{Roots, Sources};

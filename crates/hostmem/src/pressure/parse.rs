@@ -31,7 +31,7 @@ pub fn meminfo(text: &str) -> Option<MemInfo> {
 }
 
 /// A pressure file (PSI): microseconds for which some task waited, since boot or since the group was made.
-pub fn stalled_us(text: &str) -> Option<u64> {
+pub(crate) fn stalled_us(text: &str) -> Option<u64> {
     let some = text.lines().find_map(|l| l.strip_prefix("some "))?;
     some.split_ascii_whitespace().find_map(|w| w.strip_prefix("total="))?.parse().ok()
 }
@@ -56,7 +56,7 @@ pub struct OwnGroups {
 }
 
 /// `/proc/self/cgroup`.
-pub fn own_groups(text: &str) -> OwnGroups {
+pub(crate) fn own_groups(text: &str) -> OwnGroups {
     let mut groups = OwnGroups::default();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':');

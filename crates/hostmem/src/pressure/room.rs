@@ -6,7 +6,7 @@
 //! group is looked at again. Never reads a file or a page. Invariant: what is taken between two looks is at most what
 //! was there.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// No limit.
 const FREE: i64 = i64::MAX;
@@ -17,13 +17,11 @@ pub struct GuestRoom {
     left: AtomicI64,
     /// Whether somebody was refused since the last look.
     refused: AtomicBool,
-    /// Bytes taken since the beginning, while there was a limit.
-    taken: AtomicU64,
 }
 
 impl Default for GuestRoom {
     fn default() -> Self {
-        GuestRoom { left: AtomicI64::new(FREE), refused: AtomicBool::new(false), taken: AtomicU64::new(0) }
+        GuestRoom { left: AtomicI64::new(FREE), refused: AtomicBool::new(false) }
     }
 }
 
@@ -48,17 +46,10 @@ impl GuestRoom {
         let wanted = i64::try_from(bytes).unwrap_or(FREE - 1);
         let less = |left: i64| if left == FREE { Some(FREE) } else { left.checked_sub(wanted).filter(|l| *l >= 0) };
         let got = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
-        if got {
-            self.taken.fetch_add(bytes, Ordering::Relaxed);
-        } else {
+        if !got {
             self.refused.store(true, Ordering::Relaxed);
         }
         got
-    }
-
-    /// Bytes of guests' memory that copies were about to touch first, while there was a limit, since the beginning.
-    pub fn taken_bytes(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
     }
 }
 

@@ -80,7 +80,7 @@ impl Control {
     }
 
     /// Whether memory is short.
-    pub fn pressed(&self, memory: Memory) -> bool {
+    pub(crate) fn pressed(&self, memory: Memory) -> bool {
         let total = memory.total as f64;
         memory.total > 0
             && (memory.cached as f64 > total * self.limits.cached_max
@@ -89,7 +89,7 @@ impl Control {
 
     /// When the next scrub is due if memory stays as it is, nanoseconds. Under pressure sooner than the period says,
     /// but not while scrubs under pressure gain nothing.
-    pub fn next_ns(&self, memory: Memory) -> u64 {
+    pub(crate) fn next_ns(&self, memory: Memory) -> u64 {
         let wait = if self.pressed(memory) {
             let backoff = self.limits.period_ns_min.saturating_mul(1u64.checked_shl(self.useless).unwrap_or(u64::MAX));
             backoff.min(self.period_ns)
@@ -109,7 +109,7 @@ impl Control {
     }
 
     /// A scrub has ended at `now_ns`: `dropped` is what it found to be held twice, `memory` the state before it.
-    pub fn scrubbed(&mut self, memory: Memory, dropped: u64, now_ns: u64) {
+    pub(crate) fn scrubbed(&mut self, memory: Memory, dropped: u64, now_ns: u64) {
         let pressed = self.pressed(memory);
         // The part of what was cached that the scrub won. Nothing cached, nothing won.
         let gain = if memory.cached == 0 { 0.0 } else { (dropped as f64 / memory.cached as f64).min(1.0) };

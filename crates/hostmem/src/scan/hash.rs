@@ -16,7 +16,7 @@ pub struct PageHash {
 
 impl PageHash {
     /// With the key of a cache, to be compared with its hashes.
-    pub fn with_key(key: ContentKey) -> Self {
+    pub(crate) fn with_key(key: ContentKey) -> Self {
         PageHash { key, probes: RandomState::new() }
     }
 
@@ -32,7 +32,7 @@ impl PageHash {
     }
 
     /// A hash of some bytes, evenly spread.
-    pub fn of_probe(&self, bytes: &[u8]) -> u64 {
+    pub(crate) fn of_probe(&self, bytes: &[u8]) -> u64 {
         self.probes.hash_one(bytes)
     }
 }

@@ -148,7 +148,7 @@ impl ContentIndex {
     }
 
     /// Forgets a source that is gone. What only it held stays for at most two passes.
-    pub fn remove_source(&mut self, source: u16) {
+    pub(crate) fn remove_source(&mut self, source: u16) {
         if let Some(shadow) = self.shadows.get_mut(usize::from(source)) {
             let held = shadow.chunks.iter().flatten().count() * CHUNK * 8
                 + shadow.chunks.capacity() * size_of::<Option<Box<[u64; CHUNK]>>>();
@@ -203,7 +203,7 @@ impl ContentIndex {
     }
 
     /// The content that a page had when it was last seen, in this pass or the one before; `None` if that is not kept.
-    pub fn last_hash(&self, place: Place) -> Option<ContentHash> {
+    pub(crate) fn last_hash(&self, place: Place) -> Option<ContentHash> {
         ContentHash::new(self.shadow(place)?)
     }
 

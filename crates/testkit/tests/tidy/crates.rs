@@ -7,7 +7,7 @@ use super::{none, root};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each crate may use of ours. Order: those below first.
-const HOUSE: &[(&str, &[&str])] = &[
+pub const HOUSE: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("host", &[]),
     ("trace", &[]),
@@ -16,22 +16,18 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("ranges", &["host"]),
     ("cache", &["engine", "host"]),
     ("testkit", &["cache", "engine", "host"]),
-    ("curves", &["engine", "units"]),
-    ("sim", &["cache", "engine", "trace", "units"]),
-    ("lab", &["engine", "sim", "trace"]),
-    ("python", &["curves", "engine", "sim", "trace", "units"]),
+    ("study", &["cache", "engine", "trace", "units"]),
+    ("python", &["engine", "study", "trace", "units"]),
     ("config", &["cache", "engine", "units"]),
     ("backend", &["cache", "config", "host"]),
     ("api", &["config", "engine", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
+    ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),
     ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
     (
         "undercroft",
-        &[
-            "api", "backend", "config", "curves", "daemon", "engine", "host", "hostmem", "ranges", "sim", "trace",
-            "units",
-        ],
+        &["api", "backend", "config", "daemon", "engine", "host", "hostmem", "ranges", "study", "trace", "units"],
     ),
 ];
 
@@ -57,6 +53,16 @@ fn dependencies(name: &str) -> BTreeSet<String> {
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     let targets = targets.into_iter().flatten().flat_map(|(_, t)| of(t.get("dependencies")));
     of(manifest.get("dependencies")).into_iter().chain(targets).collect()
+}
+
+/// Of what a crate uses, what it does not reach through another that it uses: the arrows of a picture.
+pub fn uses_directly(name: &str) -> Vec<&'static str> {
+    let of = |name: &str| HOUSE.iter().find(|(n, _)| *n == name).map_or(&[][..], |(_, uses)| *uses);
+    fn reaches(from: &str, to: &str, of: &dyn Fn(&str) -> &'static [&'static str]) -> bool {
+        of(from).iter().any(|u| *u == to || reaches(u, to, of))
+    }
+    let uses = of(name);
+    uses.iter().filter(|to| !uses.iter().any(|via| via != *to && reaches(via, to, &of))).copied().collect()
 }
 
 #[test]

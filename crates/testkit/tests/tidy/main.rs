@@ -5,8 +5,13 @@
 //! and is an error as soon as it is not needed any more, so the lists can only become shorter.
 
 mod crates;
+mod dependencies;
+mod house;
 mod modules;
+mod reached;
 mod source;
+mod tests_only;
+mod tokens;
 mod words;
 
 use std::path::{Path, PathBuf};

@@ -208,7 +208,7 @@ impl<W: Write + Send> Writer<W> {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn finish_into(mut self, trailer: Trailer) -> Result<W, WriteError> {
+    pub(crate) fn finish_into(mut self, trailer: Trailer) -> Result<W, WriteError> {
         self.say(trailer)?;
         Ok(self.file.into_inner()?)
     }

@@ -79,7 +79,7 @@ impl Target {
     ///
     /// # Errors
     /// It cannot be written or renamed: nothing is left of it then.
-    pub fn commit(mut self) -> io::Result<u64> {
+    pub(crate) fn commit(mut self) -> io::Result<u64> {
         self.flush()?;
         let Some((temporary, path)) = &self.names else { return Ok(0) };
         let bytes = self.file.as_ref().map_or(Ok(0), |f| f.metadata().map(|m| m.len()))?;

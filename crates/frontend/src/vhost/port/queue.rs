@@ -8,8 +8,8 @@ use super::super::config::Profile;
 use super::super::inflight::InflightLog;
 use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
-use super::super::ring::{Broken, Ring, RingAddresses};
-use crate::faults::{self, Bug};
+use super::super::ring::{Broken, RingAddresses, SplitRing};
+use crate::faults::{PortBug, PortFaults};
 use std::fs::File;
 use std::sync::mpsc::SyncSender;
 use undercroft_host::Doorbell;
@@ -27,7 +27,7 @@ pub(super) struct Queue {
     /// Between the kick descriptor's arrival and the request for the base.
     pub(super) started: bool,
     /// Found in guest memory; `None` while the memory it lies in is not there.
-    pub(super) ring: Option<Ring>,
+    pub(super) ring: Option<SplitRing>,
     pub(super) broken: Option<Broken>,
     pub(super) log: Option<InflightLog>,
     /// Chains that a former daemon took and did not answer, the next one last.
@@ -85,14 +85,14 @@ impl Queue {
     /// Gives a chain back; the driver sees it at the next publication. Returns whether the queue has to be put on the
     /// list of those to publish.
     #[inline]
-    pub(super) fn give_back(&mut self, head: u16, written: u32) -> bool {
+    pub(super) fn give_back<F: PortFaults>(&mut self, head: u16, written: u32) -> bool {
         self.under_way -= 1;
         match &mut self.ring {
             Some(ring) => {
                 if let Some(log) = &mut self.log {
-                    log.used(head);
+                    log.used::<F>(head);
                 }
-                ring.push_used(head, written);
+                ring.push_used::<F>(head, written);
             }
             None => self.deferred.push((head, written)),
         }
@@ -100,7 +100,7 @@ impl Queue {
     }
 
     /// Finds the ring in guest memory again after one of both has moved. Its positions stay.
-    pub(super) fn remap(&mut self, map: &GuestMap, event_idx: bool) {
+    pub(super) fn remap<F: PortFaults>(&mut self, map: &GuestMap, event_idx: bool) {
         if !self.started && self.stopping.is_none() {
             return;
         }
@@ -110,33 +110,33 @@ impl Queue {
                 self.base = ring.next_available();
                 ring.moved(map, at)
             }
-            None => Ring::new(map, at, self.size, self.base, event_idx),
+            None => SplitRing::new(map, at, self.size, self.base, event_idx),
         };
         if self.ring.is_some() {
             for (head, written) in std::mem::take(&mut self.deferred) {
                 self.under_way += 1;
-                self.give_back(head, written);
+                self.give_back::<F>(head, written);
             }
             // Published here, so that it need not be on the port's list.
             self.dirty = false;
-            self.publish();
+            self.publish::<F>();
         }
     }
 
     /// Makes used entries visible, and notifies the driver if it wants that.
     #[inline]
-    pub(super) fn publish(&mut self) {
+    pub(super) fn publish<F: PortFaults>(&mut self) {
         if let Some(ring) = &mut self.ring
             && ring.unpublished() > 0
         {
             if let Some(log) = &mut self.log
-                && faults::has(Bug::MarkGoesEarly)
+                && F::has(PortBug::MarkGoesEarly)
             {
-                log.published(ring.published().wrapping_add(ring.unpublished()));
+                log.published::<F>(ring.published().wrapping_add(ring.unpublished()));
             }
-            let wanted = ring.publish();
+            let wanted = ring.publish::<F>();
             if let Some(log) = &mut self.log {
-                log.published(ring.published());
+                log.published::<F>(ring.published());
             }
             if wanted {
                 self.held_up |= notify(self.call.as_ref());
@@ -149,7 +149,7 @@ impl Queue {
         if self.under_way == 0
             && let Some(waiter) = self.stopping.take()
         {
-            self.base = self.ring.as_ref().map_or(self.base, Ring::next_available);
+            self.base = self.ring.as_ref().map_or(self.base, SplitRing::next_available);
             self.ring = None;
             self.call = None;
             // The session may have gone meanwhile.

@@ -4,20 +4,20 @@
 //! copies data of reads and writes. Invariants: a chain that was counted as taken is answered at once or has a slot
 //! until its answer; a slot is given back once; for a request of a former session no memory of the guest is written.
 
-use super::super::chain::walk;
+use super::super::chain::{Chain, walk};
 use super::super::request::{Action, Status, decode};
 use super::super::ring::Broken;
 use super::VhostPort;
 use super::queue::report;
-use crate::faults::{self, Bug};
+use crate::faults::{PortBug, PortFaults};
 use std::io::Write;
 use undercroft_cache::{IoError, Op, ReqId, Request};
 
-impl VhostPort {
+impl<F: PortFaults> VhostPort<F> {
     /// Takes one chain of queue `index`, of which there must be one. Of several ranges those for which there is no
     /// `room` wait for the next turn. Returns false if the chain has to wait.
     pub(super) fn take_one(&mut self, index: u16, room: usize, out: &mut Vec<Request>) -> Result<bool, Broken> {
-        let Self { queues, slots, maps, spans, ranges, hint, disk, rest, whole_at, room: guest_room, .. } = self;
+        let Self { queues, maps, spans, ranges, hint, disk, whole_at, room: guest_room, .. } = self;
         let queue = &mut queues[usize::from(index)];
         let ring = queue.ring.as_mut().expect("a running queue has a ring");
         let repeated = queue.again.pop();
@@ -45,86 +45,115 @@ impl VhostPort {
             return Ok(false);
         }
         if let (None, Some(log)) = (repeated, &mut queue.log) {
-            log.taken(head);
+            log.taken::<F>(head);
         }
         queue.under_way += 1;
-        let id = |tag| ReqId { port: self.id, tag };
-        let request = |tag, op, offset, len| Request { id: id(tag), disk: disk.disk, op, offset, len };
-        let answer = match action {
-            Action::Answer(status) => Some((status, 0)),
+        match action {
+            Action::Answer(status) => self.answer(index, head, &chain, status, 0),
             Action::Serial => {
-                let mut done = 0;
-                for span in &spans[chain.readable..] {
-                    let here = (disk.serial.len() - done).min(span.len as usize);
-                    map.slice(*span, 0, here).copy_from(&disk.serial[done..done + here]);
-                    done += here;
-                }
-                Some((Status::Ok, done as u32))
+                let written = self.put_serial(&chain);
+                self.answer(index, head, &chain, Status::Ok, written);
             }
-            _ => None,
-        };
-        if let Some((status, written)) = answer {
-            map.put_byte(chain.status, status.code());
-            if queue.give_back(head, written + 1) {
-                self.dirty.push(index);
+            Action::Ranges => {
+                let tag = self.hold(index, head, &chain);
+                self.begin_ranges(tag, room, out);
             }
-            return Ok(true);
+            Action::Read { .. } | Action::Write { .. } | Action::Flush => {
+                let tag = self.hold(index, head, &chain);
+                self.begin(tag, &chain, &action, out);
+            }
         }
-        let map = maps.hold();
-        let (tag, slot) = slots.take();
+        Ok(true)
+    }
+
+    /// Gives a chain back at once; `written` bytes were put in its buffers beside the status.
+    fn answer(&mut self, index: u16, head: u16, chain: &Chain, status: Status, written: u32) {
+        self.maps.current().put_byte(chain.status, status.code());
+        if self.queues[usize::from(index)].give_back::<F>(head, written + 1) {
+            self.dirty.push(index);
+        }
+    }
+
+    /// Writes the disk's serial number to the chain's buffers; returns the bytes that had room.
+    fn put_serial(&mut self, chain: &Chain) -> u32 {
+        let (map, serial) = (self.maps.current(), &self.disk.serial);
+        let mut done = 0;
+        for span in &self.spans[chain.readable..] {
+            let here = (serial.len() - done).min(span.len as usize);
+            map.slice(*span, 0, here).copy_from(&serial[done..done + here]);
+            done += here;
+        }
+        done as u32
+    }
+
+    /// A slot for a chain until its answer.
+    #[inline]
+    fn hold(&mut self, index: u16, head: u16, chain: &Chain) -> u32 {
+        let map = self.maps.hold();
+        let (tag, slot) = self.slots.take();
         slot.head = head;
         slot.queue = index;
         slot.session = self.session;
         slot.map = map;
         slot.status = chain.status;
         slot.written = 1;
-        match action {
+        tag
+    }
+
+    /// Puts a read, a write or a flush to the core.
+    #[inline]
+    fn begin(&mut self, tag: u32, chain: &Chain, action: &Action, out: &mut Vec<Request>) {
+        let slot = self.slots.get(tag);
+        let (op, offset, len) = match *action {
             Action::Read { offset, len } => {
-                slot.spans.extend_from_slice(&spans[chain.readable..]);
+                slot.spans.extend_from_slice(&self.spans[chain.readable..]);
                 slot.written = len + 1;
                 slot.filled.begin(offset, len as usize);
                 debug_assert!(slot.holds(len));
-                out.push(request(tag, Op::Read, offset, u64::from(len)));
-                self.under_way += 1;
+                (Op::Read, offset, len)
             }
             Action::Write { offset, len, first, skip } => {
-                slot.spans.extend_from_slice(&spans[first..chain.readable]);
+                slot.spans.extend_from_slice(&self.spans[first..chain.readable]);
                 if let Some(span) = slot.spans.first_mut() {
                     span.offset += u64::from(skip);
                     span.len -= skip;
                 }
                 debug_assert!(slot.holds(len));
-                out.push(request(tag, Op::Write { fua: self.fua }, offset, u64::from(len)));
-                self.under_way += 1;
+                (Op::Write { fua: self.fua }, offset, len)
             }
-            Action::Flush => {
-                out.push(request(tag, Op::Flush, 0, 0));
-                self.under_way += 1;
+            _ => (Op::Flush, 0, 0),
+        };
+        self.under_way += 1;
+        out.push(self.request(tag, op, offset, u64::from(len)));
+    }
+
+    /// Puts each range found to the core, as far as there is `room`; the others wait.
+    fn begin_ranges(&mut self, whole: u32, room: usize, out: &mut Vec<Request>) {
+        self.slots.get(whole).parts = self.ranges.len() as u16;
+        for n in 0..self.ranges.len() {
+            let range = self.ranges[n];
+            let map = self.maps.hold();
+            let (part, slot) = self.slots.take();
+            slot.parent = Some(whole);
+            slot.session = self.session;
+            slot.map = map;
+            let op = match range.op {
+                Op::WriteZeroes { unmap, .. } => Op::WriteZeroes { unmap, fua: self.fua },
+                op => op,
+            };
+            let request = self.request(part, op, range.offset, range.len);
+            if n < room {
+                out.push(request)
+            } else {
+                self.rest.push_back(request)
             }
-            Action::Ranges => {
-                slot.parts = ranges.len() as u16;
-                for (n, range) in ranges.iter().enumerate() {
-                    let map = maps.hold();
-                    let (part, slot) = slots.take();
-                    slot.parent = Some(tag);
-                    slot.session = self.session;
-                    slot.map = map;
-                    let op = match range.op {
-                        Op::WriteZeroes { unmap, .. } => Op::WriteZeroes { unmap, fua: self.fua },
-                        op => op,
-                    };
-                    let request = request(part, op, range.offset, range.len);
-                    if n < room {
-                        out.push(request)
-                    } else {
-                        rest.push_back(request)
-                    }
-                    self.under_way += 1;
-                }
-            }
-            Action::Answer(_) | Action::Serial => unreachable!("answered above"),
+            self.under_way += 1;
         }
-        Ok(true)
+    }
+
+    #[inline]
+    fn request(&self, tag: u32, op: Op, offset: u64, len: u64) -> Request {
+        Request { id: ReqId { port: self.id, tag }, disk: self.disk.disk, op, offset, len }
     }
 
     /// Gives a slot back that nothing refers to any more.
@@ -146,15 +175,18 @@ impl VhostPort {
         let slot = self.slots.get(tag);
         if slot.session == self.session {
             let mut status = Status::from(result);
-            if status == Status::Ok && !slot.filled.is_whole() && !faults::has(Bug::ShortReadSent) {
+            if status == Status::Ok && !slot.filled.is_whole() && !F::has(PortBug::ShortReadSent) {
                 // What was in the buffers before is not what the disk holds.
                 tracing::error!(disk = self.disk.name, "a read was answered without all of its data: I/O error");
                 status = Status::IoError;
             }
+            if F::has(PortBug::LossUnsaid) && slot.spans.is_empty() && slot.failed.is_none() {
+                status = Status::Ok;
+            }
             self.maps.get(slot.map).put_byte(slot.status, status.code());
             // Of a failed read nothing but the status is sure to be there.
             let written = if status == Status::Ok { slot.written } else { 1 };
-            if self.queues[usize::from(slot.queue)].give_back(slot.head, written) {
+            if self.queues[usize::from(slot.queue)].give_back::<F>(slot.head, written) {
                 self.dirty.push(slot.queue);
             }
         }

@@ -1,7 +1,7 @@
 //! The commands of operators: they serve, attach, show, change and record.
 //!
-//! Owns nothing beside its commands. Never studies a trace: `study` does. Invariant: whatever changes the running daemon
-//! goes over its control socket.
+//! Owns nothing beside its commands. Never studies a trace: `study` does. Invariant: whatever changes the running
+//! daemon goes over its control socket.
 
 pub mod args;
 pub mod attach;

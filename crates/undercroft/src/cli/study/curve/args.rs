@@ -7,8 +7,8 @@ use crate::cli::study::sim::args::plot_file;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
-use undercroft_curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_engine::PolicyKind;
+use undercroft_study::curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_trace::BLOCK_BYTES;
 use undercroft_units::{CacheSize, Percent, Size, UnitError};
 

@@ -13,7 +13,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use undercroft_curves::Batch;
+use undercroft_study::curves::Batch;
 use undercroft_trace::{Kind, Options};
 
 /// Requests of a batch: some milliseconds of work.

@@ -1,7 +1,7 @@
 //! `undercroft curve`: miss ratios by the size of the cache, from traces.
 //!
-//! Owns the passes over the traces. Never computes a curve itself: undercroft-curves does; `report` shows them.
-//! Invariant: a trace that cannot be read is named and does not keep the others from being shown.
+//! Owns the passes over the traces. Never computes a curve itself: `undercroft_study::curves` does; `report` shows
+//! them. Invariant: a trace that cannot be read is named and does not keep the others from being shown.
 
 pub mod args;
 mod input;
@@ -17,8 +17,8 @@ use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
-use undercroft_curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_engine::PolicyKind;
+use undercroft_study::curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
 use undercroft_units::CacheSize;
 
 /// Runs it.

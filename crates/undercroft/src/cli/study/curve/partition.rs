@@ -1,7 +1,7 @@
 //! `undercroft partition`: who should get how much of a memory, from traces.
 //!
-//! Owns the tenants' names and bounds, and what is printed. Never searches: undercroft-curves does. Invariant: nothing
-//! is divided unless every trace could be read.
+//! Owns the tenants' names and bounds, and what is printed. Never searches: `undercroft_study::curves` does.
+//! Invariant: nothing is divided unless every trace could be read.
 
 use super::args::PartitionArgs;
 use super::input::Input;
@@ -12,10 +12,10 @@ use crate::cli::study::sim::rows::{Columns, Values};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use undercroft_curves::partition::{divide, equal, misses, proportional};
-use undercroft_curves::plot::{Plot, Series, Style, save};
-use undercroft_curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_engine::curve::shared;
+use undercroft_study::curves::partition::{divide, equal, misses, proportional};
+use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_units::{Size, human_size};
 
 /// Sizes between which a curve of simulated caches is a straight line.
@@ -229,7 +229,7 @@ fn divided(
 ) -> Result<Report, Failure> {
     let block_bytes = args.trace.block_bytes();
     let total = args.memory.0 / block_bytes;
-    let said = |e: undercroft_curves::PartitionError| Failure::Said(e.to_string());
+    let said = |e: undercroft_study::curves::PartitionError| Failure::Said(e.to_string());
     let parts = divide(tenants, total, args.method).map_err(said)?;
     let equal = equal(tenants, total).map_err(said)?;
     let proportional = proportional(tenants, total).map_err(said)?;

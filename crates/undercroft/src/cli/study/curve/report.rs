@@ -9,8 +9,8 @@ use crate::cli::study::sim::rows::{Columns, Values};
 use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
-use undercroft_curves::plot::{Plot, Series, Style, save};
-use undercroft_curves::{Bars, Curve, Sampled, Window, WindowCounts, ZipfFit};
+use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::{Bars, Curve, Sampled, Window, WindowCounts, ZipfFit};
 use undercroft_units::{human_size, human_time};
 
 /// Points of a plotted line.

@@ -1,13 +1,13 @@
 //! The arguments of `undercroft sim` and `undercroft compare`, with their help.
 //!
-//! Owns words; `undercroft_sim` reads sizes and lists of policies. Never acts.
+//! Owns words; `undercroft_study::sim` reads sizes and lists of policies. Never acts.
 
 use crate::cli::study::reading::ReadArgs;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
-use undercroft_sim::tenants::Arm;
-use undercroft_sim::{Policies, Rule, SimSize};
+use undercroft_study::sim::tenants::Arm;
+use undercroft_study::sim::{Policies, Rule, SimSize};
 use undercroft_trace::BLOCK_BYTES;
 use undercroft_units::Size;
 

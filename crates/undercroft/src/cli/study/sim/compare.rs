@@ -13,8 +13,8 @@ use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use undercroft_curves::plot::{PLOTS_MAX, Plot, Series, Style, save};
-use undercroft_sim::{CellRow, Document, Rule, TraceRun, without_repeats};
+use undercroft_study::curves::plot::{PLOTS_MAX, Plot, Series, Style, save};
+use undercroft_study::sim::{CellRow, Document, Rule, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -156,7 +156,7 @@ fn plots(policies: &[Rule], runs: &[TraceRun]) -> Vec<Plot> {
 mod tests {
     use super::*;
     use undercroft_engine::PolicyKind;
-    use undercroft_sim::Counts;
+    use undercroft_study::sim::Counts;
 
     #[test]
     fn a_table_holds_policies_against_the_baseline_and_puts_the_best_first() {

@@ -1,6 +1,6 @@
 //! `undercroft sim --engine core`: a recording through the daemon's own data path.
 //!
-//! Owns which replays are made and how they are shown. Never replays: `undercroft_sim::daemon` does. Invariant:
+//! Owns which replays are made and how they are shown. Never replays: `undercroft_study::sim::daemon` does. Invariant:
 //! whatever keeps a replay from being exact is said beside its counts.
 
 use super::args::SimArgs;
@@ -13,8 +13,8 @@ use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
-use undercroft_sim::{Go, only_policies, slots, without_repeats};
+use undercroft_study::sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
+use undercroft_study::sim::{Go, only_policies, slots, without_repeats};
 use undercroft_trace::recording::Recording;
 use undercroft_units::CacheSize;
 

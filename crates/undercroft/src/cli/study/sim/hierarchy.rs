@@ -1,7 +1,7 @@
 //! `undercroft sim --hierarchy`: a trace through caches over caches.
 //!
-//! Owns the tables and the forms for programs. Never simulates: `undercroft_sim::simulate` does. Invariant: what was
-//! counted before an interrupt or damage is shown, and marked as not whole.
+//! Owns the tables and the forms for programs. Never simulates: `undercroft_study::sim::simulate` does. Invariant:
+//! what was counted before an interrupt or damage is shown, and marked as not whole.
 
 use super::args::SimArgs;
 use super::plan::PlanFile;
@@ -13,10 +13,10 @@ use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use undercroft_sim::hierarchy::{Hints, LevelCounts};
-use undercroft_sim::latency::{LatencyReport, Times};
-use undercroft_sim::simulate::{HierarchyResult, Plan, Simulation, simulate};
-use undercroft_sim::{Go, Reference, SweepOptions};
+use undercroft_study::sim::hierarchy::{Hints, LevelCounts};
+use undercroft_study::sim::latency::{LatencyReport, Times};
+use undercroft_study::sim::simulate::{HierarchyResult, Plan, Simulation, simulate};
+use undercroft_study::sim::{Go, Reference, SweepOptions};
 use undercroft_units::human_time;
 
 #[derive(Serialize)]

@@ -1,7 +1,7 @@
 //! `undercroft sim`: a trace through caches.
 //!
-//! Owns the table and the forms for programs. Never simulates: `undercroft_sim` does. Invariant: what was counted
-//! before an interrupt or damage is shown, and marked as not whole.
+//! Owns the table and the forms for programs. Never simulates: `undercroft_study::sim` does. Invariant: what was
+//! counted before an interrupt or damage is shown, and marked as not whole.
 
 pub mod args;
 pub mod compare;
@@ -23,7 +23,7 @@ use crate::cli::output::{Out, complain};
 use crate::cli::table::{lines, plain};
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
-use undercroft_sim::{CellRow, SimSize, TraceRun, without_repeats};
+use undercroft_study::sim::{CellRow, SimSize, TraceRun, without_repeats};
 use undercroft_units::{CacheSize, human_size};
 
 /// Runs it.

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::path::Path;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
-use undercroft_sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
-use undercroft_sim::latency::{Arrivals, Device, Spread};
-use undercroft_sim::simulate::{Plan, Timing};
-use undercroft_sim::{SimSize, slots};
+use undercroft_study::sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
+use undercroft_study::sim::latency::{Arrivals, Device, Spread};
+use undercroft_study::sim::simulate::{Plan, Timing};
+use undercroft_study::sim::{SimSize, slots};
 use undercroft_units::{CacheSize, Percent, Size, Time};
 
 /// The seed of what is drawn by chance, unless the file has another.
@@ -148,7 +148,7 @@ enum PlanError {
         /// Its name.
         level: String,
         /// Why.
-        source: undercroft_sim::Error,
+        source: undercroft_study::sim::Error,
     },
     /// Times of some things, and not of others.
     #[error("times need both a [disk] with read = \"8ms\" and [requests] with arrive = \"closed\"")]
@@ -366,7 +366,7 @@ per_second = 500
         assert_eq!(timing.arrivals, Arrivals::Random(500.0));
         let times: Vec<_> = timing.devices.iter().map(|d| (d.read_ns, d.write_ns, d.channels)).collect();
         assert_eq!(times, [(1000, 1000, 4), (10_000, 20_000, 1), (80_000, 80_000, 1), (8_000_000, 8_000_000, 1)]);
-        undercroft_sim::hierarchy::Hierarchy::new(&plan.levels, None).expect("it goes together");
+        undercroft_study::sim::hierarchy::Hierarchy::new(&plan.levels, None).expect("it goes together");
     }
 
     #[test]

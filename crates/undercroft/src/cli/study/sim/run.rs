@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use undercroft_config::Machine;
-use undercroft_sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
+use undercroft_study::sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
 use undercroft_trace::{Access, BLOCK_BYTES, Progress, Reader};
 use undercroft_units::CacheSize;
 
@@ -184,5 +184,5 @@ pub fn check_requests(path: &Path, accesses: u64, broken: Option<&impl Display>)
 /// # Errors
 /// They are too large together.
 pub fn check_memory(blocks: impl Iterator<Item = u32>) -> Result<(), Failure> {
-    undercroft_sim::check_memory(blocks, Machine::here().memory_bytes).map_err(|e| Failure::Said(e.to_string()))
+    undercroft_study::sim::check_memory(blocks, Machine::here().memory_bytes).map_err(|e| Failure::Said(e.to_string()))
 }

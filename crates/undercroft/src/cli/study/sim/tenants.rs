@@ -1,8 +1,9 @@
 //! `undercroft sim --beside` and `--per-tenant`: several tenants on one cache or two, under the controllers of the
 //! daemon.
 //!
-//! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything: `undercroft_sim::tenants`
-//! runs the engine's controllers. Invariant: every controller sees the same requests in the same order.
+//! Owns which runs are made; `sim_tenants_report` has their forms. Never divides anything:
+//! `undercroft_study::sim::tenants` runs the engine's controllers. Invariant: every controller sees the same requests
+//! in the same order.
 
 use super::args::{SimArgs, SweepArgs};
 use super::run::{block_bytes, check_memory, meter, name_of, open};
@@ -14,8 +15,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_sim::tenants::{Above, AboveCounts, Below, Clocks, Options, TenantTrace, Trace, run_all};
-use undercroft_sim::{Footprint, Go, Policies, Reference, SimSize, only_policies, slots, without_repeats};
+use undercroft_study::sim::tenants::{Above, AboveCounts, Below, Clocks, Options, TenantTrace, Trace, run_all};
+use undercroft_study::sim::{Footprint, Go, Policies, Reference, SimSize, only_policies, slots, without_repeats};
 use undercroft_trace::Access;
 use undercroft_units::CacheSize;
 
@@ -54,7 +55,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     // Every tenant's index has tables for the whole cache, as it may come to have it.
     let largest = totals.iter().max().copied().into_iter().chain(below.map(|b| b.blocks));
     check_memory(largest.flat_map(|n| std::iter::repeat_n(n, arms.len() * tenants.len())))?;
-    let said = |e: undercroft_sim::Error| Failure::Said(e.to_string());
+    let said = |e: undercroft_study::sim::Error| Failure::Said(e.to_string());
     let interval = args.interval as usize;
     let caches = caches_above(args, block_bytes, &own)?;
     check_memory(caches.iter().map(|a| a.blocks))?;

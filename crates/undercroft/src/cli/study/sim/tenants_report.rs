@@ -6,7 +6,7 @@
 use super::rows::{Columns, Values};
 use crate::cli::table::{lines, plain};
 use serde::Serialize;
-use undercroft_sim::tenants::{AboveCounts, Below, LabRow, row::Part};
+use undercroft_study::sim::tenants::{AboveCounts, Below, LabRow, row::Part};
 
 /// What `--json` prints.
 #[derive(Serialize)]

@@ -1,0 +1,56 @@
+//! What a core is told of its disks' guests, and asked about them.
+//!
+//! Owns no state: each disk has its guest's side. Never reads guest memory. Invariant: a guest whose table had to go is
+//! followed again once there is room for it.
+
+use super::Core;
+use crate::content::ContentHash;
+use crate::fault_injection::FaultInjection;
+use crate::types::{DiskId, ExclusiveReport};
+
+impl<P: FaultInjection> Core<P> {
+    /// The disk's guest has `pages` pages of memory from now on, and nothing is known of what they hold; 0 if there is
+    /// no guest, or none whose memory can be seen. To be called whenever the memory is mapped anew. The table of the
+    /// pages, up to 40 bytes each, takes room from the disk's share; while that is more than a quarter of it, the cache
+    /// is inclusive and [`Core::exclusive`] says why. Once the share has grown, the guest is followed again.
+    pub fn set_guest(&mut self, id: DiskId, pages: u32) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_guest(pages, &mut self.arena);
+            self.make_room(0);
+        }
+    }
+
+    /// How the disk's cache stands to its guest's.
+    pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
+        self.disk(id).map(|d| d.exclusive_report())
+    }
+
+    /// Whether the memory of the disk's guest is scanned for contents, so that [`Core::cool`] will be called: then the
+    /// hash of everything cached is learned, and there is a place for what goes first.
+    pub fn set_scanned(&mut self, id: DiskId, scanned: bool) {
+        if let Some(d) = self.disk_mut(id) {
+            d.set_scanned(scanned);
+        }
+    }
+
+    /// Appends hashes and numbers of the disk's cached blocks to `out`, from slot `from` on, of at most `most` slots.
+    /// Returns the slot to go on with, if there are more; what changes between two calls may be missed.
+    pub fn cached_hashes(&self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+        self.disk(id)?.cached_hashes(from, most, out)
+    }
+
+    /// The disk's guest has been found to hold these contents: blocks that are cached with them are the first to go
+    /// from now on. Returns how many there are.
+    pub fn cool(&mut self, id: DiskId, found: &[(ContentHash, u64)]) -> u32 {
+        self.disk_mut(id).map_or(0, |d| d.cool(found))
+    }
+
+    /// Guests whose tables had to go while their disks' shares were too small are followed again, from nothing.
+    pub(crate) fn restore_guests(&mut self) {
+        for i in 0..self.disks.len() {
+            if let Some(pages) = self.disks[i].as_ref().and_then(|d| d.guest_to_restore()) {
+                self.set_guest(DiskId(i as u32), pages);
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The core of one worker: its disks, the memory they share, and the one way in.
+//!
+//! Owns the arena and the ceiling. Never reads a clock, never does I/O, never blocks.
+//! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
+//! finds the memory gone, and no disk can take another's.
+
+mod guest;
+mod parts;
+mod settings;
+mod state;
+
+pub use state::MemoryUse;
+
+use crate::content::ContentKey;
+use crate::disk::allowance::{Allowance, arena_frames, disk_bytes, place_bytes, usable_bytes};
+use crate::disk::sharing::Sharing;
+use crate::disk::{B, Cx, Disk, HOT_LINES};
+use crate::fault_injection::{Bug, FaultInjection, NoFaults};
+use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
+use crate::store::ram::Store;
+use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
+use std::collections::VecDeque;
+use std::io;
+use undercroft_host::{FRAME_BYTES, IoBuf, prefetch_lines};
+
+/// The data path of one worker. `P` is [`NoFaults`] but in tests of the simulation.
+pub struct Core<P: FaultInjection = NoFaults> {
+    options: CoreOptions,
+    pub(crate) arena: Store,
+    pub(crate) disks: Vec<Option<Box<Disk<P>>>>,
+    content_key: ContentKey,
+    /// Disks that have something to do once the replies are out; each at most once.
+    spare: VecDeque<DiskId>,
+    /// One of them should not wait for the end of a batch.
+    spare_presses: bool,
+    /// Unused frames that may go back to the kernel before the next tick.
+    to_trim: usize,
+    plant: P,
+}
+
+impl Core {
+    /// A core without disks. Reserves address space for the ceiling and commits next to nothing of it.
+    ///
+    /// # Errors
+    /// If the address space cannot be reserved.
+    pub fn new(options: CoreOptions) -> io::Result<Self> {
+        Core::with_faults(options, NoFaults)
+    }
+}
+
+impl<P: FaultInjection> Core<P> {
+    /// A core with a planted bug, for tests of the simulation.
+    ///
+    /// # Errors
+    /// If the address space cannot be reserved.
+    pub fn with_faults(options: CoreOptions, plant: P) -> io::Result<Self> {
+        let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
+        let content_key = options.content_key;
+        Ok(Self {
+            options,
+            arena,
+            disks: Vec::new(),
+            content_key,
+            spare: VecDeque::new(),
+            spare_presses: false,
+            to_trim: 0,
+            plant,
+        })
+    }
+
+    /// Adds a disk.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it, the number is in use, or the options make no sense. Nothing has changed then.
+    pub fn add_disk(&mut self, id: DiskId, options: DiskOptions) -> Result<(), AddDiskError> {
+        let i = id.0 as usize;
+        if i >= DISKS_MAX {
+            return Err(AddDiskError::Options("the disk's number is past the most disks a daemon serves"));
+        }
+        if self.disks.get(i).is_some_and(Option::is_some) {
+            return Err(AddDiskError::Exists(id));
+        }
+        if !options.align.is_power_of_two() || options.align as usize > FRAME_BYTES {
+            return Err(AddDiskError::Options("the alignment must be a power of two from 1 to 4096 bytes"));
+        }
+        if options.size_bytes > i64::MAX as u64 {
+            return Err(AddDiskError::Options("the disk is larger than 8EiB"));
+        }
+        let needed = disk_bytes(&self.options, options.capacity_blocks, options.readahead_bytes);
+        self.promise(needed, 0)?;
+        let allowance = Allowance::new(&self.options, options.capacity_blocks, options.readahead_bytes);
+        let frames = u64::from(options.capacity_blocks) + (allowance.demand + allowance.ahead + allowance.later) as u64;
+        self.make_room(needed - frames * B);
+        if self.disks.len() <= i {
+            self.disks.resize_with(i + 1, || None);
+        }
+        self.arena.enter(id, options.share, options.capacity_blocks);
+        let sharing = Sharing::new(self.arena.group_of(id));
+        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, &self.options, sharing, self.plant)));
+        Ok(())
+    }
+
+    /// Whether a disk with these options could be added now, as far as memory goes.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it.
+    pub fn may_add(&self, capacity_blocks: u32, readahead_bytes: u32) -> Result<(), AddDiskError> {
+        self.promise(disk_bytes(&self.options, capacity_blocks, readahead_bytes), 0)
+    }
+
+    /// Bytes promised to disks.
+    fn promised_bytes(&self) -> u64 {
+        self.disks.iter().flatten().map(|d| d.promised_bytes()).sum()
+    }
+
+    /// Checks that `needed` bytes can be promised in place of `instead_of`.
+    fn promise(&self, needed: u64, instead_of: u64) -> Result<(), AddDiskError> {
+        let instead_of = if self.plant.has(Bug::RefusesWhatFits) { 0 } else { instead_of };
+        let left_bytes = (usable_bytes(&self.options) + instead_of).saturating_sub(self.promised_bytes());
+        if needed > left_bytes {
+            return Err(AddDiskError::NoMemory { needed_bytes: needed, left_bytes });
+        }
+        Ok(())
+    }
+
+    /// Gives memory of unused frames back, where `more` bytes of metadata could otherwise break the ceiling.
+    pub(crate) fn make_room(&mut self, more: u64) {
+        let arena = self.arena.arena();
+        let in_use = arena.reserved() - arena.available();
+        let places = (arena.reserved() * place_bytes(self.options.contents)) as u64;
+        let metadata = |d: &Disk<P>| {
+            let overhead = u64::from(d.overhead_with(d.slots_max()));
+            d.promised_bytes() - d.frames_max() * B + overhead * B
+        };
+        let promised: u64 = self.disks.iter().flatten().map(|d| metadata(d)).sum();
+        let frames = self.options.memory_bytes.saturating_sub(promised + places + more) / B;
+        self.arena.trim((frames as usize).saturating_sub(in_use));
+    }
+
+    /// Removes a disk and frees all it held.
+    ///
+    /// # Panics
+    /// If anything of it is under way: see [`Core::is_idle`].
+    pub fn remove_disk(&mut self, id: DiskId) {
+        let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        assert!(disk.is_idle(), "a disk was removed with requests under way");
+        disk.release(&mut self.arena);
+        self.arena.leave(id);
+        self.keep_to_promises();
+        self.arena.fit();
+    }
+
+    /// Disks that held frames together with one that is gone give up what none of them is promised.
+    fn keep_to_promises(&mut self) {
+        let mut went = !self.plant.has(Bug::HeirsKeepAll);
+        while went && self.arena.overdrawn(0) > 0 {
+            went = false;
+            self.arena.look_at_all();
+            for _ in 0..self.arena.to_look_at() {
+                let Some(id) = self.arena.next_to_look_at() else { break };
+                let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                let before = disk.index.len();
+                // A block that goes need not set a frame free: others may hold it too, or it has none yet.
+                disk.resize_step(self.arena.overdrawn(0), &mut self.arena);
+                went |= disk.index.len() < before;
+            }
+        }
+    }
+
+    /// From now on new requests of the disk are answered with [`IoError::Shutdown`]; those under way go on.
+    pub fn begin_shutdown(&mut self, id: DiskId) {
+        if let Some(d) = self.disk_mut(id) {
+            d.closing = true;
+        }
+    }
+
+    /// Whether nothing of the disk is under way, neither requests nor operations.
+    pub fn is_idle(&self, id: DiskId) -> bool {
+        self.disk(id).is_none_or(Disk::is_idle)
+    }
+
+    /// How many more requests of the disk may be under way. A request too many is answered with [`IoError::Io`], so
+    /// workers take no more than this from front ends.
+    pub fn room(&self, id: DiskId) -> usize {
+        self.disk(id).map_or(0, |d| d.allowance.requests - d.recs.len())
+    }
+
+    /// Something has happened: deals with it, and has done through `fx` what is to be done. `now_ns` is the time of a
+    /// monotonic clock.
+    ///
+    /// # Panics
+    /// If a back end reports an operation that is not under way.
+    #[inline]
+    pub fn apply<E: Effects>(&mut self, event: Event, now_ns: u64, fx: &mut E) {
+        let left = self.options.step_bytes;
+        match event {
+            Event::Request(req) => {
+                let Some(disk) = self.disks.get_mut(req.disk.0 as usize).and_then(Option::as_mut) else {
+                    return fx.reply(req.id, Err(IoError::Shutdown));
+                };
+                prefetch_lines::<HOT_LINES, _>(&**disk);
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
+                disk.request(req, cx);
+                disk.go_on(cx);
+                self.spare_presses |= disk.side.presses();
+                if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
+                    disk.spare_listed = true;
+                    self.spare.push_back(req.disk);
+                }
+            }
+            Event::Resume(paused) => {
+                let disk = self.disks.get_mut(paused.disk.0 as usize).and_then(Option::as_mut);
+                let Some(disk) = disk.filter(|d| d.is_paused(paused.rec)) else { return };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
+                disk.drive(paused.rec, cx);
+                disk.go_on(cx);
+                if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
+                    disk.spare_listed = true;
+                    self.spare.push_back(paused.disk);
+                }
+            }
+            Event::IoDone(done) => {
+                let disk = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut);
+                let disk = disk.expect("a back end reported an operation of a disk that is gone");
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
+                let id = done.disk;
+                disk.done(done, cx);
+                disk.go_on(cx);
+                disk.fetch_on(cx);
+                if disk.wants_spare() && !disk.spare_listed {
+                    disk.spare_listed = true;
+                    self.spare.push_back(id);
+                }
+            }
+            Event::Lost { disk: id, lost } => {
+                let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+                let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
+                disk.lose(&lost, cx);
+                disk.go_on(cx);
+            }
+            Event::Spare { copies } => {
+                self.spare_presses = false;
+                let mut left = left;
+                for _ in 0..self.spare.len() {
+                    if left == 0 {
+                        break;
+                    }
+                    let Some(id) = self.spare.pop_front() else { break };
+                    let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                    disk.spare_listed = false;
+                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
+                    disk.spare(copies, cx);
+                    disk.shrink_in_spare_time(cx);
+                    disk.go_on(cx);
+                    left = cx.left;
+                    if disk.wants_spare() {
+                        disk.spare_listed = true;
+                        self.spare.push_back(id);
+                    }
+                }
+                if left > 0 && self.to_trim > 0 {
+                    self.trim_step();
+                }
+            }
+            Event::Tick => {
+                self.fit_slots();
+                self.restore_guests();
+                self.arena.fit();
+                self.arena.look_at_all();
+                let mut evictions = SHRINK_BLOCKS_PER_EVENT;
+                for disk in self.disks.iter_mut().flatten() {
+                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
+                    disk.expire_ahead(READAHEAD_KEEP_NS, cx);
+                    evictions -= disk.shrink_step(evictions, cx.arena);
+                    disk.go_on(cx);
+                    disk.fetch_on(cx);
+                    // What is left of that has time once the replies are out.
+                    if disk.wants_spare() && !disk.spare_listed {
+                        disk.spare_listed = true;
+                        self.spare.push_back(disk.id);
+                    }
+                }
+                // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
+                self.to_trim = TRIM_FRAMES_PER_TICK;
+                self.trim_step();
+            }
+        }
+        if self.arena.to_look_at() > 0 {
+            self.balance();
+        }
+    }
+
+    /// The disk stands on an image that nobody writes: blocks that it has not of its own are shared with other disks of
+    /// this core on the same one. False if the disk shares nothing, or the map of its own clusters would take more than
+    /// a sixteenth of its share.
+    pub fn set_base(&mut self, id: DiskId, base: Base) -> bool {
+        self.make_room(base.own.len() as u64 * 8);
+        let Self { disks, arena, .. } = self;
+        disks.get_mut(id.0 as usize).and_then(Option::as_mut).is_some_and(|d| d.set_base(base, arena))
+    }
+
+    /// Whether the disk shares blocks with others on the same image.
+    pub fn has_base(&self, id: DiskId) -> bool {
+        self.disk(id).is_some_and(|d| d.has_base())
+    }
+
+    /// Whether there is something to do once the replies are out: [`Event::Spare`].
+    #[inline]
+    pub fn wants_spare(&self) -> bool {
+        !self.spare.is_empty() || self.to_trim > 0
+    }
+
+    /// Whether so much of that has gathered that it should not wait for the end of a batch.
+    #[inline]
+    pub fn presses_for_spare(&self) -> bool {
+        self.spare_presses
+    }
+
+    /// Whether so much of that has gathered for the disk that its operations had better finish later: what they bring
+    /// would be hashed at once.
+    #[inline]
+    pub fn is_behind(&self, id: DiskId) -> bool {
+        self.disk(id).is_some_and(Disk::is_behind)
+    }
+
+    /// The key of all hashes of contents in this core.
+    pub fn content_key(&self) -> ContentKey {
+        self.content_key
+    }
+
+    /// A hint that a request to a disk will come soon: brings what every request reads of the disk into the processor's
+    /// cache. Best before [`Core::prefetch`], which waits for it.
+    #[inline]
+    pub fn approach(&self, id: DiskId) {
+        if let Some(disk) = self.disk(id) {
+            prefetch_lines::<HOT_LINES, _>(disk);
+        }
+    }
+
+    /// A hint that `req` will come soon: brings what it needs first into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, req: &Request) {
+        if req.op == Op::Read
+            && let Some(disk) = self.disk(req.disk)
+            && let Some(frame) = disk.cached(req.offset / B)
+        {
+            frame.prefetch();
+        }
+    }
+
+    /// Takes back the memory of an operation that will never complete, because its back end was torn down. The
+    /// request that waits for it stays unanswered: only for a core that is about to be dropped.
+    pub fn reclaim(&mut self, mut buf: IoBuf) {
+        for f in buf.frames.drain(..) {
+            self.arena.put(f);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn disk(&self, id: DiskId) -> Option<&Disk<P>> {
+        self.disks.get(id.0 as usize)?.as_deref()
+    }
+
+    /// Does something to a disk, if there is one, and to what the core's disks share.
+    pub(crate) fn with_disk(&mut self, id: DiskId, act: impl FnOnce(&mut Disk<P>, &mut Store)) {
+        if let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            act(disk, &mut self.arena);
+        }
+    }
+
+    pub(crate) fn disk_mut(&mut self, id: DiskId) -> Option<&mut Disk<P>> {
+        self.disks.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    /// A port will send requests to the disk. What the disk lost before does not concern it
+    /// ([`Event::Lost`](crate::Event::Lost)).
+    pub fn open_port(&mut self, id: DiskId, port: u32) {
+        if let Some(d) = self.disk_mut(id) {
+            d.losses.open(port);
+        }
+    }
+
+    /// A port sends no more requests to the disk, and waits for none.
+    pub fn close_port(&mut self, id: DiskId, port: u32) {
+        if let Some(d) = self.disk_mut(id) {
+            d.losses.close(port);
+        }
+    }
+}
+
+impl<P: FaultInjection> Drop for Core<P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whatever broke, it should not break again here.
+            return;
+        }
+        for d in self.disks.iter_mut().flatten() {
+            d.release(&mut self.arena);
+        }
+        self.arena.trim(0);
+    }
+}

@@ -1,0 +1,134 @@
+//! The parts of a disk, as a core is asked for them: set, moved, measured.
+//!
+//! Owns the order in which room is made and tables are built. Never counts anything: the disk does. Invariant: a list
+//! that is refused has changed nothing.
+
+use super::Core;
+use crate::disk::B;
+use crate::disk::parts::parts_bytes;
+use crate::fault_injection::FaultInjection;
+use crate::limits::SHRINK_BLOCKS_PER_EVENT;
+use crate::types::{AddDiskError, DiskId, PartStats, SetPartsError};
+use undercroft_engine::ranges::REST;
+use undercroft_engine::{HashKey, Meter, MeterOptions, PartId, PartRange, PartSetting, PolicyKind, Telemetry};
+
+impl<P: FaultInjection> Core<P> {
+    /// Divides the disk into parts, each a leaf of its own with a policy and a share: the blocks in `ranges` belong to
+    /// the parts in `settings`, everything else to part 0, which has of the disk's capacity what the others' shares
+    /// leave. Replaces the parts that there were; those whose numbers stay keep what their policies and meters know.
+    /// What is cached keeps its frame and is the part's that has its range now; where that is more than its share, it
+    /// goes as with [`Core::set_share`]. A map of the ranges and 13 bytes for each slot come out of the disk's share.
+    ///
+    /// Takes time in proportion to the disk's slots.
+    ///
+    /// # Errors
+    /// If there is no such disk, or something is wrong with the lists. Nothing has changed then.
+    pub fn set_parts(
+        &mut self,
+        id: DiskId,
+        ranges: &[PartRange],
+        settings: &[PartSetting],
+    ) -> Result<(), SetPartsError> {
+        let disk = self.disk(id).ok_or(SetPartsError::Disk(AddDiskError::Unknown(id)))?;
+        let blocks = disk.size.div_ceil(B);
+        let last = disk.index.check_parts(ranges, blocks, settings, disk.blocks).map_err(SetPartsError::Parts)?;
+        let needed = parts_bytes(disk.slots_max(), ranges.len(), last).div_ceil(B) as u32;
+        if needed > disk.blocks {
+            let (needed_blocks, disk_blocks) = (needed.into(), disk.blocks.into());
+            return Err(SetPartsError::NoRoom { needed_blocks, disk_blocks });
+        }
+        // Room first, the tables then.
+        self.with_disk(id, |d, arena| {
+            d.overhead += needed.saturating_sub(d.parts_blocks(d.slots_max()));
+            d.apply_limit(arena);
+            d.resize_step(u32::MAX, arena);
+        });
+        self.make_room(0);
+        let mut set = Ok(());
+        self.with_disk(id, |d, arena| {
+            set = d.set_parts(ranges, settings);
+            d.account_meter(arena);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, arena);
+        });
+        set
+    }
+
+    /// Makes the disk one again, with the policy of part 0 and all of what its parts had. What is cached stays.
+    pub fn clear_parts(&mut self, id: DiskId) {
+        self.with_disk(id, |d, arena| {
+            if d.parts.is_some() {
+                d.clear_parts(arena);
+            }
+        });
+    }
+
+    /// Sets the shares of some of the disk's parts (of part 0 too, if it is named); the others keep theirs, and the
+    /// disk's capacity follows as their sum. Moves gradually, as [`Core::set_share`] does, which scales all parts
+    /// alike.
+    ///
+    /// # Errors
+    /// If the ceiling does not allow it, or there is no such disk or part. Nothing has changed then.
+    pub fn set_part_shares(&mut self, id: DiskId, shares: &[(PartId, u32)]) -> Result<(), SetPartsError> {
+        let disk = self.disk(id).ok_or(SetPartsError::Disk(AddDiskError::Unknown(id)))?;
+        let (shares, sum) = disk.index.changed_shares(disk.blocks, shares).map_err(SetPartsError::Parts)?;
+        self.may_share(id, sum).map_err(SetPartsError::Disk)?;
+        self.with_disk(id, |d, arena| {
+            d.set_share(sum);
+            d.index.set_part_shares(&shares);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, arena);
+        });
+        Ok(())
+    }
+
+    /// Gives a part another policy; cached blocks stay. False if there is no such part.
+    pub fn set_part_policy(&mut self, id: DiskId, part: PartId, kind: PolicyKind) -> bool {
+        let mut found = false;
+        self.with_disk(id, |d, _| {
+            found = d.index.has_part(part);
+            d.index.switch_part(part, kind);
+        });
+        found
+    }
+
+    /// What each part of the disk has and did, part 0 first; empty if the disk has no parts, or there is none.
+    pub fn part_stats(&self, id: DiskId) -> Vec<PartStats> {
+        let charged = self.stats(id).charged_blocks;
+        self.disk(id).map_or_else(Vec::new, |d| d.part_stats(charged))
+    }
+
+    /// Measures from now on what the requests of one part would be worth with other shares, as [`Core::measure`] does
+    /// for a disk; `None` ends it. False if there is no such part. Part 0 of a disk without parts is the disk.
+    pub fn measure_part(&mut self, id: DiskId, part: PartId, blocks_max: Option<u64>) -> bool {
+        let mut found = false;
+        self.with_disk(id, |d, arena| {
+            let (share, kind) = (d.part_share(part), d.index.part_kind(part).unwrap_or(PolicyKind::DEFAULT));
+            let key = HashKey::from_seed(d.hash_seed);
+            let Some(meter) = d.part_meter(part) else { return };
+            let new = |max| Box::new(Meter::new(kind, share.into(), max, MeterOptions::default(), key));
+            *meter = blocks_max.map(new);
+            found = true;
+            d.account_meter(arena);
+        });
+        found
+    }
+
+    /// What the requests of one part showed since this was asked last, as [`Core::telemetry`] does for a disk; `None`
+    /// if nothing is measured, or there is no such part.
+    pub fn part_telemetry(&mut self, id: DiskId, part: PartId) -> Option<Telemetry> {
+        let mut telemetry = None;
+        self.with_disk(id, |d, arena| {
+            let (share, kind) = (d.part_share(part), d.index.part_kind(part).unwrap_or(PolicyKind::DEFAULT));
+            let Some(Some(meter)) = d.part_meter(part) else { return };
+            telemetry = Some(meter.interval());
+            meter.set_share(share.into());
+            meter.set_policy(kind);
+            d.account_meter(arena);
+        });
+        telemetry
+    }
+
+    /// The part that a block of the disk belongs to; part 0 if there is no such disk.
+    pub fn part_of(&self, id: DiskId, block: u64) -> PartId {
+        self.disk(id).map_or(REST, |d| d.index.part_of_block(block))
+    }
+}

@@ -1,0 +1,186 @@
+//! The parts of a disk, as leaves of their own: what each has, did and would be worth, and how they are set.
+//!
+//! Owns the counts and meters of parts. Never decides which part a slot belongs to: the index does.
+//! Invariant: what parts have and did adds up to what their disk has and did.
+
+use crate::disk::{B, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::store::ram::Store;
+use crate::types::{PartStats, SetPartsError};
+use undercroft_engine::{Index, Meter, PartId, PartRange, PartSetting, PolicyKind, Served};
+
+/// What one part did.
+#[derive(Default)]
+struct Count {
+    /// Blocks of it in RAM.
+    resident: u32,
+    hits: u64,
+    misses: u64,
+    evicted: u64,
+    meter: Option<Box<Meter>>,
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub(crate) struct DiskParts {
+    /// By number, those without a part among them.
+    counts: Vec<Count>,
+}
+
+impl DiskParts {
+    /// A block that is read has been found, or not.
+    #[inline]
+    pub(crate) fn served(&mut self, part: PartId, block: u64, served: Served) {
+        let count = &mut self.counts[usize::from(part.0)];
+        let missed = served == Served::Miss;
+        count.misses += u64::from(missed);
+        count.hits += u64::from(!missed);
+        if let Some(meter) = &mut count.meter {
+            meter.observe(block, served);
+        }
+    }
+
+    /// A block of `part` is in RAM from now on.
+    pub(crate) fn came(&mut self, part: PartId) {
+        self.counts[usize::from(part.0)].resident += 1;
+    }
+
+    /// A block of `part` is in RAM no more.
+    pub(crate) fn went(&mut self, part: PartId) {
+        self.counts[usize::from(part.0)].resident -= 1;
+    }
+
+    /// A block of `part` was evicted.
+    pub(crate) fn evicted(&mut self, part: PartId) {
+        self.counts[usize::from(part.0)].evicted += 1;
+    }
+
+    /// Bytes of metadata held now, the meters' among them.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.counts.capacity() * size_of::<Count>() + self.meter_bytes()
+    }
+
+    /// Bytes that the meters hold.
+    pub(crate) fn meter_bytes(&self) -> usize {
+        self.counts.iter().flat_map(|c| &c.meter).map(|m| m.memory_bytes()).sum()
+    }
+}
+
+impl<P: FaultInjection> Disk<P> {
+    /// Blocks that parts take from the disk's capacity, meters not counted, if it has `slots` slots.
+    pub(crate) fn parts_blocks(&self, slots: u32) -> u32 {
+        if self.parts.is_none() {
+            return 0;
+        }
+        let (ranges, last) = self.index.parts_size();
+        parts_bytes(slots, ranges, last).div_ceil(B) as u32
+    }
+
+    /// Gives the disk parts. The lists are sound, and there is room for them.
+    pub(crate) fn set_parts(&mut self, ranges: &[PartRange], settings: &[PartSetting]) -> Result<(), SetPartsError> {
+        let blocks = self.size.div_ceil(B);
+        self.index.set_parts(ranges, blocks, settings, self.blocks).map_err(SetPartsError::Parts)?;
+        let mut parts = self.parts.take().unwrap_or_default();
+        if parts.counts.is_empty() {
+            // Whatever was before was the rest's.
+            let (hits, evicted) = (self.stats.hit_blocks, self.stats.evicted_blocks);
+            let misses = self.stats.miss_blocks + self.stats.joined_blocks;
+            parts.counts.push(Count { hits, misses, evicted, ..Count::default() });
+        }
+        let numbers = 1 + usize::from(self.index.parts_size().1.0);
+        for n in 1..parts.counts.len() {
+            if !self.index.has_part(PartId(n as u8)) {
+                // What one that goes did stays counted, with the rest.
+                let gone = std::mem::take(&mut parts.counts[n]);
+                let rest = &mut parts.counts[0];
+                rest.hits += gone.hits;
+                rest.misses += gone.misses;
+                rest.evicted += gone.evicted;
+            }
+        }
+        parts.counts.truncate(numbers);
+        parts.counts.reserve_exact(numbers - parts.counts.len());
+        parts.counts.resize_with(numbers, Count::default);
+        parts.counts.iter_mut().for_each(|c| c.resident = 0);
+        if !self.plant.has(Bug::PartsNotCountedAnew) {
+            for (_, slot) in self.index.iter().filter(|&(_, slot)| self.frames[slot as usize].is_some()) {
+                parts.came(self.index.part_of_slot(slot));
+            }
+        }
+        self.parts = Some(parts);
+        Ok(())
+    }
+
+    /// Checks the counts; for tests.
+    pub(crate) fn check_parts(&self) {
+        let Some(parts) = &self.parts else {
+            assert!(!self.index.has_parts(), "the index has parts that the disk does not know of");
+            return;
+        };
+        assert!(self.index.has_parts(), "the disk has parts that its index does not know of");
+        let mut resident = vec![0; parts.counts.len()];
+        for (_, slot) in self.index.iter().filter(|&(_, slot)| self.frames[slot as usize].is_some()) {
+            resident[usize::from(self.index.part_of_slot(slot).0)] += 1;
+        }
+        let counted: Vec<u32> = parts.counts.iter().map(|c| c.resident).collect();
+        assert!(counted == resident, "blocks of the parts are miscounted: {counted:?}, not {resident:?}");
+        let sum = |f: fn(&Count) -> u64| parts.counts.iter().map(f).sum::<u64>();
+        let s = &self.stats;
+        assert!(sum(|c| c.hits) == s.hit_blocks, "the parts' hits are not the disk's");
+        assert!(sum(|c| c.misses) == s.miss_blocks + s.joined_blocks, "the parts' misses are not the disk's");
+        assert!(sum(|c| c.evicted) == s.evicted_blocks, "the parts' evictions are not the disk's");
+        let shares: u64 = self.index.part_shares(self.blocks).iter().map(|s| u64::from(s.1)).sum();
+        assert!(shares == u64::from(self.blocks), "the parts' shares are not the disk's");
+    }
+
+    pub(crate) fn part_meter(&mut self, part: PartId) -> Option<&mut Option<Box<Meter>>> {
+        if !self.index.has_part(part) {
+            return None;
+        }
+        match &mut self.parts {
+            Some(parts) => Some(&mut parts.counts.get_mut(usize::from(part.0))?.meter),
+            None => Some(&mut self.meter),
+        }
+    }
+
+    pub(crate) fn part_share(&self, part: PartId) -> u32 {
+        let shares = self.index.part_shares(self.blocks);
+        shares.into_iter().find(|s| s.0 == part).map_or(0, |s| s.1)
+    }
+
+    pub(crate) fn part_stats(&self, charged: u64) -> Vec<PartStats> {
+        let Some(parts) = &self.parts else { return Vec::new() };
+        let mut so_far = 0;
+        let mut charged_so_far = 0;
+        let stats = self.index.part_shares(self.blocks).into_iter().map(|(part, share)| {
+            let count = &parts.counts[usize::from(part.0)];
+            so_far += u64::from(count.resident);
+            let upto = charged * so_far / u64::from(self.resident.max(1));
+            let charged_blocks = upto - std::mem::replace(&mut charged_so_far, upto);
+            PartStats {
+                part,
+                policy: self.index.part_kind(part).unwrap_or(PolicyKind::DEFAULT),
+                hit_blocks: count.hits,
+                miss_blocks: count.misses,
+                evicted_blocks: count.evicted,
+                cached_blocks: u64::from(count.resident),
+                charged_blocks,
+                share_blocks: u64::from(share),
+                limit_blocks: u64::from(self.index.part_len_and_limit(part).1),
+            }
+        });
+        stats.collect()
+    }
+
+    pub(crate) fn clear_parts(&mut self, arena: &mut Store) {
+        self.index.clear_parts();
+        self.parts = None;
+        self.account_meter(arena);
+    }
+}
+
+/// Bytes that parts of a disk with `slots` slots take, meters not counted.
+pub(crate) fn parts_bytes(slots: u32, ranges: usize, last: PartId) -> u64 {
+    let counts = (usize::from(last.0) + 1) * size_of::<Count>() + size_of::<DiskParts>();
+    Index::parts_bytes_max(slots, ranges, last) + counts as u64
+}

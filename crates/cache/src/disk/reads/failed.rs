@@ -1,0 +1,114 @@
+//! Reads that failed: who needs all of what failed is told so, for the others just their part is read again.
+//!
+//! Owns what happens after a read operation fails. Never caches what it reads, never takes more frames than the failed
+//! operation has: parts are read one after the other, in its frames, so nobody has to wait for memory. Invariant: a
+//! request fails only if an operation failed of which it needs every byte, its offset and length rounded to the disk's
+//! alignment; so a bad sector fails the requests that need this sector, and read-ahead fails nobody.
+
+use crate::disk::records::{Again, NONE, ReadOp, Waiter, What};
+use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::types::{Effects, IoDone, IoError, IoKind};
+use undercroft_host::{Frame, IoBuf};
+
+impl<P: FaultInjection> Disk<P> {
+    /// A read has failed: its blocks are not near at hand any more, and those who wait are seen to.
+    #[cold]
+    pub(crate) fn read_failed<E: Effects>(&mut self, read: ReadOp, done: IoDone, e: IoError, cx: &mut Cx<'_, E>) {
+        for i in (0..u64::from(read.count)).filter(|i| read.fresh & 1 << i != 0) {
+            let block = read.first + i;
+            self.near.remove(&block);
+            // A slot without a block in it is of no use to anybody.
+            if self.cached(block).is_none() {
+                self.drop_block(block, cx.arena);
+            }
+        }
+        let from = read.first * B;
+        let to = (from + u64::from(read.count) * B).min(self.size);
+        let again = Again { first: read.first, from, to, count: read.count, ahead: read.ahead, head: read.head };
+        self.split(again, e, done.buf.frames, cx);
+    }
+
+    /// A part has been read again, or has failed again.
+    #[cold]
+    pub(crate) fn again_done<E: Effects>(&mut self, mut again: Again, done: IoDone, cx: &mut Cx<'_, E>) {
+        assert!(done.buf.frames.len() == again.count as usize, "a read came back without its frames");
+        let frames = done.buf.frames;
+        if let Err(e) = done.result {
+            return self.split(again, e, frames, cx);
+        }
+        let Again { from, to, .. } = again;
+        self.take_waiters(&mut again, |disk, w, first| {
+            let (lo, hi) = disk.needs(w, first);
+            if lo < from || hi > to {
+                return false;
+            }
+            disk.serve(w, first, from / B, &frames, cx);
+            if disk.plant.has(Bug::CopiedAgain) {
+                disk.recs[w.rec].pending += 1;
+                disk.serve(w, first, from / B, &frames, cx);
+            }
+            true
+        });
+        self.go_on_again(again, frames, cx);
+    }
+
+    /// Bytes `from..to` of the disk could not be read: who needs all of them fails, the others go on.
+    fn split<E: Effects>(&mut self, mut again: Again, e: IoError, frames: Vec<Frame>, cx: &mut Cx<'_, E>) {
+        let Again { from, to, .. } = again;
+        self.take_waiters(&mut again, |disk, w, first| {
+            let (lo, hi) = disk.needs(w, first);
+            if (lo > from || hi < to) && !disk.plant.has(Bug::JoinedFailToo) {
+                return false;
+            }
+            disk.settle_one(w.rec, Some(e));
+            true
+        });
+        self.go_on_again(again, frames, cx);
+    }
+
+    /// Reads what the next of those who wait needs; without any, the frames are free.
+    fn go_on_again<E: Effects>(&mut self, mut again: Again, frames: Vec<Frame>, cx: &mut Cx<'_, E>) {
+        if again.head == NONE {
+            if again.ahead {
+                self.ahead_used -= again.count as usize;
+            } else {
+                self.demand_used -= again.count as usize;
+                self.ops_used -= 1;
+            }
+            return self.free(IoBuf { frames, head: 0, len: 0 }, cx.arena);
+        }
+        let next = self.waiters[again.head];
+        (again.from, again.to) = self.needs(&next, again.first);
+        let len = again.to - again.from;
+        let buf = IoBuf { frames, head: (again.from % B) as u32, len: len as u32 };
+        self.submit(What::Again(again), IoKind::Read, again.from, len, buf, cx);
+    }
+
+    /// The bytes of the disk that a request waits for, as the disk can read them.
+    fn needs(&self, w: &Waiter, first: u64) -> (u64, u64) {
+        let req = &self.recs[w.rec].req;
+        let start = (first + u64::from(w.first)) * B;
+        let end = start + u64::from(w.count) * B;
+        let (lo, hi) = (start.max(req.offset), end.min(req.offset + req.len));
+        (lo / self.align * self.align, hi.next_multiple_of(self.align))
+    }
+
+    /// Goes through those who wait, and takes away those of whom `is_done` says that they do not any more.
+    fn take_waiters(&mut self, again: &mut Again, mut is_done: impl FnMut(&mut Self, &Waiter, u64) -> bool) {
+        let (mut at, mut last) = (again.head, NONE);
+        while at != NONE {
+            let w = self.waiters[at];
+            if is_done(self, &w, again.first) {
+                self.waiters.remove(at);
+                match last {
+                    NONE => again.head = w.next,
+                    last => self.waiters[last].next = w.next,
+                }
+            } else {
+                last = at;
+            }
+            at = w.next;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Changes that a disk acknowledged and then lost with its server, and which ports have not been told of it.
+//!
+//! Owns the rule of which flushes fail: as errseq_t of Linux, with a port in place of an open file. Never knows what
+//! was lost. Invariant: after a loss, no port's flush succeeds before one flush, or one write that must be durable, of
+//! the same port failed.
+
+use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::PORTS_PER_DISK_MAX;
+use crate::types::Lost;
+
+/// A port of a disk.
+#[derive(Clone, Copy, Debug)]
+struct Port {
+    id: u32,
+    /// The loss it was told of last.
+    seen: u32,
+    /// Number of its last change that was acknowledged.
+    wrote: u64,
+}
+
+/// Bytes that the table of ports takes at most.
+pub(crate) const PORTS_BYTES: usize = PORTS_PER_DISK_MAX * size_of::<Port>();
+
+/// What a disk lost, and who knows.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// Losses so far.
+    count: u32,
+    /// The ports that are open. Should there be more than the table holds, those past its end share the last place.
+    ports: Vec<Port>,
+    /// Changes acknowledged, and how many of them a flush has vouched for.
+    acked: u64,
+    flushed: u64,
+    /// Ports that closed with changes unflushed, and the last change acknowledged before.
+    left: u32,
+    left_at: u64,
+    /// Ports that closed before they were told: as many that open are told in their place.
+    debts: u32,
+}
+
+/// How a disk stood when a flush began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Since {
+    losses: u32,
+    acked: u64,
+}
+
+impl Losses {
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.ports.capacity() * size_of::<Port>()
+    }
+
+    fn port(&mut self, id: u32) -> &mut Port {
+        let at = match self.ports.iter().position(|p| p.id == id) {
+            Some(at) => at,
+            None => {
+                self.open(id);
+                self.ports.len() - 1
+            }
+        };
+        &mut self.ports[at]
+    }
+
+    /// A port has come. It knows of what happened before, unless one that should have been told is gone: it may be the
+    /// same client, connected again.
+    pub(crate) fn open(&mut self, id: u32) {
+        if self.ports.len() >= PORTS_PER_DISK_MAX || self.ports.iter().any(|p| p.id == id) {
+            return;
+        }
+        let owed = self.debts > 0 && self.count > 0;
+        self.debts -= u32::from(owed);
+        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), wrote: 0 });
+    }
+
+    /// A port is gone.
+    pub(crate) fn close(&mut self, id: u32) {
+        let Some(at) = self.ports.iter().position(|p| p.id == id) else { return };
+        let port = self.ports.swap_remove(at);
+        if port.seen != self.count {
+            self.debts = self.debts.saturating_add(1);
+        } else if port.wrote > self.flushed {
+            (self.left, self.left_at) = (self.left.saturating_add(1), port.wrote.max(self.left_at));
+        }
+    }
+
+    /// A change by a port is about to be acknowledged.
+    #[inline]
+    pub(crate) fn wrote(&mut self, id: u32) {
+        self.acked += 1;
+        self.port(id).wrote = self.acked;
+    }
+
+    /// A flush begins now.
+    pub(crate) fn since(&self) -> Since {
+        Since { losses: self.count, acked: self.acked }
+    }
+
+    /// Changes that no flush has vouched for are lost.
+    fn lose(&mut self) {
+        self.count = self.count.wrapping_add(1);
+        self.debts = self.debts.saturating_add(std::mem::take(&mut self.left));
+    }
+
+    /// Whether a port must be told now, by a flush that fails; it has been then.
+    #[inline]
+    pub(crate) fn tell(&mut self, id: u32) -> bool {
+        if self.count == 0 {
+            return false;
+        }
+        let count = self.count;
+        std::mem::replace(&mut self.port(id).seen, count) != count
+    }
+
+    /// A flush of a port has ended on the disk. Whether it vouches for all it should.
+    pub(crate) fn flush_ended(&mut self, id: u32, since: Since, done: bool) -> bool {
+        let vouches = done && since.losses == self.count;
+        if vouches {
+            self.flushed = self.flushed.max(since.acked);
+            if self.left_at <= self.flushed {
+                self.left = 0;
+            }
+        } else {
+            self.tell(id);
+        }
+        vouches
+    }
+}
+
+impl<P: FaultInjection> Disk<P> {
+    /// The disk may hold in some ranges what it held before the last changes of them. Costs no more than the blocks
+    /// cached.
+    pub(crate) fn lose<E>(&mut self, lost: &Lost, cx: &mut Cx<'_, E>) {
+        // A change under way is sent again, but what its frames hold beside its own bytes may be lost ones.
+        if !self.plant.has(Bug::LossKeepsWrites) {
+            self.epoch = self.epoch.wrapping_add(1);
+        }
+        for range in &lost.ranges {
+            let to = range.end.min(self.size);
+            if range.start >= to {
+                continue;
+            }
+            let (first, end) = (range.start / B, to.div_ceil(B));
+            self.leave_base(first, end);
+            self.doubt(first, end);
+            self.make_stale(first, end, cx.arena);
+            if !self.plant.has(Bug::LossKeepsCache) {
+                self.drop_cached(range.start, to, cx.arena);
+            }
+        }
+        if lost.unflushed && !self.plant.has(Bug::LossNotTold) {
+            self.losses.lose();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loses everything unflushed.
+    fn lose(l: &mut Losses) {
+        l.lose();
+    }
+
+    fn flush(l: &mut Losses, id: u32) -> bool {
+        let since = l.since();
+        !l.tell(id) && l.flush_ended(id, since, true)
+    }
+
+    #[test]
+    fn every_port_is_told_once_whoever_wrote() {
+        let mut l = Losses::default();
+        (1..=3).for_each(|id| l.open(id));
+        l.wrote(1);
+        assert!(flush(&mut l, 2));
+        l.wrote(1);
+        lose(&mut l);
+        assert!(!flush(&mut l, 2), "it would vouch for what another port wrote");
+        assert!(flush(&mut l, 2));
+        assert!(!flush(&mut l, 1), "that another was told is no news to this one");
+        assert!(flush(&mut l, 1));
+        lose(&mut l);
+        lose(&mut l);
+        assert!(!flush(&mut l, 3));
+        assert!(flush(&mut l, 3), "several losses are told together");
+        l.open(4);
+        assert!(flush(&mut l, 4), "it came afterwards");
+    }
+
+    #[test]
+    fn a_flush_under_way_fails_and_tells() {
+        let mut l = Losses::default();
+        l.open(1);
+        l.wrote(1);
+        let since = l.since();
+        lose(&mut l);
+        assert!(!l.flush_ended(1, since, true));
+        assert!(flush(&mut l, 1));
+        // One that fails for another reason tells as well.
+        lose(&mut l);
+        let since = l.since();
+        assert!(!l.flush_ended(1, since, false));
+        assert!(flush(&mut l, 1));
+    }
+
+    #[test]
+    fn who_left_untold_is_told_when_he_comes_back() {
+        let mut l = Losses::default();
+        l.open(1);
+        l.open(2);
+        l.wrote(1);
+        l.wrote(2);
+        lose(&mut l);
+        l.close(1);
+        l.open(7);
+        assert!(!flush(&mut l, 7) && flush(&mut l, 7));
+        l.open(8);
+        assert!(flush(&mut l, 8), "one debt, one report");
+        assert!(!flush(&mut l, 2));
+    }
+
+    #[test]
+    fn who_left_before_the_loss_with_changes_unflushed_is_told_too() {
+        let mut l = Losses::default();
+        l.open(1);
+        l.wrote(1);
+        l.close(1);
+        lose(&mut l);
+        l.open(2);
+        assert!(!flush(&mut l, 2));
+        // But not if a flush of whomever came between.
+        l.wrote(2);
+        l.open(3);
+        l.close(2);
+        assert!(flush(&mut l, 3));
+        lose(&mut l);
+        l.open(4);
+        assert!(flush(&mut l, 4));
+        // A flush that began before the change does not vouch for it.
+        let since = l.since();
+        l.wrote(4);
+        assert!(!l.tell(4) && l.flush_ended(4, since, true));
+        l.close(4);
+        lose(&mut l);
+        l.open(5);
+        assert!(!flush(&mut l, 5));
+    }
+
+    #[test]
+    fn ports_past_the_end_of_the_table_share_a_place() {
+        let mut l = Losses::default();
+        (0..2 * PORTS_PER_DISK_MAX as u32).for_each(|id| l.wrote(id));
+        assert!(l.memory_bytes() <= PORTS_BYTES);
+        lose(&mut l);
+        assert!(!flush(&mut l, 2 * PORTS_PER_DISK_MAX as u32));
+        l.close(2 * PORTS_PER_DISK_MAX as u32);
+        assert!(!flush(&mut l, 0));
+    }
+}

@@ -1,0 +1,110 @@
+//! Discard, the disk's own write-zeroes, flush and status: operations without frames.
+//!
+//! Owns their life. Never walks the blocks of a range that is larger than what is cached.
+//! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
+//! readers get the old ones.
+
+use crate::disk::records::{Rec, What};
+use crate::disk::writes::losses::Since;
+use crate::disk::{B, Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
+use undercroft_host::IoBuf;
+
+impl<P: FaultInjection> Disk<P> {
+    /// Starts an operation over bytes `from..to` for a request.
+    pub(crate) fn start_range<E: Effects>(&mut self, rec: u32, kind: IoKind, from: u64, to: u64, cx: &mut Cx<'_, E>) {
+        self.recs[rec].pending += 1;
+        self.submit(What::Range { rec, from, to }, kind, from, to - from, IoBuf::default(), cx);
+    }
+
+    /// Goes on with a discard whose turn has come.
+    pub(crate) fn drive_discard<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let r = self.recs[rec];
+        let end = r.req.offset + r.req.len;
+        if r.cursor >= end {
+            if r.pending == 0 {
+                self.finish_change(rec, cx);
+            }
+            return;
+        }
+        self.recs[rec].cursor = end;
+        // A discard is a hint: what the disk cannot discard stays as it is.
+        let from = r.req.offset.next_multiple_of(self.align);
+        let to = end / self.align * self.align;
+        if from >= to {
+            return self.finish_change(rec, cx);
+        }
+        self.start_range(rec, IoKind::Discard, from, to, cx);
+    }
+
+    /// A discard or write-zeroes of bytes `from..to` is done, or failed: what they hold now is up to the disk.
+    pub(crate) fn range_done<E: Effects>(&mut self, rec: u32, from: u64, to: u64, done: IoDone, cx: &mut Cx<'_, E>) {
+        let discard = self.recs[rec].req.op == Op::Discard;
+        let keep = self.plant.has(if discard { Bug::DiscardKeepsCache } else { Bug::ZeroesKeepCache });
+        if !keep {
+            self.drop_cached(from, to, cx.arena);
+        }
+        self.doubt(from / B, to.div_ceil(B));
+        let mut error = done.result.err();
+        if error == Some(IoError::Unsupported) {
+            error = None;
+            if !discard {
+                // The disk promised what it cannot do: from now on zeroes are written.
+                self.can_write_zeroes = false;
+                self.recs[rec].cursor = from;
+            }
+        }
+        self.settle_one(rec, error);
+    }
+
+    /// Passes a flush or a status request on at once: every write acknowledged before is complete on the disk.
+    pub(crate) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+        if req.op == Op::Flush && self.losses.tell(req.id.port) {
+            return self.answer(req, Err(IoError::Io), cx);
+        }
+        if req.op == Op::Flush && self.plant.has(Bug::FlushNotSent) {
+            return self.answer(req, Ok(()), cx);
+        }
+        if self.recs.is_full() {
+            return self.answer(req, Err(IoError::Io), cx);
+        }
+        let rec = self.recs.insert(Rec { pending: 1, ..Rec::new(req) });
+        let (kind, offset, len) = match req.op {
+            // A flush has no range, whatever the request says.
+            Op::Flush => (IoKind::Flush, 0, 0),
+            _ => (IoKind::Status, req.offset, req.len),
+        };
+        let since = self.losses.since();
+        self.submit(What::Plain { rec, since }, kind, offset, len, IoBuf::default(), cx);
+    }
+
+    /// A flush or a status request has been answered by the disk.
+    pub(crate) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
+        let req = self.recs[rec].req;
+        let mut error = done.result.err();
+        if req.op == Op::Flush && !self.losses.flush_ended(req.id.port, since, error.is_none()) {
+            error = error.or(Some(IoError::Io));
+        }
+        if req.op == Op::Status {
+            let guess = self.plant.has(Bug::StatusGuesses);
+            let whole = [Extent { len: req.len, hole: guess, zero: guess }];
+            match error {
+                // A disk that cannot tell has everything allocated.
+                Some(IoError::Unsupported) => {
+                    error = None;
+                    cx.fx.extents(req.id, &whole);
+                }
+                None if done.extents.is_empty() => cx.fx.extents(req.id, &whole),
+                None => cx.fx.extents(req.id, &done.extents),
+                Some(_) => {}
+            }
+        }
+        self.settle_one(rec, error);
+    }
+
+    /// Whether bytes `offset..offset+len` are all on the disk.
+    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.size)
+    }
+}

@@ -1,0 +1,80 @@
+//! The way into the core, and the way out of it: events that happen, effects that are wanted.
+//!
+//! Owns the contract between the core and whoever drives it. Invariant: effects are carried out inside the call, and
+//! call nothing back.
+
+use super::io::{Extent, Io, IoDone, Lost};
+use super::request::{DiskId, Found, IoError, Paused, ReqId, Request};
+use undercroft_host::FRAME_BYTES;
+
+/// Something that happened, for the core to deal with.
+#[derive(Debug)]
+pub enum Event {
+    /// A front end passes a request on.
+    Request(Request),
+    /// A paused request goes on. One that is not paused (any more) is let be.
+    Resume(Paused),
+    /// A back end has finished an operation.
+    IoDone(IoDone),
+    /// A back end may have lost changes. Comes before the completions of what happened after the loss; those of what
+    /// happened before may follow.
+    Lost {
+        /// The disk.
+        disk: DiskId,
+        /// What.
+        lost: Lost,
+    },
+    /// Time has passed; sent a few times a second at most while anything is open.
+    Tick,
+    /// The replies given so far are out: there is time for what could wait, of which as much is done as one event
+    /// should copy; [`Core::wants_spare`](crate::Core::wants_spare) says whether more is left. With `copies` false, no
+    /// guest memory is copied until the next one that allows it: the processor time for that is used up.
+    Spare {
+        /// Whether pages of guests may be copied.
+        copies: bool,
+    },
+}
+
+/// What the core wants done; carried out at once, inside the call.
+///
+/// An implementor may be a live worker or a simulation. It must not call the core back.
+pub trait Effects {
+    /// `bytes` are bytes `at..` of the read request's data: copy them to the requester now.
+    ///
+    /// Of a read that is answered `Ok`, each byte is copied out exactly once before the reply; of one that fails, at
+    /// most once. Pieces are not empty, come in any order, and none reaches past the request's length. So a front end
+    /// may count bytes: it has all of them when the sum is the length, and only then. After an error it must send none.
+    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]);
+    /// Fills `bytes` with bytes `at..` of the write request's data. Called exactly once per byte of an accepted write.
+    fn copy_in(&mut self, req: ReqId, at: usize, bytes: &mut [u8]);
+    /// The page of guest memory that bytes `at .. at + 4096` of the request's data are, if they are one whole page of
+    /// the memory that the guest has now; numbered from 0 without gaps. `None` for clients without such memory.
+    fn guest_page(&mut self, _req: ReqId, _at: usize) -> Option<u32> {
+        None
+    }
+    /// Copies a page of the memory of the disk's guest. False if there is no such page (any more): then `to` holds
+    /// anything.
+    fn copy_guest_page(&mut self, _disk: DiskId, _page: u32, _to: &mut [u8; FRAME_BYTES]) -> bool {
+        false
+    }
+    /// `bytes`, copied from guest memory, are about to become what is cached of `block`, of which nothing is under way:
+    /// for those who know better. False if they must not.
+    fn captured(&mut self, _disk: DiskId, _block: u64, _bytes: &[u8; FRAME_BYTES]) -> bool {
+        true
+    }
+    /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].
+    fn submit(&mut self, io: Io);
+    /// How the blocks of a read were found; comes before its reply. Not for a read that found all of its blocks cached
+    /// and was answered in one event: then there is nothing to say, and nothing to pay for.
+    fn found(&mut self, _req: ReqId, _found: Found) {}
+    /// The request has been served in part, and its event has copied as much as one should
+    /// ([`CoreOptions::step_bytes`](crate::CoreOptions::step_bytes)): it goes on with [`Event::Resume`], which whoever
+    /// implements this owes it exactly once for each call.
+    fn paused(&mut self, req: ReqId, _paused: Paused) {
+        panic!("{req:?} was paused by a core whose driver resumes nothing: its `step_bytes` must be u64::MAX");
+    }
+    /// The answer to a [`Op::Status`] request; comes before its reply.
+    fn extents(&mut self, req: ReqId, extents: &[Extent]);
+    /// The request is finished; exactly once for each request.
+    fn reply(&mut self, req: ReqId, result: Result<(), IoError>);
+}

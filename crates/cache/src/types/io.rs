@@ -1,0 +1,99 @@
+//! What the core asks of back ends, and what comes back: I/O operations, completions, losses, extents.
+//!
+//! Owns the operation with its buffer. Never carries one out. Invariant: an operation owns its frames until it comes
+//! back.
+
+use super::request::{DiskId, IoError};
+use std::ops::Range;
+use undercroft_host::IoBuf;
+
+/// The core's name for an I/O operation under way; unique while it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u64);
+
+/// An operation for a back end. It owns its buffer until it comes back in an [`IoDone`].
+#[derive(Debug)]
+pub struct Io {
+    /// Handed back.
+    pub op: OpId,
+    /// The disk.
+    pub disk: DiskId,
+    /// What to do.
+    pub kind: IoKind,
+    /// First byte; a multiple of the disk's `align` for reads and writes.
+    pub offset: u64,
+    /// Bytes; for reads and writes equal to `buf.len` and a multiple of the disk's `align`. May reach past the end of
+    /// the last, partial block of the disk never: it is cut there.
+    pub len: u64,
+    /// The memory to read into or write from; empty for the other kinds.
+    pub buf: IoBuf,
+}
+
+/// What an [`Io`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoKind {
+    /// Fill `buf` from the disk.
+    Read,
+    /// Write `buf`; with `fua`, durable before completion.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Make every write completed before durable.
+    Flush,
+    /// Free the range.
+    Discard,
+    /// Zero the range.
+    WriteZeroes {
+        /// Whether the space may be freed.
+        unmap: bool,
+        /// Durable before completion.
+        fua: bool,
+    },
+    /// Report the allocation of the range.
+    Status,
+}
+
+impl IoKind {
+    /// Whether it changes what the disk holds.
+    pub fn changes(self) -> bool {
+        matches!(self, IoKind::Write { .. } | IoKind::Discard | IoKind::WriteZeroes { .. })
+    }
+}
+
+/// The completion of an [`Io`], with its buffer.
+#[derive(Debug)]
+pub struct IoDone {
+    /// Which operation.
+    pub op: OpId,
+    /// The disk.
+    pub disk: DiskId,
+    /// The operation's buffer, back again; filled if it was a read that succeeded.
+    pub buf: IoBuf,
+    /// Whether all of it was done. After an error nothing is known about the range.
+    pub result: Result<(), IoError>,
+    /// For [`IoKind::Status`]: consecutive extents from the operation's offset on; at least one, they may end early.
+    pub extents: Vec<Extent>,
+}
+
+/// What a disk may have lost: its server crashed, or nobody can tell that it did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Ranges of bytes, sorted, disjoint, whose content may be what it was before the changes of them that no flush has
+    /// vouched for; acknowledged or not.
+    pub ranges: Vec<Range<u64>>,
+    /// Whether such a change had been acknowledged: then each port's next flush fails, or its next write that must be
+    /// durable.
+    pub unflushed: bool,
+}
+
+/// A part of a disk with one allocation state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is allocated there (NBD_STATE_HOLE).
+    pub hole: bool,
+    /// It reads as zeroes (NBD_STATE_ZERO).
+    pub zero: bool,
+}

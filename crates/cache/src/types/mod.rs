@@ -1,0 +1,16 @@
+//! What goes into the core and what comes out of it: requests, I/O operations, their results.
+//!
+//! Owns the vocabulary shared by core, front ends and back ends. Never owns behaviour.
+//! Units: offsets and lengths in bytes, times in nanoseconds of a monotonic clock.
+
+mod effects;
+mod io;
+mod options;
+mod report;
+mod request;
+
+pub use effects::{Effects, Event};
+pub use io::{Extent, Io, IoDone, IoKind, Lost, OpId};
+pub use options::{AddDiskError, Base, CoreOptions, DiskOptions, Geometry, GroupId, LayerId, SetPartsError};
+pub use report::{DiskStats, ExclusiveReport, ExclusiveState, PartStats, Shared, SharingDomainReport};
+pub use request::{DiskId, Found, IoError, Op, Paused, ReqId, Request};

@@ -1,0 +1,203 @@
+//! How a core and its disks are set up, and why that is refused.
+//!
+//! Owns options and the errors of setting up. Never owns behaviour. Invariant: a refusal says what is needed and what
+//! there is.
+
+use super::request::DiskId;
+use crate::content::ContentKey;
+use crate::limits::{IO_FRAMES_PER_DISK, REQUESTS_PER_DISK_MAX};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use undercroft_engine::{ExclusiveMode, PartsError, PolicyKind};
+
+/// What a disk is like; fixed while it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Alignment of offsets and lengths that operations need, in bytes: a power of two, 1 to 4096.
+    pub align: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether `Discard` does something.
+    pub can_discard: bool,
+    /// Whether `WriteZeroes` is served.
+    pub can_write_zeroes: bool,
+}
+
+/// How a core is set up.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// Hard ceiling in bytes for everything the core holds: cached data, metadata, and what operations under way need.
+    pub memory_bytes: u64,
+    /// Frames that one disk's operations may hold besides its cached blocks, at most; small disks get fewer. At
+    /// least 1.
+    pub io_frames_per_disk: u32,
+    /// Requests of one disk under way at most. At least 1.
+    pub requests_per_disk: u32,
+    /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
+    pub hash_seed: u64,
+    /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared,
+    /// and a block takes 48 bytes less.
+    pub contents: bool,
+    /// The key of hashes of contents: one for all cores whose contents are compared.
+    pub content_key: ContentKey,
+    /// Bytes that one event copies between requesters and RAM before the rest of a request has to wait, in whole
+    /// blocks: [`Effects::paused`]. What one operation carries is copied whole. `u64::MAX`: nothing waits. At least 1.
+    pub step_bytes: u64,
+}
+
+impl CoreOptions {
+    /// The usual limits under a ceiling of `memory_bytes`, and a random seed.
+    pub fn new(memory_bytes: u64) -> Self {
+        Self {
+            memory_bytes,
+            io_frames_per_disk: IO_FRAMES_PER_DISK as u32,
+            requests_per_disk: REQUESTS_PER_DISK_MAX as u32,
+            hash_seed: RandomState::new().hash_one(0u64),
+            contents: true,
+            content_key: ContentKey::from_seed(RandomState::new().hash_one(1u64)),
+            step_bytes: u64::MAX,
+        }
+    }
+}
+
+/// How a disk is set up in a core.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// Size in bytes; any value, the last block may be partial.
+    pub size_bytes: u64,
+    /// Alignment of offset and length that the back end needs, in bytes: a power of two from 1 to 4096. If the size is
+    /// not a multiple of it, the rest cannot be reached and front ends must not offer it.
+    pub align: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether the back end can discard; if not, a discard succeeds and does nothing (it is a hint).
+    pub can_discard: bool,
+    /// Whether the back end can write zeroes itself; if not, the core writes them.
+    pub can_write_zeroes: bool,
+    /// The replacement policy.
+    pub policy: PolicyKind,
+    /// Blocks of 4 KiB that the disk may keep.
+    pub capacity_blocks: u32,
+    /// Read-ahead for proven sequential streams: bytes ahead at most; 0 turns it off.
+    pub readahead_bytes: u32,
+    /// Whether a written block that was not cached becomes cached.
+    pub write_allocate: bool,
+    /// Whether the cache is kept exclusive of the guest's, once [`Core::set_guest`](crate::Core::set_guest) has said
+    /// that there is one.
+    pub exclusive: ExclusiveMode,
+    /// The disks among which equal content is held once, of those of the same core; `None` for not even within this
+    /// disk. Nothing without [`CoreOptions::contents`](crate::CoreOptions::contents).
+    pub share: Option<GroupId>,
+}
+
+/// What a disk stands on: an image that nobody writes, below what the disk has of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// The image.
+    pub layer: LayerId,
+    /// Bytes of it; what the disk reads at an offset below, and has not of its own, is what the image has there.
+    pub size_bytes: u64,
+    /// Unit in which `own` counts: a multiple of 4096, a power of two.
+    pub cluster_bytes: u32,
+    /// Bit per cluster of the disk, lowest first: the disk has it of its own, or it is not known. Clusters past the end
+    /// count as own. Changes that go through the core need not be told.
+    pub own: Vec<u64>,
+}
+
+/// A trust group: disks that may hold equal content in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub u32);
+
+/// One state of an image that nobody writes: equal for two disks only if they have the same bytes below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LayerId(pub u64);
+
+/// Why a disk, or more capacity for it, was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddDiskError {
+    /// The ceiling does not allow it.
+    NoMemory {
+        /// Bytes that would be needed.
+        needed_bytes: u64,
+        /// Bytes of the ceiling that are not promised to disks.
+        left_bytes: u64,
+    },
+    /// There is such a disk already.
+    Exists(DiskId),
+    /// There is no such disk.
+    Unknown(DiskId),
+    /// The options make no sense.
+    Options(&'static str),
+}
+
+impl fmt::Display for AddDiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AddDiskError::NoMemory { needed_bytes, left_bytes } => write!(
+                f,
+                "the disk needs {} of memory for blocks, their metadata and operations under way, but only {} of the \
+                 ceiling is left; give it fewer blocks, or raise the memory limit",
+                Size(*needed_bytes),
+                Size(*left_bytes)
+            ),
+            AddDiskError::Exists(d) => write!(f, "disk number {} is in use", d.0),
+            AddDiskError::Unknown(d) => write!(f, "there is no disk number {}", d.0),
+            AddDiskError::Options(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for AddDiskError {}
+
+/// Why parts of a disk, or shares for them, were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetPartsError {
+    /// Something is wrong with the lists.
+    Parts(PartsError),
+    /// There is no such disk, or its capacity cannot be what the shares come to.
+    Disk(AddDiskError),
+    /// The map of the ranges and what each part takes are more than the disk's share.
+    NoRoom {
+        /// Blocks that they take.
+        needed_blocks: u64,
+        /// Blocks of the disk's capacity.
+        disk_blocks: u64,
+    },
+}
+
+impl fmt::Display for SetPartsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetPartsError::Parts(why) => why.fmt(f),
+            SetPartsError::Disk(why) => why.fmt(f),
+            SetPartsError::NoRoom { needed_blocks, disk_blocks } => write!(
+                f,
+                "the ranges and parts take the memory of {needed_blocks} blocks, but the disk's share is {disk_blocks}; \
+                 give the disk more, or fewer parts"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SetPartsError {}
+
+/// Bytes as people write them: `512MiB`, `1.5GiB`.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.0 {
+            0..1024 => return write!(f, "{}B", self.0),
+            1024..0x10_0000 => (1 << 10, "KiB"),
+            0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
+            _ => (1u64 << 30, "GiB"),
+        };
+        if self.0.is_multiple_of(unit) {
+            write!(f, "{}{name}", self.0 / unit)
+        } else {
+            write!(f, "{:.1}{name}", self.0 as f64 / unit as f64)
+        }
+    }
+}

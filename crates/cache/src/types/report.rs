@@ -1,0 +1,160 @@
+//! What a core tells of its disks: counters, parts, sharing, how a disk stands to its guest.
+//!
+//! Owns the form. Never computes a number. Invariant: a counter only grows; what can fall is called a gauge.
+
+use super::options::{GroupId, LayerId};
+use super::request::DiskId;
+use undercroft_engine::{ExclusiveMode, ExclusiveStats, PartId, PolicyKind};
+
+/// What one part of a disk has and did. The parts' numbers together are the disk's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartStats {
+    /// Its number.
+    pub part: PartId,
+    /// Its policy.
+    pub policy: PolicyKind,
+    /// Blocks of read requests found in RAM. What a part that is gone did, and what the disk did before it had parts,
+    /// is part 0's.
+    pub hit_blocks: u64,
+    /// Blocks of read requests that were not: the disk's misses, and those that joined a read under way.
+    pub miss_blocks: u64,
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Gauge: blocks cached now.
+    pub cached_blocks: u64,
+    /// Gauge: of the frames that the disk pays for, those in proportion to that.
+    pub charged_blocks: u64,
+    /// Gauge: blocks of the disk's capacity that are its share.
+    pub share_blocks: u64,
+    /// Gauge: blocks it may keep now: its share of those that the disk may keep.
+    pub limit_blocks: u64,
+}
+
+/// Who shares frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Shared {
+    /// The disks of a trust group.
+    Group(GroupId),
+    /// The disks that stand on one image.
+    Layer(LayerId),
+}
+
+/// What is shared among some disks of a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharingDomainReport {
+    /// By whom.
+    pub what: Shared,
+    /// The disks.
+    pub disks: Vec<DiskId>,
+    /// Frames that several blocks hold.
+    pub shared_frames: u64,
+    /// Those blocks.
+    pub shared_blocks: u64,
+}
+
+/// How a disk's cache stands to its guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExclusiveState {
+    /// Not asked for.
+    Off,
+    /// No guest whose memory can be seen.
+    NoGuest,
+    /// The table of the guest's pages would take more of the disk's share than is sensible.
+    NoMemory {
+        /// Bytes that the table takes.
+        needed_bytes: u64,
+        /// Bytes that the share allows for it.
+        allowed_bytes: u64,
+    },
+    /// Exclusive.
+    On {
+        /// Whether pages are copied at reuse.
+        capture: bool,
+        /// Whether pages are copied early.
+        delay: bool,
+    },
+    /// Inclusive for the time being: that saves more with this guest and load.
+    Inclusive,
+}
+
+/// What is known of a disk's guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExclusiveReport {
+    /// What was asked for.
+    pub mode: ExclusiveMode,
+    /// How it stands.
+    pub state: ExclusiveState,
+    /// Blocks cached that the guest does not hold, that it is about to evict, that it holds.
+    pub tiers: [u32; 3],
+    /// Bytes of the table of guest pages.
+    pub table_bytes: u64,
+    /// The counts.
+    pub stats: ExclusiveStats,
+}
+
+/// Counters of one disk since it was added. Every one only grows, but for the gauges at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Read requests finished.
+    pub reads: u64,
+    /// Write requests finished.
+    pub writes: u64,
+    /// Flush requests finished.
+    pub flushes: u64,
+    /// Discard requests finished.
+    pub discards: u64,
+    /// Write-zeroes requests finished.
+    pub write_zeroes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Bytes that read requests were given.
+    pub read_bytes: u64,
+    /// Bytes that write requests stored.
+    pub write_bytes: u64,
+    /// Blocks of read requests found in RAM.
+    pub hit_blocks: u64,
+    /// Blocks of read requests that had to be read from the disk.
+    pub miss_blocks: u64,
+    /// Blocks of read requests that joined a read already under way (counted neither as hit nor as miss).
+    pub joined_blocks: u64,
+    /// Blocks of read requests found among those read ahead (counted as hits too).
+    pub readahead_hit_blocks: u64,
+    /// Blocks read ahead that were dropped unused.
+    pub readahead_wasted_blocks: u64,
+    /// Blocks evicted.
+    pub evicted_blocks: u64,
+    /// Blocks that the policy or a full cache refused.
+    pub bypassed_blocks: u64,
+    /// Read operations sent to the back end.
+    pub backend_reads: u64,
+    /// Write operations sent to the back end.
+    pub backend_writes: u64,
+    /// Bytes read from the back end, read-ahead included.
+    pub backend_read_bytes: u64,
+    /// Bytes written to the back end.
+    pub backend_write_bytes: u64,
+    /// Operations that the back end failed.
+    pub backend_errors: u64,
+    /// Fills that were not published because the block was written or dropped meanwhile.
+    pub stale_fills: u64,
+    /// Blocks of read requests that another disk on the same base had in RAM (counted as hits too).
+    pub shared_hit_blocks: u64,
+    /// Blocks whose content was hashed, to be shared.
+    pub hashed_blocks: u64,
+    /// Gauge: blocks cached now.
+    pub cached_blocks: u64,
+    /// Gauge: of those, blocks of zeroes, which take no memory.
+    pub zero_blocks: u64,
+    /// Gauge: of those, blocks whose frame other blocks hold too, of this disk or another.
+    pub shared_blocks: u64,
+    /// Gauge: frames that the disk pays for: those it alone holds, and its part of the shared ones, rounded up.
+    pub charged_blocks: u64,
+    /// Gauge: blocks the disk may keep.
+    pub capacity_blocks: u64,
+    /// Gauge: blocks the disk may keep for now; fewer than its capacity while memory is short on the host.
+    pub limit_blocks: u64,
+    /// Gauge: requests under way.
+    pub inflight_requests: u64,
+    /// Gauge: operations under way.
+    pub inflight_ops: u64,
+}

@@ -1,0 +1,11 @@
+//! What a guest holds in its own page cache, and how a disk's cache is kept exclusive of it.
+//!
+//! Owns the table of guest pages, the ages at which pages are evicted, and the decision which page to copy. Never sees
+//! the content of a page. Invariant: a wrong guess about the guest wastes a slot, nothing more.
+
+mod ages;
+mod exclusive;
+pub mod residency;
+mod shadow;
+
+pub use exclusive::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways};

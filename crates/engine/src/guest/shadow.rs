@@ -1,0 +1,239 @@
+//! What an inclusive cache of the same size and policy would have hit: a miniature of it, fed a sample of the blocks.
+//!
+//! Owns the miniature and the comparison with the cache in use, over the same sampled blocks. Never changes the cache.
+//! Invariant: whether a block is sampled depends on its number and the key alone, so both see all accesses to it.
+//!
+//! Miniature simulation by spatial sampling: Waldspurger et al., "Cache modeling and optimization using miniature
+//! simulations", USENIX ATC 2017.
+
+use crate::index::{Access, Index, Outcome};
+use crate::policy::PolicyKind;
+use crate::structures::table::HashKey;
+
+/// Slots of the miniature, at least and at most.
+const SLOTS_MIN: u32 = 256;
+const SLOTS_MAX: u32 = 8192;
+/// One in so many blocks is sampled, if that leaves enough slots.
+const SAMPLED: u32 = 32;
+/// Bytes per slot, at most.
+const SLOT_BYTES: usize = 80;
+/// Sampled reads per slot after which the two are compared, and at least so many.
+const WINDOW_PER_SLOT: u64 = 1;
+const WINDOW_MIN: u64 = 1024;
+/// The cache in use is behind if it hits less by more than one in so many reads.
+const BEHIND_PART: u64 = 50;
+/// Windows in a row that the cache in use must be behind.
+const BEHIND_WINDOWS: u32 = 2;
+/// Windows after a change that do not count: the cache has to fill with what it now prefers.
+const GRACE_WINDOWS: u32 = 2;
+/// Windows until an exclusive cache is tried again; twice as many after each try that fails.
+const RETRY_WINDOWS: u32 = 16;
+const RETRY_WINDOWS_MAX: u32 = 256;
+
+/// What the comparison says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Go on.
+    Stay,
+    /// Be inclusive.
+    Inclusive,
+    /// Try to be exclusive.
+    Exclusive,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    reads: u64,
+    hits: u64,
+    shadow_hits: u64,
+}
+
+/// See the head of the file.
+pub(crate) struct ShadowCache {
+    index: Index,
+    key: HashKey,
+    /// A block is sampled if its hash is below this.
+    threshold: u64,
+    sampled: u32,
+    window: Window,
+    behind: u32,
+    /// Windows until a verdict may come.
+    wait: u32,
+    retry: u32,
+    inclusive: bool,
+}
+
+impl std::fmt::Debug for ShadowCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShadowCache").field("window", &self.window).field("inclusive", &self.inclusive).finish()
+    }
+}
+
+impl ShadowCache {
+    /// For a cache of `capacity` slots.
+    pub fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+        let key = key.derived();
+        let (slots, sampled) = Self::scale(capacity);
+        Self {
+            index: Index::with_hash_key(kind, slots, key),
+            key: key.derived(),
+            threshold: u64::MAX / u64::from(sampled),
+            sampled,
+            window: Window::default(),
+            behind: 0,
+            wait: GRACE_WINDOWS,
+            retry: RETRY_WINDOWS,
+            inclusive: false,
+        }
+    }
+
+    fn scale(capacity: u32) -> (u32, u32) {
+        let slots = (capacity / SAMPLED).clamp(SLOTS_MIN, SLOTS_MAX).min(capacity);
+        (slots, (capacity / slots.max(1)).max(1))
+    }
+
+    /// Bytes for a cache of `capacity` slots, at most.
+    pub fn bytes_for(capacity: u32) -> u64 {
+        let (slots, _) = Self::scale(capacity);
+        (slots as usize * SLOT_BYTES + size_of::<Self>()) as u64
+    }
+
+    /// The cache in use may keep so many blocks from now on.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.index.set_limit(limit / self.sampled);
+    }
+
+    /// Whether the cache in use is inclusive at present.
+    pub fn is_inclusive(&self) -> bool {
+        self.inclusive
+    }
+
+    /// A block was read or written; `hit` says whether a read found it cached.
+    #[inline]
+    pub fn observe(&mut self, block: u64, write: bool, hit: bool) -> Verdict {
+        if self.key.hash(block) > self.threshold {
+            return Verdict::Stay;
+        }
+        let access = if write { Access::Write } else { Access::Read };
+        let shadow = matches!(self.index.access(block, access, |_| true), Outcome::Hit(_));
+        if write {
+            return Verdict::Stay;
+        }
+        let w = &mut self.window;
+        w.reads += 1;
+        w.hits += u64::from(hit);
+        w.shadow_hits += u64::from(shadow);
+        if w.reads < WINDOW_MIN.max(WINDOW_PER_SLOT * u64::from(self.index.capacity())) {
+            return Verdict::Stay;
+        }
+        let w = std::mem::take(w);
+        self.judge(w)
+    }
+
+    /// A block was read or written, and whether it was found says nothing of what the cache keeps: read-ahead had
+    /// brought it, or somebody else's read. A cache would keep it all the same.
+    #[inline]
+    pub fn passed(&mut self, block: u64, write: bool) {
+        if self.key.hash(block) <= self.threshold {
+            let access = if write { Access::Write } else { Access::Read };
+            self.index.access(block, access, |_| true);
+        }
+    }
+
+    fn judge(&mut self, w: Window) -> Verdict {
+        if self.wait > 0 {
+            self.wait -= 1;
+            if self.wait == 0 && self.inclusive {
+                self.inclusive = false;
+                (self.behind, self.wait) = (0, GRACE_WINDOWS);
+                return Verdict::Exclusive;
+            }
+            return Verdict::Stay;
+        }
+        if w.shadow_hits <= w.hits + w.reads / BEHIND_PART {
+            self.behind = 0;
+            // it has held out for a window: the next failure is a new one
+            self.retry = RETRY_WINDOWS;
+            return Verdict::Stay;
+        }
+        self.behind += 1;
+        if self.behind < BEHIND_WINDOWS {
+            return Verdict::Stay;
+        }
+        self.inclusive = true;
+        self.wait = self.retry;
+        self.retry = (self.retry * 2).min(RETRY_WINDOWS_MAX);
+        Verdict::Inclusive
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop that fits: the shadow hits always. The cache in use hits never, or always.
+    fn verdicts(rounds: u64, hit: impl Fn(u64) -> bool) -> Vec<(u64, Verdict)> {
+        let mut shadow = ShadowCache::new(PolicyKind::Lru, 16_384, HashKey::from_seed(3));
+        let mut seen = vec![];
+        for n in 0..rounds {
+            for block in 0..10_000u64 {
+                let v = shadow.observe(block, false, hit(n));
+                if v != Verdict::Stay {
+                    seen.push((n, v));
+                }
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_cache_that_is_behind_becomes_inclusive_and_tries_again_ever_more_rarely() {
+        let seen = verdicts(1500, |_| false);
+        let kinds: Vec<_> = seen.iter().map(|s| s.1).collect();
+        assert_eq!(kinds[..4], [Verdict::Inclusive, Verdict::Exclusive, Verdict::Inclusive, Verdict::Exclusive]);
+        let away = |i: usize| seen[2 * i + 1].0 - seen[2 * i].0;
+        assert!(away(1) > away(0) * 3 / 2, "{seen:?}");
+    }
+
+    #[test]
+    fn what_read_ahead_brings_is_kept_by_the_shadow_cache_too() {
+        let mut shadow = ShadowCache::new(PolicyKind::Lru, 16_384, HashKey::from_seed(3));
+        let mut inclusive = false;
+        // Every second pass over a loop that fits comes by read-ahead; what does not is never found.
+        for n in 0..60 {
+            for block in 0..10_000u64 {
+                if n % 2 == 0 {
+                    shadow.passed(block, false);
+                } else {
+                    inclusive |= shadow.observe(block, false, false) == Verdict::Inclusive;
+                }
+            }
+            // Not by what it brought itself: it would be behind from its second pass on otherwise as well.
+            if n == 1 {
+                assert_eq!(
+                    shadow.window.shadow_hits, shadow.window.reads,
+                    "all of the first pass that counts is there"
+                );
+            }
+        }
+        assert!(inclusive);
+    }
+
+    #[test]
+    fn one_that_keeps_up_stays() {
+        assert_eq!(verdicts(200, |_| true), []);
+        // one miss in a hundred is not behind
+        assert_eq!(verdicts(200, |n| n % 100 != 0), []);
+    }
+
+    #[test]
+    fn its_memory_is_bounded() {
+        for capacity in [0, 1, 300, 10_000, 1 << 22] {
+            let shadow = ShadowCache::new(PolicyKind::Arc, capacity, HashKey::from_seed(1));
+            assert!(
+                (shadow.index.memory_bytes() + size_of::<ShadowCache>()) as u64
+                    <= ShadowCache::bytes_for(capacity) + 1024
+            );
+        }
+    }
+}

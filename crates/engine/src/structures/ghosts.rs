@@ -1,0 +1,109 @@
+//! Ghosts: blocks that were evicted not long ago, remembered by number only.
+//!
+//! Owns up to two queues of block numbers with a hash table of their own; every operation takes constant time and no
+//! memory beyond what was taken at the start. Never decides what a ghost means: ARC, CAR and S3-FIFO do.
+//! Invariant: a block is in at most one of the queues, and all of them together hold at most `capacity`.
+
+use crate::structures::list::{Links, List, NIL};
+use crate::structures::slots::ChainedSlots;
+use crate::structures::table::{Fill, HashKey};
+
+/// See the head of the file. Queues are named 0 and 1.
+#[derive(Debug)]
+pub(crate) struct Ghosts {
+    slots: ChainedSlots,
+    links: Links,
+    queues: [List; 2],
+    /// Which queue an occupied slot is in.
+    second: Vec<bool>,
+}
+
+impl Ghosts {
+    pub fn new(capacity: u32, key: HashKey) -> Self {
+        Self {
+            slots: ChainedSlots::new(capacity, Fill::TwoThirds, key),
+            links: Links::new(capacity as usize),
+            queues: [List::new(), List::new()],
+            second: vec![false; capacity as usize],
+        }
+    }
+
+    #[inline]
+    pub fn len(&self, queue: usize) -> u32 {
+        self.queues[queue].len()
+    }
+
+    /// Which queue remembers `block`.
+    pub fn find(&self, block: u64) -> Option<usize> {
+        let slot = self.slots.find(block, self.slots.hash(block))?;
+        Some(usize::from(self.second[slot as usize]))
+    }
+
+    /// Reads what a search for blocks of these hashes (by the key that the ghosts were made with) will need.
+    #[inline]
+    pub fn read_ahead(&self, hashes: &[u64]) {
+        self.slots.read_ahead(hashes);
+    }
+
+    /// Remembers an absent block as the newest of `queue`. Where all places are taken, the oldest of that queue is
+    /// forgotten, or of the other one if it is empty; with no places, nothing is remembered.
+    pub fn push(&mut self, queue: usize, block: u64) {
+        if self.slots.is_full() && !(self.forget_oldest(queue) || self.forget_oldest(1 - queue)) {
+            return;
+        }
+        let slot = self.slots.insert(block, self.slots.hash(block));
+        self.second[slot as usize] = queue == 1;
+        self.queues[queue].push(&mut self.links, slot);
+    }
+
+    /// Forgets `block`; returns the queue it was in.
+    pub fn forget(&mut self, block: u64) -> Option<usize> {
+        let slot = self.slots.find(block, self.slots.hash(block))?;
+        let queue = usize::from(self.second[slot as usize]);
+        self.queues[queue].remove(&mut self.links, slot);
+        self.slots.free(slot);
+        Some(queue)
+    }
+
+    /// Forgets the oldest of `queue`; whether there was one.
+    pub fn forget_oldest(&mut self, queue: usize) -> bool {
+        let slot = self.queues[queue].tail();
+        if slot == NIL {
+            return false;
+        }
+        self.queues[queue].remove(&mut self.links, slot);
+        self.slots.free(slot);
+        true
+    }
+
+    /// Changes the number of places. Where there are too few, the oldest of each queue in turn are forgotten; callers
+    /// with rules of their own forget enough before.
+    pub fn resize(&mut self, capacity: u32) {
+        while self.len(0) + self.len(1) > capacity {
+            let longer = usize::from(self.len(1) > self.len(0));
+            self.forget_oldest(longer);
+        }
+        let mut resized = Self::new(capacity, self.slots.hash_key());
+        for queue in [0, 1] {
+            for slot in self.queues[queue].iter(&self.links) {
+                resized.push(queue, self.slots.keys()[slot as usize]);
+            }
+        }
+        *self = resized;
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.slots.memory_bytes() + self.links.memory_bytes() + self.second.capacity()
+    }
+
+    pub fn check(&self) {
+        self.slots.check();
+        self.queues.iter().for_each(|q| q.check(&self.links));
+        assert_eq!(self.len(0) + self.len(1), self.slots.len(), "ghosts in the queues");
+        for queue in [0, 1] {
+            for slot in self.queues[queue].iter(&self.links) {
+                assert_eq!(usize::from(self.second[slot as usize]), queue, "ghost {slot} is in the other queue");
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The switches for planted bugs, and the countdown to the store at which a process dies.
+//!
+//! Owns one switch and one countdown for each thread. Never knows what a bug does: the port asks. Invariant: a test
+//! that plants a bug takes it out again, and so leaves its thread as it was.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use undercroft_frontend::faults::{PortBug, PortFaults, StoreSite};
+
+thread_local! {
+    static PLANTED: Cell<Option<PortBug>> = const { Cell::new(None) };
+    static STORES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// What unwinds from the store at which the process dies.
+struct Died(StoreSite);
+
+/// The bug and the death that are switched on for the thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Switched;
+
+impl PortFaults for Switched {
+    fn has(bug: PortBug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+
+    fn store(site: StoreSite) {
+        match STORES_LEFT.get() {
+            Some(0) => {
+                STORES_LEFT.set(None);
+                // Without the panic hook: nothing went wrong.
+                resume_unwind(Box::new(Died(site)));
+            }
+            Some(n) => STORES_LEFT.set(Some(n - 1)),
+            None => {}
+        }
+    }
+}
+
+/// Plants a bug in all ports of this thread, or takes it out.
+pub fn plant(bug: Option<PortBug>) {
+    PLANTED.set(bug);
+}
+
+/// Has the process die instead of the `n`th store from now (0 is the next), or live.
+pub fn die_at(n: Option<u64>) {
+    STORES_LEFT.set(n);
+}
+
+/// Runs what may store; tells where the process died, if it did. What `f` works on is of no more use then, but to be
+/// dropped.
+///
+/// # Errors
+/// Where it died.
+pub fn living<R>(f: impl FnOnce() -> R) -> Result<R, StoreSite> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(result) => Ok(result),
+        Err(payload) => match payload.downcast::<Died>() {
+            Ok(died) => Err(died.0),
+            Err(other) => resume_unwind(other),
+        },
+    }
+}

@@ -1,0 +1,99 @@
+//! Which rare things have met in the runs: a simulation that never kills a process between a flush and its answer says
+//! nothing about that.
+//!
+//! Owns the counts. Never decides what happens. Invariant: every pair that is wanted stands in `WANTED`, and a test
+//! fails if the runs of `make test` never came by one of them.
+
+use std::collections::BTreeMap;
+
+/// Pairs that the runs must come by: what happened, and to what.
+const WANTED: &[(&str, &str)] = &[
+    ("killed", "at Counter"),
+    ("killed", "at Mark"),
+    ("killed", "at Unmark"),
+    ("killed", "at Link"),
+    ("killed", "at BatchHead"),
+    ("killed", "at LogIndex"),
+    ("killed", "at UsedEntry"),
+    ("killed", "at UsedIndex"),
+    ("killed", "at Wish"),
+    ("killed", "while recovering"),
+    ("killed", "under a read"),
+    ("killed", "under a write"),
+    ("killed", "under a flush"),
+    ("killed", "under several ranges"),
+    ("killed", "under an indirect table"),
+    ("killed", "under scattered buffers"),
+    ("killed", "under an NBD request"),
+    ("killed", "with calls masked"),
+    ("killed", "with an operation executed"),
+    ("reconnected", "under a write"),
+    ("reconnected", "under a flush"),
+    ("reconnected", "under several ranges"),
+    ("power cut", "after FUA"),
+    ("power cut", "after a flush"),
+    ("failed", "read"),
+    ("failed", "write"),
+    ("failed", "flush"),
+    ("failed", "several ranges"),
+    ("failed", "NBD zeroes with FUA"),
+    ("failed", "NBD trim with FUA"),
+    ("failed", "NBD prefetch of several steps"),
+    ("bad sector", "beside a healthy read"),
+    ("refused", "over virtio"),
+    ("refused", "over NBD"),
+    ("queue broken", "with chains under way"),
+    ("queue stopped", "and started"),
+    ("memory mapped anew", "with chains under way"),
+    ("masked", "with chains under way"),
+    ("arrived in pieces", "write"),
+    ("arrived in pieces", "structured read"),
+    ("left in pieces", "structured read"),
+    ("left in pieces", "unaligned read"),
+    ("no room for replies", "with requests under way"),
+    ("half-closed", "with requests under way"),
+    ("hung up", "with requests under way"),
+    ("rubbish sent", "with requests under way"),
+    ("in two regions", "read"),
+    ("in two regions", "write"),
+    ("wrap", "of the available index"),
+    ("storm", "with a request in every queue"),
+    ("lost writes", "told over virtio"),
+    ("lost writes", "told over NBD"),
+    ("lost writes", "told by a structured reply"),
+    ("lost writes", "under a flush"),
+    ("flood", "beside another port's requests"),
+    ("requests waited", "for the next visit of their port"),
+    ("paused", "and resumed"),
+    ("paused", "while its port slept"),
+    ("slept", "guest"),
+    ("slept", "client"),
+];
+
+/// How often each pair was met.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage(BTreeMap<(&'static str, String), u64>);
+
+impl Coverage {
+    /// A pair was met.
+    pub(super) fn met(&mut self, what: &'static str, with: impl Into<String>) {
+        *self.0.entry((what, with.into())).or_default() += 1;
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: Coverage) {
+        for (pair, n) in other.0 {
+            *self.0.entry(pair).or_default() += n;
+        }
+    }
+
+    /// Wanted pairs that were not met.
+    pub fn missing(&self) -> Vec<(&'static str, &'static str)> {
+        WANTED.iter().copied().filter(|&(what, with)| !self.0.contains_key(&(what, with.to_owned()))).collect()
+    }
+
+    /// The matrix, for people.
+    pub fn lines(&self) -> String {
+        self.0.iter().map(|((what, with), n)| format!("{n:>9}  {what} {with}\n")).collect()
+    }
+}

@@ -1,0 +1,357 @@
+//! Ports in the loop: real vhost-user and NBD ports on rings and streams in memory, over the real core, over simulated
+//! disks, in one run that a seed fixes.
+//!
+//! Owns the order of events, all of it drawn from the seed. Never uses time, threads or entropy. Invariant: the same
+//! seed, steps and bug give the same run; so a failure replays.
+//!
+//! Clients post and send, what they send arrives in pieces, disks execute operations and deliver their completions in
+//! any order, some with failures, some of what they read cannot be read at all. The process dies at any single store to
+//! the record of requests under way or to the used ring, and a fresh one finds both; hosts lose their power; front ends
+//! break off and come back; guests start anew, mask their notifications, and post chains that make no sense. What is
+//! checked: all data against a model of what each sector may hold; each chain seen used, and each request answered,
+//! exactly once, with the right status; no sleeper left unwoken; nobody starved.
+
+mod coverage;
+mod life;
+mod losses;
+mod rest;
+mod serve;
+mod storms;
+#[cfg(test)]
+mod tests;
+mod traffic;
+mod world;
+
+use crate::faults::{Switched, die_at, plant};
+use crate::work::Violation;
+pub use coverage::Coverage;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry};
+use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_frontend::DiskInfo;
+use undercroft_frontend::faults::PortBug;
+use undercroft_frontend::turns::{Flows, Turn};
+use undercroft_testkit::rng::Rng;
+use undercroft_testkit::sim_disk::{SimDisk, SimGeometry};
+use world::{B, Peer, Side, SimPort, World};
+
+/// Notes that are kept of a run that goes wrong.
+const NOTES: usize = 5000;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Fixes everything that happens.
+    pub seed: u64,
+    /// Events.
+    pub steps: u64,
+    /// A bug that the ports have.
+    pub bug: Option<PortBug>,
+    /// The core loses data on the way to the ports, which must not be covered up.
+    pub lossy: bool,
+}
+
+/// What a run that found nothing wrong has done.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Requests answered.
+    pub answers: u64,
+    /// Deaths of the process, power cuts among them.
+    pub kills: u64,
+    /// Which rare things have met.
+    pub coverage: Coverage,
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// What went wrong, with the last events before it.
+pub fn run(plan: Plan) -> Result<Outcome, Violation> {
+    once(plan, false).map_err(|what| {
+        // Once more, with notes: the same seed goes the same way.
+        let again = once(plan, true).err();
+        let again = again.map_or_else(|| "(not seen again: not deterministic)".to_string(), |what| what.to_string());
+        format!("seed {}: {what}\n{again}", plan.seed).into()
+    })
+}
+
+/// Runs a plan once, without events to read unless `with_log`.
+///
+/// # Errors
+/// What went wrong.
+pub fn once(plan: Plan, with_log: bool) -> Result<Outcome, Violation> {
+    plant(plan.bug);
+    let (mut step, mut log) = (0, Vec::new());
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut sim = Sim::new(&plan, with_log);
+        while step < plan.steps && sim.world.violation.is_none() {
+            step += 1;
+            sim.step();
+            // Dropped also when an assertion fails, so the notes are passed out as they are made.
+            if let Some(notes) = &mut sim.world.log {
+                log.append(notes);
+                log.drain(..log.len().saturating_sub(NOTES));
+            }
+        }
+        if sim.world.violation.is_none() {
+            sim.rest();
+        }
+        log.extend(sim.world.log.take().unwrap_or_default());
+        sim.end()
+    }));
+    plant(None);
+    die_at(None);
+    let what = match result {
+        Ok(Ok(outcome)) => return Ok(outcome),
+        Ok(Err(what)) => what.to_string(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            format!("assertion: {}", text.unwrap_or_default())
+        }
+    };
+    Err(format!("step {step}: {what}\n{}", log.join("\n")).into())
+}
+
+struct Sim {
+    rng: Rng,
+    core: Option<Core>,
+    core_options: CoreOptions,
+    disk_options: Vec<DiskOptions>,
+    world: World,
+    now_ns: u64,
+    steps: u64,
+    /// Work under way of one port at most.
+    busy: usize,
+    kills: u64,
+    /// One store in so many of those that may kill does.
+    deadly: u64,
+    /// Whose turn it is, and the turn under way with what it has cost.
+    flows: Flows<Switched>,
+    turn: Option<Turn>,
+    turn_bytes: i64,
+    /// Disks lose what was not flushed, now and then.
+    loses: bool,
+    /// A loss that is to be reported once more, by a planted bug.
+    lost_again: Option<(usize, Vec<Range<u64>>)>,
+}
+
+impl Sim {
+    fn new(plan: &Plan, with_log: bool) -> Sim {
+        let mut rng = Rng::new(plan.seed);
+        let disks = rng.between(1, 3) as usize;
+        let (mut sides, mut disk_options) = (Vec::new(), Vec::new());
+        for d in 0..disks {
+            let blocks = *rng.pick(&[4u64, 16, 40, 100, 600]);
+            let partial = if rng.one_in(2) { 0 } else { rng.below(8) * 512 };
+            let mut geometry = SimGeometry {
+                size: blocks * B + partial,
+                align: *rng.pick(&[1, 512, 512]),
+                can_discard: !rng.one_in(4),
+                can_write_zeroes: !rng.one_in(3),
+                zeroes_lie: rng.one_in(5),
+                fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
+            };
+            let mut bad = None;
+            if rng.one_in(3) {
+                geometry.fails_one_in = 0;
+                let block = rng.below(blocks);
+                bad = Some(block * B..(block + 1) * B);
+            }
+            disk_options.push(DiskOptions {
+                size_bytes: geometry.size,
+                align: geometry.align as u32,
+                read_only: false,
+                can_discard: geometry.can_discard,
+                can_write_zeroes: geometry.can_write_zeroes,
+                policy: *rng.pick(&PolicyKind::ALL),
+                capacity_blocks: *rng.pick(&[0, 2, 20, 64, 300]),
+                readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
+                write_allocate: !rng.one_in(3),
+                exclusive: *rng.pick(&ExclusiveMode::ALL),
+                share: None,
+            });
+            let info = DiskInfo {
+                name: format!("disk {d}"),
+                disk: DiskId(d as u32),
+                geometry: Geometry {
+                    size_bytes: geometry.size,
+                    align: geometry.align as u32,
+                    read_only: false,
+                    can_discard: geometry.can_discard,
+                    can_write_zeroes: geometry.can_write_zeroes,
+                },
+                serial: "simulated".into(),
+            };
+            let disk = SimDisk::new(geometry);
+            sides.push(Side::new(info, disk, bad));
+        }
+        let core_options = CoreOptions {
+            memory_bytes: 64 << 20,
+            io_frames_per_disk: *rng.pick(&[1u32, 2, 8, 64, 256]),
+            requests_per_disk: *rng.pick(&[4, 16, 64, 1024]),
+            hash_seed: rng.bits(),
+            contents: !rng.one_in(6),
+            content_key: ContentKey::from_seed(rng.bits()),
+            // Not drawn: seeds of faults that were found are to run as they did.
+            step_bytes: [u64::MAX, 1, 12 * 1024][(plan.seed % 3) as usize],
+        };
+        let mut world = World::new(sides, Rng::new(rng.bits()), with_log);
+        world.loses_one_in = if plan.lossy { 20 } else { 0 };
+        let mut sim = Sim {
+            busy: *rng.pick(&[2, 8, 24]),
+            deadly: *rng.pick(&[0, 1, 1, 4]),
+            rng,
+            core: None,
+            core_options,
+            disk_options,
+            world,
+            now_ns: 0,
+            steps: 0,
+            kills: 0,
+            flows: Flows::default(),
+            turn: None,
+            turn_bytes: 0,
+            loses: plan.seed.is_multiple_of(2),
+            lost_again: None,
+        };
+        sim.boot();
+        sim.add_ports();
+        sim.open_ports();
+        sim
+    }
+
+    /// A core with all disks.
+    fn boot(&mut self) {
+        let mut core = Core::new(self.core_options.clone()).expect("address space for a small core");
+        for (d, options) in self.disk_options.iter().enumerate() {
+            core.add_disk(DiskId(d as u32), options.clone()).expect("the disks are small");
+        }
+        self.core = Some(core);
+    }
+
+    /// Of each disk a guest, or not, and some clients.
+    fn add_ports(&mut self) {
+        for d in 0..self.world.sides.len() {
+            let guest = !self.rng.one_in(5);
+            let clients = if guest { self.rng.below(3) } else { self.rng.between(1, 3) };
+            for n in 0..clients + u64::from(guest) {
+                let id = self.world.ports.len() as u32;
+                let info = self.world.sides[d].info.clone();
+                let peer = if guest && n == 0 {
+                    Peer::Guest(Box::new(crate::vhost::sim_guest::SimGuest::new(id, &info, &mut self.rng)))
+                } else {
+                    Peer::Client(Box::new(crate::nbd::sim_client::SimClient::new(id, &info, &mut self.rng)))
+                };
+                self.world.ports.push(SimPort::new(peer, d));
+                self.activate(id as usize);
+            }
+        }
+        for p in 0..self.world.ports.len() {
+            if let Peer::Guest(guest) = &mut self.world.ports[p].peer {
+                let result = guest.connect();
+                self.world.lived(result);
+                self.after_message(p);
+            }
+        }
+    }
+
+    fn core(&mut self) -> &mut Core {
+        self.core.as_mut().expect("a core, but in the middle of a death")
+    }
+
+    fn apply(&mut self, event: Event) {
+        let (now, world) = (self.now_ns, &mut self.world);
+        self.core.as_mut().expect("a core").apply(event, now, world);
+    }
+
+    fn any_port(&mut self) -> usize {
+        self.rng.below(self.world.ports.len() as u64) as usize
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        self.world.tick();
+        self.now_ns += self.rng.below(2_000_000);
+        if self.lost_again.is_some()
+            && self.rng.one_in(40)
+            && let Some((d, ranges)) = self.lost_again.take()
+        {
+            self.report_lost(d, ranges);
+        }
+        let _ = match self.rng.below(1000) {
+            0..280 => self.ask(),
+            280..480 => self.serve(),
+            480..620 => self.execute() || self.serve(),
+            620..760 => self.deliver() || self.execute(),
+            760..900 => self.listen(),
+            900..940 => self.arrive(),
+            940..960 => {
+                self.world.flush_ports();
+                true
+            }
+            960..970 => self.spare(),
+            _ => self.rare(),
+        };
+        if self.world.dead.is_some() {
+            self.start_anew(false);
+        }
+        self.wake();
+        self.let_go();
+        if self.steps.is_multiple_of(64) {
+            self.world.judge_patience();
+            self.judge_answers();
+        }
+        if self.steps.is_multiple_of(256) {
+            self.core().check();
+        }
+    }
+
+    /// The next stores may be the last.
+    fn arm_death(&mut self) {
+        if self.deadly > 0 && self.rng.one_in(60 * self.deadly) {
+            die_at(Some(self.rng.below(24)));
+        }
+    }
+
+    fn execute(&mut self) -> bool {
+        let d = self.rng.below(self.world.sides.len() as u64) as usize;
+        self.world.sides[d].execute(&mut self.rng)
+    }
+
+    fn deliver(&mut self) -> bool {
+        let d = self.rng.below(self.world.sides.len() as u64) as usize;
+        let now = self.world.tick();
+        let Some(done) = self.world.sides[d].deliver(&mut self.rng, now) else { return false };
+        self.world.note(|| format!("deliver {:?} {:?}", done.op, done.result));
+        self.world.sides[d].answered = self.steps;
+        self.arm_death();
+        self.apply(Event::IoDone(done));
+        if self.rng.one_in(2) {
+            self.world.flush_ports();
+        }
+        die_at(None);
+        true
+    }
+
+    fn spare(&mut self) -> bool {
+        let copies = !self.rng.one_in(5);
+        self.apply(Event::Spare { copies });
+        true
+    }
+
+    fn end(mut self) -> Result<Outcome, Violation> {
+        let mut bufs = Vec::new();
+        for side in &mut self.world.sides {
+            bufs.extend(side.disk.crash(false, &mut self.rng));
+            bufs.extend(side.bad_ops.drain(..).map(|io| io.buf));
+        }
+        bufs.append(&mut self.world.grave);
+        bufs.into_iter().for_each(|buf| self.core().reclaim(buf));
+        match self.world.violation.take() {
+            Some(what) => Err(what.into()),
+            None => Ok(Outcome { answers: self.world.answers, kills: self.kills, coverage: self.world.coverage }),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The runs of `make test`, those that one asks for, and the bugs that they must find.
+//!
+//! Owns no state. Invariant: a failing seed is printed with the command that replays it.
+
+use super::{Outcome, Plan, once, run};
+use std::time::Instant;
+use undercroft_frontend::faults::PortBug;
+
+/// Seeds of `make test`, and events of each.
+const SEEDS: u64 = 100;
+const STEPS: u64 = 4000;
+/// Seeds that a planted bug may take at most to be found.
+const SEEDS_FOR_A_BUG: u64 = 100;
+
+/// A number from the environment.
+fn from_env(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not \"{text}\"")))
+}
+
+/// `UNDERCROFT_SEEDS=n` runs more seeds, `UNDERCROFT_SEED=n` begins with another, or replays it where
+/// `UNDERCROFT_SEEDS=1`, `UNDERCROFT_STEPS=n` makes the runs longer or shorter.
+#[test]
+fn no_seed_loses_repeats_or_starves_a_request() {
+    let long = if std::env::var_os("UNDERCROFT_LONG").is_some() { 20 * SEEDS } else { SEEDS };
+    let seeds = from_env("UNDERCROFT_SEEDS").unwrap_or(long);
+    let first = from_env("UNDERCROFT_SEED").unwrap_or(1);
+    let steps = from_env("UNDERCROFT_STEPS").unwrap_or(STEPS);
+    let began = Instant::now();
+    let mut total = Outcome::default();
+    for seed in first..first.saturating_add(seeds) {
+        match run(Plan { seed, steps, bug: None, lossy: false }) {
+            Ok(o) => {
+                total.answers += o.answers;
+                total.kills += o.kills;
+                total.coverage.add(o.coverage);
+            }
+            Err(what) => panic!(
+                "{what}\nreplay: UNDERCROFT_SEED={seed} UNDERCROFT_SEEDS=1 UNDERCROFT_STEPS={steps} \
+                 cargo test -p undercroft-porttest --lib no_seed_loses -- --nocapture"
+            ),
+        }
+    }
+    let (events, s) = (seeds * steps, began.elapsed().as_secs_f64());
+    println!(
+        "{seeds} seeds of {steps} steps: {} requests answered, {} deaths, {events} steps in {s:.1} s, {:.0} a second\n{}",
+        total.answers,
+        total.kills,
+        events as f64 / s,
+        total.coverage.lines()
+    );
+    if seeds >= SEEDS && steps >= STEPS {
+        let missing = total.coverage.missing();
+        assert!(missing.is_empty(), "the runs never came by {missing:?}");
+    }
+}
+
+/// A core that loses data on the way makes reads fail; no port covers it up with what its buffer held before.
+#[test]
+fn data_that_did_not_come_are_never_sent() {
+    for seed in 1..=10 {
+        if let Err(what) = run(Plan { seed, steps: STEPS, bug: None, lossy: true }) {
+            panic!("{what}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_goes_the_same_way() {
+    let plan = Plan { seed: 3, steps: STEPS, bug: None, lossy: false };
+    let (a, b) = (once(plan, false).unwrap(), once(plan, true).unwrap());
+    assert_eq!((a.answers, a.kills, a.coverage.lines()), (b.answers, b.kills, b.coverage.lines()));
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for bug in PortBug::ALL {
+        let lossy = bug == PortBug::ShortReadSent;
+        let plan = |seed| Plan { seed, steps: STEPS, bug: Some(bug), lossy };
+        let found = (1..=SEEDS_FOR_A_BUG).find_map(|seed| Some((seed, once(plan(seed), false).err()?)));
+        match found {
+            Some((seed, what)) => {
+                println!("{bug:?}: seed {seed}, {}", what.to_string().lines().next().unwrap_or_default())
+            }
+            None => panic!("{bug:?} was found by none of {SEEDS_FOR_A_BUG} seeds"),
+        }
+    }
+}

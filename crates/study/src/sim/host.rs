@@ -1,0 +1,190 @@
+//! A host cache below a simulated guest, by the daemon's own engine: inclusive, exclusive, or perfectly exclusive.
+//!
+//! Owns the counts. Never decides: the index and `Exclusive` do. Invariant: what is counted as a hit would have been
+//! served without the disk.
+
+use crate::sim::guest::{GuestMemory, Transfer};
+use undercroft_engine::curve::{Meter, Served};
+use undercroft_engine::residency::Class;
+use undercroft_engine::{Access, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, PolicyKind, Tier};
+
+/// How the host keeps blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Whatever passes, as the policy wants.
+    Inclusive,
+    /// As the daemon does it.
+    Exclusive(ExclusiveMode),
+    /// What the guest evicts, always, as if the guest told; the bound.
+    Perfect,
+    /// Whatever passes, but after every so many transfers the guest's memory is scanned, and what it holds is the first
+    /// to go (Singleton).
+    Scan(u32),
+}
+
+/// Blocks that a guest asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Blocks read.
+    pub reads: u64,
+    /// Blocks read that were cached.
+    pub hits: u64,
+}
+
+/// See the head of the file.
+pub struct Host {
+    placement: Placement,
+    /// The index.
+    pub index: Index,
+    /// What is known of the guest.
+    pub exclusive: Exclusive,
+    /// The counts.
+    pub count: Count,
+    /// The guest's pages never hold what was read: its memory or its file system is encrypted.
+    pub opaque: bool,
+    /// Blocks that lost their place since somebody took them from here; kept if `tells`.
+    pub evicted: Vec<u64>,
+    /// Blocks that were copied here from the guest's memory since; kept if `tells`.
+    pub copied: Vec<u64>,
+    /// Whether these are to be told.
+    pub tells: bool,
+    /// What measures the worth of other sizes, as it does for a disk of the daemon that is kept exclusive; if it is
+    /// wanted.
+    pub meter: Option<Meter>,
+    /// Transfers since the last scan.
+    unscanned: u32,
+}
+
+fn tag(block: u64, version: u64) -> u64 {
+    (block << 20 | version & 0xf_ffff).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 8
+}
+
+impl Host {
+    /// A host that keeps `blocks` blocks of a guest of `pages` pages.
+    pub fn new(placement: Placement, policy: PolicyKind, blocks: u32, pages: u32) -> Self {
+        let mode = match placement {
+            Placement::Exclusive(mode) => mode,
+            _ => ExclusiveMode::Capture,
+        };
+        let mut index = Index::new(policy, blocks);
+        index.set_tiers(placement != Placement::Inclusive);
+        let key = HashKey::from_seed(7);
+        Self {
+            placement,
+            index,
+            exclusive: Exclusive::new(pages, mode, policy, blocks, key),
+            count: Count::default(),
+            opaque: false,
+            evicted: vec![],
+            copied: vec![],
+            tells: false,
+            meter: None,
+            unscanned: 0,
+        }
+    }
+
+    fn content(&self, guest: &impl GuestMemory, page: u32) -> Option<u64> {
+        guest.content(page).filter(|_| !self.opaque).map(|(b, v)| tag(b, v))
+    }
+
+    fn note(&mut self, outcome: Outcome) {
+        if let Outcome::Fill { evicted: Some((block, _)), .. } = outcome
+            && self.tells
+        {
+            self.evicted.push(block);
+        }
+    }
+
+    fn note_copied(&mut self, block: u64) {
+        if self.tells {
+            self.copied.push(block);
+        }
+    }
+
+    /// Makes what the guest holds the first to go.
+    fn scan(&mut self, guest: &impl GuestMemory) {
+        for page in 0..guest.pages() {
+            // A page whose content is not that of the disk is not known by its hash.
+            let known = guest.content(page).filter(|&(block, version)| !self.opaque && version == guest.version(block));
+            if let Some(slot) = known.and_then(|(block, _)| self.index.peek(block))
+                && self.index.tier(slot) == Tier::Hot
+            {
+                self.index.set_tier(slot, Tier::Cold);
+            }
+        }
+    }
+
+    /// A request of the guest, before the content of its page changes; whether the block was cached.
+    pub fn transfer(&mut self, guest: &impl GuestMemory, t: Transfer) -> bool {
+        let class = if t.write { Class::Write } else { Class::Read };
+        let version = guest.version(t.block) + u64::from(t.write);
+        if t.write {
+            self.exclusive.residency_mut().forget(t.block);
+        }
+        if let Placement::Scan(every) = self.placement {
+            self.unscanned += 1;
+            if self.unscanned >= every {
+                self.unscanned = 0;
+                self.scan(guest);
+            }
+        }
+        if matches!(self.placement, Placement::Inclusive | Placement::Scan(_)) {
+            let outcome = self.index.access(t.block, if t.write { Access::Write } else { Access::Read }, |_| true);
+            if !t.write {
+                self.count.reads += 1;
+                self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
+            }
+            self.note(outcome);
+            return matches!(outcome, Outcome::Hit(_));
+        }
+        let found = self.index.peek(t.block).is_some();
+        let left =
+            self.exclusive.arrives(&mut self.index, t.page, t.block, class, Some(tag(t.block, version)), Some(found));
+        if let Some(meter) = &mut self.meter {
+            if t.write {
+                meter.arrived(t.block);
+            } else {
+                meter.observe_taken(t.block, if found { Served::Hit } else { Served::Miss });
+            }
+            if let Some(left) = left.block() {
+                meter.left(left);
+            }
+        }
+        if let Departure::Capture(what) = left {
+            let now = self.content(guest, t.page);
+            let same = now.is_some_and(|now| what.tag == Some(now & !7));
+            let held = self.placement == Placement::Perfect || same;
+            self.exclusive.captured(&what, held, now.is_none());
+            if held {
+                let outcome = self.index.place(what.block, Tier::Hot, |_| true);
+                self.note(outcome);
+                self.note_copied(what.block);
+                self.exclusive.lapses(&mut self.index);
+            }
+        }
+        let outcome = self.index.access(t.block, Access::Take, |_| true);
+        self.note(outcome);
+        self.exclusive.lapses(&mut self.index);
+        if !t.write {
+            self.count.reads += 1;
+            self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
+        }
+        while let Some(due) = self.exclusive.due(&mut self.index) {
+            let now = self.content(guest, due.page);
+            let held = now.is_some_and(|n| self.exclusive.residency().matches(due.page, n));
+            let slot = if held {
+                let outcome = self.index.place(due.what.block, Tier::Probation, |_| true);
+                self.note(outcome);
+                self.note_copied(due.what.block);
+                match outcome {
+                    Outcome::Fill { slot, .. } | Outcome::Hit(slot) => Some(slot),
+                    Outcome::Bypass => None,
+                }
+            } else {
+                None
+            };
+            self.exclusive.copied(&mut self.index, &due, held, slot);
+        }
+        matches!(outcome, Outcome::Hit(_))
+    }
+}

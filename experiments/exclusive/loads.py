@@ -1,0 +1,137 @@
+"""What the guests do: the loads of the comparison.
+
+Owns sizes, operation counts and the commands that run in guests. Invariant: a load is fixed by its cell; every arm gets the
+same operations in the same order (seeded), in a warm-up that is not measured and a measured part. Random loads come after
+one pass over everything, so that guest and host caches are full before the warm-up begins.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rig.images import drop_cached
+
+from .beside import SEED, Clones, HostJob, Pair, pattern
+from .cells import BLOCK, MIB, SMALLEST_GUEST_MIB, Cell
+from .tree import Tree
+
+
+@dataclass(frozen=True)
+class Load:
+    """A single guest that runs the workload program on its raw disk."""
+
+    key: str
+    title: str  # for tables
+    kind: str  # of experiments/guest/workload.c
+    beyond: float  # working set: what the guest can keep plus this much of its RAM ...
+    times: float = 0  # ... or this many times what it can keep
+    misses: float = 0.5  # about how many of its operations the guest's own cache cannot answer
+    ops: float = 0.4  # measured operations, in working sets (passes, if sequential)
+    alpha: float = 0
+    write_percent: int = 0
+    anon: float = 0  # anonymous memory that comes and goes, of what the guest can keep
+    pool: float = 0  # of a buffer pool, likewise
+    guests: int = 1
+    format: str = "raw"
+    style: str = "grid"
+    cache_extra_bytes: int = 0
+    limit_extra_bytes: int = 0
+
+    def bytes(self, cell: Cell) -> int:
+        """The working set."""
+        kept = cell.usable_mib * (self.pool or 1)
+        mib = self.times * cell.usable_mib if self.times else kept + self.beyond * cell.guest_mib
+        return int(mib) * MIB
+
+    def blocks(self, cell: Cell) -> int:
+        """The working set, in blocks of 4 KiB."""
+        return self.bytes(cell) // BLOCK
+
+    def explains(self, cell: Cell) -> str:
+        """What it does, in words and numbers."""
+        size = self.bytes(cell) // MIB
+        text = {
+            "uniform": f"uniform 4 KiB reads of {size} MiB",
+            "zipf": f"Zipf {self.alpha:g}, 4 KiB reads of {size} MiB",
+            "seq": f"{size} MiB in order, again and again, with the guest's read-ahead",
+            "pool": f"uniform 4 KiB reads of {size} MiB by O_DIRECT into a pool of {int(cell.usable_mib * self.pool)} MiB",
+        }[self.kind]
+        if self.write_percent:
+            text += f", {self.write_percent} % of them writes"
+        if self.anon:
+            text += f", while {int(cell.usable_mib * self.anon)} MiB of anonymous memory come and go"
+        return text
+
+    def counts(self, cell: Cell) -> tuple[int, int]:
+        """Operations of the warm-up, and measured."""
+        if self.kind == "seq":
+            return 2, 1 if cell.quick else 2
+        # The host's cache is full of what the first pass left, which suits who keeps the oldest. So its content has to be
+        # replaced often enough before anything is measured.
+        blocks, turns = self.blocks(cell), 0.5 if cell.quick else 1.5
+        warm = 0.2 * blocks + turns * cell.cache_bytes // BLOCK / self.misses
+        return int(min(warm, 4 * blocks)), int(self.ops * blocks) // (2 if cell.quick else 1)
+
+    def command(self, cell: Cell, index: int = 0) -> str:
+        """What guest `index` runs."""
+        warm, ops = self.counts(cell)
+        parts = [
+            f"workload {self.kind} /dev/vda --seed {SEED} --bytes {self.bytes(cell)} --device vda --wait",
+            f"--rng {index + 7} --warm {warm} --ops {ops}",
+        ]
+        if self.kind != "seq":
+            parts.append("--prefill")
+        if self.kind == "zipf":
+            parts.append(f"--alpha {self.alpha}")
+        if self.write_percent:
+            parts.append(f"--write-percent {self.write_percent}")
+        if self.anon:
+            anon = int(cell.usable_mib * self.anon) * MIB
+            parts.append(f"--anon {anon} --anon-every {max(1, ops // 10)}")
+        if self.pool:
+            parts.append(f"--frames {int(cell.usable_mib * self.pool) * MIB // BLOCK}")
+        return " ".join(parts)
+
+    def images(self, cell: Cell, folder: Path, say) -> list[Path]:
+        """The disks' images with what a run begins with, and none of it in the host's page cache."""
+        master = pattern(folder, self.bytes(cell), SEED, say)
+        if not self.write_percent:
+            return [master]
+        disk = folder / "disk-1.raw"
+        shutil.copyfile(master, disk)
+        drop_cached(master)
+        drop_cached(disk)
+        return [disk]
+
+    def drive(self, run):
+        """Runs it in the guests of `run`."""
+        return *run.together([(guest, self.command(run.cell, i)) for i, guest in enumerate(run.guests)]), {}
+
+    def same(self, cell_results):
+        """The workload program has checked every byte."""
+
+    def check(self, cell: Cell) -> str:
+        """Why a cell cannot be run, or nothing."""
+        if cell.guest_mib < SMALLEST_GUEST_MIB:
+            return f"a guest needs at least {SMALLEST_GUEST_MIB} MiB"
+        return ""
+
+
+UNIFORM = Load("uniform", "uniform", "uniform", 0.75)
+ZIPF = Load("zipf", "Zipf .99", "zipf", 0.75, misses=0.2, ops=1, alpha=0.99)
+SEQUENTIAL = Load("seq", "sequential loop 1.5x", "seq", 0, times=1.5)
+LOADS = {
+    load.key: load
+    for load in [
+        UNIFORM,
+        ZIPF,
+        SEQUENTIAL,
+        Load("anon", "anonymous churn", "uniform", 0.75, anon=0.25),
+        Load("write", "30 % writes", "uniform", 0.75, write_percent=30),
+        Load("pool", "O_DIRECT pool", "pool", 0.9, pool=0.75),
+        Tree(),
+        Pair(ZIPF, UNIFORM),
+        HostJob(UNIFORM),
+        Clones(),
+    ]
+}

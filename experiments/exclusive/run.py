@@ -1,0 +1,160 @@
+#!/usr/bin/python3
+"""`make lab-exclusive`: what a host cache saves beside guests that cache for themselves, on real guests.
+
+One run is a load x the guest's kernel x the size of the host cache, and in it all arms one after the other, with the same
+host memory: O_DIRECT, the host page cache in a memory control group, the same with POSIX_FADV_DONTNEED again and again,
+Undercroft inclusive (LRU and its default policy) and exclusive. What counts is bytes: bytes that the disk did not have to
+deliver, of the bytes that the guest's block layer read.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from exclusive import arms as arm_module, cells, derive, plots, report  # noqa: E402
+from exclusive.loads import LOADS  # noqa: E402
+from exclusive.session import Session  # noqa: E402
+from exclusive.store import Store  # noqa: E402
+from rig import cgroup, guest as guests, serving  # noqa: E402
+from rig.command import become_root, end_in_order, give_back  # noqa: E402
+from rig.process import Stopped  # noqa: E402
+from rig.screen import Screen  # noqa: E402
+
+EXAMPLES = """examples:
+  make lab-exclusive LAB="--quick"
+        uniform and Zipf, zeroing guests, N = 0.25 and 0.5, short runs; results under build/lab
+  make lab-exclusive LAB="--loads uniform,zipf --n 0.25,0.5 --zeroing on --mglru off"
+  make lab-exclusive LAB="--resume"
+        takes up a run that was stopped; cells that are complete stay as they are
+  make lab-exclusive LAB="--only '(uniform|zipf)-zero1-mglru0-n0.5' --arms scanned --repeat 3"
+        the arms with a scanner and those beside them, three times each: median and spread
+  make lab-exclusive LAB="--only 'seq-.*-n0.25' --arms direct,default,undercroft-auto --out build/try"
+  make lab-exclusive LAB="--report"
+        writes tables and pictures again from the stored results
+"""
+ROOT = guests.ROOT
+SWITCH = {"on": [True], "off": [False], "both": [True, False]}
+
+
+def listed(text, known, what, p):
+    """A comma-separated list of names that are all known."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            p.error(f"--{what}: there is no '{name}'; choose from {', '.join(known)}")
+    return names
+
+
+def mib(text):
+    """A size in MiB: `192MiB` or `192`."""
+    number = text.removesuffix("MiB")
+    if not number.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size in MiB, such as 192MiB")
+    return int(number)
+
+
+def arguments(argv=None):
+    p = argparse.ArgumentParser(
+        prog="make lab-exclusive", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("--quick", action="store_true", help="few and short runs: shows that it works and which way it goes")
+    p.add_argument("--loads", help=f"of {','.join(LOADS)} (default: all; quick: uniform,zipf)")
+    p.add_argument("--n", help="sizes of the host cache over guest RAM (default: 0.25,0.5,1; quick: 0.25,0.5)")
+    p.add_argument("--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)")
+    p.add_argument("--mglru", choices=SWITCH, help="guests with MGLRU (default: both, MGLRU on zeroing guests with uniform and Zipf only; quick: off)")
+    p.add_argument("--arms", default="usual", help=f"of {','.join(arm_module.ARMS)}, or one of the sets {', '.join(arm_module.SETS)} (default: %(default)s)")
+    p.add_argument("--repeat", type=int, default=1, metavar="K", help="run every arm of a cell K times, in turn: median and spread (default: 1)")
+    p.add_argument("--guest-memory", type=mib, default=cells.USUAL_GUEST_MIB, metavar="SIZE", help="RAM of a guest (default: 192MiB)")
+    p.add_argument("--only", metavar="REGEX", help="cells whose id matches; --list shows the ids")
+    p.add_argument("--list", action="store_true", help="list the cells and stop")
+    p.add_argument("--resume", action="store_true", help="leave cells that are complete as they are")
+    p.add_argument("--report", action="store_true", help="measure nothing: make tables and pictures of the stored results")
+    p.add_argument("--undercroft", type=Path, metavar="PROGRAM", help="the program to measure (default: target/release/undercroft)")
+    p.add_argument("--work", type=Path, default=ROOT / "build" / "lab" / "work", help="folder of images and logs (default: build/lab/work)")
+    p.add_argument("--out", type=Path, help="folder of results (default: docs/results; quick: build/lab)")
+    a = p.parse_args(argv)
+    loads = listed(a.loads or ("uniform,zipf" if a.quick else ",".join(LOADS)), LOADS, "loads", p)
+    a.arms = arm_module.SETS.get(a.arms) or listed(a.arms, arm_module.ARMS, "arms", p)
+    try:
+        ns = [float(n) for n in (a.n or ("0.25,0.5" if a.quick else "0.25,0.5,1")).split(",")]
+    except ValueError:
+        p.error(f"--n: '{a.n}' is not a list of numbers such as 0.25,0.5")
+    if any(not 0 < n <= 16 for n in ns):
+        p.error("--n: the host cache is between 0 and 16 times a guest's RAM")
+    if not 1 <= a.repeat <= 99:
+        p.error("--repeat: from 1 to 99 times")
+    zeroing = SWITCH[a.zeroing or ("on" if a.quick else "both")]
+    mglru = SWITCH[a.mglru or ("off" if a.quick else "both")][::-1]
+    in_grid = [load for load in loads if LOADS[load].style == "grid"]
+    company = [load for load in loads if LOADS[load].style == "company"]
+    a.cells = cells.grid(in_grid, ns, zeroing, mglru, a.guest_memory, a.quick)
+    # What company does is measured once.
+    n = 0.5 if 0.5 in ns else ns[0]
+    a.cells += [cells.Cell(load, zeroing[0], False, n, a.guest_memory, a.quick) for load in company]
+    a.cells = cells.chosen(a.cells, a.only, p.error)
+    for cell in a.cells:
+        why = LOADS[cell.load].check(cell)
+        if why:
+            p.error(f"{cell.id}: {why}")
+    a.out = a.out or ROOT / ("build/lab" if a.quick else "docs/results")
+    return a
+
+
+def write(store, out, screen):
+    """Tables and pictures."""
+    out.mkdir(parents=True, exist_ok=True)
+    pictures = plots.draw({"cells": report.pictured(store.data["cells"])}, out)
+    text = out / "exclusive.md"
+    text.write_text(report.full(store.data, [p.name for p in pictures if p.suffix == ".svg"]), encoding="utf-8")
+    for title, path in [("tables", text), ("raw results", store.path), *(("picture", p) for p in pictures)]:
+        screen.say(f"{title}: {os.path.relpath(path)}")
+
+
+def main():
+    a = arguments()
+    if a.list:
+        print("\n".join(cell.id for cell in a.cells))
+        return 0
+    end_in_order()
+    screen = Screen()
+    work = a.work
+    if a.undercroft:
+        serving.Undercroft.binary = a.undercroft.resolve()
+    try:
+        if a.report:
+            write(Store(a.out / "exclusive.json.xz"), a.out, screen)
+            return 0
+        become_root("lab", "a memory control group for each arm")
+        store = Store(a.out / "exclusive.json.xz")
+        session = Session(work, store, screen)
+        present = [key for key in a.arms if arm_module.present(key)]
+        todo = [c for c in a.cells if not (a.resume and store.done(c.id, a.arms, present, a.repeat))]
+        screen.say(
+            f"{len(todo)} of {len(a.cells)} cells, {len(present)} of {len(a.arms)} arms each, guests of {a.guest_memory} MiB "
+            f"({session.accel}); about {a.repeat * derive.minutes(store.data, todo, len(present)):.0f} minutes"
+        )
+        for i, cell in enumerate(todo):
+            began = time.monotonic()
+            screen.say(f"[{i + 1}/{len(todo)}] {cell.id}: {LOADS[cell.load].explains(cell)}")
+            session.run_cell(cell, a.arms, a.repeat)
+            screen.say(f"  {time.monotonic() - began:.0f} s")
+        write(store, a.out, screen)
+        return 0
+    except (Stopped, cgroup.Unavailable, ValueError) as e:
+        screen.clear()
+        print(f"lab: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        screen.clear()
+        print("lab: stopped; nothing is left running; LAB=--resume goes on from here", file=sys.stderr)
+        return 130
+    finally:
+        give_back(a.out, work, guests.BUILT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

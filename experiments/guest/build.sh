@@ -1,0 +1,95 @@
+#!/bin/bash
+# Makes the guests' kernel and user space under build/guest: experiments/guest/build.sh [--tools]
+#
+#   vmlinuz      Debian's cloud kernel, fetched by `apt-get download` (nothing is installed)
+#   initramfs    busybox, the virtio modules, init and the workload program: all a demo guest is
+#   workload     the same static program, for the host to make data files with
+#   iolog.so     what the laboratory loads into qemu-storage-daemon to see single transfers
+#   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
+#
+# Only what is missing or older than its source is made again; once made, it needs no network.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(cd "$here/../.." && pwd)/build/guest
+mkdir -p "$out"
+cd "$out"
+umask 022
+
+stop() {
+    printf 'guest: %s\n' "$*" >&2
+    exit 1
+}
+
+# Two builders at once would tread on each other.
+exec 9>.lock
+flock 9
+
+# Files named in $@ that are missing, or older than $1: is there any?
+stale() {
+    local source
+    [ -e "$1" ] || return 0
+    for source in "${@:2}"; do [ "$source" -nt "$1" ] && return 0; done
+    return 1
+}
+
+if [ ! -e vmlinuz ]; then
+    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }')
+    [ -n "$package" ] || stop "apt knows no linux-image-cloud-amd64: run 'apt-get update', then this again"
+    echo "guest: fetching $package (27 MB; it is unpacked here, not installed)"
+    rm -rf kernel && mkdir kernel
+    (cd kernel && apt-get -q -o APT::Sandbox::User="$(id -un)" download "$package" >download.log 2>&1) ||
+        stop "apt-get download $package failed: $(tail -n 1 kernel/download.log)"
+    dpkg-deb -x kernel/linux-image-*.deb kernel/unpacked
+    mkdir -p kernel/modules
+    for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk; do
+        found=$(find kernel/unpacked/lib/modules -name "$module.ko")
+        [ -n "$found" ] || stop "$package has no module $module"
+        cp "$found" kernel/modules/
+    done
+    cp kernel/unpacked/boot/vmlinuz-* vmlinuz.new
+    rm -rf kernel/unpacked kernel/linux-image-*.deb
+    mv vmlinuz.new vmlinuz
+fi
+
+if stale workload "$here/workload.c"; then
+    gcc -O2 -Wall -Wextra -static -o workload.new "$here/workload.c" -lm || stop "gcc could not compile workload.c"
+    mv workload.new workload
+fi
+
+if stale iolog.so "$here/iolog.c"; then
+    gcc -O2 -Wall -Wextra -shared -fPIC -o iolog.so.new "$here/iolog.c" || stop "gcc could not compile iolog.c"
+    mv iolog.so.new iolog.so
+fi
+
+# Packs a folder into an initramfs. The format and that several may follow each other: Documentation/driver-api/early-userspace.
+pack() { (cd "$1" && find . | LC_ALL=C sort | cpio -o -H newc --quiet --reproducible -R 0:0 | gzip -1 -n); }
+
+if stale initramfs "$here/init" "$here/build.sh" workload vmlinuz; then
+    [ -x /bin/busybox ] || stop "/bin/busybox is not here: run 'scripts/setup.sh demo'"
+    rm -rf root && mkdir -p root/bin root/lib/modules
+    cp /bin/busybox root/bin/busybox
+    cp workload root/bin/workload
+    cp kernel/modules/*.ko root/lib/modules/
+    install -m 755 "$here/init" root/init
+    pack root >initramfs.new
+    rm -rf root
+    mv initramfs.new initramfs
+fi
+
+if [ "${1:-}" = --tools ] && stale initramfs-tools initramfs; then
+    rm -rf tools && mkdir -p tools/bin tools/etc
+    : >tools/etc/mke2fs.conf
+    cp /etc/mke2fs.conf tools/etc/ 2>/dev/null || true
+    for program in mkfs.ext4 e2fsck fio; do
+        path=$(PATH="$PATH:/usr/sbin:/sbin" command -v $program) || stop "$program is not here: run 'scripts/setup.sh test'"
+        cp -L "$path" "tools/bin/$program"
+        # Each line of ldd: NAME => PATH (ADDRESS), or PATH (ADDRESS) for the loader.
+        for library in $(ldd "$path" | awk '$2 == "=>" { print $3 } $1 ~ /^\// { print $1 }'); do
+            mkdir -p "tools$(dirname "$library")"
+            cp -L "$library" "tools$library"
+        done
+    done
+    { cat initramfs && pack tools; } >initramfs-tools.new
+    rm -rf tools
+    mv initramfs-tools.new initramfs-tools
+fi

@@ -1,0 +1,200 @@
+"""A real guest: Debian's cloud kernel in QEMU, with a busybox that runs what it is sent.
+
+Owns the QEMU process and the two serial lines: the console goes to a log, commands go over the other one (see
+experiments/guest/init). Never knows who serves the disk: it is given QEMU's arguments for it.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from . import process
+from .process import Stopped
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "build" / "guest"
+
+
+def build(tools=False):
+    """Makes kernel and initramfs if they are missing or old; with `tools`, one with mkfs.ext4, e2fsck and fio too."""
+    script = ROOT / "experiments" / "guest" / "build.sh"
+    done = subprocess.run([script, *(["--tools"] if tools else [])], stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise Stopped("the guest could not be built (the line above says why)")
+
+
+def accelerator():
+    """`kvm` if a guest comes up with it, else `tcg`. /dev/kvm may be there and still not work, so it is tried once per
+    boot of the host. UNDERCROFT_ACCEL overrides."""
+    if os.environ.get("UNDERCROFT_ACCEL"):
+        return os.environ["UNDERCROFT_ACCEL"]
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    known = BUILT / "accelerator"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        was, result = known.read_text().split()
+        if was == boot:
+            return result
+    except (OSError, ValueError):
+        pass
+    with Guest("kvm-probe", [], BUILT, accel="kvm") as guest:
+        try:
+            guest.wait_ready(8)
+            result = "kvm"
+        except Stopped:
+            result = "tcg"
+    known.write_text(f"{boot} {result}\n")
+    return result
+
+
+class Guest:
+    """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
+    folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
+    any more, for which a guest would wait for ever."""
+
+    def __init__(
+        self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
+        check=lambda: None, private=False,
+    ):  # fmt: skip
+        self.name = name
+        self.check = check
+        self.console = Path(logs) / f"{name}-console.log"
+        self.log = Path(logs) / f"{name}-qemu.log"
+        self.log.unlink(missing_ok=True)
+        self.kernel = None
+        ram = f"{ram_mib}M"
+        backend = "memory-backend-ram" if private else "memory-backend-memfd"
+        argv = [
+            "qemu-system-x86_64", "-name", name, "-machine", "q35,memory-backend=ram", "-accel", accel, "-cpu", "max",
+            # vhost-user shares the guest's memory. It is touched here, so that no page of it is ever charged to the
+            # control group of the process that serves the disk.
+            "-m", ram, "-object", f"{backend},id=ram,size={ram},share={'off' if private else 'on'},prealloc=on",
+            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-serial", f"file:{self.console}", "-serial", "stdio",
+            "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,
+            "-append", f"console=ttyS0 quiet panic=-1 {append}".rstrip(),
+            *disk,
+        ]  # fmt: skip
+        self.qemu = process.start(
+            wrap([str(a) for a in argv]), self.log, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        self.lines = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        """Moves lines from the guest into the queue; None at the end."""
+        rest = b""
+        while chunk := self.qemu.stdout.read(65536):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self.lines.put(line.decode(errors="replace").rstrip("\r"))
+        self.lines.put(None)
+
+    def _line(self, deadline, what):
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                line = self.lines.get(timeout=max(0.01, min(1, left)))
+                break
+            except queue.Empty:
+                self.check()
+                if left <= 0:
+                    raise Stopped(f"{self.name}: {what} took too long; its console: {process.tail(self.console)}") from None
+        if line is None:
+            self.lines.put(None)
+            self.check()
+            raise Stopped(
+                f"{self.name}: QEMU stopped during {what}: {process.tail(self.log)} {process.tail(self.console)}"
+            )
+        return line
+
+    def wait_ready(self, seconds=240):
+        """Waits for the guest to have booted, with its disk there if it has one."""
+        deadline = time.monotonic() + seconds
+        while self.kernel is None:
+            line = self._line(deadline, "boot")
+            if line.startswith("@ready "):
+                self.kernel = line.split()[1]
+
+    def send(self, line):
+        """Sends one line: a command, or input of the one that runs."""
+        try:
+            self.qemu.stdin.write(line.encode() + b"\n")
+        except OSError as e:
+            raise Stopped(f"{self.name}: QEMU stopped: {process.tail(self.log)}") from e
+
+    def output(self, command, seconds):
+        """The lines of a command that was sent, as they come; ends with its `@exit` and returns the exit status."""
+        deadline = time.monotonic() + seconds
+        while True:
+            line = self._line(deadline, f"`{command}`")
+            if line.startswith("@exit "):
+                return int(line.split()[1])
+            yield line
+
+    def run(self, command, seconds=60, check=True):
+        """Runs a shell command and returns (status, output). Unless `check` is off, a failure is an error."""
+        self.send(command)
+        lines = []
+        output = self.output(command, seconds)
+        while True:
+            try:
+                lines.append(next(output))
+            except StopIteration as end:
+                status = end.value
+                break
+        text = "\n".join(lines)
+        if check and status:
+            raise Stopped(f"{self.name}: `{command}` ended with status {status}: {text[-2000:]}")
+        return status, text
+
+    def events(self, command, seconds=300):
+        """Sends a command that prints JSON objects and yields them; wrong data and failures are errors."""
+        self.send(command)
+        output = self.output(command, seconds)
+        status, other = 0, []
+        while True:
+            try:
+                line = next(output)
+            except StopIteration as end:
+                status = end.value
+                break
+            if line.startswith("{"):
+                event = json.loads(line)
+                if event["event"] == "error":
+                    raise Stopped(f"{self.name}: {event['message']}")
+                yield event
+            else:
+                other.append(line)
+        if status:
+            raise Stopped(f"{self.name}: `{command}` ended with status {status}: {' | '.join(other[-3:])}")
+
+    def power_off(self, seconds=30):
+        """Ends the guest in order: its file systems must have been unmounted."""
+        self.send("exec poweroff -f")
+        try:
+            self.qemu.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Stopped(f"{self.name}: did not power off; its console: {process.tail(self.console)}") from None
+
+    def close(self):
+        """Ends QEMU, whatever it does."""
+        if self.qemu.poll() is None:
+            self.qemu.kill()
+        self.qemu.wait()
+        for pipe in (self.qemu.stdin, self.qemu.stdout):
+            try:
+                pipe.close()
+            except OSError:
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
