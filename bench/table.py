@@ -1,4 +1,4 @@
-"""Results as tables: bench/table.py RESULTS.json writes the tables of a run anew, and with --readme the README's.
+"""Results as tables: bench/table.py RESULTS.json.xz writes the tables of a run anew, and with --readme the README's.
 
 Owns the layout of latest.md and of the README's table, and the arithmetic of ratios. Never measures.
 Invariant: losses are shown and marked; which rows the README has is said here, whatever they say.
@@ -6,6 +6,7 @@ Invariant: losses are shown and marked; which rows the README has is said here, 
 
 import argparse
 import json
+import lzma
 import statistics
 from pathlib import Path
 
@@ -171,11 +172,11 @@ def put_into(readme: Path, results: dict) -> bool:
 def main() -> None:
     """Writes the tables of results that there are."""
     p = argparse.ArgumentParser(description="Tables of a run of make bench, from its JSON.")
-    p.add_argument("results", type=Path, help="bench/results/NAME.json; its tables go to NAME.md beside it")
+    p.add_argument("results", type=Path, help="bench/results/NAME.json.xz; its tables go to NAME.md beside it")
     p.add_argument("--readme", action="store_true", help="put the README's rows into it, too")
     a = p.parse_args()
-    results = json.loads(a.results.read_text(encoding="utf-8"))
-    a.results.with_suffix(".md").write_text(full(results), encoding="utf-8")
+    results = json.loads(lzma.decompress(a.results.read_bytes()))
+    a.results.with_suffix("").with_suffix(".md").write_text(full(results), encoding="utf-8")
     if a.readme and not put_into(ROOT / "README.md", results):
         raise SystemExit(f"README.md has no line {START}")
 
