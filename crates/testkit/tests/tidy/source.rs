@@ -36,8 +36,6 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),
     ("crates/porttest/src/sim/mod.rs: new", 83),
     ("crates/testkit/src/sim/setup.rs: new", 120),
-    ("crates/undercroft/src/cli/operate/ksm.rs: describe", 84),
-    ("crates/undercroft/src/cli/operate/status.rs: detail", 119),
 ];
 
 /// Where `unsafe` may stand beside `crates/host`, and why.

@@ -54,14 +54,14 @@ impl Input {
     /// tenant, by number, or a single one. Returns the tenants' names.
     ///
     /// # Errors
-    /// What is wrong with the trace, in words.
+    /// The trace cannot be read, or not to its end.
     pub fn read_parts(
         &self,
         path: &Path,
         per_tenant: bool,
         mut each: impl FnMut(&[RequestBatch]),
-    ) -> Result<Vec<String>, String> {
-        let mut reader = spool::open(path, &self.options).map_err(|e| e.to_string())?;
+    ) -> Result<Vec<String>, undercroft_trace::Error> {
+        let mut reader = spool::open(path, &self.options)?;
         if lock(&self.noted).insert(path.to_owned()) {
             lock(&self.meter).suspend(|| note(&reader));
         }
@@ -73,7 +73,7 @@ impl Input {
             parts.iter_mut().for_each(RequestBatch::clear);
             accesses.clear();
             while !ended && accesses.len() < BATCH {
-                ended = reader.next_batch(&mut accesses).map_err(|e| e.to_string())? == 0;
+                ended = reader.next_batch(&mut accesses)? == 0;
             }
             for access in &accesses {
                 let part = if per_tenant { usize::from(access.tenant) } else { 0 };

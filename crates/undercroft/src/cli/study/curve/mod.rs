@@ -16,7 +16,7 @@ use self::report::{
 use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
 use rayon::prelude::*;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use undercroft_engine::PolicyKind;
 use undercroft_study::curves::{CurveMethod, Estimate, Popularity, RequestBatch, Requests, WorkingSet};
 use undercroft_units::CacheSize;
@@ -30,7 +30,7 @@ pub fn run(args: &CurveArgs, out: &mut Out) -> Result<(), Failure> {
     let sized = args.sizes.iter().any(|s| matches!(s, CacheSize::Bytes(_)));
     let options = args.trace.read.of_blocks(args.trace.block_size, true, sized)?;
     let input = Input::new(options, &args.traces, if counts_first(args) { 2 } else { 1 })?;
-    let reports: Vec<Result<Vec<TraceReport>, String>> =
+    let reports: Vec<Result<Vec<TraceReport>, NoCurve>> =
         args.traces.par_iter().map(|path| of_trace(path, args, &input)).collect();
     input.done();
     let mut failed = false;
@@ -90,8 +90,19 @@ fn counts_first(args: &CurveArgs) -> bool {
     args.policy.iter().any(|&p| args.method.needs_sizes(p) && in_parts || args.method.needs_footprint(p))
 }
 
-/// Everything of one trace, by tenant if that was asked for; in words what is wrong with it.
-fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceReport>, String> {
+/// Why there is no curve of a trace.
+#[derive(Debug, thiserror::Error)]
+enum NoCurve {
+    /// It cannot be read, or not to its end.
+    #[error(transparent)]
+    Trace(#[from] undercroft_trace::Error),
+    /// Nothing is asked for in it.
+    #[error("the trace {} has no requests", .0.display())]
+    Empty(PathBuf),
+}
+
+/// Everything of one trace, by tenant if that was asked for.
+fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceReport>, NoCurve> {
     let per_tenant = args.trace.per_tenant;
     let mut known = vec![];
     if counts_first(args) {
@@ -112,7 +123,7 @@ fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceRep
         });
     })?;
     if studies.iter().all(|s| s.requests == 0) && !input.interrupted() {
-        return Err(format!("the trace {} has no requests", path.display()));
+        return Err(NoCurve::Empty(path.to_owned()));
     }
     let trace = path.display().to_string();
     if !per_tenant {

@@ -82,7 +82,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let paths: Vec<PathBuf> = traces.iter().map(|t| t.1.clone()).collect();
     let input = Input::new(options, &paths, 1)?;
-    let read: Vec<Result<Vec<(String, Estimate)>, String>> =
+    let read: Vec<Result<Vec<(String, Estimate)>, undercroft_trace::Error>> =
         traces.par_iter().map(|(name, path)| estimates(name, path, args, &input)).collect();
     input.done();
     let mut failed = false;
@@ -139,7 +139,12 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
 
 /// The curves of a trace in the making: its own, or with `--per-tenant` each of its tenants', whose names then follow
 /// the trace's where there are several traces.
-fn estimates(name: &str, path: &Path, args: &PartitionArgs, input: &Input) -> Result<Vec<(String, Estimate)>, String> {
+fn estimates(
+    name: &str,
+    path: &Path,
+    args: &PartitionArgs,
+    input: &Input,
+) -> Result<Vec<(String, Estimate)>, undercroft_trace::Error> {
     let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
     let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate(None)));
     let mut all = vec![];

@@ -7,7 +7,7 @@ use super::args::CurveArgs;
 use crate::cli::Failure;
 use crate::cli::study::plot_file;
 use crate::cli::study::sim::rows::{Columns, Values};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
 use undercroft_study::curves::plot::{Plot, Series, Style};
@@ -155,19 +155,11 @@ pub(super) fn columns(report: &Report) -> Columns {
 
 /// A table without lines, all columns but the first `left` to the right.
 pub(super) fn table(header: &[String], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().cloned());
+    let mut table = plain(header, left);
     rows.into_iter().for_each(|row| {
         table.add_row(row);
     });
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i >= left {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.lines().map(|l| l.trim_end().to_string() + "\n").collect()
+    lines(&table)
 }
 
 /// As tables.

@@ -24,18 +24,27 @@ pub enum Engine {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divider(pub Arm);
 
-impl FromStr for Divider {
-    type Err = String;
+/// Why a text names nobody who divides.
+#[derive(Debug, thiserror::Error)]
+pub enum DividerError {
+    /// A controller that cannot be simulated on a trace.
+    #[error("target needs goals, which a trace has not")]
+    NeedsGoals,
+    /// There is nobody of that name.
+    #[error("\"{0}\" divides nothing; known are shared, strict, best, static, utility, donor, paper")]
+    Unknown(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Divider {
+    type Err = DividerError;
+
+    fn from_str(text: &str) -> Result<Self, DividerError> {
         Ok(Divider(match text.trim() {
             "shared" => Arm::Shared,
             "strict" => Arm::Strict,
             "best" => Arm::KnownCurves,
-            "target" => return Err("target needs goals, which a trace has not".into()),
-            word => Arm::Governed(word.parse().map_err(|_| {
-                format!("\"{word}\" divides nothing; known are shared, strict, best, static, utility, donor, paper")
-            })?),
+            "target" => return Err(DividerError::NeedsGoals),
+            word => Arm::Governed(word.parse().map_err(|_| DividerError::Unknown(word.to_string()))?),
         }))
     }
 }
@@ -279,12 +288,17 @@ pub struct CompareArgs {
     pub sweep: SweepArgs,
 }
 
+/// The name of a file says no kind of picture.
+#[derive(Debug, thiserror::Error)]
+#[error("the name ends with .svg or .png, which says what is written")]
+pub struct PlotNameError;
+
 /// The name of a plot.
-pub(crate) fn plot_file(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn plot_file(text: &str) -> Result<PathBuf, PlotNameError> {
     let path = PathBuf::from(text);
     match path.extension().and_then(|e| e.to_str()) {
         Some("svg" | "png") => Ok(path),
-        _ => Err("the name ends with .svg or .png, which says what is written".to_string()),
+        _ => Err(PlotNameError),
     }
 }
 

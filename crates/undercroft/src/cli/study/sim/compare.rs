@@ -5,11 +5,12 @@
 
 use super::args::CompareArgs;
 use super::run::{name_of, run_trace};
-use super::{columns, lines, plain, summary};
+use super::{columns, summary};
 use crate::cli::Failure;
 use crate::cli::interrupt::interrupt;
 use crate::cli::output::{Out, complain};
 use crate::cli::study::plot_file;
+use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::Ordering;

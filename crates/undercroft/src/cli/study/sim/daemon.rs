@@ -6,10 +6,10 @@
 use super::args::SimArgs;
 use super::rows::{Columns, Values};
 use super::run::{check_memory, name_of};
-use super::{lines, plain};
 use crate::cli::Failure;
 use crate::cli::meter::Meter;
 use crate::cli::output::{Out, complain};
+use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
