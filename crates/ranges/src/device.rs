@@ -1,7 +1,7 @@
 //! From the number of a block device to the whole disk that it is a part of, by what /sys says.
 //!
-//! Owns those rules. Never opens a device. Invariant: a [`WholeDisk`] is a whole disk of the guest, and `start_bytes` is
-//! where the device begins on it; whatever is stacked on other devices in a way that /sys does not tell is refused.
+//! Owns those rules. Never opens a device. Invariant: a [`WholeDisk`] is a whole disk of the guest, and `start_bytes`
+//! is where the device begins on it; whatever is stacked on other devices in a way that /sys does not tell is refused.
 
 use std::fs;
 use std::path::PathBuf;
