@@ -15,7 +15,7 @@ mod types;
 
 pub use crate::core::{Core, MemoryUse};
 pub use content::{ContentHash, ContentKey};
-pub use disk::allowance::{blocks_per_disk_max, disk_bytes};
+pub use disk::{blocks_per_disk_max, disk_bytes};
 pub use fault_injection::NoFaults;
 pub use types::{
     AddDiskError, Base, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState,

@@ -12,8 +12,8 @@ pub mod rng;
 pub mod sim;
 pub mod sim_disk;
 mod sim_guest;
-mod sim_parts;
 pub mod space;
+pub mod violation;
 pub mod world;
 
 pub use sim::{Outcome, Plan, finds, run};

@@ -76,7 +76,7 @@ pub struct IoDone {
     pub extents: Vec<Extent>,
 }
 
-/// What a disk may have lost: its server crashed, or nobody can tell that it did not.
+/// What a disk may have lost, because its server crashed or may have crashed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Ranges of bytes, sorted, disjoint, whose content may be what it was before the changes of them that no flush has

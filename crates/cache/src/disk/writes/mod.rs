@@ -9,12 +9,14 @@ pub(crate) mod changes;
 pub(crate) mod losses;
 mod merge;
 mod range;
+mod turns;
 
-use crate::disk::records::{Parked, Rec, What, WriteOp};
+use crate::disk::operations::Budget;
+use crate::disk::records::{What, WriteOp};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
-use crate::types::{Effects, Found, IoDone, IoError, IoKind, Op, Request};
+use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
 use undercroft_engine::Access;
 use undercroft_engine::residency::Class;
 use undercroft_host::{Frame, IoBuf};
@@ -34,12 +36,12 @@ enum Part {
 
 impl<P: FaultInjection> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
-    pub(crate) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         let told = req.op.is_durable() && self.losses.tell(req.id.port);
-        if told || self.recs.is_full() {
+        if told || self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
-        let rec = self.recs.insert(Rec { parked: Parked::Turn, ..Rec::new(req) });
+        let rec = self.requests.insert_in_turn(req);
         let (first, end) = (req.offset / B, (req.offset + req.len).div_ceil(B));
         if self.changes.enter(first, end, rec, self.plant.has(Bug::NotSerialized)) {
             self.drive(rec, cx);
@@ -47,24 +49,24 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Goes on with a write or zeroes from its cursor, as far as it can.
-    pub(crate) fn drive_write<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn drive_write<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         loop {
-            let r = self.recs[rec];
-            let end = r.req.offset + r.req.len;
+            let r = self.requests[rec];
+            let end = r.end();
             if r.cursor >= end || r.error.is_some() {
                 // After an error the rest is left as it was.
-                self.recs[rec].cursor = end;
+                self.requests[rec].cursor = end;
                 if r.pending == 0 {
                     self.finish_change(rec, cx);
                 } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len).is_multiple_of(B)
                 {
-                    self.recs[rec].answered = true;
+                    self.requests[rec].answered = true;
                     self.answer(r.req, Ok(()), cx);
                 }
                 return;
             }
-            if r.pending >= self.allowance.window {
-                self.recs[rec].parked = Parked::Window;
+            if r.pending >= self.operations.allowance().window {
+                self.requests.wait(rec);
                 return;
             }
             if cx.left == 0 {
@@ -72,19 +74,19 @@ impl<P: FaultInjection> Disk<P> {
             }
             let mut limit = end;
             if let Op::WriteZeroes { unmap, fua } = r.req.op
-                && self.can_write_zeroes
+                && self.settings.can_write_zeroes()
             {
                 // Step by step: an edge that is merged and the rest may share a block.
                 if r.pending > 0 {
-                    self.recs[rec].parked = Parked::Window;
+                    self.requests.wait(rec);
                     return;
                 }
-                let up = r.cursor.next_multiple_of(self.align);
-                let down = end / self.align * self.align;
+                let up = r.cursor.next_multiple_of(self.settings.align());
+                let down = end / self.settings.align() * self.settings.align();
                 if r.cursor == up && down > up {
                     let fua = fua && !self.plant.has(Bug::FuaNotSent);
                     self.start_range(rec, IoKind::WriteZeroes { unmap, fua }, up, down, cx);
-                    self.recs[rec].cursor = down;
+                    self.requests[rec].cursor = down;
                     continue;
                 }
                 if r.cursor < up {
@@ -97,16 +99,16 @@ impl<P: FaultInjection> Disk<P> {
             }
             let next = self.start_segment(rec, r.cursor, limit, room, cx);
             cx.left = cx.left.saturating_sub(next - r.cursor);
-            self.recs[rec].cursor = next;
+            self.requests[rec].cursor = next;
         }
     }
 
     fn part(&self, block: u64, lo: u64, hi: u64) -> Part {
-        if lo == 0 && hi >= self.block_bytes(block) {
+        if lo == 0 && hi >= self.settings.block_bytes(block) {
             Part::Whole
-        } else if self.cached(block).is_some() {
+        } else if self.residents.cached(block).is_some() {
             Part::Overlay
-        } else if lo.is_multiple_of(self.align) && hi.is_multiple_of(self.align) {
+        } else if lo.is_multiple_of(self.settings.align()) && hi.is_multiple_of(self.settings.align()) {
             Part::Alone
         } else {
             Part::Merge
@@ -136,9 +138,8 @@ impl<P: FaultInjection> Disk<P> {
         }
         let last = first + count - 1;
         let to = limit.min((last + 1) * B);
-        let req = self.recs[rec].req;
-        let mut frames = self.take_frames(count, cx.arena);
-        self.demand_used += count as usize;
+        let req = self.requests[rec].req;
+        let mut frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
         let mut taken = 0u64;
         for (i, frame) in frames.iter_mut().enumerate() {
             let block = first + i as u64;
@@ -157,16 +158,14 @@ impl<P: FaultInjection> Disk<P> {
             if let Some(page) = self.page_written(&req, block, cx) {
                 taken |= 1 << i;
                 self.arrives(page, block, Class::Write, None, Some(false), cx);
-                if let Some(meter) = &mut self.meter {
-                    meter.arrived(block);
-                }
+                self.measuring.arrived(block);
             }
         }
         let whole = |p| matches!(p, Part::Whole | Part::Overlay);
         self.note_writes(first, count, whole(head), whole(tail), taken, cx);
         // What goes to the disk besides the request's bytes is what the disk holds already.
-        let start = if head == Part::Overlay { from / self.align * self.align } else { from };
-        let stop = if tail == Part::Overlay { to.next_multiple_of(self.align) } else { to };
+        let start = if head == Part::Overlay { from / self.settings.align() * self.settings.align() } else { from };
+        let stop = if tail == Part::Overlay { to.next_multiple_of(self.settings.align()) } else { to };
         let write = WriteOp {
             rec,
             first,
@@ -176,21 +175,20 @@ impl<P: FaultInjection> Disk<P> {
             epoch: self.epoch,
         };
         let buf = IoBuf { frames, head: (start - first * B) as u32, len: (stop - start) as u32 };
-        self.ops_used += 1;
-        self.recs[rec].pending += 1;
+        self.requests[rec].pending += 1;
         let kind = IoKind::Write { fua: self.fua(&req) };
         self.submit(What::Write(write), kind, start, stop - start, buf, cx);
         to
     }
 
-    pub(crate) fn fua(&self, req: &Request) -> bool {
+    pub(in crate::disk) fn fua(&self, req: &Request) -> bool {
         let asked = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
         asked && !self.plant.has(Bug::FuaNotSent)
     }
 
     /// Copies all of a cached block but `lo..hi` into `frame`.
     fn copy_around(&self, block: u64, lo: usize, hi: usize, frame: &mut Frame) {
-        let old = self.cached(block).expect("looked up before").bytes();
+        let old = self.residents.cached(block).expect("looked up before").bytes();
         let new = frame.bytes_mut();
         new[..lo].copy_from_slice(&old[..lo]);
         let hi = if self.plant.has(Bug::PartialOffByOne) { (hi + 1).min(old.len()) } else { hi };
@@ -204,7 +202,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of
     /// `taken` per block says that the guest holds it.
-    pub(crate) fn note_writes<E: Effects>(
+    pub(in crate::disk) fn note_writes<E: Effects>(
         &mut self,
         first: u64,
         count: u64,
@@ -215,18 +213,18 @@ impl<P: FaultInjection> Disk<P> {
     ) {
         for i in 0..count {
             let whole = (i != 0 || head_whole) && (i + 1 != count || tail_whole);
-            let allocate = whole && self.options.write_allocate;
-            if allocate || self.index.peek(first + i).is_some() {
-                let take = self.first_to_go || taken >> i & 1 != 0;
+            let allocate = whole && self.settings.options().write_allocate;
+            if allocate || self.residents.slot(first + i).is_some() {
+                let take = self.settings.first_to_go() || taken >> i & 1 != 0;
                 let access = if take { Access::Take } else { Access::Write };
-                let outcome = self.index.access(first + i, access, |_| true);
+                let outcome = self.residents.access(first + i, access);
                 self.make_room(outcome, cx.arena);
             }
         }
     }
 
     /// A segment is on the disk, or failed.
-    pub(crate) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         assert!(done.buf.frames.len() == write.count as usize, "a write came back without its frames");
         let failed = done.result.is_err() && !self.plant.has(Bug::PublishFailedWrite);
         let current = write.epoch == self.epoch || self.plant.has(Bug::WriteOutlivesInvalidate);
@@ -239,43 +237,25 @@ impl<P: FaultInjection> Disk<P> {
                 // Nothing is known about the block after a failure. Otherwise it was not cached when the segment
                 // began, and could not become so since; but what is not certain is not kept.
                 let keep_old = self.plant.has(Bug::FailedWriteKeepsOld);
-                if (failed && !keep_old) || (!failed && self.cached(block).is_some()) {
+                if (failed && !keep_old) || (!failed && self.residents.cached(block).is_some()) {
                     self.drop_block(block, cx.arena);
                 }
             } else {
                 self.install(block, frame, cx);
             }
         }
-        self.spare_list(done.buf.frames);
-        self.demand_used -= write.count as usize;
-        self.ops_used -= 1;
-        self.settle_one(write.rec, done.result.err());
+        self.operations.spare_list(done.buf.frames);
+        self.operations.release(Budget::Demand, write.count as usize);
+        self.requests.settle_one(write.rec, done.result.err());
     }
 }
 
 /// Brings the request's data for bytes `lo..hi` of `block` into its frame.
-pub(crate) fn copy_in<E: Effects>(fx: &mut E, req: &Request, block: u64, lo: u64, hi: u64, frame: &mut Frame) {
+pub(in crate::disk) fn copy_in<E: Effects>(fx: &mut E, req: &Request, block: u64, lo: u64, hi: u64, frame: &mut Frame) {
     let to = &mut frame.bytes_mut()[lo as usize..hi as usize];
     if matches!(req.op, Op::WriteZeroes { .. }) {
         to.fill(0);
     } else {
         fx.copy_in(req.id, (block * B + lo - req.offset) as usize, to);
-    }
-}
-
-impl Rec {
-    /// A request that has just come.
-    pub(crate) fn new(req: Request) -> Self {
-        Self {
-            req,
-            cursor: req.offset,
-            touched: 0,
-            found: Found::default(),
-            pending: 0,
-            parked: Parked::No,
-            error: None,
-            untold: false,
-            answered: false,
-        }
     }
 }
