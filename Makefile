@@ -37,12 +37,12 @@ python: ## Build the Python package, an abi3 wheel, into build/wheels, and say h
 	@scripts/setup.sh build python
 	@scripts/python-package.sh wheel
 
-check: ## For daily work: layout, lints, unit tests and 20 seeds of the simulation (2 to 3 min once built)
+check: ## For daily work: layout, lints, unit tests, the tidy test and 20 seeds of the simulation (2 to 3 min once built)
 	@scripts/setup.sh build test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked --lib --bins -q
-	SEEDS=20 $(CARGO) test --locked --workspace --test simulation -q
+	SEEDS=20 $(CARGO) test --locked --workspace --test simulation --test tidy -q
 
 test: ## Prove it right: layout, lints, unit and property tests, simulation, what fuzzing found, real programs, guests
 	@scripts/setup.sh build test

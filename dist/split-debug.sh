@@ -11,6 +11,9 @@
 set -eu
 
 program=$1 to=$2 debug=${3:-}
+# Names of functions stay; those that the compiler gives to constants and tables tell nobody anything.
+strip="--strip-debug --wildcard --strip-symbol=GCC_except_table* --strip-symbol=anon.* --strip-symbol=.Lanon*"
+set -f
 mkdir -p "$(dirname "$to")"
 id=$(readelf -n "$program" | sed -n 's/.*Build ID: //p')
 if [ -n "$debug" ] && [ -n "$id" ]; then
@@ -19,8 +22,10 @@ if [ -n "$debug" ] && [ -n "$id" ]; then
     kept=$folder/$(echo "$id" | cut -c3-).debug
     objcopy --only-keep-debug --compress-debug-sections "$program" "$kept"
     chmod 0644 "$kept"
-    objcopy --strip-debug --add-gnu-debuglink="$kept" "$program" "$to"
+    # shellcheck disable=SC2086
+    objcopy $strip --add-gnu-debuglink="$kept" "$program" "$to"
 else
-    objcopy --strip-debug "$program" "$to"
+    # shellcheck disable=SC2086
+    objcopy $strip "$program" "$to"
 fi
 chmod 0755 "$to"

@@ -128,11 +128,19 @@ pub enum Bug {
     LossNotTold,
     /// A long read that goes on after a pause leaves a block out.
     PauseSkipsBlock,
+    /// A write that goes on after a pause leaves a block out.
+    PieceForgotten,
+    /// A write that goes on after a pause takes data again that it has, when the front end may have changed it.
+    PieceTakenAgain,
+    /// What a failed write had begun to copy counts for ever.
+    AbandonedCounts,
+    /// Those who wait until there is room among the waiters of a read are not woken.
+    CrowdForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 47] = [
+    pub const ALL: [Bug; 51] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -180,5 +188,9 @@ impl Bug {
         Bug::LossKeepsWrites,
         Bug::LossNotTold,
         Bug::PauseSkipsBlock,
+        Bug::PieceForgotten,
+        Bug::PieceTakenAgain,
+        Bug::AbandonedCounts,
+        Bug::CrowdForgotten,
     ];
 }

@@ -66,14 +66,18 @@ pub const READAHEAD_BLOCKS_MIN: u32 = 16;
 /// How long a block read ahead may wait unused before a tick drops it.
 pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
 
-/// Blocks that a shrinking disk gives up in one event, so that no request waits long behind a change of capacity.
+/// Blocks that a shrinking disk gives up in one event, a tick among them, so that no request waits long behind a change
+/// of capacity; the others go when the replies are out.
 pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;
 
-/// The same for a tick.
-pub const SHRINK_BLOCKS_PER_TICK: u32 = 16_384;
+/// What an eviction counts for among the bytes that an event may copy: about what takes as long.
+pub const EVICTION_BYTES: u64 = 1024;
 
-/// Unused frames whose memory one tick gives back to the kernel (16 MiB).
+/// Unused frames whose memory goes back to the kernel for each tick (16 MiB).
 pub const TRIM_FRAMES_PER_TICK: usize = 4096;
+
+/// Those of one event, the tick or when the replies are out.
+pub const TRIM_FRAMES_PER_EVENT: usize = 64;
 
 /// Ports of one disk that are told of a loss each for itself; more of them share a place.
 pub const PORTS_PER_DISK_MAX: usize = 256;

@@ -39,6 +39,14 @@ impl Effects for Front {
     fn reply(&mut self, _req: ReqId, _result: Result<(), IoError>) {}
 }
 
+/// A tick, and what it leaves for spare time.
+fn tick(core: &mut Core, now_ns: u64, front: &mut Front) {
+    core.apply(Event::Tick, now_ns, front);
+    while core.wants_spare() {
+        core.apply(Event::Spare { copies: false }, now_ns, front);
+    }
+}
+
 fn read(core: &mut Core, front: &mut Front, disk: u32, block: u64, blocks: u64) {
     let id = ReqId { port: 0, tag: 0 };
     let req = Request { id, disk: DiskId(disk), op: Op::Read, offset: block * B, len: blocks * B };
@@ -178,7 +186,7 @@ fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
     core.set_capacity(DiskId(0), 1000).unwrap();
     for seconds in 0..20 {
         // Blocks read ahead and not used go in time, too.
-        core.apply(Event::Tick, seconds * 1_000_000_000, &mut front);
+        tick(&mut core, seconds * 1_000_000_000, &mut front);
     }
     assert_eq!(core.stats(DiskId(0)).cached_blocks, 1000);
     let left = core.memory().frames_bytes;
@@ -223,7 +231,7 @@ fn a_limit_takes_memory_away_and_gives_it_back_without_losing_what_is_kept() {
         let mut ticks = |core: &mut Core, front: &mut Front| {
             for _ in 0..40 {
                 now_ns += 1_000_000_000;
-                core.apply(Event::Tick, now_ns, front);
+                tick(core, now_ns, front);
             }
         };
         for i in 0..125 {

@@ -49,6 +49,11 @@ pub trait Port: Send {
         false
     }
 
+    /// Bytes that `flush` copies to get rid of everything, as far as they are known.
+    fn bytes_to_send(&self) -> usize {
+        0
+    }
+
     /// Prepares for sleep: turns notifications on. Returns true if requests came meanwhile (then do not sleep).
     fn arm(&mut self) -> bool;
 

@@ -64,14 +64,14 @@ pub enum SocketError {
 
 /// Who may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketAccess {
+pub struct SocketPermissions {
     /// Permission bits of the file; writing is what connecting needs. The umask has no say in it.
     pub mode: u32,
     /// The group that owns the file; that of the process if `None`.
     pub gid: Option<u32>,
 }
 
-impl Default for SocketAccess {
+impl Default for SocketPermissions {
     /// Only our own user.
     fn default() -> Self {
         Self { mode: 0o600, gid: None }
@@ -116,7 +116,7 @@ impl Drop for SocketGuard {
 ///
 /// # Errors
 /// See [`SocketError`]. Nothing is left behind.
-pub fn bind_unix(path: &Path, access: SocketAccess) -> Result<BoundSocket, SocketError> {
+pub fn bind_unix(path: &Path, access: SocketPermissions) -> Result<BoundSocket, SocketError> {
     let os = |what| move |e: Errno| SocketError::Os { path: path.to_owned(), what, source: e.into() };
     let len = path.as_os_str().len();
     if len > PATH_BYTES_MAX {
@@ -208,7 +208,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError
 }
 
 /// Sets group and mode of the bound file, through a descriptor so that nobody can slip another file in.
-fn permit(path: &Path, access: SocketAccess) -> Result<SocketGuard, Errno> {
+fn permit(path: &Path, access: SocketPermissions) -> Result<SocketGuard, Errno> {
     let fd = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
     let guard = SocketGuard { path: path.to_owned(), device: stat.st_dev, inode: stat.st_ino };
@@ -237,7 +237,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for mode in [0o600, 0o660, 0o666, 0o200] {
             let path = dir.path().join("s");
-            let bound = bind_unix(&path, SocketAccess { mode, gid: None }).unwrap();
+            let bound = bind_unix(&path, SocketPermissions { mode, gid: None }).unwrap();
             assert_eq!(mode_of(&path), mode);
             let mut client = UnixStream::connect(&path).unwrap();
             let (mut served, _) = bound.listener.accept().unwrap();
@@ -257,7 +257,7 @@ mod tests {
         let own = fs::metadata(dir.path()).unwrap();
         // Root may give it to any group; others only to their own.
         let gid = if own.uid() == 0 { 65534 } else { own.gid() };
-        let bound = bind_unix(&path, SocketAccess { mode: 0o660, gid: Some(gid) }).unwrap();
+        let bound = bind_unix(&path, SocketPermissions { mode: 0o660, gid: Some(gid) }).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().gid(), gid);
         assert_eq!(mode_of(&path), 0o660);
         drop(bound);
@@ -271,9 +271,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let room = PATH_BYTES_MAX - dir.path().as_os_str().len() - 1;
         let longest = dir.path().join("s".repeat(room));
-        drop(bind_unix(&longest, SocketAccess::default()).unwrap());
+        drop(bind_unix(&longest, SocketPermissions::default()).unwrap());
         let path = dir.path().join("s".repeat(room + 1));
-        let e = bind_unix(&path, SocketAccess::default()).unwrap_err().to_string();
+        let e = bind_unix(&path, SocketPermissions::default()).unwrap_err().to_string();
         assert!(e.contains("108 bytes") && e.contains("107") && e.contains("shorter"), "{e}");
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
-        let bound = bind_unix(&path, SocketAccess::default()).unwrap();
+        let bound = bind_unix(&path, SocketPermissions::default()).unwrap();
         UnixStream::connect(&path).unwrap();
         drop(bound);
         assert!(!path.exists());
@@ -293,10 +293,10 @@ mod tests {
     fn a_live_socket_is_left_alone_even_with_its_backlog_full() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let live = bind_unix(&path, SocketAccess::default()).unwrap();
+        let live = bind_unix(&path, SocketPermissions::default()).unwrap();
         let mut waiting = Vec::new();
         for n in 0..BACKLOG + 8 {
-            let e = bind_unix(&path, SocketAccess::default()).unwrap_err();
+            let e = bind_unix(&path, SocketPermissions::default()).unwrap_err();
             assert!(matches!(e, SocketError::InUse(_)), "try {n}: {e}");
             let fd = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
             let full = rustix::net::connect(&fd, &SocketAddrUnix::new(&path).unwrap()) == Err(Errno::AGAIN);
@@ -309,7 +309,7 @@ mod tests {
         drop(live);
         // A datagram socket has an owner as well.
         let _gram = UnixDatagram::bind(&path).unwrap();
-        assert!(matches!(bind_unix(&path, SocketAccess::default()), Err(SocketError::InUse(_))));
+        assert!(matches!(bind_unix(&path, SocketPermissions::default()), Err(SocketError::InUse(_))));
     }
 
     #[test]
@@ -317,11 +317,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(bind_unix(&path, SocketAccess::default()), Err(SocketError::NotASocket(_))));
+        assert!(matches!(bind_unix(&path, SocketPermissions::default()), Err(SocketError::NotASocket(_))));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::remove_file(&path).unwrap();
         // Not even through the guard, when the file was replaced behind our back.
-        let bound = bind_unix(&path, SocketAccess::default()).unwrap();
+        let bound = bind_unix(&path, SocketPermissions::default()).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "precious").unwrap();
         drop(bound);
@@ -329,13 +329,13 @@ mod tests {
         // Nor does a link lead us astray.
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
-        assert!(matches!(bind_unix(&path, SocketAccess::default()), Err(SocketError::NotASocket(_))));
+        assert!(matches!(bind_unix(&path, SocketPermissions::default()), Err(SocketError::NotASocket(_))));
     }
 
     #[test]
     fn a_missing_directory_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let e = bind_unix(&dir.path().join("no/s"), SocketAccess::default()).unwrap_err();
+        let e = bind_unix(&dir.path().join("no/s"), SocketPermissions::default()).unwrap_err();
         assert!(matches!(e, SocketError::NoDirectory(_)), "{e}");
     }
 
@@ -346,7 +346,8 @@ mod tests {
         for _ in 0..20 {
             drop(UnixListener::bind(&path).unwrap());
             let results: Vec<_> = std::thread::scope(|s| {
-                let tries: Vec<_> = (0..8).map(|_| s.spawn(|| bind_unix(&path, SocketAccess::default()))).collect();
+                let tries: Vec<_> =
+                    (0..8).map(|_| s.spawn(|| bind_unix(&path, SocketPermissions::default()))).collect();
                 tries.into_iter().map(|t| t.join().unwrap()).collect()
             });
             assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1);

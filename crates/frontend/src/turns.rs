@@ -11,12 +11,14 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use undercroft_cache::{Paused, Request};
 
-/// Bytes that a visit of a disk or a port may cost: sixteen requests of one block.
-pub const QUANTUM_BYTES: i64 = 96 * 1024;
+/// Bytes that a visit of a disk or a port may cost: eleven requests of one block.
+pub const QUANTUM_BYTES: i64 = 64 * 1024;
 /// What a request costs besides its bytes: about the time that copying so many takes.
 pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta of the only disk with work: there is nobody whom that keeps waiting but those who sleep.
-const ALONE_QUANTA: i64 = 4;
+pub const ALONE_QUANTA: i64 = 4;
+/// With more disks than this that want little, they are looked at once in a turn.
+const GLANCE_DISKS_MAX: usize = 32;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
 const LIGHT_PER_HEAVY: usize = 16;
 
@@ -137,6 +139,11 @@ impl<F: PortFaults> Flows<F> {
         !self.disks.heavy.is_empty()
     }
 
+    /// Whether no disk but this one has work.
+    pub fn is_alone(&self, disk: u32) -> bool {
+        self.disks.len() <= usize::from(self.of.get(disk as usize).is_some_and(|flow| flow.listed))
+    }
+
     /// Port `port` of `disk` has work. It must not be in a queue.
     pub fn add(&mut self, disk: u32, port: u32) {
         if self.of.len() <= disk as usize {
@@ -169,12 +176,27 @@ impl<F: PortFaults> Flows<F> {
         }
     }
 
+    /// Something was done for a disk between two turns; its next visit has so much less, or does not take place.
+    pub fn charge(&mut self, disk: u32, cost: i64) {
+        let most = if self.is_alone(disk) { ALONE_QUANTA * QUANTUM_BYTES } else { QUANTUM_BYTES };
+        if let Some(flow) = self.of.get_mut(disk as usize) {
+            // What it had while it asked for nothing kept nobody waiting.
+            flow.debt = (flow.debt + cost).min(flow.debt.max(most));
+        }
+    }
+
     /// Begins a turn.
     pub fn begin(&self) -> Turn {
         let light = self.disks.light.len();
         let heavy = grants(light).min(self.disks.heavy.len());
         let quanta = if self.disks.len() == 1 { ALONE_QUANTA } else { 1 };
         Turn { light, heavy, quanta, now: None }
+    }
+
+    /// Begins a look at the disks that took less than they might; none if that would take long.
+    pub fn glance(&self) -> Option<Turn> {
+        let light = self.disks.light.len();
+        (1..=GLANCE_DISKS_MAX).contains(&light).then_some(Turn { light, heavy: 0, quanta: 1, now: None })
     }
 
     /// The disk whose port will probably be visited next, if that is another one.
@@ -297,6 +319,12 @@ impl<F: PortFaults> Backlog<F> {
         !self.paused.is_empty()
     }
 
+    /// The tag of the request that was paused last, if any is.
+    #[inline]
+    pub fn last_paused(&self) -> Option<u32> {
+        self.paused.back().map(|&(tag, _)| tag)
+    }
+
     /// A visit begins. Whether paused requests go on before new ones are taken: they and new ones take turns.
     #[inline]
     pub fn begin_visit(&mut self) -> bool {
@@ -346,7 +374,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// What one step of a long request costs here, as it may cost there: a segment of a write.
+    /// What one step of a long request costs here: more than any does there.
     const STEP: i64 = 256 * 1024;
 
     /// A port that has `cost` to do for each request and never runs out, or asks for one small thing per turn.

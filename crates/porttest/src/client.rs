@@ -21,6 +21,14 @@ pub trait Load: Send + 'static {
 
     /// A request is answered.
     fn replied(&mut self, result: Result<(), IoError>);
+
+    /// Bytes of replies that are not sent.
+    fn unsent(&self) -> usize {
+        0
+    }
+
+    /// Sends as much of them as one call does.
+    fn send(&mut self) {}
 }
 
 /// See the head of the file.
@@ -68,7 +76,17 @@ impl<L: Load> Port for TestPort<L> {
         self.load.replied(result);
     }
 
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        self.load.send();
+    }
+
+    fn has_more_to_send(&self) -> bool {
+        self.load.unsent() > 0
+    }
+
+    fn bytes_to_send(&self) -> usize {
+        self.load.unsent()
+    }
 
     fn arm(&mut self) -> bool {
         !self.free.is_empty() && !self.shut

@@ -42,6 +42,7 @@ pub struct Part {
 /// One piece of work.
 #[derive(Clone, Debug)]
 pub struct Work {
+    /// What is asked for.
     pub verb: Verb,
     /// The ranges: one, but for discards and zeroes over virtio, and none for a flush.
     pub parts: Vec<Part>,
@@ -79,6 +80,7 @@ impl Work {
 /// Work that is over.
 #[derive(Debug)]
 pub struct Finished {
+    /// What it was.
     pub work: Work,
     /// Whether it went well, as its client was told.
     pub ok: bool,

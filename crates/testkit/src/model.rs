@@ -106,7 +106,7 @@ impl Model {
     }
 
     /// Whether no change of a byte of the range is under way.
-    pub(crate) fn is_quiet(&self, offset: u64, len: u64) -> bool {
+    pub fn is_quiet(&self, offset: u64, len: u64) -> bool {
         self.under_way.iter().all(|w| w.offset >= offset + len || w.offset + w.len <= offset)
     }
 

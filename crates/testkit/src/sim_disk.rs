@@ -405,7 +405,7 @@ impl SimDisk {
     }
 
     /// The sectors of the medium that hold what is volatile, in order.
-    pub(crate) fn volatile_sectors(&self) -> Vec<usize> {
+    pub fn volatile_sectors(&self) -> Vec<usize> {
         let mut those: Vec<usize> = self.volatile.iter().map(|v| v.sector).collect();
         those.sort_unstable();
         those.dedup();

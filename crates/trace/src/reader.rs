@@ -62,23 +62,16 @@ impl Reader<'static> {
     /// Opens a file, or standard input for `-`; its content or its name tells the format.
     ///
     /// # Errors
-    /// [`Error::UnknownFormat`], or as [`Reader::open_as`].
+    /// [`Error::UnknownFormat`], [`Error::Open`] if the file cannot be opened, [`Error::Read`] if its first bytes cannot
+    /// be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path, &Options::default())
-    }
-
-    /// Opens a file of a format that the caller knows.
-    ///
-    /// # Errors
-    /// [`Error::Open`] if the file cannot be opened, [`Error::Read`] if its first bytes cannot be read.
-    pub(crate) fn open_as(path: impl AsRef<Path>, format: Format) -> Result<Self, Error> {
-        Self::open_with(path, &Options { format: Some(format), ..Options::default() })
     }
 
     /// Opens a file, or standard input for `-`, as `options` say.
     ///
     /// # Errors
-    /// As [`Reader::open`] and [`Reader::open_as`]; [`Error::Options`] if they do not fit the format.
+    /// As [`Reader::open`]; [`Error::Options`] if they do not fit the format.
     pub fn open_with(path: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
         let path = path.as_ref();
         if path == Path::new("-") {

@@ -66,6 +66,7 @@ impl Parts {
     }
 
     /// Whose a block is.
+    #[cfg(test)]
     pub(crate) fn container_of(&self, block: u64) -> Option<&str> {
         let after = self.runs.partition_point(|r| r.first <= block);
         let run = self.runs[..after].last().filter(|r| block < r.end())?;

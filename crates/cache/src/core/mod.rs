@@ -14,7 +14,7 @@ pub use state::MemoryUse;
 use crate::content::ContentKey;
 use crate::disk::{B, Cx, Disk, HOT_LINES, arena_frames, disk_bytes, disk_frames, place_bytes, usable_bytes};
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
-use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_TICK, TRIM_FRAMES_PER_TICK};
+use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
 use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
 use std::collections::VecDeque;
@@ -31,6 +31,8 @@ pub struct Core<P: FaultInjection = NoFaults> {
     spare: VecDeque<DiskId>,
     /// One of them should not wait for the end of a batch.
     spare_presses: bool,
+    /// Unused frames that may go back to the kernel before the next tick.
+    to_trim: usize,
     plant: P,
 }
 
@@ -52,7 +54,16 @@ impl<P: FaultInjection> Core<P> {
     pub fn with_faults(options: CoreOptions, plant: P) -> io::Result<Self> {
         let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
         let content_key = options.content_key;
-        Ok(Self { options, arena, disks: Vec::new(), content_key, spare: VecDeque::new(), spare_presses: false, plant })
+        Ok(Self {
+            options,
+            arena,
+            disks: Vec::new(),
+            content_key,
+            spare: VecDeque::new(),
+            spare_presses: false,
+            to_trim: 0,
+            plant,
+        })
     }
 
     /// Adds a disk.
@@ -238,11 +249,15 @@ impl<P: FaultInjection> Core<P> {
             disk.delist();
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
             disk.spare(copies, cx);
+            disk.shrink_in_spare_time(cx);
             disk.go_on(cx);
             left = cx.left;
             if disk.wants_spare() && disk.enlist() {
                 self.spare.push_back(id);
             }
+        }
+        if left > 0 && self.to_trim > 0 {
+            self.trim_step();
         }
     }
 
@@ -253,15 +268,21 @@ impl<P: FaultInjection> Core<P> {
         self.arena.fit();
         self.arena.look_at_all();
         let left = self.options.step_bytes;
+        let mut evictions = SHRINK_BLOCKS_PER_EVENT;
         for disk in self.disks.iter_mut().flatten() {
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
             disk.expire_ahead(READAHEAD_KEEP_NS, cx);
-            disk.resize_step(SHRINK_BLOCKS_PER_TICK, cx.arena);
+            evictions -= disk.shrink_step(evictions, cx.arena);
             disk.go_on(cx);
             disk.fetch_on(cx);
+            // What is left of that has time once the replies are out.
+            if disk.wants_spare() && disk.enlist() {
+                self.spare.push_back(disk.id());
+            }
         }
         // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
-        self.trim(TRIM_FRAMES_PER_TICK);
+        self.to_trim = TRIM_FRAMES_PER_TICK;
+        self.trim_step();
     }
 
     /// The disk has a read-only base image: blocks that it has not of its own are shared with other disks of
@@ -281,13 +302,20 @@ impl<P: FaultInjection> Core<P> {
     /// Whether there is something to do once the replies are out: [`Event::Spare`].
     #[inline]
     pub fn wants_spare(&self) -> bool {
-        !self.spare.is_empty()
+        !self.spare.is_empty() || self.to_trim > 0
     }
 
     /// Whether so much of that has gathered that it should not wait for the end of a batch.
     #[inline]
     pub fn presses_for_spare(&self) -> bool {
         self.spare_presses
+    }
+
+    /// Whether so much of that has gathered for the disk that its operations had better finish later: what they bring
+    /// would be hashed at once.
+    #[inline]
+    pub fn is_behind(&self, id: DiskId) -> bool {
+        self.disk(id).is_some_and(Disk::is_behind)
     }
 
     /// The key of all hashes of contents in this core.

@@ -8,7 +8,7 @@ use super::Core;
 use crate::disk::B;
 use crate::disk::block_bytes;
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{SHRINK_BLOCKS_PER_EVENT, SHRINK_BLOCKS_PER_TICK};
+use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
 use crate::types::{AddDiskError, DiskId};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{PolicyKind, Telemetry};
@@ -127,6 +127,12 @@ impl<P: FaultInjection> Core<P> {
         self.arena.arena().warm().saturating_sub(keep)
     }
 
+    /// Goes on with what a tick allowed to be given back to the kernel.
+    pub(super) fn trim_step(&mut self) {
+        let left = self.trim(TRIM_FRAMES_PER_EVENT);
+        self.to_trim = self.to_trim.saturating_sub(TRIM_FRAMES_PER_EVENT).min(left);
+    }
+
     /// Disks whose charge has gone up by what others gave up keep to their share, a bounded number of blocks at a time.
     #[cold]
     pub(super) fn balance(&mut self) {
@@ -149,7 +155,7 @@ impl<P: FaultInjection> Core<P> {
             self.make_room(more);
             if let Some(disk) = &mut self.disks[i] {
                 disk.set_slots(slots);
-                disk.resize_step(SHRINK_BLOCKS_PER_TICK, &mut self.arena);
+                disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
             }
         }
     }

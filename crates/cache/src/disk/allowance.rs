@@ -10,8 +10,10 @@ use super::reads::near::NearBlocks;
 use super::reads::waiters::Waiters;
 use super::requests::Requests;
 use super::sharing::Sharing;
+use super::slab::Slab;
 use super::writes::changes::Changes;
 use super::writes::losses::PORTS_BYTES;
+use super::writes::segment::Segment;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
@@ -113,6 +115,7 @@ impl Allowance {
             + Requests::bytes_max(self.requests)
             + Operations::bytes_max(self.ops_of_any_kind())
             + Waiters::bytes_max(self.waiters)
+            + Slab::<Segment>::bytes_max(self.ops)
             + Changes::bytes_max(self.requests)
             + NearBlocks::bytes_max(self)
             + GuestSide::later_bytes_max()

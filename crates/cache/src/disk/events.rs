@@ -7,7 +7,8 @@
 use super::records::What;
 use super::{Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
+use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
+use crate::store::ram::Store;
 use crate::types::{Effects, Io, IoDone, IoError, IoKind, Op, Paused, Request};
 use undercroft_host::IoBuf;
 
@@ -69,7 +70,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether there is something to do once the replies are out.
     #[inline]
     pub(crate) fn wants_spare(&self) -> bool {
-        self.side.wants_spare() || self.sharing.wants_spare()
+        self.side.wants_spare() || self.sharing.wants_spare() || self.shrinks
     }
 
     /// The same after a request, which may have moved pages of a guest whose memory is seen.
@@ -93,6 +94,24 @@ impl<P: FaultInjection> Disk<P> {
     /// It was taken off that list.
     pub(crate) fn delist(&mut self) {
         self.spare_listed = false;
+    }
+
+    /// Evicts at most `step` blocks of those that are too many; returns how many went.
+    pub(crate) fn shrink_step(&mut self, step: u32, arena: &mut Store) -> u32 {
+        let before = self.len();
+        self.resize_step(step, arena);
+        let went = before.saturating_sub(self.len());
+        // Where nothing may go, the next event or tick tries again.
+        self.shrinks = went > 0 && self.excess() > 0;
+        went
+    }
+
+    /// The same in spare time, as far as what the event may do goes.
+    pub(crate) fn shrink_in_spare_time<E>(&mut self, cx: &mut Cx<'_, E>) {
+        let step = (cx.left / EVICTION_BYTES).min(u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
+        if self.shrinks && step > 0 {
+            cx.left -= u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES;
+        }
     }
 
     // ---- requests ----

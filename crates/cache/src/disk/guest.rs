@@ -342,7 +342,13 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         if self.side.later.len() >= LATER_MAX {
-            return self.learn(block, held, cx);
+            let page = self.residents.cached(block);
+            if page.is_none_or(|page| !page.is_same(&held)) {
+                return self.learn(block, held, cx);
+            }
+            // It waits where it is: that holds up nobody who waits for this event.
+            cx.arena.release(held);
+            return self.learn_in_slot_later(block, cx.arena);
         }
         self.side.later.push_back(Job { block: Some(block), held, purpose: Purpose::Learn });
     }

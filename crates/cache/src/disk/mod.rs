@@ -50,17 +50,19 @@ use requests::Requests;
 use residents::Residents;
 use settings::Settings;
 use sharing::Sharing;
+use slab::Slab;
 use std::mem::{offset_of, size_of};
 use undercroft_engine::{ExclusiveMode, Index, PolicyKind};
 use undercroft_host::{FRAME_BYTES, Held};
 use writes::changes::Changes;
 use writes::losses::Losses;
+use writes::segment::Segment;
 
 /// Bytes of a block.
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2240;
+const DISK_BYTES: usize = 2304;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -80,6 +82,8 @@ pub(crate) struct Disk<P> {
     settings: Settings,
     /// Stands on the core's list of those with something to do once the replies are out.
     spare_listed: bool,
+    /// Blocks that are too many are to go once the replies are out.
+    shrinks: bool,
     measuring: Measuring,
     capacity: Capacity,
     sharing: Sharing,
@@ -90,9 +94,13 @@ pub(crate) struct Disk<P> {
     streams: Streams,
 
     plant: P,
+    /// Bytes that one event copies: [`CoreOptions::step_bytes`].
+    step_bytes: u64,
     operations: Operations,
     near: NearBlocks,
     waiters: Waiters,
+    /// Segments of writes that paused while they were filled.
+    segments: Slab<Segment>,
     changes: Changes,
     losses: Losses,
     fetch: Fetch,
@@ -113,6 +121,7 @@ impl<P: FaultInjection> Disk<P> {
         let settings = Settings::new(id, options, core);
         Self {
             spare_listed: false,
+            shrinks: false,
             measuring: Measuring::default(),
             capacity: Capacity::new(capacity, block_bytes(core)),
             sharing: Sharing::new(group),
@@ -122,8 +131,10 @@ impl<P: FaultInjection> Disk<P> {
             stats: DiskStats::default(),
             streams: Streams::new(settings.options().readahead_bytes, allowance.ahead),
             plant,
+            step_bytes: core.step_bytes,
             near: NearBlocks::new(&allowance, core.hash_seed),
             waiters: Waiters::new(allowance.waiters),
+            segments: Slab::new(allowance.ops),
             operations: Operations::new(allowance),
             changes: Changes::default(),
             losses: Losses::default(),
@@ -215,6 +226,7 @@ impl<P: FaultInjection> Disk<P> {
             + self.requests.memory_bytes()
             + self.operations.memory_bytes()
             + self.waiters.memory_bytes()
+            + self.segments.memory_bytes()
             + self.near.memory_bytes(self.operations.allowance())
             + self.changes.memory_bytes()
             + self.side.memory_bytes()

@@ -32,6 +32,8 @@ pub(super) struct ReadOp {
     pub wanted: u64,
     /// Whether its frames come from the allowance for read-ahead.
     pub ahead: bool,
+    /// Blocks to copy for those who have joined it.
+    pub joined: u32,
     pub head: u32,
     pub tail: u32,
 }

@@ -6,6 +6,7 @@
 //! of operations it owns plus the reads it has joined, and it leaves only when that is 0.
 
 use super::B;
+use super::reads::waiters::NONE;
 use super::slab::Slab;
 use crate::types::{Found, IoError, Request};
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ pub(super) struct Rec {
     pub error: Option<IoError>,
     /// A read whose stream is told of it at its end: it paused before it was known whether it finds everything.
     pub untold: bool,
+    /// A write: its segment that is being filled, while it is paused; else [`NONE`].
+    pub segment: u32,
     /// A planted bug has answered it already.
     pub answered: bool,
 }
@@ -43,6 +46,7 @@ impl Rec {
             parked: Parked::No,
             error: None,
             untold: false,
+            segment: NONE,
             answered: false,
         }
     }
@@ -64,7 +68,7 @@ enum Parked {
     Window,
     /// For frames, or a place in a table.
     Starved,
-    /// A read: for the change that is active at its cursor.
+    /// A read: for the change that is active at its cursor, or for the read of its block that many have joined.
     Blocked,
     /// A change: for earlier ones that it overlaps.
     Turn,
@@ -82,7 +86,7 @@ pub(super) struct Requests {
     starved: VecDeque<u32>,
     /// The one of those that is being served: it alone may pass the others.
     served: Option<u32>,
-    /// Reads that wait for a change to end.
+    /// Reads that wait for a change to end, or for a read of their block that many have joined.
     blocked: Vec<u32>,
     recs: Slab<Rec>,
 }
@@ -166,13 +170,13 @@ impl Requests {
         self.recs.get(rec).is_some_and(|r| r.parked == Parked::Paused)
     }
 
-    /// The request, a read, waits for the change that is active at its cursor.
+    /// The request, a read, waits for the change that is active at its cursor, or for the read of its block.
     pub(super) fn block(&mut self, rec: u32) {
         self.recs[rec].parked = Parked::Blocked;
         self.blocked.push(rec);
     }
 
-    /// A change of these blocks is over: reads that waited for it go on.
+    /// A change or a read of these blocks is over: reads that waited for it go on.
     pub(super) fn unblock(&mut self, blocks: Range<u64>) {
         let Self { recs, blocked, ready, .. } = self;
         blocked.retain(|&r| {
@@ -183,6 +187,11 @@ impl Requests {
             }
             !wakes
         });
+    }
+
+    /// Whether a read waits for a change or another read.
+    pub(super) fn any_blocked(&self) -> bool {
+        !self.blocked.is_empty()
     }
 
     /// The turn of a change has come.

@@ -11,7 +11,7 @@
 use crate::content::{ContentHash, is_zeroes};
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{BASE_MAP_PART, UNLEARNED_MAX};
+use crate::limits::{BASE_MAP_PART, IO_BLOCKS_MAX, UNLEARNED_MAX};
 use crate::store::ram::{ALONE, SharingDomain, Store};
 use crate::types::Base;
 use std::collections::VecDeque;
@@ -238,13 +238,19 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The content in `block`'s slot is to be hashed when there is time.
     pub(super) fn learn_in_slot_later(&mut self, block: u64, arena: &mut Store) {
-        if !self.sharing.is_on() || self.settings.block_bytes(block) < B {
+        if !(self.sharing.is_on() || self.side.wants_hash(block)) || self.settings.block_bytes(block) < B {
             return;
         }
         if self.sharing.unlearned.len() >= UNLEARNED_MAX {
             self.learn_oldest(arena);
         }
         self.sharing.unlearned.push_back(block);
+    }
+
+    /// Whether as much waits to be hashed as may, but for what one operation brings.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.sharing.unlearned.len() > UNLEARNED_MAX - IO_BLOCKS_MAX
     }
 
     /// Hashes what has waited in a slot for longest.

@@ -62,6 +62,12 @@ impl<T> Slab<T> {
         item.expect("a thing under way was removed twice")
     }
 
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.free.clear();
+        self.items.drain(..).flatten()
+    }
+
     pub(super) fn get(&self, i: u32) -> Option<&T> {
         self.items.get(i as usize)?.as_ref()
     }

@@ -117,6 +117,8 @@ impl<P: FaultInjection> Disk<P> {
         while let Some(frame) = self.near.pop_ahead() {
             arena.put(frame);
         }
+        // Of a core that is dropped with requests under way.
+        self.segments.drain().flat_map(|s| s.frames).for_each(|frame| arena.put(frame));
     }
 
     /// Forgets everything cached; nothing submitted before will be published.

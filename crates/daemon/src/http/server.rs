@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
 use undercroft_api::body::BODY_SECONDS;
 use undercroft_config::DaemonPlan;
-use undercroft_frontend::socket::{BoundSocket, SocketAccess, SocketError, SocketGuard, bind_unix};
+use undercroft_frontend::socket::{BoundSocket, SocketError, SocketGuard, SocketPermissions, bind_unix};
 
 /// Connections to the control socket at a time; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
@@ -94,11 +94,11 @@ impl ControlListeners {
         if sockets.any(|s| s.starts_with(&plan.runtime_dir)) {
             prepare_runtime_dir(&plan.runtime_dir)?;
         }
-        let access = SocketAccess { mode: plan.control_access.mode(), gid: plan.control_access.gid };
+        let access = SocketPermissions { mode: plan.control_access.mode(), gid: plan.control_access.gid };
         let control = bind_unix(&plan.control_socket, access)?;
         let mut vms = Vec::with_capacity(plan.vm_controls.len());
         for c in &plan.vm_controls {
-            let access = SocketAccess { mode: c.access.mode(), gid: c.access.gid };
+            let access = SocketPermissions { mode: c.access.mode(), gid: c.access.gid };
             vms.push((c.vm.clone(), bind_unix(&c.socket, access)?));
         }
         let metrics =

@@ -18,7 +18,7 @@ use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, LayerId, 
 use undercroft_config::DiskPlan;
 use undercroft_config::plan::BaseSharing;
 use undercroft_frontend::DiskInfo;
-use undercroft_frontend::socket::SocketAccess;
+use undercroft_frontend::socket::SocketPermissions;
 use undercroft_frontend::vhost::{Trust, VhostOptions, VhostServer};
 use undercroft_host::IoBuf;
 use undercroft_hostmem::pressure::GuestRoom;
@@ -289,8 +289,8 @@ pub(super) fn silent(e: Gone, worker: usize) -> ServiceError {
 }
 
 /// The access to a disk's sockets, in the front ends' words.
-pub(super) fn socket_access(access: undercroft_config::SocketAccess) -> SocketAccess {
-    SocketAccess { mode: access.mode(), gid: access.gid }
+pub(super) fn socket_access(access: undercroft_config::SocketAccess) -> SocketPermissions {
+    SocketPermissions { mode: access.mode(), gid: access.gid }
 }
 
 /// Makes what was written durable, then closes the image.

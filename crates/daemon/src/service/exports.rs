@@ -6,14 +6,14 @@ use super::{ServedDisk, Service};
 use std::sync::{Arc, Weak};
 use undercroft_config::{NbdListen, NbdListener};
 use undercroft_frontend::PortHost;
-use undercroft_frontend::nbd::{Export, ExportInfo, Exports, Listed, Listen};
-use undercroft_frontend::socket::SocketAccess;
+use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, Listen, ServedExport};
+use undercroft_frontend::socket::SocketPermissions;
 
 /// The served disks as NBD exports, under their full names.
 pub(super) struct ServedExports(pub(super) Weak<Service>);
 
 /// Where a listener of a plan listens.
-pub(super) fn listen_of(listen: &NbdListen, access: SocketAccess) -> Listen {
+pub(super) fn listen_of(listen: &NbdListen, access: SocketPermissions) -> Listen {
     match listen {
         NbdListen::Unix(path) => Listen::Unix(path.clone(), access),
         NbdListen::Tcp(addr) => Listen::Tcp(*addr),
@@ -43,9 +43,9 @@ impl Exports for ServedExports {
         self.disks().into_iter().map(info).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Option<ServedExport> {
         let disk = self.disks().into_iter().find(|d| d.info().name == name)?;
         let host: Arc<dyn PortHost> = disk.host().clone();
-        Some(Export { info: disk.info().clone(), description: disk.description().to_string(), host })
+        Some(ServedExport { info: disk.info().clone(), description: disk.description().to_string(), host })
     }
 }

@@ -133,7 +133,7 @@ impl Service {
     fn give_back(&self, within: Duration) -> u64 {
         let before = self.frames_bytes();
         let begun = Instant::now();
-        let step = |n: usize, frames: u32| self.workers[n].call(move |w| w.core().give_back(frames)).unwrap_or(0);
+        let step = |n: usize, frames: usize| self.workers[n].give_back(frames).unwrap_or(0);
         let mut left: Vec<usize> = (0..self.workers.len()).map(|n| step(n, 0)).collect();
         let (mut round, mut least, mut moved) = (PAUSE, left.iter().sum::<usize>(), begun);
         while left.iter().any(|l| *l > 0) && moved.elapsed() < STUCK && !*lock(&self.stop.0) {
@@ -142,7 +142,7 @@ impl Service {
             let part = round.as_secs_f64() / rest.as_secs_f64();
             for n in (0..left.len()).filter(|n| left[*n] > 0).collect::<Vec<_>>() {
                 let frames = (left[n] as f64 * part) as usize;
-                left[n] = step(n, frames.clamp(STEP_FRAMES_MIN, STEP_FRAMES_MAX) as u32);
+                left[n] = step(n, frames.clamp(STEP_FRAMES_MIN, STEP_FRAMES_MAX));
             }
             std::thread::sleep(PAUSE);
             round = started.elapsed();
@@ -164,8 +164,7 @@ impl Service {
 
     /// Has each worker give back at most `frames` frames of what is over. Whether there is more.
     pub(super) fn give_back_some(&self, frames: usize) -> bool {
-        let step = |w: &std::sync::Arc<crate::worker::WorkerHandle>| w.call(move |w| w.core().give_back(frames as u32));
-        self.workers.iter().map(|w| step(w).unwrap_or(0)).sum::<usize>() > 0
+        self.workers.iter().map(|w| w.give_back(frames).unwrap_or(0)).sum::<usize>() > 0
     }
 
     pub(super) fn set_most(&self, bytes: u64) -> Result<(), ControlError> {

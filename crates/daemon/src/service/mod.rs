@@ -32,7 +32,7 @@ use undercroft_cache::{CoreOptions, GroupId, LayerId, blocks_per_disk_max};
 use undercroft_config::plan::BaseSharing;
 use undercroft_config::tls;
 use undercroft_config::{DiskPlan, ServePlan};
-use undercroft_frontend::nbd::{Budget, NbdError, NbdOptions, NbdServer};
+use undercroft_frontend::nbd::{Budget, NbdError, NbdServer, NbdServerOptions};
 use undercroft_frontend::vhost::VhostError;
 use undercroft_hostmem::ksm::{Keeper, Ksm};
 use undercroft_hostmem::pressure::{GuestRoom, Roots, Watch};
@@ -262,7 +262,7 @@ impl Service {
         let failed = |source| ServiceError::Nbd { listen: listener.at.to_string(), source: Box::new(source) };
         let keys = listener.files.as_ref().map(tls::load).transpose().map_err(|e| failed(e.into()))?;
         let limits = self.plan().nbd_limits;
-        let options = NbdOptions {
+        let options = NbdServerOptions {
             connections_max: listener.connections,
             connections_per_export_max: listener.per_export,
             handshakes_max: limits.handshakes,
@@ -270,7 +270,7 @@ impl Service {
             budget: self.nbd_budget.clone(),
             tls: listener.tls,
             keys,
-            ..NbdOptions::default()
+            ..NbdServerOptions::default()
         };
         NbdServer::start(exports::listen_of(&listener.at, access), exports, options).map_err(failed)
     }
@@ -334,7 +334,7 @@ impl Service {
                 Ok(Err(_)) => {}
                 Ok(Ok(())) | Err(_) => return Ok(()),
             }
-            let _ = self.workers[n].call(|w| w.core().give_back(memory::STEP_FRAMES_MAX as u32));
+            let _ = self.workers[n].give_back(memory::STEP_FRAMES_MAX);
             std::thread::sleep(memory::PAUSE);
         }
     }

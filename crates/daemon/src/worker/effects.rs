@@ -7,6 +7,7 @@ use super::Disk;
 use super::compare;
 use super::ports::{Kind, PortSlot};
 use super::tap::Tap;
+use std::collections::VecDeque;
 use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
 use undercroft_host::{faults, probes};
 
@@ -17,8 +18,8 @@ pub(super) struct Dirty {
     pub(super) disks: Vec<u32>,
     /// Ports that slept when a request of theirs paused: they are to be visited again.
     pub(super) paused: Vec<u32>,
-    /// Ports that have more to send than one flush does: they come again in the next turn.
-    pub(super) later: Vec<u32>,
+    /// Ports with much to send, in the order in which they are served: each turn sends so many bytes.
+    pub(super) sending: VecDeque<u32>,
 }
 
 /// The effects of one call of the core.
@@ -158,6 +159,8 @@ impl Effects for Live<'_> {
     }
 
     fn paused(&mut self, req: ReqId, paused: Paused) {
+        // Memory that is gone stays gone: the copy that completes the operation finds it so again.
+        self.torn = false;
         if let Some(slot) = self.port(req) {
             let active = slot.active;
             if slot.backlog.pause(req.tag, paused, active) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use undercroft_backend::{OpenOptions, open};
 use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES};
-use undercroft_cache::{CoreOptions, DiskId, DiskOptions, IoError, Op};
+use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, IoError, Op};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_frontend::AnyPort;
 use undercroft_frontend::turns::QUANTUM_BYTES;
@@ -15,8 +15,8 @@ use undercroft_porttest::client::{Load, TestPort};
 
 const MIB: u64 = 1 << 20;
 const IMAGE_BYTES: u64 = 32 * MIB;
-/// What one step of a write copies.
-const WRITE_STEP_BYTES: u64 = 256 * 1024;
+/// What one call to send takes at most.
+const SEND_BYTES: u64 = 64 * 1024;
 
 /// What all clients have had.
 #[derive(Default)]
@@ -40,6 +40,9 @@ struct Client {
     len: u64,
     counts: Arc<Counts>,
     neighbour: bool,
+    /// Whether replies have to be sent, as over a socket, and bytes of them that are not.
+    sends: bool,
+    unsent: u64,
 }
 
 impl Load for Client {
@@ -62,11 +65,22 @@ impl Load for Client {
         c.failed.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
         if !self.neighbour {
             c.floods.fetch_add(1, Ordering::Relaxed);
+            self.unsent += if self.sends { self.len } else { 0 };
             return;
         }
         let now = c.flooded.load(Ordering::Relaxed);
         c.worst.fetch_max(now - c.seen.swap(now, Ordering::Relaxed), Ordering::Relaxed);
         c.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn unsent(&self) -> usize {
+        self.unsent as usize
+    }
+
+    fn send(&mut self) {
+        let some = self.unsent.min(SEND_BYTES);
+        self.unsent -= some;
+        self.counts.flooded.fetch_add(some, Ordering::Relaxed);
     }
 }
 
@@ -78,6 +92,9 @@ struct Flood {
     op: Op,
     len: u64,
     depth: usize,
+    sends: bool,
+    /// Turns after which what is cached of its disks is forgotten, so that all clients read the same from the image.
+    forgets: u32,
 }
 
 fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
@@ -116,30 +133,38 @@ fn longest_wait(flood: Flood) -> u64 {
     // Between two turns of its own, the worker is turned by hand.
     worker
         .call(move |w| {
-            let add = |w: &mut Worker, disk, op, len, depth, neighbour: bool| {
+            let add = |w: &mut Worker, disk, flood: Flood, neighbour: bool| {
+                let Flood { op, len, depth, sends, .. } = flood;
                 let counts = of.clone();
                 w.add_port(
                     disk,
                     Box::new(move |id| {
-                        AnyPort::plain(TestPort::new(id, disk, depth, Client { op, len, counts, neighbour }))
+                        let load = Client { op, len, counts, neighbour, sends, unsent: 0 };
+                        AnyPort::plain(TestPort::new(id, disk, depth, load))
                     }),
                 );
             };
-            let turn = |w: &mut Worker| {
+            let disks: Vec<DiskId> = (1..=flood.disks).map(|n| add_disk(w, &path, n)).collect();
+            let mut turns = 0;
+            let mut turn = |w: &mut Worker| {
                 w.reap();
+                w.send_large();
                 w.serve();
                 w.finish_turn();
+                turns += 1;
+                if turns % flood.forgets == 0 {
+                    disks.iter().for_each(|&d| w.core.invalidate(d));
+                }
             };
-            let disks: Vec<DiskId> = (1..=flood.disks).map(|n| add_disk(w, &path, n)).collect();
             for n in 0..flood.clients {
-                add(w, disks[(n % flood.disks) as usize], flood.op, flood.len, flood.depth, false);
+                add(w, disks[(n % flood.disks) as usize], flood, false);
             }
             // Everything is cached once each has had some answers.
             while of.floods.load(Ordering::Relaxed) < 4 * u64::from(flood.clients) {
                 turn(w);
             }
             let own = add_disk(w, &path, 0);
-            add(w, own, Op::Read, 4096, 1, true);
+            add(w, own, Flood { op: Op::Read, len: 4096, depth: 1, sends: false, ..flood }, true);
             while of.answers.load(Ordering::Relaxed) < 20 {
                 turn(w);
             }
@@ -177,29 +202,117 @@ fn assert_bounded(flood: Flood, step: u64) {
 }
 
 const LONG: u64 = REQUEST_BYTES_MAX as u64;
+const READS: Flood =
+    Flood { disks: 1, clients: 1, op: Op::Read, len: LONG, depth: 64, sends: false, forgets: u32::MAX };
+const WRITES: Flood = Flood { op: Op::Write { fua: false }, len: 8 * MIB, depth: 8, ..READS };
 
 #[test]
 fn a_flood_of_long_reads_is_served_in_steps() {
-    assert_bounded(Flood { disks: 1, clients: 1, op: Op::Read, len: LONG, depth: 64 }, STEP_BYTES);
+    assert_bounded(READS, STEP_BYTES);
 }
 
 #[test]
 fn many_connections_are_one_disk() {
-    assert_bounded(Flood { disks: 1, clients: 64, op: Op::Read, len: MIB, depth: 4 }, STEP_BYTES);
+    assert_bounded(Flood { clients: 64, len: MIB, depth: 4, ..READS }, STEP_BYTES);
 }
 
 #[test]
 fn several_disks_take_turns() {
-    assert_bounded(Flood { disks: 4, clients: 4, op: Op::Read, len: 25 * MIB, depth: 8 }, STEP_BYTES);
+    assert_bounded(Flood { disks: 4, clients: 4, len: 25 * MIB, depth: 8, ..READS }, STEP_BYTES);
 }
 
 #[test]
 fn a_flood_of_small_reads_is_counted_too() {
-    assert_bounded(Flood { disks: 1, clients: 1, op: Op::Read, len: 4096, depth: 1024 }, STEP_BYTES);
+    assert_bounded(Flood { len: 4096, depth: 1024, ..READS }, STEP_BYTES);
 }
 
 #[test]
 fn a_flood_of_long_writes_is_served_in_steps() {
-    let write = Op::Write { fua: false };
-    assert_bounded(Flood { disks: 1, clients: 1, op: write, len: 8 * MIB, depth: 8 }, WRITE_STEP_BYTES);
+    assert_bounded(WRITES, STEP_BYTES);
+}
+
+#[test]
+fn writes_of_one_operation_each_are_served_in_steps() {
+    assert_bounded(Flood { clients: 4, len: MIB / 4, depth: 64, ..WRITES }, STEP_BYTES);
+}
+
+/// A turn sends what one call may, and copies nothing for the disk then.
+#[test]
+fn what_many_connections_send_is_bounded_too() {
+    assert_bounded(Flood { clients: 64, len: MIB / 4, depth: 2, sends: true, ..READS }, STEP_BYTES + SEND_BYTES);
+}
+
+#[test]
+fn long_replies_are_sent_in_steps() {
+    assert_bounded(Flood { len: LONG, depth: 4, sends: true, ..READS }, STEP_BYTES + SEND_BYTES);
+}
+
+/// What images answer in a turn is bounded by itself: 256 KiB and one operation, and as much as one event copies for
+/// those who have joined it.
+#[test]
+fn many_readers_of_what_is_being_read_are_not_all_answered_at_once() {
+    let joined = Flood { clients: 64, len: MIB / 4, depth: 4, forgets: 40, ..READS };
+    assert_bounded(joined, STEP_BYTES + 2 * MIB / 4 + 2 * STEP_BYTES);
+}
+
+/// A disk whose share shrinks gives its blocks up a few at a time, in ticks and when the replies are out.
+#[test]
+fn a_shrinking_disk_gives_way() {
+    const BLOCKS: u64 = IMAGE_BYTES / 4096;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
+    let options =
+        WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
+    let worker = WorkerHandle::start(options).unwrap();
+    let counts = Arc::<Counts>::default();
+    let of = counts.clone();
+    worker
+        .call(move |w| {
+            let disk = add_disk(w, &path, 1);
+            w.add_port(
+                disk,
+                Box::new(move |id| {
+                    let Flood { op, len, sends, .. } = READS;
+                    let load = Client { op, len, counts: of.clone(), neighbour: false, sends, unsent: 0 };
+                    AnyPort::plain(TestPort::new(id, disk, 1, load))
+                }),
+            );
+            let evicted = |w: &Worker| w.core.stats(disk).evicted_blocks;
+            let turn = |w: &mut Worker| {
+                w.reap();
+                w.serve();
+                w.finish_turn();
+            };
+            while w.core.stats(disk).cached_blocks < BLOCKS {
+                turn(w);
+            }
+            w.ports.iter_mut().flatten().for_each(|s| s.port.shut());
+            while w.ports.iter().flatten().any(|s| s.port.inflight() > 0) {
+                turn(w);
+            }
+            w.core.set_capacity(disk, 16).unwrap();
+            let (mut ticks, mut before) = (0, evicted(w));
+            while w.core.stats(disk).cached_blocks > 16 {
+                ticks += 1;
+                w.apply(Event::Tick);
+                let mut steps = 0;
+                loop {
+                    let went = evicted(w) - before;
+                    assert!(went <= 256, "{went} blocks went at once");
+                    before += went;
+                    if !w.core.wants_spare() {
+                        break;
+                    }
+                    steps += 1;
+                    assert!(steps < 1000, "it goes on for ever");
+                    w.use_spare_time();
+                }
+            }
+            assert_eq!(ticks, 1, "what is left of a tick's work is done when the replies are out");
+        })
+        .unwrap();
+    assert_eq!(counts.failed.load(Ordering::Relaxed), 0);
+    worker.call(Worker::remove_all_for_test).unwrap();
+    worker.stop();
 }

@@ -63,6 +63,9 @@ pub enum Gone {
     Silent,
 }
 
+/// Frames that a worker gives back between two turns: what keeps its guests waiting for some 50 us.
+const GIVE_BACK_FRAMES: usize = 256;
+
 /// A running worker, for other threads.
 pub struct WorkerHandle {
     wake_fd: Arc<EventFd>,
@@ -165,6 +168,23 @@ impl WorkerHandle {
             }),
             Err(RecvTimeoutError::Disconnected) => Err(Gone::Ended),
             Ok(result) => Ok(result),
+        }
+    }
+
+    /// Has the worker give back at most `frames` frames of what is over, some of them between each two turns. Returns
+    /// how many are still to go.
+    ///
+    /// # Errors
+    /// As [`WorkerHandle::call`].
+    pub fn give_back(&self, frames: usize) -> Result<usize, Gone> {
+        let mut left = frames;
+        loop {
+            let some = left.min(GIVE_BACK_FRAMES);
+            let to_go = self.call(move |w| w.core().give_back(some as u32))?;
+            left -= some;
+            if left == 0 || to_go == 0 {
+                return Ok(to_go);
+            }
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct PortSlot {
     pub(super) disk: DiskId,
     /// Whether replies wait to be flushed.
     pub(super) dirty: bool,
+    /// Whether it stands among those with much to send.
+    pub(super) sends: bool,
     /// Whether the port is visited.
     pub(super) active: bool,
     /// Requests taken that are not finished.
@@ -43,6 +45,7 @@ impl PortSlot {
             port,
             disk,
             dirty: false,
+            sends: false,
             active: false,
             backlog: Backlog::default(),
             starved: false,

@@ -69,7 +69,8 @@ impl Worker {
     /// Tells the core of finished operations of disk `id`, until they come to `bytes`. Returns what they came to.
     fn finish_operations(&mut self, id: u32, bytes: usize) -> isize {
         let (mut n, mut had) = (0, 0);
-        while had < bytes {
+        // What they bring has to be hashed, as a rule: they wait where that is behind.
+        while had < bytes && !self.core.is_behind(DiskId(id)) {
             let Some(disk) = self.disks[id as usize].as_mut() else { break };
             let Some(done) = disk.done.pop_front() else { break };
             let cost = done_bytes(&done);
@@ -79,6 +80,9 @@ impl Worker {
             self.apply(Event::IoDone(done));
             if hands_over(n) || cost >= LARGE_BYTES {
                 self.flush_ports();
+            }
+            if cost >= LARGE_BYTES {
+                self.glance();
             }
         }
         had as isize

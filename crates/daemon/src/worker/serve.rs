@@ -5,10 +5,9 @@
 
 use super::Worker;
 use super::effects::{Live, number, op_kind};
-use super::ports::Kind;
-use undercroft_cache::limits::{BATCH, IO_BLOCKS_MAX, STEP_BYTES};
+use undercroft_cache::limits::{BATCH, STEP_BYTES};
 use undercroft_cache::{DiskId, Event, Op, Request};
-use undercroft_frontend::turns::{QUANTUM_BYTES, REQUEST_BYTES, Visit};
+use undercroft_frontend::turns::{QUANTUM_BYTES, REQUEST_BYTES, Turn, Visit};
 use undercroft_host::{FRAME_BYTES, now_ns, probes};
 
 /// Requests or completions of a batch after which what they led to is handed over.
@@ -17,8 +16,6 @@ const HAND_OVER: usize = 4;
 pub(super) const LARGE_BYTES: usize = 32 * 1024;
 /// Requests taken at a time at least, as far as there is room: front ends have some that become so many.
 const TAKE_MIN: usize = 16;
-/// What one step of a write copies: the data of one operation.
-const WRITE_STEP_BYTES: u64 = (IO_BLOCKS_MAX * FRAME_BYTES) as u64;
 /// While a disk uses its turns up, a port without requests is looked at for so many nanoseconds before it sleeps: to be
 /// woken takes longer then.
 const LINGER_NS: u64 = 100_000;
@@ -35,8 +32,7 @@ pub(super) fn hands_over(n: usize) -> bool {
 fn cost(r: &Request) -> i64 {
     REQUEST_BYTES
         + match r.op {
-            Op::Read => r.len.min(STEP_BYTES) as i64,
-            Op::Write { .. } | Op::WriteZeroes { .. } => r.len.min(WRITE_STEP_BYTES) as i64,
+            Op::Read | Op::Write { .. } | Op::WriteZeroes { .. } => r.len.min(STEP_BYTES) as i64,
             Op::Flush | Op::Discard | Op::Status => 0,
         }
 }
@@ -49,8 +45,24 @@ fn batch(left: i64) -> usize {
 impl Worker {
     /// Visits ports with work, each disk's at most once; arms those that have been idle long enough.
     pub(super) fn serve(&mut self) -> bool {
+        let busy = self.take_turn(self.flows.begin());
+        if busy && self.starved {
+            self.feed_starved();
+        }
+        busy
+    }
+
+    /// Looks, between two pieces of work that each may take some 20 us, at the disks that want little: so they wait for
+    /// the longest of those, and not for all that a turn has.
+    pub(super) fn glance(&mut self) {
+        if let Some(turn) = self.flows.glance() {
+            self.take_turn(turn);
+            self.flush_ports();
+        }
+    }
+
+    fn take_turn(&mut self, mut turn: Turn) -> bool {
         let mut busy = false;
-        let mut turn = self.flows.begin();
         while let Some((port, left)) = self.flows.next(&mut turn) {
             if let Some(next) = self.flows.next_disk() {
                 self.core.approach(DiskId(next));
@@ -58,9 +70,6 @@ impl Worker {
             let visit = self.visit(port, left);
             busy |= visit.cost > 0;
             self.flows.done(&mut turn, port, visit);
-        }
-        if busy && self.starved {
-            self.feed_starved();
         }
         busy
     }
@@ -79,7 +88,7 @@ impl Worker {
         self.resume(id, &mut left);
         let cost = allowed - left;
         let Some(slot) = self.ports[id as usize].as_mut() else { return Visit { cost, more: false, stays: false } };
-        if slot.port.has_more_to_send() && !slot.dirty {
+        if slot.port.has_more_to_send() && !slot.dirty && !slot.sends {
             slot.dirty = true;
             self.dirty.ports.push(id);
         }
@@ -107,8 +116,10 @@ impl Worker {
         if idle_ns < self.polling.window_ns().max(linger_ns) {
             return Visit { cost, more: false, stays: true };
         }
-        // The replies of this turn must be out before the port sleeps.
-        slot.port.flush();
+        // The replies of this turn must be out before the port sleeps, or on their way.
+        if !slot.sends {
+            slot.port.flush();
+        }
         if slot.port.arm() {
             slot.worked_ns = self.now_ns;
             return Visit { cost: REQUEST_BYTES, more: false, stays: true };
@@ -147,9 +158,8 @@ impl Worker {
     fn resume(&mut self, id: u32, left: &mut i64) {
         while *left > 0 {
             let Some(slot) = self.ports[id as usize].as_mut() else { return };
-            let Some((tag, paused)) = slot.backlog.next_paused() else { return };
-            let write = slot.started(tag).1 != Kind::Read;
-            *left -= if write { WRITE_STEP_BYTES } else { STEP_BYTES } as i64;
+            let Some((_, paused)) = slot.backlog.next_paused() else { return };
+            *left -= STEP_BYTES as i64;
             if !self.dirty.ports.is_empty() || !self.dirty.disks.is_empty() {
                 self.finish_turn();
             }
@@ -227,9 +237,9 @@ impl Worker {
 impl Worker {
     /// Fires the probes of a request that was not answered at once.
     fn tell_of_wait(&self, r: &Request) {
-        let steps = self.ports[r.id.port as usize].as_ref().and_then(|slot| slot.paused.back());
+        let steps = self.ports[r.id.port as usize].as_ref().and_then(|slot| slot.backlog.last_paused());
         // A long read that goes in steps may find everything in RAM.
-        if r.op == Op::Read && steps.is_none_or(|(tag, _)| *tag != r.id.tag) {
+        if r.op == Op::Read && steps != Some(r.id.tag) {
             probes::miss(number(r.id));
         }
         probes::evict(r.disk.0, || self.core.stats(r.disk).evicted_blocks);

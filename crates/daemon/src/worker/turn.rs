@@ -5,8 +5,10 @@
 
 use super::effects::Live;
 use super::ports::PortSlot;
+use super::serve::LARGE_BYTES;
 use super::{STALL_NS, Worker};
 use undercroft_cache::{DiskId, Event, limits};
+use undercroft_frontend::turns::{ALONE_QUANTA, REQUEST_BYTES};
 use undercroft_frontend::{AnyPort, MakePort, OnPort, Port, PortInterest};
 use undercroft_host::{Interest, Trigger, faults, now_ns};
 
@@ -19,6 +21,8 @@ pub(super) const PORT: u8 = 2;
 const TICK_NS: u64 = 250_000_000;
 /// Nanoseconds between two ticks of a worker that has nothing under way.
 const QUIET_NS: u64 = 1_000_000_000;
+/// Bytes of long replies that a turn sends, all ports together; the last call may go over: some 20 us.
+const SEND_BYTES: i64 = 64 * 1024;
 /// A busy worker looks for news of sleeping ports, back ends and the mailbox this often, in nanoseconds.
 const NEWS_NS: u64 = 50_000;
 
@@ -35,17 +39,22 @@ impl Worker {
         let mut slept = false;
         loop {
             self.now_ns = now_ns();
-            let busy = self.reap() | self.serve();
+            let mut busy = self.reap();
+            self.send_large();
+            busy |= self.serve();
             self.finish_turn();
+            if self.flows.is_crowded() {
+                self.glance();
+            }
             if faults() != self.faults {
                 self.drop_harmful();
             }
             if self.core.wants_spare() {
                 self.use_spare_time();
+                self.glance();
             }
-            // One event does a bounded part of that.
-            let busy = busy | self.core.wants_spare() | !self.dirty.later.is_empty();
-            self.dirty.ports.append(&mut self.dirty.later);
+            // One event does a bounded part of that, and so does a turn's sending.
+            let busy = busy | self.core.wants_spare() | !self.dirty.sending.is_empty();
             if self.leaving {
                 self.let_go();
             }
@@ -151,12 +160,41 @@ impl Worker {
         while let Some(id) = self.dirty.ports.pop() {
             if let Some(s) = self.ports[id as usize].as_mut() {
                 s.dirty = false;
-                s.port.flush();
-                if s.port.has_more_to_send() {
-                    s.dirty = true;
-                    self.dirty.later.push(id);
+                if s.port.bytes_to_send() <= LARGE_BYTES {
+                    s.port.flush();
+                    self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
                 }
-                self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
+                // Replies with much data wait for the end of the turn.
+                if (s.port.bytes_to_send() > LARGE_BYTES || s.port.has_more_to_send()) && !s.sends {
+                    s.sends = true;
+                    self.dirty.sending.push_back(id);
+                }
+            }
+        }
+    }
+
+    /// Sends replies with much data, port by port, until the turn has sent enough. Their disks are charged, so that a
+    /// turn which sends for a disk copies the less for it.
+    pub(super) fn send_large(&mut self) {
+        let mut had = 0;
+        while let Some(id) = self.dirty.sending.pop_front() {
+            let Some(s) = self.ports.get_mut(id as usize).and_then(Option::as_mut).filter(|s| s.sends) else {
+                continue;
+            };
+            let before = s.port.bytes_to_send();
+            s.port.flush();
+            let sent = before.saturating_sub(s.port.bytes_to_send());
+            let (disk, cost) = (s.disk.0, REQUEST_BYTES + sent as i64);
+            self.flows.charge(disk, cost);
+            had += cost;
+            s.sends = s.port.has_more_to_send();
+            if s.sends {
+                self.dirty.sending.push_back(id);
+            }
+            self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
+            self.glance();
+            if had >= SEND_BYTES * if self.flows.is_alone(disk) { ALONE_QUANTA } else { 1 } {
+                break;
             }
         }
     }

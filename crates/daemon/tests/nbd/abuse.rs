@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use undercroft_frontend::nbd::wire::{command as c, errno, option};
-use undercroft_frontend::nbd::{NbdOptions, PortLimits};
+use undercroft_frontend::nbd::{NbdServerOptions, PortLimits};
 use undercroft_porttest::nbd::exercise::{Reply, request};
 
 const MIB: usize = 1 << 20;
@@ -30,7 +30,7 @@ fn garbage_in_the_handshake_is_cut_off() {
 
 #[test]
 fn silence_and_slowness_in_the_handshake_end_at_the_time_limit() {
-    let options = NbdOptions { handshake_timeout: Duration::from_millis(300), ..NbdOptions::default() };
+    let options = NbdServerOptions { handshake_timeout: Duration::from_millis(300), ..NbdServerOptions::default() };
     let (rig, _gate) = Rig::memory(&pattern(1, MIB), options);
     let mut silent = Client::greet(&rig.socket);
     // One byte now and then does not help: the limit is for the whole handshake.
@@ -53,7 +53,7 @@ fn silence_and_slowness_in_the_handshake_end_at_the_time_limit() {
 
 #[test]
 fn many_idle_handshakes_do_not_keep_others_out() {
-    let options = NbdOptions { handshakes_max: 8, handshake_timeout: PATIENCE, ..NbdOptions::default() };
+    let options = NbdServerOptions { handshakes_max: 8, handshake_timeout: PATIENCE, ..NbdServerOptions::default() };
     let (rig, _gate) = Rig::memory(&pattern(1, MIB), options);
     let idle: Vec<_> = (0..40).map(|_| UnixStream::connect(&rig.socket).unwrap()).collect();
     Client::new(&rig.socket, true).expect(0, &pattern(1, 4096));
@@ -121,7 +121,7 @@ fn absurd_requests_are_refused_and_the_connection_goes_on() {
         client.expect(0, &bytes[..4096]);
     }
     // A disk large enough for a read that is too long.
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     rig.add_raw("disk", &vec![0; 33 * MIB], false);
     for (structured, error) in [(false, errno::EINVAL), (true, errno::EOVERFLOW)] {
         let mut client = Client::new(&rig.socket, structured);
@@ -135,7 +135,7 @@ fn absurd_requests_are_refused_and_the_connection_goes_on() {
 #[test]
 fn a_client_that_vanishes_at_any_byte_leaves_nothing_behind() {
     let bytes = pattern(1, MIB);
-    let (rig, gate) = Rig::memory(&bytes, NbdOptions::default());
+    let (rig, gate) = Rig::memory(&bytes, NbdServerOptions::default());
     let mut other = Client::new(&rig.socket, true);
     let mut script = request(0, c::READ, 0, 100_000, 1);
     script.extend(request(0, c::WRITE, 0, 3000, 2));
@@ -160,7 +160,7 @@ fn a_client_that_vanishes_at_any_byte_leaves_nothing_behind() {
 #[test]
 fn a_client_that_vanishes_with_requests_at_the_disk_is_let_go_when_they_end() {
     let bytes = pattern(1, MIB);
-    let (rig, gate) = Rig::memory(&bytes, NbdOptions::default());
+    let (rig, gate) = Rig::memory(&bytes, NbdServerOptions::default());
     gate.close();
     let mut client = Client::new(&rig.socket, true);
     for n in 0..16 {
@@ -176,7 +176,7 @@ fn a_client_that_vanishes_with_requests_at_the_disk_is_let_go_when_they_end() {
 #[test]
 fn a_client_that_never_reads_costs_bounded_memory_and_no_one_else_time() {
     let limits = PortLimits { requests_max: 128, bytes_max: 2 * MIB };
-    let options = NbdOptions { port: limits, ..NbdOptions::default() };
+    let options = NbdServerOptions { port: limits, ..NbdServerOptions::default() };
     let bytes = pattern(1, MIB);
     let (rig, _gate) = Rig::memory(&bytes, options);
     let mut other = Client::new(&rig.socket, true);
@@ -248,7 +248,7 @@ fn a_write_of_four_gigabytes_is_read_past_or_given_up() {
 
 #[test]
 fn a_stalled_disk_does_not_hold_up_another() {
-    let (rig, gate) = Rig::memory(&pattern(1, MIB), NbdOptions::default());
+    let (rig, gate) = Rig::memory(&pattern(1, MIB), NbdServerOptions::default());
     rig.add_raw("other", &pattern(2, MIB), false);
     gate.close();
     let mut stalled = Client::new(&rig.socket, true);

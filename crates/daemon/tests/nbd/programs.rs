@@ -3,7 +3,7 @@
 use crate::rig::{Rig, pattern};
 use std::path::Path;
 use std::process::Command;
-use undercroft_frontend::nbd::NbdOptions;
+use undercroft_frontend::nbd::NbdServerOptions;
 
 const MIB: usize = 1 << 20;
 
@@ -37,7 +37,7 @@ fn patchy() -> Vec<u8> {
 
 #[test]
 fn nbdinfo_shows_what_is_served() {
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     rig.add_raw("disk", &patchy(), false);
     rig.add_raw("other", &pattern(1, MIB), true);
     let json: serde_json::Value = serde_json::from_str(&run("nbdinfo", &["--json", &rig.uri("disk")])).unwrap();
@@ -70,7 +70,7 @@ fn nbdinfo_shows_what_is_served() {
 
 #[test]
 fn nbdinfo_maps_data_and_holes() {
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     let image = rig.image("disk");
     rig.add_raw("disk", &vec![0; 16 * MIB], false);
     run(
@@ -106,7 +106,7 @@ fn nbdinfo_maps_data_and_holes() {
 #[test]
 fn nbdcopy_copies_out_and_in() {
     let bytes = patchy();
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     rig.add_raw("disk", &bytes, false);
     rig.add_raw("target", &pattern(9, bytes.len()), false);
     let out = rig.dir.path().join("out");
@@ -145,7 +145,7 @@ fn qemu_io_finds_its_patterns() {
 #[test]
 fn qemu_img_converts_and_compares() {
     let bytes = patchy();
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     rig.add_raw("disk", &bytes, false);
     rig.add_raw("target", &pattern(9, bytes.len()), false);
     let info = run("qemu-img", &["info", "-f", "raw", &rig.uri("disk")]);

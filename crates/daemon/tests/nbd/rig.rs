@@ -14,8 +14,8 @@ use undercroft_cache::{CoreOptions, DiskOptions, Extent, Io, IoDone, IoError, Io
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_daemon::worker::{DiskHost, WorkerHandle, WorkerOptions};
 use undercroft_engine::PolicyKind;
-use undercroft_frontend::nbd::{Export, ExportInfo, Exports, Listen, NbdOptions, NbdServer};
-use undercroft_frontend::socket::SocketAccess;
+use undercroft_frontend::nbd::{ExportInfo, Exports, Listen, NbdServer, NbdServerOptions, ServedExport};
+use undercroft_frontend::socket::SocketPermissions;
 use undercroft_frontend::{DiskInfo, PortHost};
 use undercroft_host::EventFd;
 
@@ -47,7 +47,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 /// The disks of a rig, by name.
 #[derive(Default)]
-struct Shelf(Mutex<HashMap<String, Export>>);
+struct Shelf(Mutex<HashMap<String, ServedExport>>);
 
 impl Exports for Shelf {
     fn list(&self) -> Vec<ExportInfo> {
@@ -60,7 +60,7 @@ impl Exports for Shelf {
         all
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Option<ServedExport> {
         self.0.lock().unwrap().get(name).cloned()
     }
 }
@@ -76,7 +76,7 @@ pub struct Rig {
 
 impl Rig {
     /// A rig without disks.
-    pub fn new(options: NbdOptions) -> Self {
+    pub fn new(options: NbdServerOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let core = CoreOptions::new(64 << 20);
         let worker = WorkerHandle::start(WorkerOptions {
@@ -89,20 +89,20 @@ impl Rig {
         .unwrap();
         let shelf = Arc::new(Shelf::default());
         let socket = dir.path().join("nbd.sock");
-        let listen = Listen::Unix(socket.clone(), SocketAccess::default());
+        let listen = Listen::Unix(socket.clone(), SocketPermissions::default());
         let server = Some(NbdServer::start(listen, shelf.clone(), options).unwrap());
         Self { dir, worker, server, socket, shelf }
     }
 
     /// A rig with one disk `disk` on a raw image that holds `bytes`.
     pub fn raw(bytes: &[u8]) -> Self {
-        let rig = Self::new(NbdOptions::default());
+        let rig = Self::new(NbdServerOptions::default());
         rig.add_raw("disk", bytes, false);
         rig
     }
 
     /// A rig with one disk `disk` in memory.
-    pub fn memory(bytes: &[u8], options: NbdOptions) -> (Self, Gate) {
+    pub fn memory(bytes: &[u8], options: NbdServerOptions) -> (Self, Gate) {
         let rig = Self::new(options);
         let (memory, gate) = Memory::new(bytes);
         rig.add("disk", Box::new(memory), 1024);
@@ -143,7 +143,7 @@ impl Rig {
         let disk = self.worker.call(move |w| w.add_disk(label, backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: name.to_owned(), disk, geometry, serial: "test".to_owned() };
         let host: Arc<dyn PortHost> = Arc::new(DiskHost { worker: self.worker.clone(), disk });
-        let export = Export { info, description: format!("the disk {name}"), host };
+        let export = ServedExport { info, description: format!("the disk {name}"), host };
         self.shelf.0.lock().unwrap().insert(name.to_owned(), export);
     }
 

@@ -5,8 +5,8 @@ use crate::rig::{Rig, pattern, until};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use undercroft_frontend::nbd::wire::{command as c, command_flag, errno};
-use undercroft_frontend::nbd::{Listen, NbdError, NbdOptions, NbdServer};
-use undercroft_frontend::socket::SocketAccess;
+use undercroft_frontend::nbd::{Listen, NbdError, NbdServer, NbdServerOptions};
+use undercroft_frontend::socket::SocketPermissions;
 use undercroft_porttest::nbd::exercise::{OneExport, Reply, geometry};
 
 const MIB: usize = 1 << 20;
@@ -82,7 +82,7 @@ fn a_deep_pipeline_of_mixed_requests_is_answered_once_each() {
 
 #[test]
 fn a_read_only_disk_is_read_only() {
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     rig.add_raw("disk", &pattern(1, MIB), true);
     let mut client = Client::new(&rig.socket, true);
     client.ask(0, c::WRITE, 0, 10, 1);
@@ -99,7 +99,7 @@ fn a_read_only_disk_is_read_only() {
 #[test]
 fn errors_of_the_disk_reach_the_client_and_pass() {
     let bytes = pattern(1, MIB);
-    let (rig, gate) = Rig::memory(&bytes, NbdOptions::default());
+    let (rig, gate) = Rig::memory(&bytes, NbdServerOptions::default());
     let mut client = Client::new(&rig.socket, true);
     gate.set_broken(true);
     client.ask(0, c::READ, 0, 4096, 1);
@@ -114,7 +114,7 @@ fn errors_of_the_disk_reach_the_client_and_pass() {
 #[test]
 fn stop_answers_what_is_under_way_and_removes_the_socket() {
     let bytes = pattern(1, MIB);
-    let (mut rig, gate) = Rig::memory(&bytes, NbdOptions::default());
+    let (mut rig, gate) = Rig::memory(&bytes, NbdServerOptions::default());
     let mut client = Client::new(&rig.socket, true);
     gate.close();
     for n in 0..10 {
@@ -139,7 +139,7 @@ fn stop_answers_what_is_under_way_and_removes_the_socket() {
 #[test]
 fn replies_that_did_not_fit_the_socket_are_delivered_after_the_port_is_gone() {
     let bytes = pattern(1, 8 * MIB);
-    let (mut rig, _gate) = Rig::memory(&bytes, NbdOptions::default());
+    let (mut rig, _gate) = Rig::memory(&bytes, NbdServerOptions::default());
     let mut client = Client::new(&rig.socket, false);
     client.ask(0, c::READ, 0, 8 * MIB as u32, 1);
     // The reply is on its way once its first byte is here.
@@ -155,7 +155,7 @@ fn replies_that_did_not_fit_the_socket_are_delivered_after_the_port_is_gone() {
 
 #[test]
 fn a_disk_that_leaves_ends_its_connections_only() {
-    let rig = Rig::new(NbdOptions::default());
+    let rig = Rig::new(NbdServerOptions::default());
     rig.add_raw("disk", &pattern(1, MIB), false);
     rig.add_raw("other", &pattern(2, MIB), false);
     let mut leaving = Client::new(&rig.socket, true);
@@ -172,7 +172,7 @@ fn a_disk_that_leaves_ends_its_connections_only() {
 
 #[test]
 fn the_limit_of_connections_is_kept_and_told() {
-    let options = NbdOptions { connections_max: 2, ..NbdOptions::default() };
+    let options = NbdServerOptions { connections_max: 2, ..NbdServerOptions::default() };
     let (rig, _gate) = Rig::memory(&pattern(1, MIB), options);
     let mut first = Client::new(&rig.socket, true);
     let _second = Client::new(&rig.socket, true);
@@ -192,7 +192,7 @@ fn tcp_is_served_on_the_port_that_was_chosen() {
     use std::io::{Read, Write};
     let exports = Arc::new(OneExport(geometry(MIB as u64)));
     let listen = |port| Listen::Tcp(([127, 0, 0, 1], port).into());
-    let server = NbdServer::start(listen(0), exports.clone(), NbdOptions::default()).unwrap();
+    let server = NbdServer::start(listen(0), exports.clone(), NbdServerOptions::default()).unwrap();
     let Listen::Tcp(address) = *server.local_addr() else { panic!() };
     assert_ne!(address.port(), 0);
     assert_eq!(server.local_addr().to_string(), format!("tcp:{address}"));
@@ -201,11 +201,11 @@ fn tcp_is_served_on_the_port_that_was_chosen() {
     client.read_exact(&mut greeting).unwrap();
     client.write_all(&[0, 0, 0, 3]).unwrap();
     // A second server on the port is refused in words.
-    let e = NbdServer::start(listen(address.port()), exports.clone(), NbdOptions::default()).err().unwrap();
+    let e = NbdServer::start(listen(address.port()), exports.clone(), NbdServerOptions::default()).err().unwrap();
     assert!(matches!(e, NbdError::Tcp { .. }) && e.to_string().contains("another port"), "{e}");
     server.stop();
     assert_eq!(client.read(&mut greeting).unwrap_or(0), 0);
-    NbdServer::start(listen(address.port()), exports, NbdOptions::default()).unwrap().stop();
+    NbdServer::start(listen(address.port()), exports, NbdServerOptions::default()).unwrap().stop();
 }
 
 #[test]
@@ -213,10 +213,10 @@ fn the_socket_has_the_mode_asked_for_and_is_not_shared() {
     let dir = tempfile::tempdir().unwrap();
     let exports = Arc::new(OneExport(geometry(MIB as u64)));
     let path = dir.path().join("s");
-    let listen = Listen::Unix(path.clone(), SocketAccess { mode: 0o660, gid: None });
-    let server = NbdServer::start(listen.clone(), exports.clone(), NbdOptions::default()).unwrap();
+    let listen = Listen::Unix(path.clone(), SocketPermissions { mode: 0o660, gid: None });
+    let server = NbdServer::start(listen.clone(), exports.clone(), NbdServerOptions::default()).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-    let e = NbdServer::start(listen, exports, NbdOptions::default()).err().unwrap();
+    let e = NbdServer::start(listen, exports, NbdServerOptions::default()).err().unwrap();
     assert!(e.to_string().contains("in use by another process"), "{e}");
     drop(server);
     assert!(!path.exists());

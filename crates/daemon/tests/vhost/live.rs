@@ -17,7 +17,7 @@ use undercroft_daemon::worker::{DiskHost, WorkerHandle, WorkerOptions};
 use undercroft_frontend::DiskInfo;
 use undercroft_frontend::socket::SocketError;
 use undercroft_frontend::vhost::limits::QUEUES_MAX;
-use undercroft_frontend::vhost::parts::{InflightArea, Profile, Region, Session};
+use undercroft_frontend::vhost::parts::{InflightArea, MemoryRegion, Profile, Session};
 use undercroft_frontend::vhost::{Trust, VhostError, VhostOptions, VhostServer};
 use undercroft_porttest::vhost::rig::{self, DATA, Guest, INDIRECT, WRITE};
 use vhost::vhost_user::message::{
@@ -221,7 +221,7 @@ impl Vm {
     }
 
     fn regions(&self) -> Vec<VhostUserMemoryRegionInfo> {
-        let info = |r: &Region| {
+        let info = |r: &MemoryRegion| {
             let file = r.mapping.file_offset().unwrap().file().as_raw_fd();
             VhostUserMemoryRegionInfo {
                 guest_phys_addr: r.guest,

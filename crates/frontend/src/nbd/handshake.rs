@@ -5,10 +5,10 @@
 //! exactly one final reply, or the connection ends.
 
 use super::wire::{
-    CONTEXT, CONTEXT_ID, GREETING_MAGIC, OPTION_HEADER, OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader, STRING_MAX,
+    CONTEXT, CONTEXT_ID, GREETING_MAGIC, OPTION_HEADER, OPTION_MAGIC, OPTION_REPLY_MAGIC, STRING_MAX, WireReader,
     handshake_flag, info, option, option_reply,
 };
-use super::{Export, Exports, TlsMode, rules::Rules};
+use super::{Exports, ServedExport, TlsMode, rules::ExportRules};
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 
 /// Bytes of an option's data at most; longer ones are skipped and refused.
@@ -22,7 +22,7 @@ const BLOCK_PREFERRED: u32 = 4096;
 
 /// What came of some bytes.
 #[derive(Debug)]
-pub enum Step {
+pub enum HandshakeStep {
     /// The handshake goes on. If replies were produced, push again (nothing, if need be) once they are sent.
     More,
     /// Send the replies, then close; the words say why.
@@ -37,7 +37,7 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Agreed {
     /// The export chosen.
-    pub export: Export,
+    pub export: ServedExport,
     /// Whether replies are structured.
     pub structured: bool,
     /// Whether `base:allocation` may be asked for.
@@ -60,7 +60,7 @@ pub struct Menu<'a> {
 }
 
 impl Menu<'_> {
-    fn find(&self, name: &[u8]) -> Option<Export> {
+    fn find(&self, name: &[u8]) -> Option<ServedExport> {
         let name = std::str::from_utf8(name).ok().filter(|n| n.len() <= STRING_MAX)?;
         if !name.is_empty() {
             return self.exports.find(name);
@@ -118,28 +118,30 @@ impl Handshake {
 
     /// Takes what the client sent; replies are appended to `out`. Push pieces of at most some ten KiB, and none while
     /// replies wait to be sent: what is pushed is kept.
-    pub fn push(&mut self, bytes: &[u8], menu: Menu<'_>, out: &mut Vec<u8>) -> Step {
+    pub fn push(&mut self, bytes: &[u8], menu: Menu<'_>, out: &mut Vec<u8>) -> HandshakeStep {
         self.input.extend_from_slice(bytes);
         let mut input = std::mem::take(&mut self.input);
         let mut used = 0;
         let step = loop {
             if out.len() >= REPLY_BYTES_PAUSE {
-                break Step::More;
+                break HandshakeStep::More;
             }
             match self.next(&input[used..], menu, out) {
-                Next::Starved => break Step::More,
+                Next::Starved => break HandshakeStep::More,
                 Next::Used(n) => used += n,
-                Next::Close(why) => break Step::Close(why),
+                Next::Close(why) => break HandshakeStep::Close(why),
                 Next::StartTls(n) if used + n == input.len() => {
                     // What was agreed on in the clear may be another's words: it is forgotten, as the protocol asks.
                     (self.structured, self.context, self.secure) = (false, None, true);
-                    return Step::StartTls;
+                    return HandshakeStep::StartTls;
                 }
                 // It would be taken for something said under TLS.
-                Next::StartTls(_) => break Step::Close("it sent something in the clear behind its wish for TLS"),
+                Next::StartTls(_) => {
+                    break HandshakeStep::Close("it sent something in the clear behind its wish for TLS");
+                }
                 Next::Agreed(n, mut agreed) => {
                     agreed.rest = input.split_off(used + n);
-                    return Step::Agreed(agreed);
+                    return HandshakeStep::Agreed(agreed);
                 }
             }
         };
@@ -151,7 +153,7 @@ impl Handshake {
     fn next(&mut self, input: &[u8], menu: Menu<'_>, out: &mut Vec<u8>) -> Next {
         match self.stage {
             Stage::ClientFlags => {
-                let Some(flags) = Reader(input).u32() else { return Next::Starved };
+                let Some(flags) = WireReader(input).u32() else { return Next::Starved };
                 let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
                 if flags & !known != 0 {
                     return Next::Close("it sent unknown client flags");
@@ -172,7 +174,7 @@ impl Handshake {
                 Next::Used(n)
             }
             Stage::Option => {
-                let mut r = Reader(input);
+                let mut r = WireReader(input);
                 match r.u64() {
                     None => return Next::Starved,
                     Some(OPTION_MAGIC) => {}
@@ -254,7 +256,7 @@ impl Handshake {
         Next::Used(used)
     }
 
-    fn agree(&mut self, export: Export) -> Agreed {
+    fn agree(&mut self, export: ServedExport) -> Agreed {
         let block_status = self.structured && self.context.as_deref() == Some(&*export.info.name);
         Agreed { export, structured: self.structured, block_status, rest: Vec::new() }
     }
@@ -264,7 +266,7 @@ impl Handshake {
         if !(menu.room)(&export.info.name) {
             return Next::Close("too many connections are open");
         }
-        let rules = Rules::new(&export.info.geometry, self.structured, false);
+        let rules = ExportRules::new(&export.info.geometry, self.structured, false);
         out.extend(rules.size_bytes.to_be_bytes());
         out.extend(rules.export_flags().to_be_bytes());
         if !self.no_zeroes {
@@ -274,8 +276,8 @@ impl Handshake {
     }
 
     /// Answers INFO and GO; the export if there was no error.
-    fn info(&mut self, option: u32, data: &[u8], menu: Menu<'_>, out: &mut Vec<u8>) -> Option<Export> {
-        let mut r = Reader(data);
+    fn info(&mut self, option: u32, data: &[u8], menu: Menu<'_>, out: &mut Vec<u8>) -> Option<ServedExport> {
+        let mut r = WireReader(data);
         let name = r.counted();
         let wanted = r.u16().and_then(|n| r.bytes(2 * usize::from(n)));
         let (Some(name), Some(wanted), true) = (name, wanted, r.0.is_empty()) else {
@@ -295,7 +297,7 @@ impl Handshake {
             );
             return None;
         }
-        let rules = Rules::new(&export.info.geometry, self.structured, false);
+        let rules = ExportRules::new(&export.info.geometry, self.structured, false);
         let export_info = [&rules.size_bytes.to_be_bytes()[..], &rules.export_flags().to_be_bytes()];
         fact(out, option, info::EXPORT, &export_info);
         for kind in wanted.chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]])) {
@@ -343,7 +345,7 @@ impl Handshake {
 
 /// The export's name, and whether a query asks for `base:allocation`; `None` if malformed.
 fn matching(data: &[u8], set: bool) -> Option<(&[u8], bool)> {
-    let mut r = Reader(data);
+    let mut r = WireReader(data);
     let name = r.counted()?;
     let queries = r.u32()?;
     // No query at all lists everything and selects nothing.

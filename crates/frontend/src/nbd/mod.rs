@@ -25,7 +25,7 @@ pub use server::{Connection, NbdServer};
 use undercroft_config::plan::lists;
 pub use undercroft_config::tls::{self as certificates, TlsFiles, TlsMode};
 
-use super::socket::{SocketAccess, SocketError};
+use super::socket::{SocketError, SocketPermissions};
 use super::{DiskInfo, PortHost};
 use std::fmt;
 use std::io;
@@ -45,7 +45,7 @@ pub struct ExportInfo {
 
 /// A disk to be served.
 #[derive(Clone)]
-pub struct Export {
+pub struct ServedExport {
     /// The disk.
     pub info: DiskInfo,
     /// For people; may be empty.
@@ -54,9 +54,9 @@ pub struct Export {
     pub host: Arc<dyn PortHost>,
 }
 
-impl fmt::Debug for Export {
+impl fmt::Debug for ServedExport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Export").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("ServedExport").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
@@ -66,7 +66,7 @@ pub trait Exports: Send + Sync {
     fn list(&self) -> Vec<ExportInfo>;
 
     /// One by its name.
-    fn find(&self, name: &str) -> Option<Export>;
+    fn find(&self, name: &str) -> Option<ServedExport>;
 }
 
 /// Some exports of others: those of one tenant. The rest is as if it did not exist.
@@ -82,7 +82,7 @@ impl Exports for Listed {
         self.all.list().into_iter().filter(|e| lists(&self.names, &e.name)).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Option<ServedExport> {
         if lists(&self.names, name) { self.all.find(name) } else { None }
     }
 }
@@ -91,7 +91,7 @@ impl Exports for Listed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A unix socket, and who may connect.
-    Unix(PathBuf, SocketAccess),
+    Unix(PathBuf, SocketPermissions),
     /// A TCP port; 0 lets the kernel choose one.
     Tcp(SocketAddr),
 }
@@ -107,7 +107,7 @@ impl fmt::Display for Listen {
 
 /// Bounds of a server, and its keys.
 #[derive(Clone, Debug)]
-pub struct NbdOptions {
+pub struct NbdServerOptions {
     /// Connections in transmission at most.
     pub connections_max: usize,
     /// Of those, to one export at most.
@@ -128,7 +128,7 @@ pub struct NbdOptions {
     pub default_export: Option<String>,
 }
 
-impl Default for NbdOptions {
+impl Default for NbdServerOptions {
     /// 64 connections, half of them to one export, 64 handshakes of 10 seconds at most, no TLS.
     fn default() -> Self {
         Self {

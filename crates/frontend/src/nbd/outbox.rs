@@ -12,8 +12,8 @@ use std::io::IoSlice;
 
 /// Replies handed to the kernel with one call at most.
 const GATHER: usize = 64;
-/// Bytes handed to the kernel by one flush at most, so that one client's replies keep no other waiting: some 20 us.
-const SEND_BYTES_MAX: usize = 96 * 1024;
+/// Bytes handed to the kernel by one flush at most, so that one client's replies keep no other waiting: some 16 us.
+const SEND_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a reply without data at most: a chunk with an error and its words.
 const SMALL_MAX: usize = 64;
 
@@ -51,6 +51,8 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct Outbox {
     queue: VecDeque<Reply>,
+    /// Bytes of them that are not sent.
+    bytes: usize,
 }
 
 fn chunk_header(flags: u16, kind: u16, cookie: u64, len: u32) -> [u8; CHUNK_HEADER] {
@@ -74,7 +76,7 @@ fn simple_header(error: u32, cookie: u64) -> [u8; SIMPLE_HEADER] {
 impl Outbox {
     /// Empty, with room for `replies`.
     pub fn new(replies: usize) -> Self {
-        Self { queue: VecDeque::with_capacity(replies) }
+        Self { queue: VecDeque::with_capacity(replies), bytes: 0 }
     }
 
     /// Replies waiting.
@@ -87,6 +89,11 @@ impl Outbox {
         self.queue.is_empty()
     }
 
+    /// Bytes waiting.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn small(&mut self, parts: &[&[u8]]) {
         let mut small = [0; SMALL_MAX];
         let mut to = 0;
@@ -94,6 +101,7 @@ impl Outbox {
             small[to..to + p.len()].copy_from_slice(p);
             to += p.len();
         }
+        self.bytes += to;
         self.queue.push_back(Reply { small, buffer: Buffer::new(), from: 0, to });
     }
 
@@ -105,6 +113,7 @@ impl Outbox {
             from -= part.len();
             buffer[from..from + part.len()].copy_from_slice(part);
         }
+        self.bytes += HEADROOM + len - from;
         self.queue.push_back(Reply { small: [0; SMALL_MAX], buffer, from, to: HEADROOM + len });
     }
 
@@ -185,6 +194,7 @@ impl Outbox {
 
     fn advance(&mut self, mut sent: usize, buffers: &mut Buffers) {
         buffers.moved(sent);
+        self.bytes -= sent;
         while let Some(front) = self.queue.front_mut() {
             let left = front.to - front.from;
             if sent < left {
@@ -201,6 +211,7 @@ impl Outbox {
     /// Drops everything.
     pub fn clear(&mut self, buffers: &mut Buffers) {
         self.queue.drain(..).for_each(|r| buffers.give(r.buffer));
+        self.bytes = 0;
     }
 
     /// Takes out, as bytes, what was not sent.

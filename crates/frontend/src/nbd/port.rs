@@ -11,7 +11,7 @@ use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
 use super::inbox::{Inbox, Received};
 use super::outbox::{Outbox, Sent};
-use super::rules::Rules;
+use super::rules::ExportRules;
 use super::stream::Stream;
 use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
@@ -111,7 +111,7 @@ enum State {
 pub struct NbdPort<S: Stream, F: PortFaults = NoPortFaults> {
     port: u32,
     disk: DiskId,
-    rules: Rules,
+    rules: ExportRules,
     limits: PortLimits,
     peer: String,
     /// `None` only while the port is dropped.
@@ -146,7 +146,7 @@ pub struct NewPort<S: Stream> {
     /// Which disk.
     pub disk: DiskId,
     /// What was agreed on.
-    pub rules: Rules,
+    pub rules: ExportRules,
     /// Its bounds.
     pub limits: PortLimits,
     /// Who is at the other end, for the log.
@@ -334,7 +334,7 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
                         Received::Nothing => break,
                     }
                 }
-                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Over => break,
+                Stop::Starved | Stop::Batch | Stop::Stalled | Stop::Making | Stop::Over => break,
             }
         }
         self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
@@ -464,6 +464,10 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         self.unsent && self.stream.is_some() && self.state != State::Closed
     }
 
+    fn bytes_to_send(&self) -> usize {
+        self.outbox.bytes()
+    }
+
     fn arm(&mut self) -> bool {
         let pending = self.stream.as_ref().is_some_and(S::is_pending);
         if self.watching_room && self.outbox.is_empty() && !pending {
@@ -587,7 +591,7 @@ mod tests {
         let mut port = NbdPort::new(NewPort {
             port: 0,
             disk: DiskId(0),
-            rules: Rules::new(&geometry, true, true),
+            rules: ExportRules::new(&geometry, true, true),
             limits: PortLimits::default(),
             peer: String::new(),
             stream: SocketStream::new(ours.into()).unwrap(),

@@ -3,7 +3,7 @@
 //! Owns sockets that are not on a worker. Never blocks on one client.
 //! Invariants: every client here has a deadline; what is kept for each is bounded.
 
-use super::handshake::{Handshake, Menu, Step};
+use super::handshake::{Handshake, HandshakeStep, Menu};
 use super::line::Line;
 use super::server::{Leaver, Shared};
 use super::tls::TlsStream;
@@ -259,8 +259,8 @@ impl Guest {
             tls: shared.options.tls,
         };
         match handshake.push(bytes, menu, &mut self.out) {
-            Step::More => {}
-            Step::Close(why) => {
+            HandshakeStep::More => {}
+            HandshakeStep::Close(why) => {
                 tracing::debug!(peer = %self.peer, "NBD handshake ended: {why}");
                 if self.out.is_empty() {
                     return Some(Fate::Gone);
@@ -269,13 +269,13 @@ impl Guest {
                 self.since = Instant::now();
                 self.deadline = self.since + LEAVE_TIME;
             }
-            Step::StartTls => {
+            HandshakeStep::StartTls => {
                 let Then::Handshake(handshake) = std::mem::replace(&mut self.then, Then::Close { shut: true }) else {
                     return Some(Fate::Gone);
                 };
                 self.then = Then::StartTls(handshake);
             }
-            Step::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
+            HandshakeStep::Agreed(agreed) => self.then = Then::Serve(Box::new(agreed)),
         }
         None
     }

@@ -3,13 +3,13 @@
 //! Owns which request is answered with which error, after doc/proto.md. Never owns a buffer or a socket.
 //! Invariant: a request that is let through lies within the disk and within `REQUEST_BYTES_MAX` where it moves data.
 
-use super::wire::{REQUEST_HEADER, REQUEST_MAGIC, Reader, command, command_flag, errno, export_flag};
+use super::wire::{REQUEST_HEADER, REQUEST_MAGIC, WireReader, command, command_flag, errno, export_flag};
 use undercroft_cache::Geometry;
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 
 /// A request's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct RequestHeader {
     /// See [`command_flag`].
     pub flags: u16,
     /// See [`command`].
@@ -22,10 +22,10 @@ pub struct Header {
     pub len: u32,
 }
 
-impl Header {
+impl RequestHeader {
     /// Reads a header; `None` if it is not one.
     pub fn parse(bytes: &[u8; REQUEST_HEADER]) -> Option<Self> {
-        let mut r = Reader(bytes);
+        let mut r = WireReader(bytes);
         if r.u32()? != REQUEST_MAGIC {
             return None;
         }
@@ -79,7 +79,7 @@ pub enum Verdict {
 
 /// What one connection may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct ExportRules {
     /// Bytes of the disk that can be reached.
     pub size_bytes: u64,
     /// Whether replies to reads are structured.
@@ -91,7 +91,7 @@ pub struct Rules {
     fast_zero: bool,
 }
 
-impl Rules {
+impl ExportRules {
     /// The rules for a disk and what was agreed on.
     pub fn new(geometry: &Geometry, structured: bool, block_status: bool) -> Self {
         let align = u64::from(geometry.align.max(1));
@@ -127,7 +127,7 @@ impl Rules {
     }
 
     /// Judges a request.
-    pub fn judge(&self, h: &Header) -> Verdict {
+    pub fn judge(&self, h: &RequestHeader) -> Verdict {
         use command_flag as f;
         // The protocol has servers accept FUA with every command.
         let allowed = f::FUA
@@ -187,26 +187,26 @@ mod tests {
         Geometry { size_bytes: SIZE, align: 512, read_only: false, can_discard: true, can_write_zeroes: true }
     }
 
-    fn header(flags: u16, command: u16, offset: u64, len: u32) -> Header {
-        Header { flags, command, cookie: 1, offset, len }
+    fn header(flags: u16, command: u16, offset: u64, len: u32) -> RequestHeader {
+        RequestHeader { flags, command, cookie: 1, offset, len }
     }
 
     #[test]
     fn headers_are_read_in_network_order() {
         let bytes: [u8; REQUEST_HEADER] =
             [0x25, 0x60, 0x95, 0x13, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 2, 1];
-        let want = Header { flags: 1, command: 6, cookie: 0x0102_0304_0506_0708, offset: 4096, len: 513 };
-        assert_eq!(Header::parse(&bytes), Some(want));
+        let want = RequestHeader { flags: 1, command: 6, cookie: 0x0102_0304_0506_0708, offset: 4096, len: 513 };
+        assert_eq!(RequestHeader::parse(&bytes), Some(want));
         let mut wrong = bytes;
         wrong[3] ^= 1;
-        assert_eq!(Header::parse(&wrong), None);
+        assert_eq!(RequestHeader::parse(&wrong), None);
     }
 
     #[test]
     fn the_table_of_verdicts() {
         let max = REQUEST_BYTES_MAX;
         let refuse = Verdict::Refuse;
-        let all = Rules::new(&geometry(), true, true);
+        let all = ExportRules::new(&geometry(), true, true);
         let table = [
             (header(0, c::READ, 0, 1), Verdict::Read),
             (header(0, c::READ, SIZE - 1, 1), Verdict::Read),
@@ -256,7 +256,7 @@ mod tests {
         for (h, want) in table {
             assert_eq!(all.judge(&h), want, "{h:?}");
         }
-        let plain = Rules::new(&geometry(), false, false);
+        let plain = ExportRules::new(&geometry(), false, false);
         assert_eq!(plain.judge(&header(0, c::READ, 0, max + 1)), refuse(e::EINVAL));
         assert_eq!(plain.judge(&header(f::DF, c::READ, 0, 1)), refuse(e::EINVAL));
         assert_eq!(plain.judge(&header(0, c::BLOCK_STATUS, 0, 1)), refuse(e::EINVAL));
@@ -265,16 +265,16 @@ mod tests {
     #[test]
     fn a_disk_that_can_less_offers_less_and_refuses_the_rest() {
         use export_flag as x;
-        let all = Rules::new(&geometry(), true, true).export_flags();
+        let all = ExportRules::new(&geometry(), true, true).export_flags();
         let can = x::SEND_TRIM | x::SEND_WRITE_ZEROES | x::SEND_FAST_ZERO | x::SEND_FLUSH | x::SEND_FUA;
         assert_eq!(all & (can | x::READ_ONLY), can);
         assert_eq!(
             all & (x::HAS_FLAGS | x::SEND_DF | x::CAN_MULTI_CONN),
             x::HAS_FLAGS | x::SEND_DF | x::CAN_MULTI_CONN
         );
-        assert_eq!(Rules::new(&geometry(), false, false).export_flags() & x::SEND_DF, 0);
+        assert_eq!(ExportRules::new(&geometry(), false, false).export_flags() & x::SEND_DF, 0);
 
-        let ro = Rules::new(&Geometry { read_only: true, ..geometry() }, true, true);
+        let ro = ExportRules::new(&Geometry { read_only: true, ..geometry() }, true, true);
         assert_eq!(ro.export_flags() & (can | x::READ_ONLY), x::READ_ONLY | x::SEND_FLUSH | x::SEND_FUA);
         for command in [c::WRITE, c::TRIM, c::WRITE_ZEROES] {
             assert_eq!(ro.judge(&header(0, command, SIZE, 1)), Verdict::Refuse(e::EPERM));
@@ -282,7 +282,8 @@ mod tests {
         assert_eq!(ro.judge(&header(0, c::READ, 0, 1)), Verdict::Read);
         assert_eq!(ro.judge(&header(0, c::FLUSH, 0, 0)), Verdict::Flush);
 
-        let poor = Rules::new(&Geometry { can_discard: false, can_write_zeroes: false, ..geometry() }, true, true);
+        let poor =
+            ExportRules::new(&Geometry { can_discard: false, can_write_zeroes: false, ..geometry() }, true, true);
         assert_eq!(poor.export_flags() & x::SEND_TRIM, 0);
         assert_eq!(poor.judge(&header(0, c::TRIM, 0, 1)), Verdict::Refuse(e::EINVAL));
         // Zeroes are offered, since the core writes them if the disk cannot, but not as fast ones.
@@ -292,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_past_the_last_sector_is_not_offered() {
-        let rules = Rules::new(&Geometry { size_bytes: 10_000, align: 4096, ..geometry() }, false, false);
+        let rules = ExportRules::new(&Geometry { size_bytes: 10_000, align: 4096, ..geometry() }, false, false);
         assert_eq!(rules.size_bytes, 8192);
         assert_eq!(rules.judge(&header(0, c::READ, 8192, 1)), Verdict::Refuse(e::EINVAL));
     }

@@ -7,9 +7,9 @@ use super::TlsMode;
 use super::line::Line;
 use super::port::{NbdPort, NewPort, OnClose};
 use super::reception::{Listener, Reception};
-use super::rules::Rules;
+use super::rules::ExportRules;
 use super::stream::{SocketStream, Stream};
-use super::{Export, Exports, Listen, NbdError, NbdOptions, handshake::Agreed};
+use super::{Exports, Listen, NbdError, NbdServerOptions, ServedExport, handshake::Agreed};
 use crate::socket::bind_unix;
 use crate::{AnyPort, PortHost};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ pub(super) struct Leaver {
 /// What the server's thread, its owner and its ports share.
 pub(super) struct Shared {
     pub(super) exports: Arc<dyn Exports>,
-    pub(super) options: NbdOptions,
+    pub(super) options: NbdServerOptions,
     pub(super) stopping: AtomicBool,
     pub(super) wake_fd: EventFd,
     /// With which keys new connections encrypt.
@@ -92,7 +92,7 @@ impl Shared {
 
     fn serve_on<S: Stream>(self: &Arc<Self>, stream: S, agreed: Agreed, peer: String) -> io::Result<()> {
         let Agreed { export, structured, block_status, rest } = agreed;
-        let Export { info, host, .. } = export;
+        let ServedExport { info, host, .. } = export;
         let account = self.options.budget.open(&info.name)?;
         let shared = self.clone();
         let key = {
@@ -105,7 +105,7 @@ impl Shared {
         host.attach(Box::new(move |port| {
             let connection = Connection { export: info.name.clone(), peer: peer.clone() };
             lock(&shared.connections).1.insert(key, Entry { connection, host: register, port });
-            let rules = Rules::new(&info.geometry, structured, block_status);
+            let rules = ExportRules::new(&info.geometry, structured, block_status);
             let limits = shared.options.port;
             let on_close: OnClose<S> = Box::new(move |stream, bytes| shared.on_close(key, stream, bytes));
             AnyPort::plain(NbdPort::new(NewPort {
@@ -149,7 +149,7 @@ impl NbdServer {
     ///
     /// # Errors
     /// If the socket cannot be made; see [`NbdError`].
-    pub fn start(listen: Listen, exports: Arc<dyn Exports>, options: NbdOptions) -> Result<Self, NbdError> {
+    pub fn start(listen: Listen, exports: Arc<dyn Exports>, options: NbdServerOptions) -> Result<Self, NbdError> {
         let (listener, address) = match listen {
             Listen::Unix(path, access) => {
                 let bound = bind_unix(&path, access)?;

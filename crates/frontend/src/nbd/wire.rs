@@ -193,9 +193,9 @@ pub const STATE_ZERO: u32 = 2;
 
 /// Reads big-endian numbers off the front of some bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct WireReader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     /// The next `n` bytes; `None` if there are fewer.
     pub fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(n)?;

@@ -5,8 +5,8 @@
 //! with an I/O error, while a chain that cannot be answered breaks the queue.
 
 use super::limits::{QUEUE_SIZE_MAX, SPANS_MAX};
-use super::memory::{GuestMap, Span};
-use super::ring::{Broken, DESCRIPTOR_BYTES, Descriptor, Ring};
+use super::memory::{GuestMap, GuestSpan};
+use super::ring::{Broken, DESCRIPTOR_BYTES, Descriptor, SplitRing};
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use vm_memory::VolatileMemory;
 
@@ -35,15 +35,15 @@ pub struct Chain {
     /// Bytes of the pieces to fill.
     pub writable_bytes: u64,
     /// Where the status goes: the last byte of the last writable descriptor.
-    pub status: Span,
+    pub status: GuestSpan,
     /// What is wrong; if something is, the pieces are not complete.
     pub fault: Option<Fault>,
 }
 
 /// Where descriptors come from: the ring's own table or an indirect one.
 enum Table<'a> {
-    Own(&'a Ring),
-    Indirect(&'a GuestMap, Span),
+    Own(&'a SplitRing),
+    Indirect(&'a GuestMap, GuestSpan),
     /// At a guest address, across regions of memory: rare, since regions are large.
     Scattered {
         map: &'a GuestMap,
@@ -120,7 +120,13 @@ impl Table<'_> {
 /// # Errors
 /// The chain cannot be answered, so the queue cannot go on.
 #[inline]
-pub fn walk(ring: &Ring, map: &GuestMap, head: u16, hint: &mut u32, spans: &mut Vec<Span>) -> Result<Chain, Broken> {
+pub fn walk(
+    ring: &SplitRing,
+    map: &GuestMap,
+    head: u16,
+    hint: &mut u32,
+    spans: &mut Vec<GuestSpan>,
+) -> Result<Chain, Broken> {
     spans.clear();
     let mut table = Table::Own(ring);
     let mut left = table.entries();
@@ -175,7 +181,7 @@ pub fn walk(ring: &Ring, map: &GuestMap, head: u16, hint: &mut u32, spans: &mut 
     let status = if fault.is_none() {
         let tail = spans.last_mut().expect("a chain with a writable byte has a piece");
         tail.len -= 1;
-        let status = Span { offset: tail.offset + u64::from(tail.len), len: 1, ..*tail };
+        let status = GuestSpan { offset: tail.offset + u64::from(tail.len), len: 1, ..*tail };
         if tail.len == 0 {
             spans.pop();
         }

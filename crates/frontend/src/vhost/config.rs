@@ -21,9 +21,11 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 /// Bytes of the cache's blocks: what guests are told to prefer.
 const PREFERRED_BYTES: u32 = 4096;
 
-/// Features that the port has to know of.
+/// The driver says after which entry it wants to be notified.
 pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
+/// The driver flushes by itself; without it every write is durable before its reply.
 pub const FLUSH: u64 = 1 << VIRTIO_BLK_F_FLUSH;
+/// vhost-user's own features can be agreed upon.
 pub const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 /// A disk as the virtio-blk protocol sees it.

@@ -6,7 +6,7 @@
 //! marked here or not yet counted as taken, so that a restart serves it exactly once more.
 
 use super::limits::{QUEUE_SIZE_MAX, QUEUES_MAX};
-use super::memory::Window;
+use super::memory::MemoryWindow;
 use super::ring::Broken;
 use crate::faults::{PortBug, PortFaults, StoreSite};
 use std::fs::File;
@@ -82,7 +82,7 @@ impl InflightArea {
     /// The record of one queue; `None` if the area has none for it.
     pub fn queue(&self, index: u16) -> Option<InflightLog> {
         let bytes = queue_bytes(self.queue_size);
-        let window = Window::new(Arc::clone(&self.mapping), usize::from(index) * bytes, bytes)?;
+        let window = MemoryWindow::new(Arc::clone(&self.mapping), usize::from(index) * bytes, bytes)?;
         (index < self.queues).then_some(InflightLog { window, entries: self.queue_size, counter: 0, batch: Vec::new() })
     }
 }
@@ -101,7 +101,7 @@ fn invalid(why: &'static str) -> io::Error {
 /// The record of one queue.
 #[derive(Clone, Debug)]
 pub struct InflightLog {
-    window: Window,
+    window: MemoryWindow,
     entries: u16,
     /// Order of the next chain taken.
     counter: u64,

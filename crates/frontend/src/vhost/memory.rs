@@ -1,8 +1,8 @@
 //! Guest memory: the regions a front end shares, and how guest addresses are found in them.
 //!
 //! Owns the mappings. Never makes a Rust reference to guest memory: every access is a bounds-checked volatile slice.
-//! Invariant: regions overlap neither in guest addresses nor in the front end's; a [`Span`] made by a map lies inside
-//! one of that map's regions, and a map never changes (a new memory table is a new map).
+//! Invariant: regions overlap neither in guest addresses nor in the front end's; a [`GuestSpan`] made by a map lies
+//! inside one of that map's regions, and a map never changes (a new memory table is a new map).
 
 use super::limits::REGIONS_MAX;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use vm_memory::{MmapRegion, VolatileMemory, VolatileSlice};
 
 /// A piece of guest memory inside one region of one [`GuestMap`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct GuestSpan {
     /// Offset of the first byte in the region.
     pub offset: u64,
     /// Index of the region in its map.
@@ -22,7 +22,7 @@ pub struct Span {
 
 /// One mapped region.
 #[derive(Clone, Debug)]
-pub struct Region {
+pub struct MemoryRegion {
     /// Its first guest physical address: what descriptors contain.
     pub guest: u64,
     /// Its first address in the front end's process: what the messages that place rings contain.
@@ -35,7 +35,7 @@ pub struct Region {
     pub allocated: bool,
 }
 
-impl Region {
+impl MemoryRegion {
     /// Whole pages in it; none if its pages are not the guest's.
     fn pages(&self) -> u64 {
         if self.guest.is_multiple_of(PAGE_BYTES) { self.len / PAGE_BYTES } else { 0 }
@@ -62,7 +62,7 @@ pub const PAGE_BYTES: u64 = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct GuestMap {
     /// Sorted by guest address.
-    regions: Vec<Region>,
+    regions: Vec<MemoryRegion>,
     /// For each region the number of its first page, and in the end how many pages there are: pages are numbered
     /// without gaps, in the order of their addresses.
     first_pages: Vec<u32>,
@@ -72,7 +72,7 @@ pub struct GuestMap {
 
 impl GuestMap {
     /// This map and one region more.
-    pub fn with(&self, region: Region) -> Result<GuestMap, MapError> {
+    pub fn with(&self, region: MemoryRegion) -> Result<GuestMap, MapError> {
         if self.regions.len() >= REGIONS_MAX {
             return Err(MapError::TooMany);
         }
@@ -84,7 +84,7 @@ impl GuestMap {
         if region.len == 0 || region.len > region.mapping.len() as u64 {
             return Err(MapError::Extent(region.guest));
         }
-        let overlaps = |r: &Region| {
+        let overlaps = |r: &MemoryRegion| {
             (r.guest < guest_end && region.guest < r.guest + r.len)
                 || (r.user < user_end && region.user < r.user + r.len)
         };
@@ -108,7 +108,7 @@ impl GuestMap {
         Ok(GuestMap::of(regions))
     }
 
-    fn of(regions: Vec<Region>) -> GuestMap {
+    fn of(regions: Vec<MemoryRegion>) -> GuestMap {
         let mut next = 0u32;
         let mut first_pages = Vec::with_capacity(regions.len() + 1);
         for r in &regions {
@@ -128,7 +128,7 @@ impl GuestMap {
 
     /// The number of the page that bytes `at .. at + 4096` of a span are, if they are one whole page.
     #[inline]
-    pub fn page(&self, span: Span, at: usize) -> Option<u32> {
+    pub fn page(&self, span: GuestSpan, at: usize) -> Option<u32> {
         let offset = span.offset + at as u64;
         let region = &self.regions[span.region as usize];
         let whole = at as u64 + PAGE_BYTES <= u64::from(span.len) && offset.is_multiple_of(PAGE_BYTES);
@@ -164,8 +164,8 @@ impl GuestMap {
     }
 
     /// Bytes of the pages of `spans` that are not in memory.
-    pub fn absent_bytes(&self, spans: &[Span]) -> u64 {
-        let absent = |s: &Span| {
+    pub fn absent_bytes(&self, spans: &[GuestSpan]) -> u64 {
+        let absent = |s: &GuestSpan| {
             let region = &self.regions[s.region as usize];
             if region.allocated { 0 } else { region.mapping.absent_bytes(s.offset as usize, s.len as usize) }
         };
@@ -183,7 +183,7 @@ impl GuestMap {
     }
 
     /// The regions, sorted by guest address.
-    pub fn regions(&self) -> &[Region] {
+    pub fn regions(&self) -> &[MemoryRegion] {
         &self.regions
     }
 
@@ -204,17 +204,17 @@ impl GuestMap {
 
     /// The span of `len` bytes at `guest` if it lies inside one region.
     #[inline]
-    pub fn locate(&self, guest: u64, len: u32, hint: &mut u32) -> Option<Span> {
+    pub fn locate(&self, guest: u64, len: u32, hint: &mut u32) -> Option<GuestSpan> {
         let at = self.find(guest, hint)?;
         let r = &self.regions[at];
         let offset = guest - r.guest;
-        (u64::from(len) <= r.len - offset).then_some(Span { offset, region: at as u32, len })
+        (u64::from(len) <= r.len - offset).then_some(GuestSpan { offset, region: at as u32, len })
     }
 
     /// Hands the spans of `len` bytes at `guest` to `push`, in order: several if the range crosses regions that touch.
     /// False if some of it is not memory, or if `push` said false.
     #[inline]
-    pub fn locate_all(&self, guest: u64, len: u32, hint: &mut u32, mut push: impl FnMut(Span) -> bool) -> bool {
+    pub fn locate_all(&self, guest: u64, len: u32, hint: &mut u32, mut push: impl FnMut(GuestSpan) -> bool) -> bool {
         if let Some(span) = self.locate(guest, len, hint) {
             return push(span);
         }
@@ -224,7 +224,7 @@ impl GuestMap {
             let r = &self.regions[at];
             let offset = guest - r.guest;
             let here = left.min(r.len - offset);
-            if !push(Span { offset, region: at as u32, len: here as u32 }) {
+            if !push(GuestSpan { offset, region: at as u32, len: here as u32 }) {
                 return false;
             }
             left -= here;
@@ -239,7 +239,7 @@ impl GuestMap {
     /// # Panics
     /// If they are not inside the span, or the span is another map's: a bug.
     #[inline]
-    pub fn slice(&self, span: Span, at: usize, len: usize) -> VolatileSlice<'_, ()> {
+    pub fn slice(&self, span: GuestSpan, at: usize, len: usize) -> VolatileSlice<'_, ()> {
         assert!(at <= span.len as usize && len <= span.len as usize - at, "access past the end of a span");
         let mapping: &MmapRegion<()> = &self.regions[span.region as usize].mapping;
         mapping.get_slice(span.offset as usize + at, len).expect("a span lies inside its region")
@@ -247,34 +247,34 @@ impl GuestMap {
 
     /// Writes the one byte of `span`.
     #[inline]
-    pub fn put_byte(&self, span: Span, byte: u8) {
+    pub fn put_byte(&self, span: GuestSpan, byte: u8) {
         self.slice(span, 0, 1).get_ref::<u8>(0).expect("a slice of one byte has it").store(byte);
     }
 
     /// The window of `len` bytes at address `user` of the front end, aligned to `align` (a power of two).
-    pub fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
+    pub fn window(&self, user: u64, len: usize, align: usize) -> Option<MemoryWindow> {
         let r = self.regions.iter().find(|r| user.wrapping_sub(r.user) < r.len)?;
         let offset = user - r.user;
         if len as u64 > r.len - offset || !offset.is_multiple_of(align as u64) {
             return None;
         }
-        Some(Window { mapping: Arc::clone(&r.mapping), offset: offset as usize, len })
+        Some(MemoryWindow { mapping: Arc::clone(&r.mapping), offset: offset as usize, len })
     }
 }
 
 /// A stretch of shared memory that is accessed for long: a part of a ring, or a log of requests under way.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct MemoryWindow {
     mapping: Arc<Guarded>,
     offset: usize,
     len: usize,
 }
 
-impl Window {
+impl MemoryWindow {
     /// Bytes `offset .. offset + len` of a mapping.
-    pub fn new(mapping: Arc<Guarded>, offset: usize, len: usize) -> Option<Window> {
+    pub fn new(mapping: Arc<Guarded>, offset: usize, len: usize) -> Option<MemoryWindow> {
         let end = offset.checked_add(len)?;
-        (end <= mapping.len()).then_some(Window { mapping, offset, len })
+        (end <= mapping.len()).then_some(MemoryWindow { mapping, offset, len })
     }
 
     /// Whether the memory was taken away.
@@ -294,8 +294,8 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn region(guest: u64, user: u64, len: usize) -> Region {
-        Region {
+    fn region(guest: u64, user: u64, len: usize) -> MemoryRegion {
+        MemoryRegion {
             guest,
             user,
             len: len as u64,
@@ -314,9 +314,9 @@ mod tests {
     #[test]
     fn a_span_is_found_only_inside_one_region() {
         let (map, mut hint) = (map(), 7);
-        assert_eq!(map.locate(0x10_0ff0, 16, &mut hint), Some(Span { offset: 0xff0, region: 1, len: 16 }));
+        assert_eq!(map.locate(0x10_0ff0, 16, &mut hint), Some(GuestSpan { offset: 0xff0, region: 1, len: 16 }));
         assert_eq!(map.locate(0x10_0ff0, 17, &mut hint), None);
-        assert_eq!(map.locate(0xfff, 1, &mut hint), Some(Span { offset: 0xfff, region: 0, len: 1 }));
+        assert_eq!(map.locate(0xfff, 1, &mut hint), Some(GuestSpan { offset: 0xfff, region: 0, len: 1 }));
         assert_eq!(map.locate(0x1000, 1, &mut hint), None);
         assert_eq!(map.locate(u64::MAX, 1, &mut hint), None);
         assert_eq!(map.locate(u64::MAX, u32::MAX, &mut hint), None);
@@ -330,7 +330,7 @@ mod tests {
             spans.push(s);
             true
         }));
-        let want = [Span { offset: 0xf00, region: 1, len: 0x100 }, Span { offset: 0, region: 2, len: 0x100 }];
+        let want = [GuestSpan { offset: 0xf00, region: 1, len: 0x100 }, GuestSpan { offset: 0, region: 2, len: 0x100 }];
         assert_eq!(spans, want);
         assert!(!map.locate_all(0xf00, 0x200, &mut hint, |_| true), "the hole after the first region is not memory");
         assert!(!map.locate_all(0x10_1f00, u32::MAX, &mut hint, |_| true));
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn overlapping_and_endless_regions_are_refused() {
         let map = map();
-        let refused = |r: Region| map.with(r).unwrap_err();
+        let refused = |r: MemoryRegion| map.with(r).unwrap_err();
         assert_eq!(refused(region(0x10_0fff, 0x100, 0x1000)), MapError::Overlap(0x10_0fff));
         assert_eq!(refused(region(0x20_0000, 0x7000_0800, 0x1000)), MapError::Overlap(0x20_0000));
         assert_eq!(refused(region(u64::MAX - 10, 0x100, 0x1000)), MapError::Extent(u64::MAX - 10));
@@ -352,7 +352,7 @@ mod tests {
     fn pages_are_numbered_without_gaps_and_copied_by_number() {
         let map = map();
         assert_eq!(map.pages(), 3);
-        let span = |region, offset, len| Span { region, offset, len };
+        let span = |region, offset, len| GuestSpan { region, offset, len };
         assert_eq!(map.page(span(0, 0, 0x1000), 0), Some(0));
         assert_eq!(map.page(span(2, 0, 0x1000), 0), Some(2));
         assert_eq!(map.page(span(1, 0, 0xfff), 0), None, "not all of the page");

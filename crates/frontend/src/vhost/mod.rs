@@ -22,7 +22,7 @@ mod session;
 mod shared;
 mod slots;
 
-use super::socket::{SocketAccess, SocketError};
+use super::socket::{SocketError, SocketPermissions};
 use std::io;
 use std::sync::Arc;
 use undercroft_hostmem::pressure::GuestRoom;
@@ -37,9 +37,9 @@ pub mod parts {
     pub use super::chain::walk;
     pub use super::config::{EVENT_IDX, FLUSH, Profile};
     pub use super::inflight::InflightArea;
-    pub use super::memory::{GuestMap, Region, Window};
-    pub use super::port::{Refusal, VhostPort};
-    pub use super::ring::{Ring, RingAddresses};
+    pub use super::memory::{GuestMap, MemoryRegion, MemoryWindow};
+    pub use super::port::{QueueRefusal, VhostPort};
+    pub use super::ring::{RingAddresses, SplitRing};
     pub use super::session::Session;
 }
 
@@ -51,7 +51,7 @@ pub struct VhostOptions {
     /// Entries of a queue at most: a power of two up to [`limits::QUEUE_SIZE_MAX`].
     pub queue_size: u16,
     /// Who may connect.
-    pub access: SocketAccess,
+    pub access: SocketPermissions,
     /// Which files a front end may share as memory.
     pub trust: Trust,
     /// What copies to guests may take of our control group.
@@ -63,7 +63,7 @@ impl Default for VhostOptions {
         VhostOptions {
             queues: limits::QUEUES_MAX,
             queue_size: limits::QUEUE_SIZE_MAX,
-            access: SocketAccess::default(),
+            access: SocketPermissions::default(),
             trust: Trust::default(),
             room: Arc::default(),
         }

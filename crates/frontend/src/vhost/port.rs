@@ -10,15 +10,15 @@ mod queue;
 mod requests;
 mod setup;
 
-pub use setup::Refusal;
+pub use setup::QueueRefusal;
 
 use self::queue::Queue;
 use super::config::Profile;
 use super::inflight::InflightLog;
 use super::limits::RANGES_MAX;
-use super::memory::{Region, Span};
+use super::memory::{GuestSpan, MemoryRegion};
 use super::request::Range;
-use super::ring::Ring;
+use super::ring::SplitRing;
 use super::slots::{Maps, Slots};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use crate::{GuestFile, GuestMemory, Peer, Port, PortInterest, Protocol};
@@ -53,7 +53,7 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     /// Speeds up the search for guest addresses.
     hint: u32,
     /// Pieces of the chain in hand.
-    spans: Vec<Span>,
+    spans: Vec<GuestSpan>,
     /// Ranges of the chain in hand, if it discards or zeroes.
     ranges: Vec<Range>,
     /// Counts sessions; slots of former ones are orphans.
@@ -303,7 +303,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
         let mut more = false;
         for &index in &self.running {
             let queue = &mut self.queues[usize::from(index)];
-            match (queue.ring.as_mut().map_or(Ok(false), Ring::arm::<F>), queue.waiting()) {
+            match (queue.ring.as_mut().map_or(Ok(false), SplitRing::arm::<F>), queue.waiting()) {
                 // What the ring holds beyond the room for it was posted before it was armed: no kick will come.
                 (Ok(any), Ok(0)) => self.held_up |= any,
                 // An index that makes no sense is for `take` to deal with.
@@ -428,7 +428,7 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
     }
 
     fn files(&self) -> Vec<GuestFile> {
-        let piece = |r: &Region| {
+        let piece = |r: &MemoryRegion| {
             let place = r.mapping.file_offset()?;
             Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), len: r.len })
         };

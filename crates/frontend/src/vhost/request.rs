@@ -6,7 +6,7 @@
 use super::chain::Chain;
 use super::config::Profile;
 use super::limits::RANGES_MAX;
-use super::memory::{GuestMap, Span};
+use super::memory::{GuestMap, GuestSpan};
 use undercroft_cache::limits::REQUEST_BYTES_MAX;
 use undercroft_cache::{IoError, Op};
 use virtio_bindings::virtio_blk::{
@@ -81,7 +81,13 @@ pub(super) enum Action {
 
 /// Finds out what a chain asks for. `spans` are its pieces; `ranges` becomes what it discards or zeroes.
 #[inline]
-pub(super) fn decode(map: &GuestMap, spans: &[Span], chain: &Chain, disk: &Profile, ranges: &mut Vec<Range>) -> Action {
+pub(super) fn decode(
+    map: &GuestMap,
+    spans: &[GuestSpan],
+    chain: &Chain,
+    disk: &Profile,
+    ranges: &mut Vec<Range>,
+) -> Action {
     if chain.fault.is_some() {
         return Action::Answer(Status::IoError);
     }
@@ -130,7 +136,7 @@ fn extent(sector: u64, bytes: u64, disk: &Profile) -> Option<(u64, u32)> {
 
 /// Copies the header out, and says at which byte of which piece the payload starts.
 #[inline]
-fn header(map: &GuestMap, readable: &[Span]) -> Option<([u8; HEADER_BYTES], usize, u32)> {
+fn header(map: &GuestMap, readable: &[GuestSpan]) -> Option<([u8; HEADER_BYTES], usize, u32)> {
     let first = readable.first()?;
     if first.len as usize >= HEADER_BYTES {
         let bits = map.slice(*first, 0, HEADER_BYTES).get_ref::<u128>(0).expect("16 bytes").load();
@@ -144,7 +150,7 @@ fn header(map: &GuestMap, readable: &[Span]) -> Option<([u8; HEADER_BYTES], usiz
 
 /// Copies `to.len()` bytes from the pieces, from byte `skip` of the first on. Returns where it stopped; `None` if the
 /// pieces are too short.
-fn gather(map: &GuestMap, pieces: &[Span], skip: u32, to: &mut [u8]) -> Option<(usize, u32)> {
+fn gather(map: &GuestMap, pieces: &[GuestSpan], skip: u32, to: &mut [u8]) -> Option<(usize, u32)> {
     let (mut piece, mut skip, mut done) = (0, skip, 0);
     while done < to.len() {
         let span = pieces.get(piece)?;
@@ -163,7 +169,7 @@ fn gather(map: &GuestMap, pieces: &[Span], skip: u32, to: &mut [u8]) -> Option<(
 /// Reads and checks the ranges of a discard or write-zeroes request: all of them before the first is acted on.
 fn read_ranges(
     map: &GuestMap,
-    pieces: &[Span],
+    pieces: &[GuestSpan],
     skip: u32,
     payload: u64,
     discard: bool,

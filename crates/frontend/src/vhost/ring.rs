@@ -7,7 +7,7 @@
 //! The parts are kept as windows of host memory rather than as guest addresses, which spares a search of the memory
 //! table for each of the five or so accesses per request; see docs/decisions/0050.
 
-use super::memory::{GuestMap, Window};
+use super::memory::{GuestMap, MemoryWindow};
 use crate::faults::{PortBug, PortFaults, StoreSite};
 use std::sync::atomic::{Ordering, fence};
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
@@ -83,10 +83,10 @@ pub enum Broken {
 
 /// The device's end of one ring.
 #[derive(Debug)]
-pub struct Ring {
-    descriptors: Window,
-    available: Window,
-    used: Window,
+pub struct SplitRing {
+    descriptors: MemoryWindow,
+    available: MemoryWindow,
+    used: MemoryWindow,
     size: u16,
     event_idx: bool,
     /// Position of the next available entry to take.
@@ -98,13 +98,13 @@ pub struct Ring {
     published: u16,
 }
 
-impl Ring {
+impl SplitRing {
     /// Finds a ring of `size` entries (a power of two) in guest memory. The device takes available entries from
     /// position `base` on, and goes on after the used entries already there. `None` if a part is not in memory.
-    pub fn new(map: &GuestMap, at: &RingAddresses, size: u16, base: u16, event_idx: bool) -> Option<Ring> {
+    pub fn new(map: &GuestMap, at: &RingAddresses, size: u16, base: u16, event_idx: bool) -> Option<SplitRing> {
         debug_assert!(size.is_power_of_two());
         let n = usize::from(size);
-        let mut ring = Ring {
+        let mut ring = SplitRing {
             descriptors: map.window(at.descriptors, n * DESCRIPTOR_BYTES, 16)?,
             available: map.window(at.available, ENTRIES + 2 * n + 2, 2)?,
             used: map.window(at.used, ENTRIES + 8 * n + 2, 4)?,
@@ -120,10 +120,10 @@ impl Ring {
         Some(ring)
     }
 
-    /// The same ring after its memory was mapped anew or moved: positions stay. `None` as for [`Ring::new`].
-    pub fn moved(&self, map: &GuestMap, at: &RingAddresses) -> Option<Ring> {
-        let ring = Ring::new(map, at, self.size, self.next_available, self.event_idx)?;
-        Some(Ring { next_used: self.next_used, published: self.published, ..ring })
+    /// The same ring after its memory was mapped anew or moved: positions stay. `None` as for [`SplitRing::new`].
+    pub fn moved(&self, map: &GuestMap, at: &RingAddresses) -> Option<SplitRing> {
+        let ring = SplitRing::new(map, at, self.size, self.next_available, self.event_idx)?;
+        Some(SplitRing { next_used: self.next_used, published: self.published, ..ring })
     }
 
     /// Entries of the ring.
@@ -247,12 +247,12 @@ impl Ring {
 }
 
 #[inline]
-fn load(part: &Window, at: usize, order: Ordering) -> u16 {
+fn load(part: &MemoryWindow, at: usize, order: Ordering) -> u16 {
     u16::from_le(part.slice().load(at, order).expect("ring parts are aligned and whole"))
 }
 
 #[inline]
-fn store<F: PortFaults>(part: &Window, at: usize, value: u16, order: Ordering, site: StoreSite) {
+fn store<F: PortFaults>(part: &MemoryWindow, at: usize, value: u16, order: Ordering, site: StoreSite) {
     F::store(site);
     part.slice().store(value.to_le(), at, order).expect("ring parts are aligned and whole");
 }

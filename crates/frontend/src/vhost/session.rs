@@ -8,8 +8,8 @@ use super::VhostOptions;
 use super::config::Profile;
 use super::inflight::InflightArea;
 use super::limits::REGIONS_MAX;
-use super::memory::{GuestMap, Region};
-use super::port::{Refusal, VhostPort};
+use super::memory::{GuestMap, MemoryRegion};
+use super::port::{QueueRefusal, VhostPort};
 use super::ring::RingAddresses;
 use super::shared::{self, Trust};
 use crate::PortHost;
@@ -78,7 +78,10 @@ impl Session {
     }
 
     /// Runs `f` like `on_port`, where the port may refuse.
-    fn ask(&self, f: impl FnOnce(&mut VhostPort) -> std::result::Result<(), Refusal> + Send + 'static) -> Result<()> {
+    fn ask(
+        &self,
+        f: impl FnOnce(&mut VhostPort) -> std::result::Result<(), QueueRefusal> + Send + 'static,
+    ) -> Result<()> {
         self.on_port(f)?.map_err(refused)
     }
 
@@ -144,7 +147,7 @@ fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
 }
 
 /// Maps a region that a front end shares.
-fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Region> {
+fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<MemoryRegion> {
     let (guest, user, len, offset) = (region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset);
     let kind = shared::check(&file, trust).map_err(Error::ReqHandlerError)?;
     // Access past the end of a file breaks the mapping, so what can be known beforehand is said now.
@@ -155,7 +158,7 @@ fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Re
     }
     let mapping = Guarded::new(region.mmap_region(file)?).map_err(Error::ReqHandlerError)?;
     let allocated = matches!(kind, Backing::Huge { .. }) || size.blocks().saturating_mul(512) >= size.len();
-    Ok(Region { guest, user, len, mapping: Arc::new(mapping), allocated })
+    Ok(MemoryRegion { guest, user, len, mapping: Arc::new(mapping), allocated })
 }
 
 /// Checks that a descriptor from the front end is an eventfd, and asks that writing to it does not block. The front end

@@ -3,7 +3,7 @@
 //! Owns the slots and the guest maps that they refer to. Never touches a ring. Invariants: a tag names one slot until
 //! it is given back; the map that a slot's spans belong to stays mapped until then, whatever the front end does.
 
-use super::memory::{GuestMap, Span};
+use super::memory::{GuestMap, GuestSpan};
 use crate::filled::Filled;
 use std::sync::Arc;
 use undercroft_cache::IoError;
@@ -13,9 +13,9 @@ use vm_memory::VolatileSlice;
 #[derive(Debug)]
 pub struct Slot {
     /// Where the data goes to or comes from, in order.
-    pub spans: Vec<Span>,
+    pub spans: Vec<GuestSpan>,
     /// Where the status goes.
-    pub status: Span,
+    pub status: GuestSpan,
     /// Bytes written into the chain if all goes well, with the status.
     pub written: u32,
     /// The request that this is a part of.
@@ -42,7 +42,7 @@ impl Slot {
     fn new() -> Slot {
         Slot {
             spans: Vec::new(),
-            status: Span::default(),
+            status: GuestSpan::default(),
             written: 0,
             parent: None,
             parts: 0,
@@ -86,7 +86,7 @@ impl Slot {
 
     /// The span that holds bytes `at ..` of the request's data, and how far into it they are.
     #[inline]
-    pub fn place(&mut self, at: usize) -> Option<(Span, usize)> {
+    pub fn place(&mut self, at: usize) -> Option<(GuestSpan, usize)> {
         let (mut index, mut start) = if at >= self.cursor.1 { self.cursor } else { (0, 0) };
         loop {
             let span = *self.spans.get(index as usize)?;
@@ -228,20 +228,21 @@ impl Maps {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::Region;
+    use super::super::memory::MemoryRegion;
     use super::*;
     use vm_memory::MmapRegion;
 
     #[test]
     fn copies_find_their_pieces_in_any_order() {
         let mapping = Arc::new(undercroft_host::Guarded::new(MmapRegion::new(0x1000).unwrap()).unwrap());
-        let map =
-            GuestMap::default().with(Region { guest: 0, user: 0, len: 0x1000, mapping, allocated: true }).unwrap();
+        let map = GuestMap::default()
+            .with(MemoryRegion { guest: 0, user: 0, len: 0x1000, mapping, allocated: true })
+            .unwrap();
         let mut slots = Slots::new(1);
         let (_, slot) = slots.take();
         let lens = [5u32, 1, 700, 64, 300];
         for (i, &len) in lens.iter().enumerate() {
-            slot.spans.push(Span { offset: i as u64 * 0x320, region: 0, len });
+            slot.spans.push(GuestSpan { offset: i as u64 * 0x320, region: 0, len });
         }
         let data: Vec<u8> = (0..1070u32).map(|i| (i * 7) as u8).collect();
         for (at, len) in [(700, 370), (0, 3), (3, 4), (7, 693)] {

@@ -2,13 +2,13 @@
 //!
 //! Owns a client that says what it is told to. Never touches a socket.
 
-use undercroft_frontend::nbd::handshake::{Agreed, Handshake, Menu, OPTION_BYTES_MAX, Step};
-use undercroft_frontend::nbd::rules::Rules;
+use undercroft_frontend::nbd::handshake::{Agreed, Handshake, HandshakeStep, Menu, OPTION_BYTES_MAX};
+use undercroft_frontend::nbd::rules::ExportRules;
 use undercroft_frontend::nbd::wire::{
-    CONTEXT, CONTEXT_ID, OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader, export_flag, handshake_flag, info, option,
+    CONTEXT, CONTEXT_ID, OPTION_MAGIC, OPTION_REPLY_MAGIC, WireReader, export_flag, handshake_flag, info, option,
     option_reply,
 };
-use undercroft_frontend::nbd::{Export, ExportInfo, Exports, Listed, TlsMode};
+use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, ServedExport, TlsMode};
 use undercroft_porttest::nbd::exercise::{OneExport, fuzz_handshake, geometry};
 
 struct Two;
@@ -19,7 +19,7 @@ impl Exports for Two {
         vec![e("disk"), e("other")]
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Option<ServedExport> {
         let mut e = OneExport(geometry(1 << 20)).find("disk")?;
         e.info.name = name.to_owned();
         ["disk", "other"].contains(&name).then_some(e)
@@ -70,11 +70,11 @@ impl<'a> Talk<'a> {
     }
 
     fn flags(mut self, flags: u32) -> Self {
-        assert!(matches!(self.raw(&flags.to_be_bytes()).0, Step::More));
+        assert!(matches!(self.raw(&flags.to_be_bytes()).0, HandshakeStep::More));
         self
     }
 
-    fn raw(&mut self, bytes: &[u8]) -> (Step, Vec<u8>) {
+    fn raw(&mut self, bytes: &[u8]) -> (HandshakeStep, Vec<u8>) {
         let mut out = Vec::new();
         let room = self.room;
         let menu = Menu { exports: self.exports, default: self.default, room: &|_| room, tls: self.tls };
@@ -83,9 +83,9 @@ impl<'a> Talk<'a> {
     }
 
     /// Types and data of the replies to one option.
-    fn ask(&mut self, o: u32, data: &[u8]) -> (Step, Vec<(u32, Vec<u8>)>) {
+    fn ask(&mut self, o: u32, data: &[u8]) -> (HandshakeStep, Vec<(u32, Vec<u8>)>) {
         let (step, out) = self.raw(&option(o, data));
-        let mut r = Reader(&out);
+        let mut r = WireReader(&out);
         let mut all = Vec::new();
         while !r.0.is_empty() {
             assert_eq!((r.u64(), r.u32()), (Some(OPTION_REPLY_MAGIC), Some(o)));
@@ -96,7 +96,7 @@ impl<'a> Talk<'a> {
 
     fn last(&mut self, o: u32, data: &[u8]) -> u32 {
         let (step, all) = self.ask(o, data);
-        assert!(matches!(step, Step::More));
+        assert!(matches!(step, HandshakeStep::More));
         all.last().unwrap().0
     }
 }
@@ -110,14 +110,14 @@ fn go_tells_what_was_asked_for_and_agrees() {
         let (step, all) = t.ask(o, &go("disk", &wishes));
         let mut export = vec![0, 0];
         export.extend((1u64 << 20).to_be_bytes());
-        let flags = Rules::new(&geometry(1 << 20), false, false).export_flags();
+        let flags = ExportRules::new(&geometry(1 << 20), false, false).export_flags();
         export.extend(flags.to_be_bytes());
         assert_eq!(all[0], (option_reply::INFO, export));
         assert_eq!(all[1], (option_reply::INFO, b"\0\x01disk".to_vec()));
         assert_eq!(all[2], (option_reply::INFO, b"\0\x02a disk of bytes".to_vec()));
         assert_eq!(all[3], (option_reply::INFO, b"\0\x03\0\0\0\x01\0\0\x10\0\x02\0\0\0".to_vec()));
         assert_eq!(all[4..], [(option_reply::ACK, vec![])]);
-        assert_eq!(matches!(step, Step::Agreed(_)), o == option::GO);
+        assert_eq!(matches!(step, HandshakeStep::Agreed(_)), o == option::GO);
     }
 }
 
@@ -129,7 +129,7 @@ fn structured_replies_and_contexts_are_agreed_on_for_one_export() {
             t.ask(*o, d);
         }
         match t.ask(option::GO, &go(name, &[])) {
-            (Step::Agreed(a), _) => (a.structured, a.block_status),
+            (HandshakeStep::Agreed(a), _) => (a.structured, a.block_status),
             (step, _) => panic!("{step:?}"),
         }
     };
@@ -193,7 +193,7 @@ fn what_is_not_served_is_refused_and_the_handshake_goes_on() {
     let (_, list) = t.ask(option::LIST, &[]);
     assert_eq!(list, [(option_reply::SERVER, b"\0\0\0\x04diska disk of bytes".to_vec()), (option_reply::ACK, vec![])]);
     let (step, all) = t.ask(option::ABORT, b"anything");
-    assert!(matches!(step, Step::Close(_)) && all == [(option_reply::ACK, vec![])]);
+    assert!(matches!(step, HandshakeStep::Close(_)) && all == [(option_reply::ACK, vec![])]);
 }
 
 #[test]
@@ -206,16 +206,16 @@ fn tls_that_is_required_comes_before_everything() {
     }
     assert_eq!(t.last(option::STARTTLS, &[0]), option_reply::ERR_INVALID);
     let (step, all) = t.ask(option::STARTTLS, &[]);
-    assert!(matches!(step, Step::StartTls) && all == [(option_reply::ACK, vec![])]);
+    assert!(matches!(step, HandshakeStep::StartTls) && all == [(option_reply::ACK, vec![])]);
     assert_eq!(t.last(option::STARTTLS, &[]), option_reply::ERR_INVALID, "once is enough");
-    assert!(matches!(t.ask(option::GO, &go("disk", &[])).0, Step::Agreed(_)));
+    assert!(matches!(t.ask(option::GO, &go("disk", &[])).0, HandshakeStep::Agreed(_)));
 
     let mut t = Talk::new(&exports).flags(3);
     t.tls = TlsMode::Require;
-    assert!(matches!(t.raw(&option(option::EXPORT_NAME, b"disk")).0, Step::Close(_)));
+    assert!(matches!(t.raw(&option(option::EXPORT_NAME, b"disk")).0, HandshakeStep::Close(_)));
     let mut t = Talk::new(&exports).flags(3);
     t.tls = TlsMode::Require;
-    assert!(matches!(t.ask(option::ABORT, &[]).0, Step::Close(_)));
+    assert!(matches!(t.ask(option::ABORT, &[]).0, HandshakeStep::Close(_)));
 }
 
 #[test]
@@ -226,9 +226,11 @@ fn what_was_agreed_on_in_the_clear_is_forgotten_under_tls() {
         t.ask(option::STRUCTURED_REPLY, &[]);
         t.ask(option::SET_META_CONTEXT, &meta("disk", &[CONTEXT]));
         if secure {
-            assert!(matches!(t.ask(option::STARTTLS, &[]).0, Step::StartTls));
+            assert!(matches!(t.ask(option::STARTTLS, &[]).0, HandshakeStep::StartTls));
         }
-        let Step::Agreed(a) = t.ask(option::GO, &go("disk", &[])).0 else { panic!("offered means not required") };
+        let HandshakeStep::Agreed(a) = t.ask(option::GO, &go("disk", &[])).0 else {
+            panic!("offered means not required")
+        };
         assert_eq!((a.structured, a.block_status), (!secure, !secure));
     }
 }
@@ -239,7 +241,7 @@ fn what_follows_the_wish_for_tls_in_the_clear_is_not_taken_for_encrypted() {
     let mut t = Talk::new(&exports).flags(3);
     t.tls = TlsMode::Require;
     let both = [option(option::STARTTLS, &[]), option(option::GO, &go("disk", &[]))].concat();
-    assert!(matches!(t.raw(&both).0, Step::Close(_)));
+    assert!(matches!(t.raw(&both).0, HandshakeStep::Close(_)));
 }
 
 #[test]
@@ -260,8 +262,8 @@ fn an_export_that_is_not_listed_is_like_one_that_does_not_exist() {
     }
     let (_, list) = t.ask(option::LIST, &[]);
     assert_eq!(list, [(option_reply::SERVER, b"\0\0\0\x04disk".to_vec()), (option_reply::ACK, vec![])]);
-    assert!(matches!(t.ask(option::GO, &go("", &[])).0, Step::Agreed(a) if a.export.info.name == "disk"));
-    assert!(matches!(Talk::new(&mine).flags(3).raw(&option(option::EXPORT_NAME, b"other")).0, Step::Close(_)));
+    assert!(matches!(t.ask(option::GO, &go("", &[])).0, HandshakeStep::Agreed(a) if a.export.info.name == "disk"));
+    assert!(matches!(Talk::new(&mine).flags(3).raw(&option(option::EXPORT_NAME, b"other")).0, HandshakeStep::Close(_)));
     // A VM's name stands for its disks, and for nothing else that begins alike.
     let has = |name: &str, export| undercroft_config::plan::lists(&[name.to_owned()], export);
     assert!(has("vm", "vm:root") && has("vm", "vm") && !has("vm", "vm2:root") && !has("vm", "v"));
@@ -271,12 +273,12 @@ fn an_export_that_is_not_listed_is_like_one_that_does_not_exist() {
 #[test]
 fn the_empty_name_is_the_only_disk_or_the_default() {
     let exports = OneExport(geometry(1 << 20));
-    assert!(matches!(Talk::new(&exports).flags(3).ask(option::GO, &go("", &[])).0, Step::Agreed(_)));
+    assert!(matches!(Talk::new(&exports).flags(3).ask(option::GO, &go("", &[])).0, HandshakeStep::Agreed(_)));
     let mut t = Talk::new(&Two).flags(3);
     assert_eq!(t.last(option::GO, &go("", &[])), option_reply::ERR_UNKNOWN);
     t.default = Some("other");
     match t.ask(option::GO, &go("", &[])).0 {
-        Step::Agreed(a) => assert_eq!(a.export.info.name, "other"),
+        HandshakeStep::Agreed(a) => assert_eq!(a.export.info.name, "other"),
         step => panic!("{step:?}"),
     }
 }
@@ -289,7 +291,7 @@ fn export_name_is_served_to_old_clients_too() {
         let mut bytes = option(option::EXPORT_NAME, b"disk");
         bytes.extend(b"first request");
         let (step, out) = t.raw(&bytes);
-        let Step::Agreed(a) = step else { panic!("{step:?}") };
+        let HandshakeStep::Agreed(a) = step else { panic!("{step:?}") };
         assert_eq!(a.rest, b"first request");
         assert!(!a.structured && !a.block_status);
         assert_eq!(out.len(), 10 + zeroes);
@@ -297,21 +299,21 @@ fn export_name_is_served_to_old_clients_too() {
         assert_ne!(u16::from_be_bytes([out[8], out[9]]) & export_flag::HAS_FLAGS, 0);
     }
     let step = |flags, o, name: &[u8]| Talk::new(&exports).flags(flags).raw(&option(o, name)).0;
-    assert!(matches!(step(3, option::EXPORT_NAME, b"none"), Step::Close(_)));
-    assert!(matches!(step(3, option::EXPORT_NAME, &[b'x'; OPTION_BYTES_MAX + 1]), Step::Close(_)));
-    assert!(matches!(step(0, option::LIST, b""), Step::Close(_)));
+    assert!(matches!(step(3, option::EXPORT_NAME, b"none"), HandshakeStep::Close(_)));
+    assert!(matches!(step(3, option::EXPORT_NAME, &[b'x'; OPTION_BYTES_MAX + 1]), HandshakeStep::Close(_)));
+    assert!(matches!(step(0, option::LIST, b""), HandshakeStep::Close(_)));
 }
 
 #[test]
 fn clients_that_speak_something_else_are_cut_off() {
     let exports = OneExport(geometry(1 << 20));
     for first in [&b"GET / HTTP/1.1\r\n"[..], &[0, 0, 0, 4], &[0, 1, 0, 1]] {
-        assert!(matches!(Talk::new(&exports).raw(first).0, Step::Close(_)), "{first:?}");
+        assert!(matches!(Talk::new(&exports).raw(first).0, HandshakeStep::Close(_)), "{first:?}");
     }
-    assert!(matches!(Talk::new(&exports).flags(3).raw(b"12345678").0, Step::Close(_)));
+    assert!(matches!(Talk::new(&exports).flags(3).raw(b"12345678").0, HandshakeStep::Close(_)));
     let mut huge = option(option::LIST, &[]);
     huge[12..].copy_from_slice(&u32::MAX.to_be_bytes());
-    assert!(matches!(Talk::new(&exports).flags(3).raw(&huge).0, Step::Close(_)));
+    assert!(matches!(Talk::new(&exports).flags(3).raw(&huge).0, HandshakeStep::Close(_)));
 }
 
 #[test]
@@ -328,13 +330,13 @@ fn bytes_may_come_one_by_one() {
         let (step, out) = t.raw(&[*b]);
         replies += usize::from(!out.is_empty());
         match step {
-            Step::More => {}
-            Step::Agreed(a) => {
+            HandshakeStep::More => {}
+            HandshakeStep::Agreed(a) => {
                 assert_eq!(n, bytes.len() - 1);
                 assert!(a.structured && a.block_status);
             }
-            Step::StartTls => panic!("nobody asked for TLS"),
-            Step::Close(why) => panic!("{why}"),
+            HandshakeStep::StartTls => panic!("nobody asked for TLS"),
+            HandshakeStep::Close(why) => panic!("{why}"),
         }
     }
     assert_eq!(replies, 4);
@@ -348,7 +350,7 @@ fn a_flood_of_options_does_not_pile_up_replies() {
             (0..500).map(|n| ExportInfo { name: format!("disk{n}"), description: "x".repeat(100) }).collect()
         }
 
-        fn find(&self, _: &str) -> Option<Export> {
+        fn find(&self, _: &str) -> Option<ServedExport> {
             None
         }
     }

@@ -7,7 +7,7 @@ use undercroft_cache::{DiskId, Extent, Geometry, IoError, Op, Request};
 use undercroft_frontend::Port;
 use undercroft_frontend::faults::PortBug;
 use undercroft_frontend::nbd::port::{CALM_SLEEPS, EXTENT_BYTES, NbdPort, NewPort, OnClose, PortLimits};
-use undercroft_frontend::nbd::rules::Rules;
+use undercroft_frontend::nbd::rules::ExportRules;
 use undercroft_frontend::nbd::wire::{REQUEST_HEADER, command, command_flag, errno};
 use undercroft_porttest::faults::{Switched, plant};
 use undercroft_porttest::nbd::exercise::{
@@ -40,7 +40,7 @@ impl Fixture {
         let port = NbdPort::with_faults(NewPort {
             port: 0,
             disk: DiskId(0),
-            rules: Rules::new(&geometry, structured, structured),
+            rules: ExportRules::new(&geometry, structured, structured),
             limits,
             peer: String::new(),
             stream: wire.clone(),

@@ -14,7 +14,7 @@ use std::sync::mpsc::sync_channel;
 use undercroft_cache::{Geometry, IoError, Op};
 use undercroft_frontend::Port;
 use undercroft_frontend::vhost::limits::{RANGES_MAX, SPANS_MAX};
-use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile, Region};
+use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, MemoryRegion, Profile};
 use undercroft_porttest::vhost::rig::{
     DATA, DATA_SPLIT, Guest, INDIRECT, NEXT, Rig, WRITE, eventfd, geometry, info, signals,
 };

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use undercroft_frontend::Port;
 use undercroft_frontend::faults::NoPortFaults;
-use undercroft_frontend::vhost::parts::{GuestMap, Ring, walk};
+use undercroft_frontend::vhost::parts::{GuestMap, SplitRing, walk};
 use undercroft_porttest::vhost::rig::{DATA, DATA_END, Guest, INDIRECT, NEXT, RigWith, WRITE, geometry};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
@@ -55,7 +55,7 @@ proptest! {
         // Two rings with the same content: what one device writes must not be seen by the other.
         let mut guest = Guest::new(3, 64);
         let memory = memory_of_the_model(&guest.map);
-        let mut ours = Ring::new(&guest.map, &Guest::addresses(0), 64, 0, true).unwrap();
+        let mut ours = SplitRing::new(&guest.map, &Guest::addresses(0), 64, 0, true).unwrap();
         let mut reference = reference_queue(1, 64);
         for (chains, used_event) in batches {
             let mut want = Vec::new();
@@ -166,7 +166,7 @@ fn costs_of_a_request() {
 
     let mut guest = rig.guest;
     let memory = memory_of_the_model(&guest.map);
-    let mut ring = Ring::new(&guest.map, &Guest::addresses(0), 256, guest.offered(0), true).unwrap();
+    let mut ring = SplitRing::new(&guest.map, &Guest::addresses(0), 256, guest.offered(0), true).unwrap();
     let mut spans = Vec::new();
     let ours = ns_each(n, || {
         (0..N).for_each(|i| guest.offer(0, i));

@@ -140,7 +140,8 @@ impl Pagemap {
     }
 
     /// Does without `PAGEMAP_SCAN`, as on a kernel before Linux 6.7.
-    pub(crate) fn without_scan(mut self) -> Pagemap {
+    #[cfg(test)]
+    fn without_scan(mut self) -> Pagemap {
         self.way = Way::Entries;
         self
     }

@@ -11,12 +11,12 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{DiskId, Extent, Geometry, IoError, Op, Request};
-use undercroft_frontend::nbd::handshake::{Handshake, Menu, Step};
+use undercroft_frontend::nbd::handshake::{Handshake, HandshakeStep, Menu};
 use undercroft_frontend::nbd::port::{NbdPort, NewPort, PortLimits};
-use undercroft_frontend::nbd::rules::{Header, Rules, Verdict};
+use undercroft_frontend::nbd::rules::{ExportRules, RequestHeader, Verdict};
 use undercroft_frontend::nbd::stream::Stream;
-use undercroft_frontend::nbd::wire::{self, Reader, command, command_flag};
-use undercroft_frontend::nbd::{Export, ExportInfo, Exports, Listed, TlsMode};
+use undercroft_frontend::nbd::wire::{self, WireReader, command, command_flag};
+use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, ServedExport, TlsMode};
 use undercroft_frontend::{DiskInfo, MakePort, OnPort, Port, PortHost};
 
 /// Both ends of a [`ByteStream`].
@@ -197,10 +197,14 @@ impl Exports for OneExport {
         vec![ExportInfo { name: "disk".to_owned(), description: "a disk of bytes".to_owned() }]
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Option<ServedExport> {
         let info =
             DiskInfo { name: name.to_owned(), disk: DiskId(0), geometry: self.0.clone(), serial: "bytes".to_owned() };
-        (name == "disk").then(|| Export { info, description: "a disk of bytes".to_owned(), host: Arc::new(NoHost) })
+        (name == "disk").then(|| ServedExport {
+            info,
+            description: "a disk of bytes".to_owned(),
+            host: Arc::new(NoHost),
+        })
     }
 }
 
@@ -213,7 +217,7 @@ impl Exports for Two {
         self.0.list().into_iter().chain([other]).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Option<ServedExport> {
         let mut export = self.0.find("disk")?;
         export.info.name = name.to_owned();
         ["disk", "diskette"].contains(&name).then_some(export)
@@ -230,7 +234,7 @@ pub fn fuzz_handshake(data: &[u8]) {
     shake(data);
     // Each option of the framed form: a byte for the option, one for the length of its data, the data.
     let mut framed = vec![0, 0, 0, data.first().map_or(3, |b| b & 3)];
-    let mut r = Reader(data.get(1..).unwrap_or_default());
+    let mut r = WireReader(data.get(1..).unwrap_or_default());
     while let Some([option, len, ..]) = r.bytes(2) {
         let body = r.bytes(usize::from(*len).min(r.0.len())).unwrap_or_default();
         framed.extend(wire::OPTION_MAGIC.to_be_bytes());
@@ -263,8 +267,8 @@ fn shake(data: &[u8]) {
         loop {
             let before = out.len();
             match handshake.push(bytes, menu, &mut out) {
-                Step::Close(_) => return check_option_replies(&out),
-                Step::Agreed(a) => {
+                HandshakeStep::Close(_) => return check_option_replies(&out),
+                HandshakeStep::Agreed(a) => {
                     assert!(data[..pushed].ends_with(&a.rest));
                     assert!(!a.block_status || a.structured);
                     assert!(tls != TlsMode::Require || handshake.is_secure(), "an export without TLS");
@@ -272,8 +276,8 @@ fn shake(data: &[u8]) {
                     return;
                 }
                 // What follows is decrypted, as far as the handshake is concerned.
-                Step::StartTls => assert!(tls != TlsMode::Off && handshake.is_secure()),
-                Step::More => {}
+                HandshakeStep::StartTls => assert!(tls != TlsMode::Off && handshake.is_secure()),
+                HandshakeStep::More => {}
             }
             check_option_replies(&out);
             assert!(out.len() < 1 << 20);
@@ -288,7 +292,7 @@ fn shake(data: &[u8]) {
 }
 
 fn check_option_replies(out: &[u8]) {
-    let mut r = Reader(&out[18..]);
+    let mut r = WireReader(&out[18..]);
     while !r.0.is_empty() {
         assert_eq!(r.u64(), Some(wire::OPTION_REPLY_MAGIC));
         r.u64().expect("option and type");
@@ -303,7 +307,7 @@ pub fn fuzz_commands(data: &[u8]) {
     geometry.read_only = mode & 0x10 != 0;
     geometry.can_discard = mode & 0x20 == 0;
     geometry.can_write_zeroes = mode & 0x40 == 0;
-    let rules = Rules::new(&geometry, mode & 1 != 0, mode & 3 == 3);
+    let rules = ExportRules::new(&geometry, mode & 1 != 0, mode & 3 == 3);
     let (mut stream, sent) = if mode & 4 == 0 { (frame(rest), true) } else { (rest.to_vec(), false) };
     if mode & 8 != 0 {
         stream.truncate(stream.len() - stream.len().min(usize::from(order)));
@@ -374,7 +378,7 @@ pub type Reads = HashMap<u64, (u64, usize)>;
 /// # Panics
 /// If it is not what the protocol allows.
 pub fn replies<'a>(output: &'a [u8], reads: &Reads) -> (Vec<(u64, Reply)>, &'a [u8]) {
-    let mut r = Reader(output);
+    let mut r = WireReader(output);
     let mut all = Vec::new();
     loop {
         let whole = r.0;
@@ -387,7 +391,7 @@ pub fn replies<'a>(output: &'a [u8], reads: &Reads) -> (Vec<(u64, Reply)>, &'a [
     }
 }
 
-fn simple(r: &mut Reader<'_>, reads: &Reads) -> Option<(u64, Reply)> {
+fn simple(r: &mut WireReader<'_>, reads: &Reads) -> Option<(u64, Reply)> {
     let (error, cookie) = (r.u32()?, r.u64()?);
     let reply = match (error, reads.get(&cookie)) {
         (0, Some(&(_, n))) => Reply::Data(r.bytes(n)?.to_vec()),
@@ -397,10 +401,10 @@ fn simple(r: &mut Reader<'_>, reads: &Reads) -> Option<(u64, Reply)> {
     Some((cookie, reply))
 }
 
-fn chunk(r: &mut Reader<'_>, magic: u32, reads: &Reads) -> Option<(u64, Reply)> {
+fn chunk(r: &mut WireReader<'_>, magic: u32, reads: &Reads) -> Option<(u64, Reply)> {
     assert_eq!(magic, wire::CHUNK_MAGIC);
     let (flags, kind, cookie) = (r.u16()?, r.u16()?, r.u64()?);
-    let mut body = Reader(r.counted()?);
+    let mut body = WireReader(r.counted()?);
     assert_eq!(flags, wire::chunk::DONE);
     let reply = match kind {
         wire::chunk::NONE => Reply::Done,
@@ -438,7 +442,7 @@ pub struct Run {
     pub disk: ByteDisk,
     /// The other end of its stream.
     pub wire: ByteStream,
-    rules: Rules,
+    rules: ExportRules,
     limits: PortLimits,
     /// Done, but not replied to yet.
     waiting: Vec<(Request, Result<(), IoError>)>,
@@ -447,7 +451,7 @@ pub struct Run {
 
 impl Run {
     /// A port that receives at most `piece` bytes at a time; `order` decides about the order of replies.
-    pub fn new(rules: Rules, limits: PortLimits, piece: usize, order: u64) -> Self {
+    pub fn new(rules: ExportRules, limits: PortLimits, piece: usize, order: u64) -> Self {
         let wire = ByteStream::default();
         wire.with(|w| w.piece = piece);
         let port = NbdPort::with_faults(NewPort {
@@ -541,11 +545,11 @@ impl Run {
 
 /// The requests in `input` and what should become of them, until it ends or makes no sense; whether it ends with a
 /// goodbye.
-fn expectations(input: &[u8], rules: &Rules) -> (Vec<(Header, Verdict)>, bool) {
-    let mut r = Reader(input);
+fn expectations(input: &[u8], rules: &ExportRules) -> (Vec<(RequestHeader, Verdict)>, bool) {
+    let mut r = WireReader(input);
     let mut all = Vec::new();
     while let Some(bytes) = r.bytes(wire::REQUEST_HEADER) {
-        let Some(h) = bytes.try_into().ok().and_then(Header::parse) else { break };
+        let Some(h) = bytes.try_into().ok().and_then(RequestHeader::parse) else { break };
         let verdict = rules.judge(&h);
         if verdict == Verdict::Disconnect {
             return (all, true);

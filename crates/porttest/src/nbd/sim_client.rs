@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use undercroft_frontend::nbd::port::{NbdPort, NewPort, PortLimits};
-use undercroft_frontend::nbd::rules::Rules;
+use undercroft_frontend::nbd::rules::ExportRules;
 use undercroft_frontend::nbd::stream::Stream;
 use undercroft_frontend::nbd::wire::{command, command_flag};
 use undercroft_frontend::{DiskInfo, Port};
@@ -134,7 +134,7 @@ impl SimClient {
         let port = NbdPort::with_faults(NewPort {
             port: id,
             disk: info.disk,
-            rules: Rules::new(&info.geometry, structured, structured),
+            rules: ExportRules::new(&info.geometry, structured, structured),
             limits,
             peer: String::new(),
             stream: wire.clone(),

@@ -1,7 +1,7 @@
 //! Floods: of one queue of a guest beside its others, and of one port of a disk beside its others.
 //!
-//! Owns what is posted and sent then. Never judges a wait: turns are judged as they end. Invariant: whoever had a request
-//! when a flood began has its answer when it ends.
+//! Owns what is posted and sent then. Never judges a wait: turns are judged as they end. Invariant: whoever had a
+//! request when a flood began has its answer when it ends.
 
 use super::Sim;
 use super::world::Peer;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::atomic::fence;
 use undercroft_cache::{DiskId, Geometry, IoError, Op, Request};
 use undercroft_frontend::faults::PortFaults;
-use undercroft_frontend::vhost::parts::{GuestMap, Profile, Region, RingAddresses, VhostPort, Window};
+use undercroft_frontend::vhost::parts::{GuestMap, MemoryRegion, MemoryWindow, Profile, RingAddresses, VhostPort};
 use undercroft_frontend::{DiskInfo, Port};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
 
@@ -55,7 +55,7 @@ impl Guest {
             let mapping = MmapRegion::from_file(file, len as usize).expect("memory");
             let mapping = Arc::new(undercroft_host::Guarded::new(mapping).expect("memory"));
             map = map
-                .with(Region { guest, user: USER + guest, len, mapping, allocated: false })
+                .with(MemoryRegion { guest, user: USER + guest, len, mapping, allocated: false })
                 .expect("regions do not overlap");
         }
         let zero = vec![0; usize::from(queues)];
@@ -74,7 +74,7 @@ impl Guest {
         RingAddresses { descriptors, available, used }
     }
 
-    fn window(&self, at: u64, len: usize) -> Window {
+    fn window(&self, at: u64, len: usize) -> MemoryWindow {
         self.map.window(USER + at, len, 1).expect("the test stays inside memory")
     }
 

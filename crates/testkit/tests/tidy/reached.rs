@@ -10,10 +10,22 @@ use super::tests_only::is_test_file;
 use super::tokens::identifiers;
 use super::{exceptions, root, rust};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 use syn::visit::{self, Visit};
 
 /// How many public items of a crate nobody outside of its sources names today.
-const UNREACHED: &[(&str, usize)] = &[];
+const UNREACHED: &[(&str, usize)] = &[
+    ("config", 1),
+    ("daemon", 32),
+    ("engine", 8),
+    ("frontend", 21),
+    ("host", 1),
+    ("hostmem", 2),
+    ("porttest", 5),
+    ("study", 10),
+    ("testkit", 1),
+    ("undercroft", 10),
+];
 
 /// One item that a crate offers.
 struct Offered {
@@ -142,16 +154,15 @@ impl Crate {
     }
 
     /// What can be reached from outside by its path.
-    fn offered(mut self) -> (Vec<Offered>, Vec<(String, BTreeSet<String>)>) {
+    fn offered(&self) -> Vec<&Offered> {
         let is_open = |at: &[String]| {
             (1..=at.len()).all(|n| self.open.contains(&at[..n])) || at.last().is_some_and(|m| self.globs.contains(m))
         };
-        let (offered, _): (Vec<_>, Vec<_>) =
-            self.items.drain(..).partition(|(at, i)| is_open(at) || self.exported.contains(&i.name));
-        let mut offered: Vec<_> = offered.into_iter().map(|(_, i)| i).collect();
-        let types: BTreeSet<_> = offered.iter().map(|i| i.name.clone()).collect();
-        offered.extend(self.methods.into_iter().filter(|(own, _)| types.contains(own)).map(|(_, m)| m));
-        (offered, self.associated)
+        let offered = self.items.iter().filter(|(at, i)| is_open(at) || self.exported.contains(&i.name));
+        let mut offered: Vec<_> = offered.map(|(_, i)| i).collect();
+        let types: BTreeSet<_> = offered.iter().map(|i| i.name.as_str()).collect();
+        offered.extend(self.methods.iter().filter(|(own, _)| types.contains(own.as_str())).map(|(_, m)| m));
+        offered
     }
 }
 
@@ -166,8 +177,8 @@ fn glob_of(tree: &syn::UseTree, of: Option<&syn::Ident>, found: &mut BTreeSet<St
 }
 
 /// The items of a crate that are not reached by any of `names`, nor by the signature of one that is.
-fn unreached(own: Crate, names: &BTreeSet<String>) -> Vec<String> {
-    let (offered, associated) = own.offered();
+fn unreached(own: &Crate, names: &BTreeSet<String>) -> Vec<String> {
+    let offered = own.offered();
     let mut reached = BTreeSet::new();
     let mut names = names.clone();
     loop {
@@ -177,8 +188,8 @@ fn unreached(own: Crate, names: &BTreeSet<String>) -> Vec<String> {
                 names.extend(item.mentions.iter().cloned());
             }
         }
-        let more = associated.iter().filter(|(own, _)| names.contains(own)).flat_map(|(_, m)| m.iter().cloned());
-        let more: Vec<_> = more.collect();
+        let more = own.associated.iter().filter(|(own, _)| names.contains(own));
+        let more: Vec<_> = more.flat_map(|(_, m)| m.iter().cloned()).collect();
         names.extend(more);
         if before == (reached.len(), names.len()) {
             break;
@@ -188,7 +199,12 @@ fn unreached(own: Crate, names: &BTreeSet<String>) -> Vec<String> {
 }
 
 /// What crates offer (those that are libraries), and what is named outside of each one's sources.
-fn read() -> Vec<(String, Crate, BTreeSet<String>)> {
+fn read() -> &'static [(String, Crate, BTreeSet<String>)] {
+    static READ: OnceLock<Vec<(String, Crate, BTreeSet<String>)>> = OnceLock::new();
+    READ.get_or_init(read_all)
+}
+
+fn read_all() -> Vec<(String, Crate, BTreeSet<String>)> {
     let files = rust(&root());
     let mut crates = BTreeMap::<String, Crate>::new();
     let mut named = Vec::new();
@@ -235,10 +251,10 @@ fn what_crates_offer_is_taken() {
             continue;
         }
         let unused: Vec<_> = own.constants.iter().filter(|c| counts[*c] < 2).cloned().collect();
-        let left = [unused, unreached(own, &names)].concat();
+        let left = [unused, unreached(own, names)].concat();
         if !left.is_empty() {
             println!("{name}: {}", left.join(", "));
-            found.push((name, left.len()));
+            found.push((name.clone(), left.len()));
         }
     }
     exceptions(
@@ -250,7 +266,7 @@ fn what_crates_offer_is_taken() {
 
 /// Public items of each crate, for the table of sizes.
 pub fn public_items() -> BTreeMap<String, usize> {
-    read().into_iter().map(|(name, own, _)| (name, own.offered().0.len())).collect()
+    read().iter().map(|(name, own, _)| (name.clone(), own.offered().len() + own.constants.len())).collect()
 }
 
 #[test]
@@ -258,7 +274,7 @@ fn what_is_not_taken_is_seen() {
     let of = |text: &str, names: &[&str]| {
         let mut own = Crate::default();
         own.read(&[], &syn::parse_file(text).unwrap().items);
-        unreached(own, &names.iter().map(ToString::to_string).collect())
+        unreached(&own, &names.iter().map(ToString::to_string).collect())
     };
     assert_eq!(of("pub fn a() {} pub fn b() {}", &["a"]), ["b"]);
     assert_eq!(of("pub fn a() -> B {} pub struct B;", &["a"]), [""; 0]);

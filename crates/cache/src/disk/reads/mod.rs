@@ -209,6 +209,9 @@ impl<P: FaultInjection> Disk<P> {
                 if self.waiters.is_full() {
                     return self.starve(rec);
                 }
+                if self.is_crowded(op) {
+                    return self.requests.block(rec);
+                }
                 self.join(rec, op, at);
                 self.requests[rec].cursor = next;
                 continue;
@@ -297,6 +300,19 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
+    /// Whether so many have joined a read that to copy what they want is all that one event should do.
+    fn is_crowded(&mut self, op: u32) -> bool {
+        u64::from(self.operations.read_mut(op).joined) * B >= self.step_bytes
+    }
+
+    /// A read is over: those go on who had to wait, because many had joined it.
+    #[cold]
+    fn wake_crowd(&mut self, read: &ReadOp) {
+        if !self.plant.has(Bug::CrowdForgotten) {
+            self.requests.unblock(read.first..read.first + u64::from(read.count));
+        }
+    }
+
     /// Makes a request wait for block `at` of a read under way.
     fn join(&mut self, rec: u32, op: u32, at: u32) {
         if self.plant.has(Bug::LostJoin) {
@@ -328,7 +344,7 @@ impl<P: FaultInjection> Disk<P> {
             head = self.waiters.begin(rec, count);
             wanted = all;
         }
-        let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, head, tail: head };
+        let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, joined: 0, head, tail: head };
         let buf = IoBuf { frames, head: 0, len: len as u32 };
         let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
         self.near.reading(op, first, count as u32);
@@ -337,6 +353,9 @@ impl<P: FaultInjection> Disk<P> {
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.
     pub(in crate::disk) fn read_done<E: Effects>(&mut self, read: ReadOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         assert!(done.buf.frames.len() == read.count as usize, "a read came back without its frames");
+        if self.requests.any_blocked() {
+            self.wake_crowd(&read);
+        }
         if let Err(e) = done.result {
             return self.read_failed(read, done, e, cx);
         }

@@ -60,6 +60,7 @@ impl Waiters {
     /// Lets a request wait for block `at` of a read. False if it did for the block before: then it has that place.
     pub(in crate::disk) fn join(&mut self, read: &mut ReadOp, rec: u32, at: u32) -> bool {
         read.wanted |= 1 << at;
+        read.joined += 1;
         if read.tail != NONE {
             let w = &mut self.places[read.tail];
             if w.rec == rec && u32::from(w.first + w.count) == at {

@@ -9,21 +9,22 @@ pub(crate) mod changes;
 pub(crate) mod losses;
 mod merge;
 mod range;
+pub(super) mod segment;
 mod turns;
 
 use crate::disk::operations::Budget;
-use crate::disk::records::{What, WriteOp};
+use crate::disk::records::WriteOp;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
+use segment::Segment;
 use undercroft_engine::Access;
-use undercroft_engine::residency::Class;
-use undercroft_host::{Frame, IoBuf};
+use undercroft_host::Frame;
 
 /// How the part of a block that a write covers is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub(in crate::disk) enum Part {
     /// It is all of the block.
     Whole,
     /// The block is cached: copied, changed, and written as far as the alignment asks.
@@ -56,6 +57,7 @@ impl<P: FaultInjection> Disk<P> {
             if r.cursor >= end || r.error.is_some() {
                 // After an error the rest is left as it was.
                 self.requests[rec].cursor = end;
+                self.abandon(rec, cx);
                 if r.pending == 0 {
                     self.finish_change(rec, cx);
                 } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len).is_multiple_of(B)
@@ -64,6 +66,12 @@ impl<P: FaultInjection> Disk<P> {
                     self.answer(r.req, Ok(()), cx);
                 }
                 return;
+            }
+            if let Some(segment) = self.take_segment(rec) {
+                if !self.fill(segment, cx) {
+                    return self.pause(rec, cx);
+                }
+                continue;
             }
             if r.pending >= self.operations.allowance().window {
                 self.requests.wait(rec);
@@ -97,9 +105,9 @@ impl<P: FaultInjection> Disk<P> {
             if room == 0 {
                 return self.starve(rec);
             }
-            let next = self.start_segment(rec, r.cursor, limit, room, cx);
-            cx.left = cx.left.saturating_sub(next - r.cursor);
-            self.requests[rec].cursor = next;
+            if !self.start_segment(rec, r.cursor, limit, room, cx) {
+                return self.pause(rec, cx);
+            }
         }
     }
 
@@ -115,57 +123,37 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Writes from byte `from` on, at most to `limit` and `room` blocks, as one operation. Returns the byte after it.
-    fn start_segment<E: Effects>(&mut self, rec: u32, from: u64, limit: u64, room: u64, cx: &mut Cx<'_, E>) -> u64 {
+    /// Begins to write from byte `from` on, at most to `limit` and `room` blocks, as one operation. False if its data
+    /// takes another event to copy.
+    fn start_segment<E: Effects>(&mut self, rec: u32, from: u64, limit: u64, room: u64, cx: &mut Cx<'_, E>) -> bool {
         let first = from / B;
         let lo = from - first * B;
         let head = self.part(first, lo, B.min(limit - first * B));
         if head == Part::Merge {
             let hi = B.min(limit - first * B);
             self.start_merge(rec, first, lo as u32, hi as u32, cx);
-            return first * B + hi;
+            cx.left = cx.left.saturating_sub(hi - lo);
+            self.requests[rec].cursor = first * B + hi;
+            return true;
         }
         let mut count = room.min((limit - 1) / B - first + 1);
         let mut tail = head;
         if count > 1 {
             let last = first + count - 1;
             tail = self.part(last, 0, B.min(limit - last * B));
-            if tail == Part::Merge {
+            // In several events a cached block could go meanwhile: it is written by itself.
+            let steps = limit.min((last + 1) * B) - from > cx.left;
+            if steps && head == Part::Overlay {
+                (count, tail) = (1, head);
+            } else if tail == Part::Merge || steps && tail == Part::Overlay {
                 count -= 1;
                 // A block between the first and the last is whole.
                 tail = if count == 1 { head } else { Part::Whole };
             }
         }
-        let last = first + count - 1;
-        let to = limit.min((last + 1) * B);
-        let req = self.requests[rec].req;
-        let mut frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
-        let mut taken = 0u64;
-        for (i, frame) in frames.iter_mut().enumerate() {
-            let block = first + i as u64;
-            let (lo, hi) = (from.max(block * B) - block * B, to.min((block + 1) * B) - block * B);
-            let part = if block == first {
-                head
-            } else if block == last {
-                tail
-            } else {
-                Part::Whole
-            };
-            if part == Part::Overlay {
-                self.copy_around(block, lo as usize, hi as usize, frame);
-            }
-            copy_in(cx.fx, &req, block, lo, hi, frame);
-            if let Some(page) = self.page_written(&req, block, cx) {
-                taken |= 1 << i;
-                self.arrives(page, block, Class::Write, None, Some(false), cx);
-                self.measuring.arrived(block);
-            }
-        }
+        let to = limit.min((first + count) * B);
+        let frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
         let whole = |p| matches!(p, Part::Whole | Part::Overlay);
-        self.note_writes(first, count, whole(head), whole(tail), taken, cx);
-        // What goes to the disk besides the request's bytes is what the disk holds already.
-        let start = if head == Part::Overlay { from / self.settings.align() * self.settings.align() } else { from };
-        let stop = if tail == Part::Overlay { to.next_multiple_of(self.settings.align()) } else { to };
         let write = WriteOp {
             rec,
             first,
@@ -174,30 +162,12 @@ impl<P: FaultInjection> Disk<P> {
             tail_whole: whole(tail),
             epoch: self.epoch,
         };
-        let buf = IoBuf { frames, head: (start - first * B) as u32, len: (stop - start) as u32 };
-        self.requests[rec].pending += 1;
-        let kind = IoKind::Write { fua: self.fua(&req) };
-        self.submit(What::Write(write), kind, start, stop - start, buf, cx);
-        to
+        self.fill(Segment { write, from, to, head, tail, filled: 0, taken: 0, frames }, cx)
     }
 
     pub(in crate::disk) fn fua(&self, req: &Request) -> bool {
         let asked = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
         asked && !self.plant.has(Bug::FuaNotSent)
-    }
-
-    /// Copies all of a cached block but `lo..hi` into `frame`.
-    fn copy_around(&self, block: u64, lo: usize, hi: usize, frame: &mut Frame) {
-        let old = self.residents.cached(block).expect("looked up before").bytes();
-        let new = frame.bytes_mut();
-        new[..lo].copy_from_slice(&old[..lo]);
-        let hi = if self.plant.has(Bug::PartialOffByOne) { (hi + 1).min(old.len()) } else { hi };
-        new[hi..].copy_from_slice(&old[hi..]);
-    }
-
-    /// The guest page that all of `block` is written from.
-    fn page_written<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
-        if matches!(req.op, Op::WriteZeroes { .. }) { None } else { self.page_of(req, block, cx) }
     }
 
     /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of

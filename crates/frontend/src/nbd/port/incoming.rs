@@ -6,7 +6,7 @@
 
 use super::super::buffers::Buffer;
 use super::super::inbox::{Received, rest};
-use super::super::rules::{Header, Verdict};
+use super::super::rules::{RequestHeader, Verdict};
 use super::super::stream::Stream;
 use super::super::wire::{REQUEST_HEADER, errno};
 use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task, words};
@@ -21,6 +21,8 @@ pub(super) enum Stop {
     Batch,
     /// There is no room for the next request.
     Stalled,
+    /// There is, but its buffer takes another call to make.
+    Making,
     /// No request will come.
     Over,
 }
@@ -55,7 +57,7 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
                 }
                 Expect::Header => {
                     let Some(bytes) = self.inbox.header() else { return Stop::Starved };
-                    let Some(header) = Header::parse(bytes) else {
+                    let Some(header) = RequestHeader::parse(bytes) else {
                         self.cut("it sent something that is not a request");
                         return Stop::Over;
                     };
@@ -68,7 +70,7 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
     }
 
     /// Starts on one request; `Some` if parsing cannot go on, in which case the header stays.
-    fn begin(&mut self, h: &Header, out: &mut Vec<Request>) -> Option<Stop> {
+    fn begin(&mut self, h: &RequestHeader, out: &mut Vec<Request>) -> Option<Stop> {
         if self.used() + self.outbox.len() >= self.limits.requests_max {
             self.stalled = true;
             return Some(Stop::Stalled);
@@ -85,6 +87,9 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
         if bytes > 0 && !self.buffers.has_room(bytes) {
             self.stalled = true;
             return Some(Stop::Stalled);
+        }
+        if bytes > 0 && !self.buffers.make(bytes) {
+            return Some(Stop::Making);
         }
         self.inbox.skip(REQUEST_HEADER);
         let task = match verdict {

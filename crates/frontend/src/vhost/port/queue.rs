@@ -8,7 +8,7 @@ use super::super::config::Profile;
 use super::super::inflight::InflightLog;
 use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
-use super::super::ring::{Broken, Ring, RingAddresses};
+use super::super::ring::{Broken, RingAddresses, SplitRing};
 use crate::faults::{PortBug, PortFaults};
 use std::fs::File;
 use std::sync::mpsc::SyncSender;
@@ -27,7 +27,7 @@ pub(super) struct Queue {
     /// Between the kick descriptor's arrival and the request for the base.
     pub(super) started: bool,
     /// Found in guest memory; `None` while the memory it lies in is not there.
-    pub(super) ring: Option<Ring>,
+    pub(super) ring: Option<SplitRing>,
     pub(super) broken: Option<Broken>,
     pub(super) log: Option<InflightLog>,
     /// Chains that a former daemon took and did not answer, the next one last.
@@ -110,7 +110,7 @@ impl Queue {
                 self.base = ring.next_available();
                 ring.moved(map, at)
             }
-            None => Ring::new(map, at, self.size, self.base, event_idx),
+            None => SplitRing::new(map, at, self.size, self.base, event_idx),
         };
         if self.ring.is_some() {
             for (head, written) in std::mem::take(&mut self.deferred) {
@@ -149,7 +149,7 @@ impl Queue {
         if self.under_way == 0
             && let Some(waiter) = self.stopping.take()
         {
-            self.base = self.ring.as_ref().map_or(self.base, Ring::next_available);
+            self.base = self.ring.as_ref().map_or(self.base, SplitRing::next_available);
             self.ring = None;
             self.call = None;
             // The session may have gone meanwhile.

@@ -8,7 +8,7 @@ use super::super::config::{EVENT_IDX, FLUSH, PROTOCOL_FEATURES};
 use super::super::inflight::InflightArea;
 use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
-use super::super::ring::{Ring, RingAddresses};
+use super::super::ring::{RingAddresses, SplitRing};
 use super::VhostPort;
 use super::queue::{Queue, notify, report};
 use crate::Port;
@@ -20,17 +20,23 @@ use undercroft_host::Doorbell;
 
 /// Why a message about a queue is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum QueueRefusal {
+    /// The device has fewer queues.
     #[error("the device has no queue of that number")]
     NoSuchQueue,
+    /// Not a power of two, or above the largest.
     #[error("a queue's size must be a power of two up to {QUEUE_SIZE_MAX}")]
     QueueSize,
+    /// It can change only while the queue is stopped.
     #[error("the queue is running")]
     Running,
+    /// A part of the ring cannot be reached.
     #[error("the parts of the ring are not wholly inside shared memory, or not aligned")]
     RingPlace,
+    /// The in-flight area was made for fewer queues, or smaller ones.
     #[error("the record of requests under way has no place for the queue")]
     NoInflightLog,
+    /// Notifications of this front end blocked the worker, and there is no careful way here.
     #[error(
         "a front end of this disk made its notification descriptor block, and this kernel has no other way to notify \
          one (CONFIG_AIO, fs.aio-max-nr); restart the daemon once the disk's user is trusted again"
@@ -40,15 +46,15 @@ pub enum Refusal {
 
 impl<F: PortFaults> VhostPort<F> {
     /// The way to signal the front end at `eventfd`.
-    fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, Refusal> {
+    fn doorbell(&self, eventfd: Option<File>) -> Result<Option<Doorbell>, QueueRefusal> {
         match eventfd {
-            Some(fd) if self.careful => Doorbell::careful(fd).map(Some).map_err(|_| Refusal::HeldUpBefore),
+            Some(fd) if self.careful => Doorbell::careful(fd).map(Some).map_err(|_| QueueRefusal::HeldUpBefore),
             fd => Ok(fd.map(Doorbell::new)),
         }
     }
 
-    fn queue(&mut self, index: u32) -> Result<&mut Queue, Refusal> {
-        self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)
+    fn queue(&mut self, index: u32) -> Result<&mut Queue, QueueRefusal> {
+        self.queues.get_mut(index as usize).ok_or(QueueRefusal::NoSuchQueue)
     }
 
     /// Takes the driver's features over.
@@ -78,22 +84,22 @@ impl<F: PortFaults> VhostPort<F> {
     }
 
     /// Sets how many entries a queue has.
-    pub fn set_size(&mut self, index: u32, size: u32) -> Result<(), Refusal> {
+    pub fn set_size(&mut self, index: u32, size: u32) -> Result<(), QueueRefusal> {
         let queue = self.queue(index)?;
         if queue.started {
-            return Err(Refusal::Running);
+            return Err(QueueRefusal::Running);
         }
         queue.size = u16::try_from(size)
             .ok()
             .filter(|n| n.is_power_of_two() && *n <= QUEUE_SIZE_MAX)
-            .ok_or(Refusal::QueueSize)?;
+            .ok_or(QueueRefusal::QueueSize)?;
         Ok(())
     }
 
     /// Sets where a ring lies.
-    pub fn set_addresses(&mut self, index: u32, at: RingAddresses) -> Result<(), Refusal> {
+    pub fn set_addresses(&mut self, index: u32, at: RingAddresses) -> Result<(), QueueRefusal> {
         self.flush();
-        let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
+        let queue = self.queues.get_mut(index as usize).ok_or(QueueRefusal::NoSuchQueue)?;
         queue.addresses = Some(at);
         queue.remap::<F>(self.maps.current(), self.event_idx);
         self.refresh();
@@ -101,10 +107,10 @@ impl<F: PortFaults> VhostPort<F> {
     }
 
     /// Sets the position from which available entries are taken.
-    pub fn set_base(&mut self, index: u32, base: u32) -> Result<(), Refusal> {
+    pub fn set_base(&mut self, index: u32, base: u32) -> Result<(), QueueRefusal> {
         let queue = self.queue(index)?;
         if queue.started {
-            return Err(Refusal::Running);
+            return Err(QueueRefusal::Running);
         }
         queue.base = base as u16;
         Ok(())
@@ -121,17 +127,17 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Starts a queue, or replaces the kick descriptor of one that runs. `logged` says whether requests under way are
     /// recorded in this session.
-    pub fn start(&mut self, index: u32, kick: File, logged: bool) -> Result<(), Refusal> {
-        let queue = self.queues.get_mut(index as usize).ok_or(Refusal::NoSuchQueue)?;
+    pub fn start(&mut self, index: u32, kick: File, logged: bool) -> Result<(), QueueRefusal> {
+        let queue = self.queues.get_mut(index as usize).ok_or(QueueRefusal::NoSuchQueue)?;
         if !queue.started {
-            let at = queue.addresses.ok_or(Refusal::RingPlace)?;
-            let mut ring = Ring::new(self.maps.current(), &at, queue.size, queue.base, self.event_idx)
-                .ok_or(Refusal::RingPlace)?;
+            let at = queue.addresses.ok_or(QueueRefusal::RingPlace)?;
+            let mut ring = SplitRing::new(self.maps.current(), &at, queue.size, queue.base, self.event_idx)
+                .ok_or(QueueRefusal::RingPlace)?;
             queue.broken = None;
             queue.again.clear();
             queue.deferred.clear();
             if logged {
-                let log = queue.log.as_mut().ok_or(Refusal::NoInflightLog)?;
+                let log = queue.log.as_mut().ok_or(QueueRefusal::NoInflightLog)?;
                 match log.recover::<F>(queue.size, ring.published()) {
                     Ok(Some(left)) => {
                         // What was taken was either used or is still under way, in whatever order.
@@ -158,7 +164,7 @@ impl<F: PortFaults> VhostPort<F> {
     }
 
     /// Sets where the driver is notified; `None` if it polls.
-    pub fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), Refusal> {
+    pub fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), QueueRefusal> {
         let call = self.doorbell(call)?;
         let queue = self.queue(index)?;
         // Entries may have been used before the driver could be told.
@@ -170,14 +176,14 @@ impl<F: PortFaults> VhostPort<F> {
     }
 
     /// Sets where the front end is told that a queue is broken.
-    pub fn set_error(&mut self, index: u32, error: Option<File>) -> Result<(), Refusal> {
+    pub fn set_error(&mut self, index: u32, error: Option<File>) -> Result<(), QueueRefusal> {
         let error = self.doorbell(error)?;
         self.queue(index)?.error = error;
         Ok(())
     }
 
     /// Enables or disables a queue; a disabled one is not served.
-    pub fn enable(&mut self, index: u32, on: bool) -> Result<(), Refusal> {
+    pub fn enable(&mut self, index: u32, on: bool) -> Result<(), QueueRefusal> {
         self.queue(index)?.enabled = on;
         self.refresh();
         Ok(())
@@ -185,7 +191,7 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Stops a queue. When its last chain has been given back and published, `done` is sent the position of the next
     /// available entry.
-    pub fn stop(&mut self, index: u32, done: SyncSender<u16>) -> Result<(), Refusal> {
+    pub fn stop(&mut self, index: u32, done: SyncSender<u16>) -> Result<(), QueueRefusal> {
         self.flush();
         let queue = self.queue(index)?;
         queue.started = false;
