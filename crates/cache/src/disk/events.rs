@@ -9,7 +9,7 @@ use super::{Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
 use crate::store::ram::Store;
-use crate::types::{Effects, Io, IoDone, IoError, IoKind, Op, Paused, Request};
+use crate::types::{Effects, Io, IoDone, IoError, IoKind, IoTarget, Op, Paused, Request};
 use undercroft_host::IoBuf;
 
 impl<P: FaultInjection> Disk<P> {
@@ -244,7 +244,7 @@ impl<P: FaultInjection> Disk<P> {
             _ => {}
         }
         let (op, id) = self.operations.begin(what);
-        cx.fx.submit(Io { op: id, disk: self.settings.id(), kind, offset, len, buf });
+        cx.fx.submit(Io { op: id, disk: self.settings.id(), target: IoTarget::Image, kind, offset, len, buf });
         op
     }
 
