@@ -30,10 +30,7 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/daemon/src/service/ranges.rs: take_ranges", 91),
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),
     ("crates/porttest/src/sim/mod.rs: new", 83),
-    ("crates/study/examples/exclusive_table.rs: main", 93),
-    ("crates/trace/tests/samples/mod.rs: all", 164),
     ("crates/undercroft/src/cli/operate/ksm.rs: describe", 84),
-    ("crates/undercroft/src/cli/study/sim/tenants.rs: run", 81),
     ("crates/undercroft/src/cli/operate/status.rs: detail", 119),
 ];
 
