@@ -147,7 +147,7 @@ enum PlanError {
         /// Its name.
         level: String,
         /// Why.
-        source: undercroft_study::sim::Error,
+        source: undercroft_units::SlotsError,
     },
     /// Times of some things, and not of others.
     #[error("times need both a [disk] with read = \"8ms\" and [requests] with arrive = \"closed\"")]
