@@ -1,14 +1,20 @@
-"""Results as tables.
+"""Results as tables: bench/table.py RESULTS.json.xz writes the tables of a run anew, and with --readme the README's.
 
 Owns the layout of latest.md and of the README's table, and the arithmetic of ratios. Never measures.
-Invariant: losses are shown and marked; nothing is left out because of what it says.
+Invariant: losses are shown and marked; which rows the README has is said here, whatever they say.
 """
 
+import argparse
+import json
+import lzma
 import statistics
 from pathlib import Path
 
-START = "<!-- bench:start (written by bench/compare.py) -->"
+ROOT = Path(__file__).resolve().parents[1]
+START = "<!-- bench:start (five rows, written by bench/table.py) -->"
 END = "<!-- bench:end -->"
+# The README's rows: each kind of load once, hits at both ends of what guests ask for at a time.
+README_ROWS = ("vhost/hits/rand4k/qd1", "vhost/hits/rand4k/qd32", "vhost/hits/seq256k/qd8", "vhost/misses/rand4k/qd8", "vhost/mixed/rand4k/qd1")
 # What counts as worse, given that repetitions of one server differ by about as much.
 WORSE_BY = 0.05
 
@@ -104,6 +110,8 @@ def full(results: dict) -> str:
     """latest.md."""
     titles = {"vhost": "vhost-user-blk", "nbd": "NBD"}
     lines = ["# Undercroft against its peers", "", *machine_lines(results["machine"])]
+    lines += ["## In short", "", "\"Polling\" is with up to 50 us of polling before a worker sleeps, which is the default.", ""]
+    lines += [*short(results["cells"]), ""]
     for protocol, title in titles.items():
         chosen = [c for c in results["cells"] if c["protocol"] == protocol]
         if chosen:
@@ -113,13 +121,13 @@ def full(results: dict) -> str:
     return "\n".join(lines)
 
 
-def short(results: dict) -> str:
-    """The README's table: ratios only, losses included."""
+def short(cells: list[dict]) -> list[str]:
+    """A row for each cell: ratios only, losses included."""
     lines = [
         "| work | Undercroft to | IOPS | IOPS, polling | p99 | CPU per I/O | IOPS of both |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for cell in results["cells"]:
+    for cell in cells:
         theirs = cell["servers"].get(cell["reference"], {}).get("runs", [])
         ours = cell["servers"].get("undercroft", {}).get("runs", [])
         polling = cell["servers"].get("undercroft, polling 50us", {}).get("runs", [])
@@ -139,7 +147,13 @@ def short(results: dict) -> str:
             f" | {shown(polling, 'iops', True)} | {shown(ours, 'p99_us', False)}"
             f" | {shown(ours, 'cpu_s_per_million', False)} | {both} |"
         )
-    return "\n".join([*lines, "", *machine_lines(results["machine"])]).rstrip()
+    return lines
+
+
+def for_readme(results: dict) -> str:
+    """The README's rows, and what they were measured on."""
+    rows = short([c for c in results["cells"] if c["key"] in README_ROWS])
+    return "\n".join([*rows, "", *machine_lines(results["machine"])]).rstrip()
 
 
 def put_into(readme: Path, results: dict) -> bool:
@@ -151,5 +165,21 @@ def put_into(readme: Path, results: dict) -> bool:
     _, end, after = rest.partition(END)
     if not start or not end:
         return False
-    readme.write_text(f"{before}{START}\n{short(results)}\n{END}{after}", encoding="utf-8")
+    readme.write_text(f"{before}{START}\n{for_readme(results)}\n{END}{after}", encoding="utf-8")
     return True
+
+
+def main() -> None:
+    """Writes the tables of results that there are."""
+    p = argparse.ArgumentParser(description="Tables of a run of make bench, from its JSON.")
+    p.add_argument("results", type=Path, help="bench/results/NAME.json.xz; its tables go to NAME.md beside it")
+    p.add_argument("--readme", action="store_true", help="put the README's rows into it, too")
+    a = p.parse_args()
+    results = json.loads(lzma.decompress(a.results.read_bytes()))
+    a.results.with_suffix("").with_suffix(".md").write_text(full(results), encoding="utf-8")
+    if a.readme and not put_into(ROOT / "README.md", results):
+        raise SystemExit(f"README.md has no line {START}")
+
+
+if __name__ == "__main__":
+    main()

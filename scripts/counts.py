@@ -57,6 +57,17 @@ def ratio(results, protocol, work, row="undercroft"):
     raise Unknown(f"bench/results/{results} has no row {row!r} for {protocol}, {work}")
 
 
+def saved(load, arm):
+    """What an arm saved beside a zeroing guest at N = 0.5, with its spread: cells measured three times (part 1) only."""
+    text = (ROOT / "docs/results/exclusive.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n### {load}\n")[2].partition("\n#")[0] if "# Part 1" in text.partition(f"\n### {load}\n")[0] else ""
+    rows = [[cell.strip().strip("*") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    for row in rows[1:]:
+        if row[:2] == ["zeroing", "0.5"] and "(" in row[rows[0].index(arm)]:
+            return row[rows[0].index(arm)]
+    raise Unknown(f"docs/results/exclusive.md has no cell of several runs for {load}, {arm}, N = 0.5")
+
+
 def content_bytes():
     """What is kept of a block where contents are known, besides the rest."""
     limits = "crates/cache/src/limits.rs"
@@ -80,7 +91,6 @@ def shown(number):
 
 # Numbers where a mark would be seen: (file, what stands around it, name).
 PLAIN = (
-    ("README.md", r"# (\d+) formats, zstd", "trace-formats"),
     ("CHANGELOG.md", r"synth; (\d+) formats\)", "trace-formats"),
     ("Makefile", r"(\d+) kill -9, 5 min of fuzzing a target", "kill-rounds-long"),
 )
@@ -98,11 +108,18 @@ COUNTS = {
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
     "policies": lambda: rows("crates/engine/src/policy/served/mod.rs"),
     "policies-all": lambda: sum(rows(f"crates/engine/src/policy/{of}/mod.rs") for of in ("served", "studied")),
-    "trace-formats": lambda: length("crates/trace/src/format/mod.rs", "Format"),
+    "trace-formats": lambda: len(re.findall(r"^    \w+ => \w+::\w+,$", (ROOT / "crates/trace/src/format/mod.rs").read_text(), re.MULTILINE)),
     "decisions": lambda: len(list((ROOT / "docs/decisions").glob("[0-9]*.md"))),
     "metadata-bytes": metadata_bytes,
     "content-bytes": content_bytes,
     "metadata-and-content-bytes": lambda: metadata_bytes() + content_bytes(),
+    "bench-cells": lambda: (ROOT / "bench/results/amd-epyc.md").read_text(encoding="utf-8").count("\n### "),
+    "saved-uniform-exclusive": lambda: saved("uniform", "exclusive"),
+    "saved-uniform-inclusive": lambda: saved("uniform", "inclusive"),
+    "saved-uniform-default": lambda: saved("uniform", "host page cache"),
+    "saved-zipf-exclusive": lambda: saved("Zipf .99", "exclusive"),
+    "saved-zipf-inclusive": lambda: saved("Zipf .99", "inclusive"),
+    "saved-zipf-default": lambda: saved("Zipf .99", "host page cache"),
     "wide-hits-64k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(64)),
     "wide-hits-256k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(256)),
     "hits-depth-8-amd": lambda: ratio("amd-epyc.md", VHOST, RANDOM.format(8)),

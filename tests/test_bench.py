@@ -38,7 +38,7 @@ def results(ours: list, theirs: list) -> dict:
         "seconds": 1.0,
         "quick": False,
     }
-    cell = {"key": "k", "work": "work", "protocol": "vhost", "reference": "peer", "servers": servers}
+    cell = {"key": table.README_ROWS[0], "work": "work", "protocol": "vhost", "reference": "peer", "servers": servers}
     return {"machine": machine, "cells": [cell]}
 
 
@@ -51,9 +51,9 @@ def test_ratios_are_within_repetitions():
 def test_losses_are_marked_and_gains_are_bold():
     """More IOPS is a gain, more CPU time a loss; within 5 % neither."""
     r = results([(200, 3.0)] * 3, [(100, 2.0)] * 3)
-    text = table.short(r)
+    text = "\n".join(table.short(r["cells"]))
     assert "**2.00 (2.00-2.00)**" in text and "▼ 1.50 (1.50-1.50)" in text
-    assert "▼" not in table.short(results([(104, 2.0)] * 3, [(100, 2.0)] * 3)).split("\n\n")[0]
+    assert "▼" not in "".join(table.short(results([(104, 2.0)] * 3, [(100, 2.0)] * 3)["cells"]))
     full = table.full(r)
     assert "not measured: not installed" in full
 
@@ -68,6 +68,15 @@ def test_table_goes_between_the_markers(tmp_path):
     readme.write_text("nothing", encoding="utf-8")
     assert not table.put_into(readme, results([(1, 1)], [(1, 1)]))
     assert readme.read_text(encoding="utf-8") == "nothing"
+
+
+def test_the_readme_has_rows_that_there_are():
+    """Five of the cells; a run without one of them shows the others."""
+    keys = {c.key for c in cells.cells()}
+    assert len(table.README_ROWS) == 5 and keys.issuperset(table.README_ROWS)
+    other = results([(1, 1)], [(1, 1)])
+    other["cells"][0]["key"] = "vhost/hits/rand4k/qd8"
+    assert "| vhost-user: work" not in table.for_readme(other)
 
 
 def test_every_cell_has_its_reference_and_a_key_of_its_own():

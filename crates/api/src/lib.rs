@@ -18,8 +18,8 @@ pub use record::RecordingStatus;
 pub use shares::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 pub use status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus,
-    KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus,
-    ReloadReport, ScanStatus, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
+    KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection,
+    PressureStatus, ReloadReport, ScanStatus, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 pub use undercroft_config::{ControlError, ControlErrorKind, DiskChange, NodeChange, NodeSettings};
 

@@ -110,7 +110,19 @@ pub struct ShareEvent {
     pub to: Option<String>,
     /// How much; 0 for a finding.
     pub bytes: u64,
-    /// In words, why.
+    /// How long ago it was decided, where that is still known.
+    #[serde(default)]
+    pub seconds_ago: Option<u64>,
+    /// What was decided.
+    #[serde(default)]
+    pub decided: String,
+    /// What was seen that led to it.
+    #[serde(default)]
+    pub seen: String,
+    /// What it should bring, where that is known.
+    #[serde(default)]
+    pub expected: Option<String>,
+    /// All of it on one line.
     pub text: String,
 }
 

@@ -24,6 +24,9 @@ pub struct Status {
     pub copying_seconds: f64,
     /// Where NBD clients connect: `unix:PATH` or `tcp:ADDRESS`.
     pub nbd: Vec<String>,
+    /// The same listeners, with what can be reached there.
+    #[serde(default)]
+    pub nbd_listeners: Vec<NbdListenerStatus>,
     /// Memory for the data of NBD requests.
     #[serde(default)]
     pub nbd_data: NbdDataStatus,
@@ -43,6 +46,19 @@ pub struct Status {
     pub sharing: Vec<SharingDomainStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
+}
+
+/// Where NBD clients connect, and for what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NbdListenerStatus {
+    /// `unix:PATH` or `tcp:ADDRESS`.
+    pub address: String,
+    /// `off`, `offer` (clients may encrypt) or `require` (they must).
+    pub tls: String,
+    /// Whether clients that encrypt have to show a certificate.
+    pub client_certificates: bool,
+    /// Full names of the disks that are exported there.
+    pub disks: Vec<String>,
 }
 
 /// Memory for the data of NBD requests under way, of all connections together.

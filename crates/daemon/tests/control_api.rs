@@ -89,6 +89,7 @@ impl Daemon for Memory {
             copying_seconds: 0.25,
             scan: None,
             nbd: vec![],
+            nbd_listeners: Vec::new(),
             nbd_data: undercroft_api::NbdDataStatus::default(),
             log: LogStatus::default(),
             sharing: Vec::new(),

@@ -22,8 +22,8 @@ use undercroft_api::shares::{
 };
 use undercroft_api::status::{
     CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
-    LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, PressureDirection, PressureStatus, ReloadReport,
-    SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
+    LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection, PressureStatus,
+    ReloadReport, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
 use undercroft_api::{API_VERSION, ControlError, ControlErrorKind, Dropped, ErrorBody, NodeSettings};
 use undercroft_api::{ContainerRanges, RangesStatus, RangesTaken};
@@ -76,6 +76,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
         PressureDirection,
         KsmStatus,
         NbdDataStatus,
+        NbdListenerStatus,
         Settings,
         Numbers,
         SharingDomainStatus,

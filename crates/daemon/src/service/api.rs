@@ -227,6 +227,7 @@ impl Daemon for Service {
             workers: self.workers.len() as u32,
             copying_seconds: copying_ns as f64 / 1e9,
             nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
+            nbd_listeners: self.nbd_listeners(&plan),
             nbd_data: NbdDataStatus {
                 used_bytes: self.nbd_budget.used_bytes() as u64,
                 max_bytes: self.nbd_budget.bytes_max() as u64,

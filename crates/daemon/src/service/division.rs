@@ -8,8 +8,9 @@ use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_config::{ControlError, NodeChange};
 use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
 use undercroft_engine::Curve;
-use undercroft_engine::control::{ControllerKind, Event};
+use undercroft_engine::control::{ControllerKind, Event, Words};
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
+use undercroft_units::human_size;
 
 impl Service {
     /// What every node of the tree has.
@@ -85,14 +86,22 @@ impl Service {
     pub(super) fn events_of(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
         let plan = self.plan();
         let manager = lock(&self.manager);
-        let told = |e: &Event| ShareEvent {
-            sequence: e.sequence,
-            interval: e.interval,
-            node: e.node.name.to_string(),
-            from: e.from.as_ref().map(|p| p.name.to_string()),
-            to: e.to.as_ref().map(|p| p.name.to_string()),
-            bytes: e.blocks * UNIT_BYTES,
-            text: e.to_string(),
+        let told = |e: &Event| {
+            let Words { decided, seen, expected } = e.words(&|units| human_size(units * UNIT_BYTES));
+            let promised = expected.as_ref().map_or(String::new(), |e| format!("; expected: {e}"));
+            ShareEvent {
+                sequence: e.sequence,
+                interval: e.interval,
+                node: e.node.name.to_string(),
+                from: e.from.as_ref().map(|p| p.name.to_string()),
+                to: e.to.as_ref().map(|p| p.name.to_string()),
+                bytes: e.blocks * UNIT_BYTES,
+                seconds_ago: manager.decided_ago(e.interval).map(|t| t.as_secs()),
+                text: format!("{decided}: {seen}{promised}"),
+                decided,
+                seen,
+                expected,
+            }
         };
         let events = manager.governor.events();
         if name == "host" {

@@ -2,9 +2,11 @@
 //!
 //! Owns a weak reference to the service. Invariant: a disk that is detaching is not found.
 
-use super::{ServedDisk, Service};
+use super::{ServedDisk, Service, lock};
 use std::sync::{Arc, Weak};
-use undercroft_config::{NbdListen, NbdListener};
+use undercroft_api::NbdListenerStatus;
+use undercroft_config::tls::TlsMode;
+use undercroft_config::{NbdListen, NbdListener, ServePlan};
 use undercroft_frontend::PortHost;
 use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, Listen, ServedExport};
 use undercroft_frontend::socket::SocketPermissions;
@@ -26,6 +28,27 @@ pub(super) fn exports_of(listener: &NbdListener, service: Weak<Service>) -> Arc<
     match &listener.exports {
         Some(names) => Arc::new(Listed { all, names: names.clone() }),
         None => all,
+    }
+}
+
+impl Service {
+    /// What is shown of the listeners.
+    pub(super) fn nbd_listeners(&self, plan: &ServePlan) -> Vec<NbdListenerStatus> {
+        let exported: Vec<_> = self.disks().into_iter().filter(|d| d.is_exported()).collect();
+        let names = || exported.iter().map(|d| d.info().name.clone());
+        let servers = lock(&self.nbd);
+        let shown = servers.iter().zip(&plan.nbd).map(|(server, listener)| NbdListenerStatus {
+            address: server.local_addr().to_string(),
+            tls: match listener.tls {
+                TlsMode::Off => "off",
+                TlsMode::Offer => "offer",
+                TlsMode::Require => "require",
+            }
+            .to_string(),
+            client_certificates: listener.files.as_ref().is_some_and(|f| f.client_ca.is_some()),
+            disks: names().filter(|n| listener.has(n)).collect(),
+        });
+        shown.collect()
     }
 }
 

@@ -8,7 +8,7 @@
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::{ServedDisk, Service, capacity_blocks, lock};
 use crate::worker::{Latencies, Worker};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_cache::{AddDiskError, Core, DiskId, SetPartsError};
@@ -68,6 +68,28 @@ pub(super) struct ShareManager {
     /// What stands in the way of dividing, once said.
     pub(super) problem: Option<String>,
     pub(super) intervals: u64,
+    /// When each of the last ones ended, the youngest at the end.
+    ended: VecDeque<Instant>,
+}
+
+/// Ends of intervals that are kept: as many as there are events at most.
+const ENDS_MAX: usize = 4096;
+
+impl ShareManager {
+    fn interval_ended(&mut self) {
+        self.intervals += 1;
+        if self.ended.len() == ENDS_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Instant::now());
+    }
+
+    /// How long ago the interval of this number (the first is 0) ended, if that is still known.
+    pub(super) fn decided_ago(&self, interval: u64) -> Option<Duration> {
+        let back = self.intervals.checked_sub(interval + 1)?;
+        let at = self.ended.len().checked_sub(usize::try_from(back).ok()? + 1)?;
+        self.ended.get(at).map(Instant::elapsed)
+    }
 }
 
 /// What a worker says of a disk, or of a container's part of one, at the end of an interval.
@@ -154,7 +176,7 @@ impl Service {
         let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();
         manager.targets = targets.into_iter().filter_map(|(id, t)| Some((by_name.get(&id)?.clone(), t))).collect();
         manager.moving = true;
-        manager.intervals += 1;
+        manager.interval_ended();
     }
 
     /// What every disk did since this was asked last.
@@ -283,7 +305,9 @@ fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answe
         let bytes_for = |blocks: u64| core.bytes_for(id, blocks) - own;
         let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
         let sizes = points.iter().map(|p| bytes_for(p.0)).collect();
-        let working_set_bytes = telemetry.as_ref().map_or(0, |t| bytes_for(t.working_set));
+        // Of a disk that nobody reads nothing is known: not even what it would take to keep no block.
+        let working_set = telemetry.as_ref().map_or(0, |t| t.working_set);
+        let working_set_bytes = if working_set == 0 { 0 } else { bytes_for(working_set) };
         Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes }
     });
     Some((latencies, answers.collect()))

@@ -1,7 +1,8 @@
 //! Why a share changed: the reasons, and a bounded log of every move.
 //!
-//! Owns the reasons and their sentences. Never decides. Invariant: the log keeps the last `capacity` events; sequence
-//! numbers rise by one, so that a reader sees which ones it missed.
+//! Owns what is kept of a move; `words` says it in sentences. Never decides. Invariant: the log keeps the last
+//! `capacity` events; sequence numbers rise by one, so that a reader sees
+//! which ones it missed.
 
 use crate::shares::NodeId;
 use std::collections::VecDeque;
@@ -77,14 +78,14 @@ pub enum Reason {
     },
     /// A goal needs this size.
     Needed {
-        /// The goal.
+        /// The goal in words.
         goal: Goal,
         /// What it takes.
         blocks: u64,
     },
     /// All goals together need more than there is: each gets its part by weight.
     Infeasible {
-        /// The goal.
+        /// The goal in words.
         goal: Goal,
         /// What this one would take; `None`: no size does it.
         needs: Option<u64>,
@@ -149,67 +150,6 @@ pub struct Event {
     pub reason: Reason,
 }
 
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let blocks = self.blocks;
-        let giver = self.from.as_ref().map_or("what was free", |p| &p.name);
-        let taker = self.to.as_ref().map_or("nobody", |p| &p.name);
-        if blocks > 0 {
-            match (&self.from, &self.to) {
-                (_, Some(to)) => write!(f, "{} took {blocks} blocks from {giver}: ", to.name)?,
-                (Some(from), None) => write!(f, "{} gave up {blocks} blocks: ", from.name)?,
-                (None, None) => write!(f, "{blocks} blocks: ")?,
-            }
-        }
-        match &self.reason {
-            Reason::ByWeight { share, weight } => {
-                write!(f, "shares go by weight, and {weight} of {taker} makes {share}")
-            }
-            Reason::Fitted => write!(f, "floors, ceilings, nodes or the whole have changed"),
-            Reason::Gain { saves, costs } => match &self.from {
-                Some(_) => write!(f, "they save {taker} {saves:.0} misses an interval, and cost {giver} {costs:.0}"),
-                None => write!(f, "they save {saves:.0} misses an interval, and nobody had them"),
-            },
-            Reason::Guarded { misses, by_weight } => write!(
-                f,
-                "shares go by weight and demand: moving blocks for gain would have meant {misses:.0} misses of late, this {by_weight:.0}"
-            ),
-            Reason::Resumed { misses, by_weight } => write!(
-                f,
-                "moving blocks pays: it would have meant {misses:.0} misses of late, shares by weight and demand {by_weight:.0}"
-            ),
-            Reason::Heavy { requests, misses, remaining } => write!(
-                f,
-                "{taker} is under heavy load with {requests} requests and {misses} misses, and {giver} left {remaining} blocks unused"
-            ),
-            Reason::Hot { intervals, remaining, giver_remaining } => write!(
-                f,
-                "{taker} has filled its share for {intervals} intervals and has {remaining} blocks left, and {giver} left \
-                 {giver_remaining} unused"
-            ),
-            Reason::ReplacementNotSize { requests, misses } => write!(
-                f,
-                "{taker} has many misses ({misses}) with few requests ({requests}): another replacement policy may help, \
-                 size will not"
-            ),
-            Reason::Needed { goal, blocks } => write!(f, "{goal} takes {taker} {blocks} blocks"),
-            Reason::Infeasible { goal, needs: Some(needs), together, total } => write!(
-                f,
-                "{goal} takes {taker} {needs} blocks, and all goals together {together} where there are {total}: each gets \
-                 its part by weight"
-            ),
-            Reason::Infeasible { goal, needs: None, .. } => {
-                write!(f, "{goal} is out of reach for {taker} at any size: too many blocks are asked for only once")
-            }
-            Reason::Grown { accesses, misses, read_ahead } => write!(
-                f,
-                "{taker} asked for more after {misses} misses of {accesses} accesses, {read_ahead} of them foreseen by read-ahead"
-            ),
-            Reason::Reaped { idle } => write!(f, "{giver} has not been used for {idle} intervals"),
-        }
-    }
-}
-
 /// The log. See the head of the file.
 #[derive(Clone, Debug)]
 pub struct Events {
@@ -251,8 +191,7 @@ impl Events {
     }
 
     /// The number that the next event gets.
-    #[cfg(test)]
-    pub(crate) fn next_sequence(&self) -> u64 {
+    pub fn next_sequence(&self) -> u64 {
         self.next
     }
 }

@@ -17,6 +17,7 @@ mod target;
 mod tests;
 mod utility;
 mod view;
+mod words;
 
 pub use donor::{Donor, Thresholds};
 pub use event::{Event, Events, Goal, Party, Reason};
@@ -28,6 +29,7 @@ pub use paper::Paper;
 pub use target::Target;
 pub use utility::{Utility, UtilitySettings};
 pub use view::{Activity, ChildView, Move, Verdict};
+pub use words::Words;
 
 /// Divides one node's share. One object per node, so it may remember.
 pub trait Controller: Send {

@@ -34,6 +34,7 @@ Examples:
 Environment:
   UNDERCROFT_CONTROL  the control socket, as --control
   UNDERCROFT_LOG      log filter: undercroft_daemon::worker=debug,info
+  NO_COLOR            no colours, unless --color always
 
 Terms: docs/glossary.md (installed: /usr/share/doc/undercroft/glossary.md)
 ";
@@ -52,6 +53,9 @@ Terms: docs/glossary.md (installed: /usr/share/doc/undercroft/glossary.md)
 )]
 #[command(after_long_help = const_format(&[MAIN_EXAMPLES, "\n", EXIT_CODES]))]
 pub struct Cli {
+    /// Colours: `auto` has them where a terminal is and NO_COLOR is not set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: clap::ColorChoice,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -4,6 +4,7 @@
 //! knows how wide the terminal is; an example fits a line of [`EXAMPLE_CHARS_MAX`], so that it can be pasted.
 
 use super::args::Cli;
+use super::style::{HEADING, HELP, paint};
 use clap::{Command, CommandFactory};
 
 /// Characters of a line of an example at most: clap wraps at 100 where it knows no terminal.
@@ -12,7 +13,7 @@ const EXAMPLE_CHARS_MAX: usize = 100;
 
 /// The command line with all its commands.
 pub fn command() -> Command {
-    laid_out(Cli::command())
+    laid_out(Cli::command().styles(HELP))
 }
 
 fn laid_out(mut command: Command) -> Command {
@@ -24,16 +25,23 @@ fn laid_out(mut command: Command) -> Command {
     names.into_iter().fold(command, |c, name| c.mut_subcommand(name, laid_out))
 }
 
-/// Each paragraph of prose on one line; what is indented, and empty lines, stay as they are.
+/// Each paragraph of prose on one line; what is indented, and empty lines, stay as they are. A line that ends with a
+/// colon and begins what is indented is a heading.
 fn joined(text: &str) -> String {
     let prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
     let mut out = String::with_capacity(text.len());
     let mut before = "";
-    for line in text.lines() {
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
         if !out.is_empty() {
             out.push(if prose(before) && prose(line) { ' ' } else { '\n' });
         }
-        out += line;
+        let heads = lines.peek().is_some_and(|next| next.starts_with(' ')) && !prose(before);
+        if prose(line) && line.ends_with(':') && heads {
+            out += &paint(HEADING, line);
+        } else {
+            out += line;
+        }
         before = line;
     }
     out
@@ -46,7 +54,9 @@ mod tests {
     #[test]
     fn paragraphs_are_joined_and_examples_are_not() {
         let text = "One line\nand another.\n\nExamples:\n  do this\n  and that\n\nEnd\n";
-        assert_eq!(joined(text), "One line and another.\n\nExamples:\n  do this\n  and that\n\nEnd");
+        let plain = anstream::adapter::strip_str(&joined(text)).to_string();
+        assert_eq!(plain, "One line and another.\n\nExamples:\n  do this\n  and that\n\nEnd");
+        assert!(joined(text).contains(&paint(HEADING, "Examples:")));
     }
 
     #[test]

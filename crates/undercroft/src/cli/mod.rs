@@ -12,6 +12,9 @@ pub mod meter;
 pub mod operate;
 pub mod output;
 pub mod study;
+pub mod style;
+pub mod table;
+pub mod watch;
 
 use args::{Cli, Command};
 use clap::FromArgMatches;
@@ -58,7 +61,10 @@ pub enum Failure {
 
 /// Runs a command line, whose first word is the program's name.
 pub fn run(words: impl IntoIterator<Item = OsString>, serve: Serve<'_>) -> ExitCode {
-    let parsed = help::command().try_get_matches_from(words).and_then(|m| Cli::from_arg_matches(&m));
+    let words: Vec<OsString> = words.into_iter().collect();
+    let color = style::asked(&words);
+    style::choose(color);
+    let parsed = help::command().color(color).try_get_matches_from(words).and_then(|m| Cli::from_arg_matches(&m));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {

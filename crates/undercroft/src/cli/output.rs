@@ -1,22 +1,24 @@
 //! What is printed: buffered, and gone quietly when nobody reads on.
 //!
-//! Owns standard output. Invariant: an error of writing comes back to `cli::run`, which knows a broken pipe from a full
-//! disk; nothing here panics, as `println!` would.
+//! Owns standard output, and takes colours away where nobody sees them (`style` says when). Invariant: an error of writing
+//! comes back to `cli::run`, which knows a broken pipe from a full disk; nothing here panics, as `println!` would.
 
+use super::style;
+use anstream::AutoStream;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 /// Standard output.
 pub struct Out {
-    to: BufWriter<Stdout>,
+    to: BufWriter<AutoStream<Stdout>>,
 }
 
 impl Out {
     /// Standard output.
     pub fn stdout() -> Self {
-        Out { to: BufWriter::new(io::stdout()) }
+        Out { to: BufWriter::new(AutoStream::auto(io::stdout())) }
     }
 
-    /// Writes text as it is.
+    /// Writes text.
     ///
     /// # Errors
     /// Those of writing.
@@ -42,6 +44,15 @@ impl Out {
         self.write("\n")
     }
 
+    /// Writes what moves the cursor of a terminal, also where there are no colours.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn control(&mut self, code: &str) -> io::Result<()> {
+        self.to.flush()?;
+        io::stdout().write_all(code.as_bytes())
+    }
+
     /// Sends what is buffered.
     ///
     /// # Errors
@@ -56,7 +67,16 @@ impl Out {
     }
 }
 
+/// A value as JSON with a newline at its end: on one line, or over several.
+///
+/// # Errors
+/// Those of serde: the value has something that JSON has no form for.
+pub fn json(value: &impl serde::Serialize, one_line: bool) -> io::Result<String> {
+    let text = if one_line { serde_json::to_string(value) } else { serde_json::to_string_pretty(value) };
+    Ok(text.map_err(io::Error::from)? + "\n")
+}
+
 /// Says on standard error what went wrong; that it cannot be said is no reason to fail twice.
 pub fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(AutoStream::auto(io::stderr()), "{}", style::complaint(text));
 }

@@ -28,7 +28,10 @@ fn donor_follows_the_rules_one_by_one() {
     assert_eq!(run(1, seen(100, 90, 90)).0, [1700, 1600, 1500]);
     let (targets, events) = run(1, seen(100, 90, 1500));
     assert_eq!(targets, [1700, 1500, 1600]);
-    assert!(events.iter().any(|e| e.contains("another replacement policy may help, size will not")), "{events:?}");
+    assert!(
+        events.iter().any(|e| e.contains("more memory will not help c; another replacement policy may")),
+        "{events:?}"
+    );
     // two borrowers: most misses first, each a quantum a round
     assert_eq!(run(1, seen(1000, 200, 1600)).0, [1700, 1400, 1700]);
 }

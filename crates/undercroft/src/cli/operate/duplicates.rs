@@ -7,7 +7,7 @@ use super::args::DuplicatesArgs;
 use crate::cli::Failure;
 use crate::cli::interrupt::interrupt;
 use crate::cli::output::{Out, complain};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::cli::table::{lines, plain};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -94,26 +94,9 @@ fn shown(report: &Report) -> String {
     text
 }
 
-fn table(header: &[&str], left: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().copied());
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i >= left {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-fn lines(table: &Table) -> String {
-    table.lines().map(|l| l.trim_end().to_string() + "\n").collect()
-}
-
 fn vms(vms: &[VmReport]) -> String {
     let mut t =
-        table(&["VM", "PID", "MEMORY", "PRESENT", "ZERO", "SAME VM", "OTHER VMS", "PAGE CACHE", "GIVE BACK"], 1);
+        plain(&["VM", "PID", "MEMORY", "PRESENT", "ZERO", "SAME VM", "OTHER VMS", "PAGE CACHE", "GIVE BACK"], 1);
     for vm in vms {
         let sizes = [
             vm.ram_bytes,
@@ -130,7 +113,7 @@ fn vms(vms: &[VmReport]) -> String {
 }
 
 fn images(images: &[ImageReport]) -> String {
-    let mut t = table(&["IMAGE", "SIZE", "CACHED", "ZERO", "IN GUESTS", "SAME IMAGES", "GIVE BACK", "VMS"], 1);
+    let mut t = plain(&["IMAGE", "SIZE", "CACHED", "ZERO", "IN GUESTS", "SAME IMAGES", "GIVE BACK", "VMS"], 1);
     for image in images {
         let sizes = [
             image.size_bytes,

@@ -5,8 +5,9 @@
 
 use super::args::{KsmArgs, KsmCommand};
 use crate::cli::output::{self, Out};
+use crate::cli::style::{WARNING, paint};
+use crate::cli::table::{lines, with_left};
 use crate::cli::{Failure, control_socket};
-use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -99,46 +100,17 @@ fn signed(n: Option<i64>) -> String {
 }
 
 fn describe(r: &Report) -> String {
-    let mut text = String::new();
-    let (s, n) = (&r.settings, &r.numbers);
-    if r.available {
-        let pace = match (s.advisor_mode.as_deref(), s.pages_to_scan, s.sleep_millisecs) {
-            (Some("scan-time"), Some(pages), _) => {
-                let target = s.advisor_target_scan_time.unwrap_or(0);
-                format!("{pages} pages at a time, set by the advisor for a scan in {target}s")
-            }
-            (_, Some(pages), Some(ms)) => format!("{pages} pages every {ms}ms"),
-            _ => "at an unknown pace".to_string(),
-        };
-        let flag = |b: Option<bool>| b.map_or("not in this kernel", |b| if b { "yes" } else { "no" }).to_string();
-        let rows = [
-            ("KSM", switch_words(s.run).to_string()),
-            ("pace", pace),
-            ("advisor", s.advisor_mode.clone().unwrap_or_else(|| "not in this kernel (Linux 6.7)".into())),
-            ("smart scan", flag(s.smart_scan)),
-            ("zero pages", flag(s.use_zero_pages)),
-            ("merged pages", format!("{}, used in place of {} more", pages(n.pages_shared), pages(n.pages_sharing))),
-            (
-                "not merged",
-                format!("{} unlike any other, {} changing", pages(n.pages_unshared), pages(n.pages_volatile)),
-            ),
-            ("profit", signed(n.general_profit)),
-            ("full scans", n.full_scans.map_or("-".into(), |n| n.to_string())),
-        ];
-        text += &rows.iter().map(|(name, value)| format!("{name:<14} {value}\n")).collect::<String>();
-        if s.run == Some(1) || n.pages_sharing.is_some_and(|p| p > 0) {
-            text += &format!("Warning: {SIDE_CHANNEL}.\n");
-        }
+    let mut text = if r.available {
+        kernel(&r.settings, &r.numbers)
     } else {
-        text += &format!("This kernel has no KSM ({SYSFS} is missing; it needs CONFIG_KSM=y): nothing is merged.\n");
-    }
+        format!("This kernel has no KSM ({SYSFS} is missing; it needs CONFIG_KSM=y): nothing is merged.\n")
+    };
     text.push('\n');
     if r.guests.is_empty() {
         return text + "No QEMU process is running.\n";
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["PID", "GUEST", "MERGEABLE", "MERGED", "ZERO", "PROFIT", "NOT MARKED", "HUGE", "SHARED"]);
+    let header = ["PID", "GUEST", "MERGEABLE", "MERGED", "ZERO", "PROFIT", "NOT MARKED", "HUGE", "SHARED"];
+    let mut table = with_left(&header, |column| column == 1);
     let size = |b: u64| if b == 0 { "-".to_string() } else { human_size(b) };
     for g in &r.guests {
         table.add_row([
@@ -153,34 +125,60 @@ fn describe(r: &Report) -> String {
             size(g.shared_bytes),
         ]);
     }
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i != 1 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    text += &table.lines().map(|l| l.trim_end().to_string() + "\n").collect::<String>();
-    for g in &r.guests {
-        let mut say = |what: String| text += &format!("{} ({}): {what}\n", g.name, g.pid);
-        if g.shared_bytes > 0 {
-            let with =
-                if g.shared_with.is_empty() { String::new() } else { format!(" ({})", g.shared_with.join(", ")) };
-            say(format!("{}{with} cannot be merged: {SHARED_RAM}", human_size(g.shared_bytes)));
-        }
-        if g.unmarked_bytes > 0 {
-            say(format!("{} is private, but not marked for merging (mem-merge=off)", human_size(g.unmarked_bytes)));
-        }
-        if g.huge_bytes > 0 {
-            say(format!(
-                "{} of huge pages cannot be merged: the kernel merges pages of 4KiB only",
-                human_size(g.huge_bytes)
-            ));
-        }
-        if let Some(unknown) = &g.unknown {
-            say(unknown.clone());
-        }
+    text += &lines(&table);
+    for guest in &r.guests {
+        let said = reasons(guest);
+        text += &said.iter().map(|what| format!("{} ({}): {what}\n", guest.name, guest.pid)).collect::<String>();
     }
     text
+}
+
+/// What the kernel merges, and how it is set.
+fn kernel(s: &Settings, n: &Numbers) -> String {
+    let pace = match (s.advisor_mode.as_deref(), s.pages_to_scan, s.sleep_millisecs) {
+        (Some("scan-time"), Some(pages), _) => {
+            let target = s.advisor_target_scan_time.unwrap_or(0);
+            format!("{pages} pages at a time, set by the advisor for a scan in {target}s")
+        }
+        (_, Some(pages), Some(ms)) => format!("{pages} pages every {ms}ms"),
+        _ => "at an unknown pace".to_string(),
+    };
+    let flag = |b: Option<bool>| b.map_or("not in this kernel", |b| if b { "yes" } else { "no" }).to_string();
+    let rows = [
+        ("KSM", switch_words(s.run).to_string()),
+        ("pace", pace),
+        ("advisor", s.advisor_mode.clone().unwrap_or_else(|| "not in this kernel (Linux 6.7)".into())),
+        ("smart scan", flag(s.smart_scan)),
+        ("zero pages", flag(s.use_zero_pages)),
+        ("merged pages", format!("{}, used in place of {} more", pages(n.pages_shared), pages(n.pages_sharing))),
+        ("not merged", format!("{} unlike any other, {} changing", pages(n.pages_unshared), pages(n.pages_volatile))),
+        ("profit", signed(n.general_profit)),
+        ("full scans", n.full_scans.map_or("-".into(), |n| n.to_string())),
+    ];
+    let mut text: String = rows.iter().map(|(name, value)| format!("{name:<14} {value}\n")).collect();
+    if s.run == Some(1) || n.pages_sharing.is_some_and(|p| p > 0) {
+        text += &format!("{} {SIDE_CHANNEL}.\n", paint(WARNING, "Warning:"));
+    }
+    text
+}
+
+/// Why memory of a guest is not merged.
+fn reasons(g: &Guest) -> Vec<String> {
+    let mut said = Vec::new();
+    if g.shared_bytes > 0 {
+        let with = if g.shared_with.is_empty() { String::new() } else { format!(" ({})", g.shared_with.join(", ")) };
+        said.push(format!("{}{with} cannot be merged: {SHARED_RAM}", human_size(g.shared_bytes)));
+    }
+    if g.unmarked_bytes > 0 {
+        let unmarked = human_size(g.unmarked_bytes);
+        said.push(format!("{unmarked} is private, but not marked for merging (mem-merge=off)"));
+    }
+    if g.huge_bytes > 0 {
+        let huge = human_size(g.huge_bytes);
+        said.push(format!("{huge} of huge pages cannot be merged: the kernel merges pages of 4KiB only"));
+    }
+    said.extend(g.unknown.clone());
+    said
 }
 
 #[cfg(test)]
@@ -218,7 +216,8 @@ mod tests {
             "{line}"
         );
         assert!(text.contains("1MiB, used in place of 2MiB more") && text.contains("-4KiB"), "{text}");
-        assert!(text.contains("Warning: merging lets a guest find out"), "{text}");
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        assert!(plain.contains("Warning: merging lets a guest find out"), "{text}");
     }
 
     #[test]

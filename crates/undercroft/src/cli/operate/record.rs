@@ -207,15 +207,18 @@ fn summary(s: &RecordingStatus) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneOf(pub u32);
 
-impl std::str::FromStr for OneOf {
-    type Err = String;
+/// A text is none of `1/1`, `1/2`, ...
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write it as 1/8, for one of eight blocks")]
+pub struct OneOfError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for OneOf {
+    type Err = OneOfError;
+
+    fn from_str(text: &str) -> Result<Self, OneOfError> {
         let n = text.strip_prefix("1/").and_then(|n| n.parse().ok());
         let n = if text == "1" { Some(1) } else { n };
-        n.filter(|n| (1..=undercroft_api::record::SAMPLE_MAX).contains(n))
-            .map(OneOf)
-            .ok_or_else(|| "write it as 1/8, for one of eight blocks".to_string())
+        n.filter(|n| (1..=undercroft_api::record::SAMPLE_MAX).contains(n)).map(OneOf).ok_or(OneOfError)
     }
 }
 

@@ -56,12 +56,8 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
         log_format: args.log_format,
     };
     if let Some(file) = &args.config {
-        if is_image(file) {
-            let quoted = attach::shell(&file.display().to_string());
-            return Err(one_problem(
-                &format!("{} is a disk image, not a configuration", file.display()),
-                &format!("serve it by `undercroft serve --image {quoted}`"),
-            ));
+        if let Some(problem) = in_place_of_configuration(file) {
+            return Err(problem);
         }
         return config::load(file, machine, &overrides)?.accept_waiting();
     }
@@ -106,6 +102,35 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
     };
     add_images(&mut spec, &args.image, &each, nbd_beside, machine);
     config::resolve(&spec, machine, Vec::new()).accept()
+}
+
+/// Ends of the names of disk images.
+const IMAGE_ENDS: [&str; 8] = ["qcow2", "raw", "img", "iso", "vmdk", "vdi", "vhd", "vhdx"];
+
+/// What is said if an image was named where a configuration belongs.
+fn in_place_of_configuration(file: &Path) -> Option<Problems> {
+    let shown = file.display().to_string();
+    let served = format!("`undercroft serve --image {}`", attach::shell(&shown));
+    if config::images::scheme(&shown).is_some() {
+        return Some(one_problem(
+            &format!("{shown} is an image, not a configuration file"),
+            &format!("serve it by {served}"),
+        ));
+    }
+    if is_image(file) {
+        return Some(one_problem(
+            &format!("{shown} is a disk image, not a configuration"),
+            &format!("serve it by {served}"),
+        ));
+    }
+    let named_so = file.extension().and_then(|e| e.to_str()).is_some_and(|e| IMAGE_ENDS.contains(&e));
+    if named_so && !file.exists() {
+        return Some(one_problem(
+            &format!("{shown} does not exist, and would be a disk image, not a configuration"),
+            &format!("make it (`qemu-img create`), and serve it by {served}"),
+        ));
+    }
+    None
 }
 
 /// Whether a file is an image rather than a configuration: a block device, or bytes that no text has.

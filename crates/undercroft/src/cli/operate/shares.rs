@@ -3,9 +3,12 @@
 //! Owns columns and words. Never computes what the daemon does not know.
 
 use super::args::{SetArgs, SharesArgs, WhyArgs};
-use crate::cli::output::Out;
+use super::status;
+use crate::cli::output::{Out, json};
+use crate::cli::style::{HEADING, WARNING, paint};
+use crate::cli::table::{lines, with_left};
+use crate::cli::watch::watch;
 use crate::cli::{Failure, control_socket};
-use comfy_table::{CellAlignment, Table, presets};
 use hyper::Method;
 use std::path::Path;
 use undercroft_api::client::{self, node_path};
@@ -20,70 +23,34 @@ use undercroft_units::{Size, human_size};
 /// There is no daemon.
 pub fn shares(args: &SharesArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
-    let status: SharesStatus = client::request_json(&socket, Method::GET, "/v1/shares", None)?;
-    if args.json {
-        out.json(&status)?;
-    } else {
-        out.write(&describe(&status))?;
-    }
-    Ok(())
+    watch(args.watch, !args.json, out, || {
+        let status: SharesStatus = client::request_json(&socket, Method::GET, "/v1/shares", None)?;
+        if args.json { Ok(json(&status, args.watch.is_some())?) } else { Ok(describe(&status)) }
+    })
 }
 
+const HEADER: [&str; 11] = [
+    "NODE",
+    "WEIGHT",
+    "FLOOR",
+    "CEILING",
+    "CONTROLLER",
+    "ENTITLED",
+    "SHARE",
+    "TARGET",
+    "READS",
+    "MISSES",
+    "WORKING SET",
+];
+
 fn describe(status: &SharesStatus) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "NODE",
-        "WEIGHT",
-        "FLOOR",
-        "CEILING",
-        "CONTROLLER",
-        "ENTITLED",
-        "SHARE",
-        "TARGET",
-        "READS",
-        "MISSES",
-        "WORKING SET",
-    ]);
-    let depth = |node: &NodeStatus| {
-        let mut depth = 0;
-        let mut at = node.parent.as_ref();
-        while let Some(parent) = at {
-            depth += 1;
-            at = status.nodes.iter().find(|n| n.name == *parent).and_then(|n| n.parent.as_ref());
-        }
-        depth
-    };
+    let mut table = with_left(&HEADER, |column| [0, 4].contains(&column));
     for node in &status.nodes {
-        let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { human_size(bytes) };
-        let host = node.level == "host";
-        table.add_row([
-            format!("{}{}", "  ".repeat(depth(node)), node.name),
-            if host { "-".to_string() } else { node.weight.to_string() },
-            if node.set_floor_bytes > node.floor_bytes {
-                format!("{} of {}", human_size(node.floor_bytes), human_size(node.set_floor_bytes))
-            } else {
-                or_dash(node.floor_bytes)
-            },
-            node.ceiling_bytes.map_or("-".to_string(), human_size),
-            node.controller.clone().unwrap_or_else(|| "-".to_string()),
-            human_size(node.entitled_bytes),
-            human_size(node.share_bytes),
-            human_size(node.target_bytes),
-            node.requests.to_string(),
-            node.misses.to_string(),
-            or_dash(node.working_set_bytes),
-        ]);
+        table.add_row(row(status, node));
     }
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if ![0, 4].contains(&i) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut text: String = table.lines().map(|l| l.trim_end().to_string() + "\n").collect();
+    let mut text = lines(&table);
     if let Some(problem) = &status.problem {
-        text += &format!("shares stay as they are: {problem}\n");
+        text += &format!("shares stay as they are: {}\n", paint(WARNING, problem));
     }
     if status.intervals == 0 {
         text += &format!(
@@ -92,6 +59,29 @@ fn describe(status: &SharesStatus) -> String {
         );
     }
     text
+}
+
+fn row(status: &SharesStatus, node: &NodeStatus) -> [String; 11] {
+    let above = |name: &String| status.nodes.iter().find(|n| n.name == *name).and_then(|n| n.parent.as_ref());
+    let depth = std::iter::successors(node.parent.as_ref(), |parent| above(parent)).take(status.nodes.len()).count();
+    let or_dash = |bytes: u64| if bytes == 0 { "-".to_string() } else { human_size(bytes) };
+    [
+        format!("{}{}", "  ".repeat(depth), node.name),
+        if node.level == "host" { "-".to_string() } else { node.weight.to_string() },
+        if node.set_floor_bytes > node.floor_bytes {
+            format!("{} of {}", human_size(node.floor_bytes), human_size(node.set_floor_bytes))
+        } else {
+            or_dash(node.floor_bytes)
+        },
+        node.ceiling_bytes.map_or("-".to_string(), human_size),
+        node.controller.clone().unwrap_or_else(|| "-".to_string()),
+        human_size(node.entitled_bytes),
+        human_size(node.share_bytes),
+        human_size(node.target_bytes),
+        node.requests.to_string(),
+        node.misses.to_string(),
+        or_dash(node.working_set_bytes),
+    ]
 }
 
 /// Runs `undercroft why`.
@@ -107,13 +97,31 @@ pub fn why(args: &WhyArgs, out: &mut Out) -> Result<(), Failure> {
         return Ok(out.json(&last)?);
     }
     if last.is_empty() {
-        out.line(&format!("nothing has moved to or from {} yet", args.node))?;
+        out.line(&format!(
+            "nothing has moved to or from {} yet; `undercroft shares` shows what it has, and what it asks for",
+            args.node
+        ))?;
     }
     for event in last {
-        let size = if event.bytes == 0 { String::new() } else { format!(" ({})", Size(event.bytes)) };
-        out.line(&format!("interval {}, in {}: {}{size}", event.interval, event.node, event.text))?;
+        out.write(&told(event))?;
     }
     Ok(())
+}
+
+/// An event in a few lines: when and where, what was decided, what was seen, what it should bring.
+fn told(event: &ShareEvent) -> String {
+    let ago = |seconds: u64| format!("{} ago", status::duration(seconds as f64));
+    let when = event.seconds_ago.map_or(format!("interval {}", event.interval), ago);
+    let head =
+        format!("{when}, in {}: {}", event.node, if event.decided.is_empty() { &event.text } else { &event.decided });
+    let mut text = format!("{}\n", paint(HEADING, &head));
+    if !event.seen.is_empty() {
+        text += &format!("  seen:     {}\n", event.seen);
+    }
+    if let Some(expected) = &event.expected {
+        text += &format!("  expected: {expected}\n");
+    }
+    text
 }
 
 /// Runs `undercroft set` for what is set on a node.
@@ -156,4 +164,42 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
     ))?;
     out.line(&format!("before: {previous} (version {})", previous.version))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anstream::adapter::strip_str;
+
+    fn node(name: &str, parent: Option<&str>, working_set_bytes: u64) -> NodeStatus {
+        let (name, parent) = (name.to_string(), parent.map(str::to_string));
+        NodeStatus { name, parent, working_set_bytes, share_bytes: 8 << 20, ..NodeStatus::default() }
+    }
+
+    #[test]
+    fn a_disk_that_nobody_reads_has_no_working_set() {
+        let nodes = vec![node("host", None, 1 << 20), node("a", Some("host"), 1 << 20), node("b", Some("host"), 0)];
+        let text = describe(&SharesStatus { nodes, intervals: 1, ..SharesStatus::default() });
+        let text = strip_str(&text).to_string();
+        let ends: Vec<&str> = text.lines().map(|l| l.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(ends, ["SET", "1MiB", "1MiB", "-"], "{text}");
+        assert!(text.contains("\n  a "), "{text}");
+    }
+
+    #[test]
+    fn an_event_says_when_what_why_and_what_for() {
+        let event = ShareEvent {
+            node: "host".into(),
+            seconds_ago: Some(75),
+            decided: "web gets 2MiB from db".into(),
+            seen: "web misses less".into(),
+            expected: Some("700 misses fewer an interval".into()),
+            ..ShareEvent::default()
+        };
+        assert_eq!(
+            strip_str(&told(&event)).to_string(),
+            "1min 15s ago, in host: web gets 2MiB from db\n  seen:     web misses less\n  \
+             expected: 700 misses fewer an interval\n"
+        );
+    }
 }

@@ -148,13 +148,16 @@ Columns:
   P50,P99  half, and 99 %, of the reads (from RAM, from the image) and writes took no longer
 ")]
 pub struct StatusArgs {
+    /// Wait until the daemon answers, at most 30s or as given, as scripts that have just started it want
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s")]
+    pub wait: Option<Time>,
     /// Disk to show alone
     #[arg(value_name = "DISK")]
     pub disk: Option<String>,
     /// For programs: the JSON of the API
     #[arg(long)]
     pub json: bool,
-    /// Show it again and again, every 2s or as given; with --json one object a line
+    /// Show it again and again, every 2s or as given, until Ctrl-C; with --json one object a line
     #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     pub watch: Option<Time>,
     #[command(flatten)]
@@ -166,7 +169,8 @@ pub struct StatusArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Prints QEMU arguments and libvirt XML, for vhost-user and, where the disk is exported, for NBD. vhost-user needs the
-guest's memory to be shared: the memory backend printed with it.
+guest's memory to be shared: the memory backend printed with it. Where an NBD listener has TLS, clients encrypt: QEMU finds
+its certificates in --tls-dir, libvirt in nbd_tls_x509_cert_dir of its qemu.conf, libnbd in ?tls-certificates=DIR of the URI.
 
 Examples:
   Of a disk that the running daemon serves:
@@ -194,6 +198,9 @@ pub struct AttachArgs {
     /// Memory of the guest, for the shared memory backend
     #[arg(long, value_name = "SIZE", default_value = "4GiB")]
     pub memory: Size,
+    /// Directory of QEMU's certificates, for NBD listeners that encrypt
+    #[arg(long, value_name = "DIR", default_value = "/etc/pki/qemu", value_hint = ValueHint::DirPath)]
+    pub tls_dir: String,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,

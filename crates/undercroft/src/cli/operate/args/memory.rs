@@ -168,19 +168,28 @@ pub enum KsmCommand {
 /// `undercroft shares`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-ENTITLED is what a node has when everybody wants all they can get; SHARE is what it has now, TARGET where that goes.
-A FLOOR of 20MiB of 30MiB is set to 30MiB, and only 20MiB of that fit into what is above it.
-MISSES are those of the last interval, and WORKING SET is what would have to be kept for hardly one of them to be left
-that any size can save.
+Columns:
+  ENTITLED     what it has when everybody wants all they can get
+  SHARE        what it has now
+  TARGET       where its share goes
+  FLOOR        `20MiB of 30MiB`: set to 30MiB, of which 20MiB fit into what is above it
+  READS        blocks read in the last interval
+  MISSES       those of them that were not in RAM
+  WORKING SET  what would have to be kept for hardly a miss to be left that any size can save;
+               `-` where nothing was read
 
 Examples:
   undercroft shares
+  undercroft shares --watch             again every two seconds, until Ctrl-C
   undercroft shares --json | jq '.nodes[] | select(.level == \"disk\") | {name, curve}'
 ")]
 pub struct SharesArgs {
     /// As JSON, with the curves
     #[arg(long)]
     pub json: bool,
+    /// Show it again and again, every 2s or as given, until Ctrl-C; with --json one object a line
+    #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    pub watch: Option<Time>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub control: ControlArgs,
@@ -189,7 +198,9 @@ pub struct SharesArgs {
 /// `undercroft why`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The last ones of 4096 moves and findings are kept while the daemon runs.
+Shares are divided once an interval (`shares.interval`). Of each move and finding: when, below which node, what was
+decided, what was seen that led to it, and what it is expected to bring where that is known. The last 4096 are kept while
+the daemon runs.
 
 Examples:
   undercroft why web:root

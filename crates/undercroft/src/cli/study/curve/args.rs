@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use undercroft_engine::AnyPolicyKind;
 use undercroft_study::curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_trace::BLOCK_BYTES;
-use undercroft_units::{CacheSize, Percent, Size};
+use undercroft_units::{CacheSize, Percent, Size, UnitError};
 
 /// Ways to make a curve.
 fn methods() -> impl TypedValueParser<Value = CurveMethod> {
@@ -42,8 +42,8 @@ impl Of {
 }
 
 /// A part of all blocks or requests, above 0.
-fn rate(text: &str) -> Result<f64, String> {
-    text.parse::<Percent>().map(|p| p.value() / 100.0).map_err(|e| e.to_string())
+fn rate(text: &str) -> Result<f64, UnitError> {
+    text.parse::<Percent>().map(|p| p.value() / 100.0)
 }
 
 /// What both commands take of traces.
@@ -237,11 +237,23 @@ pub struct PartitionArgs {
     pub parquet: Option<PathBuf>,
 }
 
-fn bound(text: &str) -> Result<(String, Size), String> {
+/// Why a text is no bound of a tenant.
+#[derive(Debug, thiserror::Error)]
+enum BoundError {
+    /// There is no name.
+    #[error("`{0}` is not NAME=SIZE; write it like web=512MiB")]
+    NoName(String),
+    /// There is no size.
+    #[error(transparent)]
+    Size(#[from] UnitError),
+}
+
+/// The name of a tenant, and a size.
+fn bound(text: &str) -> Result<(String, Size), BoundError> {
     let Some((name, size)) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()) else {
-        return Err(format!("`{text}` is not NAME=SIZE; write it like web=512MiB"));
+        return Err(BoundError::NoName(text.to_string()));
     };
-    Ok((name.to_owned(), size.parse().map_err(|e: undercroft_units::UnitError| e.to_string())?))
+    Ok((name.to_owned(), size.parse()?))
 }
 
 #[cfg(test)]
@@ -250,7 +262,7 @@ mod tests {
 
     #[test]
     fn bounds_have_a_name_and_a_size() {
-        assert_eq!(bound("a=b=1GiB"), Ok(("a=b".into(), Size(1 << 30))));
+        assert_eq!(bound("a=b=1GiB").unwrap(), ("a=b".into(), Size(1 << 30)));
         for bad in ["1GiB", "=1GiB", "web=", "web=much"] {
             assert!(bound(bad).is_err(), "{bad}");
         }

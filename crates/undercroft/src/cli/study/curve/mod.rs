@@ -16,9 +16,9 @@ use self::report::{
 use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
 use rayon::prelude::*;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use undercroft_engine::{AnyPolicyKind, PolicyKind};
-use undercroft_study::curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
+use undercroft_study::curves::{CurveMethod, Estimate, Popularity, RequestBatch, Requests, WorkingSet};
 use undercroft_units::CacheSize;
 
 /// Runs it.
@@ -30,7 +30,7 @@ pub fn run(args: &CurveArgs, out: &mut Out) -> Result<(), Failure> {
     let sized = args.sizes.iter().any(|s| matches!(s, CacheSize::Bytes(_)));
     let options = args.trace.read.of_blocks(args.trace.block_size, true, sized)?;
     let input = Input::new(options, &args.traces, if counts_first(args) { 2 } else { 1 })?;
-    let reports: Vec<Result<Vec<TraceReport>, String>> =
+    let reports: Vec<Result<Vec<TraceReport>, NoCurve>> =
         args.traces.par_iter().map(|path| of_trace(path, args, &input)).collect();
     input.done();
     let mut failed = false;
@@ -90,8 +90,19 @@ fn counts_first(args: &CurveArgs) -> bool {
     args.policy.iter().any(|&p| args.method.needs_sizes(p) && in_parts || args.method.needs_footprint(p))
 }
 
-/// Everything of one trace, by tenant if that was asked for; in words what is wrong with it.
-fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceReport>, String> {
+/// Why there is no curve of a trace.
+#[derive(Debug, thiserror::Error)]
+enum NoCurve {
+    /// It cannot be read, or not to its end.
+    #[error(transparent)]
+    Trace(#[from] undercroft_trace::Error),
+    /// Nothing is asked for in it.
+    #[error("the trace {} has no requests", .0.display())]
+    Empty(PathBuf),
+}
+
+/// Everything of one trace, by tenant if that was asked for.
+fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceReport>, NoCurve> {
     let per_tenant = args.trace.per_tenant;
     let mut known = vec![];
     if counts_first(args) {
@@ -112,7 +123,7 @@ fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceRep
         });
     })?;
     if studies.iter().all(|s| s.requests == 0) && !input.interrupted() {
-        return Err(format!("the trace {} has no requests", path.display()));
+        return Err(NoCurve::Empty(path.to_owned()));
     }
     let trace = path.display().to_string();
     if !per_tenant {
@@ -138,7 +149,7 @@ struct Study {
 
 impl Study {
     fn new(args: &CurveArgs, known: Option<u64>) -> Self {
-        let begun = in_blocks(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
+        let begun = CacheSize::rising(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
         let of = args.of.requests();
         let estimate = |&p: &AnyPolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate(known)));
         Self {
@@ -152,7 +163,7 @@ impl Study {
         }
     }
 
-    fn observe(&mut self, batch: &Batch) {
+    fn observe(&mut self, batch: &RequestBatch) {
         let Self { estimates, popularity, set, .. } = self;
         let curves = || estimates.par_iter_mut().for_each(|(_, estimate)| estimate.observe(batch));
         let counts = || {
@@ -179,7 +190,8 @@ impl Study {
         let of_estimate = estimates.iter().find_map(|(_, estimate)| estimate.footprint());
         let footprint = known.map(|blocks| (blocks, true)).or(exact).or(of_estimate);
         let simulated = args.policy.iter().any(|&p| args.method.needs_sizes(p));
-        let shown = if simulated { begun } else { in_blocks(&args.sizes, block_bytes, footprint.map_or(0, |f| f.0)) };
+        let shown =
+            if simulated { begun } else { CacheSize::rising(&args.sizes, block_bytes, footprint.map_or(0, |f| f.0)) };
         let curves = estimates.iter().map(|(policy, estimate)| {
             let curve = estimate.curve();
             let bars = estimate.bars(&curve);

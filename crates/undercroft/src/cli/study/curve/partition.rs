@@ -8,13 +8,14 @@ use super::input::Input;
 use super::report::table;
 use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
+use crate::cli::study::plot_file;
 use crate::cli::study::sim::rows::{Columns, Values};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undercroft_engine::curve::shared;
 use undercroft_study::curves::partition::{divide, equal, misses, proportional};
-use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::plot::{Plot, Series, Style};
 use undercroft_study::curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_units::{Size, human_size};
 
@@ -81,7 +82,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let paths: Vec<PathBuf> = traces.iter().map(|t| t.1.clone()).collect();
     let input = Input::new(options, &paths, 1)?;
-    let read: Vec<Result<Vec<(String, Estimate)>, String>> =
+    let read: Vec<Result<Vec<(String, Estimate)>, undercroft_trace::Error>> =
         traces.par_iter().map(|(name, path)| estimates(name, path, args, &input)).collect();
     input.done();
     let mut failed = false;
@@ -138,7 +139,12 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
 
 /// The curves of a trace in the making: its own, or with `--per-tenant` each of its tenants', whose names then follow
 /// the trace's where there are several traces.
-fn estimates(name: &str, path: &Path, args: &PartitionArgs, input: &Input) -> Result<Vec<(String, Estimate)>, String> {
+fn estimates(
+    name: &str,
+    path: &Path,
+    args: &PartitionArgs,
+    input: &Input,
+) -> Result<Vec<(String, Estimate)>, undercroft_trace::Error> {
     let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
     let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate(None)));
     let mut all = vec![];
@@ -339,7 +345,7 @@ fn draw(path: &Path, tenants: &[Tenant], total: u64) -> Result<(), Failure> {
     let series = tenants.iter().map(|t| Series { name: t.name.clone(), points: points(t), band: vec![] }).collect();
     let (title, x_label, y_label) = ("misses by share".into(), "blocks".into(), "misses".into());
     let drawn = Plot { title, x_label, y_label, log_x: false, style: Style::Curves, series };
-    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
+    plot_file::save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 #[cfg(test)]

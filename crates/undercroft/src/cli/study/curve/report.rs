@@ -5,11 +5,12 @@
 
 use super::args::CurveArgs;
 use crate::cli::Failure;
+use crate::cli::study::plot_file;
 use crate::cli::study::sim::rows::{Columns, Values};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
-use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::plot::{Plot, Series, Style};
 use undercroft_study::curves::{Bars, Curve, Sampled, Window, WindowCounts, ZipfFit};
 use undercroft_units::{human_size, human_time};
 
@@ -154,19 +155,11 @@ pub(super) fn columns(report: &Report) -> Columns {
 
 /// A table without lines, all columns but the first `left` to the right.
 pub(super) fn table(header: &[String], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().cloned());
+    let mut table = plain(header, left);
     rows.into_iter().for_each(|row| {
         table.add_row(row);
     });
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i >= left {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.lines().map(|l| l.trim_end().to_string() + "\n").collect()
+    lines(&table)
 }
 
 /// As tables.
@@ -291,7 +284,7 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<(), Failure> {
         style: Style::Curves,
         series,
     };
-    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
+    plot_file::save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 /// A curve's line: its own points where a few sizes were simulated, else as many as the eye can tell apart.

@@ -20,11 +20,11 @@ use self::run::run_trace;
 use crate::cli::Failure;
 use crate::cli::interrupt::interrupt;
 use crate::cli::output::{Out, complain};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::cli::table::{lines, plain};
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
-use undercroft_study::sim::{CellRow, SimSize, TraceRun, without_repeats};
-use undercroft_units::{CacheSize, human_size};
+use undercroft_study::sim::{CellRow, TraceRun, without_repeats};
+use undercroft_units::{CacheSize, WrittenSize, human_size};
 
 /// Runs it.
 ///
@@ -48,7 +48,7 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     if policies.is_empty() {
         policies = vec![PolicyKind::Lru.into(), PolicyKind::S3Fifo.into()];
     }
-    let tenth = || vec![SimSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
+    let tenth = || vec![WrittenSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
     let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
     let Some(run) = run_trace(&args.trace, &policies, &sizes, &args.sweep, &stop)? else {
         complain("undercroft: interrupted while the blocks were counted; there is nothing to show yet");
@@ -94,25 +94,6 @@ pub fn columns(runs: &[TraceRun], block_bytes: u64) -> Columns {
         .with("writes", count(&|row| row.counts.writes))
         .with("write_misses", count(&|row| row.counts.write_misses))
         .with("complete", text(&|run, _| if run.complete { "yes" } else { "no" }.into()))
-}
-
-/// A plain table whose columns from `left` on are numbers.
-pub fn plain(header: &[String], left: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header);
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i >= left {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-/// A table's lines without the blanks at their ends.
-pub fn lines(table: &Table) -> String {
-    table.lines().map(|l| l.trim_end().to_string() + "\n").collect()
 }
 
 fn table(run: &TraceRun, block_bytes: u64) -> String {

@@ -10,9 +10,8 @@ use std::path::Path;
 use undercroft_engine::{AnyPolicyKind, ExclusiveMode, PolicyKind};
 use undercroft_study::sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_study::sim::latency::{Arrivals, Device, Spread};
-use undercroft_study::sim::simulate::{Plan, Timing};
-use undercroft_study::sim::{SimSize, slots};
-use undercroft_units::{CacheSize, Percent, Size, Time};
+use undercroft_study::sim::simulate::{HierarchyPlan, Timing};
+use undercroft_units::{CacheSize, Percent, Size, Time, WrittenSize};
 
 /// The seed of what is drawn by chance, unless the file has another.
 const SEED: u64 = 1;
@@ -33,7 +32,7 @@ struct PlanText {
 struct LevelText {
     name: String,
     #[serde(deserialize_with = "parsed")]
-    size: SimSize,
+    size: WrittenSize,
     #[serde(default, deserialize_with = "parsed_if_any")]
     policy: Option<AnyPolicyKind>,
     #[serde(default)]
@@ -133,6 +132,43 @@ where
     parsed(d).map(Some)
 }
 
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+enum PlanError {
+    /// It is no such TOML.
+    #[error("{}", .0.to_string().trim_end())]
+    Text(#[from] toml::de::Error),
+    /// It describes nothing.
+    #[error("it has no [[level]]")]
+    NoLevel,
+    /// A level cannot be so large.
+    #[error("level {level}: {source}")]
+    Size {
+        /// Its name.
+        level: String,
+        /// Why.
+        source: undercroft_units::SlotsError,
+    },
+    /// Times of some things, and not of others.
+    #[error("times need both a [disk] with read = \"8ms\" and [requests] with arrive = \"closed\"")]
+    TimesAlone,
+    /// How requests arrive contradicts itself.
+    #[error(
+        "[requests] is one of arrive = \"trace\", perhaps with speed; arrive = \"random\" with per_second; arrive = \
+         \"closed\", perhaps with depth"
+    )]
+    Requests,
+    /// A level that scans does not say how often.
+    #[error("level {0}: keeps = \"scanned\" needs scan_every, in transfers")]
+    NeverScanned(String),
+    /// A level says how often it scans, and does not scan.
+    #[error("level {0}: scan_every is for keeps = \"scanned\"")]
+    ScanEvery(String),
+    /// A Linux guest was given a policy.
+    #[error("level {0}: a Linux guest has its own lists, no policy")]
+    LinuxPolicy(String),
+}
+
 /// A hierarchy whose sizes are not blocks yet.
 pub struct PlanFile {
     text: PlanText,
@@ -152,10 +188,10 @@ impl PlanFile {
             .map_err(|e| Failure::Said(format!("{shown}: {e}\ndocs/simulator.md describes the file, with examples")))
     }
 
-    fn parse(text: &str, name: String) -> Result<Self, String> {
-        let text: PlanText = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+    fn parse(text: &str, name: String) -> Result<Self, PlanError> {
+        let text: PlanText = toml::from_str(text)?;
         if text.level.is_empty() {
-            return Err("it has no [[level]]".into());
+            return Err(PlanError::NoLevel);
         }
         Ok(Self { name: text.name.clone().unwrap_or(name), text })
     }
@@ -201,24 +237,25 @@ impl PlanFile {
     ///
     /// # Errors
     /// Sizes that cannot be had, or times that do not go together.
-    pub fn plan(&self, block_bytes: u32, footprint: Option<u64>) -> Result<Plan, Failure> {
+    pub fn plan(&self, block_bytes: u32, footprint: Option<u64>) -> Result<HierarchyPlan, Failure> {
         self.resolve(block_bytes, footprint).map_err(|e| Failure::Said(format!("{}: {e}", self.name)))
     }
 
-    fn resolve(&self, block_bytes: u32, footprint: Option<u64>) -> Result<Plan, String> {
+    fn resolve(&self, block_bytes: u32, footprint: Option<u64>) -> Result<HierarchyPlan, PlanError> {
         let mut levels = vec![];
         for l in &self.text.level {
-            let blocks = slots(l.size.size, block_bytes, footprint).map_err(|e| format!("level {}: {e}", l.name))?;
+            let blocks = (l.size.size.slots(block_bytes, footprint))
+                .map_err(|source| PlanError::Size { level: l.name.clone(), source })?;
             levels.push(l.options(blocks)?);
         }
-        Ok(Plan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })
+        Ok(HierarchyPlan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })
     }
 
-    fn timing(&self) -> Result<Option<Timing>, String> {
+    fn timing(&self) -> Result<Option<Timing>, PlanError> {
         let timed = self.text.level.iter().any(|l| l.read.is_some() || l.write.is_some());
         let (Some(disk), Some(requests)) = (&self.text.disk, &self.text.requests) else {
             return if timed || self.text.disk.is_some() || self.text.requests.is_some() {
-                Err("times need both a [disk] with read = \"8ms\" and [requests] with arrive = \"closed\"".into())
+                Err(PlanError::TimesAlone)
             } else {
                 Ok(None)
             };
@@ -229,24 +266,18 @@ impl PlanFile {
             (ArriveText::Trace, None, None, speed) => Arrivals::Trace(speed.unwrap_or(1.0)),
             (ArriveText::Random, Some(per_second), None, None) => Arrivals::Random(per_second),
             (ArriveText::Closed, None, depth, None) => Arrivals::Closed(depth.unwrap_or(1)),
-            _ => {
-                return Err("[requests] is one of arrive = \"trace\", perhaps with speed; arrive = \"random\" with \
-                            per_second; arrive = \"closed\", perhaps with depth"
-                    .into());
-            }
+            _ => return Err(PlanError::Requests),
         };
         Ok(Some(Timing { devices, arrivals, seed: requests.seed.unwrap_or(SEED) }))
     }
 }
 
 impl LevelText {
-    fn options(&self, blocks: u32) -> Result<LevelOptions, String> {
+    fn options(&self, blocks: u32) -> Result<LevelOptions, PlanError> {
         let keeps = match (self.keeps, self.scan_every) {
             (KeepsText::Scanned, Some(every)) => Keeps::Scanned(every.max(1)),
-            (KeepsText::Scanned, None) => {
-                return Err(format!("level {}: keeps = \"scanned\" needs scan_every, in transfers", self.name));
-            }
-            (_, Some(_)) => return Err(format!("level {}: scan_every is for keeps = \"scanned\"", self.name)),
+            (KeepsText::Scanned, None) => return Err(PlanError::NeverScanned(self.name.clone())),
+            (_, Some(_)) => return Err(PlanError::ScanEvery(self.name.clone())),
             (KeepsText::Passing, None) => Keeps::Passing,
             (KeepsText::Demoted, None) => Keeps::Demoted,
             (KeepsText::Captured, None) => Keeps::Captured,
@@ -263,7 +294,7 @@ impl LevelText {
         let free = |l: &LinuxText| (f64::from(blocks) * l.free.value() / 100.0) as u32;
         let linux = self.linux.as_ref().map(|l| LinuxGuest { free_pages: free(l), zeroing: l.zeroing });
         if linux.is_some() && self.policy.is_some() {
-            return Err(format!("level {}: a Linux guest has its own lists, no policy", self.name));
+            return Err(PlanError::LinuxPolicy(self.name.clone()));
         }
         let policy = self.policy.unwrap_or(PolicyKind::Lru.into());
         Ok(LevelOptions { name: self.name.clone(), blocks, policy, keeps, writes, linux })
@@ -318,7 +349,7 @@ arrive = "random"
 per_second = 500
 "#;
 
-    fn plan(text: &str) -> Result<Plan, String> {
+    fn plan(text: &str) -> Result<HierarchyPlan, PlanError> {
         PlanFile::parse(text, "file".into())?.resolve(4096, Some(10_000))
     }
 
@@ -384,7 +415,7 @@ per_second = 500
             match plan(text) {
                 // A size past the footprint is cut to it.
                 Ok(plan) => assert!(needle == "footprint" && plan.levels[0].blocks == 10_000, "{text}"),
-                Err(said) => assert!(said.contains(needle), "{text}: {said}"),
+                Err(said) => assert!(said.to_string().contains(needle), "{text}: {said}"),
             }
         }
     }

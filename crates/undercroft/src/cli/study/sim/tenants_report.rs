@@ -4,7 +4,7 @@
 //! a hit of the other, or a read of the disk; without one, the forms are what they were before there were two.
 
 use super::rows::{Columns, Values};
-use super::{lines, plain};
+use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use undercroft_study::sim::tenants::{AboveCounts, Below, LabRow, row::Part};
 

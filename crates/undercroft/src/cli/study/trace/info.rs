@@ -8,9 +8,9 @@ use crate::cli::Failure;
 use crate::cli::meter::Meter;
 use crate::cli::output::Out;
 use crate::cli::study::reading::warn;
-use comfy_table::{CellAlignment, Table, presets};
+use crate::cli::table::{lines, plain};
 use undercroft_trace::Summary;
-use undercroft_trace::info::{Info, Tenant};
+use undercroft_trace::info::{Info, TenantInfo};
 use undercroft_units::{human_size, human_time};
 
 /// Tenants that the table shows.
@@ -90,20 +90,15 @@ fn text(info: &Info) -> String {
 }
 
 fn tenants(info: &Info) -> String {
-    let mut by_size: Vec<&Tenant> = info.tenants.iter().collect();
+    let mut by_size: Vec<&TenantInfo> = info.tenants.iter().collect();
     by_size.sort_by_key(|t| std::cmp::Reverse(t.all.requests));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["TENANT", "REQUESTS", "ACCESSES", "WRITES", "BYTES", "FOOTPRINT"]);
+    let mut table = plain(&["TENANT", "REQUESTS", "ACCESSES", "WRITES", "BYTES", "FOOTPRINT"], 1);
     for t in by_size.iter().take(TENANTS_SHOWN) {
         let footprint = t.footprint_blocks.map_or("-".to_owned(), grouped);
         let (requests, accesses, writes) = (grouped(t.all.requests), grouped(t.all.accesses), grouped(t.all.writes));
         table.add_row([t.name.clone(), requests, accesses, writes, human_size(t.all.bytes), footprint]);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let mut text: String = table.lines().map(|l| format!("  {}\n", l.trim_end())).collect();
+    let mut text: String = lines(&table).lines().map(|l| format!("  {l}\n")).collect();
     if by_size.len() > TENANTS_SHOWN {
         text += &format!("  and {} more; --json has them all\n", by_size.len() - TENANTS_SHOWN);
     }

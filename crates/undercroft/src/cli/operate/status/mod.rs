@@ -2,18 +2,25 @@
 //!
 //! Owns columns and rounding. Never computes what the daemon does not know, but for rates between two looks.
 
-use super::args::StatusArgs;
-use crate::cli::output::Out;
-use crate::cli::{Failure, control_socket};
-use comfy_table::{CellAlignment, Table, presets};
-use hyper::Method;
-use std::time::Duration;
-use undercroft_api::client::{self, disk_path};
-use undercroft_api::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
-use undercroft_units::{Time, human_size, human_time};
+mod detail;
 
-/// Shortest pause between two looks.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
+use super::args::StatusArgs;
+use crate::cli::output::{Out, json};
+use crate::cli::style::{ERROR, WARNING};
+use crate::cli::table::{plain, toned};
+use crate::cli::watch::watch;
+use crate::cli::{Failure, control_socket};
+use anstyle::Style;
+use detail::detail;
+use hyper::Method;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use undercroft_api::client::{self, ClientError, disk_path};
+use undercroft_api::{DiskState, DiskStatus, LatencySnapshot, PressureDirection, ScanStatus, Status};
+use undercroft_units::{human_size, human_time};
+
+/// Pause between two attempts to reach a daemon that starts.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Runs it.
 ///
@@ -21,37 +28,41 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// There is no daemon, or no such disk.
 pub fn run(args: &StatusArgs, out: &mut Out) -> Result<(), Failure> {
     let socket = control_socket(&args.control.control);
+    if let Some(most) = args.wait {
+        wait(&socket, most.duration())?;
+    }
     let mut before: Option<Status> = None;
-    loop {
+    watch(args.watch, !args.json, out, || {
         let status: Status = client::request_json(&socket, Method::GET, "/v1/status", None)?;
         let one = match &args.disk {
             Some(name) => Some(find(&status, name, &socket)?),
             None => None,
         };
-        match (args.json, args.watch, &one) {
-            (true, None, Some(disk)) => out.json(disk)?,
-            (true, None, None) => out.json(&status)?,
-            (true, Some(_), Some(disk)) => out.line(&compact(disk)?)?,
-            (true, Some(_), None) => out.line(&compact(&status)?)?,
-            (false, watch, one) => {
-                if watch.is_some() && out.is_terminal() {
-                    out.write("\x1b[H\x1b[2J")?;
-                }
-                out.write(&one.as_ref().map_or_else(|| overview(&status, before.as_ref()), detail))?;
-            }
-        }
-        out.flush()?;
-        let Some(Time(pause)) = args.watch else { return Ok(()) };
+        let one_line = args.watch.is_some();
+        let text = match (args.json, &one) {
+            (true, Some(disk)) => json(disk, one_line)?,
+            (true, None) => json(&status, one_line)?,
+            (false, Some(disk)) => detail(disk),
+            (false, None) => overview(&status, before.as_ref()),
+        };
         before = Some(status);
-        std::thread::sleep(Duration::from_nanos(pause).max(PAUSE_MIN));
+        Ok(text)
+    })
+}
+
+/// Waits until a daemon answers; what is wrong besides that none does is left for whoever asks next.
+fn wait(socket: &Path, most: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + most;
+    loop {
+        match client::request(socket, Method::GET, "/v1/version", None) {
+            Err(e @ ClientError::NoDaemon { .. }) if Instant::now() >= until => return Err(e.into()),
+            Err(ClientError::NoDaemon { .. }) => std::thread::sleep(LOOK_AGAIN),
+            _ => return Ok(()),
+        }
     }
 }
 
-fn compact(value: &impl serde::Serialize) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|e| Failure::Said(e.to_string()))
-}
-
-fn find(status: &Status, name: &str, socket: &std::path::Path) -> Result<DiskStatus, Failure> {
+fn find(status: &Status, name: &str, socket: &Path) -> Result<DiskStatus, Failure> {
     let exact = status.disks.iter().find(|d| d.name == name);
     let mut short = status.disks.iter().filter(|d| d.name.split_once(':').is_some_and(|(_, n)| n == name));
     if let Some(disk) = exact.or_else(|| short.next().filter(|_| short.next().is_none())) {
@@ -73,7 +84,16 @@ fn p50_p99(l: &LatencySnapshot) -> String {
     if l.count == 0 { "-".to_string() } else { format!("{}, {}", us(l.p50_us), us(l.p99_us)) }
 }
 
-fn duration(seconds: f64) -> String {
+fn p50_p99_all(l: &LatencySnapshot) -> String {
+    if l.count == 0 {
+        return "-".to_string();
+    }
+    let (p50, p99, p999, max) = (us(l.p50_us), us(l.p99_us), us(l.p999_us), us(l.max_us));
+    format!("{p50} (p50), {p99} (p99), {p999} (p99.9), {max} (max) of {}", l.count)
+}
+
+/// Seconds as people say them.
+pub fn duration(seconds: f64) -> String {
     let s = seconds.max(0.0) as u64;
     match (s / 86_400, s / 3600 % 24, s / 60 % 60, s % 60) {
         (0, 0, 0, s) => format!("{s}s"),
@@ -127,8 +147,6 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
     if status.disks.is_empty() {
         return text + "no disks\n";
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
     let (reads, writes) = if before.is_some() { ("READS/s", "WRITES/s") } else { ("READS", "WRITES") };
     let header = [
         "DISK",
@@ -143,7 +161,7 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
         "WRITE P50,P99",
         "CLIENTS",
     ];
-    table.set_header(header);
+    let mut table = plain(&header, 3);
     for disk in &status.disks {
         let old = before.and_then(|b| Some((b, b.disks.iter().find(|d| d.name == disk.name)?)));
         let rate = |now: u64, then: fn(&DiskStatus) -> u64| match old {
@@ -167,13 +185,7 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
             disk.frontends.len().to_string(),
         ]);
     }
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if i >= 3 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    text += &table.lines().map(|l| l.trim_end().to_string() + "\n").collect::<String>();
+    text += &toned(&table, |row| status.disks.get(row).and_then(tone));
     for disk in status.disks.iter().filter(|d| d.reason.is_some()) {
         text += &format!("{}: {}\n", disk.name, disk.reason.as_deref().unwrap_or(""));
     }
@@ -213,6 +225,15 @@ fn notes(status: &Status) -> String {
     text
 }
 
+/// The colour of a disk that does not serve as it should.
+fn tone(disk: &DiskStatus) -> Option<Style> {
+    match disk.state {
+        DiskState::Serving => None,
+        DiskState::Stalled | DiskState::Failed => Some(ERROR),
+        DiskState::Waiting | DiskState::Detaching => Some(WARNING),
+    }
+}
+
 fn state(disk: &DiskStatus) -> &'static str {
     match disk.state {
         DiskState::Serving => "serving",
@@ -221,125 +242,4 @@ fn state(disk: &DiskStatus) -> &'static str {
         DiskState::Failed => "failed",
         DiskState::Detaching => "detaching",
     }
-}
-
-/// Everything about one disk.
-fn detail(d: &DiskStatus) -> String {
-    let c = &d.counters;
-    let mut rows: Vec<(&str, String)> = vec![
-        ("disk", d.name.clone()),
-        ("state", format!("{}{}", state(d), d.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))),
-        ("image", format!("{}{}", d.image, if d.read_only { " (read-only)" } else { "" })),
-        ("back end", format!("{}, {}", d.backend, human_size(d.size_bytes))),
-        ("vhost-user socket", d.socket.clone().unwrap_or_else(|| "none".into())),
-        ("NBD export", if d.nbd { d.name.clone() } else { "no".into() }),
-    ];
-    for front_end in &d.frontends {
-        rows.push(("client", front_end.peer.clone()));
-    }
-    let share = format!(
-        "{} of {} ({} with metadata), {}",
-        human_size(d.cache.cached_bytes),
-        human_size(d.cache.capacity_bytes),
-        human_size(d.cache.share_bytes),
-        d.cache.policy
-    );
-    rows.push(("cached", share));
-    let s = &d.sharing;
-    let with = match &s.trust {
-        None => "nothing".to_string(),
-        Some(trust) => format!(
-            "{} in common, {} zeroes; charged for {}; trust group {trust}{}",
-            human_size(s.shared_bytes),
-            human_size(s.zero_bytes),
-            human_size(s.charged_bytes),
-            if s.base { ", and all disks on its base" } else { "" }
-        ),
-    };
-    rows.push(("shares", with));
-    if d.counters.shared_hit_blocks > 0 {
-        rows.push(("hits at others", format!("{} blocks of the base", d.counters.shared_hit_blocks)));
-    }
-    let e = &d.exclusive;
-    rows.push(("exclusive", format!("{}{}", e.state, e.reason.as_ref().map_or(String::new(), |r| format!(": {r}")))));
-    if e.guest_pages > 0 {
-        let pages = |n: u64| human_size(n.saturating_mul(4096));
-        rows.push((
-            "  kept",
-            format!(
-                "{} not in the guest, {} about to leave it, {} in both",
-                pages(e.hot_blocks),
-                pages(e.probation_blocks),
-                pages(e.cold_blocks)
-            ),
-        ));
-        rows.push((
-            "  guest",
-            format!(
-                "{} of {} known; table {}",
-                pages(e.guest_pages_held),
-                pages(e.guest_pages),
-                human_size(e.table_bytes)
-            ),
-        ));
-        rows.push((
-            "  evictions",
-            format!(
-                "{} ({} cached already); {} of {} captured at reuse ({} zeroed)",
-                e.evictions, e.evictions_cached, e.captures, e.captures_tried, e.captures_zeroed
-            ),
-        ));
-        rows.push((
-            "  early copies",
-            format!(
-                "{} of {} good, {} too early; at age {} (read), {} (written)",
-                e.early, e.early_tried, e.early_lapsed, e.age_read, e.age_write
-            ),
-        ));
-    }
-    rows.push((
-        "hits",
-        format!(
-            "{} ({} hit, {} missed, {} joined)",
-            percent(d.cache.hit_ratio),
-            c.hit_blocks,
-            c.miss_blocks,
-            c.joined_blocks
-        ),
-    ));
-    rows.push(("read ahead", format!("{} blocks used, {} wasted", c.readahead_hit_blocks, c.readahead_wasted_blocks)));
-    rows.push(("evicted", format!("{} blocks; {} bypassed", c.evicted_blocks, c.bypassed_blocks)));
-    rows.push(("reads", format!("{} ({})", c.reads, human_size(c.read_bytes))));
-    rows.push(("writes", format!("{} ({})", c.writes, human_size(c.write_bytes))));
-    rows.push(("flushes", c.flushes.to_string()));
-    rows.push(("discards", format!("{}; {} write-zeroes", c.discards, c.write_zeroes)));
-    rows.push(("errors", format!("{} of requests, {} of the image", c.errors, c.backend_errors)));
-    rows.push(("image reads", format!("{} ({})", c.backend_reads, human_size(c.backend_read_bytes))));
-    rows.push(("image writes", format!("{} ({})", c.backend_writes, human_size(c.backend_write_bytes))));
-    rows.push((
-        "under way",
-        format!("{} requests, {} operations, {} stalled", d.inflight_requests, d.inflight_ops, d.stalled_ops),
-    ));
-    for (name, l) in [
-        ("read hit took", &d.latency.read_hit),
-        ("read miss took", &d.latency.read_miss),
-        ("write took", &d.latency.write),
-    ] {
-        let text = if l.count == 0 {
-            "-".to_string()
-        } else {
-            format!(
-                "{} (p50), {} (p99), {} (p99.9), {} (max) of {}",
-                us(l.p50_us),
-                us(l.p99_us),
-                us(l.p999_us),
-                us(l.max_us),
-                l.count
-            )
-        };
-        rows.push((name, text));
-    }
-    let poll = if d.poll_us == 0.0 { "off".to_string() } else { format!("up to {}", us(d.poll_us)) };
-    rows.push(("polling", format!("{poll}, worker {}", d.worker)));
-    rows.iter().map(|(name, text)| format!("{name:<18} {text}\n")).collect()
 }
