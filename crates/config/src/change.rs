@@ -11,7 +11,7 @@ use super::stores::StoreChoice;
 use crate::{ControlError, ControlErrorKind, DiskChange, NodeChange};
 use std::collections::{BTreeMap, BTreeSet};
 use undercroft_engine::PolicyKind;
-use undercroft_engine::control::Kind;
+use undercroft_engine::control::ControllerKind;
 use undercroft_engine::shares::Hint;
 use undercroft_units::Size;
 
@@ -48,7 +48,7 @@ pub struct NodeSet {
     /// What it never has more of, in bytes.
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share, if that is set here.
-    pub controller: Option<Kind>,
+    pub controller: Option<ControllerKind>,
     /// What it is to reach.
     pub goal: Option<GoalPlan>,
     /// The replacement policy that is set here.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 use undercroft_engine::PolicyKind;
-use undercroft_engine::control::Kind;
+use undercroft_engine::control::ControllerKind;
 use undercroft_engine::shares::Hint;
 use undercroft_units::Size;
 use utoipa::ToSchema;
@@ -33,7 +33,7 @@ pub struct NodeChange {
     /// New ceiling, in bytes; none at all.
     pub ceiling_bytes: Option<Option<u64>>,
     /// New controller of its share; as above it.
-    pub controller: Option<Option<Kind>>,
+    pub controller: Option<Option<ControllerKind>>,
     /// New goal; none.
     pub goal: Option<Option<GoalPlan>>,
     /// New replacement policy; that of what is above it.

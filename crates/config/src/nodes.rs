@@ -9,7 +9,7 @@ use super::plan::{NodePlan, SharesPlan, VmControl};
 use super::resolve::{Resolver, clip};
 use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec, VmControlSpec};
 use super::stores::StoreChoice;
-use undercroft_engine::control::Kind;
+use undercroft_engine::control::ControllerKind;
 use undercroft_engine::shares::Hint;
 use undercroft_units::{Size, Time};
 
@@ -147,7 +147,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn controller(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<Kind> {
+    fn controller(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<ControllerKind> {
         let text = text?;
         text.parse()
             .map_err(|_| {

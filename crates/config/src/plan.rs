@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use undercroft_engine::control::Kind;
+use undercroft_engine::control::ControllerKind;
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_units::{Percent, Size, Time};
@@ -52,7 +52,7 @@ pub struct ServePlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharesPlan {
     /// Who divides, where no VM or container says otherwise.
-    pub controller: Kind,
+    pub controller: ControllerKind,
     /// How often.
     pub interval: Duration,
 }
@@ -69,7 +69,7 @@ pub struct NodePlan {
     /// What it never has more of, in bytes.
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share; as above it if `None`.
-    pub controller: Option<Kind>,
+    pub controller: Option<ControllerKind>,
     /// What it is to reach.
     pub goal: Option<GoalPlan>,
     /// Replacement policy of what is below it and names none.

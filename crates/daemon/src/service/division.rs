@@ -8,7 +8,7 @@ use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_config::{ControlError, NodeChange};
 use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
 use undercroft_engine::Curve;
-use undercroft_engine::control::{Event, Kind, Words};
+use undercroft_engine::control::{ControllerKind, Event, Words};
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
 use undercroft_units::human_size;
 
@@ -151,7 +151,7 @@ fn in_bytes(curve: &Curve) -> Vec<(u64, f64)> {
 }
 
 /// The controller set for a node itself.
-fn controller_of(plan: &ServePlan, name: &str) -> Option<Kind> {
+fn controller_of(plan: &ServePlan, name: &str) -> Option<ControllerKind> {
     if name == "host" {
         return Some(plan.shares.controller);
     }
