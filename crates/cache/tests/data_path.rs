@@ -401,3 +401,52 @@ fn hints_say_how_far_is_read_ahead() {
     }
     assert!(fewer < 30, "{fewer} reads of the disk");
 }
+
+/// How far the stream reads ahead that a guest has gone through from `from` to `end`, in blocks.
+fn furthest_ahead(r: &mut Rig, from: u64, end: u64) -> u64 {
+    let mut furthest = 0;
+    for b in from..end {
+        r.ask(1, Op::Read, b * B, B);
+        furthest = r.shapes().iter().map(|(at, len)| (at + len) / B - b - 1).max().unwrap_or(0).max(furthest);
+        while !r.front.ios.is_empty() {
+            r.complete(b as u8, Ok(()));
+        }
+        r.core.check();
+    }
+    furthest
+}
+
+#[test]
+fn read_ahead_changes_while_the_disk_serves() {
+    let mut r = Rig::new(|o| o.readahead_bytes = 0);
+    assert_eq!(furthest_ahead(&mut r, 0, 40), 0);
+    r.core.set_readahead(DISK, 64 << 10);
+    assert_eq!(furthest_ahead(&mut r, 50, 90), 16);
+    r.core.set_readahead(DISK, 256 << 10);
+    assert_eq!(furthest_ahead(&mut r, 120, 200), 64);
+    r.core.set_readahead(DISK, 0);
+    assert_eq!(furthest_ahead(&mut r, 210, 250), 0);
+    r.rest();
+}
+
+#[test]
+fn read_ahead_ends_while_it_is_under_way() {
+    let mut r = Rig::new(|o| o.readahead_bytes = 128 << 10);
+    for b in 0..3 {
+        r.ask(b as u32, Op::Read, b * B, B);
+        r.complete(1, Ok(()));
+    }
+    assert_eq!(r.shapes(), [(3 * B, 16 * B)], "what is read ahead");
+    r.core.set_readahead(DISK, 0);
+    r.core.check();
+    r.complete(8, Ok(()));
+    r.core.check();
+    r.seen();
+    // What was asked for in time is there; nothing is asked for any more.
+    r.ask(7, Op::Read, 3 * B, B);
+    assert!(r.front.ios.is_empty() || r.shapes() == [(3 * B, B)]);
+    while !r.front.ios.is_empty() {
+        r.complete(8, Ok(()));
+    }
+    r.rest();
+}

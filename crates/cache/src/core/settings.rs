@@ -11,7 +11,7 @@ use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
 use crate::types::{AddDiskError, DiskId};
 use undercroft_engine::shares::Hint;
-use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
+use undercroft_engine::{ExclusiveMode, HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
     /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
@@ -88,14 +88,14 @@ impl<P: FaultInjection> Core<P> {
 
     /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes() + d.ahead_more_bytes() as u64);
         let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
         blocks.min(u64::from(u32::MAX / 2)) as u32
     }
 
     /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
     pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes() + d.ahead_more_bytes() as u64);
         fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 
@@ -161,7 +161,8 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer.
+    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer; those that are
+    /// to read ahead farther do, where there is room for it now.
     pub(super) fn fit_slots(&mut self) {
         for i in 0..self.disks.len() {
             let Some(disk) = &self.disks[i] else { continue };
@@ -173,6 +174,7 @@ impl<P: FaultInjection> Core<P> {
                 disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
             }
         }
+        self.follow_readaheads();
     }
 
     /// Gives the disk another policy, while it runs; cached blocks stay.
@@ -189,6 +191,50 @@ impl<P: FaultInjection> Core<P> {
         if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
             d.set_hint(hint, &mut self.arena);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+    }
+
+    /// How far the disk reads ahead of a proven stream at most, in bytes, from now on; 0 ends it. Frames move between
+    /// requests and read-ahead as they come free. What tables for more of them take comes out of the disk's share
+    /// ([`Core::blocks_for`]) and stays with it; where the ceiling does not allow that yet, ticks try it again.
+    pub fn set_readahead(&mut self, id: DiskId, bytes: u32) {
+        let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut);
+        if let Some(d) = disk.filter(|d| d.options.readahead_bytes != bytes) {
+            d.options.readahead_bytes = bytes;
+            self.follow_readahead(id);
+        }
+    }
+
+    /// The same for all disks that do not yet.
+    #[cold]
+    pub(super) fn follow_readaheads(&mut self) {
+        for id in 0..self.disks.len() as u32 {
+            let waits = |d: &Disk<P>| d.ahead_target != d.allowance.ahead_for(d.options.readahead_bytes);
+            if self.disk(DiskId(id)).is_some_and(waits) {
+                self.follow_readahead(DiskId(id));
+            }
+        }
+    }
+
+    /// Lets a disk read ahead as far as its configuration says, if the ceiling allows it.
+    pub(super) fn follow_readahead(&mut self, id: DiskId) {
+        let Some(d) = self.disk(id) else { return };
+        let (more, now) = (d.ahead_more_bytes() as u64, d.promised_bytes());
+        if self.promise(now + more, now).is_err() {
+            return;
+        }
+        self.make_room(more);
+        if let Some(d) = self.disks[id.0 as usize].as_mut() {
+            d.follow_readahead(&mut self.arena);
+        }
+    }
+
+    /// How the disk is kept exclusive of its guest from now on. Cached blocks stay; what the guest holds is learned
+    /// anew.
+    pub fn set_exclusive(&mut self, id: DiskId, mode: ExclusiveMode) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_exclusive(mode, &mut self.arena);
+            self.make_room(0);
         }
     }
 

@@ -124,6 +124,16 @@ impl<P: FaultInjection> Disk<P> {
         self.apply_limit(arena);
     }
 
+    /// How the disk is kept exclusive of its guest from now on. What the guest holds is learned anew: it was not looked
+    /// at, or by other rules.
+    pub(crate) fn set_exclusive(&mut self, mode: ExclusiveMode, arena: &mut Store) {
+        let mode = if self.contents { mode } else { ExclusiveMode::Off };
+        if std::mem::replace(&mut self.side.mode, mode) != mode {
+            self.options.exclusive = mode;
+            self.set_guest(self.side.pages, arena);
+        }
+    }
+
     fn guest_table_bytes_max(&self) -> u64 {
         u64::from(self.blocks) * B / GUEST_TABLE_PART
     }

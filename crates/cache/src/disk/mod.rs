@@ -143,6 +143,8 @@ pub(crate) struct Disk<P> {
 
     pub demand_used: usize,
     pub ahead_used: usize,
+    /// Frames that the allowance for read-ahead is to have: it follows as those in use come free.
+    pub ahead_target: usize,
     pub ops_used: usize,
     pub seq: u32,
     /// Counts invalidations: what was submitted before one is not published after it.
@@ -212,6 +214,7 @@ impl<P: FaultInjection> Disk<P> {
             spare_lists: Vec::new(),
             demand_used: 0,
             ahead_used: 0,
+            ahead_target: allowance.ahead,
             ops_used: 0,
             seq: 0,
             epoch: 0,

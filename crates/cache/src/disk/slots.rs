@@ -217,14 +217,7 @@ impl<P: FaultInjection> Disk<P> {
         // A place among the first to go takes memory that is promised only where contents are known.
         self.first_to_go = self.contents && hint.admission() == Admission::FirstToGo;
         self.fetch = Fetch::under(hint);
-        let bytes = self.options.readahead_bytes;
-        let frames = self.allowance.ahead;
-        match hint.read_ahead() {
-            ReadAhead::Configured => self.streams.set_max(bytes, frames / 2),
-            // One stream has all frames for it; where there are several, waste makes each look less far.
-            ReadAhead::Double => self.streams.set_max(bytes.saturating_mul(2), frames),
-            ReadAhead::Off => self.streams.set_max(0, 0),
-        }
+        self.limit_streams();
         let pages = self.side.exclusive.as_ref().map(|e| e.residency().pages());
         match pages {
             // What the guest held before is not known after a time without a look.
@@ -232,6 +225,52 @@ impl<P: FaultInjection> Disk<P> {
             None => self.set_scanned(self.side.scanned()),
         }
         self.apply_limit(arena);
+    }
+
+    /// How far streams look, by what is configured, the hint, and the frames there are for it.
+    fn limit_streams(&mut self) {
+        let bytes = self.options.readahead_bytes;
+        let frames = self.allowance.ahead;
+        match self.hint.read_ahead() {
+            ReadAhead::Configured => self.streams.set_max(bytes, frames / 2),
+            // One stream has all frames for it; where there are several, waste makes each look less far.
+            ReadAhead::Double => self.streams.set_max(bytes.saturating_mul(2), frames),
+            ReadAhead::Off => self.streams.set_max(0, 0),
+        }
+    }
+
+    /// Bytes of metadata beyond those promised that read-ahead as it is configured takes.
+    pub(crate) fn ahead_more_bytes(&self) -> usize {
+        self.allowance.more_bytes(self.allowance.ahead_for(self.options.readahead_bytes))
+    }
+
+    /// Gives read-ahead the frames that its configuration asks for, as they come free; their metadata is promised.
+    pub(crate) fn follow_readahead(&mut self, arena: &mut Store) {
+        self.allowance.promise_more(self.ahead_more_bytes());
+        self.ahead_target = self.allowance.ahead_for(self.options.readahead_bytes);
+        self.ring.allow(self.ahead_target);
+        self.ops.allow(self.allowance.with_ahead(self.ahead_target).ops_of_any_kind());
+        self.move_ahead(arena);
+        self.limit_streams();
+    }
+
+    /// Moves frames between requests and read-ahead, as far as they are free; blocks that nobody has used yet go.
+    fn move_ahead(&mut self, arena: &mut Store) {
+        let (now, wanted) = (self.allowance.ahead, self.ahead_target);
+        if wanted == now {
+            return;
+        }
+        let reached = if wanted > now {
+            now + (wanted - now).min(self.allowance.demand - self.demand_used)
+        } else {
+            while self.ahead_used > wanted && self.drop_oldest_ahead(arena) {
+                self.stats.readahead_wasted_blocks += 1;
+            }
+            let kept = if self.plant.has(Bug::AheadCutUnderWay) { 0 } else { self.ahead_used };
+            wanted.max(kept)
+        };
+        self.allowance.split(reached);
+        self.limit_streams();
     }
 
     /// Lets the disk keep at most `limit` frames for now.
@@ -243,7 +282,10 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether there is something to do for `resize_step`.
     #[inline]
     pub(crate) fn is_resizing(&self) -> bool {
-        self.target != self.index.capacity() || self.index.is_over() || self.paid != self.blocks
+        self.target != self.index.capacity()
+            || self.index.is_over()
+            || self.paid != self.blocks
+            || self.ahead_target != self.allowance.ahead
     }
 
     /// Blocks that are to go.
@@ -258,6 +300,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
     /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
     pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
+        self.move_ahead(arena);
         self.apply_limit(arena);
         for _ in 0..step {
             if self.excess() == 0 {

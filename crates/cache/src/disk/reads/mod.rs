@@ -490,7 +490,7 @@ impl<P: FaultInjection> Disk<P> {
         while self.allowance.ahead - self.ahead_used < count
             && self.ring.oldest().is_some_and(|(block, _)| !self.streams.wants(block))
         {
-            self.drop_oldest_ahead(cx);
+            self.drop_oldest_ahead(cx.arena);
             wasted += 1;
         }
         self.count_waste(wasted);
@@ -500,18 +500,19 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn expire_ahead<E: Effects>(&mut self, keep_ns: u64, cx: &mut Cx<'_, E>) {
         let mut wasted = 0;
         while self.ring.oldest().is_some_and(|(_, since)| cx.now_ns.saturating_sub(since) >= keep_ns) {
-            self.drop_oldest_ahead(cx);
+            self.drop_oldest_ahead(cx.arena);
             wasted += 1;
         }
         self.count_waste(wasted);
     }
 
-    fn drop_oldest_ahead<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        if let Some((block, frame)) = self.ring.pop() {
-            self.near.remove(&block);
-            self.ahead_used -= 1;
-            cx.arena.put(frame);
-        }
+    /// Drops the oldest block read ahead; whether there was one.
+    pub(crate) fn drop_oldest_ahead(&mut self, arena: &mut Store) -> bool {
+        let Some((block, frame)) = self.ring.pop() else { return false };
+        self.near.remove(&block);
+        self.ahead_used -= 1;
+        arena.put(frame);
+        true
     }
 
     fn count_waste(&mut self, blocks: u64) {
@@ -524,7 +525,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Keeps a block that was read ahead until a guest reads it.
     fn keep_ahead<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
         if self.ring.is_full() {
-            self.drop_oldest_ahead(cx);
+            self.drop_oldest_ahead(cx.arena);
             self.count_waste(1);
         }
         let n = self.ring.push(block, frame, cx.now_ns);
