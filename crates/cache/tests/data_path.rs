@@ -2,6 +2,7 @@
 
 use undercroft_cache::{
     Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
+    blocks_per_disk_max,
 };
 use undercroft_engine::PolicyKind;
 use undercroft_engine::shares::Hint;
@@ -40,22 +41,27 @@ struct Rig {
     front: Front,
 }
 
+/// A small disk.
+fn options_of_disk() -> DiskOptions {
+    DiskOptions {
+        size_bytes: 256 * B,
+        align: 512,
+        read_only: false,
+        can_discard: true,
+        can_write_zeroes: true,
+        policy: PolicyKind::Lru,
+        capacity_blocks: 64,
+        readahead_bytes: 0,
+        write_allocate: true,
+        exclusive: Default::default(),
+        share: None,
+    }
+}
+
 impl Rig {
     fn new(change: impl FnOnce(&mut DiskOptions)) -> Self {
         let mut core = Core::new(CoreOptions::new(16 << 20)).unwrap();
-        let mut options = DiskOptions {
-            size_bytes: 256 * B,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy: PolicyKind::Lru,
-            capacity_blocks: 64,
-            readahead_bytes: 0,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
+        let mut options = options_of_disk();
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
         Self { core, front: Front::default() }
@@ -427,6 +433,26 @@ fn read_ahead_changes_while_the_disk_serves() {
     r.core.set_readahead(DISK, 0);
     assert_eq!(furthest_ahead(&mut r, 210, 250), 0);
     r.rest();
+}
+
+/// A disk that has all of the ceiling: what it may keep with another read-ahead is what it can be promised.
+#[test]
+fn a_full_ceiling_has_room_for_every_read_ahead() {
+    let options = CoreOptions::new(64 << 20);
+    let capacity = |readahead| blocks_per_disk_max(&options, 1, readahead);
+    for (first, second) in [(512 << 10, 0), (2 << 20, 0), (0, 2 << 20), (512 << 10, 2 << 20)] {
+        let mut r = Rig::new(|_| ());
+        r.core = Core::new(options.clone()).unwrap();
+        let disk = DiskOptions { capacity_blocks: capacity(first), readahead_bytes: first, ..options_of_disk() };
+        r.core.add_disk(DISK, disk).unwrap();
+        for readahead in [second, first, second] {
+            r.core.set_readahead(DISK, readahead);
+            let blocks = capacity(readahead).min(r.core.blocks_for(DISK, options.memory_bytes));
+            r.core.set_capacity(DISK, blocks).unwrap();
+            (0..9).for_each(|_| r.core.apply(Event::Tick, 0, &mut r.front));
+            r.core.check();
+        }
+    }
 }
 
 #[test]

@@ -5,11 +5,11 @@
 //! are evicted a bounded number at a time.
 
 use super::Core;
-use crate::disk::allowance::block_bytes;
+use crate::disk::allowance::{block_bytes, usable_bytes};
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
-use crate::types::{AddDiskError, DiskId};
+use crate::types::{AddDiskError, CoreOptions, DiskId};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
 
@@ -88,7 +88,13 @@ impl<P: FaultInjection> Core<P> {
 
     /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes() + d.ahead_more_bytes() as u64);
+        let disk = self.disk(id);
+        let fixed = disk.map_or(0, |d| d.allowance.bytes() + d.ahead_more_bytes() as u64);
+        // Whoever asks bounds it by `blocks_per_disk_max`, which knows the read-ahead of now, not what this disk was
+        // promised: then what an arena takes itself is not in that bound, and has to be in this one.
+        let changed = disk.is_some_and(|d| d.ahead_changed);
+        let bytes =
+            if changed { usable_bytes(&CoreOptions { memory_bytes: bytes, ..self.options.clone() }) } else { bytes };
         let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
         blocks.min(u64::from(u32::MAX / 2)) as u32
     }
@@ -201,6 +207,7 @@ impl<P: FaultInjection> Core<P> {
         let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut);
         if let Some(d) = disk.filter(|d| d.options.readahead_bytes != bytes) {
             d.options.readahead_bytes = bytes;
+            d.ahead_changed = true;
             self.follow_readahead(id);
         }
     }

@@ -145,6 +145,8 @@ pub(crate) struct Disk<P> {
     pub ahead_used: usize,
     /// Frames that the allowance for read-ahead is to have: it follows as those in use come free.
     pub ahead_target: usize,
+    /// Read-ahead is not what the disk came with.
+    pub ahead_changed: bool,
     pub ops_used: usize,
     pub seq: u32,
     /// Counts invalidations: what was submitted before one is not published after it.
@@ -215,6 +217,7 @@ impl<P: FaultInjection> Disk<P> {
             demand_used: 0,
             ahead_used: 0,
             ahead_target: allowance.ahead,
+            ahead_changed: false,
             ops_used: 0,
             seq: 0,
             epoch: 0,
