@@ -16,20 +16,21 @@ const FUNCTION_LINES_MAX: usize = 80;
 const COMMENT_CHARS_MAX: usize = 120;
 
 /// Files and functions that are longer today.
-const LONG_FILES: &[(&str, usize)] =
-    &[("crates/daemon/tests/vhost/live.rs", 640), ("crates/daemon/tests/control_api.rs", 707)];
+const LONG_FILES: &[(&str, usize)] = &[
+    ("crates/daemon/tests/vhost/live.rs", 640),
+    ("crates/daemon/tests/control_api.rs", 707),
+    ("crates/frontend/src/nbd/port.rs", 611),
+    ("crates/undercroft/tests/cli/main.rs", 704),
+];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
-    ("crates/cache/src/core/mod.rs: apply", 87),
+    ("crates/cache/src/core/mod.rs: apply", 98),
     ("crates/config/tests/config/main.rs: every_bad_input_names_the_thing_and_the_remedy", 131),
     ("crates/daemon/examples/record_cost.rs: measure", 97),
     ("crates/daemon/src/http/metrics.rs: disk_metrics", 97),
     ("crates/porttest/src/sim/mod.rs: new", 83),
-    ("crates/study/examples/exclusive_table.rs: main", 93),
     ("crates/testkit/src/sim/setup.rs: new", 120),
-    ("crates/trace/tests/samples/mod.rs: all", 164),
     ("crates/undercroft/src/cli/operate/ksm.rs: describe", 84),
-    ("crates/undercroft/src/cli/study/sim/tenants.rs: run", 81),
     ("crates/undercroft/src/cli/operate/status.rs: detail", 119),
 ];
 

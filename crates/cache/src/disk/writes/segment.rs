@@ -1,8 +1,8 @@
 //! Segments of writes: what one operation carries, copied from the front end in steps, submitted when it is whole.
 //!
-//! Owns the copying. Never decides what a segment covers: the module above does. Invariants: a segment that needs several
-//! events holds nothing but the request's own bytes, so that it does not matter what becomes of cached blocks meanwhile;
-//! it waits for nothing but to be resumed, so that its frames are never held for another's.
+//! Owns the copying. Never decides what a segment covers: the module above does. Invariants: a segment that needs
+//! several events holds nothing but the request's own bytes, so that it does not matter what becomes of cached blocks
+//! meanwhile; it waits for nothing but to be resumed, so that its frames are never held for another's.
 
 use super::{Part, copy_in};
 use crate::disk::records::{NONE, What, WriteOp};
