@@ -8,7 +8,7 @@ use super::view::{ChildView, Verdict, by_weight};
 
 /// See the head of the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fixed {
+pub struct Fixed {
     /// Whether what a child does not demand stays with it: strict partitions.
     pub strict: bool,
 }

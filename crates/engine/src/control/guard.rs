@@ -25,7 +25,7 @@ const PACE: f64 = 0.5;
 
 /// See the head of the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Guarded<C> {
+pub struct Guarded<C> {
     inner: C,
     /// What it falls back to: that, or shares by weight.
     base: Option<Box<Guarded<Fixed>>>,

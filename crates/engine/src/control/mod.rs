@@ -21,8 +21,9 @@ mod words;
 
 pub use donor::{Donor, Thresholds};
 pub use event::{Event, Events, Goal, Party, Reason};
+pub use fixed::Fixed;
 pub use governor::{ControllerKind, Governor, Leaf};
-pub(crate) use guard::Guarded;
+pub use guard::Guarded;
 pub use lookahead::{Appetite, lookahead};
 pub use mover::{Mover, Position};
 pub use paper::Paper;

@@ -95,7 +95,7 @@ proptest! {
         governor.set(tree.root(), Some(kinds[vms[0].3]));
         let mut leaves = vec![];
         for (i, &(group, weight, floor, ceiling, hint)) in disks.iter().enumerate() {
-            let settings = ShareSettings { weight, floor, ceiling, hint: Hint::ALL[hint], ..ShareSettings::default() };
+            let settings = ShareSettings { weight, floor, ceiling, hint: Hint::ALL[hint] };
             if let Ok(disk) = tree.add(groups[group % groups.len()], Level::Disk, &format!("d{i}"), settings) {
                 let goals = [None, Some(Goal::HitRatio(0.5)), Some(Goal::P99LatencyUs(100.0)), Some(Goal::Iops(9e9))];
                 governor.set_goal(disk, goals[i % 4]);

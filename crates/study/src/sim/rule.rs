@@ -18,7 +18,7 @@ pub enum Rule {
 
 impl Rule {
     /// OPT, with and without the choice to leave a block out of the cache.
-    pub const OPT: [Rule; 2] = [Rule::Opt(OptAdmission::Always), Rule::Opt(OptAdmission::Bypass)];
+    pub(crate) const OPT: [Rule; 2] = [Rule::Opt(OptAdmission::Always), Rule::Opt(OptAdmission::Bypass)];
 
     /// The name that people and programs use.
     pub fn name(self) -> &'static str {
@@ -58,10 +58,10 @@ impl fmt::Display for Rule {
 
 /// A name that neither a policy nor OPT has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{policy}; beside policies, for traces alone: opt and opt-bypass")]
+#[error("{policies}; beside policies, for traces alone: opt and opt-bypass")]
 pub struct NoSuchRule {
-    /// It is no policy, and which there are.
-    policy: UnknownName,
+    /// What the policies have to say of the name: those there are.
+    policies: String,
 }
 
 impl FromStr for Rule {
@@ -71,7 +71,8 @@ impl FromStr for Rule {
     /// A sentence that lists the known names.
     fn from_str(name: &str) -> Result<Self, NoSuchRule> {
         let opt = Rule::OPT.into_iter().find(|r| r.name().eq_ignore_ascii_case(name));
-        opt.map_or_else(|| name.parse().map(Rule::Policy), Ok).map_err(|policy| NoSuchRule { policy })
+        opt.map_or_else(|| name.parse().map(Rule::Policy), Ok)
+            .map_err(|e: UnknownName| NoSuchRule { policies: e.to_string() })
     }
 }
 

@@ -11,7 +11,8 @@ use super::load::TenantLoad;
 use super::row::{LabRow, Part};
 use super::run::{Arm, ArmOptions};
 use undercroft_engine::control::{
-    Activity, Donor, Fixed, Governor, Guarded, Kind, Leaf, Mover, Paper, Position, Target, Thresholds, Utility,
+    Activity, ControllerKind, Donor, Fixed, Governor, Guarded, Leaf, Mover, Paper, Position, Target, Thresholds,
+    Utility,
 };
 use undercroft_engine::shares::{Level, NodeId, Tree};
 use undercroft_engine::{Access, AnyPolicyKind, Curve, HashKey, Index, Meter, Outcome, Served};
@@ -122,14 +123,14 @@ impl Divided {
         match arm {
             Arm::Shared | Arm::KnownCurves => {}
             Arm::Strict => governor.install(root, Box::new(Fixed { strict: true })),
-            Arm::Governed(Kind::Donor(rounds)) => {
+            Arm::Governed(ControllerKind::Donor(rounds)) => {
                 governor.install(root, Box::new(Guarded::earning(donor(*rounds))));
             }
             Arm::LiteralDonor(rounds) => governor.install(root, Box::new(donor(*rounds))),
             Arm::LiteralPaper => governor.install(root, Box::new(Paper::default())),
             Arm::Governed(kind) => governor.set(root, Some(*kind)),
             Arm::Utility(settings) => governor.install(root, Box::new(Utility::new(*settings))),
-            Arm::Goals(_) if !place.has_goals => governor.set(root, Some(Kind::Static)),
+            Arm::Goals(_) if !place.has_goals => governor.set(root, Some(ControllerKind::Static)),
             Arm::Goals(goals) => {
                 governor.install(root, Box::new(Target::default()));
                 for (tenant, goal) in tenants.iter().zip(goals) {
