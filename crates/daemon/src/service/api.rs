@@ -219,6 +219,7 @@ impl Daemon for Service {
         store.saved_bytes = store.saved_bytes.saturating_sub(store.data_bytes);
         // What frames hold besides cached blocks is under way, or kept ready for that.
         store.io_bytes = store.io_bytes.saturating_sub(store.data_bytes);
+        let nbd_listeners = self.nbd_listeners(&plan);
         Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
@@ -226,8 +227,8 @@ impl Daemon for Service {
             config_file: plan.config_file.as_ref().map(|p| p.display().to_string()),
             workers: self.workers.len() as u32,
             copying_seconds: copying_ns as f64 / 1e9,
-            nbd: lock(&self.nbd).iter().map(|s| s.local_addr().to_string()).collect(),
-            nbd_listeners: self.nbd_listeners(&plan),
+            nbd: nbd_listeners.iter().map(|l| l.address.clone()).collect(),
+            nbd_listeners,
             nbd_data: NbdDataStatus {
                 used_bytes: self.nbd_budget.used_bytes() as u64,
                 max_bytes: self.nbd_budget.bytes_max() as u64,

@@ -180,7 +180,7 @@ mod tests {
             broken: None,
             rows: rows.collect(),
         };
-        let table = table(&policies, &run);
+        let table = anstream::adapter::strip_str(&table(&policies, &run)).to_string();
         let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["POLICY", "1%", "TO", "LRU", "10%", "TO", "LRU"]);
         assert_eq!(lines[1], ["arc", "0.5000", "=", "0.1500", "-25.0%"]);
