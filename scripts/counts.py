@@ -102,7 +102,7 @@ COUNTS = {
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
     "policies": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind"),
     "policies-all": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind") + length("crates/engine/src/policy/mod.rs", "PolicyKind", "STUDIED"),
-    "trace-formats": lambda: length("crates/trace/src/format/mod.rs", "Format"),
+    "trace-formats": lambda: len(re.findall(r"^    \w+ => \w+::\w+,$", (ROOT / "crates/trace/src/format/mod.rs").read_text(), re.MULTILINE)),
     "decisions": lambda: len(list((ROOT / "docs/decisions").glob("[0-9]*.md"))),
     "metadata-bytes": metadata_bytes,
     "content-bytes": content_bytes,

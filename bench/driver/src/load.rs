@@ -4,7 +4,6 @@
 //! nothing is sent that the journal does not know.
 
 use crate::journal::{Change, Journal, Record, read_all};
-use crate::latency::Latencies;
 use crate::ledger::{Ledger, Promise, stamped};
 use crate::pattern::{Pattern, Random};
 use crate::stamp::SECTOR_BYTES;
@@ -15,6 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use undercroft_units::LatencyCounts;
 
 /// Tries at finding a place that no change under way overlaps, before the operation becomes a read.
 const PLACES_TRIED_MAX: usize = 8;
@@ -102,11 +102,11 @@ impl Book {
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Latencies of reads.
-    pub reads: Latencies,
+    pub reads: LatencyCounts,
     /// Latencies of writes.
-    pub writes: Latencies,
+    pub writes: LatencyCounts,
     /// Latencies of all operations but flushes.
-    pub all: Latencies,
+    pub all: LatencyCounts,
     /// Operations done, by kind; flushes included.
     pub done: BTreeMap<&'static str, u64>,
     /// Bytes moved by reads and writes.

@@ -7,7 +7,6 @@
 mod args;
 mod audit;
 mod journal;
-mod latency;
 mod ledger;
 mod load;
 mod meter;
@@ -31,6 +30,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use target::{Fault, Geometry, Target};
+use undercroft_units::LatencyCounts;
 use vhost::VhostTarget;
 
 /// Exit code: the server went away or did not answer.
@@ -195,10 +195,13 @@ fn run_load(run: &Run) -> Result<u8> {
     ended(outcome, target)
 }
 
-fn latencies(l: &latency::Latencies) -> serde_json::Value {
+/// In microseconds.
+fn latencies(l: &LatencyCounts) -> serde_json::Value {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let quantile = |q| us(l.quantile_ns(q).min(l.max_ns()));
     json!({
-        "count": l.count(), "mean": l.mean_us(), "p50": l.quantile_us(0.5), "p99": l.quantile_us(0.99),
-        "p99_9": l.quantile_us(0.999), "max": l.max_us(),
+        "count": l.count(), "mean": l.mean_ns() / 1000.0, "p50": quantile(0.5), "p99": quantile(0.99),
+        "p99_9": quantile(0.999), "max": us(l.max_ns()),
     })
 }
 

@@ -228,7 +228,7 @@ impl Backend for Raw {
     fn submit(&mut self, io: Io) {
         let verdict = self.disk.refuse(&io);
         let action = if verdict.is_some() { Action::Nothing } else { self.disk.first(io.kind) };
-        let Io { op, disk, kind, offset, len, buf } = io;
+        let Io { op, disk, kind, offset, len, buf, .. } = io;
         let token = Token { op, disk, kind, offset, len, verdict, stage: Stage::First, action };
         self.engine.submit(FileOp { token, action, offset, len, buf });
     }

@@ -1,7 +1,7 @@
 //! What a block's content is called: a keyed hash.
 //!
 //! Owns the key and the function. Never hashes memory that a guest can write at the same time: callers copy first.
-//! Invariant: equal content has equal hashes under one key; nobody without the key can make two contents collide on
+//! Invariant: equal content has equal hashes under one key; without the key, nobody can make two contents collide on
 //! purpose, since HighwayHash (Alakuijala, Cox and Wassenberg, 2016) is built as a pseudo-random function. Nothing is
 //! shared because of a hash alone: bytes are compared as well.
 
@@ -25,7 +25,7 @@ impl ContentHash {
     }
 }
 
-/// The secret of a hash of contents. Everybody who compares hashes has the same one.
+/// The secret key of content hashes. Hashes can be compared only if they were made with the same key.
 #[derive(Clone, Copy, Debug)]
 pub struct ContentKey {
     key: [u64; 4],
@@ -56,7 +56,7 @@ impl ContentKey {
     #[inline]
     pub fn hash(&self, bytes: &[u8; FRAME_BYTES]) -> ContentHash {
         let hash = HighwayHasher::new(Key(self.key)).hash64(bytes) & self.mask;
-        // the lowest bits are not looked at by everybody (see residency), so 0 gives way to another number there
+        // 0 stands for "not known". Its replacement differs in the high bits too: residency does not keep the lowest.
         ContentHash(NonZeroU64::new(hash).unwrap_or(NonZeroU64::MAX))
     }
 }

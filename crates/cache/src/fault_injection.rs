@@ -1,7 +1,7 @@
 //! Bugs planted on purpose, to test that the simulation finds them.
 //!
 //! Owns their names. Never in force in a daemon: [`Core`](crate::Core) stands for `Core<NoFaults>`, for which every
-//! question is `false` at compile time. Invariant: each bug is a mistake that somebody could really make here.
+//! question is `false` at compile time. Invariant: each bug is a mistake that is easily made here.
 
 /// Whether a planted bug is in force. The daemon's core answers no, at no cost.
 pub trait FaultInjection: Copy {

@@ -15,10 +15,10 @@ mod types;
 
 pub use crate::core::{Core, MemoryUse};
 pub use content::{ContentHash, ContentKey};
-pub use disk::allowance::{blocks_per_disk_max, disk_bytes};
+pub use disk::{blocks_per_disk_max, disk_bytes};
 pub use fault_injection::NoFaults;
 pub use types::{
     AddDiskError, Base, CoreOptions, DiskId, DiskOptions, DiskStats, Effects, Event, ExclusiveReport, ExclusiveState,
-    Extent, Found, Geometry, GroupId, Io, IoDone, IoError, IoKind, LayerId, Lost, Op, OpId, PartStats, Paused, ReqId,
-    Request, SetPartsError, Shared, SharingDomainReport,
+    Extent, Found, Geometry, GroupId, Io, IoDone, IoError, IoKind, IoTarget, LayerId, Lost, Op, OpId, PartStats,
+    Paused, ReqId, Request, SetPartsError, Shared, SharingDomainReport,
 };

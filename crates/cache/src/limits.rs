@@ -28,7 +28,7 @@ pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
 /// 28 for the frame, which may have several holders.
 pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = SLOT_CONTENT_BYTES_MAX + 28;
 
-/// The part of those that a slot takes, whoever else holds its frame.
+/// Of those, what a slot takes, however many slots hold its frame.
 pub const SLOT_CONTENT_BYTES_MAX: usize = 20;
 
 /// Slots of a disk at most for each block of its capacity, if sharing saves it the frames for them.

@@ -98,6 +98,10 @@ impl<P: FaultInjection> Rig<P> {
 
     fn tick(&mut self) {
         self.core.apply(Event::Tick, 0, &mut self.front);
+        // What the tick leaves for spare time.
+        while self.core.wants_spare() {
+            self.core.apply(Event::Spare { copies: false }, 0, &mut self.front);
+        }
         self.core.check();
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use undercroft_api::record::Order;
 use undercroft_backend::Backend;
 use undercroft_cache::Geometry;
-use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Io, IoDone, IoError, IoKind, Op};
+use undercroft_cache::{CoreOptions, DiskOptions, Io, IoDone, IoError, IoKind, Op};
 use undercroft_daemon::record::{self, Reason, Recorder, Watched};
 use undercroft_daemon::worker::{WorkerHandle, WorkerOptions};
 use undercroft_engine::{ExclusiveMode, PolicyKind};

@@ -193,10 +193,11 @@ impl<F: PortFaults> Flows<F> {
         Turn { light, heavy, quanta, now: None }
     }
 
-    /// Begins a look at the disks that took less than they might; none if that would take long.
+    /// Begins a look at the disks that took less than they might; none if that would take long, or if there is but one with work.
     pub fn glance(&self) -> Option<Turn> {
         let light = self.disks.light.len();
-        (1..=GLANCE_DISKS_MAX).contains(&light).then_some(Turn { light, heavy: 0, quanta: 1, now: None })
+        let worth = self.disks.len() > 1 && (1..=GLANCE_DISKS_MAX).contains(&light);
+        worth.then_some(Turn { light, heavy: 0, quanta: 1, now: None })
     }
 
     /// The disk whose port will probably be visited next, if that is another one.

@@ -3,16 +3,7 @@
 //! Owns no state. Never looks at a wire or a ring. Invariant: a piece of work is judged once, when its client can see
 //! that it is over.
 
-/// What a port, or the core behind it, has done that it must not do; in words.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Violation(String);
-
-impl From<String> for Violation {
-    fn from(what: String) -> Violation {
-        Violation(what)
-    }
-}
+pub use undercroft_testkit::violation::Violation;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Curves: how they are made of a trace, and what can be asked of one.
+//! Curves: made of a trace, and queried.
 //!
 //! Owns neither: `undercroft_study::curves` and the engine do. Invariant: a curve never changes.
 
@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use undercroft_engine::PolicyKind;
 use undercroft_engine::curve::Curve as Points;
 use undercroft_study::curves::{
-    Bars, Batch, CurveMethod, Estimate, EstimateOptions, Popularity, Requests, Sampled, Window, WorkingSet, in_blocks,
+    Bars, CurveMethod, Estimate, EstimateOptions, Popularity, RequestBatch, Requests, Sampled, Window, WorkingSet,
     partitioned, shared,
 };
 use undercroft_study::sim::Go;
@@ -129,7 +129,7 @@ pub(crate) fn blocks(sizes: Vec<SizeArgument>, block_bytes: u64, footprint: Opti
     sizes.iter().map(one).collect()
 }
 
-/// What is asked for, read.
+/// The arguments, parsed.
 struct Asked {
     method: CurveMethod,
     policy: PolicyKind,
@@ -141,7 +141,7 @@ struct Asked {
     zipf: bool,
 }
 
-/// What comes out.
+/// The results of a pass.
 struct Made {
     curve: Points,
     bars: Bars,
@@ -260,9 +260,9 @@ fn check(asked: &Asked) -> PyResult<()> {
 }
 
 /// Hands the trace to `each`, batch by batch, as long as the watch lets it.
-fn read(source: &Source, watch: &mut Watch, mut each: impl FnMut(&Batch)) -> PyResult<()> {
+fn read(source: &Source, watch: &mut Watch, mut each: impl FnMut(&RequestBatch)) -> PyResult<()> {
     let mut accesses = source.accesses()?;
-    let mut batch = Batch::default();
+    let mut batch = RequestBatch::default();
     let mut count = 0;
     loop {
         batch.clear();
@@ -291,7 +291,7 @@ fn make(source: &Source, asked: &Asked, watch: &mut Watch) -> PyResult<Made> {
         read(source, watch, |batch| popularity.observe(&batch.blocks))?;
         known = Some((popularity.footprint(), true));
     }
-    let sizes = |footprint: u64| in_blocks(&asked.sizes, asked.block_bytes, footprint);
+    let sizes = |footprint: u64| CacheSize::rising(&asked.sizes, asked.block_bytes, footprint);
     let begun = sizes(known.map_or(0, |k| k.0));
     let options = EstimateOptions { footprint: known.map(|k: (u64, bool)| k.0), ..asked.options };
     let mut estimate = Estimate::new(asked.method, asked.policy, asked.of, &begun, &options);

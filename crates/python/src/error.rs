@@ -6,6 +6,7 @@
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use std::fmt::Display;
 use std::io;
 use undercroft_trace::Error as TraceError;
 
@@ -18,8 +19,8 @@ pyo3::create_exception!(
 );
 
 /// An error in words.
-pub(crate) fn said(what: impl Into<String>) -> PyErr {
-    located(&what.into(), None, None, None)
+pub(crate) fn said(what: impl Display) -> PyErr {
+    located(&what.to_string(), None, None, None)
 }
 
 fn located(what: &str, file: Option<&str>, record: Option<u64>, offset: Option<u64>) -> PyErr {
@@ -72,10 +73,10 @@ pub(crate) fn of_trace(error: &TraceError) -> PyErr {
 }
 
 /// Why there is no result, or not the whole one.
-pub(crate) fn of_simulation(error: &undercroft_study::sim::Error) -> PyErr {
+pub(crate) fn of_simulation(error: &undercroft_study::sim::SimError) -> PyErr {
     match error {
-        undercroft_study::sim::Error::Trace(error) => of_trace(error),
-        undercroft_study::sim::Error::Threads { .. } => said(error.to_string().replace("--jobs", "jobs=")),
+        undercroft_study::sim::SimError::Trace(error) => of_trace(error),
+        undercroft_study::sim::SimError::Threads { .. } => said(error.to_string().replace("--jobs", "jobs=")),
         other => said(other.to_string()),
     }
 }

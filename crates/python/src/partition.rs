@@ -1,4 +1,4 @@
-//! Who should get how much of a memory, by curves.
+//! The division of a memory among tenants, by their curves.
 //!
 //! Owns the way in and out: `undercroft_study::curves` searches.
 

@@ -1,7 +1,7 @@
 //! One pass of a trace through many caches, and the count of its blocks before.
 //!
-//! Owns neither: `undercroft_study::sim` does both. The answer is JSON, the very document that `undercroft sim
-//! --json` prints.
+//! Owns neither: `undercroft_study::sim` does both. The answer is JSON, the very document that `undercroft sim --json`
+//! prints.
 
 use crate::error::{of_simulation, said};
 use crate::size::SizeArgument;

@@ -1,10 +1,10 @@
 //! Sizes of caches as Python has them.
 //!
-//! Owns the step from a number or a text to a size; `undercroft_study::sim` reads the text. Never guesses a footprint.
+//! Owns the step from a number or a text to a size; `undercroft_units` reads the text. Never guesses a footprint.
 
 use crate::error::said;
 use pyo3::prelude::*;
-use undercroft_study::sim::SimSize;
+use undercroft_units::WrittenSize;
 
 /// Blocks, or a text.
 #[derive(FromPyObject)]
@@ -14,7 +14,7 @@ pub(crate) enum SizeArgument {
 }
 
 impl SizeArgument {
-    pub(crate) fn read(&self) -> PyResult<SimSize> {
+    pub(crate) fn read(&self) -> PyResult<WrittenSize> {
         let text = match self {
             SizeArgument::Blocks(n) => &format!("{n}blocks"),
             SizeArgument::Text(text) => text,

@@ -233,7 +233,7 @@ impl Source {
         Ok(Batches { accesses: Mutex::new(accesses), size: size.clamp(1, 1 << 28) })
     }
 
-    /// What the trace is like, as JSON.
+    /// The summary of the trace, as JSON.
     #[pyo3(signature = (progress=None))]
     fn info(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<String> {
         let mut watch = Watch::new(progress);

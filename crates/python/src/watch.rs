@@ -1,7 +1,7 @@
-//! Looks up from long work: Ctrl-C, and whoever wants to know how far it is.
+//! Interrupts of long work: Ctrl-C, and the caller's progress function.
 //!
-//! Owns how often that is. Never ends the work itself: it says to stop, and keeps the exception to raise. Invariant:
-//! the interpreter is held for the look alone.
+//! Owns how often both are looked at. Never ends the work itself: it says to stop, and keeps the exception to raise.
+//! Invariant: the interpreter is held only while it looks.
 
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use undercroft_study::sim::Go;
 /// Time between two looks: short for a person, long for the work.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// See the head of the file.
+/// Decides now and then whether long work goes on.
 pub(crate) struct Watch {
     /// Called with how many accesses are done.
     progress: Option<Py<PyAny>>,

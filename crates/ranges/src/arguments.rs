@@ -2,8 +2,8 @@
 //!
 //! Owns words. Never acts. `undercroft ranges` takes the same options; a test there holds both to that.
 
-use crate::Error;
-use crate::run::{Form, Options};
+use crate::RangesError;
+use crate::run::{Form, RangesOptions};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ following symbolic links, a file with several names once. What files have not wr
 Arguments:
   PATH...                Directories and files of the container; for an overlay its upperdir and lowerdir
 
-Options:
+RangesOptions:
       --container NAME   The container on the host, without its VM
       --disk VM:DISK     The disk on the host, as `undercroft status` shows it there
       --json             One line of JSON (what it does without an option)
@@ -56,7 +56,7 @@ Exit codes:
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// To look and print.
-    Run(Options),
+    Run(RangesOptions),
     /// `--help`.
     Help,
     /// `--version`.
@@ -67,9 +67,9 @@ pub enum Asked {
 ///
 /// # Errors
 /// `Usage`, naming the word and the remedy.
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, Error> {
-    let usage = |text: String| Error::Usage(text);
-    let (mut options, mut words, mut only_paths) = (Options::default(), words.into_iter(), false);
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, RangesError> {
+    let usage = |text: String| RangesError::Usage(text);
+    let (mut options, mut words, mut only_paths) = (RangesOptions::default(), words.into_iter(), false);
     while let Some(word) = words.next() {
         let text = match word.to_str() {
             Some(text) if !only_paths && text.starts_with('-') && text.len() > 1 => text.to_string(),
@@ -108,16 +108,16 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Asked, Error> 
     Ok(Asked::Run(options))
 }
 
-fn utf8(option: &str, value: &OsStr) -> Result<String, Error> {
+fn utf8(option: &str, value: &OsStr) -> Result<String, RangesError> {
     let text = value.to_str().map(str::to_string);
-    text.ok_or_else(|| Error::Usage(format!("{option}: the value is no UTF-8")))
+    text.ok_or_else(|| RangesError::Usage(format!("{option}: the value is no UTF-8")))
 }
 
 /// A time as everywhere in Undercroft: `500ms`, `10s`, `5min`.
 ///
 /// # Errors
 /// `Usage`: no time, or not within [`WATCH_MIN`] to [`WATCH_MAX`].
-pub fn interval(text: &str) -> Result<Duration, Error> {
+pub fn interval(text: &str) -> Result<Duration, RangesError> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let ms = match unit {
@@ -130,7 +130,7 @@ pub fn interval(text: &str) -> Result<Duration, Error> {
     let time = number.zip(ms).and_then(|(n, ms)| n.checked_mul(ms)).map(Duration::from_millis);
     time.filter(|t| (WATCH_MIN..=WATCH_MAX).contains(t)).ok_or_else(|| {
         let shown: String = text.chars().take(40).collect();
-        Error::Usage(format!("--watch: \"{shown}\" is no time between 100ms and 1440min; write it like 10s"))
+        RangesError::Usage(format!("--watch: \"{shown}\" is no time between 100ms and 1440min; write it like 10s"))
     })
 }
 
@@ -138,13 +138,13 @@ pub fn interval(text: &str) -> Result<Duration, Error> {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Result<Asked, Error> {
+    fn words(text: &str) -> Result<Asked, RangesError> {
         parse(text.split_whitespace().map(OsString::from))
     }
 
     #[test]
     fn options_are_read_in_every_form() {
-        let all = Options {
+        let all = RangesOptions {
             paths: vec!["/a".into(), "-b".into(), "--json".into()],
             container: Some("shop".into()),
             disk: Some("web:root".into()),
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(words("-V").unwrap(), Asked::Version);
         assert_eq!(
             words("- /").unwrap(),
-            Asked::Run(Options { paths: vec!["-".into(), "/".into()], ..Options::default() })
+            Asked::Run(RangesOptions { paths: vec!["-".into(), "/".into()], ..RangesOptions::default() })
         );
     }
 

@@ -1,7 +1,7 @@
 //! From the number of a block device to the whole disk that it is a part of, by what /sys says.
 //!
-//! Owns those rules. Never opens a device. Invariant: a [`Disk`] is a whole disk of the guest, and `start_bytes` is
-//! where the device begins on it; whatever is stacked on other devices in a way that /sys does not tell is refused.
+//! Owns those rules. Never opens a device. Invariant: a [`WholeDisk`] is a whole disk of the guest, and `start_bytes`
+//! is where the device begins on it; whatever is stacked on other devices in a way that /sys does not tell is refused.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The disk below a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
+pub struct WholeDisk {
     /// Its name in the guest: `vda`.
     pub name: String,
     /// Its serial number, if it has one: Undercroft makes it from the disk's name.
@@ -44,7 +44,7 @@ impl Sysfs {
     ///
     /// # Errors
     /// Why there is none, and what to do.
-    pub fn disk(&self, major: u32, minor: u32) -> Result<Disk, (String, String)> {
+    pub fn disk(&self, major: u32, minor: u32) -> Result<WholeDisk, (String, String)> {
         let link = self.root.join(format!("dev/block/{major}:{minor}"));
         let device = fs::canonicalize(&link).map_err(|e| {
             (
@@ -88,7 +88,7 @@ impl Sysfs {
             return Err((format!("its file system is on {name}, which {what}"), remedy.to_string()));
         }
         let serial = read(whole.join("serial")).or_else(|| read(whole.join("device/serial")));
-        Ok(Disk { serial, start_bytes, size_bytes: number(whole.join("size"))?, name })
+        Ok(WholeDisk { serial, start_bytes, size_bytes: number(whole.join("size"))?, name })
     }
 }
 
@@ -130,10 +130,14 @@ mod tests {
             symlink(root.join(path), root.join("dev/block").join(number)).unwrap();
         }
         let sysfs = Sysfs::at(root);
-        let whole =
-            Disk { name: "vda".into(), serial: Some("web-root".into()), start_bytes: 0, size_bytes: 524_288 * 512 };
+        let whole = WholeDisk {
+            name: "vda".into(),
+            serial: Some("web-root".into()),
+            start_bytes: 0,
+            size_bytes: 524_288 * 512,
+        };
         assert_eq!(sysfs.disk(254, 0), Ok(whole.clone()));
-        assert_eq!(sysfs.disk(254, 2), Ok(Disk { start_bytes: 1 << 20, ..whole }));
+        assert_eq!(sysfs.disk(254, 2), Ok(WholeDisk { start_bytes: 1 << 20, ..whole }));
         for ((major, minor), said) in [
             ((254, 3), "holds no number of sectors"),
             ((253, 0), "vg-root"),

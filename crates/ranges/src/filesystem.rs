@@ -1,4 +1,4 @@
-//! Which file systems can tell where files are, and what to do about those that cannot.
+//! Which file systems report where files are on the disk, and what to do about those that do not.
 //!
 //! Owns that list. Never walks. Numbers are those of <linux/magic.h> and of the file systems' own headers.
 

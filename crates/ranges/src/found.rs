@@ -1,15 +1,15 @@
 //! What the walk found: pieces of files on one disk, and what was left out.
 //!
-//! Owns the arithmetic of ranges. Never asks anybody.
+//! Owns the arithmetic of ranges. Never touches a file.
 
-use crate::Disk;
+use crate::WholeDisk;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use undercroft_host::Place;
 
 /// Bytes of the disk, `start` to `end`; `start < end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span {
+pub struct ByteSpan {
     /// The first byte.
     pub start: u64,
     /// The first byte after it.
@@ -18,10 +18,10 @@ pub struct Span {
 
 /// A piece of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Piece {
+pub struct FilePiece {
     /// Where it is.
-    pub span: Span,
-    /// Which of [`Found::files`].
+    pub span: ByteSpan,
+    /// Which of [`FoundRanges::files`].
     pub file: usize,
 }
 
@@ -36,14 +36,14 @@ pub struct Left {
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct FoundRanges {
     /// The disk; none if there was no file.
-    pub disk: Option<Disk>,
+    pub disk: Option<WholeDisk>,
     /// Every file with a piece, as it was found.
     pub files: Vec<PathBuf>,
     /// Their pieces.
-    pub pieces: Vec<Piece>,
-    /// What was left out, by why.
+    pub pieces: Vec<FilePiece>,
+    /// Extents left out, by reason.
     pub left: BTreeMap<Place, Left>,
     /// Pieces that other files have too (reflinks).
     pub shared: u64,
@@ -51,13 +51,13 @@ pub struct Found {
     pub problems: Vec<String>,
     /// How many those were.
     pub unread: u64,
-    /// Directories that were left alone because another file system is mounted there.
+    /// Directories that were not entered because another file system is mounted there.
     pub mounts: u64,
 }
 
-impl Found {
+impl FoundRanges {
     /// The bytes of all pieces: in order, what touches or overlaps joined.
-    pub fn spans(&self) -> Vec<Span> {
+    pub fn spans(&self) -> Vec<ByteSpan> {
         spans(self.pieces.iter().map(|p| p.span).collect())
     }
 
@@ -99,7 +99,7 @@ fn counted(n: u64, what: &str) -> String {
 }
 
 /// Puts spans in order and joins what touches or overlaps.
-pub fn spans(mut all: Vec<Span>) -> Vec<Span> {
+pub fn spans(mut all: Vec<ByteSpan>) -> Vec<ByteSpan> {
     all.sort_unstable();
     all.dedup_by(|next, last| {
         let joins = next.start <= last.end;
@@ -117,14 +117,14 @@ mod tests {
 
     #[test]
     fn spans_are_joined_where_they_touch() {
-        let span = |start, end| Span { start, end };
+        let span = |start, end| ByteSpan { start, end };
         let joined = spans(vec![span(8, 12), span(0, 4), span(4, 6), span(9, 10), span(20, 21)]);
         assert_eq!(joined, [span(0, 6), span(8, 12), span(20, 21)]);
     }
 
     #[test]
     fn what_is_left_out_is_said_with_its_count() {
-        let mut found = Found { shared: 1, mounts: 2, unread: 2, ..Found::default() };
+        let mut found = FoundRanges { shared: 1, mounts: 2, unread: 2, ..FoundRanges::default() };
         found.left.insert(Place::Unwritten, Left { extents: 2, bytes: 8192 });
         found.problems.push("/a: permission denied".into());
         let said = found.remarks();

@@ -12,9 +12,9 @@ mod found;
 mod run;
 mod walk;
 
-pub use device::{Disk, Sysfs};
-pub use found::{Found, Left, Piece, Span, spans};
-pub use run::{Form, Options, Outcome, check_names, run};
+pub use device::{Sysfs, WholeDisk};
+pub use found::{ByteSpan, FilePiece, FoundRanges, Left, spans};
+pub use run::{Form, RangesOptions, WalkOutcome, check_names, run};
 pub use walk::find;
 
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub const RANGES_MAX: usize = 65_536;
 
 /// Why nothing can be printed. Names the path and the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RangesError {
     /// Used wrongly.
     #[error("{0}")]
     Usage(String),
@@ -43,7 +43,7 @@ pub enum Error {
     Output(#[from] std::io::Error),
 }
 
-impl Error {
+impl RangesError {
     fn path(path: impl Into<PathBuf>, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Path { path: path.into(), reason: reason.into(), remedy: remedy.into() }
     }

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use undercroft_ranges::arguments::{Asked, HELP, parse};
-use undercroft_ranges::{Error, Outcome, Sysfs, run};
+use undercroft_ranges::{RangesError, Sysfs, WalkOutcome, run};
 
 fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
@@ -13,9 +13,9 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "undercroft-ranges: {text}");
     };
     let done = parse(std::env::args_os().skip(1)).and_then(|asked| match asked {
-        Asked::Help => Ok(out.write_all(HELP.as_bytes()).map(|()| Outcome::Whole)?),
+        Asked::Help => Ok(out.write_all(HELP.as_bytes()).map(|()| WalkOutcome::Whole)?),
         Asked::Version => {
-            Ok(writeln!(out, "undercroft-ranges {}", env!("CARGO_PKG_VERSION")).map(|()| Outcome::Whole)?)
+            Ok(writeln!(out, "undercroft-ranges {}", env!("CARGO_PKG_VERSION")).map(|()| WalkOutcome::Whole)?)
         }
         Asked::Run(options) => run(&options, &Sysfs::default(), &mut out, &mut complain, &mut |interval| {
             std::thread::sleep(interval);
@@ -23,12 +23,12 @@ fn main() -> ExitCode {
         }),
     });
     match done {
-        Ok(Outcome::Whole) => ExitCode::SUCCESS,
-        Ok(Outcome::Partial) => ExitCode::from(3),
-        Err(Error::Output(e)) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Ok(WalkOutcome::Whole) => ExitCode::SUCCESS,
+        Ok(WalkOutcome::Partial) => ExitCode::from(3),
+        Err(RangesError::Output(e)) if e.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(e) => {
             complain(&e.to_string());
-            ExitCode::from(if matches!(e, Error::Usage(_)) { 2 } else { 1 })
+            ExitCode::from(if matches!(e, RangesError::Usage(_)) { 2 } else { 1 })
         }
     }
 }

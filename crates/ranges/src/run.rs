@@ -1,11 +1,11 @@
 //! From paths to lines: one list, or a new one whenever it changes.
 //!
-//! Owns the printed form and the rhythm. Invariants: a line of JSON is one whole list, in the form that the API takes;
-//! while watching, no list is printed twice in a row.
+//! Owns the printed form and the interval of looking. Invariants: a line of JSON is one whole list, in the form that
+//! the API takes; while watching, no list is printed twice in a row.
 
 use crate::device::Sysfs;
-use crate::found::{Found, Span};
-use crate::{Error, RANGES_MAX, walk};
+use crate::found::{ByteSpan, FoundRanges};
+use crate::{RANGES_MAX, RangesError, walk};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub enum Form {
 
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct RangesOptions {
     /// Directories and files of the container.
     pub paths: Vec<PathBuf>,
     /// Undercroft's name for it.
@@ -39,9 +39,9 @@ pub struct Options {
     pub watch: Option<Duration>,
 }
 
-/// How it went.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WalkOutcome {
     /// Everything that was named is in the list.
     Whole,
     /// Some files could not be looked at; what is missing was said.
@@ -52,8 +52,8 @@ pub enum Outcome {
 ///
 /// # Errors
 /// `Usage`.
-pub fn check_names(options: &Options) -> Result<(), Error> {
-    let usage = |text: String| Err(Error::Usage(text));
+pub fn check_names(options: &RangesOptions) -> Result<(), RangesError> {
+    let usage = |text: String| Err(RangesError::Usage(text));
     let can_be_one = |name: &str| {
         name.len() <= NAME_BYTES_MAX
             && name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -84,20 +84,20 @@ pub fn check_names(options: &Options) -> Result<(), Error> {
 /// when it returns false.
 ///
 /// # Errors
-/// See [`Error`]; while watching only those of the first look and of the output, for paths can come back.
+/// See [`RangesError`]; while watching only those of the first look and of the output, for paths can come back.
 pub fn run(
-    options: &Options,
+    options: &RangesOptions,
     sysfs: &Sysfs,
     out: &mut dyn Write,
     complain: &mut dyn FnMut(&str),
     pause: &mut dyn FnMut(Duration) -> bool,
-) -> Result<Outcome, Error> {
+) -> Result<WalkOutcome, RangesError> {
     check_names(options)?;
-    let (mut printed, mut told, mut outcome) = (String::new(), Vec::new(), Outcome::Whole);
+    let (mut printed, mut told, mut outcome) = (String::new(), Vec::new(), WalkOutcome::Whole);
     loop {
         let remarks = match walk::find(&options.paths, sysfs) {
             Ok(found) => {
-                outcome = if found.unread > 0 { Outcome::Partial } else { Outcome::Whole };
+                outcome = if found.unread > 0 { WalkOutcome::Partial } else { WalkOutcome::Whole };
                 let mut remarks = found.remarks();
                 let text = match options.form {
                     Form::Json => list(options, &found, &mut remarks)?,
@@ -127,7 +127,7 @@ pub fn run(
 }
 
 /// The list, as the API takes it. Names are such that nothing in them has to be escaped.
-fn list(options: &Options, found: &Found, remarks: &mut Vec<String>) -> Result<String, Error> {
+fn list(options: &RangesOptions, found: &FoundRanges, remarks: &mut Vec<String>) -> Result<String, RangesError> {
     let container = options.container.as_deref().unwrap_or_default();
     let Some(disk) = options.disk.as_deref() else {
         let seen = found.disk.as_ref().map_or_else(String::new, |d| {
@@ -135,7 +135,7 @@ fn list(options: &Options, found: &Found, remarks: &mut Vec<String>) -> Result<S
             format!(": the files are on {}{serial}", d.name)
         });
         let remedy = "give Undercroft's name for it, VM:DISK, as `undercroft status` shows it on the host";
-        return Err(Error::Usage(format!("--disk NAME is missing{seen}; {remedy}")));
+        return Err(RangesError::Usage(format!("--disk NAME is missing{seen}; {remedy}")));
     };
     let spans = found.spans();
     if spans.len() > RANGES_MAX {
@@ -146,7 +146,7 @@ fn list(options: &Options, found: &Found, remarks: &mut Vec<String>) -> Result<S
         ));
     }
     let mut text = format!("{{\"disk\":\"{disk}\",\"container\":\"{container}\",\"ranges\":[");
-    for (n, Span { start, end }) in spans.into_iter().enumerate() {
+    for (n, ByteSpan { start, end }) in spans.into_iter().enumerate() {
         let comma = if n > 0 { "," } else { "" };
         // Writing to a String cannot fail.
         let _ = write!(text, "{comma}{{\"offset_bytes\":{start},\"length_bytes\":{}}}", end - start);
@@ -155,10 +155,10 @@ fn list(options: &Options, found: &Found, remarks: &mut Vec<String>) -> Result<S
     Ok(text)
 }
 
-fn table(found: &Found) -> String {
+fn table(found: &FoundRanges) -> String {
     let mut text = format!("{:>16} {:>14}  FILE\n", "OFFSET", "BYTES");
     for piece in &found.pieces {
-        let Span { start, end } = piece.span;
+        let ByteSpan { start, end } = piece.span;
         let file = found.files[piece.file].display();
         let _ = writeln!(text, "{start:>16} {:>14}  {file}", end - start);
     }
@@ -181,26 +181,26 @@ fn table(found: &Found) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Disk;
-    use crate::found::Piece;
+    use crate::WholeDisk;
+    use crate::found::FilePiece;
     use std::os::unix::fs::MetadataExt;
 
-    fn options(words: &[&str]) -> Options {
+    fn options(words: &[&str]) -> RangesOptions {
         let [container, disk, paths @ ..] = words else { panic!("too few") };
         let some = |t: &str| (!t.is_empty()).then(|| t.to_string());
-        Options {
+        RangesOptions {
             paths: paths.iter().map(PathBuf::from).collect(),
             container: some(container),
             disk: some(disk),
-            ..Options::default()
+            ..RangesOptions::default()
         }
     }
 
     #[test]
     fn a_list_is_json_of_the_apis_form() {
-        let piece = |start, end| Piece { span: Span { start, end }, file: 0 };
-        let found = Found {
-            disk: Some(Disk {
+        let piece = |start, end| FilePiece { span: ByteSpan { start, end }, file: 0 };
+        let found = FoundRanges {
+            disk: Some(WholeDisk {
                 name: "vda".into(),
                 serial: Some("web-root".into()),
                 start_bytes: 0,
@@ -208,7 +208,7 @@ mod tests {
             }),
             files: vec!["/a".into()],
             pieces: vec![piece(0, 4096), piece(4096, 8192), piece(1 << 20, 1 << 21)],
-            ..Found::default()
+            ..FoundRanges::default()
         };
         let text = list(&options(&["shop", "web:root", "/"]), &found, &mut Vec::new()).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -226,7 +226,7 @@ mod tests {
         );
         let many = (0..=RANGES_MAX as u64).map(|n| piece(n * 8192, n * 8192 + 1)).collect();
         let mut remarks = Vec::new();
-        list(&options(&["shop", "web:root", "/"]), &Found { pieces: many, ..found }, &mut remarks).unwrap();
+        list(&options(&["shop", "web:root", "/"]), &FoundRanges { pieces: many, ..found }, &mut remarks).unwrap();
         assert!(remarks[0].contains("defragment"));
     }
 
@@ -242,7 +242,7 @@ mod tests {
             assert!(e.contains(said), "{e}");
         }
         assert!(check_names(&options(&["shop", "web:root"])).unwrap_err().to_string().contains("no PATH"));
-        check_names(&Options { form: Form::Table, ..options(&["", "", "/"]) }).unwrap();
+        check_names(&RangesOptions { form: Form::Table, ..options(&["", "", "/"]) }).unwrap();
     }
 
     /// Grown and deleted files give a new line each, nothing changed gives none, and a path that goes keeps the list.
@@ -264,8 +264,10 @@ mod tests {
                 "the tests' directory is on no disk whose files have places: {e}"
             ));
         }
-        let options =
-            Options { watch: Some(Duration::from_secs(9)), ..options(&["shop", "web:root", files.to_str().unwrap()]) };
+        let options = RangesOptions {
+            watch: Some(Duration::from_secs(9)),
+            ..options(&["shop", "web:root", files.to_str().unwrap()])
+        };
         let (mut out, mut said, mut step) = (Vec::new(), Vec::new(), 0);
         let mut pause = |interval: Duration| {
             assert_eq!(interval, Duration::from_secs(9));
@@ -281,7 +283,7 @@ mod tests {
             true
         };
         let outcome = run(&options, &sysfs, &mut out, &mut |r| said.push(r.to_string()), &mut pause).unwrap();
-        assert_eq!(outcome, Outcome::Whole);
+        assert_eq!(outcome, WalkOutcome::Whole);
         let bytes = |line: &str| {
             let json: serde_json::Value = serde_json::from_str(line).unwrap();
             let of = |r: &serde_json::Value| r["length_bytes"].as_u64().unwrap();

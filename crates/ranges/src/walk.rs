@@ -4,10 +4,10 @@
 //! several names once. A file that goes while it is looked for is no problem; one that may not be read is, and the walk
 //! goes on.
 
-use crate::Error;
-use crate::device::{Disk, Sysfs};
+use crate::RangesError;
+use crate::device::{Sysfs, WholeDisk};
 use crate::filesystem::refusal;
-use crate::found::{Found, Piece, Span};
+use crate::found::{ByteSpan, FilePiece, FoundRanges};
 use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, fstatfs, open};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -17,29 +17,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use undercroft_host::{FileExtent, Place, file_extents};
 
-/// Problems that are told one by one.
+/// Problems that are reported one by one; further ones are only counted.
 const PROBLEMS_MAX: usize = 10;
 
 /// Finds the pieces of all files at and below `paths`.
 ///
 /// # Errors
 /// A path is not there, is on a file system that cannot tell where files are, or on another disk than the first.
-pub fn find(paths: &[PathBuf], sysfs: &Sysfs) -> Result<Found, Error> {
-    let mut walk = Walk { found: Found::default(), seen: HashSet::new() };
-    let mut first: Option<(&Path, Disk)> = None;
+pub fn find(paths: &[PathBuf], sysfs: &Sysfs) -> Result<FoundRanges, RangesError> {
+    let mut walk = Walk { found: FoundRanges::default(), seen: HashSet::new() };
+    let mut first: Option<(&Path, WholeDisk)> = None;
     for path in paths {
         let (fd, stat) = start(path)?;
         let fs = fstatfs(&fd).map_err(|e| denied(path, e))?;
         if let Some((reason, remedy)) = refusal(path, fs.f_type as u64) {
-            return Err(Error::path(path, reason, remedy));
+            return Err(RangesError::path(path, reason, remedy));
         }
         let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-        let disk = sysfs.disk(major, minor).map_err(|(reason, remedy)| Error::path(path, reason, remedy))?;
+        let disk = sysfs.disk(major, minor).map_err(|(reason, remedy)| RangesError::path(path, reason, remedy))?;
         if let Some((other, one)) = &first
             && one.name != disk.name
         {
             let reason = format!("it is on disk {}, but {} is on disk {}", disk.name, other.display(), one.name);
-            return Err(Error::path(path, reason, "run this once for each disk"));
+            return Err(RangesError::path(path, reason, "run this once for each disk"));
         }
         first.get_or_insert_with(|| (path, disk.clone()));
         walk.tree(path, fd, &stat, &disk)?;
@@ -50,12 +50,12 @@ pub fn find(paths: &[PathBuf], sysfs: &Sysfs) -> Result<Found, Error> {
 }
 
 /// Opens a path that was named: links in it are followed, except for the last.
-fn start(path: &Path) -> Result<(OwnedFd, Stat), Error> {
+fn start(path: &Path) -> Result<(OwnedFd, Stat), RangesError> {
     let fd = open_to_look(path).map_err(|e| denied(path, e))?;
     let stat = fstat(&fd).map_err(|e| denied(path, e))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory | FileType::RegularFile => Ok((fd, stat)),
-        _ => Err(Error::path(path, "it is neither a directory nor a regular file", "name directories and files")),
+        _ => Err(RangesError::path(path, "it is neither a directory nor a regular file", "name directories and files")),
     }
 }
 
@@ -65,25 +65,25 @@ fn open_to_look(path: &Path) -> Result<OwnedFd, Errno> {
     open(path, flags, Mode::empty())
 }
 
-fn denied(path: &Path, e: Errno) -> Error {
+fn denied(path: &Path, e: Errno) -> RangesError {
     let remedy = match e {
         Errno::NOENT => "name directories and files that are there",
         Errno::ACCESS | Errno::PERM => "run this as root, or as a user who may read it",
         Errno::LOOP => "it is a symbolic link: name what it points to",
         _ => "look at the kernel's log",
     };
-    Error::path(path, std::io::Error::from(e).to_string(), remedy)
+    RangesError::path(path, std::io::Error::from(e).to_string(), remedy)
 }
 
 struct Walk {
-    found: Found,
+    found: FoundRanges,
     /// Directories, and files with several names: device and inode.
     seen: HashSet<(u64, u64)>,
 }
 
 impl Walk {
     /// A path that was named, and everything below it.
-    fn tree(&mut self, path: &Path, fd: OwnedFd, stat: &Stat, disk: &Disk) -> Result<(), Error> {
+    fn tree(&mut self, path: &Path, fd: OwnedFd, stat: &Stat, disk: &WholeDisk) -> Result<(), RangesError> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
             return self.file(path, &fd, stat, disk);
         }
@@ -144,14 +144,14 @@ impl Walk {
     }
 
     /// The pieces of one open file.
-    fn file(&mut self, path: &Path, fd: &OwnedFd, stat: &Stat, disk: &Disk) -> Result<(), Error> {
+    fn file(&mut self, path: &Path, fd: &OwnedFd, stat: &Stat, disk: &WholeDisk) -> Result<(), RangesError> {
         if stat.st_nlink > 1 && !self.seen.insert((stat.st_dev, stat.st_ino)) {
             return Ok(());
         }
         let (mut pieces, file) = (Vec::new(), self.found.files.len());
         let told = file_extents(fd, |e| match piece(&e, disk) {
             Ok(span) => {
-                pieces.push(Piece { span, file });
+                pieces.push(FilePiece { span, file });
                 self.found.shared += u64::from(e.shared);
             }
             Err(place) => {
@@ -164,7 +164,11 @@ impl Walk {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
                 let reason = "its file system cannot tell where files are (no FIEMAP)";
-                return Err(Error::path(path, reason, "put the container on ext4 or XFS, or on a disk of its own"));
+                return Err(RangesError::path(
+                    path,
+                    reason,
+                    "put the container on ext4 or XFS, or on a disk of its own",
+                ));
             }
             Err(e) => self.problem(path, e),
         }
@@ -188,13 +192,13 @@ impl Walk {
 }
 
 /// Where an extent is on the whole disk; otherwise why it is nowhere.
-fn piece(e: &FileExtent, disk: &Disk) -> Result<Span, Place> {
+fn piece(e: &FileExtent, disk: &WholeDisk) -> Result<ByteSpan, Place> {
     if e.place != Place::Blocks {
         return Err(e.place);
     }
     let start = e.physical.checked_add(disk.start_bytes);
     let end = start.and_then(|s| s.checked_add(e.length)).filter(|end| *end <= disk.size_bytes);
-    start.zip(end).filter(|(start, end)| start < end).map(|(start, end)| Span { start, end }).ok_or(Place::Blocks)
+    start.zip(end).filter(|(start, end)| start < end).map(|(start, end)| ByteSpan { start, end }).ok_or(Place::Blocks)
 }
 
 #[cfg(test)]
@@ -223,7 +227,7 @@ mod tests {
         Some((files, sys, sysfs))
     }
 
-    fn bytes(found: &Found) -> u64 {
+    fn bytes(found: &FoundRanges) -> u64 {
         found.spans().iter().map(|s| s.end - s.start).sum()
     }
 
@@ -288,10 +292,13 @@ mod tests {
 
     #[test]
     fn extents_past_the_end_of_the_disk_are_left_out() {
-        let disk = Disk { name: "vda".into(), serial: None, start_bytes: 1 << 20, size_bytes: 2 << 20 };
+        let disk = WholeDisk { name: "vda".into(), serial: None, start_bytes: 1 << 20, size_bytes: 2 << 20 };
         let extent = |physical, length, place| FileExtent { logical: 0, physical, length, place, shared: false };
         let at = |e| piece(&e, &disk);
-        assert_eq!(at(extent(4096, 8192, Place::Blocks)), Ok(Span { start: (1 << 20) + 4096, end: (1 << 20) + 12288 }));
+        assert_eq!(
+            at(extent(4096, 8192, Place::Blocks)),
+            Ok(ByteSpan { start: (1 << 20) + 4096, end: (1 << 20) + 12288 })
+        );
         assert_eq!(at(extent(1 << 20, 1, Place::Blocks)), Err(Place::Blocks));
         assert_eq!(at(extent(u64::MAX, 1, Place::Blocks)), Err(Place::Blocks));
         assert_eq!(at(extent(0, 0, Place::Blocks)), Err(Place::Blocks));

@@ -6,8 +6,9 @@
 
 use std::path::Path;
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};
-use undercroft_study::lab::curve::{CurveError, ExactLru, error, sizes};
+use undercroft_study::lab::curve::{CurveError, MattsonLru, error, sizes};
 use undercroft_study::lab::{Workload, misses};
+use undercroft_trace::Reader;
 
 const SEEDS: u64 = 5;
 const LRU_SIZES: u32 = 50;
@@ -27,13 +28,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in files.into_iter().filter(|file| file.starts_with(&wanted)) {
         let workload = match traces.join(file) {
             _ if file == "zipf" => Workload::zipf("zipf", 1_000_000, 5_000_000, 1.0, 42),
-            path if path.exists() => Workload::open(file, &path)?,
+            path if path.exists() => Workload::of_trace(file, Reader::open(&path)?)?,
             path => {
                 eprintln!("SKIPPED: no trace at {}", path.display());
                 continue;
             }
         };
-        let exact = ExactLru::new(&workload.blocks).curve();
+        let exact = MattsonLru::new(&workload.blocks).curve();
         let at = sizes(u64::from(workload.footprint) / 100, u64::from(workload.footprint), LRU_SIZES);
         for samples_max in [2048, 8192] {
             let (mut errors, mut rate) = (vec![], 0.0);

@@ -2,7 +2,7 @@
 //! another replacement policy than LRU.
 use undercroft_engine::control::{Kind, UtilitySettings};
 use undercroft_engine::{LruCurveOptions, MeterOptions, PolicyCurveOptions, PolicyKind};
-use undercroft_study::sim::tenants::{Arm, LabRow, Options, Trace, loads, run};
+use undercroft_study::sim::tenants::{Arm, ArmOptions, LabRow, Trace, loads, run};
 
 /// What a hit and a miss take, for mean times: a copy from RAM, a read of an SSD behind a network.
 const TIMES_US: (f64, f64) = (20.0, 500.0);
@@ -27,7 +27,7 @@ fn main() {
         policy: PolicyCurveOptions { rates_sum_max: 6.0, slots_max: 1 << 16, ..PolicyCurveOptions::default() },
         ..MeterOptions::default()
     });
-    let options = Options { policy, meters, ..Options::default() };
+    let options = ArmOptions { policy, meters, ..ArmOptions::default() };
     let arms = [
         Arm::Strict,
         Arm::Shared,

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use undercroft_engine::PolicyKind;
 use undercroft_study::curves::{
-    Batch, CurveMethod, Estimate, EstimateOptions, ExactLru, MiniPoint, Miniature, Requests,
+    CurveMethod, Estimate, EstimateOptions, ExactLru, MiniPoint, Miniature, RequestBatch, Requests,
 };
 use undercroft_trace::Reader;
 use undercroft_trace::synth::Zipf;
@@ -33,7 +33,7 @@ fn exact(blocks: &[u64]) -> ExactLru {
 fn estimate(method: CurveMethod, blocks: &[u64], seed: u64, samples: Option<u32>) -> Estimate {
     let options = EstimateOptions { rate: 0.02, samples, seed, footprint: None };
     let mut estimate = Estimate::new(method, PolicyKind::Lru, Requests::All, &[], &options);
-    let mut batch = Batch::default();
+    let mut batch = RequestBatch::default();
     blocks.iter().for_each(|&block| batch.push(block, false, 0));
     estimate.observe(&batch);
     estimate

@@ -5,8 +5,9 @@
 //! over whole traces and more policies.
 
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};
-use undercroft_study::lab::curve::{CurveError, ExactLru, error, sizes};
+use undercroft_study::lab::curve::{CurveError, MattsonLru, error, sizes};
 use undercroft_study::lab::{Workload, misses};
+use undercroft_trace::Reader;
 
 const SEEDS: u64 = 3;
 /// Requests of each trace that are looked at.
@@ -17,7 +18,7 @@ const SIZES: u32 = 50;
 /// The beginning of a trace; where it is absent, the test counts as skipped.
 fn trace(file: &str) -> Option<Workload> {
     let path = undercroft_skips::shared(&format!("traces/block/{file}"))?;
-    let mut blocks = Workload::open(file, &path).expect("a sound trace").blocks;
+    let mut blocks = Workload::of_trace(file, Reader::open(&path).expect("it opens")).expect("a sound trace").blocks;
     blocks.truncate(REQUESTS);
     Some(Workload::new(file, blocks))
 }
@@ -49,7 +50,7 @@ fn hold(what: &str, errors: &[CurveError], bounds: Bounds) {
 }
 
 fn hold_lru(workload: &Workload, bounds: Bounds) {
-    let exact = ExactLru::new(&workload.blocks).curve();
+    let exact = MattsonLru::new(&workload.blocks).curve();
     let footprint = u64::from(workload.footprint);
     let errors: Vec<_> = (0..SEEDS)
         .map(|seed| {
@@ -121,7 +122,7 @@ fn with_every_block_sampled_the_curve_is_exact_wherever_a_bucket_ends() {
     let options = LruCurveOptions { rate_max: 1.0, samples_max: workload.footprint, size_max: u64::MAX };
     let mut lru = LruCurve::new(options, HashKey::from_seed(1));
     workload.blocks.iter().for_each(|&block| lru.observe(block));
-    let (curve, exact) = (lru.curve(), ExactLru::new(&workload.blocks));
+    let (curve, exact) = (lru.curve(), MattsonLru::new(&workload.blocks));
     assert!(curve.points().len() > 300 && curve.max_size() > 10_000, "{} points", curve.points().len());
     for &(size, misses) in curve.points() {
         assert_eq!(misses, exact.misses_at(size) as f64, "{size} blocks");
@@ -147,8 +148,8 @@ fn a_shared_queue_misses_what_the_tenants_curves_say() {
                 .map(|(t, at)| block(t, at)),
         );
     }
-    let curves: Vec<_> = tenants.iter().map(|t| ExactLru::new(&t.blocks).curve()).collect();
-    let (told, exact) = (curve::shared(&curves), ExactLru::new(&mixed).curve());
+    let curves: Vec<_> = tenants.iter().map(|t| MattsonLru::new(&t.blocks).curve()).collect();
+    let (told, exact) = (curve::shared(&curves), MattsonLru::new(&mixed).curve());
     let error = error(&told, sizes(500, 100_000, SIZES).into_iter().map(|s| (s, exact.miss_ratio_at(s))));
     println!("shared: mean {:.4}, at most {:.4} at {}", error.mean, error.max.0, error.max.1);
     assert!(error.mean < 0.01 && error.max.0 < 0.04, "{error:?}");

@@ -5,8 +5,10 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 use undercroft_engine::{Access, Index, Outcome, PolicyKind};
 use undercroft_study::sim::Go;
-use undercroft_study::sim::daemon::{DaemonOptions, Replay, Timing, replay};
-use undercroft_trace::recording::{Disk, DiskEnd, Failure, Header, Op, Recording, Row, Trailer, VERSION, Writer};
+use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, Timing, replay};
+use undercroft_trace::recording::{
+    Disk, DiskEnd, Failure, Header, Op, Recording, RecordingWriter, Row, Trailer, VERSION,
+};
 use undercroft_trace::synth::Zipf;
 
 const CAPACITY: u64 = 200;
@@ -44,7 +46,8 @@ fn row(op: Op, offset_bytes: u64, length_bytes: u64, time_ns: u64) -> Row {
 
 fn recorded(dir: &tempfile::TempDir, header: &Header, rows: &[Row]) -> PathBuf {
     let path = dir.path().join("x.parquet");
-    let mut writer = Writer::new(std::fs::File::create(&path).expect("a file"), header.clone()).expect("a header");
+    let mut writer =
+        RecordingWriter::new(std::fs::File::create(&path).expect("a file"), header.clone()).expect("a header");
     rows.chunks(1000).for_each(|some| writer.write(some).expect("rows"));
     let of = |d: &Disk| DiskEnd { policy: d.policy.clone(), capacity_blocks: d.capacity_blocks, ..DiskEnd::default() };
     let disks = header.disks.iter().map(of).collect();
@@ -52,7 +55,7 @@ fn recorded(dir: &tempfile::TempDir, header: &Header, rows: &[Row]) -> PathBuf {
     path
 }
 
-fn replayed(header: &Header, rows: &[Row], options: &DaemonOptions) -> Replay {
+fn replayed(header: &Header, rows: &[Row], options: &DaemonOptions) -> DaemonReplay {
     let dir = tempfile::tempdir().expect("a place");
     let mut recording = Recording::open(recorded(&dir, header, rows)).expect("a recording");
     replay(&mut recording, options, &mut |_| Go::On).expect("it runs")

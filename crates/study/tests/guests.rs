@@ -5,7 +5,7 @@
 
 use undercroft_engine::curve::{Curve, Meter, MeterOptions, Telemetry};
 use undercroft_engine::{ExclusiveMode, HashKey, PolicyKind};
-use undercroft_study::sim::guest::{Guest, GuestOptions};
+use undercroft_study::sim::guest::{GuestOptions, SimulatedGuest};
 use undercroft_study::sim::host::{Host, Placement};
 use undercroft_trace::synth::Zipf;
 
@@ -37,7 +37,7 @@ fn measured(
 ) -> (f64, Option<Telemetry>) {
     let blocks = (f64::from(PAGES) * part) as u32;
     let set = u64::from(PAGES) * 2;
-    let mut guest = Guest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing });
+    let mut guest = SimulatedGuest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing });
     let mut host = Host::new(placement, policy, blocks, PAGES);
     host.opaque = load == Load::Opaque;
     host.meter = meter.map(|exclusive| {
@@ -138,7 +138,7 @@ fn where_nothing_can_be_learned_the_cache_is_no_worse_than_an_inclusive_one() {
 /// Hits of a guest that reads blocks at random, and beside it, one read in eight, a stream whose pages it drops at
 /// once: in percent of the random reads.
 fn hits_beside_a_stream(placement: Placement) -> f64 {
-    let mut guest = Guest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing: true });
+    let mut guest = SimulatedGuest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing: true });
     let mut host = Host::new(placement, DEFAULT, PAGES / 2, PAGES);
     let set = u64::from(PAGES) * 2;
     let (mut x, total) = (88_172_645_463_325_252u64, 12 * u64::from(PAGES));

@@ -4,10 +4,10 @@
 use undercroft_engine::PolicyKind;
 use undercroft_engine::control::{Goal, Kind};
 use undercroft_engine::shares::Settings;
-use undercroft_study::sim::tenants::{Arm, Options, Trace, loads, run};
+use undercroft_study::sim::tenants::{Arm, ArmOptions, Trace, loads, run};
 
 fn misses(load: &Trace, arm: &Arm) -> u64 {
-    run(load, arm, &Options::default()).misses
+    run(load, arm, &ArmOptions::default()).misses
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn on_no_load_anybody_is_3_percent_worse_than_static_shares() {
     for load in loads::all() {
         let load = Trace::new(load);
         for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
-            let options = Options { policy, ..Options::default() };
+            let options = ArmOptions { policy, ..ArmOptions::default() };
             let misses = |arm| run(&load, &arm, &options).misses;
             let (equal, lent) = (misses(Arm::Strict), misses(Arm::Governed(Kind::Static)));
             let check = |kind, of: u64| {
@@ -55,7 +55,7 @@ fn donor_saves_more_with_four_rounds_than_with_one_and_less_than_utility() {
 #[test]
 fn a_low_locality_neighbour_costs_less_beside_static_shares_and_least_beside_dynamic_ones() {
     let load = Trace::new(loads::locality());
-    let hit = |arm: Arm| run(&load, &arm, &Options::default()).tenants[1].hit_ratio();
+    let hit = |arm: Arm| run(&load, &arm, &ArmOptions::default()).tenants[1].hit_ratio();
     let (unified, fixed, dynamic) = (hit(Arm::Shared), hit(Arm::Strict), hit(Arm::Governed(Kind::Utility)));
     println!("hit ratio of the tenant with locality: {unified:.3} {fixed:.3} {dynamic:.3}");
     assert!(unified < fixed && fixed < dynamic);
@@ -65,7 +65,7 @@ fn a_low_locality_neighbour_costs_less_beside_static_shares_and_least_beside_dyn
 fn goals_are_kept_within_5_percent_once_steady() {
     let load = Trace::new(loads::stream());
     for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
-        let options = Options { policy, ..Options::default() };
+        let options = ArmOptions { policy, ..ArmOptions::default() };
         let row = run(&load, &Arm::Goals(vec![None, Some(Goal::HitRatio(0.7)), Some(Goal::HitRatio(0.5))]), &options);
         for (tenant, goal) in [(1, 0.7), (2, 0.5)] {
             let steady = &row.hit_ratios[100..];
@@ -82,7 +82,7 @@ fn goals_are_kept_within_5_percent_once_steady() {
 fn goals_that_cannot_all_be_kept_degrade_by_weight() {
     let load = Trace::new(loads::all_heavy());
     let weights = [300, 200, 100].map(|weight| Settings { weight, ..Settings::default() });
-    let options = Options { settings: weights.to_vec(), ..Options::default() };
+    let options = ArmOptions { settings: weights.to_vec(), ..ArmOptions::default() };
     let row = run(&load, &Arm::Goals(vec![Some(Goal::HitRatio(0.9)); 3]), &options);
     let last = &row.targets[row.targets.len() - 1];
     for (target, part) in last.iter().zip([3.0, 2.0, 1.0]) {
@@ -94,5 +94,5 @@ fn goals_that_cannot_all_be_kept_degrade_by_weight() {
 fn a_run_is_the_same_every_time() {
     let load = Trace::new(loads::locality());
     let arm = Arm::Governed(Kind::Utility);
-    assert_eq!(run(&load, &arm, &Options::default()).json(), run(&load, &arm, &Options::default()).json());
+    assert_eq!(run(&load, &arm, &ArmOptions::default()).json(), run(&load, &arm, &ArmOptions::default()).json());
 }

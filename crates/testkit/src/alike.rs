@@ -4,7 +4,7 @@
 //! neither has any with an image; so nearly every byte of another group is one that was never written there. The one
 //! in common is there to see that it is not held in common.
 
-use crate::rng::{mix, plain_pattern};
+use crate::mixing::{mix, plain_pattern};
 use undercroft_cache::{Base, LayerId};
 use undercroft_host::FRAME_BYTES;
 

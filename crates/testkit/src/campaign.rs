@@ -25,6 +25,20 @@ pub struct Campaign {
 /// Marks the line of the report that a campaign is read from.
 const STATE: &str = "<!-- state: ";
 
+/// Why a document has no campaign that could go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCampaign {
+    /// It has none.
+    #[error("there is no campaign in it")]
+    Missing,
+    /// It is not numbers.
+    #[error("its campaign is not numbers")]
+    NotNumbers,
+    /// The simulation has other counts now.
+    #[error("its campaign is of another version of the simulation")]
+    OtherVersion,
+}
+
 impl Campaign {
     /// Adds a run.
     pub fn add(&mut self, outcome: &Outcome) {
@@ -107,15 +121,15 @@ impl Campaign {
     ///
     /// # Errors
     /// If it is not one, or one of another version of the simulation.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, NoCampaign> {
         let line = text.lines().find_map(|l| l.strip_prefix(STATE)?.strip_suffix(" -->"));
-        let line = line.ok_or("there is no campaign in it")?;
+        let line = line.ok_or(NoCampaign::Missing)?;
         let numbers: Option<Vec<u128>> = line.split(' ').map(|n| n.parse().ok()).collect();
-        let mut numbers = numbers.ok_or("its campaign is not numbers")?.into_iter();
+        let mut numbers = numbers.ok_or(NoCampaign::NotNumbers)?.into_iter();
         let mut campaign = Self::default();
         let size = campaign.numbers().len();
         if numbers.len() != size {
-            return Err("its campaign is of another version of the simulation".into());
+            return Err(NoCampaign::OtherVersion);
         }
         let mut next = || numbers.next().unwrap_or(0);
         campaign.core_ns = next();

@@ -36,7 +36,7 @@ pub enum Seen {
     Guest,
     /// What is cached was invalidated.
     Invalidate,
-    /// Somebody else wrote to the disk.
+    /// Another program wrote to the disk.
     Foreign,
     /// Unflushed writes were lost.
     Lost,

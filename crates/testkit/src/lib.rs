@@ -6,14 +6,15 @@
 pub mod alike;
 pub mod campaign;
 pub mod coverage;
+mod mixing;
 pub mod model;
 pub mod outcome;
 pub mod rng;
 pub mod sim;
 pub mod sim_disk;
 mod sim_guest;
-mod sim_parts;
 pub mod space;
+pub mod violation;
 pub mod world;
 
 pub use sim::{Outcome, Plan, finds, run};

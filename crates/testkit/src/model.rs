@@ -203,11 +203,11 @@ impl Model {
     ///
     /// # Errors
     /// Which byte it may not have seen.
-    pub fn check_read(&mut self, offset: u64, bytes: &[u8], start: u64, now: u64) -> Result<(), String> {
+    pub fn check_read(&mut self, offset: u64, bytes: &[u8], start: u64, now: u64) -> Result<(), Contradiction> {
         let space = self.space.clone();
         for gap in space.pieces(offset, bytes.len() as u64).filter(|p| p.medium.is_none()) {
             if bytes[(gap.at - offset) as usize..][..gap.len as usize].iter().any(|&b| b != 0) {
-                return Err(format!("read of {} bytes at {offset}: what was never written is not zero", bytes.len()));
+                return Err(Contradiction::NotZero { offset, len: bytes.len() });
             }
         }
         for i in Self::span(&space, offset, bytes.len() as u64) {
@@ -220,19 +220,17 @@ impl Model {
             let fits = |st: &State| st.bytes[within.clone()] == *seen;
             if !s.states.iter().any(|st| st.until >= start && fits(st)) {
                 let old = s.states.iter().any(&fits);
-                let now: Vec<_> = s
-                    .states
-                    .iter()
-                    .filter(|st| st.until == NOW)
-                    .map(|st| &st.bytes[within.clone()][..8.min(seen.len())])
-                    .collect();
-                return Err(format!(
-                    "read of {} bytes at {offset}: sector {i} has {} ({:?}..., allowed {now:?}, {} changes under way)",
-                    bytes.len(),
-                    if old { "an old content" } else { "a content that was never written there" },
-                    &seen[..8.min(seen.len())],
-                    s.under_way.iter().filter(|&&w| w != 0).count(),
-                ));
+                let head = |bytes: &[u8]| bytes[..8.min(bytes.len())].to_vec();
+                let now = s.states.iter().filter(|st| st.until == NOW);
+                return Err(Contradiction::Content {
+                    offset,
+                    len: bytes.len(),
+                    sector: i,
+                    what: if old { "an old content" } else { "a content that was never written there" },
+                    saw: head(seen),
+                    allowed: now.map(|st| head(&st.bytes[within.clone()])).collect(),
+                    under_way: s.under_way.iter().filter(|&&w| w != 0).count(),
+                });
             }
             if s.states.len() > 1 && s.changed < start && s.under_way == [0; SLOTS] {
                 for st in s.states.iter_mut().filter(|st| st.until == NOW && !fits(st)) {
@@ -257,10 +255,10 @@ impl Model {
     ///
     /// # Errors
     /// Which sector has lost something that it must not.
-    pub fn lose(&mut self, sector: usize, medium: &[u8], now: u64) -> Result<(), String> {
+    pub fn lose(&mut self, sector: usize, medium: &[u8], now: u64) -> Result<(), Contradiction> {
         let s = &mut self.sectors[sector];
         let Some(found) = s.states.iter().position(|st| !st.past && st.bytes[..medium.len()] == *medium) else {
-            return Err(format!("sector {sector} has lost acknowledged and flushed data"));
+            return Err(Contradiction::Lost { sector });
         };
         for (i, st) in s.states.iter_mut().enumerate() {
             st.until = if i == found { NOW } else { st.until.min(now) };
@@ -274,14 +272,14 @@ impl Model {
     ///
     /// # Errors
     /// Which sector has lost something that it must not.
-    pub fn restart(&mut self, medium: &[u8], now: u64) -> Result<(), String> {
+    pub fn restart(&mut self, medium: &[u8], now: u64) -> Result<(), Contradiction> {
         for id in self.under_way.iter().map(|w| w.id).collect::<Vec<_>>() {
             self.end(id, false, false, now);
         }
         for (i, (s, c)) in self.sectors.iter_mut().zip(medium.chunks(SECTOR)).enumerate() {
             let found = s.states.iter().position(|st| !st.past && st.bytes[..c.len()] == *c);
             let Some(found) = found else {
-                return Err(format!("after the crash sector {i} has lost acknowledged and flushed data"));
+                return Err(Contradiction::LostInCrash { sector: i });
             };
             let state = State { applied: 0, until: NOW, ..s.states.swap_remove(found) };
             s.states.clear();
@@ -290,6 +288,52 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// How what the disk gave contradicts what was written to it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// A read saw something where nothing was ever written.
+    #[error("read of {len} bytes at {offset}: what was never written is not zero")]
+    NotZero {
+        /// First byte of the read.
+        offset: u64,
+        /// Its bytes.
+        len: usize,
+    },
+    /// A read saw a content that it may not have seen.
+    #[error(
+        "read of {len} bytes at {offset}: sector {sector} has {what} ({saw:?}..., allowed {allowed:?}, {under_way} changes \
+         under way)"
+    )]
+    Content {
+        /// First byte of the read.
+        offset: u64,
+        /// Its bytes.
+        len: usize,
+        /// The first sector that is wrong.
+        sector: usize,
+        /// Whether it is what the sector held once, in words.
+        what: &'static str,
+        /// The first bytes of it.
+        saw: Vec<u8>,
+        /// Those that it might be.
+        allowed: Vec<Vec<u8>>,
+        /// Changes of the sector under way.
+        under_way: usize,
+    },
+    /// A disk that lost what was volatile lost more than that.
+    #[error("sector {sector} has lost acknowledged and flushed data")]
+    Lost {
+        /// Where.
+        sector: usize,
+    },
+    /// A power cut took more than what was volatile.
+    #[error("after the crash sector {sector} has lost acknowledged and flushed data")]
+    LostInCrash {
+        /// Where.
+        sector: usize,
+    },
 }
 
 impl Sector {

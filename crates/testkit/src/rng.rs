@@ -2,6 +2,9 @@
 //!
 //! Owns one 64-bit state. Never reads entropy. Invariant: the same seed gives the same numbers on every machine.
 
+pub use crate::mixing::mix;
+use crate::mixing::plain_pattern;
+
 /// The source of all choices of a run.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -41,14 +44,6 @@ impl Rng {
     }
 }
 
-/// The mixing step: a bijection of 64 bits.
-#[inline]
-pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// Fills `to` with what write number `write` puts at byte `pos` of a disk and after: every byte depends on both, so
 /// data of another write, or of another place, shows. But for numbers of alike contents: see `alike`.
 pub fn fill_pattern(write: u64, pos: u64, to: &mut [u8]) {
@@ -56,20 +51,6 @@ pub fn fill_pattern(write: u64, pos: u64, to: &mut [u8]) {
         crate::alike::fill(write, pos, to);
     } else {
         plain_pattern(write, pos, to);
-    }
-}
-
-/// The same, always of the place.
-pub(crate) fn plain_pattern(write: u64, pos: u64, to: &mut [u8]) {
-    let key = mix(write);
-    let word = |n: u64| (key ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd).to_le_bytes();
-    let (mut at, mut pos) = (0, pos);
-    while at < to.len() {
-        let skip = (pos % 8) as usize;
-        let n = (8 - skip).min(to.len() - at);
-        to[at..at + n].copy_from_slice(&word(pos / 8)[skip..skip + n]);
-        at += n;
-        pos += n as u64;
     }
 }
 

@@ -11,6 +11,7 @@ mod calls;
 mod clients;
 mod extras;
 mod judge;
+mod parts;
 mod rare;
 mod rest;
 mod setup;
@@ -18,6 +19,7 @@ mod setup;
 use crate::coverage::{Seen, While};
 pub use crate::outcome::Outcome;
 use crate::rng::Rng;
+use crate::violation::{PlanFailed, RunFailed, Violation};
 use crate::world::{SimSide, World};
 use calls::Measured;
 use extras::Extras;
@@ -44,17 +46,17 @@ pub struct Plan {
 ///
 /// # Errors
 /// What went wrong, with the step and the last events before it.
-pub fn run(plan: Plan) -> Result<Outcome, String> {
-    once(plan, false).map_err(|what| {
+pub fn run(plan: Plan) -> Result<Outcome, PlanFailed> {
+    let seed = plan.seed;
+    once(plan, false).map_err(|first| match once(plan, true) {
         // Once more, with notes: the same seed goes the same way.
-        let again =
-            once(plan, true).err().unwrap_or_else(|| "(the second run found nothing: not deterministic)".into());
-        format!("seed {}: {what}\n{again}", plan.seed)
+        Err(again) => PlanFailed::Again { seed, first, again },
+        Ok(_) => PlanFailed::Once { seed, first },
     })
 }
 
 /// Whether a plan finds anything wrong; quieter than [`run`].
-pub fn finds(plan: Plan) -> Option<String> {
+pub fn finds(plan: Plan) -> Option<RunFailed> {
     once(plan, false).err()
 }
 
@@ -76,14 +78,14 @@ fn quieten() {
     });
 }
 
-fn once(plan: Plan, with_log: bool) -> Result<Outcome, String> {
+fn once(plan: Plan, with_log: bool) -> Result<Outcome, RunFailed> {
     match plan.bug {
         None => once_with(plan, NoFaults, with_log),
         Some(bug) => once_with(plan, Planted(bug), with_log),
     }
 }
 
-fn once_with<P: FaultInjection>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, String> {
+fn once_with<P: FaultInjection>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, RunFailed> {
     let mut step = 0;
     let mut log = Vec::new();
     quieten();
@@ -115,10 +117,10 @@ fn once_with<P: FaultInjection>(plan: Plan, plant: P, with_log: bool) -> Result<
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
-            format!("assertion: {}", text.unwrap_or_default())
+            Violation::from(format!("assertion: {}", text.unwrap_or_default()))
         }
     };
-    Err(format!("step {step}: {what}\n{}", log.join("\n")))
+    Err(RunFailed { step, what, log })
 }
 
 pub(crate) struct Sim<P: FaultInjection> {

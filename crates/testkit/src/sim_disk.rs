@@ -13,7 +13,7 @@
 //! - In a crash, each volatile sector is kept or lost on its own; operations under way are executed, in part, or not.
 //! - A discard zeroes some sectors and not others. Write-zeroes may turn out unsupported.
 //! - A sector may be bad: no read that touches it succeeds. Writes of it do.
-//! - Somebody else may write to it ([`SimDisk::written_elsewhere`]), or it may lose what is volatile while it runs
+//! - Another program may write to it ([`SimDisk::written_elsewhere`]), or it may lose what is volatile while it runs
 //!   ([`SimDisk::lose`]).
 //! - What it tells of its allocation is true if `honest`, but it need not tell all, or anything.
 //!
@@ -111,6 +111,16 @@ pub struct SimDisk {
     pub failures: u64,
 }
 
+/// An operation that the contract of [`Io`] forbids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an operation that {why}: {kind:?} of {len} bytes at {offset}")]
+pub struct ContractBroken {
+    why: &'static str,
+    kind: IoKind,
+    len: u64,
+    offset: u64,
+}
+
 impl SimDisk {
     /// A disk full of zeroes.
     pub fn new(geometry: SimGeometry) -> Self {
@@ -170,14 +180,14 @@ impl SimDisk {
     ///
     /// # Errors
     /// How it breaks the contract.
-    pub fn submit(&mut self, io: Io, now: u64) -> Result<(), String> {
+    pub fn submit(&mut self, io: Io, now: u64) -> Result<(), ContractBroken> {
         let refused = self.refusal(&io);
         self.numbers += 1;
         self.ops.push(Op { io, number: self.numbers, sent: now, progress: 0, passed: 0, outcome: None });
         match refused {
             Some(why) => {
                 let io = &self.ops[self.ops.len() - 1].io;
-                Err(format!("an operation that {why}: {:?} of {} bytes at {}", io.kind, io.len, io.offset))
+                Err(ContractBroken { why, kind: io.kind, len: io.len, offset: io.offset })
             }
             None => Ok(()),
         }
@@ -381,7 +391,7 @@ impl SimDisk {
         }
     }
 
-    /// Somebody else has written zeroes or a pattern to it, durably, behind the back of whoever uses it.
+    /// Another program has written zeroes or a pattern to it, durably, and the core was not told.
     pub(crate) fn written_elsewhere(&mut self, offset: u64, bytes: &[u8]) {
         for (start, medium, len) in self.space.clone().kept(offset, bytes.len() as u64) {
             let (from, n) = ((start - offset) as usize, len as usize);

@@ -82,7 +82,7 @@ impl SimGuest {
         true
     }
 
-    /// Something happens in the guest that nobody is told of.
+    /// Something happens in the guest that the core is not told of.
     pub fn live(&mut self, rng: &mut Rng) {
         let n = self.pages.len() as u64;
         let (a, b) = (rng.below(n) as usize, rng.below(n) as usize);

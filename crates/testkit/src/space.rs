@@ -1,7 +1,7 @@
 //! Where the bytes of a simulated disk are kept: all of them, or islands far apart in a disk too large for memory.
 //!
 //! Owns the way from a disk's offsets to those of its medium. Never holds content: what lies between islands reads as
-//! zeroes, and nobody writes there but zeroes. Invariant: islands are in order and apart, whole blocks but for the end
+//! zeroes, and only zeroes are written there. Invariant: islands are in order and apart, whole blocks but for the end
 //! of the disk's last one.
 
 use undercroft_host::FRAME_BYTES;

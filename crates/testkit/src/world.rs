@@ -12,6 +12,7 @@ use crate::model::{Change, Model, SECTOR};
 use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
+use crate::violation::Violation;
 use std::collections::HashMap;
 use undercroft_cache::{DiskId, Found, Io, IoError, IoKind, Op, Paused, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
@@ -122,7 +123,7 @@ pub struct World {
     /// Counts every event.
     pub time: u64,
     /// The first thing that went wrong.
-    pub violation: Option<String>,
+    pub violation: Option<Violation>,
     /// The last events, if they are wanted.
     pub log: Option<Vec<String>>,
     /// Answers given.
@@ -202,7 +203,8 @@ impl World {
     }
 
     /// Notes what went wrong, if nothing did before.
-    pub fn violate(&mut self, what: String) {
+    pub fn violate(&mut self, what: impl Into<Violation>) {
+        let what = what.into();
         self.note(|| format!("VIOLATION: {what}"));
         self.violation.get_or_insert(what);
     }
@@ -416,13 +418,13 @@ impl World {
         ranges
     }
 
-    fn fail<T>(&mut self, what: String, t: T) -> T {
+    fn fail<T>(&mut self, what: impl Into<Violation>, t: T) -> T {
         self.violate(what);
         t
     }
 
-    /// Somebody else writes to a disk: the model and the disk have it at once. False if that cannot be now: a change of
-    /// these bytes is under way.
+    /// Another program writes to a disk: the model and the disk have it at once. False if that cannot be now, because a
+    /// change of these bytes is under way.
     pub(crate) fn write_elsewhere(&mut self, d: usize, offset: u64, len: u64) -> bool {
         let side = &mut self.sides[d];
         let align = side.disk.geometry.align.max(512);

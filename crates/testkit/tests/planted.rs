@@ -20,7 +20,7 @@ fn assert_found(bug: Bug) {
     let found =
         (1..=SEEDS).map(seed_of).find_map(|seed| Some((seed, finds(Plan { seed, steps: STEPS, bug: Some(bug) })?)));
     match found {
-        Some((seed, what)) => println!("{bug:?}: seed {seed}, {}", what.lines().next().unwrap_or_default()),
+        Some((seed, failed)) => println!("{bug:?}: seed {seed}, step {}: {}", failed.step, failed.what),
         None => panic!("{bug:?} was found by none of {SEEDS} seeds"),
     }
 }

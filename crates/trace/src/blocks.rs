@@ -19,6 +19,27 @@ pub const BLOCK_BYTES: u32 = 4096;
 /// Bytes of a sector.
 pub const SECTOR_BYTES: u32 = 512;
 
+/// A request is wider, or further from the beginning, than any can be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// Of keys.
+    #[error("{count} blocks from {first} on are too many")]
+    Keys {
+        /// The first key.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Of bytes.
+    #[error("{bytes} bytes from byte {first} on are more than any disk takes in one request")]
+    Bytes {
+        /// The first byte.
+        first: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
 /// What addresses of requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -84,7 +105,7 @@ impl Blocks {
     /// # Errors
     /// What is wrong with it.
     #[inline]
-    pub fn fits(&self, r: &Request) -> Result<(), String> {
+    pub fn fits(&self, r: &Request) -> Result<(), RangeError> {
         match self.unit {
             Unit::Keys => {
                 let last = r.address.checked_add(u64::from(r.keys).max(1) - 1);
@@ -92,7 +113,7 @@ impl Blocks {
                 if fits && last.is_some_and(|last| !self.own_disks || last < 1 << TENANT_SHIFT) {
                     return Ok(());
                 }
-                Err(format!("{} blocks from {} on are too many", r.keys, r.address))
+                Err(RangeError::Keys { first: r.address, count: u64::from(r.keys) })
             }
             Unit::Bytes => {
                 let end = r.address.checked_add(r.bytes);
@@ -100,7 +121,7 @@ impl Blocks {
                 if r.bytes <= REQUEST_BYTES_MAX && end.is_some_and(below) {
                     return Ok(());
                 }
-                Err(format!("{} bytes from byte {} on are more than any disk takes in one request", r.bytes, r.address))
+                Err(RangeError::Bytes { first: r.address, bytes: r.bytes })
             }
         }
     }

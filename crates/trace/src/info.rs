@@ -1,4 +1,4 @@
-//! What a trace is like, as programs read it.
+//! The summary of a trace as programs read it.
 //!
 //! Owns the fields of `undercroft trace info --json`, for the command line and for Python. Never reads a trace itself.
 
@@ -37,12 +37,12 @@ pub struct Info {
     /// Requests whose time is before that of one already read.
     pub times_back: u64,
     /// Whose requests they are.
-    pub tenants: Vec<Tenant>,
+    pub tenants: Vec<TenantInfo>,
 }
 
 /// One tenant's part.
 #[derive(Debug, Serialize)]
-pub struct Tenant {
+pub struct TenantInfo {
     /// Its name.
     pub name: String,
     /// Of the whole trace.
@@ -67,10 +67,8 @@ impl Info {
         let (footprint_blocks, footprint_exact) = summary.footprint();
         let block_bytes = (blocks.unit == Unit::Bytes && !blocks.whole).then_some(blocks.block_bytes);
         let (names, none) = (tenants.names(), Counts::default());
-        let tenants = names.iter().zip(summary.tenants.iter().chain(std::iter::repeat(&none))).map(|(n, c)| Tenant {
-            name: n.clone(),
-            all: *c,
-            footprint_blocks: footprint_exact.then_some(c.blocks),
+        let tenants = names.iter().zip(summary.tenants.iter().chain(std::iter::repeat(&none))).map(|(n, c)| {
+            TenantInfo { name: n.clone(), all: *c, footprint_blocks: footprint_exact.then_some(c.blocks) }
         });
         Info {
             trace: name.to_owned(),

@@ -4,6 +4,7 @@
 //! Owns the buffer and the position. Never interprets a record.
 //! Invariant: `offset` and `record` belong to the next record; nothing is handed out twice.
 
+use crate::damage::Damage;
 use crate::error::Error;
 use std::io::{self, Read};
 
@@ -14,7 +15,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of the beginning that are kept, to tell what a file is that is not what it was said to be.
 const HEAD_BYTES: usize = 4096;
 
-/// See the head of the file.
+/// The bytes of a trace, read in large pieces, with the position of the next record.
 pub(crate) struct Input<'a> {
     inner: Box<dyn Read + Send + 'a>,
     name: String,
@@ -149,7 +150,7 @@ impl<'a> Input<'a> {
                 None if self.within_line => self.consume(there, 0),
                 None if there <= LINE_BYTES_MAX => return Ok(Some((there, there))),
                 _ => {
-                    let error = self.damaged(format!("the line is longer than {LINE_BYTES_MAX} bytes"));
+                    let error = self.damaged(Damage::LongLine(LINE_BYTES_MAX));
                     self.within_line = true;
                     self.consume(0, 1);
                     return Err(error);
@@ -159,7 +160,7 @@ impl<'a> Input<'a> {
     }
 
     /// An error about the next record.
-    pub fn damaged(&self, what: String) -> Error {
+    pub fn damaged(&self, what: Damage) -> Error {
         Error::Record { name: self.name.clone(), record: self.record + 1, offset: self.offset, what }
     }
 }

@@ -14,37 +14,43 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod access;
-pub mod blocks;
+mod access;
+mod blocks;
 mod compressed;
+mod csv_map;
+mod damage;
 mod error;
+mod event;
 mod format;
 mod hashed;
 pub mod info;
 mod input;
 pub mod merge;
 pub mod options;
+mod options_error;
 mod reader;
 pub mod recording;
 mod source;
 mod spool;
-pub mod summary;
+mod summary;
 pub mod synth;
 mod tally;
 mod tenants;
 pub mod write;
 
 pub use access::{Access, Kind, Request};
-pub use blocks::{BLOCK_BYTES, Blocks, Unit};
-pub use error::Error;
-pub use format::Format;
+pub use blocks::{BLOCK_BYTES, Blocks, RangeError, Unit};
+pub use damage::Damage;
+pub use error::{Error, RecordingError, SpoolError, UnfitRequest};
+pub use format::{Format, NoSuchFormat};
 pub use hashed::mixed;
 pub use merge::Merge;
 pub use options::Options;
+pub use options_error::{ColumnsError, OptionsError};
 pub use reader::{BATCH, Reader};
 pub use source::Progress;
 pub use spool::Spool;
-pub use summary::{Sample, Summary};
+pub use summary::{Counts, Sample, Summary};
 pub use tally::Tally;
-pub use tenants::Tenants;
+pub use tenants::{Tenants, TooManyTenants};
 pub use write::Writer;

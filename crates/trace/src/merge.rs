@@ -6,10 +6,11 @@
 use crate::access::Request;
 use crate::blocks::{Blocks, DISK_TENANTS_MAX};
 use crate::error::Error;
+use crate::options_error::OptionsError;
 use crate::reader::{BATCH, Reader};
 use crate::tenants::Tenants;
 
-/// What decides whose request is next.
+/// The order in which requests of several traces are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// The earliest; a time that goes back counts as the latest before it in its trace.
@@ -53,11 +54,7 @@ impl<'a> Merge<'a> {
             let own = Blocks { own_disks: true, ..reader.blocks() };
             let first = *blocks.get_or_insert(own);
             if (first.unit, first.block_bytes, first.whole) != (own.unit, own.block_bytes, own.whole) {
-                let what = format!(
-                    "{} cannot be merged with the traces before it: one has keys and the other ranges of bytes, or their \
-                     blocks differ in size; give all one block size, and keys a size in bytes",
-                    reader.name()
-                );
+                let what = OptionsError::Unmergeable(reader.name().to_owned());
                 return Err(Error::Options { what });
             }
         }
@@ -105,11 +102,8 @@ impl<'a> Merge<'a> {
             trace.latest_ns = r.time_ns;
             trace.at += 1;
             r.tenant = trace.number(r.tenant, &mut self.tenants)?;
-            self.blocks.fits(&r).map_err(|what| {
-                let what = format!(
-                    "{}: {what}: merged with others, keys must be below 2^51, as the tenant stands above",
-                    trace.reader.name()
-                );
+            self.blocks.fits(&r).map_err(|range| {
+                let what = OptionsError::MergedKey { name: trace.reader.name().to_owned(), range };
                 Error::Options { what }
             })?;
             out.push(r);
@@ -158,10 +152,9 @@ impl Trace<'_> {
                 _ => self.name.clone(),
             };
             if all.len() >= DISK_TENANTS_MAX {
-                let what = format!("the traces have more than {DISK_TENANTS_MAX} tenants together");
-                return Err(Error::Options { what });
+                return Err(Error::Options { what: OptionsError::MergedTenants });
             }
-            self.numbers.push(all.add(&name).map_err(|what| Error::Options { what })?);
+            self.numbers.push(all.add(&name).map_err(|e| Error::Options { what: e.into() })?);
         }
         Ok(self.numbers[usize::from(tenant)])
     }

@@ -1,4 +1,4 @@
-//! Where the bytes of a trace come from: files, standard input, whatever can be read; how far that has got.
+//! The bytes of a trace as they come from a file, standard input or another reader, and how many have been read.
 //!
 //! Owns the count of bytes read and the thread that reads ahead. Never interprets a byte.
 

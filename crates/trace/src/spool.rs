@@ -3,7 +3,7 @@
 //! Owns a file without a name: it is gone when this is dropped, and when the program dies. Never unpacks: what is
 //! compressed is kept so. Invariant: never more bytes than were allowed.
 
-use crate::error::Error;
+use crate::error::{Error, SpoolError};
 use crate::options::Options;
 use crate::reader::Reader;
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Names tried for the file.
 const NAMES: u32 = 1000;
 
-/// See the head of the file.
+/// A pipe that has been copied to a file without a name.
 #[derive(Debug)]
 pub struct Spool {
     file: File,
@@ -61,8 +61,8 @@ impl Spool {
         bytes_max: u64,
         watch: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Self, Error> {
-        let failed = |what: String| Error::Spool { name: name.to_owned(), what };
-        let unwritable = |e: std::io::Error| failed(format!("cannot write in {}: {e}", directory.display()));
+        let failed = |what| Error::Spool { name: name.to_owned(), what };
+        let unwritable = |source| failed(SpoolError::Unwritable { directory: directory.to_owned(), source });
         let mut file = without_name(directory).map_err(unwritable)?;
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut bytes = 0;
@@ -75,7 +75,7 @@ impl Spool {
             };
             bytes += n as u64;
             if bytes > bytes_max {
-                return Err(failed(format!("it is larger than the {} MiB that are kept of a pipe", bytes_max >> 20)));
+                return Err(failed(SpoolError::TooLarge(bytes_max)));
             }
             file.write_all(&buffer[..n]).map_err(unwritable)?;
         }

@@ -1,4 +1,4 @@
-//! What a trace is like: counts, times, tenants, and how many distinct blocks there are.
+//! A summary of a trace: counts, times, tenants, and the number of distinct blocks.
 //!
 //! Owns the sums. Exact up to [`EXACT_MAX`] distinct blocks, an estimate beyond. Invariant: memory is bounded, however
 //! large a trace is.
@@ -34,7 +34,7 @@ pub struct Counts {
     pub blocks: u64,
 }
 
-/// See the head of the file.
+/// Counts, times and distinct blocks of a trace, as far as requests have been added.
 #[derive(Clone, Debug)]
 pub struct Summary {
     blocks: Blocks,

@@ -5,5 +5,5 @@
 mod load;
 pub mod zipf;
 
-pub use load::{Load, Mix, Pattern};
+pub use load::{Load, Mix, MixError, Pattern};
 pub use zipf::Zipf;

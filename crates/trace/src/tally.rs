@@ -1,4 +1,4 @@
-//! What a reader met on its way that is no reason to stop.
+//! What a reader found wrong that is no reason to stop.
 //!
 //! Owns the counts. Invariant: memory is bounded, however bad a trace is.
 

@@ -1,4 +1,4 @@
-//! Who uses a trace: names, numbered from 0 in the order in which they appear.
+//! The tenants of a trace: names, numbered from 0 in the order in which they appear.
 //!
 //! Owns the numbering. Invariant: numbers are dense and never change.
 
@@ -6,6 +6,23 @@ use std::collections::HashMap;
 
 /// Tenants that have a number in an access.
 pub const TENANTS_MAX: usize = 1 << 16;
+
+/// There are more tenants than can be numbered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TooManyTenants {
+    /// A name would be one too many.
+    #[error("\"{name}\" is one tenant more than the {max} that a trace may have")]
+    Named {
+        /// The name, as it can be shown.
+        name: String,
+        /// Tenants at most.
+        max: usize,
+    },
+    /// There are as many as there are numbers.
+    #[error("there are more than {TENANTS_MAX} tenants")]
+    Numbers,
+}
 
 /// The names of a trace's tenants.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +58,7 @@ impl Tenants {
     /// # Errors
     /// There are `max` others already.
     #[inline]
-    pub fn number(&mut self, name: &[u8], max: usize) -> Result<u16, String> {
+    pub fn number(&mut self, name: &[u8], max: usize) -> Result<u16, TooManyTenants> {
         if let Some((last, number)) = &self.last
             && last == name
         {
@@ -54,9 +71,9 @@ impl Tenants {
     ///
     /// # Errors
     /// There are [`TENANTS_MAX`] already.
-    pub fn add(&mut self, name: &str) -> Result<u16, String> {
+    pub fn add(&mut self, name: &str) -> Result<u16, TooManyTenants> {
         if self.names.len() >= TENANTS_MAX {
-            return Err(format!("there are more than {TENANTS_MAX} tenants"));
+            return Err(TooManyTenants::Numbers);
         }
         let number = self.names.len() as u16;
         self.names.push(name.to_owned());
@@ -64,12 +81,11 @@ impl Tenants {
         Ok(number)
     }
 
-    fn look_up(&mut self, name: &[u8], max: usize) -> Result<u16, String> {
+    fn look_up(&mut self, name: &[u8], max: usize) -> Result<u16, TooManyTenants> {
         let number = match self.numbers.get(name) {
             Some(&number) => number,
             None if self.names.len() >= max => {
-                let shown = name.escape_ascii();
-                return Err(format!("\"{shown}\" is one tenant more than the {max} that a trace may have"));
+                return Err(TooManyTenants::Named { name: name.escape_ascii().to_string(), max });
             }
             None => {
                 let number = self.names.len() as u16;

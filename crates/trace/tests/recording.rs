@@ -4,7 +4,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::io::Write;
 use undercroft_trace::recording::{
-    DISKS_MAX, Disk, DiskEnd, Failure, GROUP_ROWS, Gap, Header, Op, Recording, Row, Trailer, VERSION, Writer, in_sample,
+    DISKS_MAX, Disk, DiskEnd, Failure, GROUP_ROWS, Gap, Header, Op, Recording, RecordingWriter, Row, Trailer, VERSION,
+    in_sample,
 };
 use undercroft_trace::{Access, Error, Format, Kind, Reader};
 
@@ -54,7 +55,7 @@ fn row(disks: u16) -> impl Strategy<Value = Row> {
 
 fn write(header: &Header, groups: &[Vec<Row>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(&mut bytes, header.clone()).expect("a header");
+    let mut writer = RecordingWriter::new(&mut bytes, header.clone()).expect("a header");
     for rows in groups {
         let bound = writer.bytes_bound(rows.len());
         writer.write(rows).expect("rows");

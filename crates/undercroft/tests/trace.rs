@@ -218,6 +218,13 @@ fn synthetic_traces_are_cut_joined_and_sampled() {
         &[],
         &["no requests of that tenant; its tenants are l, m"],
     );
+    p.run(&["convert", "z.oracleGeneral", "z.lis"], 0, &[], &[]);
+    p.run(
+        &["split", "z.lis", "--by", "count", "--every", "1000", "--tenant", "x", "--output", "no"],
+        1,
+        &[],
+        &["z.lis is of format arc-lis and names no tenants; leave --tenant out, and split it by time or count"],
+    );
     for pattern in ["uniform", "scan", "phased"] {
         let first = p.run(&["synth", pattern, "-", "-n", "1000", "--seed", "7"], 0, &[], &[]);
         assert!(

@@ -1,7 +1,7 @@
 //! Sizes of caches as people write them.
 //!
-//! Owns the notation and the step to blocks, for simulations and curves, the command line and Python. Never guesses a
-//! footprint.
+//! Owns the notation, and the steps to blocks and to slots of a simulated cache, for simulations and curves, the
+//! command line and Python. Never guesses a footprint.
 
 use crate::{Percent, Size, UnitError, fail};
 use std::num::IntErrorKind;
@@ -66,6 +66,66 @@ impl CacheSize {
             CacheSize::Share(share) => footprint.map(|all| ((all as f64 * share) as u64).max(1)),
         }
     }
+
+    /// The slots of a simulated cache of this size, in blocks of `block_bytes`, for a trace of `footprint` distinct
+    /// blocks, if that is known. A cache that can hold the whole footprint is no larger than that: the rest would stay
+    /// empty.
+    ///
+    /// # Errors
+    /// A share without a footprint; more than [`SLOTS_MAX`].
+    pub fn slots(self, block_bytes: u32, footprint: Option<u64>) -> Result<u32, SlotsError> {
+        let blocks = self.blocks(block_bytes.into(), footprint).ok_or(SlotsError::NoFootprint)?;
+        let blocks = footprint.map_or(blocks, |all| blocks.min(all.max(1)));
+        let slots = u32::try_from(blocks).ok().filter(|slots| *slots <= SLOTS_MAX);
+        slots.ok_or(SlotsError::TooLarge { blocks })
+    }
+
+    /// Several sizes in blocks of `block_bytes`, for a trace of `footprint` distinct ones: rising, each once, and none
+    /// without a block.
+    pub fn rising(sizes: &[CacheSize], block_bytes: u64, footprint: u64) -> Vec<u64> {
+        let blocks = sizes.iter().filter_map(|s| s.blocks(block_bytes, Some(footprint)));
+        let mut blocks: Vec<u64> = blocks.map(|n| n.max(1)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks
+    }
+}
+
+/// Slots that a simulated cache may have at most: what an index of them takes fits in the memory of a large machine.
+pub const SLOTS_MAX: u32 = 1 << 30;
+
+/// Why a cache of a size cannot be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlotsError {
+    /// A share of what is not known.
+    #[error("a share of the footprint needs the footprint; give it, or absolute sizes")]
+    NoFootprint,
+    /// More than [`SLOTS_MAX`].
+    #[error("a cache of {blocks} blocks is larger than the {SLOTS_MAX} that can be simulated; give a smaller size")]
+    TooLarge {
+        /// Blocks asked for.
+        blocks: u64,
+    },
+}
+
+/// A size of a cache with the text that said it, which results repeat: `1GiB`, `10%`, `1000blocks`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrittenSize {
+    /// As it was written, without blanks around it.
+    pub text: String,
+    /// What it means.
+    pub size: CacheSize,
+}
+
+impl FromStr for WrittenSize {
+    type Err = UnitError;
+
+    /// # Errors
+    /// Those of [`CacheSize`].
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let text = text.trim();
+        Ok(WrittenSize { text: text.to_owned(), size: text.parse()? })
+    }
 }
 
 #[cfg(test)]
@@ -113,5 +173,27 @@ mod tests {
         assert_eq!(blocks(CacheSize::Share(0.001), Some(5)), Some(1), "never nothing");
         assert_eq!(blocks(CacheSize::Share(0.1), None), None);
         assert!(CacheSize::Share(0.1).needs_footprint() && !CacheSize::Bytes(1).needs_footprint());
+    }
+
+    #[test]
+    fn a_cache_is_no_larger_than_the_footprint_and_the_limit() {
+        let slots = |size: CacheSize, footprint| size.slots(4096, footprint);
+        assert_eq!(slots(CacheSize::Bytes(8192), None), Ok(2));
+        assert_eq!(slots(CacheSize::Share(0.1), None), Err(SlotsError::NoFootprint));
+        assert_eq!(slots(CacheSize::Bytes(1 << 62), None), Err(SlotsError::TooLarge { blocks: 1 << 50 }));
+        assert_eq!(slots(CacheSize::Bytes(1 << 62), Some(1000)), Ok(1000), "the rest would stay empty");
+        assert_eq!(slots(CacheSize::Blocks(0), Some(1000)), Ok(0));
+    }
+
+    #[test]
+    fn sizes_rise_and_are_there_once() {
+        let sizes = [CacheSize::Share(0.5), CacheSize::Bytes(8192), CacheSize::Blocks(2), CacheSize::Bytes(1)];
+        assert_eq!(CacheSize::rising(&sizes, 4096, 100), [1, 2, 50]);
+    }
+
+    #[test]
+    fn a_size_keeps_its_text() {
+        let read = " 1024MiB ".parse::<WrittenSize>().expect("a size");
+        assert_eq!((read.text.as_str(), read.size), ("1024MiB", CacheSize::Bytes(1 << 30)));
     }
 }

@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod cache_size;
+mod latencies;
 
-pub use cache_size::CacheSize;
+pub use cache_size::{CacheSize, SLOTS_MAX, SlotsError, WrittenSize};
+pub use latencies::LatencyCounts;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -315,12 +317,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn size(s: &str) -> Result<u64, String> {
-        s.parse::<Size>().map(|s| s.0).map_err(|e| e.to_string())
+    fn size(s: &str) -> Result<u64, UnitError> {
+        s.parse::<Size>().map(|s| s.0)
     }
 
-    fn time(s: &str) -> Result<u64, String> {
-        s.parse::<Time>().map(|s| s.0).map_err(|e| e.to_string())
+    fn time(s: &str) -> Result<u64, UnitError> {
+        s.parse::<Time>().map(|s| s.0)
     }
 
     #[test]
@@ -365,7 +367,7 @@ mod tests {
             ("99999999999999999999", "too large"),
             ("1MiB\u{1F4BE}", "unknown unit"),
         ] {
-            let e = size(text).expect_err(text);
+            let e = size(text).expect_err(text).to_string();
             assert!(e.contains(needle), "{text}: {e}");
         }
     }
@@ -377,10 +379,10 @@ mod tests {
         {
             assert_eq!(time(text), Ok(ns), "{text}");
         }
-        assert!(time("50").unwrap_err().contains("\"50\" has no unit; units are ns, us, ms, s, min"));
-        assert!(time("5sec").unwrap_err().contains("unknown unit"));
-        assert!(time("0.1ns").unwrap_err().contains("not a whole number"));
-        assert!(time("fast").unwrap_err().contains("not a time"));
+        assert!(time("50").unwrap_err().to_string().contains("\"50\" has no unit; units are ns, us, ms, s, min"));
+        assert!(time("5sec").unwrap_err().to_string().contains("unknown unit"));
+        assert!(time("0.1ns").unwrap_err().to_string().contains("not a whole number"));
+        assert!(time("fast").unwrap_err().to_string().contains("not a time"));
     }
 
     #[test]

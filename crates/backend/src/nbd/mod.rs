@@ -258,7 +258,7 @@ impl Nbd {
                 tracing::info!(image = self.location, "the server answers again");
             }
         }
-        let Io { op, disk, kind, offset, len, buf } = op.io;
+        let Io { op, disk, kind, offset, len, buf, .. } = op.io;
         if let Err(e) = result {
             self.failures.note(&self.location, kind, offset, len, format_args!("the server says: {e}"));
             if kind.changes() {
@@ -435,7 +435,7 @@ impl Drop for Nbd {
 /// Plays a server that says `data`: to the handshake, and then as replies to some operations. For fuzzing: nothing that
 /// a server sends may cause a panic, or data outside of the request it is for.
 pub fn exercise_client(data: &[u8]) {
-    use undercroft_cache::{DiskId, OpId};
+    use undercroft_cache::{DiskId, IoTarget, OpId};
     use undercroft_host::{Arena, FRAME_BYTES, IoBuf};
 
     struct Says<'a>(&'a [u8]);
@@ -466,7 +466,15 @@ pub fn exercise_client(data: &[u8]) {
         if matches!(kind, IoKind::Read | IoKind::Write { .. }) {
             buf = IoBuf { frames: (0..2).filter_map(|_| arena.take()).collect(), head: 0, len };
         }
-        let io = Io { op: OpId(i as u64), disk: DiskId(0), kind, offset: 4096, len: len.into(), buf };
+        let io = Io {
+            op: OpId(i as u64),
+            disk: DiskId(0),
+            target: IoTarget::Image,
+            kind,
+            offset: 4096,
+            len: len.into(),
+            buf,
+        };
         let slot = ops.add(io, 0);
         ops.new_cookie(slot);
         let op = ops.get(slot);

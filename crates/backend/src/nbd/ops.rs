@@ -200,11 +200,19 @@ impl Ops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use undercroft_cache::{DiskId, IoKind, OpId};
+    use undercroft_cache::{DiskId, IoKind, IoTarget, OpId};
     use undercroft_host::IoBuf;
 
     fn io() -> Io {
-        Io { op: OpId(1), disk: DiskId(1), kind: IoKind::Read, offset: 0, len: 0, buf: IoBuf::default() }
+        Io {
+            op: OpId(1),
+            disk: DiskId(1),
+            target: IoTarget::Image,
+            kind: IoKind::Read,
+            offset: 0,
+            len: 0,
+            buf: IoBuf::default(),
+        }
     }
 
     #[test]

@@ -323,7 +323,7 @@ fn be64(b: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use undercroft_cache::{DiskId, Io, OpId};
+    use undercroft_cache::{DiskId, Io, IoTarget, OpId};
     use undercroft_host::{Arena, IoBuf};
 
     /// Operations 0: read of 8192 at 4096; 1: write; 2: status of 1 MiB. All sent.
@@ -335,7 +335,8 @@ mod tests {
         {
             let frames: Vec<_> = (0..frames).map(|_| arena.take().unwrap()).collect();
             let buf = IoBuf { len: if frames.is_empty() { 0 } else { len as u32 }, head: 0, frames };
-            let slot = ops.add(Io { op: OpId(1), disk: DiskId(1), kind, offset: 4096, len, buf }, 0);
+            let slot =
+                ops.add(Io { op: OpId(1), disk: DiskId(1), target: IoTarget::Image, kind, offset: 4096, len, buf }, 0);
             cookies.push(ops.new_cookie(slot));
             let op = ops.get(slot);
             (op.stage, op.step_len) = (Stage::Sent, len as u32);

@@ -236,7 +236,7 @@ impl Work for Image {
 
 impl Image {
     fn carry_out_io(&self, io: Io) -> IoDone {
-        let Io { op, disk, kind, offset, len, mut buf } = io;
+        let Io { op, disk, kind, offset, len, mut buf, .. } = io;
         let mut extents = Vec::new();
         let mut result = self.admit(kind, offset, len, u64::from(buf.len));
         if result.is_ok() {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
 use undercroft_backend::{Backend, OpenError, OpenOptions};
-use undercroft_cache::{DiskId, Extent, Io, IoDone, IoError, IoKind, OpId};
+use undercroft_cache::{DiskId, Extent, Io, IoDone, IoError, IoKind, IoTarget, OpId};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_host::{Arena, Epoll, FRAME_BYTES, Interest, IoBuf, Trigger, now_ns};
 
@@ -98,7 +98,15 @@ impl Harness {
         }
         self.next += 1;
         self.under_way.insert(self.next, len);
-        self.backend.submit(Io { op: OpId(self.next), disk: DiskId(3), kind, offset, len, buf });
+        self.backend.submit(Io {
+            op: OpId(self.next),
+            disk: DiskId(3),
+            target: IoTarget::Image,
+            kind,
+            offset,
+            len,
+            buf,
+        });
         self.next
     }
 

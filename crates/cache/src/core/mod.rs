@@ -12,9 +12,7 @@ mod state;
 pub use state::MemoryUse;
 
 use crate::content::ContentKey;
-use crate::disk::allowance::{Allowance, arena_frames, disk_bytes, place_bytes, usable_bytes};
-use crate::disk::sharing::Sharing;
-use crate::disk::{B, Cx, Disk, HOT_LINES};
+use crate::disk::{B, Cx, Disk, HOT_LINES, arena_frames, disk_bytes, disk_frames, place_bytes, usable_bytes};
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
@@ -88,15 +86,14 @@ impl<P: FaultInjection> Core<P> {
         }
         let needed = disk_bytes(&self.options, options.capacity_blocks, options.readahead_bytes);
         self.promise(needed, 0)?;
-        let allowance = Allowance::new(&self.options, options.capacity_blocks, options.readahead_bytes);
-        let frames = u64::from(options.capacity_blocks) + (allowance.demand + allowance.ahead + allowance.later) as u64;
+        let frames = disk_frames(&self.options, options.capacity_blocks, options.readahead_bytes);
         self.make_room(needed - frames * B);
         if self.disks.len() <= i {
             self.disks.resize_with(i + 1, || None);
         }
         self.arena.enter(id, options.share, options.capacity_blocks);
-        let sharing = Sharing::new(self.arena.group_of(id));
-        self.disks[i] = Some(Box::new(Disk::new(id, options, allowance, &self.options, sharing, self.plant)));
+        let group = self.arena.group_of(id);
+        self.disks[i] = Some(Box::new(Disk::new(id, options, &self.options, group, self.plant)));
         Ok(())
     }
 
@@ -128,11 +125,7 @@ impl<P: FaultInjection> Core<P> {
         let arena = self.arena.arena();
         let in_use = arena.reserved() - arena.available();
         let places = (arena.reserved() * place_bytes(self.options.contents)) as u64;
-        let metadata = |d: &Disk<P>| {
-            let overhead = u64::from(d.overhead_with(d.slots_max()));
-            d.promised_bytes() - d.frames_max() * B + overhead * B
-        };
-        let promised: u64 = self.disks.iter().flatten().map(|d| metadata(d)).sum();
+        let promised: u64 = self.disks.iter().flatten().map(|d| d.promised_metadata_bytes()).sum();
         let frames = self.options.memory_bytes.saturating_sub(promised + places + more) / B;
         self.arena.trim((frames as usize).saturating_sub(in_use));
     }
@@ -159,10 +152,10 @@ impl<P: FaultInjection> Core<P> {
             for _ in 0..self.arena.to_look_at() {
                 let Some(id) = self.arena.next_to_look_at() else { break };
                 let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-                let before = disk.index.len();
+                let before = disk.len();
                 // A block that goes need not set a frame free: others may hold it too, or it has none yet.
                 disk.resize_step(self.arena.overdrawn(0), &mut self.arena);
-                went |= disk.index.len() < before;
+                went |= disk.len() < before;
             }
         }
     }
@@ -170,7 +163,7 @@ impl<P: FaultInjection> Core<P> {
     /// From now on new requests of the disk are answered with [`IoError::Shutdown`]; those under way go on.
     pub fn begin_shutdown(&mut self, id: DiskId) {
         if let Some(d) = self.disk_mut(id) {
-            d.closing = true;
+            d.close();
         }
     }
 
@@ -182,7 +175,7 @@ impl<P: FaultInjection> Core<P> {
     /// How many more requests of the disk may be under way. A request too many is answered with [`IoError::Io`], so
     /// workers take no more than this from front ends.
     pub fn room(&self, id: DiskId) -> usize {
-        self.disk(id).map_or(0, |d| d.allowance.requests - d.recs.len())
+        self.disk(id).map_or(0, Disk::requests_room)
     }
 
     /// Something has happened: deals with it, and has done through `fx` what is to be done. `now_ns` is the time of a
@@ -202,9 +195,8 @@ impl<P: FaultInjection> Core<P> {
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.request(req, cx);
                 disk.go_on(cx);
-                self.spare_presses |= disk.side.presses();
-                if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
-                    disk.spare_listed = true;
+                self.spare_presses |= disk.presses_for_spare();
+                if disk.may_want_spare() && disk.enlist() {
                     self.spare.push_back(req.disk);
                 }
             }
@@ -214,83 +206,86 @@ impl<P: FaultInjection> Core<P> {
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.drive(paused.rec, cx);
                 disk.go_on(cx);
-                if (disk.side.exclusive.is_some() || disk.wants_spare()) && !disk.spare_listed {
-                    disk.spare_listed = true;
+                if disk.may_want_spare() && disk.enlist() {
                     self.spare.push_back(paused.disk);
                 }
             }
             Event::IoDone(done) => {
-                let disk = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut);
+                let id = done.disk;
+                let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut);
                 let disk = disk.expect("a back end reported an operation of a disk that is gone");
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
-                let id = done.disk;
                 disk.done(done, cx);
                 disk.go_on(cx);
                 disk.fetch_on(cx);
-                if disk.wants_spare() && !disk.spare_listed {
-                    disk.spare_listed = true;
+                if disk.wants_spare() && disk.enlist() {
                     self.spare.push_back(id);
                 }
             }
-            Event::Lost { disk: id, lost } => {
-                let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+            Event::Lost { disk, lost } => {
+                let Some(disk) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.lose(&lost, cx);
                 disk.go_on(cx);
             }
-            Event::Spare { copies } => {
-                self.spare_presses = false;
-                let mut left = left;
-                for _ in 0..self.spare.len() {
-                    if left == 0 {
-                        break;
-                    }
-                    let Some(id) = self.spare.pop_front() else { break };
-                    let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-                    disk.spare_listed = false;
-                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
-                    disk.spare(copies, cx);
-                    disk.shrink_in_spare_time(cx);
-                    disk.go_on(cx);
-                    left = cx.left;
-                    if disk.wants_spare() {
-                        disk.spare_listed = true;
-                        self.spare.push_back(id);
-                    }
-                }
-                if left > 0 && self.to_trim > 0 {
-                    self.trim_step();
-                }
-            }
-            Event::Tick => {
-                self.fit_slots();
-                self.restore_guests();
-                self.arena.fit();
-                self.arena.look_at_all();
-                let mut evictions = SHRINK_BLOCKS_PER_EVENT;
-                for disk in self.disks.iter_mut().flatten() {
-                    let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
-                    disk.expire_ahead(READAHEAD_KEEP_NS, cx);
-                    evictions -= disk.shrink_step(evictions, cx.arena);
-                    disk.go_on(cx);
-                    disk.fetch_on(cx);
-                    // What is left of that has time once the replies are out.
-                    if disk.wants_spare() && !disk.spare_listed {
-                        disk.spare_listed = true;
-                        self.spare.push_back(disk.id);
-                    }
-                }
-                // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
-                self.to_trim = TRIM_FRAMES_PER_TICK;
-                self.trim_step();
-            }
+            Event::Spare { copies } => self.use_spare_time(copies, now_ns, fx),
+            Event::Tick => self.tick(now_ns, fx),
         }
         if self.arena.to_look_at() > 0 {
             self.balance();
         }
     }
 
-    /// The disk stands on an image that nobody writes: blocks that it has not of its own are shared with other disks of
+    /// The replies are out: disks that have something to do then do it, as much in all as one event should copy.
+    fn use_spare_time<E: Effects>(&mut self, copies: bool, now_ns: u64, fx: &mut E) {
+        self.spare_presses = false;
+        let mut left = self.options.step_bytes;
+        for _ in 0..self.spare.len() {
+            if left == 0 {
+                break;
+            }
+            let Some(id) = self.spare.pop_front() else { break };
+            let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+            disk.delist();
+            let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
+            disk.spare(copies, cx);
+            disk.shrink_in_spare_time(cx);
+            disk.go_on(cx);
+            left = cx.left;
+            if disk.wants_spare() && disk.enlist() {
+                self.spare.push_back(id);
+            }
+        }
+        if left > 0 && self.to_trim > 0 {
+            self.trim_step();
+        }
+    }
+
+    /// Time has passed: what waits for nothing else goes on.
+    fn tick<E: Effects>(&mut self, now_ns: u64, fx: &mut E) {
+        self.fit_slots();
+        self.restore_guests();
+        self.arena.fit();
+        self.arena.look_at_all();
+        let left = self.options.step_bytes;
+        let mut evictions = SHRINK_BLOCKS_PER_EVENT;
+        for disk in self.disks.iter_mut().flatten() {
+            let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
+            disk.expire_ahead(READAHEAD_KEEP_NS, cx);
+            evictions -= disk.shrink_step(evictions, cx.arena);
+            disk.go_on(cx);
+            disk.fetch_on(cx);
+            // What is left of that has time once the replies are out.
+            if disk.wants_spare() && disk.enlist() {
+                self.spare.push_back(disk.id());
+            }
+        }
+        // Frames set free by a smaller capacity or limit go back to the kernel, a bounded number at a time.
+        self.to_trim = TRIM_FRAMES_PER_TICK;
+        self.trim_step();
+    }
+
+    /// The disk has a read-only base image: blocks that it has not of its own are shared with other disks of
     /// this core on the same one. False if the disk shares nothing, or the map of its own clusters would take more than
     /// a sixteenth of its share.
     pub fn set_base(&mut self, id: DiskId, base: Base) -> bool {
@@ -376,14 +371,14 @@ impl<P: FaultInjection> Core<P> {
     /// ([`Event::Lost`](crate::Event::Lost)).
     pub fn open_port(&mut self, id: DiskId, port: u32) {
         if let Some(d) = self.disk_mut(id) {
-            d.losses.open(port);
+            d.open_port(port);
         }
     }
 
     /// A port sends no more requests to the disk, and waits for none.
     pub fn close_port(&mut self, id: DiskId, port: u32) {
         if let Some(d) = self.disk_mut(id) {
-            d.losses.close(port);
+            d.close_port(port);
         }
     }
 }

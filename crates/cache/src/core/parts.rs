@@ -4,13 +4,12 @@
 //! that is refused has changed nothing.
 
 use super::Core;
-use crate::disk::B;
-use crate::disk::parts::parts_bytes;
+use crate::disk::{B, parts_bytes};
 use crate::fault_injection::FaultInjection;
 use crate::limits::SHRINK_BLOCKS_PER_EVENT;
 use crate::types::{AddDiskError, DiskId, PartStats, SetPartsError};
 use undercroft_engine::ranges::REST;
-use undercroft_engine::{HashKey, Meter, MeterOptions, PartId, PartRange, PartSetting, PolicyKind, Telemetry};
+use undercroft_engine::{PartId, PartRange, PartSetting, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
     /// Divides the disk into parts, each a leaf of its own with a policy and a share: the blocks in `ranges` belong to
@@ -30,24 +29,22 @@ impl<P: FaultInjection> Core<P> {
         settings: &[PartSetting],
     ) -> Result<(), SetPartsError> {
         let disk = self.disk(id).ok_or(SetPartsError::Disk(AddDiskError::Unknown(id)))?;
-        let blocks = disk.size.div_ceil(B);
-        let last = disk.index.check_parts(ranges, blocks, settings, disk.blocks).map_err(SetPartsError::Parts)?;
+        let blocks = disk.size_blocks();
+        let last =
+            disk.index().check_parts(ranges, blocks, settings, disk.capacity_blocks()).map_err(SetPartsError::Parts)?;
         let needed = parts_bytes(disk.slots_max(), ranges.len(), last).div_ceil(B) as u32;
-        if needed > disk.blocks {
-            let (needed_blocks, disk_blocks) = (needed.into(), disk.blocks.into());
+        if needed > disk.capacity_blocks() {
+            let (needed_blocks, disk_blocks) = (needed.into(), disk.capacity_blocks().into());
             return Err(SetPartsError::NoRoom { needed_blocks, disk_blocks });
         }
         // Room first, the tables then.
         self.with_disk(id, |d, arena| {
-            d.overhead += needed.saturating_sub(d.parts_blocks(d.slots_max()));
-            d.apply_limit(arena);
-            d.resize_step(u32::MAX, arena);
+            d.make_room_for(needed.saturating_sub(d.parts_blocks(d.slots_max())), arena);
         });
         self.make_room(0);
         let mut set = Ok(());
         self.with_disk(id, |d, arena| {
-            set = d.set_parts(ranges, settings);
-            d.account_meter(arena);
+            set = d.set_parts(ranges, settings, arena);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, arena);
         });
         set
@@ -56,9 +53,7 @@ impl<P: FaultInjection> Core<P> {
     /// Makes the disk one again, with the policy of part 0 and all of what its parts had. What is cached stays.
     pub fn clear_parts(&mut self, id: DiskId) {
         self.with_disk(id, |d, arena| {
-            if d.parts.is_some() {
-                d.clear_parts(arena);
-            }
+            d.clear_parts(arena);
         });
     }
 
@@ -70,11 +65,11 @@ impl<P: FaultInjection> Core<P> {
     /// If the ceiling does not allow it, or there is no such disk or part. Nothing has changed then.
     pub fn set_part_shares(&mut self, id: DiskId, shares: &[(PartId, u32)]) -> Result<(), SetPartsError> {
         let disk = self.disk(id).ok_or(SetPartsError::Disk(AddDiskError::Unknown(id)))?;
-        let (shares, sum) = disk.index.changed_shares(disk.blocks, shares).map_err(SetPartsError::Parts)?;
+        let (shares, sum) =
+            disk.index().changed_shares(disk.capacity_blocks(), shares).map_err(SetPartsError::Parts)?;
         self.may_share(id, sum).map_err(SetPartsError::Disk)?;
         self.with_disk(id, |d, arena| {
-            d.set_share(sum);
-            d.index.set_part_shares(&shares);
+            d.set_part_shares(&shares, sum);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, arena);
         });
         Ok(())
@@ -84,8 +79,7 @@ impl<P: FaultInjection> Core<P> {
     pub fn set_part_policy(&mut self, id: DiskId, part: PartId, kind: PolicyKind) -> bool {
         let mut found = false;
         self.with_disk(id, |d, _| {
-            found = d.index.has_part(part);
-            d.index.switch_part(part, kind);
+            found = d.set_part_policy(part, kind);
         });
         found
     }
@@ -101,13 +95,7 @@ impl<P: FaultInjection> Core<P> {
     pub fn measure_part(&mut self, id: DiskId, part: PartId, blocks_max: Option<u64>) -> bool {
         let mut found = false;
         self.with_disk(id, |d, arena| {
-            let (share, kind) = (d.part_share(part), d.index.part_kind(part).unwrap_or(PolicyKind::DEFAULT));
-            let key = HashKey::from_seed(d.hash_seed);
-            let Some(meter) = d.part_meter(part) else { return };
-            let new = |max| Box::new(Meter::new(kind, share.into(), max, MeterOptions::default(), key));
-            *meter = blocks_max.map(new);
-            found = true;
-            d.account_meter(arena);
+            found = d.measure_part(part, blocks_max, arena);
         });
         found
     }
@@ -117,18 +105,13 @@ impl<P: FaultInjection> Core<P> {
     pub fn part_telemetry(&mut self, id: DiskId, part: PartId) -> Option<Telemetry> {
         let mut telemetry = None;
         self.with_disk(id, |d, arena| {
-            let (share, kind) = (d.part_share(part), d.index.part_kind(part).unwrap_or(PolicyKind::DEFAULT));
-            let Some(Some(meter)) = d.part_meter(part) else { return };
-            telemetry = Some(meter.interval());
-            meter.set_share(share.into());
-            meter.set_policy(kind);
-            d.account_meter(arena);
+            telemetry = d.part_telemetry(part, arena);
         });
         telemetry
     }
 
     /// The part that a block of the disk belongs to; part 0 if there is no such disk.
     pub fn part_of(&self, id: DiskId, block: u64) -> PartId {
-        self.disk(id).map_or(REST, |d| d.index.part_of_block(block))
+        self.disk(id).map_or(REST, |d| d.index().part_of_block(block))
     }
 }

@@ -5,13 +5,13 @@
 //! are evicted a bounded number at a time.
 
 use super::Core;
-use crate::disk::allowance::block_bytes;
-use crate::disk::{B, Disk};
+use crate::disk::B;
+use crate::disk::block_bytes;
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
 use crate::types::{AddDiskError, DiskId};
 use undercroft_engine::shares::Hint;
-use undercroft_engine::{HashKey, Meter, MeterOptions, PolicyKind, Telemetry};
+use undercroft_engine::{PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
     /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
@@ -23,9 +23,10 @@ impl<P: FaultInjection> Core<P> {
     pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
         let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
         let now = disk.promised_bytes();
-        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), now)?;
-        let slots = u64::from(disk.index.capacity().max(disk.blocks)) / u64::from(disk.blocks).max(1) + 1;
-        let more = u64::from(blocks.saturating_sub(disk.blocks)) * slots * (block_bytes(&self.options) - B);
+        self.promise(disk.promised_bytes_up_to(blocks), now)?;
+        let has = disk.capacity_blocks();
+        let slots = u64::from(disk.slots().max(has)) / u64::from(has).max(1) + 1;
+        let more = u64::from(blocks.saturating_sub(has)) * slots * (block_bytes(&self.options) - B);
         self.make_room(more);
         if let Some(d) = self.disks[id.0 as usize].as_mut() {
             d.set_capacity(blocks);
@@ -52,8 +53,8 @@ impl<P: FaultInjection> Core<P> {
     /// Sees that the disk can have a share of `blocks`, and makes room for its tables.
     pub(crate) fn may_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
         let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
-        self.promise(disk.promised_bytes_for(disk.paid.max(blocks)), disk.promised_bytes())?;
-        let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.target));
+        self.promise(disk.promised_bytes_up_to(blocks), disk.promised_bytes())?;
+        let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.slots_wanted()));
         self.make_room(more * (block_bytes(&self.options) - B));
         Ok(())
     }
@@ -61,47 +62,32 @@ impl<P: FaultInjection> Core<P> {
     /// Measures from now on what the disk's requests would be worth with other capacities, up to `blocks_max`; what was
     /// measured before is forgotten. `None` ends it. Its memory comes out of the disk's share.
     pub fn measure(&mut self, id: DiskId, blocks_max: Option<u64>) {
-        let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
-        disk.meter = blocks_max.map(|max| {
-            let key = HashKey::from_seed(disk.hash_seed);
-            let kind = disk.index.kind();
-            let mut meter = Meter::new(kind, disk.blocks.into(), max, MeterOptions::default(), key);
-            meter.set_exclusive(disk.is_exclusive());
-            Box::new(meter)
-        });
-        disk.account_meter(&mut self.arena);
+        self.with_disk(id, |d, arena| d.measure(blocks_max, arena));
     }
 
     /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured
     /// follows the disk's capacity and policy as they are now.
     pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
         let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
-        let (blocks, kind, exclusive) = (u64::from(disk.blocks), disk.index.kind(), disk.is_exclusive());
-        let meter = disk.meter.as_mut()?;
-        let telemetry = meter.interval();
-        meter.set_exclusive(exclusive);
-        meter.set_share(blocks);
-        meter.set_policy(kind);
-        disk.account_meter(&mut self.arena);
-        Some(telemetry)
+        disk.telemetry(&mut self.arena)
     }
 
     /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        let fixed = self.disk(id).map_or(0, |d| d.io_bytes());
         let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
         blocks.min(u64::from(u32::MAX / 2)) as u32
     }
 
     /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
     pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
-        let fixed = self.disk(id).map_or(0, |d| d.allowance.bytes());
+        let fixed = self.disk(id).map_or(0, |d| d.io_bytes());
         fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 
     /// Places for blocks that the disk has tables for, 0 if there is no such disk.
     pub fn slots(&self, id: DiskId) -> u32 {
-        self.disk(id).map_or(0, |d| d.index.capacity())
+        self.disk(id).map_or(0, |d| d.slots())
     }
 
     /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
@@ -121,10 +107,10 @@ impl<P: FaultInjection> Core<P> {
         let mut left = frames;
         let mut over = 0;
         for disk in self.disks.iter_mut().flatten() {
-            let before = disk.index.len();
-            let step = if disk.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
+            let before = disk.len();
+            let step = if self.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
             disk.resize_step(step, &mut self.arena);
-            left -= before.saturating_sub(disk.index.len()).min(left);
+            left -= before.saturating_sub(disk.len()).min(left);
             over += disk.excess() as usize;
         }
         over + self.trim(frames as usize)
@@ -133,8 +119,7 @@ impl<P: FaultInjection> Core<P> {
     /// Gives the memory of at most `frames` unused frames back to the kernel; those that operations need again and
     /// again stay. Returns how many more could go.
     pub(super) fn trim(&mut self, frames: usize) -> usize {
-        let keep = |d: &Disk<P>| d.allowance.demand + d.allowance.ahead + d.allowance.later;
-        let keep: usize = self.disks.iter().flatten().map(|d| keep(d)).sum();
+        let keep: usize = self.disks.iter().flatten().map(|d| d.io_frames()).sum();
         let warm = self.arena.arena().warm();
         if warm > keep {
             self.arena.trim(keep.max(warm.saturating_sub(frames)));
@@ -166,10 +151,10 @@ impl<P: FaultInjection> Core<P> {
         for i in 0..self.disks.len() {
             let Some(disk) = &self.disks[i] else { continue };
             let Some(slots) = disk.better_slots(&self.arena) else { continue };
-            let more = u64::from(slots.saturating_sub(disk.target)) * (block_bytes(&self.options) - B);
+            let more = u64::from(slots.saturating_sub(disk.slots_wanted())) * (block_bytes(&self.options) - B);
             self.make_room(more);
             if let Some(disk) = &mut self.disks[i] {
-                disk.target = slots;
+                disk.set_slots(slots);
                 disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
             }
         }
@@ -178,7 +163,7 @@ impl<P: FaultInjection> Core<P> {
     /// Gives the disk another policy, while it runs; cached blocks stay.
     pub fn set_policy(&mut self, id: DiskId, kind: PolicyKind) {
         if let Some(d) = self.disk_mut(id) {
-            d.index.switch(kind);
+            d.set_policy(kind);
         }
     }
 

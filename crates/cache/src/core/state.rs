@@ -4,8 +4,7 @@
 //! Invariant: what it says is computed from the disks and the store when it is asked, so it is never out of date.
 
 use super::Core;
-use crate::disk::Disk;
-use crate::disk::allowance::ARENA_BYTES_PER_FRAME;
+use crate::disk::ARENA_BYTES_PER_FRAME;
 use crate::fault_injection::FaultInjection;
 use crate::types::{DiskId, DiskStats, SharingDomainReport};
 use std::collections::HashMap;
@@ -29,7 +28,7 @@ impl<P: FaultInjection> Core<P> {
     pub fn stats(&self, id: DiskId) -> DiskStats {
         let Some(d) = self.disk(id) else { return DiskStats::default() };
         let mut s = d.stats();
-        if d.sharing.is_on() {
+        if d.shares() {
             let account = self.arena.account(id);
             s.zero_blocks = u64::from(account.zeroes);
             s.shared_blocks = account.shared.iter().map(|&n| u64::from(n)).sum();
@@ -42,7 +41,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// The policy of a disk.
     pub fn policy(&self, id: DiskId) -> Option<PolicyKind> {
-        self.disk(id).map(|d| d.index.kind())
+        self.disk(id).map(|d| d.index().kind())
     }
 
     /// Where the memory is.
@@ -83,7 +82,7 @@ impl<P: FaultInjection> Core<P> {
         let mut shared = HashMap::new();
         for d in self.disks.iter().flatten() {
             held += d.check();
-            for page in d.frames.iter().flatten().chain(d.side.waiting()) {
+            for page in d.pages().chain(d.pages_waiting()) {
                 let arena = self.arena.arena();
                 if let Some(n) = arena.number_of(page) {
                     shared.entry(n).or_insert((0, arena.holders(page))).0 += 1;
@@ -94,9 +93,8 @@ impl<P: FaultInjection> Core<P> {
         held += shared.len();
         let arena = self.arena.arena();
         assert!(arena.reserved() - arena.available() == held, "frames are lost or counted twice");
-        let slots = |d: &'_ Disk<P>| d.id;
         let disks = self.disks.iter().flatten();
-        self.arena.check(disks.flat_map(|d| d.frames.iter().flatten().map(move |f| (slots(d), f))));
+        self.arena.check(disks.flat_map(|d| d.pages().map(|page| (d.id(), page))));
         let m = self.memory();
         assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
     }
@@ -108,7 +106,7 @@ impl<P: FaultInjection> Core<P> {
         for (n, d) in self.disks.iter().enumerate().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
             used += d.metadata_bytes() as u64;
             let held = self.stats(DiskId(n as u32)).charged_blocks.min(u64::from(u32::MAX)) as u32;
-            due += d.promised_bytes_for(d.blocks.max(held));
+            due += d.promised_bytes_for(d.capacity_blocks().max(held));
         }
         used.saturating_sub(due)
     }

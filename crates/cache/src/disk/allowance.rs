@@ -3,15 +3,17 @@
 //! Owns the arithmetic of the ceiling. Never allocates. Invariant: the sum of what is promised to the disks stays
 //! under the ceiling, and each disk stays under what it was promised, at the most it can ever have under way.
 
-use crate::disk::DISK_BYTES;
-use crate::disk::guest::GuestSide;
-use crate::disk::reads::ahead::AheadRing;
-use crate::disk::records::{NEAR_ENTRY_BYTES, OpRec, Rec, Waiter};
-use crate::disk::sharing::Sharing;
-use crate::disk::slab::Slab;
-use crate::disk::writes::changes::Changes;
-use crate::disk::writes::losses::PORTS_BYTES;
-use crate::disk::writes::segment::Segment;
+use super::DISK_BYTES;
+use super::guest::GuestSide;
+use super::operations::Operations;
+use super::reads::near::NearBlocks;
+use super::reads::waiters::Waiters;
+use super::requests::Requests;
+use super::sharing::Sharing;
+use super::slab::Slab;
+use super::writes::changes::Changes;
+use super::writes::losses::PORTS_BYTES;
+use super::writes::segment::Segment;
 use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
     OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
@@ -44,7 +46,7 @@ const INDEX_FIXED_BYTES: usize = 16 * 1024;
 
 /// What operations of one disk may have under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Allowance {
+pub(super) struct Allowance {
     /// Frames for reads and writes that requests wait for.
     pub demand: usize,
     /// Frames for blocks read ahead, under way and unused: apart, so that read-ahead never keeps a request waiting.
@@ -83,19 +85,24 @@ impl Allowance {
         }
     }
 
+    /// Frames of all kinds.
+    pub(crate) fn frames(&self) -> usize {
+        self.demand + self.ahead + self.later
+    }
+
     /// Operations of any kind that may be under way at a time: with frames, and one without per request.
-    pub(crate) fn ops_of_any_kind(&self) -> usize {
+    pub(super) fn ops_of_any_kind(&self) -> usize {
         self.ops + self.ahead + self.requests
     }
 
     /// Blocks that the table of blocks near at hand must hold.
-    pub(crate) fn near_blocks(&self) -> usize {
+    pub(super) fn near_blocks(&self) -> usize {
         self.demand + self.ahead
     }
 
     /// Bytes that a disk with this allowance takes from a ceiling, besides its blocks.
     pub(crate) fn bytes(&self) -> u64 {
-        let frames = (self.demand + self.ahead + self.later) * self.frame_bytes;
+        let frames = self.frames() * self.frame_bytes;
         (frames + self.fixed_bytes()) as u64
     }
 
@@ -105,24 +112,16 @@ impl Allowance {
         DISK_BYTES
             + PORTS_BYTES
             + INDEX_FIXED_BYTES
-            + Slab::<Rec>::bytes_max(self.requests)
-            + Slab::<OpRec>::bytes_max(self.ops_of_any_kind())
-            + Slab::<Waiter>::bytes_max(self.waiters)
+            + Requests::bytes_max(self.requests)
+            + Operations::bytes_max(self.ops_of_any_kind())
+            + Waiters::bytes_max(self.waiters)
             + Slab::<Segment>::bytes_max(self.ops)
             + Changes::bytes_max(self.requests)
-            + AheadRing::bytes_max(self.ahead)
-            + hash_buckets(2 * self.near_blocks()) * NEAR_ENTRY_BYTES
+            + NearBlocks::bytes_max(self)
             + GuestSide::later_bytes_max()
             + Sharing::queue_bytes_max()
-            + 3 * 2 * self.requests * size_of::<u32>()
             + lists
     }
-}
-
-/// Buckets of a hash table made for `n` entries, at most. Tables are made for twice what they hold, so that traces of
-/// removed entries never make them grow.
-pub(crate) fn hash_buckets(n: usize) -> usize {
-    (n * 8 / 7 + 8).next_power_of_two()
 }
 
 /// Bytes that a disk of `capacity_blocks` takes from a core's ceiling: its blocks, their metadata, and what its
@@ -130,6 +129,12 @@ pub(crate) fn hash_buckets(n: usize) -> usize {
 pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
     let allowance = Allowance::new(options, capacity_blocks, readahead_bytes);
     u64::from(capacity_blocks) * block_bytes(options) + allowance.bytes()
+}
+
+/// Frames that such a disk may hold, operations included.
+pub(crate) fn disk_frames(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
+    let allowance = Allowance::new(options, capacity_blocks, readahead_bytes);
+    u64::from(capacity_blocks) + allowance.frames() as u64
 }
 
 /// The most blocks that each of `disks` equal disks can keep under the ceiling of `options`; 0 if not even disks

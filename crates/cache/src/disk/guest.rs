@@ -15,7 +15,7 @@ use crate::store::ram::Store;
 use crate::types::{Effects, ExclusiveReport, ExclusiveState, Request};
 use std::collections::VecDeque;
 use undercroft_engine::residency::{Class, Resident};
-use undercroft_engine::{Departure, Exclusive, ExclusiveMode, HashKey, Outcome, Tier};
+use undercroft_engine::{Departure, Exclusive, ExclusiveMode, Index, Outcome, Tier};
 use undercroft_host::{FRAME_BYTES, Frame, Held};
 
 /// Content that waits to be hashed, after the replies that it must not delay.
@@ -24,11 +24,11 @@ struct Job {
     /// `None`: what it was about has changed meanwhile.
     block: Option<u64>,
     held: Held,
-    what: What,
+    purpose: Purpose,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum Purpose {
     /// The content of the block as the disk has it.
     Learn,
     /// A copy of a page that held the block, perhaps.
@@ -37,11 +37,11 @@ enum What {
 
 /// The guest's side of a disk.
 #[derive(Debug)]
-pub(crate) struct GuestSide {
-    pub key: ContentKey,
-    pub mode: ExclusiveMode,
+pub(super) struct GuestSide {
+    key: ContentKey,
+    mode: ExclusiveMode,
     /// The guest, if its memory can be seen and there is room for its table.
-    pub exclusive: Option<Box<Exclusive>>,
+    exclusive: Option<Box<Exclusive>>,
     /// Pages of the guest's memory, whether there is room for their table or not; 0 without a guest.
     pages: u32,
     /// Bytes that its table would have needed.
@@ -63,17 +63,74 @@ impl GuestSide {
     }
 
     /// Bytes that what waits to be hashed takes at most, besides its frames.
-    pub(crate) const fn later_bytes_max() -> usize {
+    pub(super) const fn later_bytes_max() -> usize {
         2 * LATER_MAX * size_of::<Job>()
     }
 
+    /// Checks the table of guest pages; for tests.
+    pub(super) fn check(&self) {
+        if let Some(e) = &self.exclusive {
+            e.residency().check();
+        }
+    }
+
     /// Frames behind contents that wait to be hashed.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Held> {
         self.later.iter().map(|j| &j.held)
     }
 
+    /// Whether there is a guest whose memory can be seen, and a table of its pages.
+    #[inline]
+    pub(super) fn is_seen(&self) -> bool {
+        self.exclusive.is_some()
+    }
+
+    /// Whether the guest is known to hold a block.
+    pub(super) fn is_at_guest(&self, block: u64) -> bool {
+        self.exclusive.as_ref().is_some_and(|e| e.residency().is_at_guest(block))
+    }
+
+    /// Whether the hash of `block`'s content is needed: by the scanner, or because the guest holds the block.
+    #[inline]
+    pub(super) fn wants_hash(&self, block: u64) -> bool {
+        self.scanned || self.exclusive.as_ref().is_some_and(|e| e.residency().page_of(block).is_some())
+    }
+
+    /// The hash of a content.
+    pub(super) fn hash(&self, bytes: &[u8; FRAME_BYTES]) -> ContentHash {
+        self.key.hash(bytes)
+    }
+
+    /// Notes the hash of what the disk holds of a block.
+    pub(super) fn note_hash(&mut self, block: u64, hash: ContentHash) {
+        if let Some(e) = &mut self.exclusive {
+            e.residency_mut().learn(block, hash.get());
+        }
+    }
+
+    /// A block was evicted: what the guest does not hold may lose its place to what it does.
+    #[inline]
+    pub(super) fn lapses(&mut self, index: &mut Index) {
+        if let Some(e) = &mut self.exclusive {
+            e.lapses(index);
+        }
+    }
+
+    /// The index may keep another number of blocks.
+    #[inline]
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        if let Some(e) = &mut self.exclusive {
+            e.set_limit(limit);
+        }
+    }
+
+    /// Pages of the guest that is seen.
+    pub(super) fn pages_seen(&self) -> Option<u32> {
+        self.exclusive.as_ref().map(|e| e.residency().pages())
+    }
+
     /// Whether the guest's memory is scanned for contents.
-    pub(crate) fn scanned(&self) -> bool {
+    pub(super) fn scanned(&self) -> bool {
         self.scanned
     }
 
@@ -85,12 +142,12 @@ impl GuestSide {
 
     /// Whether so much waits to be hashed that it should not wait for the end of a batch.
     #[inline]
-    pub(crate) fn presses(&self) -> bool {
+    pub(super) fn presses(&self) -> bool {
         self.later.len() >= LATER_MAX / 2
     }
 
     /// Blocks of the disk's capacity that the table of guest pages takes instead.
-    pub(crate) fn overhead_blocks(&self) -> u32 {
+    pub(super) fn overhead_blocks(&self) -> u32 {
         let bytes = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
         bytes.div_ceil(B) as u32
     }
@@ -98,41 +155,44 @@ impl GuestSide {
 
 impl<P: FaultInjection> Disk<P> {
     /// The disk's guest has `pages` pages of memory from now on, none of them known; 0 if there is no guest whose
-    /// memory can be seen. The table of them takes room from the disk's share; the caller sees to the arena.
+    /// memory can be seen. The table of them takes room from the disk's share; the caller trims the arena.
     pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Store) {
         self.side.exclusive = None;
         self.side.pages = pages;
         self.side.refused_bytes = 0;
         self.cancel(0, u64::MAX);
-        self.index.set_tiers(self.side.scanned || self.first_to_go);
+        self.residents.index_mut().set_tiers(self.side.scanned || self.settings.first_to_go());
         if self.side.mode != ExclusiveMode::Off && pages > 0 {
-            let needed = Exclusive::bytes_for(pages, self.target);
+            let needed = Exclusive::bytes_for(pages, self.capacity.slots());
             if needed > self.guest_table_bytes_max() {
                 self.side.refused_bytes = needed;
             } else {
-                self.index.set_tiers(true);
+                self.residents.index_mut().set_tiers(true);
                 // room first, the table then
-                self.overhead = self.overhead_blocks() + needed.div_ceil(B) as u32;
-                self.apply_limit(arena);
+                self.account_overhead_with(needed.div_ceil(B) as u32, arena);
                 self.resize_step(u32::MAX, arena);
-                let key = HashKey::from_seed(self.hash_seed);
-                self.side.exclusive =
-                    Some(Box::new(Exclusive::new(pages, self.side.mode, self.index.kind(), self.target, key)));
+                let key = self.settings.hash_key();
+                self.side.exclusive = Some(Box::new(Exclusive::new(
+                    pages,
+                    self.side.mode,
+                    self.residents.index().kind(),
+                    self.capacity.slots(),
+                    key,
+                )));
             }
         }
-        self.overhead = self.overhead_blocks();
-        self.apply_limit(arena);
+        self.account_overhead(arena);
     }
 
     fn guest_table_bytes_max(&self) -> u64 {
-        u64::from(self.blocks) * B / GUEST_TABLE_PART
+        u64::from(self.capacity.blocks()) * B / GUEST_TABLE_PART
     }
 
     /// Drops the table of guest pages if the disk's share has become too small for it.
-    pub(crate) fn check_guest_table(&mut self, arena: &mut Store) {
+    pub(super) fn check_guest_table(&mut self, arena: &mut Store) {
         if let Some(e) = &self.side.exclusive {
             let pages = e.residency().pages();
-            if Exclusive::bytes_for(pages, self.target) > self.guest_table_bytes_max() {
+            if Exclusive::bytes_for(pages, self.capacity.slots()) > self.guest_table_bytes_max() {
                 self.set_guest(pages, arena);
             }
         }
@@ -144,31 +204,31 @@ impl<P: FaultInjection> Disk<P> {
         if self.side.refused_bytes == 0 {
             return None;
         }
-        let needed = Exclusive::bytes_for(self.side.pages, self.target);
+        let needed = Exclusive::bytes_for(self.side.pages, self.capacity.slots());
         (needed + needed / 4 <= self.guest_table_bytes_max()).then_some(self.side.pages)
     }
 
     /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted,
     /// and what the guest is found to hold goes first, also where requests tell nothing about its memory.
     pub(crate) fn set_scanned(&mut self, scanned: bool) {
-        self.side.scanned = scanned && self.contents;
+        self.side.scanned = scanned && self.settings.contents();
         let inclusive = self.side.exclusive.as_ref().is_some_and(|e| e.is_inclusive());
         let wanted = self.side.scanned || self.side.exclusive.is_some();
-        self.index.set_tiers(self.first_to_go || !inclusive && wanted);
+        self.residents.index_mut().set_tiers(self.settings.first_to_go() || !inclusive && wanted);
     }
 
     /// Appends the hashes and numbers of cached blocks to `out`, from those of slot `from` on, of at most `most` slots.
     /// Returns the slot to go on with, if there are more.
     pub(crate) fn cached_hashes(&self, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
-        let end = (self.hashes.len() as u32).min(from.saturating_add(most));
+        let end = self.residents.hashable().min(from.saturating_add(most));
         for slot in from..end {
-            if let Some(hash) = self.hash_in(slot)
-                && let Some(block) = self.index.block_of(slot)
+            if let Some(hash) = self.residents.hash(slot)
+                && let Some(block) = self.residents.index().block_of(slot)
             {
                 out.push((hash, block));
             }
         }
-        (end < self.hashes.len() as u32).then_some(end)
+        (end < self.residents.hashable()).then_some(end)
     }
 
     /// The guest holds these blocks with these contents: those that are cached so are the first to go from now on.
@@ -176,12 +236,12 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn cool(&mut self, found: &[(ContentHash, u64)]) -> u32 {
         let mut cooled = 0;
         for &(hash, block) in found {
-            if let Some(slot) = self.index.peek(block)
-                && (self.hash_in(slot) == Some(hash) || self.plant.has(Bug::CoolsAnything))
-                && self.index.has_tiers()
-                && self.index.tier(slot) == Tier::Hot
+            if let Some(slot) = self.residents.slot(block)
+                && (self.residents.hash(slot) == Some(hash) || self.plant.has(Bug::CoolsAnything))
+                && self.residents.index().has_tiers()
+                && self.residents.index().tier(slot) == Tier::Hot
             {
-                self.index.set_tier(slot, Tier::Cold);
+                self.residents.index_mut().set_tier(slot, Tier::Cold);
                 cooled += 1;
             }
         }
@@ -189,10 +249,10 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Whether the cache keeps what the guest does not hold, so that what blocks are worth is measured so.
-    pub(crate) fn is_exclusive(&self) -> bool {
+    pub(super) fn is_exclusive(&self) -> bool {
         self.side.exclusive.as_ref().is_some_and(|e| !e.is_inclusive())
-            && self.index.has_tiers()
-            && self.parts.is_none()
+            && self.residents.index().has_tiers()
+            && !self.measuring.has_parts()
     }
 
     /// How the disk stands to its guest.
@@ -205,13 +265,13 @@ impl<P: FaultInjection> Disk<P> {
                 allowed_bytes: self.guest_table_bytes_max(),
             },
             None => ExclusiveState::NoGuest,
-            Some(e) if e.is_inclusive() || !self.index.has_tiers() => ExclusiveState::Inclusive,
+            Some(e) if e.is_inclusive() || !self.residents.index().has_tiers() => ExclusiveState::Inclusive,
             Some(e) => ExclusiveState::On { capture: e.ways().capture, delay: e.ways().delay },
         };
         ExclusiveReport {
             mode: side.mode,
             state,
-            tiers: self.index.tier_lens(),
+            tiers: self.residents.index().tier_lens(),
             table_bytes: side.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()),
             stats: side.exclusive.as_ref().map(|e| e.stats()).unwrap_or_default(),
         }
@@ -221,10 +281,10 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The guest page of `block` in a request, if the request moves all of the block through one page.
     #[inline]
-    pub(crate) fn page_of<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
+    pub(super) fn page_of<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
         self.side.exclusive.as_ref()?;
-        if self.first_to_go {
-            // Nobody wants it again: what becomes of it in the guest does not matter.
+        if self.settings.first_to_go() {
+            // The hint says that it is read once: whether the guest keeps it does not matter.
             return None;
         }
         let start = block * B;
@@ -234,15 +294,9 @@ impl<P: FaultInjection> Disk<P> {
         cx.fx.guest_page(req.id, (start - req.offset) as usize)
     }
 
-    /// The hash of the content in `slot`, if it is known.
-    #[inline]
-    pub(crate) fn hash_in(&self, slot: u32) -> Option<ContentHash> {
-        ContentHash::new(self.hashes.get(slot as usize).copied().unwrap_or(0))
-    }
-
     /// `block` is about to be copied into (or has been copied out of) guest page `page`.
     #[inline]
-    pub(crate) fn arrives<E: Effects>(
+    pub(super) fn arrives<E: Effects>(
         &mut self,
         page: u32,
         block: u64,
@@ -251,11 +305,11 @@ impl<P: FaultInjection> Disk<P> {
         found: Option<bool>,
         cx: &mut Cx<'_, E>,
     ) {
-        let Self { side, index, .. } = self;
+        let Self { side, residents, .. } = self;
         let Some(exclusive) = &mut side.exclusive else { return };
-        let departure = exclusive.arrives(index, page, block, class, tag.map(ContentHash::get), found);
-        if let (Some(meter), Some(left)) = (&mut self.meter, departure.block()) {
-            meter.left(left);
+        let departure = exclusive.arrives(residents.index_mut(), page, block, class, tag.map(ContentHash::get), found);
+        if let Some(left) = departure.block() {
+            self.measuring.left(left);
         }
         if let Departure::Capture(what) = departure {
             self.copy_at_reuse(page, what, cx);
@@ -268,9 +322,9 @@ impl<P: FaultInjection> Disk<P> {
             return self.exclusive_mut().missed();
         }
         let mut frame = cx.arena.take().expect("the ceiling covers every disk's allowance");
-        if cx.fx.copy_guest_page(self.id, page, frame.bytes_mut()) {
+        if cx.fx.copy_guest_page(self.settings.id(), page, frame.bytes_mut()) {
             let held = cx.arena.share(frame);
-            self.side.later.push_back(Job { block: Some(what.block), held, what: What::Verify(what) });
+            self.side.later.push_back(Job { block: Some(what.block), held, purpose: Purpose::Verify(what) });
         } else {
             cx.arena.put(frame);
             self.exclusive_mut().captured(&what, false, false);
@@ -282,49 +336,41 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// The content of `block`, which is what the disk holds, is to be hashed when there is time.
-    pub(crate) fn learn_later<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
-        if self.block_bytes(block) < B {
+    pub(super) fn learn_later<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
+        if self.settings.block_bytes(block) < B {
             cx.arena.release(held);
             return;
         }
         if self.side.later.len() >= LATER_MAX {
-            let slot = self.index.peek(block).and_then(|slot| self.frames[slot as usize].as_ref());
-            if slot.is_none_or(|frame| !frame.is_same(&held)) {
+            let page = self.residents.cached(block);
+            if page.is_none_or(|page| !page.is_same(&held)) {
                 return self.learn(block, held, cx);
             }
             // It waits where it is: that holds up nobody who waits for this event.
             cx.arena.release(held);
             return self.learn_in_slot_later(block, cx.arena);
         }
-        self.side.later.push_back(Job { block: Some(block), held, what: What::Learn });
+        self.side.later.push_back(Job { block: Some(block), held, purpose: Purpose::Learn });
     }
 
     /// Notes the hash of what the disk holds of `block`.
     fn learn<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
         let hash = self.side.key.hash(held.bytes());
-        if let Some(e) = &mut self.side.exclusive {
-            e.residency_mut().learn(block, hash.get());
-        }
-        if let Some(slot) = self.index.peek(block)
-            && self.frames[slot as usize].as_ref().is_some_and(|f| f.is_same(&held))
+        self.side.note_hash(block, hash);
+        if let Some(slot) = self.residents.slot(block)
+            && self.residents.page(slot).is_some_and(|f| f.is_same(&held))
         {
-            self.set_hash(slot, hash.get());
+            self.residents.set_hash(slot, hash.get());
             self.stats.hashed_blocks += 1;
             self.share_content(slot, hash, cx.arena);
         }
         cx.arena.release(held);
     }
 
-    /// Whether anybody wants to know the hash of `block`'s content.
-    #[inline]
-    pub(crate) fn wants_hash(&self, block: u64) -> bool {
-        self.side.scanned || self.side.exclusive.as_ref().is_some_and(|e| e.residency().page_of(block).is_some())
-    }
-
     // ---- changes ----
 
     /// Blocks `first..end` change, or have changed: nothing that is known of their content holds any more.
-    pub(crate) fn doubt(&mut self, first: u64, end: u64) {
+    pub(super) fn doubt(&mut self, first: u64, end: u64) {
         self.cancel(first, end);
         if let Some(e) = &mut self.side.exclusive
             && !self.plant.has(Bug::WriteKeepsResidency)
@@ -335,7 +381,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The disk has a new content of `block`, or none that is known: what was noted of an older one while the change
     /// was under way goes. What its own writer noted stays.
-    pub(crate) fn changed(&mut self, block: u64, known: bool) {
+    pub(super) fn changed(&mut self, block: u64, known: bool) {
         self.cancel(block, block + 1);
         if let Some(e) = &mut self.side.exclusive
             && !self.plant.has(Bug::WriteKeepsResidency)
@@ -357,7 +403,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Forgets what the guest holds and what waits to be hashed; the guest itself stays.
-    pub(crate) fn forget_guest(&mut self) {
+    pub(super) fn forget_guest(&mut self) {
         self.cancel(0, u64::MAX);
         if let Some(e) = &mut self.side.exclusive {
             e.reset();
@@ -385,13 +431,13 @@ impl<P: FaultInjection> Disk<P> {
                 break;
             }
             cx.left = cx.left.saturating_sub(B);
-            let Self { side, index, .. } = self;
-            let Some(due) = side.exclusive.as_mut().and_then(|e| e.due(index)) else { break };
+            let Self { side, residents, .. } = self;
+            let Some(due) = side.exclusive.as_mut().and_then(|e| e.due(residents.index_mut())) else { break };
             let block = due.what.block;
             let mut frame = cx.arena.take().expect("nothing waits to be hashed, so its allowance is free");
             let mut slot = None;
             let mut held = false;
-            if self.may_keep(block) && cx.fx.copy_guest_page(self.id, due.page, frame.bytes_mut()) {
+            if self.may_keep(block) && cx.fx.copy_guest_page(self.settings.id(), due.page, frame.bytes_mut()) {
                 let hash = self.side.key.hash(frame.bytes());
                 held = self.is_content_of(due.page, hash);
                 if held {
@@ -402,9 +448,9 @@ impl<P: FaultInjection> Disk<P> {
             } else {
                 cx.arena.put(frame);
             }
-            let Self { side, index, .. } = self;
+            let Self { side, residents, .. } = self;
             if let Some(e) = &mut side.exclusive {
-                e.copied(index, &due, held, slot);
+                e.copied(residents.index_mut(), &due, held, slot);
             }
         }
     }
@@ -417,23 +463,23 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether content of `block` from elsewhere than the disk may become what is cached of it.
     fn may_keep(&self, block: u64) -> bool {
         let changing = self.changes.active_in(block, block + 1);
-        !changing && !self.near.contains_key(&block) && self.block_bytes(block) == B
+        !changing && !self.near.contains(block) && self.settings.block_bytes(block) == B
     }
 
     fn run_oldest<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        let Some(Job { block, held, what }) = self.side.later.pop_front() else { return };
+        let Some(Job { block, held, purpose }) = self.side.later.pop_front() else { return };
         let Some(block) = block else {
             cx.arena.release(held);
-            if let What::Verify(what) = what
+            if let Purpose::Verify(what) = purpose
                 && let Some(e) = &mut self.side.exclusive
             {
                 e.captured(&what, false, false);
             }
             return;
         };
-        match what {
-            What::Learn => self.learn(block, held, cx),
-            What::Verify(what) => {
+        match purpose {
+            Purpose::Learn => self.learn(block, held, cx),
+            Purpose::Verify(what) => {
                 let hash = self.side.key.hash(held.bytes());
                 let same = what.has_tag(hash.get()) || self.plant.has(Bug::CaptureUnverified);
                 let zeroes = !same && is_zeroes(held.bytes());
@@ -441,7 +487,7 @@ impl<P: FaultInjection> Disk<P> {
                     e.captured(&what, same, zeroes);
                 }
                 // It may have become cached meanwhile.
-                if same && self.may_keep(block) && self.cached(block).is_none() {
+                if same && self.may_keep(block) && self.residents.cached(block).is_none() {
                     self.keep_held(block, Tier::Hot, held, hash, cx);
                 } else {
                     cx.arena.release(held);
@@ -471,11 +517,11 @@ impl<P: FaultInjection> Disk<P> {
         hash: ContentHash,
         cx: &mut Cx<'_, E>,
     ) -> Option<u32> {
-        if !cx.fx.captured(self.id, block, held.bytes()) {
+        if !cx.fx.captured(self.settings.id(), block, held.bytes()) {
             cx.arena.release(held);
             return None;
         }
-        let outcome = self.index.place(block, tier, |_| true);
+        let outcome = self.residents.index_mut().place(block, tier, |_| true);
         self.make_room(outcome, cx.arena);
         let slot = match outcome {
             Outcome::Fill { slot, .. } | Outcome::Hit(slot) => slot,
@@ -489,8 +535,8 @@ impl<P: FaultInjection> Disk<P> {
             self.drop_block(block, cx.arena);
             return None;
         }
-        self.set_hash(slot, hash.get());
-        if let (Some(n), Some(held)) = (base, &self.frames[slot as usize]) {
+        self.residents.set_hash(slot, hash.get());
+        if let (Some(n), Some(held)) = (base, self.residents.page(slot)) {
             cx.arena.register_base(held, n);
         }
         self.share_content(slot, hash, cx.arena);
@@ -498,7 +544,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Frees what waits to be hashed: the disk goes.
-    pub(crate) fn release_later(&mut self, arena: &mut Store) {
+    pub(super) fn release_later(&mut self, arena: &mut Store) {
         for job in self.side.later.drain(..) {
             arena.release(job.held);
         }

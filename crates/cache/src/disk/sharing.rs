@@ -9,29 +9,13 @@
 //! share.
 
 use crate::content::{ContentHash, is_zeroes};
-use crate::disk::allowance::ARENA_BYTES_PER_FRAME;
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{
-    BASE_MAP_PART, IO_BLOCKS_MAX, METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX,
-    UNLEARNED_MAX,
-};
-use crate::store::ram::{ALONE, SHARE_BYTES_PER_FRAME, SharingDomain, Store};
+use crate::limits::{BASE_MAP_PART, IO_BLOCKS_MAX, UNLEARNED_MAX};
+use crate::store::ram::{ALONE, SharingDomain, Store};
 use crate::types::Base;
 use std::collections::VecDeque;
-use undercroft_engine::shares::Admission;
-use undercroft_host::{FRAME_BYTES, Held};
-
-/// Bytes that a slot takes, whatever is in it.
-const SLOT_BYTES: u64 = (METADATA_BYTES_PER_BLOCK_MAX - ARENA_BYTES_PER_FRAME + SLOT_CONTENT_BYTES_MAX) as u64;
-/// Bytes that a frame takes, whoever holds it.
-const FRAME_COST: u64 = (FRAME_BYTES + ARENA_BYTES_PER_FRAME + SHARE_BYTES_PER_FRAME) as u64;
-
-/// Frames that a disk of `blocks` blocks can pay for if it has `slots` slots: the more slots, the fewer frames.
-pub(crate) fn frames_for(blocks: u32, slots: u32) -> u32 {
-    let more = u64::from(slots.saturating_sub(blocks)) * SLOT_BYTES;
-    blocks.saturating_sub(u32::try_from(more.div_ceil(FRAME_COST)).unwrap_or(u32::MAX))
-}
+use undercroft_host::Held;
 
 /// The base of a disk.
 #[derive(Debug)]
@@ -52,14 +36,14 @@ impl Standing {
 
 /// What a disk shares; part of it.
 #[derive(Debug, Default)]
-pub(crate) struct Sharing {
+pub(super) struct Sharing {
     /// The domain of its group.
     group: SharingDomain,
     base: Option<Box<Standing>>,
     /// Blocks whose content has not been hashed since it came.
     unlearned: VecDeque<u64>,
     /// Whether what the disk is charged may have changed since its limit was set.
-    pub moved: bool,
+    moved: bool,
 }
 
 impl Sharing {
@@ -67,7 +51,7 @@ impl Sharing {
         Self { group, ..Self::default() }
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.group != ALONE
     }
 
@@ -77,7 +61,7 @@ impl Sharing {
     }
 
     /// Bytes that blocks which wait to be hashed take at most.
-    pub(crate) const fn queue_bytes_max() -> usize {
+    pub(super) const fn queue_bytes_max() -> usize {
         2 * UNLEARNED_MAX * size_of::<u64>()
     }
 
@@ -86,8 +70,25 @@ impl Sharing {
     }
 
     /// Blocks of the disk's capacity that the map of its own clusters takes instead.
-    pub(crate) fn overhead_blocks(&self) -> u32 {
+    pub(super) fn overhead_blocks(&self) -> u32 {
         self.map_bytes().div_ceil(B) as u32
+    }
+
+    /// What the disk is charged may have changed.
+    #[inline]
+    pub(super) fn moves(&mut self) {
+        self.moved = true;
+    }
+
+    /// The disk's limit is set by what it is charged now.
+    pub(super) fn settled(&mut self) {
+        self.moved = false;
+    }
+
+    /// Whether what the disk is charged may have changed since its limit was set.
+    #[inline]
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.moved && self.is_on()
     }
 
     /// Whether there is something to hash.
@@ -106,37 +107,34 @@ impl<P: FaultInjection> Disk<P> {
         let bytes = base.own.len() as u64 * size_of::<u64>() as u64;
         let cluster = u64::from(base.cluster_bytes);
         let sound = cluster.is_power_of_two() && cluster >= B;
-        if self.resident > 0 || self.sharing.base.is_some() {
+        if self.residents.count() > 0 || self.sharing.base.is_some() {
             self.invalidate(arena);
         }
-        if !self.sharing.is_on() || !sound || bytes > u64::from(self.blocks) * B / BASE_MAP_PART {
+        if !self.sharing.is_on() || !sound || bytes > u64::from(self.capacity.blocks()) * B / BASE_MAP_PART {
             return false;
         }
-        let blocks = (base.size_bytes.min(self.size) / B).min(u64::from(u32::MAX - 1)) as u32;
-        self.overhead += bytes.div_ceil(B) as u32 + 1;
-        self.apply_limit(arena);
-        self.resize_step(u32::MAX, arena);
-        let domain = arena.stand_on(self.id, base.layer);
+        let blocks = (base.size_bytes.min(self.settings.size()) / B).min(u64::from(u32::MAX - 1)) as u32;
+        self.make_room_for(bytes.div_ceil(B) as u32 + 1, arena);
+        let domain = arena.stand_on(self.settings.id(), base.layer);
         let shift = (cluster / B).trailing_zeros();
         let mut own = base.own;
         own.shrink_to_fit();
         self.sharing.base = Some(Box::new(Standing { domain, blocks, shift, own }));
-        // Changes that began before may go on with operations that nobody has told of.
+        // Changes that began before may still start operations on blocks that are not marked yet.
         let begun: Vec<(u64, u64)> = self.changes.active().collect();
         for (first, end) in begun {
             self.leave_base(first, end);
         }
-        self.overhead = self.overhead_blocks();
-        self.apply_limit(arena);
+        self.account_overhead(arena);
         true
     }
 
     /// The disk has no base any more; it holds nothing of it.
-    pub(crate) fn forget_base(&mut self, arena: &mut Store) {
+    pub(super) fn forget_base(&mut self, arena: &mut Store) {
         self.sharing.unlearned.clear();
         if self.sharing.base.take().is_some() {
-            arena.leave_base(self.id);
-            self.overhead = self.overhead_blocks();
+            arena.leave_base(self.settings.id());
+            self.note_overhead();
         }
     }
 
@@ -147,14 +145,14 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The domain and the number of `block` in the base, if the disk has not changed it.
     #[inline]
-    pub(crate) fn base_block(&self, block: u64) -> Option<(SharingDomain, u32)> {
+    pub(super) fn base_block(&self, block: u64) -> Option<(SharingDomain, u32)> {
         let base = self.sharing.base.as_ref()?;
         let n = u32::try_from(block).ok().filter(|&n| n < base.blocks)?;
         (!base.is_own(block >> base.shift)).then_some((base.domain, n))
     }
 
     /// Blocks `first..end` are about to change: from now on they are the disk's own.
-    pub(crate) fn leave_base(&mut self, first: u64, end: u64) {
+    pub(super) fn leave_base(&mut self, first: u64, end: u64) {
         let Some(base) = &mut self.sharing.base else { return };
         if self.plant.has(Bug::BaseNotLeft) {
             return;
@@ -178,23 +176,23 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Whether `block` is in RAM as a block of the base, in a slot of whatever disk.
     #[inline]
-    pub(crate) fn is_at_base(&self, block: u64, arena: &Store) -> bool {
+    pub(super) fn is_at_base(&self, block: u64, arena: &Store) -> bool {
         self.base_block(block).is_some_and(|(domain, n)| arena.has_base(domain, n))
     }
 
     /// Takes `block` over from another disk on the same base, if one has it: into its slot, if it was given one.
     /// Whether one has it.
-    pub(crate) fn adopt(&mut self, block: u64, arena: &mut Store) -> bool {
+    pub(super) fn adopt(&mut self, block: u64, arena: &mut Store) -> bool {
         let Some((domain, n)) = self.base_block(block) else { return false };
         let Some(held) = arena.again_base(domain, n) else { return false };
-        let Some(slot) = self.index.peek(block) else {
+        let Some(slot) = self.residents.slot(block) else {
             arena.release(held);
             return true;
         };
         let known = arena.is_registered(&held);
         let seated = self.put_in_slot(slot, held, domain, arena);
         assert!(seated, "a frame that is in a slot takes no other");
-        if !known || self.side.exclusive.is_some() {
+        if !known || self.side.is_seen() {
             self.learn_in_slot_later(block, arena);
         }
         true
@@ -205,31 +203,28 @@ impl<P: FaultInjection> Disk<P> {
     /// Puts a page into a slot, in place of what was there. False if it would be one frame too many: then the slot is
     /// empty, and the caller gives it up.
     #[must_use]
-    pub(crate) fn put_in_slot(&mut self, slot: u32, held: Held, domain: SharingDomain, arena: &mut Store) -> bool {
-        let part = self.index.part_of_slot(slot);
-        let hash = self.hash_in(slot);
+    pub(super) fn put_in_slot(&mut self, slot: u32, held: Held, domain: SharingDomain, arena: &mut Store) -> bool {
+        let part = self.residents.part_of_slot(slot);
+        let hash = self.residents.hash(slot);
         self.vacate(slot, part, arena);
         if !arena.is_seated(&held) && !arena.has_seat() {
             arena.release(held);
-            // Somebody's charge has gone up by what others gave up, and he has not followed yet.
+            // The charge of some disk went up when others gave shared frames up, and it has not evicted yet.
             arena.look_at_all();
             return false;
         }
-        arena.seat(&held, self.id, domain);
-        self.frames[slot as usize] = Some(held);
+        arena.seat(&held, self.settings.id(), domain);
+        self.residents.put(slot, held);
         if let Some(hash) = hash.filter(|_| self.plant.has(Bug::HashOutlivesContent)) {
-            self.set_hash(slot, hash.get());
+            self.residents.set_hash(slot, hash.get());
         }
-        self.resident += 1;
-        if let Some(parts) = &mut self.parts {
-            parts.came(part);
-        }
+        self.measuring.came(part);
         self.sharing.moved = true;
         true
     }
 
     /// The domain that a frame with a new content of `block` belongs to, and its number if that is a base.
-    pub(crate) fn domain_for(&self, block: u64) -> (SharingDomain, Option<u32>) {
+    pub(super) fn domain_for(&self, block: u64) -> (SharingDomain, Option<u32>) {
         match self.base_block(block) {
             Some((domain, n)) => (domain, Some(n)),
             None => (self.sharing.group, None),
@@ -237,13 +232,13 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Where frames from elsewhere than the disk belong.
-    pub(crate) fn domain_for_copy(&self, block: u64) -> (SharingDomain, Option<u32>) {
+    pub(super) fn domain_for_copy(&self, block: u64) -> (SharingDomain, Option<u32>) {
         if self.plant.has(Bug::CaptureTakenForBase) { self.domain_for(block) } else { (self.sharing.group, None) }
     }
 
     /// The content in `block`'s slot is to be hashed when there is time.
-    pub(crate) fn learn_in_slot_later(&mut self, block: u64, arena: &mut Store) {
-        if !(self.sharing.is_on() || self.wants_hash(block)) || self.block_bytes(block) < B {
+    pub(super) fn learn_in_slot_later(&mut self, block: u64, arena: &mut Store) {
+        if !(self.sharing.is_on() || self.side.wants_hash(block)) || self.settings.block_bytes(block) < B {
             return;
         }
         if self.sharing.unlearned.len() >= UNLEARNED_MAX {
@@ -259,32 +254,30 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Hashes what has waited in a slot for longest.
-    pub(crate) fn learn_oldest(&mut self, arena: &mut Store) {
+    pub(super) fn learn_oldest(&mut self, arena: &mut Store) {
         let Some(block) = self.sharing.unlearned.pop_front() else { return };
-        let Some(slot) = self.index.peek(block) else { return };
-        let Some(held) = &self.frames[slot as usize] else { return };
-        if self.hash_in(slot).is_some() {
+        let Some(slot) = self.residents.slot(block) else { return };
+        let Some(held) = self.residents.page(slot) else { return };
+        if self.residents.hash(slot).is_some() {
             return;
         }
         self.stats.hashed_blocks += 1;
-        let hash = self.side.key.hash(held.bytes());
-        self.set_hash(slot, hash.get());
+        let hash = self.side.hash(held.bytes());
+        self.residents.set_hash(slot, hash.get());
         // While a change is under way, the guest's page may hold what is not on the disk yet.
-        if !self.changes.active_in(block, block + 1)
-            && let Some(e) = &mut self.side.exclusive
-        {
-            e.residency_mut().learn(block, hash.get());
+        if !self.changes.active_in(block, block + 1) {
+            self.side.note_hash(block, hash);
         }
         self.share_content(slot, hash, arena);
     }
 
     /// Looks for the content of a slot, whose hash is known now, among those it may be shared with; lets it be found
     /// otherwise.
-    pub(crate) fn share_content(&mut self, slot: u32, hash: ContentHash, arena: &mut Store) {
+    pub(super) fn share_content(&mut self, slot: u32, hash: ContentHash, arena: &mut Store) {
         if !self.sharing.is_on() {
             return;
         }
-        let Some(held) = &self.frames[slot as usize] else { return };
+        let Some(held) = self.residents.page(slot) else { return };
         if held.is_zeroes() {
             return;
         }
@@ -299,84 +292,10 @@ impl<P: FaultInjection> Disk<P> {
             arena.find_equal(base.domain, hash, held, compare, within)
         });
         let Some(equal) = equal else { return arena.register(held, hash, within) };
-        arena.seat(&equal, self.id, ALONE);
-        if let Some(old) = self.frames[slot as usize].replace(equal) {
-            arena.unseat(old, self.id, self.plant.has(Bug::ChargeLost));
+        arena.seat(&equal, self.settings.id(), ALONE);
+        if let Some(old) = self.residents.replace(slot, equal) {
+            arena.unseat(old, self.settings.id(), self.plant.has(Bug::ChargeLost));
         }
         self.sharing.moved = true;
-    }
-
-    // ---- what the disk may keep ----
-
-    /// Blocks of the capacity whose memory is used for something else.
-    pub(crate) fn overhead_blocks(&self) -> u32 {
-        let meter = self.meter.as_ref().map_or(0, |m| m.memory_bytes() as u64).div_ceil(B) as u32;
-        let meters = self.parts.as_ref().map_or(0, |p| p.meter_bytes() as u64).div_ceil(B) as u32;
-        self.side.overhead_blocks() + self.sharing.overhead_blocks() + meter + meters
-    }
-
-    /// Slots that there are or are to be.
-    pub(crate) fn slots_max(&self) -> u32 {
-        self.target.max(self.index.capacity())
-    }
-
-    /// Frames that the disk is promised.
-    pub(crate) fn frames_promised(&self) -> u32 {
-        frames_for(self.paid, self.slots_max())
-    }
-
-    /// Frames that the disk may keep now.
-    fn frames_limit(&self) -> u32 {
-        let frames = frames_for(self.blocks, self.target).min(self.frames_promised());
-        if self.hint.admission() == Admission::Never {
-            return 0;
-        }
-        self.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))
-    }
-
-    /// Blocks of the capacity whose memory is used for something else, if there are `slots` slots.
-    pub(crate) fn overhead_with(&self, slots: u32) -> u32 {
-        self.overhead.saturating_add(self.parts_blocks(slots))
-    }
-
-    /// Frames that sharing saves the disk: blocks in RAM less what it is charged for them.
-    fn saved(&self, arena: &Store) -> u32 {
-        if !self.sharing.is_on() {
-            return 0;
-        }
-        let charge = arena.charge(self.id).min(u64::from(self.resident));
-        self.resident - charge as u32
-    }
-
-    /// Lets the index keep as many blocks as the disk can pay for now.
-    pub(crate) fn apply_limit(&mut self, arena: &mut Store) {
-        self.sharing.moved = false;
-        let frames = self.frames_limit();
-        arena.set_frames(self.id, self.frames_promised(), frames);
-        let limit = frames.saturating_add(self.saved(arena)).min(self.index.capacity());
-        let now = self.index.limit();
-        // More is allowed when it is needed: a limit that goes up and down with every block costs time.
-        if limit < now || (limit > now && (!self.sharing.is_on() || self.index.len() >= now)) {
-            self.index.set_limit(limit);
-            if let Some(e) = &mut self.side.exclusive {
-                e.set_limit(limit);
-            }
-        }
-    }
-
-    /// The number of slots that fits what sharing saves, if that is far from the present one.
-    pub(crate) fn better_slots(&self, arena: &Store) -> Option<u32> {
-        let (slots, blocks) = (self.target, self.blocks);
-        if !self.sharing.is_on() || slots != self.index.capacity() || blocks == 0 {
-            return None;
-        }
-        let could = self.frames_limit().saturating_add(self.saved(arena));
-        let most = blocks.saturating_mul(SLOTS_PER_BLOCK_MAX).min(u32::MAX - 1);
-        if could > slots.saturating_add(slots / 16) && self.index.len() >= slots - slots / 16 && slots < most {
-            let more = slots.saturating_mul(2).min(most);
-            let frames = frames_for(blocks, more).saturating_sub(self.overhead_with(more)).min(self.limit);
-            return (arena.charge(self.id) <= u64::from(frames)).then_some(more);
-        }
-        (slots > blocks && could < slots / 3).then(|| (slots / 2).max(blocks))
     }
 }

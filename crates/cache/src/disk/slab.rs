@@ -8,31 +8,31 @@ use std::ops::{Index, IndexMut};
 
 /// A bounded table; grows by doubling up to its limit, so that a quiet disk costs little.
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
     free: Vec<u32>,
     max: usize,
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self { items: Vec::new(), free: Vec::new(), max }
     }
 
     /// Bytes that a table of `max` items holds at most.
-    pub(crate) const fn bytes_max(max: usize) -> usize {
+    pub(super) const fn bytes_max(max: usize) -> usize {
         max * (size_of::<Option<T>>() + size_of::<u32>())
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.items.capacity() * size_of::<Option<T>>() + self.free.capacity() * size_of::<u32>()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.len() >= self.max
     }
 
@@ -40,7 +40,7 @@ impl<T> Slab<T> {
     ///
     /// # Panics
     /// If the table is full: callers ask `is_full` first.
-    pub(crate) fn insert(&mut self, item: T) -> u32 {
+    pub(super) fn insert(&mut self, item: T) -> u32 {
         assert!(!self.is_full(), "a table of things under way overflowed");
         if let Some(i) = self.free.pop() {
             self.items[i as usize] = Some(item);
@@ -56,24 +56,24 @@ impl<T> Slab<T> {
         (self.items.len() - 1) as u32
     }
 
-    pub(crate) fn remove(&mut self, i: u32) -> T {
+    pub(super) fn remove(&mut self, i: u32) -> T {
         let item = self.items[i as usize].take();
         self.free.push(i);
         item.expect("a thing under way was removed twice")
     }
 
     /// Takes everything out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.free.clear();
         self.items.drain(..).flatten()
     }
 
-    pub(crate) fn get(&self, i: u32) -> Option<&T> {
+    pub(super) fn get(&self, i: u32) -> Option<&T> {
         self.items.get(i as usize)?.as_ref()
     }
 
     #[cfg(test)]
-    pub(crate) fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.items.capacity()
     }
 }

@@ -12,7 +12,7 @@ use undercroft_host::FRAME_BYTES;
 pub enum Event {
     /// A front end passes a request on.
     Request(Request),
-    /// A paused request goes on. One that is not paused (any more) is let be.
+    /// A paused request goes on. Nothing happens to one that is not paused (any more).
     Resume(Paused),
     /// A back end has finished an operation.
     IoDone(IoDone),
@@ -57,8 +57,9 @@ pub trait Effects {
     fn copy_guest_page(&mut self, _disk: DiskId, _page: u32, _to: &mut [u8; FRAME_BYTES]) -> bool {
         false
     }
-    /// `bytes`, copied from guest memory, are about to become what is cached of `block`, of which nothing is under way:
-    /// for those who know better. False if they must not.
+    /// `bytes`, copied from guest memory and verified by their hash, are about to be cached as the content of `block`,
+    /// of which nothing is under way. An implementor that can compare them with the disk does, and returns false if
+    /// they are wrong: then they are dropped.
     fn captured(&mut self, _disk: DiskId, _block: u64, _bytes: &[u8; FRAME_BYTES]) -> bool {
         true
     }

@@ -11,19 +11,28 @@ use undercroft_host::IoBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u64);
 
-/// An operation for a back end. It owns its buffer until it comes back in an [`IoDone`].
+/// Where an operation goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IoTarget {
+    /// The disk's image.
+    Image,
+}
+
+/// An operation that the core wants done. It owns its buffer until it comes back in an [`IoDone`].
 #[derive(Debug)]
 pub struct Io {
     /// Handed back.
     pub op: OpId,
     /// The disk.
     pub disk: DiskId,
+    /// Where it goes.
+    pub target: IoTarget,
     /// What to do.
     pub kind: IoKind,
     /// First byte; a multiple of the disk's `align` for reads and writes.
     pub offset: u64,
-    /// Bytes; for reads and writes equal to `buf.len` and a multiple of the disk's `align`. May reach past the end of
-    /// the last, partial block of the disk never: it is cut there.
+    /// Bytes; for reads and writes equal to `buf.len` and a multiple of the disk's `align`. Never reaches past the end
+    /// of the disk: in the last block, if that is partial, it is cut there.
     pub len: u64,
     /// The memory to read into or write from; empty for the other kinds.
     pub buf: IoBuf,
@@ -76,7 +85,7 @@ pub struct IoDone {
     pub extents: Vec<Extent>,
 }
 
-/// What a disk may have lost: its server crashed, or nobody can tell that it did not.
+/// What a disk may have lost, because its server crashed or may have crashed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Ranges of bytes, sorted, disjoint, whose content may be what it was before the changes of them that no flush has

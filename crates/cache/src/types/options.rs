@@ -92,7 +92,7 @@ pub struct DiskOptions {
     pub share: Option<GroupId>,
 }
 
-/// What a disk stands on: an image that nobody writes, below what the disk has of its own.
+/// The base of a disk: a read-only image below what the disk has of its own (a backing file).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
     /// The image.
@@ -110,7 +110,7 @@ pub struct Base {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u32);
 
-/// One state of an image that nobody writes: equal for two disks only if they have the same bytes below them.
+/// One state of a read-only image: equal for two disks only if the image holds the same bytes for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LayerId(pub u64);
 

@@ -86,9 +86,9 @@ pub struct Found {
     pub hits: u32,
     /// Among those read ahead.
     pub ahead: u32,
-    /// Being read for somebody else.
+    /// Part of a read operation that was already under way.
     pub joined: u32,
-    /// Nowhere but on the disk.
+    /// Only on the disk.
     pub missed: u32,
 }
 

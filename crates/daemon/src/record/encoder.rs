@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 use undercroft_host::{AlignedBuffer, idle};
-use undercroft_trace::recording::{DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, Row, Writer};
+use undercroft_trace::recording::{DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, RecordingWriter, Row};
 
 /// Pause between two looks at what has come: nobody wakes it.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ struct PendingRows {
 /// See the head of the file.
 pub struct Encoder {
     bytes_max: u64,
-    writer: Writer<RecordFile>,
+    writer: RecordingWriter<RecordFile>,
     messages: Receiver<Message>,
     gauges: Arc<Gauges>,
     spool: Option<Arc<File>>,
@@ -74,7 +74,7 @@ impl Encoder {
     /// A converter into `writer`, for `workers` workers.
     pub fn new(
         bytes_max: u64,
-        writer: Writer<RecordFile>,
+        writer: RecordingWriter<RecordFile>,
         messages: Receiver<Message>,
         gauges: Arc<Gauges>,
         spool: Option<Arc<File>>,

@@ -34,7 +34,7 @@ use undercroft_api::record::Order;
 use undercroft_cache::DiskId;
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_host::now_ns;
-use undercroft_trace::recording::{DISKS_MAX, Disk, DiskEnd, Header, Trailer, VERSION, Writer};
+use undercroft_trace::recording::{DISKS_MAX, Disk, DiskEnd, Header, RecordingWriter, Trailer, VERSION};
 
 /// The smallest limit of a recording that has a spool: a smaller one would be full of what waits.
 const SPOOLED_MIN: u64 = 64 << 20;
@@ -158,7 +158,7 @@ impl Recorder {
             sample: order.sample.max(1),
             disks: Vec::new(),
         };
-        let mut writer = Writer::new(file, header).map_err(|e| failed(e.to_string()))?;
+        let mut writer = RecordingWriter::new(file, header).map_err(|e| failed(e.to_string()))?;
         let end_bytes = writer.bytes_bound(0);
         if !writer.file_mut().reserve(end_bytes).map_err(|e| failed(e.to_string()))? {
             return Err(failed("its disk is full".into()));

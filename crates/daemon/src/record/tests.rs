@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use undercroft_cache::{DiskId, Found, IoError, Op, ReqId, Request};
-use undercroft_trace::recording::{Disk, Failure, Header, Recording, Row, Trailer, VERSION, Writer};
+use undercroft_trace::recording::{Disk, Failure, Header, Recording, RecordingWriter, Row, Trailer, VERSION};
 
 const START: u64 = 1_000_000;
 
@@ -42,7 +42,7 @@ impl Line {
             disks: vec![Disk { name: "a".into(), ..Disk::default() }],
             ..Header::default()
         };
-        let mut writer = Writer::new(create(&path, false, &[]).unwrap(), header).unwrap();
+        let mut writer = RecordingWriter::new(create(&path, false, &[]).unwrap(), header).unwrap();
         let end = writer.bytes_bound(0);
         assert!(writer.file_mut().reserve(end).unwrap());
         let gauges = Arc::new(Gauges::default());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use undercroft_api::ranges::DiskRanges;
 use undercroft_backend::{self as backend, Backend, OpenError, OpenOptions};
 use undercroft_cache::Geometry;
-use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, LayerId, OpId};
+use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, IoTarget, LayerId, OpId};
 use undercroft_config::DiskPlan;
 use undercroft_config::plan::BaseSharing;
 use undercroft_frontend::DiskInfo;
@@ -299,6 +299,7 @@ fn close(mut backend: Box<dyn Backend>, name: &str) {
         let flush = Io {
             op: OpId(u64::MAX),
             disk: DiskId(u32::MAX),
+            target: IoTarget::Image,
             kind: IoKind::Flush,
             offset: 0,
             len: 0,

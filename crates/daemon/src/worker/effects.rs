@@ -8,7 +8,7 @@ use super::compare;
 use super::ports::{Kind, PortSlot};
 use super::tap::Tap;
 use std::collections::VecDeque;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, IoTarget, Op, Paused, ReqId};
 use undercroft_host::{faults, probes};
 
 /// What a turn has to kick and flush before it ends.
@@ -141,7 +141,9 @@ impl Effects for Live<'_> {
             panic!("the core submitted an operation for disk {id}, which is gone");
         };
         probes::submit(id, io.op.0, io_kind(io.kind), io.offset, io.len);
-        disk.backend.submit(io);
+        match io.target {
+            IoTarget::Image => disk.backend.submit(io),
+        }
         if !disk.dirty {
             disk.dirty = true;
             self.dirty.disks.push(id);

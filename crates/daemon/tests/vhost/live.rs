@@ -15,6 +15,7 @@ use undercroft_cache::{CoreOptions, DiskOptions, Io, IoDone};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_daemon::worker::{DiskHost, WorkerHandle, WorkerOptions};
 use undercroft_frontend::DiskInfo;
+use undercroft_frontend::faults::NoPortFaults;
 use undercroft_frontend::socket::SocketError;
 use undercroft_frontend::vhost::limits::QUEUES_MAX;
 use undercroft_frontend::vhost::parts::{InflightArea, MemoryRegion, Profile, Session};
@@ -573,8 +574,9 @@ fn a_daemon_that_comes_back_serves_what_the_last_one_left() {
     guest.descriptor(Guest::ring(0)[0], 9, table, 48, INDIRECT, 0);
     guest.offer(0, 9);
     let mut log = InflightArea::open(&record, file.try_clone().unwrap()).unwrap().queue(0).unwrap();
-    assert_eq!(log.recover(64, 1).unwrap(), Some(vec![]), "nothing is left after an orderly stop");
-    log.taken(9);
+    let left = log.recover::<NoPortFaults>(64, 1).unwrap();
+    assert_eq!(left, Some(vec![]), "nothing is left after an orderly stop");
+    log.taken::<NoPortFaults>(9);
 
     daemon.listen();
     let mut vm = Vm::connect(&daemon, guest);

@@ -16,7 +16,7 @@ pub const OPTION_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of an option's data past which the client is cut off instead.
 const OPTION_SKIP_MAX: u32 = 1024 * 1024;
 /// Once this many bytes of replies wait, options wait too.
-const REPLY_BYTES_PAUSE: usize = 64 * 1024;
+pub const REPLY_BYTES_PAUSE: usize = 64 * 1024;
 /// What we call the best size of a block, in bytes: that of the cache.
 const BLOCK_PREFERRED: u32 = 4096;
 

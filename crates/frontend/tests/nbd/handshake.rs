@@ -2,11 +2,10 @@
 //!
 //! Owns a client that says what it is told to. Never touches a socket.
 
-use undercroft_frontend::nbd::handshake::{Agreed, Handshake, HandshakeStep, Menu, OPTION_BYTES_MAX};
+use undercroft_frontend::nbd::handshake::{Handshake, HandshakeStep, Menu, OPTION_BYTES_MAX, REPLY_BYTES_PAUSE};
 use undercroft_frontend::nbd::rules::ExportRules;
 use undercroft_frontend::nbd::wire::{
-    CONTEXT, CONTEXT_ID, OPTION_MAGIC, OPTION_REPLY_MAGIC, WireReader, export_flag, handshake_flag, info, option,
-    option_reply,
+    CONTEXT, OPTION_MAGIC, OPTION_REPLY_MAGIC, WireReader, export_flag, info, option, option_reply,
 };
 use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, ServedExport, TlsMode};
 use undercroft_porttest::nbd::exercise::{OneExport, fuzz_handshake, geometry};

@@ -3,7 +3,7 @@
 //! Owns the pretended peer. Never opens a socket.
 
 use std::collections::HashMap;
-use undercroft_cache::{DiskId, Extent, Geometry, IoError, Op, Request};
+use undercroft_cache::{DiskId, Extent, IoError, Op, Request};
 use undercroft_frontend::Port;
 use undercroft_frontend::faults::PortBug;
 use undercroft_frontend::nbd::port::{CALM_SLEEPS, EXTENT_BYTES, NbdPort, NewPort, OnClose, PortLimits};

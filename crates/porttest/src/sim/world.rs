@@ -448,7 +448,7 @@ impl Effects for World {
         if bad && io.kind == IoKind::Read {
             side.bad_ops.push(io);
         } else if let Err(why) = side.disk.submit(io, now) {
-            self.violate(why);
+            self.violate(why.to_string());
         }
     }
 

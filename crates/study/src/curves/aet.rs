@@ -15,7 +15,7 @@ use crate::curves::watch::Watch;
 use undercroft_engine::HashKey;
 use undercroft_engine::curve::{Curve, bucket, last_of};
 
-/// See the head of the file.
+/// The curve of a trace by the eviction time model.
 pub struct Aet {
     key: HashKey,
     watch: Watch,

@@ -19,7 +19,7 @@ pub(crate) const BLOCKS_FEW: f64 = 32.0;
 /// Requests of a sample without which no size has one.
 pub(crate) const REQUESTS_FEW: u64 = 1000;
 
-/// See the head of the file.
+/// The error of a sampled curve at each size.
 #[derive(Clone, Debug)]
 pub struct Bars(Kind);
 

@@ -73,21 +73,29 @@ impl CurveMethod {
     }
 }
 
+/// A name that no [`CurveMethod`] has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no way to make a curve; take one of {}", CurveMethod::ALL.map(CurveMethod::name).join(", "))]
+pub struct NoSuchCurveMethod {
+    name: String,
+}
+
 impl FromStr for CurveMethod {
-    type Err = String;
+    type Err = NoSuchCurveMethod;
 
     /// # Errors
-    /// A sentence that lists the names.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = || CurveMethod::ALL.map(CurveMethod::name).join(", ");
-        let known = || format!("`{text}` is no way to make a curve; take one of {}", names());
-        CurveMethod::ALL.into_iter().find(|m| m.name() == text).ok_or_else(known)
+    /// The names there are.
+    fn from_str(text: &str) -> Result<Self, NoSuchCurveMethod> {
+        CurveMethod::ALL
+            .into_iter()
+            .find(|m| m.name() == text)
+            .ok_or_else(|| NoSuchCurveMethod { name: text.to_owned() })
     }
 }
 
 /// Requests in the order of the trace; the three are of one length.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
+pub struct RequestBatch {
     /// Blocks.
     pub blocks: Vec<u64>,
     /// Whether each is a write.
@@ -96,7 +104,7 @@ pub struct Batch {
     pub times: Vec<u64>,
 }
 
-impl Batch {
+impl RequestBatch {
     /// Forgets them.
     pub fn clear(&mut self) {
         self.blocks.clear();
@@ -136,7 +144,7 @@ pub struct Sampled {
     pub too_few_below: u64,
 }
 
-/// See the head of the file.
+/// A curve that is being made, by one of the methods.
 pub enum Estimate {
     /// Stack distances.
     Exact(Box<ExactLru>, Requests),
@@ -175,7 +183,7 @@ impl Estimate {
     }
 
     /// The next requests.
-    pub fn observe(&mut self, batch: &Batch) {
+    pub fn observe(&mut self, batch: &RequestBatch) {
         match self {
             Estimate::Exact(exact, Requests::All) => exact.observe(&batch.blocks),
             Estimate::Exact(exact, _) => exact.observe_kinds(&batch.blocks, &batch.writes),

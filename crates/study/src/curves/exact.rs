@@ -49,7 +49,7 @@ impl Counts {
     }
 }
 
-/// See the head of the file.
+/// Counts requests by stack distance, reads and writes apart.
 #[derive(Default)]
 pub struct ExactLru {
     distances: StackDistances,

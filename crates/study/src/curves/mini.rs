@@ -114,7 +114,7 @@ pub struct MiniPoint {
     pub rate: f64,
 }
 
-/// See the head of the file.
+/// Miniature caches of one policy, a set for each size.
 pub struct Miniature {
     key: HashKey,
     caches: Vec<(u64, How)>,

@@ -1,4 +1,4 @@
-//! Miss-ratio curves of whole traces, and what follows from them: who should get how much memory.
+//! Miss-ratio curves of whole traces, and what follows from them: how memory should be divided.
 //!
 //! Owns the algorithms that need not run beside a live disk: exact stack distances, paired samples, the eviction time
 //! model, Zipf fits, working sets, partitions, plots. What the daemon runs too (SHARDS, miniature simulation, the
@@ -23,7 +23,6 @@ pub mod partition;
 pub mod plot;
 mod reuse;
 mod shards;
-mod size;
 mod stack;
 mod table;
 mod talus;
@@ -33,15 +32,14 @@ mod zipf;
 
 pub use aet::Aet;
 pub use bars::Bars;
-pub use estimate::{Batch, CurveMethod, Estimate, EstimateOptions, Sampled};
+pub use estimate::{CurveMethod, Estimate, EstimateOptions, NoSuchCurveMethod, RequestBatch, Sampled};
 pub use exact::{ExactLru, Requests};
-pub use mini::{BLOCKS_MIN, MiniPoint, Miniature, SLOTS_MIN};
+pub use mini::{MiniPoint, Miniature};
 pub use paired::Paired;
-pub use partition::{Method, PartitionError, Tenant};
+pub use partition::{Method, NoSuchMethod, PartitionError, Tenant};
 pub use shards::{Sample, Shards};
-pub use size::in_blocks;
 pub use stack::StackDistances;
 pub use talus::{Talus, talus};
 pub use undercroft_engine::curve::{Curve, partitioned, shared};
-pub use working_set::{Window, WindowCounts, WorkingSet};
-pub use zipf::{COUNT_MIN, Popularity, ZipfFit};
+pub use working_set::{Window, WindowCounts, WindowError, WorkingSet};
+pub use zipf::{Popularity, ZipfFit};

@@ -1,12 +1,12 @@
-//! The LRU curve from two samples: of requests, for how many, and of blocks, for how far.
+//! The LRU curve from two samples: requests, which say how many hits there are, and blocks, which say at what distance.
 //!
 //! Owns both samples and what ties them together. Never stores a request of the trace that is in neither.
 //! Invariant: memory follows the two samples.
 //!
 //! SHARDS takes both from one sample of blocks. Its distances are good: they count blocks, and no block counts more
-//! than another. Its requests are not where few blocks have many of them: at a rate of 1 % the hottest block of a Zipf
-//! load is in the sample or not, and with it a fourteenth of all requests; SHARDS-adj repairs the sum of that and not
-//! the shape. So here
+//! than another. Its counts of requests are not, where few blocks have many of them: at a rate of 1 % the hottest block
+//! of a Zipf load is in the sample or not, and with it a fourteenth of all requests; SHARDS-adj corrects the sum and
+//! not the shape. So here
 //!
 //! - requests come from an even sample in time (see `watch`), each weighing the same;
 //! - a request's distance is counted in a spatial sample of blocks, as by SHARDS (FAST 2015), at the same rate;
@@ -33,7 +33,7 @@ const POSITIONS_PER_BLOCK: u32 = 4;
 /// Buckets of reuse times that share one judgement on how much their distances differ: those of a doubling.
 const BUCKETS_JUDGED: usize = 64;
 
-/// See the head of the file.
+/// The curve of a trace by a sample of requests and a sample of blocks.
 pub struct Paired {
     key: HashKey,
     /// A block is sampled if its hash is at most this.

@@ -1,8 +1,8 @@
-//! Who gets how much of a memory: the division with the fewest misses by the tenants' curves.
+//! How a memory is divided among tenants: the division with the fewest misses by their curves.
 //!
 //! Owns floors, ceilings and the three searches. Never measures. Invariant: parts are within floor and ceiling and sum
-//! to at most what there is; what would save nobody a miss is given to nobody; equals get equal parts, but over a
-//! cliff.
+//! to at most what there is; memory that would save no miss is not given away; tenants with equal curves get
+//! equal parts, except where a curve falls steeply.
 //!
 //! - Dynamic programming over units: the best division there is, to the resolution of a unit.
 //! - Greedy on convex hulls (Fox, Operations Research 1966; the engine's `best_partition`): the best there is for
@@ -14,16 +14,16 @@ use std::str::FromStr;
 use undercroft_engine::control::{Appetite, lookahead};
 use undercroft_engine::curve::{Curve, best_partition};
 
-/// Who wants memory. Sizes in blocks.
+/// One that memory is divided among. Sizes in blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
     /// What it is called.
     pub name: String,
     /// Its misses by size.
     pub curve: Curve,
-    /// What it gets in any case.
+    /// The least that it gets.
     pub floor: u64,
-    /// What it gets at most.
+    /// The most that it gets.
     pub ceiling: u64,
 }
 
@@ -59,12 +59,23 @@ impl fmt::Display for Method {
     }
 }
 
-impl FromStr for Method {
-    type Err = String;
+/// A name that no [`Method`] has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no way to divide; take one of {}", Method::ALL.map(Method::name).join(", "))]
+pub struct NoSuchMethod {
+    name: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = || format!("`{text}` is no way to divide; take one of dp, greedy, lookahead");
-        Method::ALL.into_iter().find(|method| method.name() == text).ok_or_else(known)
+impl FromStr for Method {
+    type Err = NoSuchMethod;
+
+    /// # Errors
+    /// The names there are.
+    fn from_str(text: &str) -> Result<Self, NoSuchMethod> {
+        Method::ALL
+            .into_iter()
+            .find(|method| method.name() == text)
+            .ok_or_else(|| NoSuchMethod { name: text.to_owned() })
     }
 }
 

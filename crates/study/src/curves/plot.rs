@@ -1,7 +1,7 @@
-//! Plots of lines, below each other: series in, a file out, SVG or PNG as its name says.
+//! Plots of lines, below each other: series in, the bytes of an SVG or PNG file out.
 //!
-//! Owns the look. Never computes what it shows. Invariant: the same series give the same file on every machine; the
-//! glyphs come with the program.
+//! Owns the look. Never computes what it shows, and writes no file. Invariant: the same series give the same file on
+//! every machine; the glyphs come with the program.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
@@ -59,14 +59,36 @@ pub enum PlotError {
     /// There is nothing to show.
     #[error("there is nothing to plot: no line has points")]
     Empty,
-    /// The file cannot be written.
-    #[error("the plot {} cannot be written: {what}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system or the encoder said.
-        what: String,
-    },
+    /// The library that draws failed.
+    #[error("the plot cannot be drawn: {0}")]
+    Draw(String),
+    /// The image could not be encoded.
+    #[error("the plot cannot be encoded: {0}")]
+    Encode(#[from] png::EncodingError),
+}
+
+/// What a plot is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlotFormat {
+    /// Lines and text, to any size.
+    Svg,
+    /// Pixels.
+    Png,
+}
+
+impl PlotFormat {
+    /// What a file's name says, whatever its case.
+    ///
+    /// # Errors
+    /// [`PlotError::Suffix`].
+    pub fn of_path(path: &Path) -> Result<Self, PlotError> {
+        let suffix = path.extension().map(|s| s.to_ascii_lowercase());
+        match suffix.as_deref().and_then(|s| s.to_str()) {
+            Some("svg") => Ok(PlotFormat::Svg),
+            Some("png") => Ok(PlotFormat::Png),
+            _ => Err(PlotError::Suffix(path.to_owned())),
+        }
+    }
 }
 
 const WIDTH: u32 = 960;
@@ -85,36 +107,45 @@ const COLORS: [RGBColor; 7] = [
 /// Plots in one file at most: what comes after is left out.
 pub const PLOTS_MAX: usize = 64;
 
-/// Writes plots below each other, [`PLOTS_MAX`] at most.
+/// Draws plots below each other, [`PLOTS_MAX`] at most: the bytes of a file.
 ///
 /// # Errors
-/// The name has no known suffix, there is nothing to show, or the file cannot be written.
-pub fn save(path: &Path, plots: &[Plot]) -> Result<(), PlotError> {
+/// There is nothing to show, or it cannot be drawn.
+pub fn render(format: PlotFormat, plots: &[Plot]) -> Result<Vec<u8>, PlotError> {
     static FONT: Once = Once::new();
     FONT.call_once(|| {
         // a font that cannot be read leaves plots without text, which no caller could mend
         let _ = register_font("sans-serif", FontStyle::Normal, dejavu::sans::regular());
     });
-    let suffix = path.extension().map(|s| s.to_ascii_lowercase());
     let shown: Vec<Plot> = plots.iter().take(PLOTS_MAX).map(visible).collect();
     if shown.iter().all(|p| p.series.iter().all(|s| s.points.len() < p.style.points_min())) {
         return Err(PlotError::Empty);
     }
-    let failed = |what: String| PlotError::Write { path: path.to_owned(), what };
-    let size = (WIDTH, HEIGHT * shown.len() as u32);
-    match suffix.as_deref().and_then(|s| s.to_str()) {
-        Some("svg") => {
+    let (width, height) = (WIDTH, HEIGHT * shown.len() as u32);
+    match format {
+        PlotFormat::Svg => {
             let mut text = String::new();
-            draw(&SVGBackend::with_string(&mut text, size).into_drawing_area(), &shown).map_err(failed)?;
-            std::fs::write(path, text).map_err(|e| failed(e.to_string()))
+            draw(SVGBackend::with_string(&mut text, (width, height)), &shown)?;
+            Ok(text.into_bytes())
         }
-        Some("png") => {
-            // the encoder tells nobody of a file that it cannot open until all is drawn
-            std::fs::File::create(path).map_err(|e| failed(e.to_string()))?;
-            draw(&BitMapBackend::new(path, size).into_drawing_area(), &shown).map_err(failed)
+        PlotFormat::Png => {
+            let mut pixels = vec![0; width as usize * height as usize * 3];
+            draw(BitMapBackend::with_buffer(&mut pixels, (width, height)), &shown)?;
+            encoded(&pixels, width, height)
         }
-        _ => Err(PlotError::Suffix(path.to_owned())),
     }
+}
+
+/// Pixels of red, green and blue as PNG.
+fn encoded(pixels: &[u8], width: u32, height: u32) -> Result<Vec<u8>, PlotError> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()?;
+    Ok(bytes)
 }
 
 impl Style {
@@ -155,21 +186,27 @@ fn bounds(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     if low <= high { (low, high) } else { (0.0, 1.0) }
 }
 
-fn draw<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, plots: &[Plot]) -> Result<(), String> {
-    area.fill(&WHITE).map_err(|e| e.to_string())?;
+fn draw<DB: DrawingBackend>(backend: DB, plots: &[Plot]) -> Result<(), PlotError> {
+    drawn(&backend.into_drawing_area(), plots).map_err(|e| PlotError::Draw(e.to_string()))
+}
+
+fn drawn<DB: DrawingBackend>(
+    area: &DrawingArea<DB, Shift>,
+    plots: &[Plot],
+) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
+    area.fill(&WHITE)?;
     for (area, plot) in area.split_evenly((plots.len(), 1)).iter().zip(plots) {
         let (low, high) = bounds(plot.series.iter().flat_map(|s| s.points.iter().map(|p| p.0)));
-        let drawn = if plot.log_x {
+        if plot.log_x {
             // room at the edges, also if there is one size
             let (low, high) = if plot.style == Style::Marked { (low * 0.8, high * 1.25) } else { (low, high) };
             let low = low.max(f64::MIN_POSITIVE);
-            one(area, plot, (low..if high > low { high } else { low * 2.0 }).log_scale())
+            one(area, plot, (low..if high > low { high } else { low * 2.0 }).log_scale())?;
         } else {
-            one(area, plot, low..if high > low { high } else { low + 1.0 })
-        };
-        drawn.map_err(|e| e.to_string())?;
+            one(area, plot, low..if high > low { high } else { low + 1.0 })?;
+        }
     }
-    area.present().map_err(|e| e.to_string())
+    area.present()
 }
 
 fn one<DB, X>(area: &DrawingArea<DB, Shift>, plot: &Plot, x: X) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>>
@@ -260,24 +297,27 @@ mod tests {
         Plot { title: "a trace".into(), x_label, y_label, log_x: true, style: Style::Curves, series: vec![series] }
     }
 
+    fn svg(plots: &[Plot]) -> String {
+        String::from_utf8(render(PlotFormat::Svg, plots).expect("svg")).expect("text")
+    }
+
     #[test]
     fn the_name_says_the_format() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (svg, png) = (dir.path().join("a.svg"), dir.path().join("a.PNG"));
-        save(&svg, &[one()]).expect("svg");
-        let text = std::fs::read_to_string(&svg).expect("it is there");
+        assert_eq!(PlotFormat::of_path(Path::new("a.svg")).expect("known"), PlotFormat::Svg);
+        assert_eq!(PlotFormat::of_path(Path::new("a.PNG")).expect("known"), PlotFormat::Png);
+        let said = PlotFormat::of_path(Path::new("a.pdf")).expect_err("unknown").to_string();
+        assert!(said.contains("a.pdf") && said.contains(".svg or .png"), "{said}");
+        let text = svg(&[one()]);
         for part in ["<svg", "a trace", "miss ratio", "lru", "<polyline"] {
             assert!(text.contains(part), "{part}");
         }
-        save(&png, &[one()]).expect("png");
-        let bytes = std::fs::read(&png).expect("it is there");
+        let bytes = render(PlotFormat::Png, &[one()]).expect("png");
         assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 4000, "{} bytes", bytes.len());
+        assert_eq!(bytes, render(PlotFormat::Png, &[one()]).expect("png"), "the same each time");
     }
 
     #[test]
     fn plots_stand_below_each_other_and_a_single_point_has_its_mark() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (svg, png) = (dir.path().join("a.svg"), dir.path().join("a.png"));
         let line = |name: String, at: f64| Series {
             name,
             points: vec![(10.0, at), (1000.0, at / 2.0), (5000.0, 0.0)],
@@ -289,33 +329,27 @@ mod tests {
             Plot { style: Style::Marked, series: many, ..one() },
             Plot { title: "one <size> & no miss".into(), style: Style::Marked, series: vec![point], ..one() },
         ];
-        save(&svg, &plots).expect("svg");
-        let text = std::fs::read_to_string(&svg).expect("it is there");
+        let text = svg(&plots);
         for part in ["a trace", "policy-8", "one &lt;size&gt; &amp; no miss"] {
             assert!(text.contains(part), "{part}");
         }
         // marks of 9 lines of 3 points and of one point, and one for each of the ten names
         assert_eq!(text.matches("<circle").count(), 9 * 3 + 1 + 10);
-        save(&png, &plots).expect("png");
-        let bytes = std::fs::read(&png).expect("it is there");
+        let bytes = render(PlotFormat::Png, &plots).expect("png");
         let (width, height) = (&bytes[16..20], &bytes[20..24]);
         assert_eq!((width, height), (&960u32.to_be_bytes()[..], &1200u32.to_be_bytes()[..]));
         let alone = Plot { series: vec![Series { name: "x".into(), points: vec![(5.0, 1.0)], band: vec![] }], ..one() };
-        assert!(save(&svg, &[alone]).is_err(), "a line needs two points");
+        assert!(render(PlotFormat::Svg, &[alone]).is_err(), "a line needs two points");
     }
 
     #[test]
     fn what_cannot_be_plotted_says_why() {
-        let said =
-            |name: &str, p: &Plot| save(Path::new(name), std::slice::from_ref(p)).expect_err("no plot").to_string();
-        assert!(said("a.pdf", &one()).contains(".svg or .png"));
-        assert!(said("/none/a.svg", &one()).contains("/none/a.svg cannot be written"));
-        assert!(said("/none/a.png", &one()).contains("/none/a.png cannot be written"));
         let empty = Plot {
             series: vec![Series { name: "x".into(), points: vec![(0.0, 1.0), (5.0, 1.0)], band: vec![] }],
             ..one()
         };
-        assert!(said("a.svg", &empty).contains("nothing to plot"), "a logarithm of 0");
+        let said = render(PlotFormat::Svg, &[empty]).expect_err("a logarithm of 0").to_string();
+        assert!(said.contains("nothing to plot"), "{said}");
     }
 
     #[test]

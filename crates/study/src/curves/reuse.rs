@@ -6,7 +6,7 @@
 
 use undercroft_engine::curve::{bucket, last_of};
 
-/// See the head of the file. Of a sample of requests, or of all.
+/// Reuse times and how often each occurred. Of a sample of requests, or of all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReuseTimes {
     counts: Vec<f64>,

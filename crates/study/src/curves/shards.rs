@@ -26,7 +26,7 @@ pub enum Sample {
     Blocks(u32),
 }
 
-/// See the head of the file.
+/// The curve of a trace by a sample of its blocks.
 pub struct Shards {
     curve: LruCurve,
     /// Each of another part of the blocks, and all together of as large a sample as the curve.

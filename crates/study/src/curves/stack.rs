@@ -21,7 +21,7 @@ const FIRST: u32 = u32::MAX;
 /// Positions that there can be: one below the value that is vacant.
 const POSITIONS_MAX: u32 = u32::MAX - 1023;
 
-/// See the head of the file.
+/// Computes the stack distance of each request.
 pub struct StackDistances {
     table: Table<u32>,
     recency: Recency,

@@ -1,4 +1,4 @@
-//! A flat hash table from blocks to small values, made for traces: no look-up waits alone.
+//! A flat hash table from blocks to small values, made for traces: look-ups are prefetched in batches.
 //!
 //! Owns the entries, in linear probing with deletion by shifting back. Never shrinks. Invariant: at most half of the
 //! entries are occupied, and each can be reached from its home without crossing a vacant one.
@@ -8,7 +8,7 @@
 //! multiples of eight share the first of eight homes with few others, since no more than half of the entries are taken.
 //! [`Table::warm`] reads the homes of a whole batch in a loop whose iterations do not depend on each other: the
 //! processor has ten or more of these misses under way at once, and the look-ups that follow find their lines in its
-//! caches. That is a prefetch without an unsafe word.
+//! caches. That is a prefetch without `unsafe`.
 
 use std::hint::black_box;
 use undercroft_engine::HashKey;
@@ -45,10 +45,10 @@ struct Entry<V> {
     value: V,
 }
 
-/// See the head of the file.
+/// A map from blocks to values.
 pub(crate) struct Table<V> {
     entries: Vec<Entry<V>>,
-    /// What a hash is shifted right by to be the number of a run of entries.
+    /// By how many bits a hash is shifted right to give the number of a run of entries.
     shift: u32,
     len: usize,
     key: HashKey,

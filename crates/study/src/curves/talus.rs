@@ -1,4 +1,4 @@
-//! How one LRU cache reaches its curve's convex hull: by being two.
+//! How one LRU cache reaches its curve's convex hull: by being split into two.
 //!
 //! Owns the arithmetic of Talus (Beckmann and Sanchez, HPCA 2015). Never measures.
 //! Invariant: the two parts' sizes sum to the whole, and their parts of the blocks to one.

@@ -15,7 +15,7 @@ use undercroft_engine::HashKey;
 pub(crate) struct Watched {
     /// Its number, from 1.
     pub time: u64,
-    /// What the user of the sample wanted to know later.
+    /// A value of the sample's user.
     pub mark: u32,
 }
 
@@ -33,7 +33,7 @@ const CELLS: usize = 8;
 /// Filter cells at first.
 const CELLS_MIN: usize = 1 << 14;
 
-/// See the head of the file.
+/// Picks requests, and tells when the block of a picked one is requested again.
 pub(crate) struct Watch {
     key: HashKey,
     gap: u64,
@@ -87,7 +87,7 @@ impl Watch {
         Some(watched)
     }
 
-    /// Whether the latest request is one to be watched; then [`Watch::watch`] must follow.
+    /// Whether the latest request is picked; if so, [`Watch::watch`] must be called.
     #[inline]
     pub fn is_picked(&self) -> bool {
         self.time == self.next

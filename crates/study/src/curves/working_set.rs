@@ -17,19 +17,33 @@ pub enum Window {
     Time(u64),
 }
 
+/// Why a text is no window.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// A number of requests that is 0.
+    #[error("give 1 request or more")]
+    NoRequest,
+    /// A time that is 0.
+    #[error("give a time above 0")]
+    NoTime,
+    /// Neither a number nor a time.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}
+
 impl FromStr for Window {
-    type Err = String;
+    type Err = WindowError;
 
     /// A number of requests (`100000`), or a time (`60s`).
     ///
     /// # Errors
     /// A sentence that says what to write instead.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, WindowError> {
         if let Ok(requests) = text.parse::<u64>() {
-            return if requests > 0 { Ok(Window::Requests(requests)) } else { Err("give 1 request or more".into()) };
+            return if requests > 0 { Ok(Window::Requests(requests)) } else { Err(WindowError::NoRequest) };
         }
-        let time: Time = text.parse().map_err(|e: UnitError| e.to_string())?;
-        if time.0 > 0 { Ok(Window::Time(time.0)) } else { Err("give a time above 0".into()) }
+        let time: Time = text.parse()?;
+        if time.0 > 0 { Ok(Window::Time(time.0)) } else { Err(WindowError::NoTime) }
     }
 }
 
@@ -50,7 +64,7 @@ pub struct WindowCounts {
     pub new_blocks: u64,
 }
 
-/// See the head of the file.
+/// Counts the distinct blocks of each window of a trace.
 pub struct WorkingSet {
     window: Window,
     /// The number of the window in which a block was asked for last.

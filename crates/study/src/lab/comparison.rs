@@ -9,7 +9,7 @@ use undercroft_engine::PolicyKind;
 
 /// The misses of every policy on one workload with one size.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct ComparisonRow {
     /// The workload.
     pub workload: String,
     /// Accesses in all.
@@ -22,7 +22,7 @@ pub struct Row {
     pub misses: [u64; PolicyKind::ALL.len()],
 }
 
-/// How a policy did over several rows.
+/// A policy's standing over several rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// The policy.
@@ -41,7 +41,7 @@ pub struct Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     /// In the order in which workloads and sizes were given.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparisonRow>,
 }
 
 fn position(policy: PolicyKind) -> usize {
@@ -67,7 +67,7 @@ impl Comparison {
         let counts: Vec<u64> =
             runs.par_iter().with_max_len(1).map(|&(capacity, policy)| misses(policy, capacity)).collect();
         for (&capacity, misses) in capacities.iter().zip(counts.chunks_exact(PolicyKind::ALL.len())) {
-            self.rows.push(Row {
+            self.rows.push(ComparisonRow {
                 workload: workload.name.clone(),
                 accesses: workload.blocks.len() as u64,
                 capacity,
@@ -127,8 +127,8 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    fn row(misses: [u64; 8]) -> Row {
-        Row { workload: "w".into(), accesses: 200, capacity: 1, share_of_footprint: 0.1, misses }
+    fn row(misses: [u64; 8]) -> ComparisonRow {
+        ComparisonRow { workload: "w".into(), accesses: 200, capacity: 1, share_of_footprint: 0.1, misses }
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! Miss curves that are exact, against which the engine's estimates are held, and the measure of their error.
+//! Exact miss curves, with which the engine's estimates are compared, and the error of an estimate.
 //!
 //! Owns a computation over a whole trace at once, with memory in proportion to it; shares no code with the estimates.
-//! Invariant: [`ExactLru::misses_at`] is what [`crate::lab::misses`] counts for LRU at that size.
+//! Invariant: [`MattsonLru::misses_at`] is what [`crate::lab::misses`] counts for LRU at that size.
 
 use std::collections::HashMap;
 use undercroft_engine::Curve;
 
 /// The misses of LRU, from cold, at every size (Mattson, Gecsei, Slutz and Traiger, IBM Systems Journal 1970).
 #[derive(Clone, Debug)]
-pub struct ExactLru {
+pub struct MattsonLru {
     /// Entry `i`: requests that hit in `i + 1` blocks and not in `i`.
     hits: Vec<u64>,
     requests: u64,
@@ -37,7 +37,7 @@ impl Latest {
     }
 }
 
-impl ExactLru {
+impl MattsonLru {
     /// From every access, in order.
     pub fn new(blocks: &[u64]) -> Self {
         let mut latest = Latest(vec![0; blocks.len() + 1]);
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn the_exact_curve_is_what_a_cache_of_each_size_misses() {
         let workload = Workload::zipf_with_scans("w", 300, 5000, 900, 60);
-        let exact = ExactLru::new(&workload.blocks);
+        let exact = MattsonLru::new(&workload.blocks);
         let curve = exact.curve();
         for size in 0..700 {
             let counted = misses(PolicyKind::Lru, size, &workload);
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(curve.misses_at(u64::from(size)), counted as f64, "{size} blocks");
         }
         assert_eq!(curve.misses_at(u64::MAX), f64::from(workload.footprint));
-        assert_eq!(ExactLru::new(&[]).misses_at(3), 0);
+        assert_eq!(MattsonLru::new(&[]).misses_at(3), 0);
     }
 
     #[test]

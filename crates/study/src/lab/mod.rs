@@ -2,11 +2,11 @@
 //!
 //! Owns no decision: each goes through the same index call as in the daemon. Invariant: results depend on input only.
 
-pub mod comparison;
+mod comparison;
 pub mod curve;
-pub mod replay;
-pub mod workload;
+mod replay;
+mod workload;
 
-pub use comparison::{Comparison, Row, Standing};
+pub use comparison::{Comparison, ComparisonRow, Standing};
 pub use replay::{misses, misses_while_resized};
 pub use workload::Workload;

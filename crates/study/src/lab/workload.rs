@@ -1,9 +1,9 @@
-//! What experiments run on: block numbers in memory, from a trace file or a generator.
+//! What experiments run on: block numbers in memory, from a trace or a generator.
 //!
-//! Owns the mapping from a trace's records to blocks. Invariant: the same name is the same sequence everywhere.
+//! Owns the mapping from a trace's records to blocks. Never opens a file: the caller does. Invariant: the same name is
+//! the same sequence everywhere.
 
 use std::collections::HashSet;
-use std::path::Path;
 use undercroft_trace::synth::Zipf;
 use undercroft_trace::{Error, Reader};
 
@@ -30,12 +30,12 @@ impl Workload {
         Self { name: name.into(), blocks, footprint }
     }
 
-    /// From a trace file: one access for each block that a record names.
+    /// From a trace: one access for each block that a record names.
     ///
     /// # Errors
-    /// Those of [`Reader::open`] and of reading on.
-    pub fn open(name: &str, path: &Path) -> Result<Self, Error> {
-        let blocks: Result<_, _> = Reader::open(path)?.map(|a| a.map(|a| a.block)).collect();
+    /// The trace cannot be read to its end.
+    pub fn of_trace(name: &str, trace: Reader<'_>) -> Result<Self, Error> {
+        let blocks: Result<_, _> = trace.map(|a| a.map(|a| a.block)).collect();
         Ok(Self::new(name, blocks?))
     }
 
@@ -43,10 +43,10 @@ impl Workload {
     /// record covers, as the daemon would see it.
     ///
     /// # Errors
-    /// As [`Workload::open`].
-    pub fn open_in_4k_blocks(name: &str, path: &Path) -> Result<Self, Error> {
+    /// As [`Workload::of_trace`].
+    pub fn in_4k_blocks(name: &str, trace: Reader<'_>) -> Result<Self, Error> {
         let mut blocks = vec![];
-        for access in Reader::open(path)? {
+        for access in trace {
             let access = access?;
             let first_byte = access.block.saturating_mul(SECTOR_BYTES);
             let last_byte = first_byte.saturating_add(u64::from(access.bytes).max(1) - 1);
@@ -101,12 +101,9 @@ mod tests {
             r[16..24].copy_from_slice(&block.to_le_bytes());
             r
         };
-        let directory = std::env::temp_dir().join(format!("undercroft-workload-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let path = directory.join("t.vscsi");
-        std::fs::write(&path, [record(7, 4096), record(16, 0), record(8, 4096)].concat()).expect("a file");
-        let workload = Workload::open_in_4k_blocks("t", &path);
-        std::fs::remove_dir_all(&directory).expect("clean");
+        let file = [record(7, 4096), record(16, 0), record(8, 4096)].concat();
+        let trace = Reader::new(&file[..], "t", undercroft_trace::Format::Vscsi).expect("opens");
+        let workload = Workload::in_4k_blocks("t", trace);
         assert_eq!(workload.expect("sound").blocks, [0, 1, 2, 1]);
     }
 }

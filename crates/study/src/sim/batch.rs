@@ -1,11 +1,11 @@
-//! A trace in batches, read ahead of the simulations that take them, beside each other.
+//! A trace in batches, read ahead while simulations take them in parallel.
 //!
 //! Owns the buffers, the threads and the end of a run. Never looks into a simulation. Invariant: each simulation takes
 //! every reference, in order.
 
-use crate::sim::error::Error;
+use crate::sim::error::SimError;
 use crate::sim::reference::Reference;
-use crate::sim::sweep::{Go, SweepOptions};
+use crate::sim::run::{Go, SweepOptions};
 use rayon::prelude::*;
 
 /// References of a batch: large enough that handing it out costs nothing, small enough for a second-level cache.
@@ -25,7 +25,7 @@ pub(crate) struct Ended {
     /// Whether it was ended before the trace was.
     pub stopped: bool,
     /// Why the trace could not be read to its end.
-    pub broken: Option<Error>,
+    pub broken: Option<SimError>,
 }
 
 /// Reads the next batch; false at the end of the trace. What was read before an error is in the batch.
@@ -33,7 +33,7 @@ fn fill(
     trace: &mut impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
     batch: &mut Vec<Reference>,
     at_most: u64,
-) -> Result<bool, Error> {
+) -> Result<bool, SimError> {
     batch.clear();
     let most = usize::try_from(at_most).unwrap_or(usize::MAX).min(BATCH);
     while batch.len() < most {
@@ -47,12 +47,12 @@ fn fill(
 }
 
 /// The threads for `jobs`: so many, or one for each processor; none for one job, which the caller does.
-pub(crate) fn threads(jobs: Option<usize>) -> Result<Option<rayon::ThreadPool>, Error> {
+pub(crate) fn threads(jobs: Option<usize>) -> Result<Option<rayon::ThreadPool>, SimError> {
     if jobs == Some(1) {
         return Ok(None);
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs.unwrap_or(0)).build();
-    pool.map(Some).map_err(|e| Error::Threads { jobs: jobs.unwrap_or(0), why: e.to_string() })
+    pool.map(Some).map_err(|e| SimError::Threads { jobs: jobs.unwrap_or(0), why: e.to_string() })
 }
 
 /// Runs a trace through everything in `all`: the caller's thread reads the next batch while the others take the one
@@ -62,7 +62,7 @@ pub(crate) fn drive<T: Take>(
     all: &mut [T],
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,
-) -> Result<Ended, Error> {
+) -> Result<Ended, SimError> {
     let pool = threads(options.jobs)?;
     let mut left = options.limit.unwrap_or(u64::MAX);
     let (mut now, mut next) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));

@@ -1,11 +1,10 @@
-//! Policies and sizes as people list them.
+//! Policies as people list them.
 //!
-//! Owns the two notations, for the command line and for Python. Never acts. Invariant: a list names each policy once.
+//! Owns the notation, for the command line and for Python. Never acts. Invariant: a list names each policy once.
 
-use crate::sim::rule::Rule;
+use crate::sim::rule::{NoSuchRule, Rule};
 use std::str::FromStr;
 use undercroft_engine::PolicyKind;
-use undercroft_units::{CacheSize, UnitError};
 
 /// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is
 /// without.
@@ -13,11 +12,11 @@ use undercroft_units::{CacheSize, UnitError};
 pub struct Policies(pub Vec<Rule>);
 
 impl FromStr for Policies {
-    type Err = String;
+    type Err = NoSuchRule;
 
     /// # Errors
     /// A sentence that lists the known names.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, NoSuchRule> {
         let mut kinds = vec![];
         for word in text.split(',').map(str::trim) {
             match word {
@@ -30,35 +29,17 @@ impl FromStr for Policies {
     }
 }
 
-/// A size of a simulated cache: `1GiB`, `10%` of the footprint, `1000blocks`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SimSize {
-    /// As it was written.
-    pub text: String,
-    /// What it means.
-    pub size: CacheSize,
-}
-
-impl FromStr for SimSize {
-    type Err = String;
-
-    /// # Errors
-    /// A sentence that says what to write instead.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let size = text.parse().map_err(|e: UnitError| e.to_string())?;
-        Ok(SimSize { text: text.to_string(), size })
-    }
-}
+/// OPT was asked for where only policies can be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is for single caches on a trace; leave it out here")]
+pub struct OptNotHere(pub Rule);
 
 /// These without OPT.
 ///
 /// # Errors
-/// OPT is among them: a sentence that says where it can be had.
-pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<PolicyKind>, String> {
-    let one =
-        |rule: Rule| rule.policy().ok_or_else(|| format!("{rule} is for single caches on a trace; leave it out here"));
-    rules.into_iter().map(one).collect()
+/// OPT is among them.
+pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<PolicyKind>, OptNotHere> {
+    rules.into_iter().map(|rule| rule.policy().ok_or(OptNotHere(rule))).collect()
 }
 
 /// The same ones, each where it stands first.
@@ -80,10 +61,10 @@ mod tests {
     fn policies_are_listed_once() {
         let list = |text: &str| text.parse::<Policies>().map(|p| p.0);
         assert_eq!(list("lru, arc,LRU,opt"), Ok(vec![PolicyKind::Lru.into(), PolicyKind::Arc.into(), Rule::OPT[0]]));
-        assert!(only_policies(list("lru,opt").expect("known")).expect_err("OPT").starts_with("opt is for"));
+        assert!(only_policies(list("lru,opt").expect("known")).expect_err("OPT").to_string().starts_with("opt is for"));
         assert_eq!(list("disk,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
         assert_eq!(list("all").map(|p| p.len()), Ok(PolicyKind::ALL.len() + PolicyKind::STUDIED.len()));
-        assert!(list("lru,lur").expect_err("no such policy").contains("known are fifo, lru"));
+        assert!(list("lru,lur").expect_err("no such policy").to_string().contains("known are fifo, lru"));
         assert!(list("").is_err());
     }
 }

@@ -6,11 +6,11 @@
 //! end.
 //!
 //! The core is given what the recording says of each disk: size, capacity in blocks, policy, read-ahead, write
-//! allocation. What it cannot be given, the result names: contents shared with other disks, a guest whose cache the
-//! daemon keeps out of, shares that moved, rows that are missing.
+//! allocation. The result names what cannot be reproduced: contents held once for several disks, a cache that is
+//! exclusive of its guest's, shares that moved, rows that are missing.
 
-use crate::sim::error::Error;
-use crate::sim::sweep::Go;
+use crate::sim::error::SimError;
+use crate::sim::run::Go;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -32,7 +32,7 @@ const BLOCK_BYTES: usize = 4096;
 /// Alignment that every back end can do.
 const ALIGN: u32 = 512;
 
-/// When operations complete.
+/// When operations complete in a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
     /// When the daemon's reply went out, as recorded: requests overlap as they did.
@@ -62,7 +62,7 @@ pub struct FoundBlocks {
     pub ahead_blocks: u64,
     /// Being read for somebody else.
     pub joined_blocks: u64,
-    /// Nowhere but on the disk.
+    /// On the disk only.
     pub miss_blocks: u64,
 }
 
@@ -105,17 +105,17 @@ pub struct DiskReplay {
 
 /// What a replay came to.
 #[derive(Debug, Default)]
-pub struct Replay {
+pub struct DaemonReplay {
     /// One for each disk of the recording.
     pub disks: Vec<DiskReplay>,
-    /// Why counts may differ from the daemon's, if there is a reason; each a sentence.
+    /// Known reasons for counts that differ from the daemon's; each a sentence.
     pub doubts: Vec<String>,
     /// Rows read.
     pub rows: u64,
     /// Whether it was ended before the recording was.
     pub stopped: bool,
     /// Why the recording could not be read to its end.
-    pub broken: Option<Error>,
+    pub broken: Option<SimError>,
 }
 
 /// An operation under way: when it completes, in which order it was sent, and what it is.
@@ -146,7 +146,7 @@ struct Open {
     blocks: u32,
 }
 
-/// What the core asks for, carried out.
+/// Carries out what the core asks for.
 struct World {
     disks: Vec<DiskReplay>,
     under_way: BinaryHeap<Reverse<Due>>,
@@ -157,7 +157,7 @@ struct World {
     clock_ns: u64,
     /// When the next tick is due.
     tick_ns: u64,
-    /// Requests under way, by their tags, and what has been said of them.
+    /// Requests under way, by their tags, and the replies to them.
     open: HashMap<u32, (Open, Option<Found>)>,
 }
 
@@ -188,7 +188,7 @@ impl Effects for World {
             return;
         }
         let Some(recorded) = open.recorded else { return };
-        // A read that found all of its blocks cached says nothing.
+        // A read that found all of its blocks cached has no entry.
         let found = found.unwrap_or(Found { hits: open.blocks, ..Found::default() });
         disk.reads += 1;
         disk.equal_reads += u64::from(found == recorded);
@@ -200,12 +200,12 @@ impl Effects for World {
 /// Replays a recording. `watch` is told how many rows have been replayed, and may end it.
 ///
 /// # Errors
-/// The recording says of its disks what cannot be. Damage further on is told in [`Replay::broken`].
+/// The recording says of its disks what cannot be. Damage further on is told in [`DaemonReplay::broken`].
 pub fn replay(
     recording: &mut Recording,
     options: &DaemonOptions,
     watch: &mut dyn FnMut(u64) -> Go,
-) -> Result<Replay, Error> {
+) -> Result<DaemonReplay, SimError> {
     let header = recording.header().clone();
     let mut doubts = doubts(recording);
     let (mut core, disks) = core(&header, options)?;
@@ -249,7 +249,7 @@ pub fn replay(
     if !world.open.is_empty() {
         doubts.push(format!("{} requests of the replay had no answer at its end", world.open.len()));
     }
-    Ok(Replay { disks: world.disks, doubts, rows, stopped, broken })
+    Ok(DaemonReplay { disks: world.disks, doubts, rows, stopped, broken })
 }
 
 /// Puts a row to the core; what it needs of the image completes at `completes_ns`.
@@ -319,11 +319,12 @@ fn complete_one(core: &mut Core, world: &mut World, now_ns: u64) -> bool {
 }
 
 /// A core with the disks of the recording.
-fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>), Error> {
-    let bad = |disk: &recording::Disk, what: String| Error::Options(format!("the recorded disk {}: {what}", disk.name));
+fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>), SimError> {
+    let bad =
+        |disk: &recording::Disk, what: String| SimError::Options(format!("the recorded disk {}: {what}", disk.name));
     if header.block_bytes as usize != BLOCK_BYTES {
         let what = format!("its blocks have {} bytes; the data path knows only {BLOCK_BYTES}", header.block_bytes);
-        return Err(Error::Options(format!("the recording cannot be replayed: {what}")));
+        return Err(SimError::Options(format!("the recording cannot be replayed: {what}")));
     }
     let mut planned = vec![];
     let mut limits =
@@ -336,8 +337,10 @@ fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskRepla
         let capacity = options.capacity_blocks.map_or(disk.capacity_blocks, u64::from);
         let too_large =
             |what: &str| bad(disk, format!("{what} of {capacity} blocks cannot be simulated; give a smaller --size"));
-        let capacity =
-            u32::try_from(capacity).ok().filter(|&n| n <= crate::sim::SLOTS_MAX).ok_or_else(|| too_large("a cache"))?;
+        let capacity = u32::try_from(capacity)
+            .ok()
+            .filter(|&n| n <= undercroft_units::SLOTS_MAX)
+            .ok_or_else(|| too_large("a cache"))?;
         let readahead_bytes = u32::try_from(disk.readahead_bytes).unwrap_or(u32::MAX);
         limits.memory_bytes += disk_bytes(&limits, capacity, readahead_bytes);
         planned.push(DiskOptions {
@@ -357,7 +360,7 @@ fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskRepla
     // Room for what the core itself takes beside its disks.
     limits.memory_bytes += limits.memory_bytes / 64 + (1 << 20);
     let mut core =
-        Core::new(limits).map_err(|e| Error::Options(format!("the addresses of the caches cannot be had: {e}")))?;
+        Core::new(limits).map_err(|e| SimError::Options(format!("the addresses of the caches cannot be had: {e}")))?;
     let mut disks = vec![];
     for (n, (disk, plan)) in header.disks.iter().zip(planned).enumerate() {
         disks.push(DiskReplay {

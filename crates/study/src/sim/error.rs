@@ -2,19 +2,24 @@
 //!
 //! Owns the messages. Invariant: each says what was wrong with which input, and what to do.
 
+use undercroft_units::SlotsError;
+
 /// Why there is no result, or not the whole one.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SimError {
     /// The trace cannot be read on.
     #[error(transparent)]
     Trace(#[from] undercroft_trace::Error),
-    /// A cache would have more blocks than an index can have.
-    #[error("a cache of {blocks} blocks is larger than the {max} that can be simulated; give a smaller size")]
-    TooLarge {
-        /// Blocks asked for.
-        blocks: u64,
-        /// The most there can be.
-        max: u32,
+    /// A cache would have more blocks than an index can have, or its size needs what is not known.
+    #[error(transparent)]
+    Slots(#[from] SlotsError),
+    /// The same of one of several sizes.
+    #[error("{size}: {source}")]
+    Size {
+        /// The size as it was written.
+        size: String,
+        /// What is wrong with it.
+        source: SlotsError,
     },
     /// The threads could not be started.
     #[error("{jobs} threads cannot be started: {why}; try fewer with --jobs")]

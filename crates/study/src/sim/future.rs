@@ -1,12 +1,13 @@
-//! OPT in a sweep: the trace kept as it is read, and then run through caches that know it to its end.
+//! OPT in a sweep: the trace is kept in memory as it is read, and then run through caches that know all of it.
 //!
 //! Owns what is kept, and the second pass. Never decides: that is the engine's `opt`. Invariant: caches see the
 //! accesses that were kept, in order.
 
 use crate::sim::batch::{BATCH, Take, threads};
-use crate::sim::error::Error;
+use crate::sim::cell::{CacheCounts, CellResult};
+use crate::sim::error::SimError;
 use crate::sim::reference::Reference;
-use crate::sim::sweep::{CellResult, Counts, Go, SweepOptions};
+use crate::sim::run::{Go, SweepOptions};
 use rayon::prelude::*;
 use undercroft_engine::opt::{ACCESSES_MAX, Admission, Future, Opt};
 use undercroft_units::human_size;
@@ -38,10 +39,10 @@ pub(crate) fn accesses_max(options: &SweepOptions) -> u64 {
 }
 
 /// What to say of a trace that is longer.
-pub(crate) fn too_long(options: &SweepOptions) -> Error {
+pub(crate) fn too_long(options: &SweepOptions) -> SimError {
     let most = accesses_max(options);
     let there = options.memory_bytes.map_or(String::new(), |bytes| format!(" in {} of memory", human_size(bytes)));
-    Error::Options(format!(
+    SimError::Options(format!(
         "opt keeps the whole trace, and has room for {most} accesses{there}; give --limit, or a part of the trace (undercroft \
          trace sample)"
     ))
@@ -59,7 +60,7 @@ impl Past {
         results: &mut [(Admission, &mut CellResult)],
         options: &SweepOptions,
         watch: &mut dyn FnMut(u64) -> Go,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, SimError> {
         let Past { blocks, writes, cold } = self;
         let future = Future::of(&blocks);
         drop(blocks);
@@ -88,7 +89,7 @@ impl Past {
 
 impl Knowing<'_> {
     fn run(&mut self, writes: &[bool], cold: usize) {
-        let mut counts = Counts::default();
+        let mut counts = CacheCounts::default();
         for (i, (&write, hit)) in writes.iter().zip(&mut self.cache).enumerate() {
             if i >= cold {
                 counts.count_run(write, 1, u64::from(!hit));
@@ -101,8 +102,9 @@ impl Knowing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::cell::Cell;
     use crate::sim::rule::Rule;
-    use crate::sim::sweep::{Cell, sweep};
+    use crate::sim::sweep::sweep;
     use undercroft_engine::opt::misses;
     use undercroft_engine::{PolicyKind, Replay};
     use undercroft_trace::synth::Zipf;

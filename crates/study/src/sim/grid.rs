@@ -3,13 +3,11 @@
 //! Owns the order of cells and the fields of `--json`, for the command line and for Python. Never runs anything, reads
 //! no clock. Invariant: cells and rows are in one order: each policy at the first size, then at the next.
 
-use crate::sim::choice::SimSize;
-use crate::sim::error::Error;
+use crate::sim::cell::{CacheCounts, Cell, CellResult};
+use crate::sim::error::SimError;
 use crate::sim::rule::Rule;
-use crate::sim::size::slots;
-use crate::sim::sweep::{Cell, CellResult, Counts};
 use serde::Serialize;
-use undercroft_units::human_size;
+use undercroft_units::{WrittenSize, human_size};
 
 /// Bytes that a block of a simulated cache takes at most, with what policies remember of absent ones.
 const BYTES_PER_BLOCK: u64 = 64;
@@ -17,10 +15,10 @@ const BYTES_PER_BLOCK: u64 = 64;
 /// What is to be simulated of one trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid<'a> {
-    /// Every one of these,
+    /// The policies: each is simulated at every size.
     pub policies: &'a [Rule],
-    /// at every one of these.
-    pub sizes: &'a [SimSize],
+    /// The sizes.
+    pub sizes: &'a [WrittenSize],
     /// Bytes that a block of the trace stands for.
     pub block_bytes: u32,
 }
@@ -35,11 +33,11 @@ impl Grid<'_> {
     ///
     /// # Errors
     /// A size that cannot be had; it is named.
-    pub fn cells(&self, footprint: Option<u64>) -> Result<Vec<Cell>, Error> {
+    pub fn cells(&self, footprint: Option<u64>) -> Result<Vec<Cell>, SimError> {
         let mut cells = vec![];
         for size in self.sizes {
-            let blocks = slots(size.size, self.block_bytes, footprint);
-            let blocks = blocks.map_err(|e| Error::Options(format!("{}: {e}", size.text)))?;
+            let blocks = size.size.slots(self.block_bytes, footprint);
+            let blocks = blocks.map_err(|source| SimError::Size { size: size.text.clone(), source })?;
             cells.extend(self.policies.iter().map(|&policy| Cell::new(policy, size.size, blocks)));
         }
         Ok(cells)
@@ -68,7 +66,7 @@ pub struct CellRow {
     /// Its size.
     pub blocks: u32,
     /// What was counted.
-    pub counts: Counts,
+    pub counts: CacheCounts,
 }
 
 /// What became of one trace.
@@ -92,7 +90,7 @@ pub struct TraceRun {
 
 /// What `--json` prints of one trace.
 #[derive(Serialize)]
-pub struct Document {
+pub struct SweepDocument {
     trace: String,
     block_bytes: u64,
     /// Accesses read, warm-up included.
@@ -121,7 +119,7 @@ struct ResultRow {
 
 impl TraceRun {
     /// The JSON of one trace.
-    pub fn document(&self, block_bytes: u64) -> Document {
+    pub fn document(&self, block_bytes: u64) -> SweepDocument {
         let results = self.rows.iter().map(|r| ResultRow {
             policy: r.rule.name(),
             size: r.size.clone(),
@@ -134,7 +132,7 @@ impl TraceRun {
             writes: r.counts.writes,
             write_misses: r.counts.write_misses,
         });
-        Document {
+        SweepDocument {
             trace: self.name.clone(),
             block_bytes,
             accesses: self.accesses,
@@ -152,7 +150,7 @@ impl TraceRun {
 ///
 /// # Errors
 /// They are too large together.
-pub fn check_memory(blocks: impl IntoIterator<Item = u32>, there: u64) -> Result<(), Error> {
+pub fn check_memory(blocks: impl IntoIterator<Item = u32>, there: u64) -> Result<(), SimError> {
     let (mut caches, mut needed) = (0u64, 0u64);
     for n in blocks {
         caches += 1;
@@ -161,7 +159,7 @@ pub fn check_memory(blocks: impl IntoIterator<Item = u32>, there: u64) -> Result
     if needed <= there {
         return Ok(());
     }
-    Err(Error::Options(format!(
+    Err(SimError::Options(format!(
         "{caches} caches take {} of memory together, and there is {}; give smaller sizes, or fewer policies and sizes at \
          a time",
         human_size(needed),
@@ -177,7 +175,7 @@ mod tests {
 
     #[test]
     fn rows_are_those_of_their_cells() {
-        let sizes = ["1%", "3blocks", "8KiB"].map(|s| s.parse::<SimSize>().expect("a size"));
+        let sizes = ["1%", "3blocks", "8KiB"].map(|s| s.parse::<WrittenSize>().expect("a size"));
         let policies = [PolicyKind::Lru, PolicyKind::Fifo].map(Rule::Policy);
         let grid = Grid { policies: &policies, sizes: &sizes, block_bytes: 4096 };
         assert!(grid.needs_footprint() && grid.cells(None).expect_err("a share").to_string().starts_with("1%: "));

@@ -1,13 +1,13 @@
-//! A guest's own page cache, as Linux keeps one: what of a load reaches the host, and through which pages of memory.
+//! A guest's own page cache, as Linux keeps one: which accesses reach the host, and through which pages of memory.
 //!
 //! Owns two lists (inactive, active), refaults and free pages, after mm/workingset.c and mm/vmscan.c of Linux 6.1 for
 //! a small machine without mapped files. Never sees the host. Invariant: a page of memory is free or holds one block.
 
 use std::collections::HashMap;
 
-/// The memory of a guest as its host sees it: pages, and what is in them.
+/// The memory of a guest as its host sees it: pages and their contents.
 pub trait GuestMemory {
-    /// What `page` holds right now: block and version, or `None` if it was zeroed or holds no block.
+    /// The content of `page`: block and version, or `None` if it was zeroed or holds no block.
     fn content(&self, page: u32) -> Option<(u64, u64)>;
     /// The version of `block` on the disk.
     fn version(&self, block: u64) -> u64;
@@ -26,7 +26,7 @@ pub struct GuestOptions {
     pub zeroing: bool,
 }
 
-/// What the guest asks of its disk.
+/// A request of the guest to its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The block.
@@ -57,9 +57,9 @@ struct List {
     len: u32,
 }
 
-/// See the head of the file.
+/// A guest's page cache.
 #[derive(Debug)]
-pub struct Guest {
+pub struct SimulatedGuest {
     options: GuestOptions,
     pages: Vec<Held>,
     lists: [List; 2],
@@ -76,7 +76,7 @@ pub struct Guest {
     evictions: u64,
 }
 
-impl GuestMemory for Guest {
+impl GuestMemory for SimulatedGuest {
     fn content(&self, page: u32) -> Option<(u64, u64)> {
         self.content[page as usize]
     }
@@ -90,7 +90,7 @@ impl GuestMemory for Guest {
     }
 }
 
-impl Guest {
+impl SimulatedGuest {
     /// An empty guest.
     pub fn new(options: GuestOptions) -> Self {
         let list = List { head: NIL, tail: NIL, len: 0 };
@@ -108,8 +108,9 @@ impl Guest {
         }
     }
 
-    /// The guest reads or writes `block`; `on` is told of what goes to the disk, before the page's content changes.
-    pub fn access(&mut self, block: u64, write: bool, on: &mut impl FnMut(&Guest, Transfer)) {
+    /// The guest reads or writes `block`; `on` is called for each transfer from or to the disk, before the page's
+    /// content changes.
+    pub fn access(&mut self, block: u64, write: bool, on: &mut impl FnMut(&SimulatedGuest, Transfer)) {
         if let Some(&page) = self.map.get(&block) {
             self.mark_accessed(page);
             if write {
@@ -147,7 +148,7 @@ impl Guest {
     }
 
     /// New content that the disk does not have. A tenth of the pages may be dirty; the longest dirty are written.
-    fn scribble(&mut self, page: u32, on: &mut impl FnMut(&Guest, Transfer)) {
+    fn scribble(&mut self, page: u32, on: &mut impl FnMut(&SimulatedGuest, Transfer)) {
         let block = self.pages[page as usize].block;
         self.content[page as usize] = Some((block, u64::MAX));
         if !std::mem::replace(&mut self.pages[page as usize].dirty, true) {
@@ -159,7 +160,7 @@ impl Guest {
         }
     }
 
-    fn write_back(&mut self, page: u32, on: &mut impl FnMut(&Guest, Transfer)) {
+    fn write_back(&mut self, page: u32, on: &mut impl FnMut(&SimulatedGuest, Transfer)) {
         let p = self.pages[page as usize];
         if p.used && p.dirty {
             on(self, Transfer { block: p.block, page, write: true });
@@ -182,7 +183,7 @@ impl Guest {
         }
     }
 
-    fn allocate(&mut self, on: &mut impl FnMut(&Guest, Transfer)) -> u32 {
+    fn allocate(&mut self, on: &mut impl FnMut(&SimulatedGuest, Transfer)) -> u32 {
         if (self.free.len() as u32) < self.options.free_pages / 2 {
             while (self.free.len() as u32) < self.options.free_pages {
                 self.reclaim(on);
@@ -191,7 +192,7 @@ impl Guest {
         self.free.pop_front().expect("reclaim frees pages")
     }
 
-    fn reclaim(&mut self, on: &mut impl FnMut(&Guest, Transfer)) {
+    fn reclaim(&mut self, on: &mut impl FnMut(&SimulatedGuest, Transfer)) {
         while self.lists[1].len > self.lists[0].len {
             let page = self.lists[1].tail;
             self.remove(page);

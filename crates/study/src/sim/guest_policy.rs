@@ -7,7 +7,7 @@ use crate::sim::guest::{GuestMemory, Transfer};
 use std::collections::HashMap;
 use undercroft_engine::{Access, Index, Outcome, PolicyKind};
 
-/// See the head of the file.
+/// A guest's cache that a policy of the engine manages.
 pub struct PolicyGuest {
     index: Index,
     /// What each page holds, block and version; dirty ones have the largest version there is.
@@ -16,7 +16,7 @@ pub struct PolicyGuest {
     write_back: bool,
 }
 
-/// The version of what only the guest has.
+/// The version of content that only the guest has.
 const DIRTY: u64 = u64::MAX;
 
 impl GuestMemory for PolicyGuest {
@@ -42,8 +42,8 @@ impl PolicyGuest {
         Self { index: Index::new(policy, pages), content, versions: HashMap::new(), write_back }
     }
 
-    /// The guest reads or writes `block`; `on` is told of what goes to the disk, before the page's content changes.
-    /// Whether it was cached.
+    /// The guest reads or writes `block`; `on` is called for each transfer from or to the disk, before the page's
+    /// content changes. Whether it was cached.
     pub fn access(&mut self, block: u64, write: bool, on: &mut impl FnMut(&Self, Transfer)) -> bool {
         let outcome = self.index.access(block, if write { Access::Write } else { Access::Read }, |_| true);
         let (page, hit) = match outcome {

@@ -11,11 +11,11 @@ use undercroft_engine::{Access, Departure, Exclusive, ExclusiveMode, HashKey, In
 /// How the host keeps blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Whatever passes, as the policy wants.
+    /// Whatever passes, by the policy alone.
     Inclusive,
     /// As the daemon does it.
     Exclusive(ExclusiveMode),
-    /// What the guest evicts, always, as if the guest told; the bound.
+    /// Everything that the guest evicts, as if it told the host; the bound of what inference can do.
     Perfect,
     /// Whatever passes, but after every so many transfers the guest's memory is scanned, and what it holds is the first
     /// to go (Singleton).
@@ -31,25 +31,24 @@ pub struct Count {
     pub hits: u64,
 }
 
-/// See the head of the file.
+/// The host's cache below one guest.
 pub struct Host {
     placement: Placement,
     /// The index.
     pub index: Index,
-    /// What is known of the guest.
+    /// The engine's knowledge of what the guest holds.
     pub exclusive: Exclusive,
     /// The counts.
     pub count: Count,
     /// The guest's pages never hold what was read: its memory or its file system is encrypted.
     pub opaque: bool,
-    /// Blocks that lost their place since somebody took them from here; kept if `tells`.
+    /// Blocks evicted since this list was last taken; filled if `tells`.
     pub evicted: Vec<u64>,
-    /// Blocks that were copied here from the guest's memory since; kept if `tells`.
+    /// Blocks copied from the guest's memory since this list was last taken; filled if `tells`.
     pub copied: Vec<u64>,
-    /// Whether these are to be told.
+    /// Whether the two lists are filled.
     pub tells: bool,
-    /// What measures the worth of other sizes, as it does for a disk of the daemon that is kept exclusive; if it is
-    /// wanted.
+    /// The miss-ratio meter, as a disk of the daemon that is exclusive of its guest has one; optional.
     pub meter: Option<Meter>,
     /// Transfers since the last scan.
     unscanned: u32,

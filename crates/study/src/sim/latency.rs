@@ -1,4 +1,4 @@
-//! What accesses would have taken: devices with service times and queues.
+//! The time that accesses would have taken: devices with service times and queues.
 //!
 //! Owns the queues and the clock of the simulation. Never decides a hit: it is given the steps of each access.
 //! Invariant: time never goes back, and requests reach a device in the order in which they are served there.
@@ -10,11 +10,11 @@
 //! behind it. What a hit or miss is does not depend on time: caches see accesses in the trace's order. Requests arrive
 //! when the trace says (at any speed), at a rate of their own, or when one of a fixed number before has ended.
 
-use crate::sim::hierarchy::Step;
-use hdrhistogram::Histogram;
+use crate::sim::hierarchy::DeviceStep;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use undercroft_units::LatencyCounts;
 
 /// How service times vary about their mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,19 @@ pub struct Times {
     pub max_ns: u64,
 }
 
-/// What came out.
+impl Times {
+    fn of(all: &LatencyCounts) -> Self {
+        Times {
+            requests: all.count(),
+            mean_ns: all.mean_ns(),
+            p50_ns: all.quantile_ns(0.5),
+            p99_ns: all.quantile_ns(0.99),
+            max_ns: all.quantile_ns(1.0),
+        }
+    }
+}
+
+/// The times of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyReport {
     /// Of reads.
@@ -109,41 +121,13 @@ struct Station {
 /// A request under way.
 #[derive(Default)]
 struct Flight {
-    steps: Vec<Step>,
+    steps: Vec<DeviceStep>,
     next: usize,
     came_ns: u64,
     write: bool,
 }
 
-/// Times being collected.
-struct Collected {
-    histogram: Histogram<u64>,
-    sum_ns: u128,
-}
-
-impl Collected {
-    fn new() -> Self {
-        let histogram = Histogram::new_with_bounds(1, 1 << 60, 3).expect("bounds that are constants");
-        Self { histogram, sum_ns: 0 }
-    }
-
-    fn add(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns.max(1));
-        self.sum_ns += u128::from(ns);
-    }
-
-    fn times(&self) -> Times {
-        let h = &self.histogram;
-        if h.is_empty() {
-            return Times::default();
-        }
-        let mean_ns = self.sum_ns as f64 / h.len() as f64;
-        let quantile = |q| h.value_at_quantile(q);
-        Times { requests: h.len(), mean_ns, p50_ns: quantile(0.5), p99_ns: quantile(0.99), max_ns: h.max() }
-    }
-}
-
-/// See the head of the file.
+/// The simulated devices, and the requests that are under way in them.
 pub struct Queues {
     stations: Vec<Station>,
     arrivals: Arrivals,
@@ -157,7 +141,7 @@ pub struct Queues {
     came_ns: u64,
     first_trace_ns: Option<u64>,
     under_way: u32,
-    collected: [Collected; 2],
+    collected: [LatencyCounts; 2],
     last_end_ns: u64,
     first_ns: Option<u64>,
 }
@@ -182,14 +166,14 @@ impl Queues {
             came_ns: 0,
             first_trace_ns: None,
             under_way: 0,
-            collected: [Collected::new(), Collected::new()],
+            collected: [LatencyCounts::default(), LatencyCounts::default()],
             last_end_ns: 0,
             first_ns: None,
         }
     }
 
     /// The next request of the trace, and its steps. Steps of devices that there are not are left out.
-    pub fn offer(&mut self, trace_ns: u64, write: bool, steps: &[Step]) {
+    pub fn offer(&mut self, trace_ns: u64, write: bool, steps: &[DeviceStep]) {
         let came_ns = match self.arrivals {
             Arrivals::Trace(speed) => {
                 let first = *self.first_trace_ns.get_or_insert(trace_ns);
@@ -230,14 +214,14 @@ impl Queues {
             let f = &mut self.flights[flight];
             let Some(&step) = f.steps.get(f.next) else {
                 let took_ns = now_ns - f.came_ns;
-                self.collected[usize::from(f.write)].add(took_ns);
+                self.collected[usize::from(f.write)].record(took_ns);
                 self.last_end_ns = now_ns;
                 self.under_way -= 1;
                 self.unused.push(flight);
                 return true;
             };
             f.next += 1;
-            // What nobody waits for after the last awaited step must not keep the answer.
+            // A step that nobody waits for must not delay the answer.
             let end_ns = self.serve(step, now_ns);
             if step.awaited && end_ns > now_ns {
                 self.put(end_ns, flight);
@@ -247,7 +231,7 @@ impl Queues {
     }
 
     /// Puts a step into its station's queue; when it ends.
-    fn serve(&mut self, step: Step, now_ns: u64) -> u64 {
+    fn serve(&mut self, step: DeviceStep, now_ns: u64) -> u64 {
         let station = &mut self.stations[step.device];
         let mean = if step.write { station.device.write_ns } else { station.device.read_ns };
         let takes = match station.device.spread {
@@ -265,14 +249,14 @@ impl Queues {
     pub fn finish(mut self) -> LatencyReport {
         while self.advance() {}
         let span_ns = self.last_end_ns.saturating_sub(self.first_ns.unwrap_or(0));
-        let requests = self.collected.iter().map(|c| c.histogram.len()).sum::<u64>();
+        let requests = self.collected.iter().map(LatencyCounts::count).sum::<u64>();
         let part = |s: &Station| {
             let there = u128::from(span_ns) * u128::from(s.device.channels.max(1));
             if there == 0 { 0.0 } else { s.busy_ns as f64 / there as f64 }
         };
         LatencyReport {
-            reads: self.collected[0].times(),
-            writes: self.collected[1].times(),
+            reads: Times::of(&self.collected[0]),
+            writes: Times::of(&self.collected[1]),
             per_second: if span_ns == 0 { 0.0 } else { requests as f64 * 1e9 / span_ns as f64 },
             busy: self.stations.iter().map(part).collect(),
             seconds: span_ns as f64 / 1e9,
@@ -284,13 +268,13 @@ impl Queues {
 mod tests {
     use super::*;
 
-    const READ: Step = Step { device: 0, write: false, awaited: true };
+    const READ: DeviceStep = DeviceStep { device: 0, write: false, awaited: true };
 
     fn device(read_ns: u64, channels: u32, spread: Spread) -> Device {
         Device { read_ns, write_ns: read_ns, spread, channels }
     }
 
-    fn reads(devices: &[Device], arrivals: Arrivals, n: usize, steps: &[Step]) -> LatencyReport {
+    fn reads(devices: &[Device], arrivals: Arrivals, n: usize, steps: &[DeviceStep]) -> LatencyReport {
         let mut queues = Queues::new(devices, arrivals, 11);
         (0..n).for_each(|_| queues.offer(0, false, steps));
         queues.finish()
@@ -323,7 +307,7 @@ mod tests {
         about(r.reads.mean_ns, 100_000.0 * (1.0 + 0.6 / (2.0 * 0.4)), 0.03);
         // Jackson: exponential servers one after the other are M/M/1 queues each.
         let both = [device(100_000, 1, Spread::Exponential), device(50_000, 1, Spread::Exponential)];
-        let second = Step { device: 1, ..READ };
+        let second = DeviceStep { device: 1, ..READ };
         let r = reads(&both, Arrivals::Random(6000.0), 400_000, &[READ, second]);
         about(r.reads.mean_ns, 1e9 / (10_000.0 - 6000.0) + 1e9 / (20_000.0 - 6000.0), 0.03);
     }
@@ -349,11 +333,11 @@ mod tests {
     #[test]
     fn what_nobody_awaits_delays_only_those_behind_it() {
         let devices = [device(10, 1, Spread::Fixed), device(1000, 1, Spread::Fixed)];
-        let fill = Step { device: 1, write: true, awaited: false };
+        let fill = DeviceStep { device: 1, write: true, awaited: false };
         let mut queues = Queues::new(&devices, Arrivals::Trace(1.0), 1);
         queues.offer(0, false, &[READ, fill]);
-        queues.offer(100, false, &[Step { device: 1, ..READ }]);
-        queues.offer(5000, true, &[Step { device: 0, write: true, awaited: true }]);
+        queues.offer(100, false, &[DeviceStep { device: 1, ..READ }]);
+        queues.offer(5000, true, &[DeviceStep { device: 0, write: true, awaited: true }]);
         let r = queues.finish();
         // The first has its answer after 10 ns; its fill then takes 10..1010, the second waits for that.
         assert_eq!((r.reads.requests, r.reads.max_ns, r.reads.mean_ns), (2, 1910, (10.0 + 1910.0) / 2.0));

@@ -2,7 +2,7 @@
 //!
 //! Owns the step from a trace's records to what is simulated. Never reads a file itself.
 
-use crate::sim::sweep::Go;
+use crate::sim::run::Go;
 use rustc_hash::FxHashSet;
 use undercroft_trace::{Access, Kind};
 

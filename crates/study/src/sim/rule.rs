@@ -1,4 +1,4 @@
-//! What decides in a simulated cache: a policy of the engine, or OPT, which knows the future.
+//! The rule of eviction of a simulated cache: a policy of the engine, or OPT, which knows the future.
 //!
 //! Owns the names of both. Never decides. Invariant: each rule has one name, and no two the same.
 
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use undercroft_engine::PolicyKind;
 use undercroft_engine::opt::Admission;
 
-/// What decides in a simulated cache.
+/// The rule of eviction of a simulated cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A policy.
@@ -50,15 +50,23 @@ impl fmt::Display for Rule {
     }
 }
 
+/// A name that neither a policy nor OPT has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{policies}; beside policies, for traces alone: opt and opt-bypass")]
+pub struct NoSuchRule {
+    /// What the policies have to say of the name: those there are.
+    policies: String,
+}
+
 impl FromStr for Rule {
-    type Err = String;
+    type Err = NoSuchRule;
 
     /// # Errors
     /// A sentence that lists the known names.
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, NoSuchRule> {
         let opt = Rule::OPT.into_iter().find(|r| r.name().eq_ignore_ascii_case(name));
         opt.map_or_else(|| PolicyKind::from_name(name).map(Rule::Policy), Ok)
-            .map_err(|e| format!("{e}; beside policies, for traces alone: opt and opt-bypass"))
+            .map_err(|e| NoSuchRule { policies: e.to_string() })
     }
 }
 
@@ -72,7 +80,7 @@ mod tests {
             assert_eq!(rule.to_string().parse(), Ok(rule));
             assert_eq!(rule.name().to_uppercase().parse(), Ok(rule));
         }
-        let said = "optt".parse::<Rule>().expect_err("no such rule");
+        let said = "optt".parse::<Rule>().expect_err("no such rule").to_string();
         assert!(said.contains("known are fifo, lru") && said.contains("opt-bypass"), "{said}");
     }
 }

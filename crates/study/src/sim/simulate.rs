@@ -4,16 +4,16 @@
 //! fills caches without being counted or timed.
 
 use crate::sim::batch::{Ended, Take, drive};
-use crate::sim::error::Error;
+use crate::sim::error::SimError;
 use crate::sim::hierarchy::{Hierarchy, Hints, LevelCounts, LevelOptions};
 use crate::sim::latency::{Arrivals, Device, LatencyReport, Queues};
 use crate::sim::reference::Reference;
-use crate::sim::sweep::{Go, SweepOptions};
+use crate::sim::run::{Go, SweepOptions};
 use std::sync::Arc;
 
 /// What is to be simulated.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct HierarchyPlan {
     /// What results call it.
     pub name: String,
     /// The levels, the client's first.
@@ -24,7 +24,7 @@ pub struct Plan {
     pub timing: Option<Timing>,
 }
 
-/// See [`Plan::timing`].
+/// See [`HierarchyPlan::timing`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// One for each level, and at last the disk's.
@@ -35,7 +35,7 @@ pub struct Timing {
     pub seed: u64,
 }
 
-/// What became of one plan.
+/// The result of one plan.
 #[derive(Clone, Debug)]
 pub struct HierarchyResult {
     /// Its name.
@@ -58,7 +58,7 @@ pub struct Simulation {
     /// Whether it was ended before the trace was.
     pub stopped: bool,
     /// Why the trace could not be read to its end.
-    pub broken: Option<Error>,
+    pub broken: Option<SimError>,
 }
 
 struct Running {
@@ -87,7 +87,7 @@ impl Take for Running {
 }
 
 impl Running {
-    fn new(plan: &Plan) -> Result<Self, Error> {
+    fn new(plan: &HierarchyPlan) -> Result<Self, SimError> {
         let hierarchy = Hierarchy::new(&plan.levels, plan.hints.as_ref())?;
         if let Some(timing) = &plan.timing {
             check(timing, plan.levels.len())?;
@@ -111,7 +111,7 @@ impl Running {
     }
 }
 
-fn check(timing: &Timing, levels: usize) -> Result<(), Error> {
+fn check(timing: &Timing, levels: usize) -> Result<(), SimError> {
     let positive = |x: f64| x.is_finite() && x > 0.0;
     let sensible = match timing.arrivals {
         Arrivals::Trace(speed) => positive(speed),
@@ -119,13 +119,13 @@ fn check(timing: &Timing, levels: usize) -> Result<(), Error> {
         Arrivals::Closed(depth) => (1..=1 << 20).contains(&depth),
     };
     if !sensible {
-        return Err(Error::Options("a speed and a rate are above 0, and a queue depth is from 1 to 1048576".into()));
+        return Err(SimError::Options("a speed and a rate are above 0, and a queue depth is from 1 to 1048576".into()));
     }
     if timing.devices.len() != levels + 1 {
-        return Err(Error::Options("times need a device for each level and one for the disk".into()));
+        return Err(SimError::Options("times need a device for each level and one for the disk".into()));
     }
     if timing.devices.iter().any(|d| !(1..=1 << 20).contains(&d.channels)) {
-        return Err(Error::Options("a device has from 1 to 1048576 channels".into()));
+        return Err(SimError::Options("a device has from 1 to 1048576 channels".into()));
     }
     Ok(())
 }
@@ -138,10 +138,10 @@ fn check(timing: &Timing, levels: usize) -> Result<(), Error> {
 /// [`Simulation::broken`].
 pub fn simulate(
     trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
-    plans: &[Plan],
+    plans: &[HierarchyPlan],
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,
-) -> Result<Simulation, Error> {
+) -> Result<Simulation, SimError> {
     let mut running = vec![];
     for plan in plans {
         running.push(Running::new(plan)?);
@@ -159,14 +159,14 @@ mod tests {
     use undercroft_engine::PolicyKind;
     use undercroft_trace::synth::Zipf;
 
-    fn plans() -> Vec<Plan> {
+    fn plans() -> Vec<HierarchyPlan> {
         let device = |ns| Device { read_ns: ns, write_ns: ns, spread: Spread::Exponential, channels: 2 };
         let plan = |keeps| {
             let host = LevelOptions { keeps, ..LevelOptions::new("host", PolicyKind::Lru, 300) };
             let levels = vec![LevelOptions::new("guest", PolicyKind::Lru, 200), host];
             let devices = vec![device(1_000), device(20_000), device(500_000)];
             let timing = Some(Timing { devices, arrivals: Arrivals::Closed(4), seed: 5 });
-            Plan { name: format!("{keeps:?}"), levels, hints: None, timing }
+            HierarchyPlan { name: format!("{keeps:?}"), levels, hints: None, timing }
         };
         [Keeps::Passing, Keeps::Demoted, Keeps::Captured].map(plan).to_vec()
     }

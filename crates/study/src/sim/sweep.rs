@@ -5,111 +5,16 @@
 //! many threads there are.
 
 use crate::sim::batch::{Ended, Take, drive};
-use crate::sim::error::Error;
+use crate::sim::cell::{CacheCounts, Cell, CellResult};
+use crate::sim::error::SimError;
 use crate::sim::future::{Past, accesses_max, too_long};
 use crate::sim::reference::Reference;
 use crate::sim::rule::Rule;
-use crate::sim::size::SLOTS_MAX;
-use serde::Serialize;
+use crate::sim::run::{Go, SweepOptions};
 use undercroft_engine::Replay;
-use undercroft_units::CacheSize;
+use undercroft_units::{SLOTS_MAX, SlotsError};
 
-/// One cache to simulate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cell {
-    /// What decides in it.
-    pub rule: Rule,
-    /// Its size as it was asked for.
-    pub size: CacheSize,
-    /// Its size.
-    pub blocks: u32,
-}
-
-impl Cell {
-    /// A cache of `blocks` blocks, which is what `size` comes to.
-    pub fn new(rule: impl Into<Rule>, size: CacheSize, blocks: u32) -> Self {
-        Self { rule: rule.into(), size, blocks }
-    }
-}
-
-/// What a cache was asked for, and had not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Blocks read.
-    pub reads: u64,
-    /// Blocks read that were not cached.
-    pub read_misses: u64,
-    /// Blocks written.
-    pub writes: u64,
-    /// Blocks written that were not cached.
-    pub write_misses: u64,
-}
-
-impl Counts {
-    /// Accesses in all.
-    pub fn accesses(&self) -> u64 {
-        self.reads + self.writes
-    }
-
-    /// Misses in all.
-    pub fn misses(&self) -> u64 {
-        self.read_misses + self.write_misses
-    }
-
-    /// Misses of accesses; 0 where there were none.
-    pub fn miss_ratio(&self) -> f64 {
-        self.misses() as f64 / self.accesses().max(1) as f64
-    }
-
-    pub(crate) fn add(&mut self, other: &Counts) {
-        self.reads += other.reads;
-        self.read_misses += other.read_misses;
-        self.writes += other.writes;
-        self.write_misses += other.write_misses;
-    }
-
-    pub(crate) fn count_run(&mut self, write: bool, accesses: u64, misses: u64) {
-        let (all, missed) = match write {
-            true => (&mut self.writes, &mut self.write_misses),
-            false => (&mut self.reads, &mut self.read_misses),
-        };
-        *all += accesses;
-        *missed += misses;
-    }
-}
-
-/// Whether to go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Go {
-    /// Yes.
-    On,
-    /// No: what has been done so far is the result.
-    Stop,
-}
-
-/// How a sweep is run.
-#[derive(Clone, Debug, Default)]
-pub struct SweepOptions {
-    /// Threads; all processors if not given.
-    pub jobs: Option<usize>,
-    /// Accesses at the beginning that fill caches and are not counted.
-    pub warm_up: u64,
-    /// Accesses after which the trace ends, warm-up included; all if not given.
-    pub limit: Option<u64>,
-    /// Bytes of memory that there are: OPT, which keeps the trace, is refused what is too long for them.
-    pub memory_bytes: Option<u64>,
-}
-
-/// What became of one cell.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CellResult {
-    /// The cell.
-    pub cell: Cell,
-    /// What was counted.
-    pub counts: Counts,
-}
-
-/// What a sweep came to.
+/// The results of a sweep.
 #[derive(Debug)]
 pub struct Sweep {
     /// One for each cell, in their order.
@@ -119,7 +24,7 @@ pub struct Sweep {
     /// Whether it was ended before the trace was.
     pub stopped: bool,
     /// Why the trace could not be read to its end; what comes before is in the results.
-    pub broken: Option<Error>,
+    pub broken: Option<SimError>,
 }
 
 struct Running<'a> {
@@ -140,7 +45,7 @@ impl Running<'_> {
     }
 }
 
-/// Who takes part in the pass over the trace.
+/// One consumer of the pass over the trace.
 enum Taker<'a> {
     Cache(Box<Running<'a>>),
     /// For OPT, which runs afterwards.
@@ -176,12 +81,12 @@ pub fn sweep(
     cells: Vec<Cell>,
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,
-) -> Result<Sweep, Error> {
+) -> Result<Sweep, SimError> {
     if let Some(cell) = cells.iter().find(|c| c.blocks > SLOTS_MAX) {
-        return Err(Error::TooLarge { blocks: cell.blocks.into(), max: SLOTS_MAX });
+        return Err(SlotsError::TooLarge { blocks: cell.blocks.into() }.into());
     }
     let mut results: Vec<CellResult> =
-        cells.into_iter().map(|cell| CellResult { cell, counts: Counts::default() }).collect();
+        cells.into_iter().map(|cell| CellResult { cell, counts: CacheCounts::default() }).collect();
     let (mut takers, mut knowing) = (vec![], vec![]);
     for result in &mut results {
         match result.cell.rule {
@@ -220,6 +125,7 @@ mod tests {
     use undercroft_engine::PolicyKind;
     use undercroft_engine::{Access, Index, Outcome};
     use undercroft_trace::synth::Zipf;
+    use undercroft_units::CacheSize;
 
     fn cells() -> Vec<Cell> {
         let sizes = [0u32, 1, 100, 5000];

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use undercroft_cache::fault_injection::Bug;
-use undercroft_testkit::campaign::Campaign;
+use undercroft_testkit::campaign::{Campaign, NoCampaign};
 use undercroft_testkit::{Plan, run};
 
 const HELP: &str = "\
@@ -53,7 +53,24 @@ struct Options {
     before: Campaign,
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+/// What is wrong with the command line.
+#[derive(Debug, thiserror::Error)]
+enum UsageError {
+    #[error("{0} needs a value")]
+    NoValue(String),
+    #[error("{flag} needs a number, not \"{value}\"")]
+    NoNumber { flag: String, value: String },
+    #[error("no bug is called \"{0}\"; there are {bugs:?}", bugs = Bug::ALL)]
+    NoBug(String),
+    #[error("unknown option {0}")]
+    Unknown(String),
+    #[error("{file}: {source}; name another file, or remove it")]
+    Report { file: String, source: NoCampaign },
+    #[error("{file} has a campaign with {steps} steps a run that goes on with seed {seed}")]
+    OtherCampaign { file: String, steps: u64, seed: u64 },
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, UsageError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (mut start, mut steps) = (None, None);
     let mut o = Options {
@@ -70,8 +87,11 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
         if flag == "--help" || flag == "-h" {
             return Ok(None);
         }
-        let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{flag} needs a number, not \"{value}\""));
+        let value = args.next().ok_or_else(|| UsageError::NoValue(flag.clone()))?;
+        let number = || {
+            let not = |_| UsageError::NoNumber { flag: flag.clone(), value: value.clone() };
+            value.parse::<u64>().map_err(not)
+        };
         match flag.as_str() {
             "--seeds" => o.seeds = number()?,
             "--seconds" => o.seconds = number()?,
@@ -81,18 +101,18 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
             "--report" => o.report = Some(value),
             "--bug" => {
                 let bug = Bug::ALL.into_iter().find(|b| format!("{b:?}").eq_ignore_ascii_case(&value));
-                o.bug = Some(bug.ok_or_else(|| format!("no bug is called \"{value}\"; there are {:?}", Bug::ALL))?);
+                o.bug = Some(bug.ok_or(UsageError::NoBug(value))?);
             }
-            _ => return Err(format!("unknown option {flag}")),
+            _ => return Err(UsageError::Unknown(flag)),
         }
     }
     if let Some(file) = &o.report
         && let Ok(text) = std::fs::read_to_string(file)
     {
-        o.before = Campaign::parse(&text).map_err(|what| format!("{file}: {what}; name another file, or remove it"))?;
+        o.before = Campaign::parse(&text).map_err(|source| UsageError::Report { file: file.clone(), source })?;
         let (next, of) = (o.before.next_seed, o.before.steps_of_run);
         if start.is_some_and(|s| s != next) || steps.is_some_and(|s| s != of) {
-            return Err(format!("{file} has a campaign with {of} steps a run that goes on with seed {next}"));
+            return Err(UsageError::OtherCampaign { file: file.clone(), steps: of, seed: next });
         }
         (start, steps) = (Some(next), Some(of));
     }

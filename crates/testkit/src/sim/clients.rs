@@ -127,7 +127,7 @@ impl<P: FaultInjection> Sim<P> {
         let mut i = self.rng.below(n) as usize;
         let World { paused_at, resumed, .. } = &mut self.world;
         let longest = (0..paused_at.len()).min_by_key(|&i| paused_at[i]).unwrap_or(i);
-        // Any order but one that forgets somebody: whoever drives a core has turns.
+        // In any order that leaves none out: a worker gives each paused request its turn.
         if *resumed - paused_at[longest] >= PASSED_MAX {
             i = longest;
         }

@@ -8,7 +8,7 @@ use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, DiskStats};
 
 impl<P: FaultInjection> Sim<P> {
-    /// That the charges are what is in use, and that nobody has more than his share.
+    /// That the charges are what is in use, and that no disk has more than its share.
     pub(super) fn judge_shares(&mut self) {
         let mut charged = 0;
         let disks = self.world.sides.len() as u64;

@@ -5,13 +5,14 @@
 
 use super::Sim;
 use crate::outcome::Outcome;
+use crate::violation::Violation;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event};
 use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
 
-/// Steps of one disk after which it must have nothing more to do, when nobody asks for more.
+/// Steps of one disk after which it must have nothing more to do, when no request comes.
 const OPERATIONS_MAX: u64 = 100_000;
 
 impl<P: FaultInjection> Sim<P> {
@@ -93,7 +94,7 @@ impl<P: FaultInjection> Sim<P> {
         }
     }
 
-    pub(super) fn end(mut self) -> Result<Outcome, String> {
+    pub(super) fn end(mut self) -> Result<Outcome, Violation> {
         for d in 0..self.world.sides.len() {
             self.count(d);
             for buf in self.world.sides[d].disk.crash(false, &mut self.rng) {

@@ -22,59 +22,93 @@ const B: u64 = FRAME_BYTES as u64;
 /// Blocks of the image in runs whose disks are all clones of one: more than any of them may keep, less than all may.
 const CLONE_BLOCKS: u64 = 160;
 
+/// The disks of a run.
+#[derive(Default)]
+struct Drawn {
+    disks: Vec<SimDisk>,
+    options: Vec<DiskOptions>,
+    bases: Vec<Option<SimBase>>,
+}
+
+/// What the disks of a run have in common.
+struct Ground {
+    /// They are all clones of one image.
+    clones: bool,
+    /// The first one is large, and nearly empty.
+    sparse: bool,
+    /// Some belong to trust groups.
+    sharing: bool,
+    /// The images that they stand on.
+    image: u64,
+    image_bytes: u64,
+    cluster: u64,
+}
+
+impl Ground {
+    fn new(clones: bool, sparse: bool, rng: &mut Rng) -> Self {
+        let sharing = !rng.one_in(4);
+        let image = rng.bits() >> 16;
+        let image_bytes = rng.between(1, 170) * B + rng.below(2) * rng.below(B);
+        let cluster = *rng.pick(&[B, B, 4 * B]);
+        Self { clones, sparse, sharing, image, image_bytes, cluster }
+    }
+
+    /// Draws one more disk.
+    fn disk(&self, drawn: &mut Drawn, rng: &mut Rng) {
+        let (clones, first) = (self.clones, drawn.disks.is_empty());
+        let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
+        let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
+        let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
+        let blocks = if clones { CLONE_BLOCKS } else { blocks };
+        let size = if clones { blocks * B } else { blocks * B + partial };
+        let islands = (self.sparse && !clones && first).then(|| Space::sparse(blocks.min(40), partial));
+        let size = islands.as_ref().map_or(size, |i| i.1);
+        let geometry = SimGeometry {
+            size,
+            align,
+            can_discard: !rng.one_in(4),
+            can_write_zeroes: !rng.one_in(3),
+            zeroes_lie: rng.one_in(5),
+            fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
+        };
+        let mut options = options_for(&geometry, rng);
+        options.share =
+            if self.sharing { *rng.pick(&[None, Some(GroupId(0)), Some(GroupId(0)), Some(GroupId(1))]) } else { None };
+        if clones {
+            (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
+        }
+        drawn.options.push(options);
+        if let Some((space, _)) = islands {
+            drawn.bases.push(None);
+            drawn.disks.push(SimDisk::sparse(geometry, space));
+        } else if clones {
+            let (base, medium) =
+                SimBase::new(self.image % 4, blocks * B, self.cluster, geometry.size, || rng.one_in(32));
+            drawn.bases.push(Some(base));
+            drawn.disks.push(SimDisk::with_content(geometry, medium));
+        } else if rng.one_in(3) {
+            drawn.bases.push(None);
+            drawn.disks.push(SimDisk::new(geometry));
+        } else {
+            let (base, medium) =
+                SimBase::new(self.image % 4, self.image_bytes, self.cluster, geometry.size, || rng.one_in(4));
+            drawn.bases.push(Some(base));
+            drawn.disks.push(SimDisk::with_content(geometry, medium));
+        }
+    }
+}
+
 impl<P: FaultInjection> Sim<P> {
     pub(super) fn new(seed: u64, plant: P, with_log: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut extras = Extras::new(seed);
         let clones = seed % 8 == 5;
         let disks = if clones { rng.between(3, 6) } else { rng.between(1, 3) } as usize;
-        let mut sims = Vec::new();
-        let mut disk_options = Vec::new();
         let io_frames = *rng.pick(&[1u32, 2, 3, 8, 16, 64, 64, 256]);
-        let sharing = !rng.one_in(4);
-        let image = rng.bits() >> 16;
-        let image_bytes = rng.between(1, 170) * B + rng.below(2) * rng.below(B);
-        let cluster = *rng.pick(&[B, B, 4 * B]);
-        let mut bases = Vec::new();
-        for n in 0..disks {
-            let align = *rng.pick(&[1u64, 512, 512, 512, 4096]);
-            let blocks = *rng.pick(&[1u64, 4, 16, 40, 100, 160]);
-            let partial = if rng.one_in(2) { 0 } else { rng.below(B) / align * align };
-            let blocks = if clones { CLONE_BLOCKS } else { blocks };
-            let size = if clones { blocks * B } else { blocks * B + partial };
-            let islands = (extras.sparse && !clones && n == 0).then(|| Space::sparse(blocks.min(40), partial));
-            let size = islands.as_ref().map_or(size, |i| i.1);
-            let geometry = SimGeometry {
-                size,
-                align,
-                can_discard: !rng.one_in(4),
-                can_write_zeroes: !rng.one_in(3),
-                zeroes_lie: rng.one_in(5),
-                fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
-            };
-            let mut options = options_for(&geometry, &mut rng);
-            options.share =
-                if sharing { *rng.pick(&[None, Some(GroupId(0)), Some(GroupId(0)), Some(GroupId(1))]) } else { None };
-            if clones {
-                (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
-            }
-            disk_options.push(options);
-            if let Some((space, _)) = islands {
-                bases.push(None);
-                sims.push(SimDisk::sparse(geometry, space));
-            } else if clones {
-                let (base, medium) = SimBase::new(image % 4, blocks * B, cluster, geometry.size, || rng.one_in(32));
-                bases.push(Some(base));
-                sims.push(SimDisk::with_content(geometry, medium));
-            } else if rng.one_in(3) {
-                bases.push(None);
-                sims.push(SimDisk::new(geometry));
-            } else {
-                let (base, medium) = SimBase::new(image % 4, image_bytes, cluster, geometry.size, || rng.one_in(4));
-                bases.push(Some(base));
-                sims.push(SimDisk::with_content(geometry, medium));
-            }
-        }
+        let ground = Ground::new(clones, extras.sparse, &mut rng);
+        let mut drawn = Drawn::default();
+        (0..disks).for_each(|_| ground.disk(&mut drawn, &mut rng));
+        let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
         sims.iter_mut().for_each(|disk| extras.shape(disk));
         let mut content_key = ContentKey::from_seed(rng.bits());
         let weak = rng.one_in(3);

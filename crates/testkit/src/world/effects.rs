@@ -61,7 +61,7 @@ impl Effects for World {
         self.note(|| format!("  captured block {block} of disk {}", disk.0));
         let now = self.time;
         let side = &mut self.sides[disk.0 as usize];
-        // As if somebody had read it at this moment: it must be what the disk holds, or may hold.
+        // As a read at this moment: it must be what the disk holds, or may hold.
         if let Err(what) = side.model.check_read(block * FRAME_BYTES as u64, bytes, now, now) {
             self.violate(format!("a captured page is not the block: {what}"));
         }

@@ -5,6 +5,7 @@
 
 use super::{PATIENCE, Pending, WAITS_MAX, World, aligned, work_of};
 use crate::coverage::Seen;
+use crate::violation::Violation;
 use undercroft_cache::{IoError, IoKind, Op, Request};
 
 impl World {
@@ -31,7 +32,7 @@ impl World {
 
     /// Whether a failed answer, or one that did not fail, is right for a port that has been told, or has not, that
     /// writes were lost. Nothing if it has nothing to do with that.
-    fn judge_loss(&mut self, p: &Pending, result: Result<(), IoError>) -> Option<Result<(), String>> {
+    fn judge_loss(&mut self, p: &Pending, result: Result<(), IoError>) -> Option<Result<(), Violation>> {
         let Pending { req, .. } = p;
         let side = &mut self.sides[req.disk.0 as usize];
         let told = matches!(req.op, Op::Flush | Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
@@ -40,7 +41,9 @@ impl World {
             side.untold.retain(|&port| port != req.id.port);
         }
         match (p.doomed, owed) {
-            (true, _) if result.is_ok() => Some(Err(format!("{req:?} succeeded though writes before it were lost"))),
+            (true, _) if result.is_ok() => {
+                Some(Err(format!("{req:?} succeeded though writes before it were lost").into()))
+            }
             (true, _) => Some(Ok(())),
             (false, Some(at)) if told && p.start > side.lost => match result {
                 Err(IoError::Io) => {
@@ -49,13 +52,15 @@ impl World {
                     }
                     Some(Ok(()))
                 }
-                other => Some(Err(format!("{req:?} was answered {other:?}, and its port not told of lost writes"))),
+                other => {
+                    Some(Err(format!("{req:?} was answered {other:?}, and its port not told of lost writes").into()))
+                }
             },
             _ => None,
         }
     }
 
-    pub(super) fn judge(&mut self, p: Pending, result: Result<(), IoError>) -> Result<(), String> {
+    pub(super) fn judge(&mut self, p: Pending, result: Result<(), IoError>) -> Result<(), Violation> {
         let Pending { req, .. } = p;
         let d = req.disk.0 as usize;
         let side = &mut self.sides[d];
@@ -63,7 +68,7 @@ impl World {
         if let Some(must) = p.must {
             return match result {
                 Err(e) if e == must => Ok(()),
-                other => Err(format!("{req:?} was answered {other:?}, not {must:?}")),
+                other => Err(format!("{req:?} was answered {other:?}, not {must:?}").into()),
             };
         }
         side.work -= work_of(&req);
@@ -73,14 +78,14 @@ impl World {
         // Requests of many blocks take turns, one operation each: later ones may have as many as there are of them.
         let turns = PATIENCE + work_of(&req) / 2 * side.crowd;
         if waited > WAITS_MAX && age > turns {
-            return Err(format!("{req:?} was answered after {age} operations, and {} were to be done", p.work));
+            return Err(format!("{req:?} was answered after {age} operations, and {} were to be done", p.work).into());
         }
         if p.change != 0 {
             let fua = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
             side.model.end(p.change, result.is_ok(), fua, self.time);
         }
         if req.op == Op::Read && p.copied.iter().any(|&n| n > 1) {
-            return Err(format!("{req:?} was given a byte twice"));
+            return Err(format!("{req:?} was given a byte twice").into());
         }
         if let Some(judged) = self.judge_loss(&p, result) {
             return judged;
@@ -88,7 +93,7 @@ impl World {
         if let Err(e) = result {
             self.see_failure(&req);
             if !self.is_excused(&p, e) {
-                return Err(format!("{req:?} failed ({e}) though no operation did that it needs all of"));
+                return Err(format!("{req:?} failed ({e}) though no operation did that it needs all of").into());
             }
             return Ok(());
         }
@@ -107,12 +112,12 @@ impl World {
         match req.op {
             Op::Read if req.len > 0 => {
                 if p.copied.iter().any(|&n| n != 1) {
-                    return Err(format!("{req:?} was answered without all of its data"));
+                    return Err(format!("{req:?} was answered without all of its data").into());
                 }
-                side.model.check_read(req.offset, &p.data, p.start, self.time)
+                Ok(side.model.check_read(req.offset, &p.data, p.start, self.time)?)
             }
             Op::Write { .. } if p.copied.iter().any(|&n| n != 1) => {
-                Err(format!("{req:?} was answered, and its data not fetched exactly once"))
+                Err(format!("{req:?} was answered, and its data not fetched exactly once").into())
             }
             Op::Flush => {
                 // A question for the allocation sees contents, too.

@@ -31,7 +31,6 @@ const FEATURES: &[(&str, &str, &str)] = &[
     ("parquet", "zstd", "'recordings are compressed with it'"),
     ("plotters", "ab_glyph", "'text without the system's fonts'"),
     ("plotters", "bitmap_backend", "BitMapBackend"),
-    ("plotters", "bitmap_encoder", "'PNG'"),
     ("plotters", "line_series", "LineSeries"),
     ("plotters", "svg_backend", "SVGBackend"),
     ("prometheus", "process", "process_collector"),

@@ -16,11 +16,14 @@ const FUNCTION_LINES_MAX: usize = 80;
 const COMMENT_CHARS_MAX: usize = 120;
 
 /// Files and functions that are longer today.
-const LONG_FILES: &[(&str, usize)] =
-    &[("crates/daemon/tests/vhost/live.rs", 640), ("crates/daemon/tests/control_api.rs", 707)];
+const LONG_FILES: &[(&str, usize)] = &[
+    ("crates/daemon/tests/vhost/live.rs", 640),
+    ("crates/daemon/tests/control_api.rs", 707),
+    ("crates/frontend/src/nbd/port.rs", 611),
+    ("crates/undercroft/tests/cli/main.rs", 704),
+];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
-    ("crates/cache/src/core/mod.rs: apply", 87),
     ("crates/config/src/reader.rs: root", 115),
     ("crates/config/src/resolve/disk.rs: disk", 82),
     ("crates/config/tests/config/main.rs: every_bad_input_names_the_thing_and_the_remedy", 131),
@@ -31,9 +34,6 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/daemon/src/service/ranges.rs: take_ranges", 91),
     ("crates/hostmem/src/scan/duplicates.rs: run", 90),
     ("crates/porttest/src/sim/mod.rs: new", 83),
-    ("crates/study/examples/exclusive_table.rs: main", 93),
-    ("crates/testkit/src/sim/setup.rs: new", 120),
-    ("crates/trace/tests/samples/mod.rs: all", 164),
 ];
 
 /// Where `unsafe` may stand beside `crates/host`, and why.

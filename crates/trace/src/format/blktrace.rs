@@ -8,23 +8,51 @@
 //! A request shows up several times; one event of it counts, by default its coming (Q). A tenant is a device.
 
 use super::drive::{Line, Varying};
-use super::fields::{decimal, fixed_point, number, shown, words};
-use super::{NS_PER_S, Sink, u16_at, u32_at, u64_at};
-use crate::Kind;
-use crate::access::Request;
-use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES};
-use crate::options::Event;
+use super::fields::{NS_PER_S, decimal, fixed_point, number, shown, u16_at, u32_at, u64_at, words};
+use super::sink::Sink;
+use super::sniff::second;
+use super::spec::{Beginning, Looks, Spec};
+use crate::access::{Kind, Request};
+use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES, Unit};
+use crate::damage::Damage;
+use crate::event::Event;
+
+pub(super) static BLKPARSE: Spec = Spec {
+    name: "blkparse",
+    about: "the text that blkparse prints",
+    record: "blkparse's text, one event of a request (`--event`)",
+    tenant: "device",
+    endings: &["blkparse"],
+    looks: Looks::Text(|lines| {
+        let mut words = words(second(lines));
+        words.next().is_some_and(is_device) && words.nth(2).and_then(|time| fixed_point(time, 1)).is_some()
+    }),
+    begin: |told| Ok(Beginning::lines(Unit::Bytes, Blkparse { event: told.event, summary: false })),
+    ..Spec::BASE
+};
+
+pub(super) static BLKTRACE: Spec = Spec {
+    name: "blktrace",
+    about: "blktrace's binary records",
+    record: "blktrace's binary records, `--event` as above",
+    tenant: "device",
+    endings: &["blktrace"],
+    magic: Some(&MAGIC_BYTES),
+    begin: |told| Ok(Beginning::varying(Unit::Bytes, Blktrace { event: told.event })),
+    ..Spec::BASE
+};
 
 /// Of version 7, the only one since 2006.
-pub(super) const MAGIC: u32 = 0x6561_7407;
+const MAGIC: u32 = 0x6561_7407;
+const MAGIC_BYTES: [u8; 4] = MAGIC.to_le_bytes();
 const HEAD_BYTES: usize = 48;
 const CATEGORY_READ: u32 = 1 << 16;
 const CATEGORY_WRITE: u32 = 1 << 17;
 const CATEGORY_NOTIFY: u32 = 1 << 26;
 const CATEGORY_DISCARD: u32 = 1 << 29;
 
-pub(super) struct Blktrace {
-    pub event: Event,
+struct Blktrace {
+    event: Event,
 }
 
 impl Varying for Blktrace {
@@ -32,17 +60,17 @@ impl Varying for Blktrace {
         HEAD_BYTES
     }
 
-    fn length(&mut self, head: &[u8]) -> Result<usize, String> {
+    fn length(&mut self, head: &[u8]) -> Result<usize, Damage> {
         match u32_at(head, 0) {
             MAGIC => Ok(HEAD_BYTES + usize::from(u16_at(head, 46))),
-            m if m.swap_bytes() == MAGIC => {
-                Err("it was made on a machine of the other byte order; convert it there with blkparse".into())
-            }
-            m => Err(format!("it begins with {m:#x}, not with blktrace's {MAGIC:#x}")),
+            m if m.swap_bytes() == MAGIC => Err(Damage::Malformed(
+                "it was made on a machine of the other byte order; convert it there with blkparse",
+            )),
+            m => Err(Damage::Beginning { found: format!("{m:#x}"), expected: "blktrace's 0x65617407" }),
         }
     }
 
-    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         let action = u32_at(r, 28);
         let bytes = u32_at(r, 24);
         let kind = match action & (CATEGORY_READ | CATEGORY_WRITE) {
@@ -62,29 +90,29 @@ impl Varying for Blktrace {
     }
 
     fn after_bad(&self, rest: &[u8]) -> usize {
-        memchr::memmem::find(&rest[1..], &MAGIC.to_le_bytes()).map_or(rest.len(), |n| n + 1)
+        memchr::memmem::find(&rest[1..], &MAGIC_BYTES).map_or(rest.len(), |n| n + 1)
     }
 }
 
-fn bytes_of(sectors: u64) -> Result<u64, String> {
+fn bytes_of(sectors: u64) -> Result<u64, Damage> {
     let bytes = sectors.checked_mul(u64::from(SECTOR_BYTES));
-    bytes.ok_or_else(|| format!("sector {sectors} is past the end of any disk"))
+    bytes.ok_or(Damage::SectorPastEnd(sectors))
 }
 
-pub(super) struct Blkparse {
-    pub event: Event,
+struct Blkparse {
+    event: Event,
     /// The summary at the end has begun.
-    pub summary: bool,
+    summary: bool,
 }
 
 /// Whether it reads like `8,0`.
-pub(super) fn is_device(word: &[u8]) -> bool {
+fn is_device(word: &[u8]) -> bool {
     let mut parts = word.splitn(2, |&c| c == b',');
     parts.next().and_then(decimal).is_some() && parts.next().and_then(decimal).is_some()
 }
 
 impl Line for Blkparse {
-    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         let mut all = words(line);
         let Some(device) = all.next() else { return Ok(()) };
         if self.summary || device.starts_with(b"CPU") || device.starts_with(b"Total") {
@@ -92,12 +120,12 @@ impl Line for Blkparse {
             return Ok(());
         }
         if !is_device(device) {
-            return Err(format!("it begins with \"{}\", not with a device like 8,0", shown(device)));
+            return Err(Damage::Beginning { found: format!("\"{}\"", shown(device)), expected: "a device like 8,0" });
         }
         let (_cpu, _sequence) = (all.next(), all.next());
         let time_ns = number(all.next().unwrap_or_default(), "time", |f| fixed_point(f, NS_PER_S))?;
         let _process = all.next();
-        let (action, what) = (all.next().ok_or("it has no action")?, all.next().unwrap_or_default());
+        let (action, what) = (all.next().ok_or(Damage::Malformed("it has no action"))?, all.next().unwrap_or_default());
         if action != [self.event.letter()] {
             return Ok(());
         }

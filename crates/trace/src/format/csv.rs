@@ -4,14 +4,39 @@
 //! Owns the reading of lines; `csv_columns` says which column is what. Quotes around a field are taken off, and
 //! what stands between them is one field; there are no quotes within quotes.
 
-use super::Sink;
-use super::csv_columns::{Field, Layout};
+use super::csv_columns::{Field, Layout, is_names};
 use super::drive::Line;
 use super::fields::{any_base, decimal, fixed_point, number, shown};
-use crate::Kind;
-use crate::access::Request;
+use super::sink::Sink;
+use super::spec::{Beginning, Looks, Spec};
+use crate::access::{Kind, Request};
 use crate::blocks::{DISK_TENANTS_MAX, REQUEST_KEYS_MAX, Unit};
+use crate::damage::Damage;
 use crate::hashed::of_text;
+
+pub(super) static SPEC: Spec = Spec {
+    name: "csv",
+    about: "CSV with names in the first line or a map of columns; or a key on each line",
+    record: "names in the first line, or `--columns`",
+    access: "each block, or the key",
+    tenant: "`tenant` column",
+    endings: &["csv", "tsv", "txt"],
+    looks: Looks::Text(looks_like),
+    begin: |told| {
+        let mut layout = Layout::of(told.csv, told.head)?;
+        let (unit, text, note) = (layout.unit(), layout.has(Field::Text), layout.note.take());
+        let sizes = layout.first_size.is_some_and(|bytes| bytes > 1);
+        Ok(Beginning { own_disks: true, sizes, text, note, ..Beginning::lines(unit, Table::new(layout, unit)) })
+    },
+    ..Spec::BASE
+};
+
+/// A line of names, or nothing but numbers. Names may be a comment, and come after others.
+fn looks_like(lines: &[&[u8]]) -> bool {
+    let named = |l: &[u8]| [b',', b'\t', b';', b' '].iter().any(|&s| is_names(l, s));
+    let Some(begun) = lines.iter().find(|l| !l.starts_with(b"#") || named(l)) else { return false };
+    named(begun) || lines.len() > 1 && lines.iter().all(|l| decimal(l).is_some())
+}
 
 /// Fields of a line.
 pub(super) struct Cells<'l> {
@@ -50,7 +75,7 @@ impl<'l> Iterator for Cells<'l> {
     }
 }
 
-pub(super) struct Table {
+struct Table {
     layout: Layout,
     unit: Unit,
     /// Lines so far, up to the first request.
@@ -58,13 +83,13 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub fn new(layout: Layout, unit: Unit) -> Self {
+    fn new(layout: Layout, unit: Unit) -> Self {
         Table { layout, unit, lines: 0 }
     }
 }
 
 impl Line for Table {
-    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         if self.lines < self.layout.lines_before {
             self.lines += 1;
             return Ok(());
@@ -78,19 +103,17 @@ impl Line for Table {
         for (cell, meaning) in cells(line, *separator).zip(columns) {
             let Some((field, unit)) = *meaning else { continue };
             left -= 1;
-            let scaled = |n: u64, what: &str| {
-                n.checked_mul(unit).ok_or_else(|| format!("the {what} of {n} is past what can be counted"))
-            };
+            let scaled = |found: u64, field| found.checked_mul(unit).ok_or(Damage::Uncountable { field, found });
             match field {
                 Field::Time => r.time_ns = number(cell, "time", |c| fixed_point(c, unit))?,
                 Field::Offset => r.address = scaled(number(cell, "offset", any_base)?, "offset")?,
-                Field::Key => r.address = number(cell, "key", any_base).map_err(|e| of_key(&e))?,
+                Field::Key => r.address = number(cell, "key", any_base).map_err(of_key)?,
                 Field::Text => r.address = of_text(cell),
                 Field::Size => r.bytes = scaled(number(cell, "size", any_base)?, "size")?,
                 Field::Keys => {
                     let n = number(cell, "number of keys", decimal)?;
                     if n > REQUEST_KEYS_MAX {
-                        return Err(format!("{n} keys in one request are too many"));
+                        return Err(Damage::TooManyKeys(n));
                     }
                     r.keys = n as u32;
                 }
@@ -105,7 +128,7 @@ impl Line for Table {
             }
         }
         if left > 0 {
-            return Err(format!("\"{}\" has too few columns", shown(line)));
+            return Err(Damage::TooFewColumns(shown(line)));
         }
         match self.unit {
             Unit::Bytes => {
@@ -119,6 +142,6 @@ impl Line for Table {
 }
 
 #[cold]
-fn of_key(what: &str) -> String {
-    format!("{what}; if keys are any text, say which column has them, like text=2 (--columns)")
+fn of_key(damage: Damage) -> Damage {
+    Damage::KeyNotANumber(Box::new(damage))
 }

@@ -1,13 +1,13 @@
-//! Which column of a CSV file is what: by its map, by the names in its first line, or because there is only one.
+//! What each column of a CSV file holds: by its map, by the names in its first line, or because there is only one.
 //!
-//! Owns the names, and what is said of the choice. Never reads a request. Invariant: no column is taken for a key
-//! without a name, an option, or being the only one; what cannot be told is asked for.
+//! Owns the known names, and the note about the choice. Never reads a request. Invariant: a column is a key only by its
+//! name, by an option, or as the only one; otherwise the error says what to specify.
 
 use super::csv::cells;
-use super::fields::{any_base, fixed_point, is_number_too_large, shown};
-use super::{NS_PER_MS, NS_PER_S, NS_PER_US};
+use super::fields::{NS_PER_MS, NS_PER_S, NS_PER_US, any_base, fixed_point, is_number_too_large, shown};
 use crate::blocks::{SECTOR_BYTES, Unit};
-use crate::options::{COLUMNS_MAX, Column, Csv};
+use crate::csv_map::{COLUMNS_MAX, Column, Csv};
+use crate::options_error::ColumnsError;
 
 /// What a column holds, and what one step of it is.
 pub(super) type Meaning = (Field, u64);
@@ -118,7 +118,7 @@ fn is_text(cell: &[u8]) -> bool {
     !digits.is_empty() && any_base(digits).is_none() && fixed_point(digits, 1).is_none() && !is_number_too_large(digits)
 }
 
-/// See the head of the file.
+/// What each column of one CSV file is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
     pub separator: u8,
@@ -126,7 +126,7 @@ pub(super) struct Layout {
     pub columns: Vec<Option<Meaning>>,
     /// Lines before the first request.
     pub lines_before: usize,
-    /// What was taken for what, if the options did not say.
+    /// How columns were interpreted, if the options did not say.
     pub note: Option<String>,
     /// The size in the first request, if it has one.
     pub first_size: Option<u64>,
@@ -151,7 +151,7 @@ impl Layout {
     ///
     /// # Errors
     /// What cannot be told, and how to say it.
-    pub fn of(options: &Csv, head: &[u8]) -> Result<Layout, String> {
+    pub fn of(options: &Csv, head: &[u8]) -> Result<Layout, ColumnsError> {
         let lines = first_lines(head, |line| options.separator_of(line));
         let Some(&(before, line)) = lines.first() else { return Ok(Layout::default()) };
         let line = uncommented(line);
@@ -167,11 +167,7 @@ impl Layout {
         };
         let fields = || layout.columns.iter().flatten().map(|m| m.0);
         if !fields().any(|f| matches!(f, Field::Offset | Field::Key | Field::Text)) {
-            return Err(format!(
-                "its first line, \"{}\", names neither offsets nor keys; {}",
-                shown(line),
-                "say which column is what, like time=1,offset=4,size=5,op=3 or time=1,key=2,size=3 (--columns)"
-            ));
+            return Err(ColumnsError::NothingAddressed(shown(line)));
         }
         layout.lines_before += usize::from(named);
         let data = if named { &second } else { &first };
@@ -181,23 +177,20 @@ impl Layout {
     }
 
     /// By the map of the options; whether the first line is of names.
-    fn mapped(&mut self, o: &Csv, line: &[u8], first: &[&[u8]]) -> Result<bool, String> {
+    fn mapped(&mut self, o: &Csv, line: &[u8], first: &[&[u8]]) -> Result<bool, ColumnsError> {
         let mut by_name = false;
         for (column, field, unit) in asked(o) {
             let at = match column {
                 None => continue,
                 Some(Column::Number(n)) if *n <= first.len() => n - 1,
                 Some(Column::Number(n)) => {
-                    return Err(format!(
-                        "its first line, \"{}\", has {} columns, no column {n}",
-                        shown(line),
-                        first.len()
-                    ));
+                    let (line, columns) = (shown(line), first.len());
+                    return Err(ColumnsError::NoSuchNumber { line, columns, asked: *n });
                 }
                 Some(Column::Name(name)) => {
                     by_name = true;
                     let at = first.iter().position(|c| c.eq_ignore_ascii_case(name.as_bytes()));
-                    at.ok_or_else(|| format!("its first line, \"{}\", names no column {name}", shown(line)))?
+                    at.ok_or_else(|| ColumnsError::NoSuchName { line: shown(line), asked: name.clone() })?
                 }
             };
             self.columns[at] = Some((field, unit));
@@ -211,18 +204,14 @@ impl Layout {
     }
 
     /// By the names in the first line, or as the only column there is; whether there are names.
-    fn found(&mut self, o: &Csv, line: &[u8], first: &[&[u8]], second: &[&[u8]]) -> Result<bool, String> {
+    fn found(&mut self, o: &Csv, line: &[u8], first: &[&[u8]], second: &[&[u8]]) -> Result<bool, ColumnsError> {
         let default_unit = |field: Field| asked(o).iter().find(|a| a.1 == field).map_or(1, |a| a.2);
         for (n, cell) in first.iter().enumerate() {
             let Some((field, unit)) = known(cell) else { continue };
             if let Some(other) = self.columns.iter().position(|m| m.is_some_and(|m| m.0 == field)) {
                 if matches!(field, Field::Key | Field::Offset) {
-                    return Err(format!(
-                        "\"{}\" and \"{}\" in its first line may both be the {}; say which is (--columns)",
-                        shown(first[other]),
-                        shown(cell),
-                        field.name()
-                    ));
+                    let (one, other) = (shown(first[other]), shown(cell));
+                    return Err(ColumnsError::Twice { one, other, what: field.name() });
                 }
                 continue;
             }
@@ -256,21 +245,12 @@ impl Layout {
     }
 
     /// Nothing names a column: the only one is the key, and of several none is guessed.
-    fn alone(&mut self, line: &[u8], first: &[&[u8]], second: &[&[u8]]) -> Result<(), String> {
+    fn alone(&mut self, line: &[u8], first: &[&[u8]], second: &[&[u8]]) -> Result<(), ColumnsError> {
         if first.len() > 1 {
-            return Err(format!(
-                "its first line, \"{}\", has {} columns and no names that are known; say which column is what: \
-                 --columns time=1,key=2,size=3 for keys that are numbers, text=2 for keys that are any text, \
-                 offset=2 for places on a disk",
-                shown(line),
-                first.len()
-            ));
+            return Err(ColumnsError::NoNames { line: shown(line), columns: first.len() });
         }
         if is_text(first[0]) && second.first().is_some_and(|c| !is_text(c)) {
-            return Err(format!(
-                "its first line, \"{}\", may be a name or a key; say --columns key=1 if it is a name, text=1 if it is a key",
-                shown(line)
-            ));
+            return Err(ColumnsError::NameOrKey(shown(line)));
         }
         self.columns[0] = Some((Field::Key, 1));
         Ok(())

@@ -4,13 +4,14 @@
 //! Invariant: every call consumes something, adds a request, or has reached the end.
 
 use super::csv_columns::BOM;
-use super::{Context, Decode, Sink};
+use super::sink::{Context, Decode, Sink};
+use crate::damage::Damage;
 use crate::error::Error;
 
 /// A format of lines.
 pub(super) trait Line: Send {
     /// One line, without its end; adds nothing for one that is no access.
-    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), String>;
+    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), Damage>;
 }
 
 /// See [`Line`].
@@ -52,7 +53,7 @@ pub(super) trait Fixed: Send {
     /// Their length in bytes.
     const BYTES: usize;
     /// One record of that length.
-    fn record(&mut self, record: &[u8], to: &mut Sink<'_>) -> Result<(), String>;
+    fn record(&mut self, record: &[u8], to: &mut Sink<'_>) -> Result<(), Damage>;
 }
 
 /// See [`Fixed`].
@@ -95,9 +96,9 @@ pub(super) trait Varying: Send {
     /// Bytes of the next record that are needed to know its length.
     fn head(&self) -> usize;
     /// The length of the record that begins so.
-    fn length(&mut self, head: &[u8]) -> Result<usize, String>;
+    fn length(&mut self, head: &[u8]) -> Result<usize, Damage>;
     /// One record of that length.
-    fn record(&mut self, record: &[u8], to: &mut Sink<'_>) -> Result<(), String>;
+    fn record(&mut self, record: &[u8], to: &mut Sink<'_>) -> Result<(), Damage>;
     /// How far to go on after a bad record that begins so.
     fn after_bad(&self, rest: &[u8]) -> usize {
         self.head().min(rest.len())
@@ -166,7 +167,7 @@ impl Context<'_, '_> {
         if there == 0 {
             return Ok(());
         }
-        let error = self.input.damaged(format!("the file ends after {there} of the record's {whole} bytes"));
+        let error = self.input.damaged(Damage::Cut { there, whole });
         self.input.consume(there, 1);
         self.bad(error)
     }

@@ -1,7 +1,32 @@
-//! Fields of lines as numbers, without a detour through strings.
+//! Fields of lines and records as numbers, without a detour through strings.
 //!
 //! Owns the parsing of numbers. Invariant: a number that does not fit is none; nothing is rounded silently but
 //! fractions of the smallest unit.
+
+use crate::damage::Damage;
+
+/// Nanoseconds of larger units of time.
+pub(super) const NS_PER_US: u64 = 1_000;
+pub(super) const NS_PER_MS: u64 = 1_000_000;
+pub(super) const NS_PER_S: u64 = 1_000_000_000;
+
+/// The little-endian u16 at a place of a record that is long enough.
+#[inline]
+pub(super) fn u16_at(r: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([r[at], r[at + 1]])
+}
+
+/// The little-endian u32.
+#[inline]
+pub(super) fn u32_at(r: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(r[at..at + 4].try_into().expect("4 bytes"))
+}
+
+/// The little-endian u64.
+#[inline]
+pub(super) fn u64_at(r: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(r[at..at + 8].try_into().expect("8 bytes"))
+}
 
 /// A decimal number.
 #[inline]
@@ -57,16 +82,15 @@ pub(super) fn fixed_point(field: &[u8], unit: u64) -> Option<u64> {
 
 /// `of` a field that has a name, or what is wrong with it.
 #[inline]
-pub(super) fn number(field: &[u8], what: &str, of: impl Fn(&[u8]) -> Option<u64>) -> Result<u64, String> {
+pub(super) fn number(field: &[u8], what: &'static str, of: impl Fn(&[u8]) -> Option<u64>) -> Result<u64, Damage> {
     of(field).ok_or_else(|| no_number(field, what))
 }
 
 #[cold]
-fn no_number(field: &[u8], what: &str) -> String {
-    if is_number_too_large(field) {
-        return format!("the {what} is \"{}\", too large: it does not fit 64 bits", shown(field));
-    }
-    format!("the {what} is \"{}\", not a number", shown(field))
+fn no_number(found: &[u8], field: &'static str) -> Damage {
+    let too_large = is_number_too_large(found);
+    let found = shown(found);
+    if too_large { Damage::TooLarge { field, found } } else { Damage::NotANumber { field, found } }
 }
 
 /// Whether it is written like a number (decimal, with a fraction, or hexadecimal after 0x): what could not be read as

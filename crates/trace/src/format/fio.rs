@@ -4,27 +4,39 @@
 //! Version 2 has no times but `wait` lines, which say how long after the wait before them what follows comes.
 
 use super::drive::Line;
-use super::fields::{decimal, number, shown, words};
-use super::{NS_PER_US, Sink};
-use crate::Kind;
-use crate::access::Request;
-use crate::blocks::DISK_TENANTS_MAX;
+use super::fields::{NS_PER_US, decimal, number, shown, words};
+use super::sink::Sink;
+use super::spec::{Beginning, Spec};
+use crate::access::{Kind, Request};
+use crate::blocks::{DISK_TENANTS_MAX, Unit};
+use crate::damage::Damage;
+
+pub(super) static SPEC: Spec = Spec {
+    name: "fio",
+    about: "fio's iolog, version 2 or 3",
+    record: "`write_iolog`, version 2 or 3",
+    tenant: "file",
+    endings: &["iolog", "fio"],
+    magic: Some(b"fio version "),
+    begin: |_| Ok(Beginning::lines(Unit::Bytes, Fio::default())),
+    ..Spec::BASE
+};
 
 #[derive(Default)]
-pub(super) struct Fio {
+struct Fio {
     version: u8,
     waited_ns: u64,
 }
 
 impl Line for Fio {
-    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         if self.version == 0 {
             self.version = match line.trim_ascii() {
                 b"fio version 2 iolog" => 2,
                 b"fio version 3 iolog" => 3,
                 other => {
-                    let shown = shown(other);
-                    return Err(format!("it begins with \"{shown}\", not with \"fio version 2 iolog\" or 3"));
+                    let found = format!("\"{}\"", shown(other));
+                    return Err(Damage::Beginning { found, expected: "\"fio version 2 iolog\" or 3" });
                 }
             };
             return Ok(());
@@ -34,9 +46,9 @@ impl Line for Fio {
         let mut time_ns = self.waited_ns;
         if self.version == 3 {
             time_ns = number(file, "time", decimal)?.saturating_mul(NS_PER_US);
-            file = all.next().ok_or("it ends after the time; expected are time, file and action")?;
+            file = all.next().ok_or(Damage::Malformed("it ends after the time; expected are time, file and action"))?;
         }
-        let action = all.next().ok_or("it has no action")?;
+        let action = all.next().ok_or(Damage::Malformed("it has no action"))?;
         let kind = match action {
             b"read" => Kind::Read,
             b"write" => Kind::Write,
@@ -46,7 +58,7 @@ impl Line for Fio {
                 return Ok(());
             }
             b"add" | b"open" | b"close" | b"sync" | b"datasync" | b"trim" => return Ok(()),
-            other => return Err(format!("\"{}\" is no action of fio", shown(other))),
+            other => return Err(Damage::Unknown { found: shown(other), kind: "action of fio" }),
         };
         let address = number(all.next().unwrap_or_default(), "offset", decimal)?;
         let bytes = number(all.next().unwrap_or_default(), "length", decimal)?;

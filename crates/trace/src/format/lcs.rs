@@ -6,16 +6,32 @@
 //! access; versions 4 to 8 add 1, 2, 4, 8 or 16 features of 4 bytes, which are not read.
 
 use super::drive::Varying;
-use super::{NS_PER_S, Sink, u32_at, u64_at};
-use crate::Kind;
-use crate::access::Request;
+use super::fields::{NS_PER_S, u32_at, u64_at};
+use super::sink::Sink;
+use super::spec::{Beginning, Spec};
+use crate::access::{Kind, Request};
+use crate::blocks::Unit;
+use crate::damage::Damage;
 use crate::tenants::TENANTS_MAX;
 
+pub(super) static SPEC: Spec = Spec {
+    name: "lcs",
+    about: "libCacheSim's lcs, versions 1 to 8",
+    record: "libCacheSim's, versions 1 to 8 (written: 3)",
+    access: "the key",
+    tenant: "its tenant",
+    endings: &["lcs"],
+    magic: Some(&MAGIC_BYTES),
+    begin: |_| Ok(Beginning { sizes: true, ..Beginning::varying(Unit::Keys, Lcs::default()) }),
+    ..Spec::BASE
+};
+
 pub(crate) const MAGIC: u64 = 0x1234_5678_9abc_def0;
+const MAGIC_BYTES: [u8; 8] = MAGIC.to_le_bytes();
 pub(crate) const HEADER_BYTES: usize = 8192;
 
 #[derive(Default)]
-pub(super) struct Lcs {
+struct Lcs {
     version: Option<u64>,
     /// Bytes of a record.
     bytes: usize,
@@ -27,12 +43,12 @@ impl Varying for Lcs {
     }
 
     #[inline]
-    fn length(&mut self, head: &[u8]) -> Result<usize, String> {
+    fn length(&mut self, head: &[u8]) -> Result<usize, Damage> {
         Ok(head.len())
     }
 
     #[inline]
-    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         let time_ns = u64::from(u32_at(r, 0)) * NS_PER_S;
         match self.version {
             None => self.header(r),
@@ -43,7 +59,7 @@ impl Varying for Lcs {
             Some(version) => {
                 let (bytes, at) = if version == 2 { (u64::from(u32_at(r, 12)), 16) } else { (u64_at(r, 12), 20) };
                 if bytes > i64::MAX as u64 {
-                    return Err(format!("a size of {} bytes makes no sense", bytes as i64));
+                    return Err(Damage::Size(bytes as i64));
                 }
                 let op_and_tenant = u32_at(r, at);
                 let mut digits = [0; 8];
@@ -56,9 +72,9 @@ impl Varying for Lcs {
 }
 
 impl Lcs {
-    fn header(&mut self, r: &[u8]) -> Result<(), String> {
+    fn header(&mut self, r: &[u8]) -> Result<(), Damage> {
         if u64_at(r, 0) != MAGIC || u64_at(r, HEADER_BYTES - 8) != MAGIC {
-            return Err("it does not begin with an lcs header".into());
+            return Err(Damage::Malformed("it does not begin with an lcs header"));
         }
         let version = u64_at(r, 8);
         self.bytes = match version {
@@ -66,7 +82,7 @@ impl Lcs {
             2 => 28,
             3 => 36,
             4..=8 => 36 + (4 << (version - 4)),
-            _ => return Err(format!("it has version {version} of lcs; 1 to 8 can be read")),
+            found => return Err(Damage::Version { found, format: "lcs", known: "1 to 8" }),
         };
         self.version = Some(version);
         Ok(())

@@ -9,11 +9,23 @@
 //! `virtio_blk_handle_*`) counts, the others do not. A tenant is the device or node, by its address.
 
 use super::drive::Line;
-use super::fields::{any_base, decimal, fixed_point, number, shown, words};
-use super::{NS_PER_S, NS_PER_US, Sink};
-use crate::Kind;
-use crate::access::Request;
-use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES};
+use super::fields::{NS_PER_S, NS_PER_US, any_base, decimal, fixed_point, number, shown, words};
+use super::sink::Sink;
+use super::spec::{Beginning, Looks, Spec};
+use crate::access::{Kind, Request};
+use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES, Unit};
+use crate::damage::Damage;
+
+pub(super) static SPEC: Spec = Spec {
+    name: "qemu",
+    about: "QEMU's log of blk_co_preadv and its like",
+    record: "the log of `-trace 'blk_co_p*'`, or simpletrace.py's output",
+    tenant: "device",
+    endings: &["qemu"],
+    looks: Looks::Text(|lines| lines.iter().any(|line| is_event(line))),
+    begin: |_| Ok(Beginning::lines(Unit::Bytes, Qemu::default())),
+    ..Spec::BASE
+};
 
 /// Event, layer, kind, and the argument that tells devices apart.
 const EVENTS: [(&str, u8, Kind, &str); 7] = [
@@ -27,7 +39,7 @@ const EVENTS: [(&str, u8, Kind, &str); 7] = [
 ];
 
 #[derive(Default)]
-pub(super) struct Qemu {
+struct Qemu {
     /// The layer whose events count; 0 before the first.
     layer: u8,
     /// What simpletrace.py's differences have come to.
@@ -56,18 +68,19 @@ fn event(line: &[u8]) -> Option<(&[u8], Option<u64>, &[u8])> {
 }
 
 /// Whether a line tells of a disk.
-pub(super) fn is_event(line: &[u8]) -> bool {
+fn is_event(line: &[u8]) -> bool {
     event(line).is_some_and(|(name, ..)| EVENTS.iter().any(|e| e.0.as_bytes() == name))
 }
 
 impl Line for Qemu {
-    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn line(&mut self, line: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
         let Some((name, logged, rest)) = event(line) else {
             // QEMU's log holds other messages, too; only a file without any event is none
-            return if self.known { Ok(()) } else { Err(format!("\"{}\" is no event of QEMU", shown(line))) };
+            let unknown = || Damage::Unknown { found: shown(line), kind: "event of QEMU" };
+            return if self.known { Ok(()) } else { Err(unknown()) };
         };
         self.known = true;
         let mut all = words(rest).peekable();
@@ -100,7 +113,7 @@ impl Line for Qemu {
             }
         }
         let (Some(address), Some(bytes)) = (first, length) else {
-            return Err("it names no range of bytes or sectors that a disk can have".into());
+            return Err(Damage::Malformed("it names no range of bytes or sectors that a disk can have"));
         };
         let tenant = to.tenant(who, DISK_TENANTS_MAX)?;
         let time_ns = logged.unwrap_or(self.elapsed_ns);

@@ -2,10 +2,21 @@
 //!
 //! Owns which rows are accesses, and which of their blocks. Never reads the file itself.
 
+use super::spec::Spec;
 use crate::access::{Kind, Request};
 use crate::blocks::{Blocks, REQUEST_BYTES_MAX};
 use crate::error::Error;
-use crate::recording::{Op, Recording, in_sample};
+use crate::recording::{MAGIC, Op, Recording, in_sample};
+
+pub(super) static SPEC: Spec = Spec {
+    name: "undercroft-parquet",
+    about: "what `undercroft record` writes",
+    record: "as above",
+    tenant: "disk",
+    endings: &["parquet"],
+    magic: Some(&MAGIC),
+    ..Spec::BASE
+};
 
 /// Adds the requests of the next row group to `out`; false after the last.
 pub(crate) fn next_group(recording: &mut Recording, blocks: &Blocks, out: &mut Vec<Request>) -> Result<bool, Error> {

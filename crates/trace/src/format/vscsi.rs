@@ -9,13 +9,26 @@
 //! reference counts have it so.
 
 use super::drive::Varying;
-use super::{NS_PER_US, Sink, u16_at, u32_at, u64_at};
-use crate::Kind;
-use crate::access::Request;
-use crate::blocks::SECTOR_BYTES;
+use super::fields::{NS_PER_US, u16_at, u32_at, u64_at};
+use super::sink::Sink;
+use super::spec::{Beginning, Looks, Spec};
+use crate::access::{Kind, Request};
+use crate::blocks::{SECTOR_BYTES, Unit};
+use crate::damage::Damage;
+
+pub(super) static SPEC: Spec = Spec {
+    name: "vscsi",
+    about: "VMware vscsi records (CloudPhysics)",
+    record: "VMware's binary records, version 1 (32 bytes) or 2 (40 bytes)",
+    access: "a record's first sector; with `--block-size`, each block",
+    endings: &["vscsi"],
+    looks: Looks::Binary(looks_like),
+    begin: |_| Ok(Beginning { whole: true, own_disks: false, ..Beginning::varying(Unit::Bytes, Vscsi::default()) }),
+    ..Spec::BASE
+};
 
 #[derive(Default)]
-pub(super) struct Vscsi {
+struct Vscsi {
     version: Option<Version>,
 }
 
@@ -36,7 +49,7 @@ fn version(head: &[u8]) -> Option<Version> {
 }
 
 /// Whether two records in a row begin so.
-pub(super) fn looks_like(head: &[u8]) -> bool {
+fn looks_like(head: &[u8]) -> bool {
     let first = head.get(..32).and_then(version);
     let bytes = if first == Some(Version::One) { 32 } else { 40 };
     let fits = |r: &[u8]| u32_at(r, if first == Some(Version::One) { 4 } else { 8 }) < 1 << 26;
@@ -48,10 +61,10 @@ impl Varying for Vscsi {
         32
     }
 
-    fn length(&mut self, head: &[u8]) -> Result<usize, String> {
-        let found = version(head).ok_or("it has neither version 1 nor 2 of the vscsi format")?;
+    fn length(&mut self, head: &[u8]) -> Result<usize, Damage> {
+        let found = version(head).ok_or(Damage::Malformed("it has neither version 1 nor 2 of the vscsi format"))?;
         if *self.version.get_or_insert(found) != found {
-            return Err("its version differs from that of the records before".into());
+            return Err(Damage::Malformed("its version differs from that of the records before"));
         }
         Ok(if found == Version::One { 32 } else { 40 })
     }
@@ -60,13 +73,13 @@ impl Varying for Vscsi {
         if self.version == Some(Version::Two) { 40.min(rest.len()) } else { 32 }
     }
 
-    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), String> {
+    fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
         let (command, bytes) = if r.len() == 32 { (u16_at(r, 12), u32_at(r, 4)) } else { (u16_at(r, 0), u32_at(r, 8)) };
         let sector = u64_at(r, 16);
         let address = sector.checked_mul(u64::from(SECTOR_BYTES));
         to.bytes(Request {
             time_ns: u64_at(r, 24).saturating_mul(NS_PER_US),
-            address: address.ok_or_else(|| format!("sector {sector} is past the end of any disk"))?,
+            address: address.ok_or(Damage::SectorPastEnd(sector))?,
             bytes: u64::from(bytes),
             keys: 1,
             tenant: 0,

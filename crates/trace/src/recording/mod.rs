@@ -10,8 +10,9 @@ mod write;
 
 pub(crate) use read::MAGIC;
 pub use read::Recording;
-pub use write::{WriteError, Writer};
+pub use write::RecordingWriter;
 
+pub use crate::error::WriteError;
 use crate::hashed::mixed;
 use serde::{Deserialize, Serialize};
 

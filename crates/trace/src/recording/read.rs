@@ -5,7 +5,7 @@
 
 use super::columns::{self, HEADER_KEY, TRAILER_KEY};
 use super::{DISKS_MAX, Failure, Header, Op, Row, Trailer, VERSION, sum_of};
-use crate::error::Error;
+use crate::error::{Error, RecordingError};
 use bytes::Bytes;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -68,7 +68,7 @@ impl Recording {
     }
 
     fn begin(source: impl ChunkReader + 'static, bytes: u64, name: &str) -> Result<Self, Error> {
-        let bad = |what: String| Error::Recording { name: name.to_owned(), what };
+        let bad = |what| Error::Recording { name: name.to_owned(), what };
         check_ends(&source, bytes).map_err(&bad)?;
         let file = guarded(|| SerializedFileReader::new(source)).map_err(&bad)?;
         let metadata = file.metadata().file_metadata();
@@ -76,17 +76,16 @@ impl Recording {
             let all = metadata.key_value_metadata().map_or(&[][..], |m| m);
             all.iter().find(|kv| kv.key == key).and_then(|kv| kv.value.as_deref())
         };
-        let header = text(HEADER_KEY).ok_or_else(|| {
-            bad(format!("it is Parquet, but has no \"{HEADER_KEY}\": only files of `undercroft record` can be read"))
-        })?;
-        let header: Header = serde_json::from_str(header).map_err(|e| bad(format!("its \"{HEADER_KEY}\": {e}")))?;
-        let trailer = text(TRAILER_KEY).ok_or_else(|| bad(format!("it has no \"{TRAILER_KEY}\"")))?;
-        let trailer: Trailer = serde_json::from_str(trailer).map_err(|e| bad(format!("its \"{TRAILER_KEY}\": {e}")))?;
+        let said = |key| move |source| RecordingError::Said { key, source };
+        let header = text(HEADER_KEY).ok_or_else(|| bad(RecordingError::NotOurs(HEADER_KEY)))?;
+        let header: Header = serde_json::from_str(header).map_err(said(HEADER_KEY)).map_err(&bad)?;
+        let trailer = text(TRAILER_KEY).ok_or_else(|| bad(RecordingError::Unsaid(TRAILER_KEY)))?;
+        let trailer: Trailer = serde_json::from_str(trailer).map_err(said(TRAILER_KEY)).map_err(&bad)?;
         if header.format != VERSION {
-            return Err(bad(format!("it has version {} of the format; this program reads {VERSION}", header.format)));
+            return Err(bad(RecordingError::Version { found: header.format, known: VERSION }));
         }
         if header.disks.len() > DISKS_MAX || header.block_bytes == 0 || trailer.sums.len() != file.num_row_groups() {
-            return Err(bad("what it says about itself does not fit together".into()));
+            return Err(bad(RecordingError::Contradiction));
         }
         let schema = metadata.schema_descr();
         let mut places = Vec::new();
@@ -96,7 +95,7 @@ impl Recording {
                 let c = schema.column(*at);
                 c.physical_type() == physical && c.max_rep_level() == 0 && c.max_def_level() == i16::from(nullable)
             };
-            places.push(place.filter(fits).ok_or_else(|| bad(format!("it has no column {name} of the right type")))?);
+            places.push(place.filter(fits).ok_or_else(|| bad(RecordingError::Column(name)))?);
         }
         let disks = header.disks.iter().enumerate().map(|(n, d)| (d.name.clone().into_bytes(), n as u16)).collect();
         Ok(Self { file: Box::new(file), name: name.to_owned(), header, trailer, disks, places, next_group: 0 })
@@ -129,12 +128,12 @@ impl Recording {
         }
         self.next_group += 1;
         let read = guarded(|| self.read_group(n));
-        let rows = read.and_then(|rows| {
-            if sum_of(&rows) == self.trailer.sums[n] { Ok(rows) } else { Err("its sum is wrong".into()) }
-        });
+        let rows = read
+            .and_then(|rows| if sum_of(&rows) == self.trailer.sums[n] { Ok(rows) } else { Err(RecordingError::Sum) });
         let rows = rows.map_err(|what| {
             self.next_group = usize::MAX;
-            Error::Recording { name: self.name.clone(), what: format!("row group {n}: {what}") }
+            let what = RecordingError::Group { number: n, what: Box::new(what) };
+            Error::Recording { name: self.name.clone(), what }
         })?;
         Ok(Some(rows))
     }
@@ -189,26 +188,25 @@ fn unknown(name: &ByteArray) -> ParquetError {
 }
 
 /// A library that meets bytes which it never thought of may panic; for us that is a damaged file.
-fn guarded<T>(f: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+fn guarded<T>(f: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, RecordingError> {
     match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("it cannot be decoded".into()),
+        Ok(result) => Ok(result?),
+        Err(_) => Err(RecordingError::Undecodable),
     }
 }
 
 /// Looks at both ends: most files that are no recordings, or not whole, show there.
-fn check_ends(source: &impl ChunkReader, bytes: u64) -> Result<(), String> {
-    let at = |from: u64, n: usize| source.get_bytes(from, n).map_err(|e| e.to_string());
-    if bytes < 12 || at(0, 4)? != MAGIC[..] {
-        return Err("it is no Parquet file".into());
+fn check_ends(source: &impl ChunkReader, bytes: u64) -> Result<(), RecordingError> {
+    if bytes < 12 || source.get_bytes(0, 4)? != MAGIC[..] {
+        return Err(RecordingError::NoParquet);
     }
-    let end = at(bytes - 8, 8)?;
+    let end = source.get_bytes(bytes - 8, 8)?;
     if end[4..] != MAGIC {
-        return Err("it ends early: it was cut short, or the daemon was killed while it recorded".into());
+        return Err(RecordingError::EndsEarly);
     }
     let footer = u32::from_le_bytes([end[0], end[1], end[2], end[3]]);
     if u64::from(footer) > bytes - 12 || footer > FOOTER_BYTES_MAX {
-        return Err(format!("its end of {footer} bytes makes no sense"));
+        return Err(RecordingError::End(footer));
     }
     Ok(())
 }

@@ -5,12 +5,13 @@
 
 use super::columns::{self, HEADER_KEY, TRAILER_KEY};
 use super::{DISKS_MAX, Disk, Failure, GAPS_MAX, GROUP_ROWS, Header, Op, Row, Trailer, sum_of};
+use crate::error::WriteError;
 use bytes::Bytes;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 /// Bytes that a row takes at most, whatever is in it.
@@ -28,33 +29,8 @@ const GAP_BYTES_MAX: u64 = 144;
 const RUN_MIN: usize = 64;
 const RUN_MAX: usize = 1024;
 
-/// Why a recording cannot be written.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write the recording: {0}")]
-pub struct WriteError(String, Option<io::ErrorKind>);
-
-impl From<ParquetError> for WriteError {
-    fn from(e: ParquetError) -> Self {
-        let kind = match &e {
-            ParquetError::External(inner) => inner.downcast_ref::<io::Error>().map(io::Error::kind),
-            _ => None,
-        };
-        WriteError(e.to_string(), kind)
-    }
-}
-
-impl WriteError {
-    /// As an error of the file, whose kind is kept.
-    pub(crate) fn into_io(self) -> io::Error {
-        match self.1 {
-            Some(kind) => io::Error::new(kind, self),
-            None => io::Error::other(self),
-        }
-    }
-}
-
-/// See the head of the file.
-pub struct Writer<W: Write + Send> {
+/// Writes one recording.
+pub struct RecordingWriter<W: Write + Send> {
     file: SerializedFileWriter<W>,
     header: Header,
     names: Vec<Names>,
@@ -75,7 +51,7 @@ struct Names {
     container: Option<ByteArray>,
 }
 
-impl<W: Write + Send> Writer<W> {
+impl<W: Write + Send> RecordingWriter<W> {
     /// Begins a file.
     ///
     /// # Errors
@@ -106,7 +82,7 @@ impl<W: Write + Send> Writer<W> {
     /// There are [`DISKS_MAX`] already.
     pub fn add_disk(&mut self, disk: Disk) -> Result<u16, WriteError> {
         if self.names.len() >= DISKS_MAX {
-            return Err(WriteError(format!("it has {DISKS_MAX} disks, the most that a recording can have"), None));
+            return Err(WriteError::TooManyDisks(DISKS_MAX));
         }
         let text = |s: &Option<String>| s.as_deref().map(ByteArray::from);
         let lengths = [Some(&disk.name), disk.vm.as_ref(), disk.container.as_ref()];
@@ -200,11 +176,11 @@ impl<W: Write + Send> Writer<W> {
     pub fn finish(mut self, trailer: Trailer) -> Result<u64, WriteError> {
         self.say(trailer)?;
         self.file.finish()?;
-        self.file.flush().map_err(|e| WriteError(e.to_string(), None))?;
+        self.file.flush().map_err(WriteError::Flush)?;
         Ok(self.bytes())
     }
 
-    /// As [`Writer::finish`], but gives back where it went.
+    /// As [`RecordingWriter::finish`], but gives back where it went.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -219,8 +195,7 @@ impl<W: Write + Send> Writer<W> {
         for (key, value) in
             [(HEADER_KEY, serde_json::to_string(&self.header)), (TRAILER_KEY, serde_json::to_string(&trailer))]
         {
-            let value = value.map_err(|e| WriteError(e.to_string(), None))?;
-            self.file.append_key_value_metadata(KeyValue::new(key.to_string(), value));
+            self.file.append_key_value_metadata(KeyValue::new(key.to_string(), value?));
         }
         Ok(())
     }

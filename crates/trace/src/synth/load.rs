@@ -60,14 +60,25 @@ impl Default for Mix {
     }
 }
 
+/// Why a text is no mixture.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MixError {
+    /// A part is none.
+    #[error("\"{0}\" is no share; write it like zipf=70,loop=20,scan=10")]
+    Part(String),
+    /// Nothing is asked for.
+    #[error("nothing has a share; write it like zipf=70,loop=20,scan=10")]
+    Nothing,
+}
+
 impl FromStr for Mix {
-    type Err = String;
+    type Err = MixError;
 
     /// Reads `zipf=70,loop=20,scan=10`; what is not named has no share.
     ///
     /// # Errors
     /// A sentence that says what to write instead.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, MixError> {
         let mut mix = Mix { zipf: 0, cycle: 0, scan: 0 };
         for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
             let share = part.split_once('=').and_then(|(name, n)| Some((name.trim(), n.trim().parse::<u32>().ok()?)));
@@ -75,11 +86,11 @@ impl FromStr for Mix {
                 Some(("zipf", n)) => mix.zipf = n,
                 Some(("loop", n)) => mix.cycle = n,
                 Some(("scan", n)) => mix.scan = n,
-                _ => return Err(format!("\"{part}\" is no share; write it like zipf=70,loop=20,scan=10")),
+                _ => return Err(MixError::Part(part.to_owned())),
             }
         }
         if mix == (Mix { zipf: 0, cycle: 0, scan: 0 }) {
-            return Err("nothing has a share; write it like zipf=70,loop=20,scan=10".into());
+            return Err(MixError::Nothing);
         }
         Ok(mix)
     }
@@ -218,7 +229,7 @@ mod tests {
     fn mixtures_are_read() {
         assert_eq!("zipf=80, scan=20".parse(), Ok(Mix { zipf: 80, cycle: 0, scan: 20 }));
         for bad in ["", "zipf", "zipf=x", "zipf=0", "lru=3", "zipf=-1"] {
-            assert!(bad.parse::<Mix>().is_err_and(|e| e.contains("zipf=70,loop=20,scan=10")), "{bad}");
+            assert!(bad.parse::<Mix>().is_err_and(|e| e.to_string().contains("zipf=70,loop=20,scan=10")), "{bad}");
         }
     }
 }

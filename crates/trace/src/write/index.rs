@@ -8,6 +8,7 @@ use super::Bad;
 use super::packed::{Packed, Packing};
 use super::target::Target;
 use crate::access::{Kind, Request};
+use crate::error::UnfitRequest;
 use crate::format::lcs;
 use crate::hashed::NumberMap;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -65,9 +66,7 @@ impl Indexed {
 
     /// One access.
     pub fn push(&mut self, r: &Request, block: u64, bytes: u64) -> Result<(), Bad> {
-        let seconds = u32::try_from(r.time_ns / NS_PER_S).map_err(|_| {
-            Bad::Unfit("its time is more than 136 years after the first; write csv or parquet".to_owned())
-        })?;
+        let seconds = u32::try_from(r.time_ns / NS_PER_S).map_err(|_| Bad::Unfit(UnfitRequest::Time))?;
         let about = &mut self.about;
         if self.records == 0 {
             about.first_s = seconds;
@@ -91,8 +90,7 @@ impl Indexed {
             record[20..24].copy_from_slice(&(op | u32::from(r.tenant) << TENANT_SHIFT).to_le_bytes());
             LCS_BYTES
         } else {
-            let bytes = u32::try_from(bytes)
-                .map_err(|_| Bad::Unfit(format!("an object of {bytes} bytes does not fit 32 bits; write lcs")))?;
+            let bytes = u32::try_from(bytes).map_err(|_| Bad::Unfit(UnfitRequest::Object(bytes)))?;
             record[12..16].copy_from_slice(&bytes.to_le_bytes());
             ORACLE_BYTES
         };
@@ -118,7 +116,7 @@ impl Indexed {
     }
 }
 
-/// What the way back found out.
+/// What the pass backwards counted.
 struct Found {
     blocks: u64,
     bytes: u64,

@@ -9,12 +9,13 @@ mod target;
 mod text;
 
 pub use packed::Packing;
-pub use target::Target;
+use target::Target;
 
 use crate::access::{Kind, Request};
 use crate::blocks::{BLOCK_BYTES, Blocks, TENANT_SHIFT, Unit};
-use crate::error::Error;
+use crate::error::{Error, UnfitRequest};
 use crate::format::Format;
+use crate::options_error::OptionsError;
 use crate::recording::{self, Disk, DiskEnd, GROUP_ROWS, Header, Op, Row, Trailer, VERSION};
 use crate::tenants::Tenants;
 use index::Indexed;
@@ -49,7 +50,7 @@ pub struct Writer {
     blocks: Blocks,
     sink: Sink,
     written: Written,
-    /// What is taken from times; known at the first request.
+    /// Subtracted from all times; known at the first request.
     base_ns: Option<u64>,
     line: Vec<u8>,
 }
@@ -60,7 +61,7 @@ enum Sink {
     /// Records that name the next access of their block.
     Indexed(Box<Indexed>),
     Recording {
-        writer: Box<recording::Writer<Target>>,
+        writer: Box<recording::RecordingWriter<Target>>,
         rows: Vec<Row>,
     },
 }
@@ -75,13 +76,11 @@ impl Writer {
         let name = if path == Path::new("-") { "standard output".to_owned() } else { path.display().to_string() };
         let failed = |source: io::Error| Error::Write { name: name.clone(), source };
         if !WRITTEN.contains(&format) {
-            let all = WRITTEN.map(Format::name).join(", ");
-            let what = format!("traces of format {format} can be read, not written; those that can be are {all}");
-            return Err(Error::Options { what });
+            let written = WRITTEN.map(Format::name).join(", ");
+            return Err(Error::Options { what: OptionsError::NotWritten { format: format.name(), written } });
         }
         if format == Format::Recording && packing != Packing::None {
-            let what = "Parquet is compressed within; leave the compression suffix out".to_owned();
-            return Err(Error::Options { what });
+            return Err(Error::Options { what: OptionsError::PackedParquet });
         }
         let target = Target::create(path, replace).map_err(failed)?;
         let sink = match format {
@@ -100,7 +99,7 @@ impl Writer {
                     sample: 1,
                     ..Header::default()
                 };
-                let writer = recording::Writer::new(target, header);
+                let writer = recording::RecordingWriter::new(target, header);
                 let writer = writer.map_err(|e| failed(io::Error::other(e)))?;
                 Sink::Recording { writer: Box::new(writer), rows: Vec::new() }
             }
@@ -153,7 +152,7 @@ impl Writer {
                 let known = writer.header().disks.len();
                 for n in known..tenants.len().max(1) {
                     let name = tenants.names().get(n).map_or("trace", |n| n).to_owned();
-                    writer.add_disk(Disk { name, ..Disk::default() }).map_err(|e| Bad::Unfit(e.to_string()))?;
+                    writer.add_disk(Disk { name, ..Disk::default() }).map_err(|e| Bad::Unfit(e.into()))?;
                 }
                 if rows.len() == GROUP_ROWS {
                     writer.write(rows).map_err(|e| Bad::Io(e.into_io()))?;
@@ -166,7 +165,7 @@ impl Writer {
                     let last = first.saturating_add(count.saturating_sub(1));
                     let narrow = self.format == Format::U32Le;
                     if narrow && last > u64::from(u32::MAX) {
-                        return Err(Bad::Unfit(format!("block {last} does not fit 32 bits; write u64le")));
+                        return Err(Bad::Unfit(UnfitRequest::Block(last)));
                     }
                     for n in 0..count {
                         let bytes = (first + n).to_le_bytes();
@@ -227,7 +226,7 @@ impl Writer {
 
 enum Bad {
     Io(io::Error),
-    Unfit(String),
+    Unfit(UnfitRequest),
 }
 
 impl From<io::Error> for Bad {
@@ -236,7 +235,7 @@ impl From<io::Error> for Bad {
     }
 }
 
-/// What is to be taken from all times, so that they fit the format; nothing if they do.
+/// What is subtracted from all times so that they fit the format; 0 if they fit.
 fn base(format: Format, first_ns: u64) -> u64 {
     let max_ns = match format {
         // half of what there is, so that what follows fits, too
@@ -255,12 +254,7 @@ fn row(r: &Request, blocks: &Blocks) -> Result<Row, Bad> {
         Unit::Keys if r.address.saturating_add(u64::from(r.keys)) <= 1 << TENANT_SHIFT => {
             (r.address * block_bytes, u64::from(r.keys) * block_bytes)
         }
-        Unit::Keys => {
-            let key = r.address;
-            return Err(Bad::Unfit(format!(
-                "key {key} is no block of a disk; write oracle-general, lcs, csv or u64le"
-            )));
-        }
+        Unit::Keys => return Err(Bad::Unfit(UnfitRequest::Key(r.address))),
     };
     Ok(Row {
         time_ns: r.time_ns,

@@ -1,6 +1,6 @@
 //! Output, compressed or not.
 //!
-//! Owns the choice of compressor. Invariant: what is not finished is no file.
+//! Owns the choice of compressor. Invariant: the output is complete only after `finish`.
 
 use super::target::Target;
 use std::io::{self, BufWriter, Write};

@@ -25,7 +25,7 @@ const NOWHERE: u64 = u64::MAX;
 /// The sequential streams of one disk.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Streams {
+pub(in crate::disk) struct Streams {
     /// Blocks ahead at most, from the configuration; 0 turns everything off.
     max: u32,
     /// What waste has left of `max`; grows back with use.
@@ -45,7 +45,7 @@ fn tag(byte: u64) -> u16 {
 }
 
 impl Streams {
-    pub(crate) fn new(readahead_bytes: u32, frames: usize) -> Self {
+    pub(in crate::disk) fn new(readahead_bytes: u32, frames: usize) -> Self {
         let max = (readahead_bytes / FRAME_BYTES as u32).min(frames as u32 / 2);
         let streams = [Stream::default(); STREAMS_PER_DISK];
         let tags = [tag(NOWHERE); STREAMS_PER_DISK];
@@ -53,21 +53,21 @@ impl Streams {
     }
 
     /// Other blocks ahead at most, never more than `frames`; streams that are known stay.
-    pub(crate) fn set_max(&mut self, readahead_bytes: u32, frames: usize) {
+    pub(in crate::disk) fn set_max(&mut self, readahead_bytes: u32, frames: usize) {
         self.max = (readahead_bytes / FRAME_BYTES as u32).min(frames as u32);
         self.limit = self.max;
     }
 
     #[inline]
-    pub(crate) fn is_on(&self) -> bool {
+    pub(in crate::disk) fn is_on(&self) -> bool {
         self.max != 0
     }
 
     /// A read of bytes `from..to`, which `missed` if it needed the disk. Returns the blocks to read ahead.
     ///
-    /// Only a miss starts to be watched: a stream that hits needs nobody's help.
+    /// Only a miss starts to be watched: a stream that hits needs no read-ahead.
     #[inline]
-    pub(crate) fn note(&mut self, from: u64, to: u64, missed: bool) -> Option<(u64, u64)> {
+    pub(in crate::disk) fn note(&mut self, from: u64, to: u64, missed: bool) -> Option<(u64, u64)> {
         let sought = tag(from);
         // No branch within: most reads continue nothing.
         let alike = self.tags.iter().fold(false, |alike, &tag| alike | (tag == sought));
@@ -112,30 +112,30 @@ impl Streams {
     }
 
     /// Blocks from `from` on could not be read ahead: the next call asks for them again.
-    pub(crate) fn cut(&mut self, end: u64, from: u64) {
+    pub(in crate::disk) fn cut(&mut self, end: u64, from: u64) {
         for s in self.streams.iter_mut().filter(|s| s.ahead == end) {
             s.ahead = from;
         }
     }
 
     /// Whether a stream is about to read `block`.
-    pub(crate) fn wants(&self, block: u64) -> bool {
+    pub(in crate::disk) fn wants(&self, block: u64) -> bool {
         let proven = self.streams.iter().zip(&self.next).filter(|(s, _)| s.run >= STREAM_PROOF);
         proven.into_iter().any(|(s, &next)| next / FRAME_BYTES as u64 <= block && block < s.ahead)
     }
 
     /// A block read ahead was used.
-    pub(crate) fn used(&mut self) {
+    pub(in crate::disk) fn used(&mut self) {
         self.limit = (self.limit + 1).min(self.max);
     }
 
     /// Blocks read ahead were dropped unused.
-    pub(crate) fn wasted(&mut self) {
+    pub(in crate::disk) fn wasted(&mut self) {
         self.limit = (self.limit / 2).max(READAHEAD_BLOCKS_MIN).min(self.max);
     }
 
     /// Forgets all streams.
-    pub(crate) fn clear(&mut self) {
+    pub(in crate::disk) fn clear(&mut self) {
         self.next = [NOWHERE; STREAMS_PER_DISK];
         self.tags = [tag(NOWHERE); STREAMS_PER_DISK];
         self.streams = [Stream::default(); STREAMS_PER_DISK];
@@ -149,9 +149,9 @@ struct Entry {
     since_ns: u64,
 }
 
-/// Blocks read ahead that nobody has used yet, oldest first.
+/// Blocks read ahead and not used yet, oldest first.
 #[derive(Debug)]
-pub(crate) struct AheadRing {
+pub(in crate::disk) struct AheadRing {
     entries: VecDeque<Entry>,
     /// The number of the front entry; numbers count up and never come back.
     base: u64,
@@ -160,31 +160,31 @@ pub(crate) struct AheadRing {
 }
 
 impl AheadRing {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(in crate::disk) fn new(max: usize) -> Self {
         Self { entries: VecDeque::with_capacity(2 * max), base: 0, held: 0, max }
     }
 
-    pub(crate) const fn bytes_max(max: usize) -> usize {
+    pub(in crate::disk) const fn bytes_max(max: usize) -> usize {
         // Rounded up generously by the allocator's doubling.
         4 * max * size_of::<Entry>()
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(in crate::disk) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
     }
 
     /// Blocks in the ring.
-    pub(crate) fn held(&self) -> usize {
+    pub(in crate::disk) fn held(&self) -> usize {
         self.held
     }
 
     /// Whether entries (some may be used up) are as many as the ring may have: the oldest must go first.
-    pub(crate) fn is_full(&self) -> bool {
+    pub(in crate::disk) fn is_full(&self) -> bool {
         self.entries.len() >= 2 * self.max
     }
 
     /// Adds a block; returns the number to take it by.
-    pub(crate) fn push(&mut self, block: u64, frame: Frame, now_ns: u64) -> u64 {
+    pub(in crate::disk) fn push(&mut self, block: u64, frame: Frame, now_ns: u64) -> u64 {
         assert!(!self.is_full(), "the read-ahead ring overflowed");
         self.entries.push_back(Entry { block, frame: Some(frame), since_ns: now_ns });
         self.held += 1;
@@ -192,7 +192,7 @@ impl AheadRing {
     }
 
     /// The frame of entry `n`.
-    pub(crate) fn take(&mut self, n: u64) -> Frame {
+    pub(in crate::disk) fn take(&mut self, n: u64) -> Frame {
         let e = &mut self.entries[(n - self.base) as usize];
         let frame = e.frame.take().expect("a block read ahead was taken twice");
         self.held -= 1;
@@ -201,19 +201,19 @@ impl AheadRing {
     }
 
     /// The oldest block in the ring, and since when it has been there.
-    pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
+    pub(in crate::disk) fn oldest(&self) -> Option<(u64, u64)> {
         self.entries.front().map(|e| (e.block, e.since_ns))
     }
 
     /// Takes the oldest block out.
-    pub(crate) fn pop(&mut self) -> Option<(u64, Frame)> {
+    pub(in crate::disk) fn pop(&mut self) -> Option<(u64, Frame)> {
         let block = self.entries.front()?.block;
         let n = self.base;
         Some((block, self.take(n)))
     }
 
     /// Every block in the ring.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Frame)> {
+    pub(in crate::disk) fn iter(&self) -> impl Iterator<Item = (u64, &Frame)> {
         self.entries.iter().filter_map(|e| Some((e.block, e.frame.as_ref()?)))
     }
 

@@ -4,7 +4,7 @@
 //! operations a few at a time. Invariant: a block fetched is read and published as one that is read ahead, so a change
 //! of it makes it stale likewise.
 
-use crate::disk::{B, Cx, Disk};
+use crate::disk::{Cx, Disk};
 use crate::fault_injection::FaultInjection;
 use crate::limits::IO_BLOCKS_MAX;
 use crate::types::Effects;
@@ -19,14 +19,14 @@ const LOOK_MAX: u64 = 4096;
 
 /// The first block that has not been looked at; behind the last one: nothing is left to fetch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch(u64);
+pub(in crate::disk) struct Fetch(u64);
 
 impl Fetch {
     /// Nothing is to be fetched.
-    pub(crate) const NONE: Self = Self(u64::MAX);
+    pub(in crate::disk) const NONE: Self = Self(u64::MAX);
 
     /// All that is wanted under `hint`, from the first block on.
-    pub(crate) fn under(hint: Hint) -> Self {
+    pub(in crate::disk) fn under(hint: Hint) -> Self {
         if hint == Hint::WillNeed { Self(0) } else { Self::NONE }
     }
 }
@@ -35,21 +35,23 @@ impl<P: FaultInjection> Disk<P> {
     /// Fetches on, as far as slots are free and not much is under way. Costs nothing where nothing is wanted.
     #[inline]
     pub(crate) fn fetch_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        if self.fetch.0 != Fetch::NONE.0 && !self.closing && !self.is_resizing() {
+        if self.fetch.0 != Fetch::NONE.0 && !self.settings.is_closing() && !self.is_resizing() {
             self.fetch_step(cx);
         }
     }
 
     #[cold]
     fn fetch_step<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        let end = self.size.div_ceil(B);
+        let end = self.settings.blocks();
         let stop = end.min(self.fetch.0.saturating_add(LOOK_MAX));
         while self.fetch.0 < stop {
-            let under_way = self.ahead_used - self.ring.held();
-            let left = self.allowance.ahead - self.ahead_used;
+            let under_way = self.operations.ahead();
+            let left = self.ahead_room();
             let room = left.min(UNDER_WAY_MAX.saturating_sub(under_way)).min(IO_BLOCKS_MAX);
             // Whole operations, unless there never is so much.
-            if room == 0 || room < IO_BLOCKS_MAX.min(self.allowance.ahead / 2) || self.index.len() >= self.index.limit()
+            if room == 0
+                || room < IO_BLOCKS_MAX.min(self.operations.allowance().ahead / 2)
+                || self.residents.index().len() >= self.residents.index().limit()
             {
                 return;
             }
@@ -71,7 +73,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Gives a block that is worth fetching a slot that is free.
     fn take_free_slot<E: Effects>(&mut self, block: u64, cx: &mut Cx<'_, E>) -> bool {
         self.may_read_ahead(block, cx)
-            && self.index.len() < self.index.limit()
-            && matches!(self.index.access(block, Access::Read, |_| false), Outcome::Fill { .. })
+            && self.residents.index().len() < self.residents.index().limit()
+            && matches!(self.residents.index_mut().access(block, Access::Read, |_| false), Outcome::Fill { .. })
     }
 }

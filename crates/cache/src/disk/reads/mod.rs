@@ -3,48 +3,46 @@
 //! Owns the life of a read. Never caches a block against the index's decision.
 //! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.
 
-pub(crate) mod ahead;
+pub(super) mod ahead;
 mod failed;
-pub(crate) mod fetch;
+pub(super) mod fetch;
+pub(super) mod near;
+pub(super) mod waiters;
 
 use crate::content::ContentHash;
-use crate::disk::records::{NONE, Near, Parked, ReadOp, Rec, Waiter, What};
+use crate::disk::operations::Budget;
+use crate::disk::records::{ReadOp, What};
+use crate::disk::requests::Rec;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::store::ram::Store;
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
+use near::Near;
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
 use undercroft_host::{Frame, IoBuf};
+use waiters::{NONE, Waiter};
 
 impl<P: FaultInjection> Disk<P> {
     /// Serves a read. If all of it is in RAM it is answered here, with nothing stored and nothing allocated.
     #[inline]
-    pub(crate) fn read<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn read<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         let end = req.offset + req.len;
         let stop = end.min(req.offset.saturating_add(cx.left));
         let mut at = req.offset;
         while at < stop {
             let block = at / B;
             let page = self.page_of(&req, block, cx);
-            let outcome = self.index.access(block, self.kind(page), |_| true);
+            let outcome = self.residents.access(block, self.kind(page));
             if let Outcome::Hit(slot) = outcome
-                && self.frames[slot as usize].is_some()
+                && self.residents.page(slot).is_some()
             {
                 if let Some(page) = page {
-                    self.arrives(page, block, Class::Read, self.hash_in(slot), Some(true), cx);
+                    self.arrives(page, block, Class::Read, self.residents.hash(slot), Some(true), cx);
                 }
-                if let Some(meter) = &mut self.meter {
-                    match page {
-                        Some(_) => meter.observe_taken(block, Served::Hit),
-                        None => meter.observe(block, Served::Hit),
-                    }
-                }
-                if let Some(parts) = &mut self.parts {
-                    parts.served(self.index.part_of_slot(slot), block, Served::Hit);
-                }
-                let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
+                self.measuring.hit(block, page.is_some(), || self.residents.part_of_slot(slot));
+                let Some(frame) = self.residents.page(slot) else { unreachable!("just looked at") };
                 let lo = (at - block * B) as usize;
                 let hi = (end - block * B).min(B) as usize;
                 cx.fx.copy_out(req.id, (at - req.offset) as usize, &frame.bytes()[lo..hi]);
@@ -69,21 +67,23 @@ impl<P: FaultInjection> Disk<P> {
     fn read_in_steps<E: Effects>(&mut self, req: Request, at: u64, cx: &mut Cx<'_, E>) {
         let hits = at / B - req.offset / B;
         self.stats.hit_blocks += hits;
-        if self.recs.is_full() {
+        if self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
         let found = Found { hits: hits as u32, ..Found::default() };
         let cursor = if self.plant.has(Bug::PauseSkipsBlock) { at + B } else { at };
         let untold = self.streams.is_on();
-        let rec = self.recs.insert(Rec { cursor, touched: at / B, found, untold, ..Rec::new(req) });
+        let mut rec = Rec::new(req);
+        (rec.cursor, rec.touched, rec.found, rec.untold) = (cursor, at / B, found, untold);
+        let rec = self.requests.insert(rec);
         self.pause(rec, cx);
     }
 
-    /// Goes on with a read that cannot be answered from slots alone; `outcome` is the index's word on the block at
+    /// Goes on with a read that cannot be answered from slots alone; `outcome` is what the index said of the block at
     /// `at`.
     #[cold]
     fn read_slowly<E: Effects>(&mut self, req: Request, at: u64, outcome: Outcome, cx: &mut Cx<'_, E>) {
-        if self.recs.is_full() {
+        if self.requests.is_full() {
             self.make_room(outcome, cx.arena);
             return self.answer(req, Err(IoError::Io), cx);
         }
@@ -92,7 +92,9 @@ impl<P: FaultInjection> Disk<P> {
         let block = at / B;
         let mut found = Found { hits: (block - req.offset / B) as u32, ..Found::default() };
         self.judge(block, outcome, &mut found, cx);
-        let rec = self.recs.insert(Rec { cursor: at, touched: block + 1, found, ..Rec::new(req) });
+        let mut rec = Rec::new(req);
+        (rec.cursor, rec.touched, rec.found) = (at, block + 1, found);
+        let rec = self.requests.insert(rec);
         self.drive_read(rec, cx);
         if self.streams.is_on() {
             let now = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
@@ -115,29 +117,24 @@ impl<P: FaultInjection> Disk<P> {
             Served::Miss => found.missed += 1,
         }
         let missed = self.stats.joined_blocks > joined && self.plant.has(Bug::MeterMissesJoined);
-        if let Some(meter) = self.meter.as_mut().filter(|_| !missed) {
-            meter.observe(block, served);
-        }
-        if let Some(parts) = &mut self.parts {
-            parts.served(self.index.part_of_block(block), block, served);
-        }
+        self.measuring.served(block, served, !missed, || self.residents.part_of_block(block));
     }
 
     /// How the index is asked about a block that is read into `page` of the guest, if that is known: what the guest
     /// holds, or will not want again, is the first to go.
     #[inline]
     fn kind(&self, page: Option<u32>) -> Access {
-        if page.is_some() || self.first_to_go { Access::Take } else { Access::Read }
+        if page.is_some() || self.settings.first_to_go() { Access::Take } else { Access::Read }
     }
 
     fn count_read<E: Effects>(&mut self, block: u64, outcome: Outcome, cx: &mut Cx<'_, E>) -> Served {
         if let Outcome::Hit(slot) = outcome
-            && self.frames[slot as usize].is_some()
+            && self.residents.page(slot).is_some()
         {
             self.stats.hit_blocks += 1;
             return Served::Hit;
         }
-        match self.near.get(&block).copied() {
+        match self.near.get(block) {
             Some(Near::Ahead(_)) => {
                 self.stats.hit_blocks += 1;
                 self.stats.readahead_hit_blocks += 1;
@@ -162,27 +159,27 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Asks the index about `block` on behalf of a read under way, unless that has been done.
     fn touch<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) {
-        if block >= self.recs[rec].touched {
-            let r = &mut self.recs[rec];
+        if block >= self.requests[rec].touched {
+            let r = &mut self.requests[rec];
             r.touched = block + 1;
             let req = r.req;
             let page = self.page_of(&req, block, cx);
-            let outcome = self.index.access(block, self.kind(page), |_| true);
-            let mut found = self.recs[rec].found;
+            let outcome = self.residents.access(block, self.kind(page));
+            let mut found = self.requests[rec].found;
             self.judge(block, outcome, &mut found, cx);
-            self.recs[rec].found = found;
+            self.requests[rec].found = found;
         }
     }
 
     /// Goes on with a read from its cursor, as far as it can.
-    pub(crate) fn drive_read<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn drive_read<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         loop {
-            let r = self.recs[rec];
-            let end = r.req.offset + r.req.len;
+            let r = self.requests[rec];
+            let end = r.end();
             if r.cursor >= end || r.error.is_some() {
                 if r.pending > 0 {
                     // All of it is under way, or no more of it will be.
-                    self.recs[rec].cursor = end;
+                    self.requests[rec].cursor = end;
                     return;
                 }
                 self.finish(rec, cx);
@@ -192,8 +189,8 @@ impl<P: FaultInjection> Disk<P> {
                 }
                 return;
             }
-            if r.pending >= self.allowance.window {
-                self.recs[rec].parked = Parked::Window;
+            if r.pending >= self.operations.allowance().window {
+                self.requests.wait(rec);
                 return;
             }
             let block = r.cursor / B;
@@ -205,26 +202,22 @@ impl<P: FaultInjection> Disk<P> {
             self.touch(rec, block, cx);
             if self.copy_at_hand(rec, block, cx) {
                 cx.left = cx.left.saturating_sub(next - r.cursor);
-                self.recs[rec].cursor = next;
+                self.requests[rec].cursor = next;
                 continue;
             }
-            if let Some(&Near::Reading { op, at }) = self.near.get(&block) {
+            if let Some(Near::Reading { op, at }) = self.near.get(block) {
                 if self.waiters.is_full() {
                     return self.starve(rec);
                 }
                 if self.is_crowded(op) {
-                    self.recs[rec].parked = Parked::Blocked;
-                    self.blocked.push(rec);
-                    return;
+                    return self.requests.block(rec);
                 }
                 self.join(rec, op, at);
-                self.recs[rec].cursor = next;
+                self.requests[rec].cursor = next;
                 continue;
             }
             if self.is_changing(block) {
-                self.recs[rec].parked = Parked::Blocked;
-                self.blocked.push(rec);
-                return;
+                return self.requests.block(rec);
             }
             let room = self.room(rec).min(IO_BLOCKS_MAX as u64);
             if room == 0 {
@@ -235,14 +228,14 @@ impl<P: FaultInjection> Disk<P> {
             while count < room && block + count <= last {
                 let b = block + count;
                 self.touch(rec, b, cx);
-                let at_hand = self.cached(b).is_some() || self.is_at_base(b, cx.arena);
-                if at_hand || self.near.contains_key(&b) || self.is_changing(b) {
+                let at_hand = self.residents.cached(b).is_some() || self.is_at_base(b, cx.arena);
+                if at_hand || self.near.contains(b) || self.is_changing(b) {
                     break;
                 }
                 count += 1;
             }
             self.start_read(block, count, Some(rec), cx);
-            self.recs[rec].cursor = end.min((block + count) * B);
+            self.requests[rec].cursor = end.min((block + count) * B);
         }
     }
 
@@ -253,26 +246,23 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Whether a read of `block` needs no disk.
     fn is_at_hand(&self, block: u64, arena: &Store) -> bool {
-        let ahead = matches!(self.near.get(&block), Some(Near::Ahead(_)));
-        ahead || self.cached(block).is_some() || self.is_at_base(block, arena)
+        let ahead = matches!(self.near.get(block), Some(Near::Ahead(_)));
+        ahead || self.residents.cached(block).is_some() || self.is_at_base(block, arena)
     }
 
     /// Copies the request's part of `block` out, if the block is in a slot or read ahead. A block read ahead moves to
     /// its slot now, if the index gave it one.
     fn copy_at_hand<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
-        let req = self.recs[rec].req;
-        if let Some(slot) = self.index.peek(block)
-            && self.frames[slot as usize].is_some()
+        let req = self.requests[rec].req;
+        if let Some(slot) = self.residents.slot(block)
+            && self.residents.page(slot).is_some()
         {
-            self.arrives_for(&req, block, self.hash_in(slot), Some(true), cx);
-            let Some(frame) = &self.frames[slot as usize] else { unreachable!("just looked at") };
+            self.arrives_for(&req, block, self.residents.hash(slot), Some(true), cx);
+            let Some(frame) = self.residents.page(slot) else { unreachable!("just looked at") };
             copy_part(cx.fx, &req, block, frame.bytes());
             return true;
         }
-        let Some(&Near::Ahead(n)) = self.near.get(&block) else { return self.copy_from_base(rec, block, cx) };
-        let frame = self.ring.take(n);
-        self.near.remove(&block);
-        self.ahead_used -= 1;
+        let Some(frame) = self.near.take_ahead(block) else { return self.copy_from_base(rec, block, cx) };
         self.arrives_for(&req, block, None, None, cx);
         copy_part(cx.fx, &req, block, frame.bytes());
         self.install(block, frame, cx);
@@ -282,11 +272,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Copies the request's part of `block` out of a slot of another disk on the same base, where the index gave it
     /// none here.
     fn copy_from_base<E: Effects>(&mut self, rec: u32, block: u64, cx: &mut Cx<'_, E>) -> bool {
-        let Some((domain, n)) = self.base_block(block).filter(|_| !self.near.contains_key(&block)) else {
+        let Some((domain, n)) = self.base_block(block).filter(|_| !self.near.contains(block)) else {
             return false;
         };
         let Some(held) = cx.arena.again_base(domain, n) else { return false };
-        let req = self.recs[rec].req;
+        let req = self.requests[rec].req;
         self.arrives_for(&req, block, None, Some(true), cx);
         copy_part(cx.fx, &req, block, held.bytes());
         cx.arena.release(held);
@@ -306,122 +296,94 @@ impl<P: FaultInjection> Disk<P> {
         if let Some(page) = self.page_of(req, block, cx) {
             self.arrives(page, block, Class::Read, tag, found, cx);
             // It was counted when it was asked for, before it was known to come.
-            if let Some(meter) = &mut self.meter {
-                meter.arrived(block);
-            }
+            self.measuring.arrived(block);
         }
     }
 
     /// Whether so many have joined a read that to copy what they want is all that one event should do.
-    fn is_crowded(&self, op: u32) -> bool {
-        matches!(&self.ops[op].what, What::Read(read) if u64::from(read.joined) * B >= self.step_bytes)
+    fn is_crowded(&mut self, op: u32) -> bool {
+        u64::from(self.operations.read_mut(op).joined) * B >= self.step_bytes
     }
 
     /// A read is over: those go on who had to wait, because many had joined it.
     #[cold]
     fn wake_crowd(&mut self, read: &ReadOp) {
-        if self.plant.has(Bug::CrowdForgotten) {
-            return;
+        if !self.plant.has(Bug::CrowdForgotten) {
+            self.requests.unblock(read.first..read.first + u64::from(read.count));
         }
-        let blocks = read.first..read.first + u64::from(read.count);
-        self.wake_blocked(blocks.start, blocks.end);
     }
 
     /// Makes a request wait for block `at` of a read under way.
     fn join(&mut self, rec: u32, op: u32, at: u32) {
         if self.plant.has(Bug::LostJoin) {
-            self.recs[rec].pending += 1;
+            self.requests[rec].pending += 1;
             return;
         }
-        let What::Read(read) = &mut self.ops[op].what else { unreachable!("only reads are near at hand") };
-        read.wanted |= 1 << at;
-        read.joined += 1;
-        if read.tail != NONE {
-            let w = &mut self.waiters[read.tail];
-            if w.rec == rec && u32::from(w.first + w.count) == at {
-                w.count += 1;
-                return;
-            }
+        if self.waiters.join(self.operations.read_mut(op), rec, at) {
+            self.requests[rec].pending += 1;
         }
-        self.recs[rec].pending += 1;
-        let w = self.waiters.insert(Waiter { rec, first: at as u16, count: 1, own: false, next: NONE });
-        match read.tail {
-            NONE => read.head = w,
-            tail => self.waiters[tail].next = w,
-        }
-        read.tail = w;
     }
 
-    /// Reads blocks `first..first+count` for a request, or ahead of one. The caller has seen to the allowance.
-    pub(crate) fn start_read<E: Effects>(&mut self, first: u64, count: u64, rec: Option<u32>, cx: &mut Cx<'_, E>) {
+    /// Reads blocks `first..first+count` for a request, or ahead of one. The caller has checked the allowance.
+    pub(in crate::disk) fn start_read<E: Effects>(
+        &mut self,
+        first: u64,
+        count: u64,
+        rec: Option<u32>,
+        cx: &mut Cx<'_, E>,
+    ) {
         let ahead = rec.is_none();
-        if ahead {
-            self.ahead_used += count as usize;
-        } else {
-            self.demand_used += count as usize;
-            self.ops_used += 1;
-        }
-        let frames = self.take_frames(count, cx.arena);
-        let left = if self.plant.has(Bug::ReadPastEnd) { u64::MAX } else { self.size - first * B };
+        let budget = if ahead { Budget::Ahead } else { Budget::Demand };
+        let frames = self.operations.take_frames(budget, count, cx.arena);
+        let left = if self.plant.has(Bug::ReadPastEnd) { u64::MAX } else { self.settings.size() - first * B };
         let len = (count * B).min(left);
         let all = u64::MAX >> (64 - count);
         let (mut head, mut wanted) = (NONE, 0);
         if let Some(rec) = rec {
-            self.recs[rec].pending += 1;
-            head = self.waiters.insert(Waiter { rec, first: 0, count: count as u16, own: true, next: NONE });
+            self.requests[rec].pending += 1;
+            head = self.waiters.begin(rec, count);
             wanted = all;
         }
         let read = ReadOp { first, count: count as u32, fresh: all, wanted, ahead, joined: 0, head, tail: head };
         let buf = IoBuf { frames, head: 0, len: len as u32 };
         let op = self.submit(What::Read(read), IoKind::Read, first * B, len, buf, cx);
-        for at in 0..count as u32 {
-            let other = self.near.insert(first + u64::from(at), Near::Reading { op, at });
-            assert!(other.is_none(), "a block is read that is near at hand");
-        }
+        self.near.reading(op, first, count as u32);
     }
 
     /// A read has completed: those who wait get their data, then fresh blocks go to their slots.
-    pub(crate) fn read_done<E: Effects>(&mut self, read: ReadOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn read_done<E: Effects>(&mut self, read: ReadOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         assert!(done.buf.frames.len() == read.count as usize, "a read came back without its frames");
-        if !self.blocked.is_empty() {
+        if self.requests.any_blocked() {
             self.wake_crowd(&read);
         }
         if let Err(e) = done.result {
             return self.read_failed(read, done, e, cx);
         }
-        let mut w = read.head;
-        while w != NONE {
-            let waiter = self.waiters.remove(w);
-            w = waiter.next;
+        let mut head = read.head;
+        while let Some(waiter) = self.waiters.pop(&mut head) {
             self.serve(&waiter, read.first, read.first, &done.buf.frames, cx);
         }
-        if !read.ahead {
-            self.ops_used -= 1;
-        }
+        let budget = if read.ahead { Budget::Ahead } else { Budget::Demand };
+        self.operations.release(budget, read.count as usize);
         for (i, frame) in done.buf.frames.drain(..).enumerate() {
             let block = read.first + i as u64;
-            if read.ahead {
-                self.ahead_used -= 1;
-            } else {
-                self.demand_used -= 1;
-            }
             if read.fresh & 1 << i == 0 {
                 cx.arena.put(frame);
                 continue;
             }
-            self.near.remove(&block);
-            if read.ahead && read.wanted & 1 << i == 0 && self.index.peek(block).is_none() {
+            self.near.read_over(block);
+            if read.ahead && read.wanted & 1 << i == 0 && self.residents.slot(block).is_none() {
                 self.keep_ahead(block, frame, cx);
             } else {
                 self.install(block, frame, cx);
             }
         }
-        self.spare_list(done.buf.frames);
+        self.operations.spare_list(done.buf.frames);
     }
 
     /// Copies out what a request waited for, of a read that began with block `first`. The first of `frames` is that of
     /// block `base`.
-    pub(crate) fn serve<E: Effects>(
+    pub(in crate::disk) fn serve<E: Effects>(
         &mut self,
         w: &Waiter,
         first: u64,
@@ -429,7 +391,7 @@ impl<P: FaultInjection> Disk<P> {
         frames: &[Frame],
         cx: &mut Cx<'_, E>,
     ) {
-        let req = self.recs[w.rec].req;
+        let req = self.requests[w.rec].req;
         let found = w.own.then_some(false);
         let first = first + u64::from(w.first);
         for block in first..first + u64::from(w.count) {
@@ -437,10 +399,15 @@ impl<P: FaultInjection> Disk<P> {
             copy_part(cx.fx, &req, block, frames[(block - base) as usize].bytes());
         }
         cx.left = cx.left.saturating_sub(u64::from(w.count) * B);
-        self.settle_one(w.rec, None);
+        self.requests.settle_one(w.rec, None);
     }
 
     // ---- read-ahead ----
+
+    /// Blocks that may be read ahead beside those under way or waiting to be used.
+    pub(super) fn ahead_room(&self) -> usize {
+        self.operations.allowance().ahead - self.operations.ahead() - self.near.ahead()
+    }
 
     /// Tells the streams about a read and reads ahead if one of them is proven.
     fn note_stream<E: Effects>(&mut self, from: u64, to: u64, missed: bool, cx: &mut Cx<'_, E>) {
@@ -451,7 +418,7 @@ impl<P: FaultInjection> Disk<P> {
 
     #[cold]
     fn read_ahead<E: Effects>(&mut self, first: u64, end: u64, cx: &mut Cx<'_, E>) {
-        let stop = end.min(self.size.div_ceil(B));
+        let stop = end.min(self.settings.blocks());
         let mut b = first;
         while b < stop {
             let mut count = 0;
@@ -463,7 +430,7 @@ impl<P: FaultInjection> Disk<P> {
                 continue;
             }
             self.shed_for(count as usize, cx);
-            let room = (self.allowance.ahead - self.ahead_used) as u64;
+            let room = self.ahead_room() as u64;
             let fits = count.min(room);
             if fits > 0 {
                 self.start_read(b, fits, None, cx);
@@ -475,20 +442,19 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    pub(crate) fn may_read_ahead<E: Effects>(&self, block: u64, cx: &Cx<'_, E>) -> bool {
-        self.index.peek(block).is_none()
-            && !self.near.contains_key(&block)
+    pub(in crate::disk) fn may_read_ahead<E: Effects>(&self, block: u64, cx: &Cx<'_, E>) -> bool {
+        self.residents.slot(block).is_none()
+            && !self.near.contains(block)
             && !self.is_changing(block)
             && !self.is_at_base(block, cx.arena)
-            // Nobody will ask for it.
-            && !self.side.exclusive.as_ref().is_some_and(|e| e.residency().is_at_guest(block))
+            // The guest will not ask for what it holds.
+            && !self.side.is_at_guest(block)
     }
 
     /// Drops old blocks read ahead that no stream is about to use, until `count` more fit or none such is left.
     fn shed_for<E: Effects>(&mut self, count: usize, cx: &mut Cx<'_, E>) {
         let mut wasted = 0;
-        while self.allowance.ahead - self.ahead_used < count
-            && self.ring.oldest().is_some_and(|(block, _)| !self.streams.wants(block))
+        while self.ahead_room() < count && self.near.oldest_ahead().is_some_and(|(block, _)| !self.streams.wants(block))
         {
             self.drop_oldest_ahead(cx);
             wasted += 1;
@@ -499,7 +465,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Drops blocks read ahead that have waited too long.
     pub(crate) fn expire_ahead<E: Effects>(&mut self, keep_ns: u64, cx: &mut Cx<'_, E>) {
         let mut wasted = 0;
-        while self.ring.oldest().is_some_and(|(_, since)| cx.now_ns.saturating_sub(since) >= keep_ns) {
+        while self.near.oldest_ahead().is_some_and(|(_, since)| cx.now_ns.saturating_sub(since) >= keep_ns) {
             self.drop_oldest_ahead(cx);
             wasted += 1;
         }
@@ -507,9 +473,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     fn drop_oldest_ahead<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        if let Some((block, frame)) = self.ring.pop() {
-            self.near.remove(&block);
-            self.ahead_used -= 1;
+        if let Some(frame) = self.near.pop_ahead() {
             cx.arena.put(frame);
         }
     }
@@ -523,13 +487,11 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Keeps a block that was read ahead until a guest reads it.
     fn keep_ahead<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
-        if self.ring.is_full() {
+        if self.near.is_ring_full() {
             self.drop_oldest_ahead(cx);
             self.count_waste(1);
         }
-        let n = self.ring.push(block, frame, cx.now_ns);
-        self.near.insert(block, Near::Ahead(n));
-        self.ahead_used += 1;
+        self.near.keep_ahead(block, frame, cx.now_ns);
     }
 }
 

@@ -7,7 +7,6 @@
 //! costs less than any tree would. A change counts its blockers once, when it enters; each one that leaves counts
 //! down the later ones it overlaps. So a range as large as the disk costs no more than a block.
 
-use std::collections::VecDeque;
 use std::mem::size_of;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,28 +26,28 @@ impl Change {
 
 /// The changes of one disk under way, in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(in crate::disk) struct Changes {
     list: Vec<Change>,
     active: usize,
 }
 
 impl Changes {
     /// Bytes that the list holds at most when `requests` are under way.
-    pub(crate) const fn bytes_max(requests: usize) -> usize {
+    pub(in crate::disk) const fn bytes_max(requests: usize) -> usize {
         2 * requests * size_of::<Change>()
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(in crate::disk) fn memory_bytes(&self) -> usize {
         self.list.capacity() * size_of::<Change>()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(in crate::disk) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// Enters a change of blocks `first..end` by request `rec`, which need not wait if `freely` (a planted bug). True
     /// if nothing stands before it.
-    pub(crate) fn enter(&mut self, first: u64, end: u64, rec: u32, freely: bool) -> bool {
+    pub(in crate::disk) fn enter(&mut self, first: u64, end: u64, rec: u32, freely: bool) -> bool {
         let earlier = self.list.iter().filter(|c| c.overlaps(first, end)).count() as u32;
         let blockers = if freely { 0 } else { earlier };
         self.list.push(Change { first, end, rec, blockers, active: false });
@@ -56,7 +55,7 @@ impl Changes {
     }
 
     /// Starts the change of `rec`; returns its blocks.
-    pub(crate) fn activate(&mut self, rec: u32) -> (u64, u64) {
+    pub(in crate::disk) fn activate(&mut self, rec: u32) -> (u64, u64) {
         let c = self.list.iter_mut().find(|c| c.rec == rec).expect("a change starts that never entered");
         assert!(!c.active, "a change started twice");
         c.active = true;
@@ -65,7 +64,7 @@ impl Changes {
     }
 
     /// Ends the change of `rec`; returns the blocks it held. `unblock` follows.
-    pub(crate) fn leave(&mut self, rec: u32) -> (u64, u64) {
+    pub(in crate::disk) fn leave(&mut self, rec: u32) -> (u64, u64) {
         let at = self.list.iter().position(|c| c.rec == rec).expect("a change ends that never entered");
         let gone = self.list.remove(at);
         assert!(gone.active, "a change ended before it started");
@@ -73,28 +72,28 @@ impl Changes {
         (gone.first, gone.end)
     }
 
-    /// Counts a change of `first..end` that just left off the later ones that it held up; appends those that nothing
-    /// holds up any more to `ready`, in order of arrival.
-    pub(crate) fn unblock(&mut self, first: u64, end: u64, ready: &mut VecDeque<u32>) {
+    /// Counts a change of `first..end` that just left off the later ones that it held up; calls `ready` with those that
+    /// nothing holds up any more, in order of arrival.
+    pub(in crate::disk) fn unblock(&mut self, first: u64, end: u64, mut ready: impl FnMut(u32)) {
         for c in self.list.iter_mut().filter(|c| !c.active && c.overlaps(first, end)) {
             // Every waiting one that overlaps came later, or the one that left would have waited for it.
             if c.blockers > 0 {
                 c.blockers -= 1;
                 if c.blockers == 0 {
-                    ready.push_back(c.rec);
+                    ready(c.rec);
                 }
             }
         }
     }
 
     /// The blocks of the active changes.
-    pub(crate) fn active(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(in crate::disk) fn active(&self) -> impl Iterator<Item = (u64, u64)> {
         self.list.iter().filter(|c| c.active).map(|c| (c.first, c.end))
     }
 
     /// Whether an active change overlaps blocks `first..end`.
     #[inline]
-    pub(crate) fn active_in(&self, first: u64, end: u64) -> bool {
+    pub(in crate::disk) fn active_in(&self, first: u64, end: u64) -> bool {
         self.active != 0 && self.list.iter().any(|c| c.active && c.overlaps(first, end))
     }
 }
@@ -104,10 +103,10 @@ mod tests {
     use super::*;
 
     fn leave(c: &mut Changes, rec: u32) -> Vec<u32> {
-        let mut ready = VecDeque::new();
+        let mut ready = Vec::new();
         let (first, end) = c.leave(rec);
-        c.unblock(first, end, &mut ready);
-        ready.into()
+        c.unblock(first, end, |rec| ready.push(rec));
+        ready
     }
 
     #[test]

@@ -20,11 +20,11 @@ struct Port {
 }
 
 /// Bytes that the table of ports takes at most.
-pub(crate) const PORTS_BYTES: usize = PORTS_PER_DISK_MAX * size_of::<Port>();
+pub(in crate::disk) const PORTS_BYTES: usize = PORTS_PER_DISK_MAX * size_of::<Port>();
 
 /// What a disk lost, and who knows.
 #[derive(Debug, Default)]
-pub(crate) struct Losses {
+pub(in crate::disk) struct Losses {
     /// Losses so far.
     count: u32,
     /// The ports that are open. Should there be more than the table holds, those past its end share the last place.
@@ -41,7 +41,7 @@ pub(crate) struct Losses {
 
 /// How a disk stood when a flush began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Since {
+pub(in crate::disk) struct Since {
     losses: u32,
     acked: u64,
 }
@@ -64,7 +64,7 @@ impl Losses {
 
     /// A port has come. It knows of what happened before, unless one that should have been told is gone: it may be the
     /// same client, connected again.
-    pub(crate) fn open(&mut self, id: u32) {
+    pub(in crate::disk) fn open(&mut self, id: u32) {
         if self.ports.len() >= PORTS_PER_DISK_MAX || self.ports.iter().any(|p| p.id == id) {
             return;
         }
@@ -86,13 +86,13 @@ impl Losses {
 
     /// A change by a port is about to be acknowledged.
     #[inline]
-    pub(crate) fn wrote(&mut self, id: u32) {
+    pub(in crate::disk) fn wrote(&mut self, id: u32) {
         self.acked += 1;
         self.port(id).wrote = self.acked;
     }
 
     /// A flush begins now.
-    pub(crate) fn since(&self) -> Since {
+    pub(in crate::disk) fn since(&self) -> Since {
         Since { losses: self.count, acked: self.acked }
     }
 
@@ -104,7 +104,7 @@ impl Losses {
 
     /// Whether a port must be told now, by a flush that fails; it has been then.
     #[inline]
-    pub(crate) fn tell(&mut self, id: u32) -> bool {
+    pub(in crate::disk) fn tell(&mut self, id: u32) -> bool {
         if self.count == 0 {
             return false;
         }
@@ -113,7 +113,7 @@ impl Losses {
     }
 
     /// A flush of a port has ended on the disk. Whether it vouches for all it should.
-    pub(crate) fn flush_ended(&mut self, id: u32, since: Since, done: bool) -> bool {
+    pub(in crate::disk) fn flush_ended(&mut self, id: u32, since: Since, done: bool) -> bool {
         let vouches = done && since.losses == self.count;
         if vouches {
             self.flushed = self.flushed.max(since.acked);
@@ -136,7 +136,7 @@ impl<P: FaultInjection> Disk<P> {
             self.epoch = self.epoch.wrapping_add(1);
         }
         for range in &lost.ranges {
-            let to = range.end.min(self.size);
+            let to = range.end.min(self.settings.size());
             if range.start >= to {
                 continue;
             }

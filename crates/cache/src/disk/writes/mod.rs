@@ -9,20 +9,22 @@ pub(crate) mod changes;
 pub(crate) mod losses;
 mod merge;
 mod range;
-pub(crate) mod segment;
+pub(super) mod segment;
+mod turns;
 
-use self::segment::Segment;
-use crate::disk::records::{NONE, Parked, Rec, WriteOp};
+use crate::disk::operations::Budget;
+use crate::disk::records::WriteOp;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
-use crate::types::{Effects, Found, IoDone, IoError, IoKind, Op, Request};
+use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
+use segment::Segment;
 use undercroft_engine::Access;
 use undercroft_host::Frame;
 
 /// How the part of a block that a write covers is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(in crate::disk) enum Part {
     /// It is all of the block.
     Whole,
     /// The block is cached: copied, changed, and written as far as the alignment asks.
@@ -35,12 +37,12 @@ pub(crate) enum Part {
 
 impl<P: FaultInjection> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
-    pub(crate) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         let told = req.op.is_durable() && self.losses.tell(req.id.port);
-        if told || self.recs.is_full() {
+        if told || self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
-        let rec = self.recs.insert(Rec { parked: Parked::Turn, ..Rec::new(req) });
+        let rec = self.requests.insert_in_turn(req);
         let (first, end) = (req.offset / B, (req.offset + req.len).div_ceil(B));
         if self.changes.enter(first, end, rec, self.plant.has(Bug::NotSerialized)) {
             self.drive(rec, cx);
@@ -48,19 +50,19 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Goes on with a write or zeroes from its cursor, as far as it can.
-    pub(crate) fn drive_write<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn drive_write<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         loop {
-            let r = self.recs[rec];
-            let end = r.req.offset + r.req.len;
+            let r = self.requests[rec];
+            let end = r.end();
             if r.cursor >= end || r.error.is_some() {
                 // After an error the rest is left as it was.
-                self.recs[rec].cursor = end;
+                self.requests[rec].cursor = end;
                 self.abandon(rec, cx);
                 if r.pending == 0 {
                     self.finish_change(rec, cx);
                 } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len).is_multiple_of(B)
                 {
-                    self.recs[rec].answered = true;
+                    self.requests[rec].answered = true;
                     self.answer(r.req, Ok(()), cx);
                 }
                 return;
@@ -71,8 +73,8 @@ impl<P: FaultInjection> Disk<P> {
                 }
                 continue;
             }
-            if r.pending >= self.allowance.window {
-                self.recs[rec].parked = Parked::Window;
+            if r.pending >= self.operations.allowance().window {
+                self.requests.wait(rec);
                 return;
             }
             if cx.left == 0 {
@@ -80,19 +82,19 @@ impl<P: FaultInjection> Disk<P> {
             }
             let mut limit = end;
             if let Op::WriteZeroes { unmap, fua } = r.req.op
-                && self.can_write_zeroes
+                && self.settings.can_write_zeroes()
             {
                 // Step by step: an edge that is merged and the rest may share a block.
                 if r.pending > 0 {
-                    self.recs[rec].parked = Parked::Window;
+                    self.requests.wait(rec);
                     return;
                 }
-                let up = r.cursor.next_multiple_of(self.align);
-                let down = end / self.align * self.align;
+                let up = r.cursor.next_multiple_of(self.settings.align());
+                let down = end / self.settings.align() * self.settings.align();
                 if r.cursor == up && down > up {
                     let fua = fua && !self.plant.has(Bug::FuaNotSent);
                     self.start_range(rec, IoKind::WriteZeroes { unmap, fua }, up, down, cx);
-                    self.recs[rec].cursor = down;
+                    self.requests[rec].cursor = down;
                     continue;
                 }
                 if r.cursor < up {
@@ -110,11 +112,11 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     fn part(&self, block: u64, lo: u64, hi: u64) -> Part {
-        if lo == 0 && hi >= self.block_bytes(block) {
+        if lo == 0 && hi >= self.settings.block_bytes(block) {
             Part::Whole
-        } else if self.cached(block).is_some() {
+        } else if self.residents.cached(block).is_some() {
             Part::Overlay
-        } else if lo.is_multiple_of(self.align) && hi.is_multiple_of(self.align) {
+        } else if lo.is_multiple_of(self.settings.align()) && hi.is_multiple_of(self.settings.align()) {
             Part::Alone
         } else {
             Part::Merge
@@ -131,7 +133,7 @@ impl<P: FaultInjection> Disk<P> {
             let hi = B.min(limit - first * B);
             self.start_merge(rec, first, lo as u32, hi as u32, cx);
             cx.left = cx.left.saturating_sub(hi - lo);
-            self.recs[rec].cursor = first * B + hi;
+            self.requests[rec].cursor = first * B + hi;
             return true;
         }
         let mut count = room.min((limit - 1) / B - first + 1);
@@ -150,9 +152,7 @@ impl<P: FaultInjection> Disk<P> {
             }
         }
         let to = limit.min((first + count) * B);
-        let frames = self.take_frames(count, cx.arena);
-        self.demand_used += count as usize;
-        self.ops_used += 1;
+        let frames = self.operations.take_frames(Budget::Demand, count, cx.arena);
         let whole = |p| matches!(p, Part::Whole | Part::Overlay);
         let write = WriteOp {
             rec,
@@ -165,14 +165,14 @@ impl<P: FaultInjection> Disk<P> {
         self.fill(Segment { write, from, to, head, tail, filled: 0, taken: 0, frames }, cx)
     }
 
-    pub(crate) fn fua(&self, req: &Request) -> bool {
+    pub(in crate::disk) fn fua(&self, req: &Request) -> bool {
         let asked = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
         asked && !self.plant.has(Bug::FuaNotSent)
     }
 
     /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of
     /// `taken` per block says that the guest holds it.
-    pub(crate) fn note_writes<E: Effects>(
+    pub(in crate::disk) fn note_writes<E: Effects>(
         &mut self,
         first: u64,
         count: u64,
@@ -183,18 +183,18 @@ impl<P: FaultInjection> Disk<P> {
     ) {
         for i in 0..count {
             let whole = (i != 0 || head_whole) && (i + 1 != count || tail_whole);
-            let allocate = whole && self.options.write_allocate;
-            if allocate || self.index.peek(first + i).is_some() {
-                let take = self.first_to_go || taken >> i & 1 != 0;
+            let allocate = whole && self.settings.options().write_allocate;
+            if allocate || self.residents.slot(first + i).is_some() {
+                let take = self.settings.first_to_go() || taken >> i & 1 != 0;
                 let access = if take { Access::Take } else { Access::Write };
-                let outcome = self.index.access(first + i, access, |_| true);
+                let outcome = self.residents.access(first + i, access);
                 self.make_room(outcome, cx.arena);
             }
         }
     }
 
     /// A segment is on the disk, or failed.
-    pub(crate) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         assert!(done.buf.frames.len() == write.count as usize, "a write came back without its frames");
         let failed = done.result.is_err() && !self.plant.has(Bug::PublishFailedWrite);
         let current = write.epoch == self.epoch || self.plant.has(Bug::WriteOutlivesInvalidate);
@@ -207,44 +207,25 @@ impl<P: FaultInjection> Disk<P> {
                 // Nothing is known about the block after a failure. Otherwise it was not cached when the segment
                 // began, and could not become so since; but what is not certain is not kept.
                 let keep_old = self.plant.has(Bug::FailedWriteKeepsOld);
-                if (failed && !keep_old) || (!failed && self.cached(block).is_some()) {
+                if (failed && !keep_old) || (!failed && self.residents.cached(block).is_some()) {
                     self.drop_block(block, cx.arena);
                 }
             } else {
                 self.install(block, frame, cx);
             }
         }
-        self.spare_list(done.buf.frames);
-        self.demand_used -= write.count as usize;
-        self.ops_used -= 1;
-        self.settle_one(write.rec, done.result.err());
+        self.operations.spare_list(done.buf.frames);
+        self.operations.release(Budget::Demand, write.count as usize);
+        self.requests.settle_one(write.rec, done.result.err());
     }
 }
 
 /// Brings the request's data for bytes `lo..hi` of `block` into its frame.
-pub(crate) fn copy_in<E: Effects>(fx: &mut E, req: &Request, block: u64, lo: u64, hi: u64, frame: &mut Frame) {
+pub(in crate::disk) fn copy_in<E: Effects>(fx: &mut E, req: &Request, block: u64, lo: u64, hi: u64, frame: &mut Frame) {
     let to = &mut frame.bytes_mut()[lo as usize..hi as usize];
     if matches!(req.op, Op::WriteZeroes { .. }) {
         to.fill(0);
     } else {
         fx.copy_in(req.id, (block * B + lo - req.offset) as usize, to);
-    }
-}
-
-impl Rec {
-    /// A request that has just come.
-    pub(crate) fn new(req: Request) -> Self {
-        Self {
-            req,
-            cursor: req.offset,
-            touched: 0,
-            found: Found::default(),
-            pending: 0,
-            parked: Parked::No,
-            error: None,
-            untold: false,
-            segment: NONE,
-            answered: false,
-        }
     }
 }

@@ -4,7 +4,8 @@
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 
-use crate::disk::records::{Rec, What};
+use crate::disk::records::What;
+use crate::disk::requests::Rec;
 use crate::disk::writes::losses::Since;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
@@ -13,25 +14,32 @@ use undercroft_host::IoBuf;
 
 impl<P: FaultInjection> Disk<P> {
     /// Starts an operation over bytes `from..to` for a request.
-    pub(crate) fn start_range<E: Effects>(&mut self, rec: u32, kind: IoKind, from: u64, to: u64, cx: &mut Cx<'_, E>) {
-        self.recs[rec].pending += 1;
+    pub(in crate::disk) fn start_range<E: Effects>(
+        &mut self,
+        rec: u32,
+        kind: IoKind,
+        from: u64,
+        to: u64,
+        cx: &mut Cx<'_, E>,
+    ) {
+        self.requests[rec].pending += 1;
         self.submit(What::Range { rec, from, to }, kind, from, to - from, IoBuf::default(), cx);
     }
 
     /// Goes on with a discard whose turn has come.
-    pub(crate) fn drive_discard<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
-        let r = self.recs[rec];
-        let end = r.req.offset + r.req.len;
+    pub(in crate::disk) fn drive_discard<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let r = self.requests[rec];
+        let end = r.end();
         if r.cursor >= end {
             if r.pending == 0 {
                 self.finish_change(rec, cx);
             }
             return;
         }
-        self.recs[rec].cursor = end;
+        self.requests[rec].cursor = end;
         // A discard is a hint: what the disk cannot discard stays as it is.
-        let from = r.req.offset.next_multiple_of(self.align);
-        let to = end / self.align * self.align;
+        let from = r.req.offset.next_multiple_of(self.settings.align());
+        let to = end / self.settings.align() * self.settings.align();
         if from >= to {
             return self.finish_change(rec, cx);
         }
@@ -39,8 +47,15 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// A discard or write-zeroes of bytes `from..to` is done, or failed: what they hold now is up to the disk.
-    pub(crate) fn range_done<E: Effects>(&mut self, rec: u32, from: u64, to: u64, done: IoDone, cx: &mut Cx<'_, E>) {
-        let discard = self.recs[rec].req.op == Op::Discard;
+    pub(in crate::disk) fn range_done<E: Effects>(
+        &mut self,
+        rec: u32,
+        from: u64,
+        to: u64,
+        done: IoDone,
+        cx: &mut Cx<'_, E>,
+    ) {
+        let discard = self.requests[rec].req.op == Op::Discard;
         let keep = self.plant.has(if discard { Bug::DiscardKeepsCache } else { Bug::ZeroesKeepCache });
         if !keep {
             self.drop_cached(from, to, cx.arena);
@@ -51,25 +66,26 @@ impl<P: FaultInjection> Disk<P> {
             error = None;
             if !discard {
                 // The disk promised what it cannot do: from now on zeroes are written.
-                self.can_write_zeroes = false;
-                self.recs[rec].cursor = from;
+                self.settings.write_zeroes_failed();
+                self.requests[rec].cursor = from;
             }
         }
-        self.settle_one(rec, error);
+        self.requests.settle_one(rec, error);
     }
 
     /// Passes a flush or a status request on at once: every write acknowledged before is complete on the disk.
-    pub(crate) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         if req.op == Op::Flush && self.losses.tell(req.id.port) {
             return self.answer(req, Err(IoError::Io), cx);
         }
         if req.op == Op::Flush && self.plant.has(Bug::FlushNotSent) {
             return self.answer(req, Ok(()), cx);
         }
-        if self.recs.is_full() {
+        if self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
-        let rec = self.recs.insert(Rec { pending: 1, ..Rec::new(req) });
+        let rec = self.requests.insert(Rec::new(req));
+        self.requests[rec].pending = 1;
         let (kind, offset, len) = match req.op {
             // A flush has no range, whatever the request says.
             Op::Flush => (IoKind::Flush, 0, 0),
@@ -80,8 +96,8 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// A flush or a status request has been answered by the disk.
-    pub(crate) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
-        let req = self.recs[rec].req;
+    pub(in crate::disk) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
+        let req = self.requests[rec].req;
         let mut error = done.result.err();
         if req.op == Op::Flush && !self.losses.flush_ended(req.id.port, since, error.is_none()) {
             error = error.or(Some(IoError::Io));
@@ -100,11 +116,6 @@ impl<P: FaultInjection> Disk<P> {
                 Some(_) => {}
             }
         }
-        self.settle_one(rec, error);
-    }
-
-    /// Whether bytes `offset..offset+len` are all on the disk.
-    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
-        offset.checked_add(len).is_some_and(|end| end <= self.size)
+        self.requests.settle_one(rec, error);
     }
 }

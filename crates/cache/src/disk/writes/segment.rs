@@ -1,11 +1,13 @@
 //! Segments of writes: what one operation carries, copied from the front end in steps, submitted when it is whole.
 //!
-//! Owns the copying. Never decides what a segment covers: the module above does. Invariants: a segment that needs several
-//! events holds nothing but the request's own bytes, so that it does not matter what becomes of cached blocks meanwhile;
-//! it waits for nothing but to be resumed, so that its frames are never held for another's.
+//! Owns the copying. Never decides what a segment covers: the module above does. Invariants: a segment that needs
+//! several events holds nothing but the request's own bytes, so that it does not matter what becomes of cached blocks
+//! meanwhile; it waits for nothing but to be resumed, so that its frames are never held for another's.
 
 use super::{Part, copy_in};
-use crate::disk::records::{NONE, What, WriteOp};
+use crate::disk::operations::Budget;
+use crate::disk::reads::waiters::NONE;
+use crate::disk::records::{What, WriteOp};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::types::{Effects, IoKind, Op, Request};
@@ -14,7 +16,7 @@ use undercroft_host::{Frame, IoBuf};
 
 /// Data of a request on its way into the frames that it is written from.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(in crate::disk) struct Segment {
     /// The operation that it will be.
     pub write: WriteOp,
     /// Bytes of the disk that are the request's.
@@ -33,12 +35,12 @@ pub(crate) struct Segment {
 impl<P: FaultInjection> Disk<P> {
     /// Copies data of the request into the segment, as much as the event may, and starts the operation when all is
     /// there. False if that takes another event.
-    pub(crate) fn fill<E: Effects>(&mut self, mut s: Segment, cx: &mut Cx<'_, E>) -> bool {
+    pub(in crate::disk) fn fill<E: Effects>(&mut self, mut s: Segment, cx: &mut Cx<'_, E>) -> bool {
         let WriteOp { rec, first, count, .. } = s.write;
-        let req = self.recs[rec].req;
+        let req = self.requests[rec].req;
         while s.filled < count {
             if cx.left == 0 {
-                self.recs[rec].segment = self.segments.insert(s);
+                self.requests[rec].segment = self.segments.insert(s);
                 return false;
             }
             let block = first + u64::from(s.filled);
@@ -56,9 +58,7 @@ impl<P: FaultInjection> Disk<P> {
             if let Some(page) = self.page_written(&req, block, cx) {
                 s.taken |= 1 << s.filled;
                 self.arrives(page, block, Class::Write, None, Some(false), cx);
-                if let Some(meter) = &mut self.meter {
-                    meter.arrived(block);
-                }
+                self.measuring.arrived(block);
             }
             cx.left = cx.left.saturating_sub(hi - lo);
             s.filled += 1;
@@ -71,18 +71,18 @@ impl<P: FaultInjection> Disk<P> {
         let Segment { write, from, to, head, tail, taken, frames, .. } = s;
         self.note_writes(write.first, u64::from(write.count), write.head_whole, write.tail_whole, taken, cx);
         // What goes to the disk besides the request's bytes is what the disk holds already.
-        let start = if head == Part::Overlay { from / self.align * self.align } else { from };
-        let stop = if tail == Part::Overlay { to.next_multiple_of(self.align) } else { to };
+        let start = if head == Part::Overlay { from / self.settings.align() * self.settings.align() } else { from };
+        let stop = if tail == Part::Overlay { to.next_multiple_of(self.settings.align()) } else { to };
         let buf = IoBuf { frames, head: (start - write.first * B) as u32, len: (stop - start) as u32 };
-        self.recs[write.rec].pending += 1;
-        self.recs[write.rec].cursor = to;
+        self.requests[write.rec].pending += 1;
+        self.requests[write.rec].cursor = to;
         let kind = IoKind::Write { fua: self.fua(req) };
         self.submit(What::Write(write), kind, start, stop - start, buf, cx);
     }
 
     /// The segment of a request that paused while it was filled, to go on with.
-    pub(crate) fn take_segment(&mut self, rec: u32) -> Option<Segment> {
-        let at = std::mem::replace(&mut self.recs[rec].segment, NONE);
+    pub(in crate::disk) fn take_segment(&mut self, rec: u32) -> Option<Segment> {
+        let at = std::mem::replace(&mut self.requests[rec].segment, NONE);
         if at == NONE {
             return None;
         }
@@ -98,22 +98,21 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Gives the frames of a segment back that will not be written, because its request has failed elsewhere.
     #[cold]
-    pub(crate) fn abandon<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn abandon<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         let Some(s) = self.take_segment(rec) else { return };
         for block in s.write.first..s.write.first + u64::from(s.filled) {
             // The guest's page holds what the disk does not.
             self.changed(block, false);
         }
         if !self.plant.has(Bug::AbandonedCounts) {
-            self.demand_used -= s.write.count as usize;
-            self.ops_used -= 1;
+            self.operations.release(Budget::Demand, s.write.count as usize);
         }
-        self.free(IoBuf { frames: s.frames, head: 0, len: 0 }, cx.arena);
+        self.operations.free(IoBuf { frames: s.frames, head: 0, len: 0 }, cx.arena);
     }
 
     /// Copies all of a cached block but `lo..hi` into `frame`.
     fn copy_around(&self, block: u64, lo: usize, hi: usize, frame: &mut Frame) {
-        let old = self.cached(block).expect("looked up before").bytes();
+        let old = self.residents.cached(block).expect("looked up before").bytes();
         let new = frame.bytes_mut();
         new[..lo].copy_from_slice(&old[..lo]);
         let hi = if self.plant.has(Bug::PartialOffByOne) { (hi + 1).min(old.len()) } else { hi };

@@ -8,8 +8,8 @@
 //! kept exclusive by demotion. When other hints are given, everything is shared out anew at once: see
 //! [`Hinted::share_out_anew`]. There, a range gives up its blocks one by one, as others need the space.
 
-use super::hints::{Hints, Pattern, Window};
-use super::{LevelCounts, LevelOptions, Step};
+use super::hints::{HintWindow, Hints, RangeUse};
+use super::{DeviceStep, LevelCounts, LevelOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use undercroft_engine::{Access, Index, Outcome, PolicyKind};
@@ -23,7 +23,7 @@ struct Part {
 /// The parts of each range that has any, the client's level first.
 type Parts = FxHashMap<u64, Vec<Part>>;
 
-/// See the head of the file.
+/// Caches below each other whose space is divided among ranges of blocks.
 pub(super) struct Hinted {
     hints: Arc<Hints>,
     /// Blocks of each level.
@@ -42,7 +42,7 @@ impl Hinted {
     }
 
     /// One access of the client.
-    pub fn access(&mut self, block: u64, write: bool, steps: &mut Vec<Step>) {
+    pub fn access(&mut self, block: u64, write: bool, steps: &mut Vec<DeviceStep>) {
         if self.accesses > 0 {
             self.share_out_anew(steps);
         }
@@ -64,7 +64,7 @@ impl Hinted {
                 counts.read_misses += missed;
             }
         }
-        let mut step = |device, write, awaited| steps.push(Step { device, write, awaited });
+        let mut step = |device, write, awaited| steps.push(DeviceStep { device, write, awaited });
         if write {
             step(disk, true, true);
         } else {
@@ -101,7 +101,7 @@ impl Hinted {
     /// If hints of the next accesses are given now: of what a range has of a level it keeps what fits into its new part
     /// of that level; the first to go by the new part's policy goes. That is handed down to the range's parts below as
     /// far as those have room, and dropped otherwise. Nothing goes up.
-    fn share_out_anew(&mut self, steps: &mut Vec<Step>) {
+    fn share_out_anew(&mut self, steps: &mut Vec<DeviceStep>) {
         let Some(window) = self.hints.given_at(self.accesses) else { return };
         let mut before = std::mem::take(&mut self.parts);
         // In the order of the new hints, so that what devices do does not depend on a table's order.
@@ -119,7 +119,7 @@ impl Hinted {
                         let (handed, left) = fitting(&given_up, &part.index);
                         fill(&mut part.index, handed);
                         self.counts[level].demotions += handed.len() as u64;
-                        steps.extend(handed.iter().map(|_| Step { device: level, write: true, awaited: false }));
+                        steps.extend(handed.iter().map(|_| DeviceStep { device: level, write: true, awaited: false }));
                         given_up = left.to_vec();
                         gone.to_vec()
                     }
@@ -160,12 +160,12 @@ impl Hinted {
 }
 
 /// Empty parts of levels of `sizes` blocks, by what is told: ranges in the order of what a block of them gains.
-fn shared_out(window: &Window, sizes: &[u64]) -> Vec<(u64, Vec<Part>)> {
+fn shared_out(window: &HintWindow, sizes: &[u64]) -> Vec<(u64, Vec<Part>)> {
     let mut room = sizes.to_vec();
     let mut level = 0;
     let mut all = vec![];
     for (range, hint) in window.by_gain() {
-        let policy = if hint.pattern() == Pattern::Loop { PolicyKind::Mru } else { PolicyKind::Lru };
+        let policy = if hint.pattern() == RangeUse::Loop { PolicyKind::Mru } else { PolicyKind::Lru };
         let mut wanted = hint.blocks;
         let mut parts = vec![];
         while wanted > 0 && level < room.len() {

@@ -1,4 +1,4 @@
-//! Hints that change in the course of a trace: the laws of what is shared out anew, and what that gains.
+//! Hints that change in the course of a trace: invariants of the new division, and what it gains.
 
 use super::tests::{any_trace, hinted, hints, hints_every};
 use super::*;

@@ -1,20 +1,20 @@
-//! What a program could tell of its blocks: how each range of them is used.
+//! Hints that a program could give of its blocks: how each range of them is used.
 //!
 //! Owns the ranges and their counts, taken from the trace itself before it is simulated: of the whole trace, or anew
 //! after every so many accesses. Never decides where a block is kept. Invariant: the counts of all ranges of all
 //! windows add up to the accesses seen, and every window but the last is as long as the others.
 //!
 //! Stands for the hints of Karma (Yadgar, Factor and Schuster, FAST 2007), which come from a database's query plans,
-//! again for each query. Each window's know the future up to the window's end.
+//! again for each query. The hints of a window are taken from the window itself, so they know its future.
 
 use crate::sim::reference::{Reference, look_through};
-use crate::sim::sweep::Go;
+use crate::sim::run::Go;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::num::NonZeroU64;
 
 /// How a range is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum RangeUse {
     /// Its blocks are not used again, or hardly.
     Once,
     /// Its blocks are used in order, again and again.
@@ -37,24 +37,24 @@ pub struct RangeHint {
 
 impl RangeHint {
     /// How it is used: in order if three accesses in four are, once if fewer than half of its blocks come back.
-    pub fn pattern(&self) -> Pattern {
+    pub fn pattern(&self) -> RangeUse {
         if self.accesses * 2 < self.blocks * 3 {
-            Pattern::Once
+            RangeUse::Once
         } else if self.in_order * 4 >= self.accesses * 3 {
-            Pattern::Loop
+            RangeUse::Loop
         } else {
-            Pattern::Random
+            RangeUse::Random
         }
     }
 }
 
 /// What is known of the ranges in one window of a trace.
 #[derive(Clone, Debug, Default)]
-pub struct Window {
+pub struct HintWindow {
     ranges: FxHashMap<u64, RangeHint>,
 }
 
-impl Window {
+impl HintWindow {
     /// Accesses in it.
     pub fn accesses(&self) -> u64 {
         self.ranges.values().map(|r| r.accesses).sum()
@@ -64,7 +64,7 @@ impl Window {
     /// that much.
     pub fn by_gain(&self) -> Vec<(u64, RangeHint)> {
         let mut ranges: Vec<_> =
-            self.ranges.iter().filter(|(_, r)| r.pattern() != Pattern::Once).map(|(&n, &r)| (n, r)).collect();
+            self.ranges.iter().filter(|(_, r)| r.pattern() != RangeUse::Once).map(|(&n, &r)| (n, r)).collect();
         let gain = |r: &RangeHint| u128::from(r.accesses);
         ranges.sort_unstable_by(|(m, a), (n, b)| {
             (gain(b) * u128::from(a.blocks)).cmp(&(gain(a) * u128::from(b.blocks))).then(m.cmp(n))
@@ -73,13 +73,13 @@ impl Window {
     }
 }
 
-/// See the head of the file.
+/// What is known of each range of blocks, for each window of a trace.
 #[derive(Clone, Debug)]
 pub struct Hints {
     range_blocks: u64,
     /// Accesses of a window; `None`: the whole trace is one.
     every: Option<NonZeroU64>,
-    windows: Vec<Window>,
+    windows: Vec<HintWindow>,
     /// Accesses of the last window.
     seen: u64,
     /// Distinct blocks of the last window.
@@ -89,7 +89,7 @@ pub struct Hints {
 impl Hints {
     /// For ranges of `range_blocks` blocks (at least 1), anew after `every` accesses; without, of the whole trace.
     pub fn new(range_blocks: u64, every: Option<NonZeroU64>) -> Self {
-        let (range_blocks, windows) = (range_blocks.max(1), vec![Window::default()]);
+        let (range_blocks, windows) = (range_blocks.max(1), vec![HintWindow::default()]);
         Self { range_blocks, every, windows, seen: 0, blocks: FxHashSet::default() }
     }
 
@@ -116,7 +116,7 @@ impl Hints {
     #[inline]
     pub fn see(&mut self, reference: Reference) {
         if self.every.is_some_and(|every| self.seen == every.get()) {
-            self.windows.push(Window::default());
+            self.windows.push(HintWindow::default());
             self.seen = 0;
             self.blocks.clear();
         }
@@ -132,17 +132,17 @@ impl Hints {
 
     /// Accesses seen, in all windows.
     pub fn accesses(&self) -> u64 {
-        self.windows.iter().map(Window::accesses).sum()
+        self.windows.iter().map(HintWindow::accesses).sum()
     }
 
     /// The windows, one after the other; at least one.
-    pub fn windows(&self) -> &[Window] {
+    pub fn windows(&self) -> &[HintWindow] {
         &self.windows
     }
 
     /// What is known from access `at` on (from 0), if that begins a window.
     #[inline]
-    pub(super) fn given_at(&self, at: u64) -> Option<&Window> {
+    pub(super) fn given_at(&self, at: u64) -> Option<&HintWindow> {
         let every = self.every?.get();
         if at.is_multiple_of(every) { self.windows.get(usize::try_from(at / every).ok()?) } else { None }
     }
@@ -156,7 +156,7 @@ mod tests {
         Hints::of(100, None, blocks.map(|b| Ok(Reference::read(b))), None, &mut |_| Go::On).expect("to the end")
     }
 
-    fn patterns(hints: &Hints) -> Vec<Pattern> {
+    fn patterns(hints: &Hints) -> Vec<RangeUse> {
         let [window] = hints.windows() else { panic!("one window") };
         let mut all: Vec<_> = window.ranges.iter().map(|(&n, r)| (n, r.pattern())).collect();
         all.sort_unstable_by_key(|&(n, _)| n);
@@ -169,7 +169,7 @@ mod tests {
         let looped = (0..4).flat_map(|_| 100..200);
         let random = (0..400u64).map(|i| 200 + i.wrapping_mul(2_654_435_769) % 97);
         let hints = of(once.chain(looped).chain(random));
-        assert_eq!(patterns(&hints), [Pattern::Once, Pattern::Loop, Pattern::Random]);
+        assert_eq!(patterns(&hints), [RangeUse::Once, RangeUse::Loop, RangeUse::Random]);
         assert_eq!(hints.accesses(), 900);
         // A loop that is used more, by the block, comes first; what is used once does not come.
         assert_eq!(hints.windows()[0].by_gain().iter().map(|r| r.0).collect::<Vec<_>>(), [2, 1]);
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_loop_over_many_ranges_is_a_loop_in_each() {
         let hints = of((0..5).flat_map(|_| 0..1000));
-        assert_eq!(patterns(&hints), [Pattern::Loop; 10]);
+        assert_eq!(patterns(&hints), [RangeUse::Loop; 10]);
     }
 
     #[test]
@@ -191,11 +191,11 @@ mod tests {
         assert_eq!(hints.accesses(), 26);
         let seen: Vec<_> =
             hints.windows().iter().map(|w| (w.accesses(), w.ranges[&0].blocks, w.ranges[&0].pattern())).collect();
-        assert_eq!(seen, [(10, 5, Pattern::Loop), (10, 10, Pattern::Once), (6, 3, Pattern::Random)]);
+        assert_eq!(seen, [(10, 5, RangeUse::Loop), (10, 10, RangeUse::Once), (6, 3, RangeUse::Random)]);
         let begins: Vec<u64> = (0..60).filter(|&at| hints.given_at(at).is_some()).collect();
         assert_eq!(begins, [0, 10, 20], "what is past the windows is told nothing new");
         // No window is empty where the trace ends with one.
-        assert_eq!(given(13).windows().iter().map(Window::accesses).collect::<Vec<_>>(), [13, 13]);
+        assert_eq!(given(13).windows().iter().map(HintWindow::accesses).collect::<Vec<_>>(), [13, 13]);
         assert_eq!((given(26).windows().len(), given(27).windows().len(), given(0).windows().len()), (1, 1, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Caches over caches: what each level is asked for, has, and passes on.
+//! Hierarchies of caches: which blocks each level is asked for, holds, and passes on.
 //!
 //! Owns the shape of a hierarchy and its counts. Never decides what a level keeps: that is an index of the engine, and,
 //! for a host below a guest whose memory it sees, the engine's `Exclusive`. Invariant: what a level misses is what the
@@ -13,17 +13,18 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-use crate::sim::error::Error;
+use crate::sim::error::SimError;
 use crate::sim::reference::Reference;
 use hinted::Hinted;
-pub use hints::{Hints, Pattern, RangeHint, Window};
+pub use hints::{HintWindow, Hints, RangeHint, RangeUse};
 use pages::Pages;
 use serde::Serialize;
 use stack::Stack;
 use std::sync::Arc;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_units::{SLOTS_MAX, SlotsError};
 
-/// What a level keeps of what passes between its neighbours.
+/// Which of the blocks that pass a level it keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keeps {
     /// Whatever is read or written through it, as if there were nothing above. What the level above evicts is not told,
@@ -40,7 +41,7 @@ pub enum Keeps {
     /// Whatever passes; after every so many transfers the guest's memory is scanned, and what it holds is the first to
     /// go (Sharma and Kulkarni, "Singleton", HPDC 2012).
     Scanned(u32),
-    /// Blocks of the ranges that are its own by what is told of them, in all levels; needs [`Hints`] (Yadgar, Factor
+    /// Blocks of the ranges that hints assign to it; all levels then keep by hints, and need [`Hints`] (Yadgar, Factor
     /// and Schuster, "Karma", FAST 2007).
     Hinted,
 }
@@ -82,7 +83,7 @@ pub struct LevelOptions {
     pub blocks: u32,
     /// Its policy.
     pub policy: PolicyKind,
-    /// What it keeps of what the level above has; means nothing for the first.
+    /// Which blocks it keeps; ignored for the first level.
     pub keeps: Keeps,
     /// What it does with writes.
     pub writes: Writes,
@@ -112,14 +113,14 @@ pub struct LevelCounts {
     pub write_misses: u64,
     /// Blocks handed down to it by the level above, or copied from there.
     pub demotions: u64,
-    /// Blocks that lost their place.
+    /// Blocks evicted.
     pub evictions: u64,
 }
 
-/// Something that a device does for one access of the client.
+/// One operation of a device for one access of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Which: the level's number, or the number of levels for the disk.
+pub struct DeviceStep {
+    /// Which device: the level's number, or the number of levels for the disk.
     pub device: usize,
     /// Whether it stores a block rather than reading one.
     pub write: bool,
@@ -136,11 +137,11 @@ enum Shape {
     Hinted(Hinted),
 }
 
-/// See the head of the file.
+/// Caches below each other, and what each of them counted.
 pub struct Hierarchy {
     shape: Shape,
     names: Vec<String>,
-    steps: Vec<Step>,
+    steps: Vec<DeviceStep>,
 }
 
 impl Hierarchy {
@@ -148,8 +149,8 @@ impl Hierarchy {
     ///
     /// # Errors
     /// Levels that do not go together, or that want hints where there are none.
-    pub fn new(levels: &[LevelOptions], hints: Option<&Arc<Hints>>) -> Result<Self, Error> {
-        let bad = |what: String| Err(Error::Options(what));
+    pub fn new(levels: &[LevelOptions], hints: Option<&Arc<Hints>>) -> Result<Self, SimError> {
+        let bad = |what: String| Err(SimError::Options(what));
         let Some(first) = levels.first() else { return bad("a hierarchy has at least one level".into()) };
         if let Some(level) = levels.iter().skip(1).find(|l| l.linux.is_some()) {
             return bad(format!("level {}: only the first level can be a guest's page cache", level.name));
@@ -157,8 +158,8 @@ impl Hierarchy {
         if let Some(level) = levels.iter().skip(2).find(|l| l.keeps.sees_pages()) {
             return bad(format!("level {}: only the second level sees the pages of the first", level.name));
         }
-        if let Some(level) = levels.iter().find(|l| l.blocks > crate::sim::SLOTS_MAX) {
-            return Err(Error::TooLarge { blocks: level.blocks.into(), max: crate::sim::SLOTS_MAX });
+        if let Some(level) = levels.iter().find(|l| l.blocks > SLOTS_MAX) {
+            return Err(SlotsError::TooLarge { blocks: level.blocks.into() }.into());
         }
         let pages = first.linux.is_some() || levels.get(1).is_some_and(|l| l.keeps.sees_pages());
         if pages {
@@ -217,7 +218,7 @@ impl Hierarchy {
     }
 
     /// One access of the client; what the devices do for it, in the order in which the client waits for them.
-    pub fn access(&mut self, reference: Reference) -> &[Step] {
+    pub fn access(&mut self, reference: Reference) -> &[DeviceStep] {
         self.steps.clear();
         match &mut self.shape {
             Shape::Stack(stack) if reference.write => stack.write(0, reference.block, true, false, &mut self.steps),

@@ -1,20 +1,20 @@
-//! A guest whose transfers, and perhaps pages, its host sees; and the levels below the host.
+//! A guest whose transfers, and perhaps pages, the host sees; and the levels below the host.
 //!
 //! Owns the order of what happens: the host looks at a page before its content changes. Never decides: the guest's
 //! lists or index, the host's index and the engine's `Exclusive` do.
 
 use super::stack::Stack;
-use super::{Keeps, LevelCounts, LevelOptions, Step, Writes};
-use crate::sim::guest::{Guest, GuestOptions, Transfer};
+use super::{DeviceStep, Keeps, LevelCounts, LevelOptions, Writes};
+use crate::sim::guest::{GuestOptions, SimulatedGuest, Transfer};
 use crate::sim::guest_policy::PolicyGuest;
 use crate::sim::host::{Host, Placement};
 
 enum Top {
-    Linux(Box<Guest>),
+    Linux(Box<SimulatedGuest>),
     Policy(Box<PolicyGuest>),
 }
 
-/// See the head of the file.
+/// A guest's cache, the host's cache below it, and the levels below that.
 pub(super) struct Pages {
     top: Top,
     host: Host,
@@ -27,7 +27,7 @@ pub(super) struct Pages {
 impl Pages {
     pub fn new(guest: &LevelOptions, host: &LevelOptions, below: Stack) -> Self {
         let top = match guest.linux {
-            Some(linux) => Top::Linux(Box::new(Guest::new(GuestOptions {
+            Some(linux) => Top::Linux(Box::new(SimulatedGuest::new(GuestOptions {
                 pages: guest.blocks,
                 free_pages: linux.free_pages,
                 zeroing: linux.zeroing,
@@ -49,7 +49,7 @@ impl Pages {
         Self { top, host, below, counts: [LevelCounts::default(); 2], passed: vec![] }
     }
 
-    pub fn access(&mut self, block: u64, write: bool, steps: &mut Vec<Step>) {
+    pub fn access(&mut self, block: u64, write: bool, steps: &mut Vec<DeviceStep>) {
         let Self { top, host, passed, .. } = self;
         match top {
             Top::Linux(guest) => guest.access(block, write, &mut |g, t| passed.push((t, host.transfer(g, t)))),
@@ -60,23 +60,23 @@ impl Pages {
         let fetched = self.passed.iter().any(|(t, _)| !t.write && t.block == block);
         if write {
             self.counts[0].writes += 1;
-            steps.push(Step { device: 0, write: true, awaited: true });
+            steps.push(DeviceStep { device: 0, write: true, awaited: true });
         } else {
             self.counts[0].reads += 1;
             self.counts[0].read_misses += u64::from(fetched);
             if !fetched {
-                steps.push(Step { device: 0, write: false, awaited: true });
+                steps.push(DeviceStep { device: 0, write: false, awaited: true });
             }
         }
         // The client waits for what it reads, and for a write that goes through.
         self.pass_on(Some((block, write)), steps);
         if fetched {
-            steps.push(Step { device: 0, write: true, awaited: false });
+            steps.push(DeviceStep { device: 0, write: true, awaited: false });
         }
     }
 
     /// What the transfers lead to at and below the host.
-    fn pass_on(&mut self, asked: Option<(u64, bool)>, steps: &mut Vec<Step>) {
+    fn pass_on(&mut self, asked: Option<(u64, bool)>, steps: &mut Vec<DeviceStep>) {
         let mut passed = std::mem::take(&mut self.passed);
         for (t, hit) in passed.drain(..) {
             let awaited = asked == Some((t.block, t.write));
@@ -84,17 +84,17 @@ impl Pages {
             if t.write {
                 counts.writes += 1;
                 counts.write_misses += u64::from(!hit);
-                steps.push(Step { device: 1, write: true, awaited });
+                steps.push(DeviceStep { device: 1, write: true, awaited });
                 let held = self.host.index.peek(t.block).is_some();
                 self.below.write(0, t.block, awaited, held, steps);
             } else {
                 counts.reads += 1;
                 counts.read_misses += u64::from(!hit);
                 if hit {
-                    steps.push(Step { device: 1, write: false, awaited });
+                    steps.push(DeviceStep { device: 1, write: false, awaited });
                 } else {
                     self.below.read(0, t.block, steps);
-                    steps.push(Step { device: 1, write: true, awaited: false });
+                    steps.push(DeviceStep { device: 1, write: true, awaited: false });
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Pages {
         self.host.copied = copied;
     }
 
-    pub fn flush(&mut self, steps: &mut Vec<Step>) {
+    pub fn flush(&mut self, steps: &mut Vec<DeviceStep>) {
         let Self { top, host, passed, .. } = self;
         if let Top::Policy(guest) = top {
             guest.flush(&mut |g, t| passed.push((t, host.transfer(g, t))));

@@ -3,7 +3,7 @@
 //! Owns which blocks are dirty where. Invariants: a block that is dirty in a level is cached there; a block of a level
 //! that keeps what is demoted is not in the level right above.
 
-use super::{Keeps, LevelCounts, LevelOptions, Step, Writes};
+use super::{DeviceStep, Keeps, LevelCounts, LevelOptions, Writes};
 use rustc_hash::FxHashSet;
 use undercroft_engine::{Access, Index, Outcome};
 
@@ -15,7 +15,7 @@ struct Level {
     dirty: FxHashSet<u64>,
 }
 
-/// See the head of the file.
+/// Caches below each other that see block numbers only.
 pub(super) struct Stack {
     levels: Vec<Level>,
     disk: LevelCounts,
@@ -41,8 +41,8 @@ impl Stack {
         Self { levels, disk: LevelCounts::default(), above }
     }
 
-    fn step(&self, i: usize, write: bool, awaited: bool, steps: &mut Vec<Step>) {
-        steps.push(Step { device: self.above + i, write, awaited });
+    fn step(&self, i: usize, write: bool, awaited: bool, steps: &mut Vec<DeviceStep>) {
+        steps.push(DeviceStep { device: self.above + i, write, awaited });
     }
 
     /// Whether level `i` takes what the level above evicts.
@@ -51,7 +51,7 @@ impl Stack {
     }
 
     /// The level above `i` reads a block that it does not have.
-    pub fn read(&mut self, i: usize, block: u64, steps: &mut Vec<Step>) {
+    pub fn read(&mut self, i: usize, block: u64, steps: &mut Vec<DeviceStep>) {
         let Some(level) = self.levels.get_mut(i) else {
             self.disk.reads += 1;
             self.disk.read_misses += 1;
@@ -90,7 +90,7 @@ impl Stack {
     }
 
     /// A block lost its place in level `i`.
-    fn evicted(&mut self, i: usize, evicted: Option<(u64, u32)>, steps: &mut Vec<Step>) {
+    fn evicted(&mut self, i: usize, evicted: Option<(u64, u32)>, steps: &mut Vec<DeviceStep>) {
         let Some((block, _)) = evicted else { return };
         let level = &mut self.levels[i];
         level.counts.evictions += 1;
@@ -99,7 +99,7 @@ impl Stack {
     }
 
     /// Level `i` does not keep a block any more, or never did.
-    fn hand_down(&mut self, i: usize, block: u64, dirty: bool, steps: &mut Vec<Step>) {
+    fn hand_down(&mut self, i: usize, block: u64, dirty: bool, steps: &mut Vec<DeviceStep>) {
         if self.takes_demoted(i + 1) {
             self.demote(i + 1, block, dirty, steps);
         } else if dirty {
@@ -108,7 +108,7 @@ impl Stack {
     }
 
     /// Level `i` is handed a block that the level above has evicted.
-    pub fn demote(&mut self, i: usize, block: u64, dirty: bool, steps: &mut Vec<Step>) {
+    pub fn demote(&mut self, i: usize, block: u64, dirty: bool, steps: &mut Vec<DeviceStep>) {
         let level = &mut self.levels[i];
         level.counts.demotions += 1;
         let outcome = level.index.access(block, Access::Write, |_| true);
@@ -142,14 +142,14 @@ impl Stack {
     }
 
     /// The level above the first one here has got a block from elsewhere.
-    pub fn taken_above(&mut self, block: u64, steps: &mut Vec<Step>) {
+    pub fn taken_above(&mut self, block: u64, steps: &mut Vec<DeviceStep>) {
         if let Some(below) = self.take_out(0, block) {
             self.write(below, block, false, true, steps);
         }
     }
 
     /// The level above `i`, or the client, writes a block; `held` says whether some level above keeps it.
-    pub fn write(&mut self, i: usize, block: u64, awaited: bool, held: bool, steps: &mut Vec<Step>) {
+    pub fn write(&mut self, i: usize, block: u64, awaited: bool, held: bool, steps: &mut Vec<DeviceStep>) {
         let Some(level) = self.levels.get_mut(i) else {
             self.disk.writes += 1;
             self.disk.write_misses += 1;
@@ -185,7 +185,7 @@ impl Stack {
         self.evicted(i, evicted, steps);
     }
 
-    pub fn flush(&mut self, steps: &mut Vec<Step>) {
+    pub fn flush(&mut self, steps: &mut Vec<DeviceStep>) {
         for i in 0..self.levels.len() {
             let mut dirty: Vec<u64> = self.levels[i].dirty.drain().collect();
             dirty.sort_unstable();

@@ -1,4 +1,4 @@
-//! The laws of hierarchies, on random ones; and where a hierarchy comes to something that is known otherwise.
+//! Invariants of hierarchies, on random ones; and hierarchies whose result is known by other means.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
-//! A cache of each tenant's own, above the one that is divided: a guest's page cache, say.
+//! A cache that each tenant has for itself above the divided one, such as a guest's page cache.
 //!
-//! Owns which accesses come through it, and what it hands down. Never looks at the cache below, whose content makes no
-//! difference to it: so it is run once for all arms. Invariant: what it hands down was asked for before, and is not in
+//! Owns which accesses pass through it, and what it hands down. Never looks at the cache below, which does not change
+//! its behaviour: so it is run once for all arms. Invariant: what it hands down was asked for before, and is not in
 //! it then.
 
 use super::traces::TenantTrace;
@@ -26,7 +26,7 @@ pub struct Above {
 pub enum Ask {
     /// A block.
     Read,
-    /// That it takes a block which the tenant's own cache has evicted.
+    /// It is handed a block that the tenant's own cache has evicted.
     Take,
 }
 

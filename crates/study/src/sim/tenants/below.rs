@@ -1,4 +1,4 @@
-//! A second level below the one that is divided first: of an SSD below the memory, say; divided among the same tenants.
+//! A second level below the first divided one, such as an SSD below memory; divided among the same tenants.
 //!
 //! Owns what reaches it, with the distances of that. Never decides. Invariant: one that holds what is handed down has
 //! no block that the level above has.
@@ -8,10 +8,10 @@
 use super::above::Ask;
 use super::distance::Distances;
 use super::divided::{Answer, Divided, Place, ask, count};
-use super::histogram::Histogram;
-use super::load::Load;
+use super::histogram::DistanceCounts;
+use super::load::TenantLoad;
 use super::row::LabRow;
-use super::run::{Arm, Options};
+use super::run::{Arm, ArmOptions};
 use std::collections::HashSet;
 use undercroft_engine::control::Thresholds;
 use undercroft_engine::{Index, PolicyKind};
@@ -54,18 +54,25 @@ pub(super) struct Lower {
     /// Distinct blocks of each tenant in this interval.
     asked: Vec<HashSet<u64>>,
     /// What reached it in each phase, by tenant.
-    pub phases: Vec<Vec<Histogram>>,
+    pub phases: Vec<Vec<DistanceCounts>>,
 }
 
 impl Lower {
-    pub fn new(below: Below, load: &Load, arm: &Arm, options: &Options, marks: &[Thresholds], gradual: bool) -> Self {
+    pub fn new(
+        below: Below,
+        load: &TenantLoad,
+        arm: &Arm,
+        options: &ArmOptions,
+        marks: &[Thresholds],
+        gradual: bool,
+    ) -> Self {
         let tenants = load.tenants.len();
         Self {
             below,
             level: Divided::new(load, below.place(), arm, options, marks, gradual),
             distances: vec![Distances::default(); tenants],
             asked: vec![HashSet::new(); tenants],
-            phases: vec![vec![Histogram::new(below.blocks.into()); tenants]; load.phases.len()],
+            phases: vec![vec![DistanceCounts::new(below.blocks.into()); tenants]; load.phases.len()],
         }
     }
 
@@ -117,7 +124,7 @@ impl Lower {
     }
 
     /// See [`Divided::finish`].
-    pub fn finish(self, intervals: usize) -> (LabRow, Vec<Vec<Histogram>>) {
+    pub fn finish(self, intervals: usize) -> (LabRow, Vec<Vec<DistanceCounts>>) {
         (self.level.finish(intervals), self.phases)
     }
 

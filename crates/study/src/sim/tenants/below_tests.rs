@@ -4,7 +4,7 @@
 use super::*;
 use crate::sim::hierarchy::{Hierarchy, Keeps, LevelCounts, LevelOptions};
 use crate::sim::reference::Reference;
-use crate::sim::sweep::Go;
+use crate::sim::run::Go;
 use proptest::prelude::*;
 use undercroft_engine::control::{Goal, Kind};
 use undercroft_engine::{MeterOptions, PolicyKind};
@@ -18,8 +18,8 @@ fn zipf(name: &str, blocks: u32, alpha: f64, seed: u64, n: usize) -> TenantTrace
     tenant(name, Zipf::new(blocks, alpha, seed).take(n))
 }
 
-fn options(blocks: u32, policy: PolicyKind, demotes: bool) -> Options {
-    Options { below: Some(Below { blocks, policy, demotes }), ..Options::default() }
+fn options(blocks: u32, policy: PolicyKind, demotes: bool) -> ArmOptions {
+    ArmOptions { below: Some(Below { blocks, policy, demotes }), ..ArmOptions::default() }
 }
 
 const ARMS: [Arm; 7] = [
@@ -66,7 +66,7 @@ fn a_tenant_alone_on_two_levels_is_the_same_hierarchy() {
         let c = hierarchy(&[(600, upper, false), (1500, lower, demotes)], &alone);
         let expected = [c[0].reads, c[0].read_misses, c[1].reads, c[1].read_misses];
         for arm in [Arm::Strict, Arm::Shared] {
-            let row = run(&trace, &arm, &Options { policy: upper, ..options(1500, lower, demotes) });
+            let row = run(&trace, &arm, &ArmOptions { policy: upper, ..options(1500, lower, demotes) });
             assert_eq!(counted(&row), expected, "{} {upper} over {lower}, demotes {demotes}", arm.name());
             assert_eq!(row.disk_reads(), c[2].reads);
         }
@@ -114,9 +114,9 @@ proptest! {
         }.expect("it goes together");
         for arm in ARMS {
             let meters = metered.then(MeterOptions::default);
-            let two = Options { policy: policies[0], meters, ..options(lower, policies[1], demotes) };
+            let two = ArmOptions { policy: policies[0], meters, ..options(lower, policies[1], demotes) };
             let row = run(&trace, &arm, &two);
-            let one = run(&trace, &arm, &Options { below: None, ..two });
+            let one = run(&trace, &arm, &ArmOptions { below: None, ..two });
             let below = row.below.clone().expect("two levels");
             prop_assert_eq!(&LabRow { below: None, ..row.clone() }, &one, "the level above knows nothing of it");
             prop_assert_eq!(row.misses, below.requests);
@@ -187,11 +187,11 @@ fn threads_and_goals_know_two_levels() {
 fn what_a_tenant_has_to_give_up_goes_down_too() {
     // Tenant a goes round in 40 blocks, alone; then b does, in 40 of its own and more often, and takes the whole level
     // above. Below there is room for what a has to give up: nothing is read from the disk twice.
-    let round = |rate| Activity { rate, mix: vec![(1000, Pattern::Loop { first: 0, blocks: 40 })] };
+    let round = |rate| TenantActivity { rate, mix: vec![(1000, BlockPattern::Loop { first: 0, blocks: 40 })] };
     let phase = |a, b| Phase { name: "", intervals: 3, activities: vec![round(a), round(b)] };
     let tenants = ["a", "b"].map(Into::into).to_vec();
     let phases = vec![phase(400, 0), phase(100, 900)];
-    let trace = Trace::new(Load { name: "in turn".into(), total: 40, tenants, phases, bursts: false });
+    let trace = Trace::new(TenantLoad { name: "in turn".into(), total: 40, tenants, phases, bursts: false });
     let [keeps, demotes] =
         [false, true].map(|d| run(&trace, &Arm::KnownCurves, &options(40, PolicyKind::Lru, d)).disk_reads());
     assert_eq!(demotes, 80);

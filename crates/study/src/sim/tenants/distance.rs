@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-/// See the head of the file.
+/// Computes stack distances within one tenant.
 #[derive(Clone, Debug)]
 pub struct Distances {
     last: HashMap<u64, usize>,

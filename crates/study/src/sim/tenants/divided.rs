@@ -6,10 +6,10 @@
 //! total.
 
 use super::above::Ask;
-use super::histogram::Histogram;
-use super::load::Load;
+use super::histogram::DistanceCounts;
+use super::load::TenantLoad;
 use super::row::{LabRow, Part};
-use super::run::{Arm, Options};
+use super::run::{Arm, ArmOptions};
 use undercroft_engine::control::{
     Activity, Donor, Fixed, Governor, Guarded, Kind, Leaf, Mover, Paper, Position, Target, Thresholds, Utility,
 };
@@ -59,14 +59,14 @@ pub(super) fn ask(index: &mut Index, block: u64, ask: Ask, of_victims: bool) -> 
 struct Tenant {
     node: NodeId,
     index: Index,
-    recent: Histogram,
+    recent: DistanceCounts,
     meter: Option<Meter>,
     /// What it did in this interval.
     seen: Activity,
-    histogram: Histogram,
+    histogram: DistanceCounts,
 }
 
-/// See the head of the file.
+/// A cache that is divided among tenants while a load runs.
 pub(super) struct Divided {
     place: Place,
     tree: Tree,
@@ -83,7 +83,14 @@ pub(super) struct Divided {
 
 impl Divided {
     /// Empty, for the tenants of `load`. `marks`: of each tenant, for the donor rule; `gradual`: see there.
-    pub fn new(load: &Load, place: Place, arm: &Arm, options: &Options, marks: &[Thresholds], gradual: bool) -> Self {
+    pub fn new(
+        load: &TenantLoad,
+        place: Place,
+        arm: &Arm,
+        options: &ArmOptions,
+        marks: &[Thresholds],
+        gradual: bool,
+    ) -> Self {
         let total = u64::from(place.total);
         let mut tree = Tree::new("host", total);
         let mut governor = Governor::new();
@@ -101,7 +108,7 @@ impl Divided {
                     meter.set_exclusive(place.of_victims);
                     meter
                 });
-                let (recent, histogram) = (Histogram::new(total), Histogram::new(total));
+                let (recent, histogram) = (DistanceCounts::new(total), DistanceCounts::new(total));
                 Tenant { node, index, recent, meter, seen: Activity::default(), histogram }
             })
             .collect();
@@ -277,7 +284,7 @@ impl Divided {
 }
 
 /// A row in which nothing has been counted.
-pub(super) fn empty_row(load: &Load, arm: &Arm, place: Place) -> LabRow {
+pub(super) fn empty_row(load: &TenantLoad, arm: &Arm, place: Place) -> LabRow {
     let part = |name| Part { name, ..Part::default() };
     LabRow {
         load: load.name.clone(),

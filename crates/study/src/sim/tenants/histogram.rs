@@ -7,15 +7,16 @@ use undercroft_engine::Curve;
 /// Sizes at which a curve has a point.
 const POINTS: u64 = 128;
 
-/// See the head of the file. Distances are told apart in steps of a part of the cache.
+/// Counts of accesses by stack distance, in steps of 1/128 of the cache. Distances are told apart in steps of a part of
+/// the cache.
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
+pub(super) struct DistanceCounts {
     step: u64,
     /// Accesses by distance; the last: none of these.
     counts: Vec<f64>,
 }
 
-impl Histogram {
+impl DistanceCounts {
     /// For a cache of `total` blocks.
     pub fn new(total: u64) -> Self {
         Self { step: total.div_ceil(POINTS).max(1), counts: vec![0.0; POINTS as usize + 1] }
@@ -56,9 +57,9 @@ mod tests {
 
     #[test]
     fn its_curve_is_lru_s() {
-        let mut histogram = Histogram::new(1280);
+        let mut histogram = DistanceCounts::new(1280);
         [Some(0), Some(9), Some(10), Some(25), Some(5000), None].into_iter().for_each(|d| histogram.add(d));
-        let at = |h: &Histogram, size| h.curve().misses_at(size);
+        let at = |h: &DistanceCounts, size| h.curve().misses_at(size);
         assert_eq!([0, 10, 20, 30, 1280].map(|size| at(&histogram, size)), [6.0, 4.0, 3.0, 2.0, 2.0]);
         let mut recent = histogram.clone();
         recent.merge(0.5, &histogram, 0.25);

@@ -7,7 +7,7 @@ use undercroft_trace::synth::Zipf;
 
 /// Which blocks are asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pattern {
+pub enum BlockPattern {
     /// Zipf popularity over `blocks` blocks from `first` on.
     Zipf {
         /// The first block.
@@ -36,11 +36,11 @@ pub enum Pattern {
 }
 
 /// A pattern and how many of a thousand requests follow it.
-pub type Mix = Vec<(u32, Pattern)>;
+pub type Mix = Vec<(u32, BlockPattern)>;
 
 /// What one tenant does in one phase.
 #[derive(Clone, Debug)]
-pub struct Activity {
+pub struct TenantActivity {
     /// Requests per interval.
     pub rate: u32,
     /// What for.
@@ -55,7 +55,7 @@ pub struct Phase {
     /// How long it is.
     pub intervals: u32,
     /// One for each tenant.
-    pub activities: Vec<Activity>,
+    pub activities: Vec<TenantActivity>,
 }
 
 /// A name: of an experiment's own, or of a file.
@@ -63,7 +63,7 @@ pub type Name = std::borrow::Cow<'static, str>;
 
 /// A load of several tenants on one cache.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct TenantLoad {
     /// What tables call it.
     pub name: Name,
     /// Blocks of the cache.
@@ -91,7 +91,7 @@ impl Random {
 /// Blocks from here on are those asked for once.
 const ONCE: u64 = 1 << 40;
 
-impl Load {
+impl TenantLoad {
     /// Intervals of all phases.
     pub fn intervals(&self) -> u32 {
         self.phases.iter().map(|p| p.intervals).sum()
@@ -111,7 +111,7 @@ impl Load {
                 .enumerate()
                 .map(|(tenant, activity)| {
                     let zipf = activity.mix.iter().map(|(_, pattern)| match pattern {
-                        Pattern::Zipf { blocks, alpha, .. } => Some(Zipf::new(*blocks, *alpha, 77 + p as u64)),
+                        BlockPattern::Zipf { blocks, alpha, .. } => Some(Zipf::new(*blocks, *alpha, 77 + p as u64)),
                         _ => None,
                     });
                     (Random(0x9e37_79b9 + (p * 64 + tenant) as u64), zipf.collect())
@@ -130,16 +130,16 @@ impl Load {
                     });
                     let chosen = chosen.expect("the parts of a mix are a thousand");
                     let block = match mix[chosen].1 {
-                        Pattern::Zipf { first, .. } => {
+                        BlockPattern::Zipf { first, .. } => {
                             first + zipf[chosen].as_mut().and_then(iter::Iterator::next).expect("endless")
                         }
-                        Pattern::Uniform { first, blocks } => first + random.below(u64::from(blocks)),
-                        Pattern::Loop { first, blocks } => {
+                        BlockPattern::Uniform { first, blocks } => first + random.below(u64::from(blocks)),
+                        BlockPattern::Loop { first, blocks } => {
                             let at = loops.entry((tenant, first)).or_default();
                             *at = (*at + 1) % u64::from(blocks);
                             first + *at
                         }
-                        Pattern::Once => {
+                        BlockPattern::Once => {
                             once += 1;
                             once
                         }
@@ -153,8 +153,8 @@ impl Load {
     }
 }
 
-/// Whose turn it is, through one interval.
-fn turns(activities: &[Activity], bursts: bool) -> Vec<usize> {
+/// The order of tenants within one interval.
+fn turns(activities: &[TenantActivity], bursts: bool) -> Vec<usize> {
     if bursts {
         return activities.iter().enumerate().flat_map(|(t, a)| iter::repeat_n(t, a.rate as usize)).collect();
     }

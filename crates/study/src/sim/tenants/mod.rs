@@ -1,5 +1,5 @@
-//! Several tenants on one cache, or on two levels of it: who gets what under which controller, on the daemon's own
-//! engine.
+//! Several tenants on one cache, or on two levels of it: how each controller of the engine divides it, and with which
+//! misses.
 //!
 //! Owns the loads, the arms and the rows of results. Never decides: tree, controllers, mover and index are the
 //! engine's. Invariant: every arm sees the same requests in the same order.
@@ -20,8 +20,8 @@ mod traces;
 
 pub use above::{Above, AboveCounts};
 pub use below::Below;
-pub use load::{Activity, Load, Name, Pattern, Phase};
+pub use load::{BlockPattern, Name, Phase, TenantActivity, TenantLoad};
 pub use row::LabRow;
-pub use run::{Arm, Options, run};
+pub use run::{Arm, ArmOptions, run};
 pub use trace::Trace;
 pub use traces::{Clocks, TenantTrace, run_all};

@@ -5,7 +5,7 @@
 use super::load::Name;
 use serde::Serialize;
 
-/// See the head of the file.
+/// The results of one arm on one load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LabRow {
     /// The load.

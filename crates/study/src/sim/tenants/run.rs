@@ -6,20 +6,20 @@
 use super::above::Ask;
 use super::below::{Below, Lower, Pair, count_one};
 use super::divided::{Divided, Place, empty_row};
-use super::histogram::Histogram;
-use super::load::Load;
+use super::histogram::DistanceCounts;
+use super::load::TenantLoad;
 use super::row::LabRow;
 use super::trace::Trace;
 use undercroft_engine::control::{Appetite, Goal, Kind, Thresholds, UtilitySettings, lookahead};
 use undercroft_engine::shares::Settings;
 use undercroft_engine::{Curve, MeterOptions, PolicyKind};
 
-/// Who divides the cache.
+/// How the cache is divided.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arm {
-    /// Nobody: one index for all.
+    /// Not at all: one index for all tenants.
     Shared,
-    /// Weights, and nobody gets what another leaves.
+    /// By weight, strictly: space that a tenant leaves unused is not lent.
     Strict,
     /// A controller of the engine.
     Governed(Kind),
@@ -54,14 +54,14 @@ impl Arm {
 
 /// How it is run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ArmOptions {
     /// The policy of every index, but for those of a level below.
     pub policy: PolicyKind,
     /// What is set for each tenant, by place; missing ones have defaults.
     pub settings: Vec<Settings>,
     /// Ticks of the mover in an interval.
     pub ticks: u32,
-    /// What of the distances seen so far still counts an interval later.
+    /// The factor by which the counts of distances are aged each interval.
     pub memory: f64,
     /// Curves come from the engine's meters, as the daemon's do. Otherwise they are those of exact stack distances:
     /// LRU's, whatever the policy.
@@ -70,7 +70,7 @@ pub struct Options {
     pub below: Option<Below>,
 }
 
-impl Default for Options {
+impl Default for ArmOptions {
     fn default() -> Self {
         Self { policy: PolicyKind::Lru, settings: vec![], ticks: 16, memory: 0.5, meters: None, below: None }
     }
@@ -80,7 +80,7 @@ impl Default for Options {
 const TIMES_US: (f64, f64) = (20.0, 500.0);
 
 /// What is divided first.
-fn place(trace: &Trace, options: &Options) -> Place {
+fn place(trace: &Trace, options: &ArmOptions) -> Place {
     let (total, of_victims) = (trace.load.total, trace.of_victims);
     Place { total, policy: options.policy, of_victims, has_goals: true, times_us: TIMES_US }
 }
@@ -89,7 +89,7 @@ fn place(trace: &Trace, options: &Options) -> Place {
 type Sizes = [Vec<Vec<u64>>; 2];
 
 /// Runs the requests of a load under `arm`.
-pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
+pub fn run(trace: &Trace, arm: &Arm, options: &ArmOptions) -> LabRow {
     match arm {
         Arm::Shared => shared(trace, options),
         Arm::KnownCurves => known(trace, options),
@@ -98,7 +98,7 @@ pub fn run(trace: &Trace, arm: &Arm, options: &Options) -> LabRow {
 }
 
 /// Runs the requests under `arm`, or with `known` sizes; also what reached the level below in each phase, by tenant.
-fn drive(trace: &Trace, arm: &Arm, options: &Options, known: Option<&Sizes>) -> (LabRow, Vec<Vec<Histogram>>) {
+fn drive(trace: &Trace, arm: &Arm, options: &ArmOptions, known: Option<&Sizes>) -> (LabRow, Vec<Vec<DistanceCounts>>) {
     let load = &trace.load;
     let [marks, marks_below] = match arm {
         Arm::Governed(Kind::Donor(_)) | Arm::LiteralDonor(_) => marks(trace, options),
@@ -151,7 +151,7 @@ fn drive(trace: &Trace, arm: &Arm, options: &Options, known: Option<&Sizes>) -> 
 }
 
 /// One index for all tenants, at each level.
-fn shared(trace: &Trace, options: &Options) -> LabRow {
+fn shared(trace: &Trace, options: &ArmOptions) -> LabRow {
     let load = &trace.load;
     let place = place(trace, options);
     let mut row = empty_row(load, &Arm::Shared, place);
@@ -180,9 +180,9 @@ fn shared(trace: &Trace, options: &Options) -> LabRow {
 }
 
 /// Limits by the exact curves of each phase. Those of a level below are of what reaches it with these limits above.
-fn known(trace: &Trace, options: &Options) -> LabRow {
+fn known(trace: &Trace, options: &ArmOptions) -> LabRow {
     let load = &trace.load;
-    let mut phases = vec![vec![Histogram::new(u64::from(load.total)); load.tenants.len()]; load.phases.len()];
+    let mut phases = vec![vec![DistanceCounts::new(u64::from(load.total)); load.tenants.len()]; load.phases.len()];
     for interval in &trace.intervals {
         for request in interval.requests.iter().filter(|r| r.ask == Ask::Read) {
             phases[interval.phase][request.tenant].add(request.distance);
@@ -198,10 +198,10 @@ fn known(trace: &Trace, options: &Options) -> LabRow {
 }
 
 /// For each phase the sizes that save most by the curves of the tenants.
-fn best_sizes(phases: &[Vec<Histogram>], total: u32) -> Vec<Vec<u64>> {
+fn best_sizes(phases: &[Vec<DistanceCounts>], total: u32) -> Vec<Vec<u64>> {
     let total = u64::from(total);
     let sizes = phases.iter().map(|tenants| {
-        let curves: Vec<Curve> = tenants.iter().map(Histogram::curve).collect();
+        let curves: Vec<Curve> = tenants.iter().map(DistanceCounts::curve).collect();
         let parties: Vec<Appetite<'_>> =
             curves.iter().map(|curve| Appetite { weight: 1, from: 0, room: total, curve }).collect();
         lookahead(total, &parties)
@@ -210,8 +210,8 @@ fn best_sizes(phases: &[Vec<Histogram>], total: u32) -> Vec<Vec<u64>> {
 }
 
 /// Marks for the donor rule at each level, from a run at equal shares, as its authors did.
-fn marks(trace: &Trace, options: &Options) -> [Vec<Thresholds>; 2] {
-    let Load { tenants, total, .. } = &trace.load;
+fn marks(trace: &Trace, options: &ArmOptions) -> [Vec<Thresholds>; 2] {
+    let TenantLoad { tenants, total, .. } = &trace.load;
     let n = tenants.len();
     let upper = Place { total: total / n as u32, ..place(trace, options) };
     let below = options.below.map(|b| Below { blocks: b.blocks / n as u32, ..b });

@@ -4,15 +4,15 @@
 
 use super::above::{Ask, Asked};
 use super::distance::Distances;
-use super::load::Load;
+use super::load::TenantLoad;
 use std::collections::HashSet;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Whose, by place.
+pub struct TenantRequest {
+    /// The tenant, by its place in the load.
     pub tenant: usize,
-    /// For which block.
+    /// The block.
     pub block: u64,
     /// How many other blocks the tenant asked for since; `None`: the block's first. Where blocks are handed down: how
     /// many others have been, of those still there, since this one was.
@@ -27,16 +27,16 @@ pub struct Interval {
     /// Which phase it is part of.
     pub phase: usize,
     /// In their order.
-    pub requests: Vec<Request>,
+    pub requests: Vec<TenantRequest>,
     /// Distinct blocks of each tenant.
     pub distinct: Vec<u64>,
 }
 
-/// See the head of the file.
+/// The requests of a load, with their stack distances.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// What it was made from.
-    pub load: Load,
+    pub load: TenantLoad,
     /// One after the other.
     pub intervals: Vec<Interval>,
     /// Whether the cache holds what it is handed, and nothing else.
@@ -45,7 +45,7 @@ pub struct Trace {
 
 impl Trace {
     /// Makes the requests of `load`.
-    pub fn new(load: Load) -> Self {
+    pub fn new(load: TenantLoad) -> Self {
         let intervals = load.intervals_of_requests();
         let read = |(tenant, block)| (tenant, block, Ask::Read);
         let intervals = intervals.into_iter().map(|(phase, all)| (phase, all.into_iter().map(read).collect()));
@@ -54,7 +54,7 @@ impl Trace {
 
     /// The same of requests that are there already: for each interval its phase, and every request as tenant, block and
     /// what is wanted.
-    pub(super) fn of(load: Load, all: Vec<(usize, Vec<Asked>)>, of_victims: bool) -> Self {
+    pub(super) fn of(load: TenantLoad, all: Vec<(usize, Vec<Asked>)>, of_victims: bool) -> Self {
         let mut distances = vec![Distances::default(); load.tenants.len()];
         let mut intervals = vec![];
         for (phase, requests) in all {
@@ -68,7 +68,7 @@ impl Trace {
                 if ask == Ask::Read {
                     seen[tenant].insert(block);
                 }
-                Request { tenant, block, distance, ask }
+                TenantRequest { tenant, block, distance, ask }
             });
             let requests = requests.collect();
             intervals.push(Interval { phase, requests, distinct: seen.iter().map(|s| s.len() as u64).collect() });

@@ -1,16 +1,16 @@
-//! Traces as tenants of one cache: each has its own blocks, and they take turns as their times say.
+//! Traces as tenants of one cache: each has its own blocks, and requests are merged by their times.
 //!
 //! Owns the merge. Never looks at what is asked for. Invariant: the requests of one tenant keep their order.
 
 use super::above::{Above, AboveCounts, Ask, Asked};
-use super::load::{Load, Phase};
+use super::load::{Phase, TenantLoad};
 use super::row::LabRow;
-use super::run::{Arm, Options, run};
+use super::run::{Arm, ArmOptions, run};
 use super::trace::Trace;
 use crate::sim::batch::threads;
-use crate::sim::error::Error;
+use crate::sim::error::SimError;
 use crate::sim::reference::Reference;
-use crate::sim::sweep::Go;
+use crate::sim::run::Go;
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,7 +40,7 @@ impl Trace {
     ///
     /// # Errors
     /// No tenant, none that asks for anything, or two of one name.
-    pub fn of_tenants(tenants: &[TenantTrace], clocks: Clocks, total: u32, interval: usize) -> Result<Self, Error> {
+    pub fn of_tenants(tenants: &[TenantTrace], clocks: Clocks, total: u32, interval: usize) -> Result<Self, SimError> {
         let all: Vec<_> = tenants.iter().map(|t| t.references.iter().map(|&r| (r, Ask::Read)).collect()).collect();
         let names: Vec<&str> = tenants.iter().map(|t| t.name.as_str()).collect();
         Self::of_asked(&names, merged(&all, clocks), total, interval, false)
@@ -57,10 +57,10 @@ impl Trace {
         clocks: Clocks,
         total: u32,
         interval: usize,
-    ) -> Result<(Self, Vec<AboveCounts>), Error> {
+    ) -> Result<(Self, Vec<AboveCounts>), SimError> {
         let hands_down = above.first().is_some_and(|a| a.hands_down);
         if above.len() != tenants.len() || above.iter().any(|a| a.hands_down != hands_down) {
-            return Err(Error::Options("every tenant has one cache above, and all hand down or none does".into()));
+            return Err(SimError::Options("every tenant has one cache above, and all hand down or none does".into()));
         }
         let (all, counts): (Vec<_>, Vec<_>) = tenants.iter().zip(above).map(|(t, a)| a.filter(t)).unzip();
         let names: Vec<&str> = tenants.iter().map(|t| t.name.as_str()).collect();
@@ -73,20 +73,20 @@ impl Trace {
         total: u32,
         interval: usize,
         of_victims: bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SimError> {
         if requests.is_empty() {
-            return Err(Error::Options("the tenants' traces hold no access".into()));
+            return Err(SimError::Options("the tenants' traces hold no access".into()));
         }
         for (i, tenant) in tenants.iter().enumerate() {
             if tenants[..i].contains(tenant) {
-                return Err(Error::Options(format!("two tenants are called {tenant}; rename a file")));
+                return Err(SimError::Options(format!("two tenants are called {tenant}; rename a file")));
             }
         }
         let intervals: Vec<(usize, Vec<Asked>)> =
             requests.chunks(interval.max(1)).map(|some| (0, some.to_vec())).collect();
         let phase = Phase { name: "all", intervals: intervals.len() as u32, activities: vec![] };
         let names = tenants.iter().map(|&t| t.to_string().into()).collect();
-        let load = Load { name: "traces".into(), total, tenants: names, phases: vec![phase], bursts: false };
+        let load = TenantLoad { name: "traces".into(), total, tenants: names, phases: vec![phase], bursts: false };
         Ok(Self::of(load, intervals, of_victims))
     }
 }
@@ -97,12 +97,12 @@ impl Trace {
 /// Threads that cannot be had.
 pub fn run_all(
     trace: &Trace,
-    arms: &[(Arm, Options)],
+    arms: &[(Arm, ArmOptions)],
     jobs: Option<usize>,
     done: &(dyn Fn() -> Go + Sync),
-) -> Result<Vec<Option<LabRow>>, Error> {
+) -> Result<Vec<Option<LabRow>>, SimError> {
     let stopped = AtomicBool::new(false);
-    let one = |(arm, options): &(Arm, Options)| {
+    let one = |(arm, options): &(Arm, ArmOptions)| {
         if stopped.load(Ordering::Relaxed) {
             return None;
         }
@@ -118,7 +118,7 @@ pub fn run_all(
     })
 }
 
-/// Whose turn it is, for which block, and what is wanted of it.
+/// The tenant, the block, and what is asked of it.
 fn merged(tenants: &[Vec<(Reference, Ask)>], clocks: Clocks) -> Vec<Asked> {
     let timed = |t: &Vec<(Reference, Ask)>| t.last().is_some_and(|(r, _)| r.time_ns > t[0].0.time_ns);
     let by_time = clocks == Clocks::Common || tenants.iter().all(|t| t.len() < 2 || timed(t));
@@ -192,9 +192,9 @@ mod tests {
             !matches!(index.access((t as u64) << 48 | block, Access::Read, |_| true), Outcome::Hit(_))
         };
         let misses = recording.iter().filter(missed).count() as u64;
-        assert_eq!(run(&trace, &Arm::Shared, &Options::default()).misses, misses);
+        assert_eq!(run(&trace, &Arm::Shared, &ArmOptions::default()).misses, misses);
         let began_together = Trace::of_tenants(&both, Clocks::Own, 500, 5000).expect("it goes together");
-        assert_ne!(run(&began_together, &Arm::Shared, &Options::default()).misses, misses, "no other order does");
+        assert_ne!(run(&began_together, &Arm::Shared, &ArmOptions::default()).misses, misses, "no other order does");
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
         let popular = tenant("popular", Zipf::new(4000, 0.8, 3).take(100_000), 10);
         let trace = Trace::of_tenants(&[once, popular], Clocks::Own, 2000, 5000).expect("it goes together");
         assert_eq!(trace.intervals.len(), 40);
-        let arms = [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| (arm, Options::default()));
+        let arms = [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| (arm, ArmOptions::default()));
         let rows = run_all(&trace, &arms, Some(2), &|| Go::On).expect("it runs");
         let alone = run_all(&trace, &arms, Some(1), &|| Go::Stop).expect("it runs");
         assert_eq!((&alone[0], &alone[1]), (&rows[0], &None), "it stops when told, and threads change nothing");
@@ -235,7 +235,7 @@ mod tests {
             });
             let expected = hierarchy.counts();
             assert_eq!(counts[0], AboveCounts { accesses: 100_000, hits: 100_000 - expected[0].read_misses });
-            let row = run(&trace, &Arm::Shared, &Options::default());
+            let row = run(&trace, &Arm::Shared, &ArmOptions::default());
             assert_eq!((row.requests, row.misses), (expected[1].reads, expected[1].read_misses), "{keeps:?}");
             // And the distances say the same of LRU, at other sizes too.
             let far = trace.intervals.iter().flat_map(|i| &i.requests).filter(|r| r.ask == Ask::Read);
@@ -252,7 +252,7 @@ mod tests {
             .expect("it goes together");
         assert!(counts[1].hits > 90_000 && counts[0].hits < 50_000, "{counts:?}");
         let [equal, utility] =
-            [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| run(&trace, &arm, &Options::default()));
+            [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| run(&trace, &arm, &ArmOptions::default()));
         let last = utility.targets.last().expect("intervals");
         assert!(last[0] > 1700 && last.iter().sum::<u64>() <= 2000, "{last:?}");
         assert!(utility.misses < equal.misses * 90 / 100, "{} of {}", utility.misses, equal.misses);

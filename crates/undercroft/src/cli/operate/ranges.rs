@@ -13,7 +13,7 @@ use std::path::Path;
 use undercroft_api::RangesTaken;
 use undercroft_api::client::{self, ClientError};
 use undercroft_api::ranges::RangeListBody;
-use undercroft_ranges::{Error, Form, Options, Outcome, Sysfs};
+use undercroft_ranges::{Form, RangesError, RangesOptions, Sysfs, WalkOutcome};
 use undercroft_units::human_size;
 
 /// Runs `undercroft ranges`.
@@ -23,16 +23,16 @@ use undercroft_units::human_size;
 pub fn ranges(args: RangesArgs, out: &mut Out) -> Result<(), Failure> {
     let RangesArgs { path, container, disk, json: _, table, watch } = args;
     let form = if table { Form::Table } else { Form::Json };
-    let options = Options { paths: path, container, disk, form, watch };
+    let options = RangesOptions { paths: path, container, disk, form, watch };
     let mut complain = |text: &str| output::complain(&format!("undercroft: {text}"));
     let mut pause = |interval| {
         std::thread::sleep(interval);
         true
     };
     match undercroft_ranges::run(&options, &Sysfs::default(), &mut Lines(out), &mut complain, &mut pause) {
-        Ok(Outcome::Whole) => Ok(()),
-        Ok(Outcome::Partial) => Err(Failure::Silent),
-        Err(Error::Output(e)) => Err(Failure::Output(e)),
+        Ok(WalkOutcome::Whole) => Ok(()),
+        Ok(WalkOutcome::Partial) => Err(Failure::Silent),
+        Err(RangesError::Output(e)) => Err(Failure::Output(e)),
         Err(e) => Err(Failure::Said(e.to_string())),
     }
 }

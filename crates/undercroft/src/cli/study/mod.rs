@@ -4,6 +4,7 @@
 //! policies, curves and controllers are those that serve guests.
 
 pub mod curve;
+mod plot_file;
 pub mod reading;
 pub mod sim;
 pub mod spool;

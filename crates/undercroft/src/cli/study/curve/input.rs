@@ -13,7 +13,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use undercroft_study::curves::Batch;
+use undercroft_study::curves::RequestBatch;
 use undercroft_trace::{Kind, Options};
 
 /// Requests of a batch: some milliseconds of work.
@@ -59,18 +59,18 @@ impl Input {
         &self,
         path: &Path,
         per_tenant: bool,
-        mut each: impl FnMut(&[Batch]),
+        mut each: impl FnMut(&[RequestBatch]),
     ) -> Result<Vec<String>, undercroft_trace::Error> {
         let mut reader = spool::open(path, &self.options)?;
         if lock(&self.noted).insert(path.to_owned()) {
             lock(&self.meter).suspend(|| note(&reader));
         }
         lock(&self.meter).follow(reader.progress());
-        let mut parts = vec![Batch::default()];
+        let mut parts = vec![RequestBatch::default()];
         let mut accesses = Vec::with_capacity(BATCH + undercroft_trace::BATCH);
         let mut ended = false;
         while !ended && !self.interrupted() {
-            parts.iter_mut().for_each(Batch::clear);
+            parts.iter_mut().for_each(RequestBatch::clear);
             accesses.clear();
             while !ended && accesses.len() < BATCH {
                 ended = reader.next_batch(&mut accesses)? == 0;
@@ -78,7 +78,7 @@ impl Input {
             for access in &accesses {
                 let part = if per_tenant { usize::from(access.tenant) } else { 0 };
                 if part >= parts.len() {
-                    parts.resize_with(part + 1, Batch::default);
+                    parts.resize_with(part + 1, RequestBatch::default);
                 }
                 parts[part].push(access.block, access.kind == Kind::Write, access.time_ns);
             }

@@ -18,7 +18,7 @@ use crate::cli::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use undercroft_engine::PolicyKind;
-use undercroft_study::curves::{Batch, CurveMethod, Estimate, Popularity, Requests, WorkingSet, in_blocks};
+use undercroft_study::curves::{CurveMethod, Estimate, Popularity, RequestBatch, Requests, WorkingSet};
 use undercroft_units::CacheSize;
 
 /// Runs it.
@@ -149,7 +149,7 @@ struct Study {
 
 impl Study {
     fn new(args: &CurveArgs, known: Option<u64>) -> Self {
-        let begun = in_blocks(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
+        let begun = CacheSize::rising(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
         let of = args.of.requests();
         let estimate = |&p: &PolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate(known)));
         Self {
@@ -163,7 +163,7 @@ impl Study {
         }
     }
 
-    fn observe(&mut self, batch: &Batch) {
+    fn observe(&mut self, batch: &RequestBatch) {
         let Self { estimates, popularity, set, .. } = self;
         let curves = || estimates.par_iter_mut().for_each(|(_, estimate)| estimate.observe(batch));
         let counts = || {
@@ -190,7 +190,8 @@ impl Study {
         let of_estimate = estimates.iter().find_map(|(_, estimate)| estimate.footprint());
         let footprint = known.map(|blocks| (blocks, true)).or(exact).or(of_estimate);
         let simulated = args.policy.iter().any(|&p| args.method.needs_sizes(p));
-        let shown = if simulated { begun } else { in_blocks(&args.sizes, block_bytes, footprint.map_or(0, |f| f.0)) };
+        let shown =
+            if simulated { begun } else { CacheSize::rising(&args.sizes, block_bytes, footprint.map_or(0, |f| f.0)) };
         let curves = estimates.iter().map(|(policy, estimate)| {
             let curve = estimate.curve();
             let bars = estimate.bars(&curve);

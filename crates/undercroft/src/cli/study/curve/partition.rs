@@ -8,13 +8,14 @@ use super::input::Input;
 use super::report::table;
 use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
+use crate::cli::study::plot_file;
 use crate::cli::study::sim::rows::{Columns, Values};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use undercroft_engine::curve::shared;
 use undercroft_study::curves::partition::{divide, equal, misses, proportional};
-use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::plot::{Plot, Series, Style};
 use undercroft_study::curves::{Bars, Estimate, Requests, Tenant};
 use undercroft_units::{Size, human_size};
 
@@ -344,7 +345,7 @@ fn draw(path: &Path, tenants: &[Tenant], total: u64) -> Result<(), Failure> {
     let series = tenants.iter().map(|t| Series { name: t.name.clone(), points: points(t), band: vec![] }).collect();
     let (title, x_label, y_label) = ("misses by share".into(), "blocks".into(), "misses".into());
     let drawn = Plot { title, x_label, y_label, log_x: false, style: Style::Curves, series };
-    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
+    plot_file::save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 #[cfg(test)]

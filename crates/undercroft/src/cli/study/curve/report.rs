@@ -5,11 +5,12 @@
 
 use super::args::CurveArgs;
 use crate::cli::Failure;
+use crate::cli::study::plot_file;
 use crate::cli::study::sim::rows::{Columns, Values};
 use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
-use undercroft_study::curves::plot::{Plot, Series, Style, save};
+use undercroft_study::curves::plot::{Plot, Series, Style};
 use undercroft_study::curves::{Bars, Curve, Sampled, Window, WindowCounts, ZipfFit};
 use undercroft_units::{human_size, human_time};
 
@@ -283,7 +284,7 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<(), Failure> {
         style: Style::Curves,
         series,
     };
-    save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
+    plot_file::save(path, &[drawn]).map_err(|e| Failure::Said(e.to_string()))
 }
 
 /// A curve's line: its own points where a few sizes were simulated, else as many as the eye can tell apart.

@@ -7,9 +7,9 @@ use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
 use undercroft_study::sim::tenants::Arm;
-use undercroft_study::sim::{Policies, Rule, SimSize};
+use undercroft_study::sim::{Policies, Rule};
 use undercroft_trace::BLOCK_BYTES;
-use undercroft_units::Size;
+use undercroft_units::{Size, WrittenSize};
 
 /// What simulates a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -177,7 +177,7 @@ pub struct SimArgs {
     /// Sizes, with commas between: 1GiB, 10% of the footprint, 1000blocks [default: 10%; with --engine core, as
     /// recorded]
     #[arg(long, visible_alias = "sizes", short, value_name = "LIST", value_delimiter = ',')]
-    pub size: Vec<SimSize>,
+    pub size: Vec<WrittenSize>,
     /// What simulates a cache: `index`, its decisions alone; `core`, the daemon's whole data path, which replays a
     /// recording with partial blocks, read-ahead, and requests that overlap
     #[arg(long, value_name = "ENGINE", value_enum, default_value = "index")]
@@ -210,7 +210,7 @@ pub struct SimArgs {
     /// Every tenant has a cache of its own of this size above the one that is divided (of the guest's, say): 512MiB, 5%
     /// of the tenant's own footprint, 1000blocks
     #[arg(long, value_name = "SIZE", requires = "tenants")]
-    pub above: Option<SimSize>,
+    pub above: Option<WrittenSize>,
     /// The policy of those caches
     #[arg(long, value_name = "POLICY", requires = "above", default_value = "lru")]
     pub above_policy: Policies,
@@ -220,7 +220,7 @@ pub struct SimArgs {
     /// A second cache of this size below the one that is divided (of an SSD, say), divided among the same tenants by
     /// the same rule: 20GiB, 30% of the footprint, 1000blocks
     #[arg(long, value_name = "SIZE", requires = "tenants")]
-    pub below: Option<SimSize>,
+    pub below: Option<WrittenSize>,
     /// The policy of that cache
     #[arg(long, value_name = "POLICY", requires = "below", default_value = "lru")]
     pub below_policy: Policies,
@@ -276,7 +276,7 @@ pub struct CompareArgs {
         value_delimiter = ',',
         default_value = "0.1%,1%,10%"
     )]
-    pub sizes: Vec<SimSize>,
+    pub sizes: Vec<WrittenSize>,
     /// The policy that others are compared with; it is run too
     #[arg(long, short, value_name = "POLICY", default_value = "lru")]
     pub baseline: Rule,

@@ -9,12 +9,13 @@ use super::{columns, summary};
 use crate::cli::Failure;
 use crate::cli::interrupt::interrupt;
 use crate::cli::output::{Out, complain};
+use crate::cli::study::plot_file;
 use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use undercroft_study::curves::plot::{PLOTS_MAX, Plot, Series, Style, save};
-use undercroft_study::sim::{CellRow, Document, Rule, TraceRun, without_repeats};
+use undercroft_study::curves::plot::{PLOTS_MAX, Plot, Series, Style};
+use undercroft_study::sim::{CellRow, Rule, SweepDocument, TraceRun, without_repeats};
 
 /// Runs it.
 ///
@@ -65,7 +66,7 @@ pub fn run(args: &CompareArgs, out: &mut Out) -> Result<(), Failure> {
 #[derive(Serialize)]
 struct Comparison {
     baseline: &'static str,
-    traces: Vec<Document>,
+    traces: Vec<SweepDocument>,
 }
 
 fn show(args: &CompareArgs, policies: &[Rule], runs: &[TraceRun], out: &mut Out) -> Result<(), Failure> {
@@ -130,7 +131,7 @@ pub fn plot(policies: &[Rule], runs: &[TraceRun], path: &Path) -> Result<(), Fai
     if runs.len() > PLOTS_MAX {
         complain(&format!("undercroft: the plot shows the first {PLOTS_MAX} of {} traces", runs.len()));
     }
-    save(path, &plots(policies, runs)).map_err(|e| Failure::Said(format!("--plot: {e}")))
+    plot_file::save(path, &plots(policies, runs)).map_err(|e| Failure::Said(format!("--plot: {e}")))
 }
 
 /// A plot for each trace, a line for each policy.
@@ -156,7 +157,7 @@ fn plots(policies: &[Rule], runs: &[TraceRun]) -> Vec<Plot> {
 mod tests {
     use super::*;
     use undercroft_engine::PolicyKind;
-    use undercroft_study::sim::Counts;
+    use undercroft_study::sim::CacheCounts;
 
     #[test]
     fn a_table_holds_policies_against_the_baseline_and_puts_the_best_first() {
@@ -164,7 +165,7 @@ mod tests {
             rule,
             size: size.into(),
             blocks,
-            counts: Counts { reads: 1000, read_misses: misses, ..Counts::default() },
+            counts: CacheCounts { reads: 1000, read_misses: misses, ..CacheCounts::default() },
         };
         let policies = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Arc].map(Rule::Policy);
         let misses = [("1%", 1, [500, 550, 500]), ("10%", 10, [200, 250, 150])];

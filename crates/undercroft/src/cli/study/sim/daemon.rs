@@ -13,8 +13,8 @@ use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_study::sim::daemon::{DaemonOptions, DiskReplay, FoundBlocks, Replay, Timing, replay};
-use undercroft_study::sim::{Go, only_policies, slots, without_repeats};
+use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, DiskReplay, FoundBlocks, Timing, replay};
+use undercroft_study::sim::{Go, only_policies, without_repeats};
 use undercroft_trace::recording::Recording;
 use undercroft_units::CacheSize;
 
@@ -42,8 +42,10 @@ struct Shown {
 /// # Errors
 /// It is no recording, or is damaged; or it was interrupted, after what was done is shown.
 pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failure> {
-    let policies =
-        without_repeats(only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied())).map_err(Failure::Said)?);
+    let policies = without_repeats(
+        only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied()))
+            .map_err(|e| Failure::Said(e.to_string()))?,
+    );
     if let Some(study) = policies.iter().find(|p| !PolicyKind::ALL.contains(p)) {
         return Err(Failure::Said(format!(
             "--policy {study}: no disk of the daemon may have it; take one of {}, or leave out --engine core",
@@ -59,7 +61,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
                 size.text
             ))),
             // A block of the daemon has 4 KiB, whatever a block of a trace is.
-            absolute => slots(absolute, 4096, None).map_err(|e| Failure::Said(e.to_string())),
+            absolute => absolute.slots(4096, None).map_err(|e| Failure::Said(e.to_string())),
         };
         sizes.push((Some(blocks?), size.text.clone()));
     }
@@ -104,7 +106,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     }
 }
 
-fn one(args: &SimArgs, options: &DaemonOptions, stop: &AtomicBool) -> Result<Replay, Failure> {
+fn one(args: &SimArgs, options: &DaemonOptions, stop: &AtomicBool) -> Result<DaemonReplay, Failure> {
     let mut recording = Recording::open(&args.trace)
         .map_err(|e| Failure::Said(format!("{e}; --engine core replays what `undercroft record` writes")))?;
     let recorded = |blocks: u64| u32::try_from(blocks).unwrap_or(u32::MAX);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_study::sim::hierarchy::{Hints, LevelCounts};
 use undercroft_study::sim::latency::{LatencyReport, Times};
-use undercroft_study::sim::simulate::{HierarchyResult, Plan, Simulation, simulate};
+use undercroft_study::sim::simulate::{HierarchyPlan, HierarchyResult, Simulation, simulate};
 use undercroft_study::sim::{Go, Reference, SweepOptions};
 use undercroft_units::human_time;
 
@@ -115,7 +115,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     }
 }
 
-fn shown(plan: &Plan, result: HierarchyResult) -> Shown {
+fn shown(plan: &HierarchyPlan, result: HierarchyResult) -> Shown {
     let levels = result.names.into_iter().zip(result.counts).enumerate().map(|(i, (name, counts))| {
         let level = plan.levels.get(i);
         let policy = level.map(|l| match l.linux {

@@ -23,8 +23,8 @@ use crate::cli::output::{Out, complain};
 use crate::cli::table::{lines, plain};
 use std::sync::atomic::Ordering;
 use undercroft_engine::PolicyKind;
-use undercroft_study::sim::{CellRow, SimSize, TraceRun, without_repeats};
-use undercroft_units::{CacheSize, human_size};
+use undercroft_study::sim::{CellRow, TraceRun, without_repeats};
+use undercroft_units::{CacheSize, WrittenSize, human_size};
 
 /// Runs it.
 ///
@@ -48,7 +48,7 @@ pub fn run(args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
     if policies.is_empty() {
         policies = vec![PolicyKind::Lru.into(), PolicyKind::S3Fifo.into()];
     }
-    let tenth = || vec![SimSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
+    let tenth = || vec![WrittenSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
     let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
     let Some(run) = run_trace(&args.trace, &policies, &sizes, &args.sweep, &stop)? else {
         complain("undercroft: interrupted while the blocks were counted; there is nothing to show yet");

@@ -10,9 +10,8 @@ use std::path::Path;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_study::sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_study::sim::latency::{Arrivals, Device, Spread};
-use undercroft_study::sim::simulate::{Plan, Timing};
-use undercroft_study::sim::{SimSize, slots};
-use undercroft_units::{CacheSize, Percent, Size, Time};
+use undercroft_study::sim::simulate::{HierarchyPlan, Timing};
+use undercroft_units::{CacheSize, Percent, Size, Time, WrittenSize};
 
 /// The seed of what is drawn by chance, unless the file has another.
 const SEED: u64 = 1;
@@ -33,7 +32,7 @@ struct PlanText {
 struct LevelText {
     name: String,
     #[serde(deserialize_with = "parsed")]
-    size: SimSize,
+    size: WrittenSize,
     #[serde(default, deserialize_with = "parsed_if_any")]
     policy: Option<PolicyKind>,
     #[serde(default)]
@@ -238,18 +237,18 @@ impl PlanFile {
     ///
     /// # Errors
     /// Sizes that cannot be had, or times that do not go together.
-    pub fn plan(&self, block_bytes: u32, footprint: Option<u64>) -> Result<Plan, Failure> {
+    pub fn plan(&self, block_bytes: u32, footprint: Option<u64>) -> Result<HierarchyPlan, Failure> {
         self.resolve(block_bytes, footprint).map_err(|e| Failure::Said(format!("{}: {e}", self.name)))
     }
 
-    fn resolve(&self, block_bytes: u32, footprint: Option<u64>) -> Result<Plan, PlanError> {
+    fn resolve(&self, block_bytes: u32, footprint: Option<u64>) -> Result<HierarchyPlan, PlanError> {
         let mut levels = vec![];
         for l in &self.text.level {
-            let blocks = slots(l.size.size, block_bytes, footprint)
+            let blocks = (l.size.size.slots(block_bytes, footprint))
                 .map_err(|source| PlanError::Size { level: l.name.clone(), source })?;
             levels.push(l.options(blocks)?);
         }
-        Ok(Plan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })
+        Ok(HierarchyPlan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })
     }
 
     fn timing(&self) -> Result<Option<Timing>, PlanError> {
@@ -350,7 +349,7 @@ arrive = "random"
 per_second = 500
 "#;
 
-    fn plan(text: &str) -> Result<Plan, PlanError> {
+    fn plan(text: &str) -> Result<HierarchyPlan, PlanError> {
         PlanFile::parse(text, "file".into())?.resolve(4096, Some(10_000))
     }
 

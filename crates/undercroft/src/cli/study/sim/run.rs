@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use undercroft_config::Machine;
-use undercroft_study::sim::{Footprint, Go, Grid, Reference, Rule, SimSize, SweepOptions, TraceRun, sweep};
+use undercroft_study::sim::{Footprint, Go, Grid, Reference, Rule, SweepOptions, TraceRun, sweep};
 use undercroft_trace::{Access, BLOCK_BYTES, Progress, Reader};
-use undercroft_units::CacheSize;
+use undercroft_units::{CacheSize, WrittenSize};
 
 /// What a trace is called in results: its file's name.
 pub fn name_of(path: &Path) -> String {
@@ -123,7 +123,7 @@ pub fn footprint(path: &Path, args: &SweepArgs, sized: bool, stop: &AtomicBool) 
 pub fn run_trace(
     path: &Path,
     policies: &[Rule],
-    sizes: &[SimSize],
+    sizes: &[WrittenSize],
     args: &SweepArgs,
     stop: &AtomicBool,
 ) -> Result<Option<TraceRun>, Failure> {

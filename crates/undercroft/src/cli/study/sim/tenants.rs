@@ -15,10 +15,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_study::sim::tenants::{Above, AboveCounts, Below, Clocks, Options, TenantTrace, Trace, run_all};
-use undercroft_study::sim::{Footprint, Go, Policies, Reference, SimSize, only_policies, slots, without_repeats};
+use undercroft_study::sim::tenants::{Above, AboveCounts, ArmOptions, Below, Clocks, TenantTrace, Trace, run_all};
+use undercroft_study::sim::{Footprint, Go, Policies, Reference, only_policies, without_repeats};
 use undercroft_trace::Access;
-use undercroft_units::CacheSize;
+use undercroft_units::{CacheSize, WrittenSize};
 
 /// Accesses between two looks at the interrupt.
 const LOOK_EVERY: u64 = 1 << 15;
@@ -33,29 +33,25 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     };
     let names: Vec<String> = tenants.iter().map(|t| t.name.clone()).collect();
     let block_bytes = block_bytes(&args.sweep)?;
-    let mut policies =
-        without_repeats(only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied())).map_err(Failure::Said)?);
-    if policies.is_empty() {
-        policies = vec![PolicyKind::DEFAULT];
-    }
-    let tenth = || vec![SimSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
+    let policies = policies(args)?;
+    let tenth = || vec![WrittenSize { text: "10%".into(), size: CacheSize::Share(0.1) }];
     let sizes = if args.size.is_empty() { tenth() } else { args.size.clone() };
     let mut totals = vec![];
     for size in &sizes {
-        let blocks = slots(size.size, block_bytes, Some(known));
+        let blocks = size.size.slots(block_bytes, Some(known));
         totals.push(blocks.map_err(|e| Failure::Said(format!("{}: {e}", size.text)))?);
     }
     let below = cache_below(args, block_bytes, known)?;
     let arms: Vec<_> = policies
         .iter()
         .flat_map(|&policy| {
-            args.controller.iter().map(move |c| (c.0.clone(), Options { policy, below, ..Options::default() }))
+            args.controller.iter().map(move |c| (c.0.clone(), ArmOptions { policy, below, ..ArmOptions::default() }))
         })
         .collect();
     // Every tenant's index has tables for the whole cache, as it may come to have it.
     let largest = totals.iter().max().copied().into_iter().chain(below.map(|b| b.blocks));
     check_memory(largest.flat_map(|n| std::iter::repeat_n(n, arms.len() * tenants.len())))?;
-    let said = |e: undercroft_study::sim::Error| Failure::Said(e.to_string());
+    let said = |e: undercroft_study::sim::SimError| Failure::Said(e.to_string());
     let interval = args.interval as usize;
     let caches = caches_above(args, block_bytes, &own)?;
     check_memory(caches.iter().map(|a| a.blocks))?;
@@ -95,21 +91,30 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     let complete = results.len() == arms.len() * sizes.len();
     let below = below.map(Into::into);
     let document = Document { tenants: names, footprint_blocks: known, above, below, complete, results };
-    show(&document, &args.sweep, out)?;
-    if document.complete { Ok(()) } else { Err(Failure::Interrupted) }
+    show(&document, args, out)
 }
 
-/// Writes the results in the form that was asked for.
-fn show(document: &Document, args: &SweepArgs, out: &mut Out) -> Result<(), Failure> {
-    if args.json {
+/// The policies asked for, or the default one.
+fn policies(args: &SimArgs) -> Result<Vec<PolicyKind>, Failure> {
+    let asked = only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied()));
+    let asked = without_repeats(asked.map_err(|e| Failure::Said(e.to_string()))?);
+    Ok(if asked.is_empty() { vec![PolicyKind::DEFAULT] } else { asked })
+}
+
+/// Prints what was done, in the form that was asked for.
+fn show(document: &Document, args: &SimArgs, out: &mut Out) -> Result<(), Failure> {
+    if args.sweep.json {
         out.json(document)?;
-    } else if args.csv {
+    } else if args.sweep.csv {
         columns(document).csv(out)?;
     } else {
         out.write(&text(document))?;
     }
     out.flush()?;
-    args.parquet.as_ref().map_or(Ok(()), |path| columns(document).parquet(path))
+    if let Some(path) = &args.sweep.parquet {
+        columns(document).parquet(path)?;
+    }
+    if document.complete { Ok(()) } else { Err(Failure::Interrupted) }
 }
 
 /// The tenants' own caches, for tenants of `own` distinct blocks.
@@ -117,7 +122,7 @@ fn caches_above(args: &SimArgs, block_bytes: u32, own: &[u64]) -> Result<Vec<Abo
     let Some(size) = &args.above else { return Ok(vec![]) };
     let policy = one_policy("--above-policy", &args.above_policy)?;
     let cache = |&blocks: &u64| {
-        let blocks = slots(size.size, block_bytes, Some(blocks)).map_err(|e| Failure::Said(format!("--above: {e}")))?;
+        let blocks = size.size.slots(block_bytes, Some(blocks)).map_err(|e| Failure::Said(format!("--above: {e}")))?;
         Ok(Above { blocks, policy, hands_down: args.hands_down })
     };
     own.iter().map(cache).collect()
@@ -127,14 +132,14 @@ fn caches_above(args: &SimArgs, block_bytes: u32, own: &[u64]) -> Result<Vec<Abo
 fn cache_below(args: &SimArgs, block_bytes: u32, known: u64) -> Result<Option<Below>, Failure> {
     let Some(size) = &args.below else { return Ok(None) };
     let policy = one_policy("--below-policy", &args.below_policy)?;
-    let blocks = slots(size.size, block_bytes, Some(known)).map_err(|e| Failure::Said(format!("--below: {e}")))?;
+    let blocks = size.size.slots(block_bytes, Some(known)).map_err(|e| Failure::Said(format!("--below: {e}")))?;
     Ok(Some(Below { blocks, policy, demotes: args.demotes }))
 }
 
 /// The policy that `option` was given.
 fn one_policy(option: &str, given: &Policies) -> Result<PolicyKind, Failure> {
     let said = |e: String| Failure::Said(format!("{option}: {e}"));
-    let policies = only_policies(given.0.iter().copied()).map_err(said)?;
+    let policies = only_policies(given.0.iter().copied()).map_err(|e| said(e.to_string()))?;
     let [policy] = policies[..] else { return Err(said("give one policy".into())) };
     Ok(policy)
 }

@@ -10,7 +10,7 @@ use crate::cli::output::Out;
 use crate::cli::study::reading::warn;
 use crate::cli::table::{lines, plain};
 use undercroft_trace::Summary;
-use undercroft_trace::info::{Info, Tenant};
+use undercroft_trace::info::{Info, TenantInfo};
 use undercroft_units::{human_size, human_time};
 
 /// Tenants that the table shows.
@@ -90,7 +90,7 @@ fn text(info: &Info) -> String {
 }
 
 fn tenants(info: &Info) -> String {
-    let mut by_size: Vec<&Tenant> = info.tenants.iter().collect();
+    let mut by_size: Vec<&TenantInfo> = info.tenants.iter().collect();
     by_size.sort_by_key(|t| std::cmp::Reverse(t.all.requests));
     let mut table = plain(&["TENANT", "REQUESTS", "ACCESSES", "WRITES", "BYTES", "FOOTPRINT"], 1);
     for t in by_size.iter().take(TENANTS_SHOWN) {

@@ -55,14 +55,26 @@ pub(super) fn split(args: &SplitArgs, session: &Session) -> Result<(), Failure> 
     drop(meter);
     warn(&reader);
     if parts.names.is_empty() {
-        let known = reader.tenants().names();
-        let few = known.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
-        return Err(Failure::Said(match args.tenant.is_empty() {
-            true => format!("{} has no requests, so that there are no parts", reader.name()),
-            false => format!("{} has no requests of that tenant; its tenants are {few}", reader.name()),
-        }));
+        return Err(Failure::Said(no_parts(&reader, !args.tenant.is_empty())));
     }
     parts.finish()
+}
+
+/// Why there is nothing to write. `asked`: some tenants were asked for.
+fn no_parts(reader: &Reader<'_>, asked: bool) -> String {
+    let (name, known) = (reader.name(), reader.tenants().names());
+    if !asked {
+        return format!("{name} has no requests, so that there are no parts");
+    }
+    if known.is_empty() {
+        let remedy = match reader.format() {
+            Format::Csv => "say which column has them (--columns, with tenant=), or leave --tenant out",
+            _ => "leave --tenant out, and split it by time or count",
+        };
+        return format!("{name} is of format {} and names no tenants; {remedy}", reader.format());
+    }
+    let few = known.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
+    format!("{name} has no requests of that tenant; its tenants are {few}")
 }
 
 /// The length of a part, in nanoseconds or requests.
@@ -105,7 +117,7 @@ impl<'a> Parts<'a> {
             }
             let name = names.name(r.tenant);
             let mut alone = Tenants::default();
-            alone.add(name).map_err(Failure::Said)?;
+            alone.add(name).map_err(|e| Failure::Said(e.to_string()))?;
             let name = if name.is_empty() { "none" } else { name };
             self.begin(key, name, alone)?;
         }

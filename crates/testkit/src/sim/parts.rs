@@ -3,8 +3,8 @@
 //! Owns the model of which part a block belongs to: a list, searched from its beginning. Never uses time or entropy.
 //! Invariant: a list that the core refuses changes nothing, and one that it takes is in force at once.
 
+use super::Sim;
 use crate::coverage::Seen;
-use crate::sim::Sim;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{AddDiskError, DiskId, SetPartsError};
 use undercroft_engine::{PartId, PartRange, PartSetting, PartsError, PolicyKind};

@@ -1,0 +1,317 @@
+//! How much a disk may keep: its capacity, what of it is paid for, its slots, and memory used for something else.
+//!
+//! Owns those numbers, and how a disk takes on others step by step. Never takes memory that was not promised.
+//! Invariants: a disk pays for its capacity or more, and for more only until others pay for what they hold together
+//! with it; the index's limit is the disk's frames and what sharing saves it, so its charge stays within its share;
+//! frames beyond the limit leave before others come.
+
+use super::allowance::ARENA_BYTES_PER_FRAME;
+use super::{B, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::{METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX};
+use crate::store::ram::{SHARE_BYTES_PER_FRAME, Store};
+use undercroft_engine::shares::Admission;
+use undercroft_host::FRAME_BYTES;
+
+/// Bytes that a slot takes, whatever is in it.
+const SLOT_BYTES: u64 = (METADATA_BYTES_PER_BLOCK_MAX - ARENA_BYTES_PER_FRAME + SLOT_CONTENT_BYTES_MAX) as u64;
+/// Bytes that a frame takes, whoever holds it.
+const FRAME_COST: u64 = (FRAME_BYTES + ARENA_BYTES_PER_FRAME + SHARE_BYTES_PER_FRAME) as u64;
+
+/// Most slots that a disk can have.
+const SLOTS_MAX: u32 = u32::MAX - 1;
+
+/// Frames that a disk of `blocks` blocks can pay for if it has `slots` slots: the more slots, the fewer frames.
+fn frames_for(blocks: u32, slots: u32) -> u32 {
+    let more = u64::from(slots.saturating_sub(blocks)) * SLOT_BYTES;
+    blocks.saturating_sub(u32::try_from(more.div_ceil(FRAME_COST)).unwrap_or(u32::MAX))
+}
+
+/// The numbers; see the head of the file.
+#[derive(Debug)]
+pub(super) struct Capacity {
+    blocks: u32,
+    paid: u32,
+    slots: u32,
+    overhead: u32,
+    limit: u32,
+    block_bytes: u64,
+}
+
+impl Capacity {
+    /// A capacity of `blocks`, of which each takes `block_bytes` of the core's ceiling.
+    pub(super) fn new(blocks: u32, block_bytes: u64) -> Self {
+        Self { blocks, paid: blocks, slots: blocks, overhead: 0, limit: u32::MAX, block_bytes }
+    }
+
+    /// The capacity asked for, in blocks.
+    pub(super) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Whether it pays for its capacity alone.
+    #[inline]
+    fn is_settled(&self) -> bool {
+        self.paid == self.blocks
+    }
+
+    /// The slots for it; the index follows step by step when it shrinks.
+    #[inline]
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Gives the disk other slots for the same capacity.
+    fn set_slots(&mut self, slots: u32) {
+        self.slots = slots;
+    }
+
+    /// Blocks of the capacity that the disk may keep for now: fewer while memory is short elsewhere.
+    pub(super) fn limited(&self) -> u32 {
+        self.limit.min(self.blocks)
+    }
+
+    /// `n` more blocks of the capacity are about to be used for something else.
+    pub(super) fn reserve(&mut self, n: u32) {
+        self.overhead += n;
+    }
+
+    /// Another capacity; the slots stand in the same proportion to it as before.
+    fn set(&mut self, blocks: u32) {
+        let slots = match self.blocks {
+            0 => blocks,
+            before => (u64::from(self.slots) * u64::from(blocks) / u64::from(before)) as u32,
+        };
+        self.slots = slots.max(blocks).min(SLOTS_MAX);
+        self.ask(blocks);
+    }
+
+    /// Another capacity, as one of many small steps: the slots stay as they are while they will do, that is up to
+    /// `per_block` for each block, and are a quarter more than needed when they will not, so that few steps rebuild
+    /// anything.
+    fn step(&mut self, blocks: u32, per_block: u32) {
+        if blocks > self.slots || self.slots > blocks.saturating_mul(per_block) {
+            self.slots = blocks.saturating_add(blocks / 4).min(SLOTS_MAX);
+        }
+        self.ask(blocks);
+    }
+
+    fn ask(&mut self, blocks: u32) {
+        self.blocks = blocks;
+        self.paid = self.paid.max(blocks);
+    }
+}
+
+impl<P: FaultInjection> Disk<P> {
+    // ---- what it is promised ----
+
+    /// The capacity asked for, in blocks.
+    pub(crate) fn capacity_blocks(&self) -> u32 {
+        self.capacity.blocks
+    }
+
+    /// Slots that the index has now.
+    pub(crate) fn slots(&self) -> u32 {
+        self.residents.index().capacity()
+    }
+
+    /// Slots that there are or are to be.
+    pub(crate) fn slots_max(&self) -> u32 {
+        self.capacity.slots.max(self.slots())
+    }
+
+    /// Slots that there are to be.
+    pub(crate) fn slots_wanted(&self) -> u32 {
+        self.capacity.slots
+    }
+
+    /// Frames that the disk is promised.
+    fn frames_promised(&self) -> u32 {
+        frames_for(self.capacity.paid, self.slots_max())
+    }
+
+    /// Bytes of the core's ceiling that are this disk's.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.promised_bytes_for(self.capacity.paid)
+    }
+
+    /// The same with a capacity of `blocks`.
+    pub(crate) fn promised_bytes_for(&self, blocks: u32) -> u64 {
+        self.operations.allowance().bytes() + u64::from(blocks) * self.capacity.block_bytes
+    }
+
+    /// The same with a capacity of `blocks`, while what is paid for now still is.
+    pub(crate) fn promised_bytes_up_to(&self, blocks: u32) -> u64 {
+        self.promised_bytes_for(self.capacity.paid.max(blocks))
+    }
+
+    /// Of those, bytes of metadata.
+    pub(crate) fn promised_metadata_bytes(&self) -> u64 {
+        let frames = u64::from(self.frames_promised()) + self.operations.allowance().frames() as u64;
+        self.promised_bytes() - frames * B + u64::from(self.overhead_with(self.slots_max())) * B
+    }
+
+    /// Blocks of the capacity whose memory is used for something else: the guest's table, the map of the base, meters.
+    fn overhead_now(&self) -> u32 {
+        self.side.overhead_blocks() + self.sharing.overhead_blocks() + self.measuring.overhead_blocks()
+    }
+
+    /// Blocks of the capacity whose memory is used for something else, if there are `slots` slots.
+    fn overhead_with(&self, slots: u32) -> u32 {
+        self.capacity.overhead.saturating_add(self.parts_blocks(slots))
+    }
+
+    /// Takes note of how much memory is used for something else than blocks; the limit follows later.
+    pub(super) fn note_overhead(&mut self) {
+        self.capacity.overhead = self.overhead_now();
+    }
+
+    /// Takes note of how much memory is used for something else than blocks, and keeps to it.
+    pub(super) fn account_overhead(&mut self, arena: &mut Store) {
+        self.account_overhead_with(0, arena);
+    }
+
+    /// The same, with `blocks` blocks' worth of tables that are about to come.
+    pub(super) fn account_overhead_with(&mut self, blocks: u32, arena: &mut Store) {
+        self.capacity.overhead = self.overhead_now() + blocks;
+        self.apply_limit(arena);
+    }
+
+    /// Makes room for `blocks` blocks' worth of tables, before they come.
+    pub(crate) fn make_room_for(&mut self, blocks: u32, arena: &mut Store) {
+        self.capacity.reserve(blocks);
+        self.apply_limit(arena);
+        self.resize_step(u32::MAX, arena);
+    }
+
+    // ---- what it may keep ----
+
+    /// Frames that the disk may keep now.
+    fn frames_limit(&self) -> u32 {
+        let frames = frames_for(self.capacity.blocks, self.capacity.slots).min(self.frames_promised());
+        if self.settings.hint().admission() == Admission::Never {
+            return 0;
+        }
+        self.capacity.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))
+    }
+
+    /// Frames that sharing saves the disk: blocks in RAM less what it is charged for them.
+    fn saved(&self, arena: &Store) -> u32 {
+        if !self.sharing.is_on() {
+            return 0;
+        }
+        let charge = arena.charge(self.settings.id()).min(u64::from(self.residents.count()));
+        self.residents.count() - charge as u32
+    }
+
+    /// Lets the index keep as many blocks as the disk can pay for now.
+    pub(super) fn apply_limit(&mut self, arena: &mut Store) {
+        self.sharing.settled();
+        let frames = self.frames_limit();
+        arena.set_frames(self.settings.id(), self.frames_promised(), frames);
+        let index = self.residents.index();
+        let limit = frames.saturating_add(self.saved(arena)).min(index.capacity());
+        let now = index.limit();
+        // More is allowed when it is needed: a limit that goes up and down with every block costs time.
+        if limit < now || (limit > now && (!self.sharing.is_on() || index.len() >= now)) {
+            self.residents.index_mut().set_limit(limit);
+            self.side.set_limit(limit);
+        }
+    }
+
+    /// The number of slots that fits what sharing saves, if that is far from the present one.
+    pub(crate) fn better_slots(&self, arena: &Store) -> Option<u32> {
+        let (slots, blocks) = (self.capacity.slots, self.capacity.blocks);
+        if !self.sharing.is_on() || slots != self.slots() || blocks == 0 {
+            return None;
+        }
+        let could = self.frames_limit().saturating_add(self.saved(arena));
+        let most = blocks.saturating_mul(SLOTS_PER_BLOCK_MAX).min(SLOTS_MAX);
+        if could > slots.saturating_add(slots / 16) && self.len() >= slots - slots / 16 && slots < most {
+            let more = slots.saturating_mul(2).min(most);
+            let frames = frames_for(blocks, more).saturating_sub(self.overhead_with(more)).min(self.capacity.limit);
+            return (arena.charge(self.settings.id()) <= u64::from(frames)).then_some(more);
+        }
+        (slots > blocks && could < slots / 3).then(|| (slots / 2).max(blocks))
+    }
+
+    /// Gives the disk as many slots, for the same capacity.
+    pub(crate) fn set_slots(&mut self, slots: u32) {
+        self.capacity.set_slots(slots);
+    }
+
+    // ---- changes of it ----
+
+    /// Gives the disk another capacity; the slots stand in the same proportion to it as before.
+    pub(crate) fn set_capacity(&mut self, blocks: u32) {
+        self.capacity.set(blocks);
+    }
+
+    /// Gives the disk another capacity, as one of many small steps that seldom rebuild anything.
+    pub(crate) fn set_share(&mut self, blocks: u32) {
+        self.capacity.step(blocks, if self.sharing.is_on() { SLOTS_PER_BLOCK_MAX } else { 2 });
+    }
+
+    /// Lets the disk keep at most `limit` frames for now.
+    pub(crate) fn set_limit(&mut self, limit: u32, arena: &mut Store) {
+        self.capacity.limit = limit;
+        self.apply_limit(arena);
+    }
+
+    /// Whether there is something to do for `resize_step`.
+    #[inline]
+    pub(crate) fn is_resizing(&self) -> bool {
+        let index = self.residents.index();
+        self.capacity.slots != index.capacity() || index.is_over() || !self.capacity.is_settled()
+    }
+
+    /// Blocks that have a slot.
+    pub(crate) fn len(&self) -> u32 {
+        self.residents.index().len()
+    }
+
+    /// Blocks that are to go.
+    pub(crate) fn excess(&self) -> u32 {
+        let index = self.residents.index();
+        let keeps = self.measuring.has_parts() && self.plant.has(Bug::PartKeepsExcess);
+        let excess = if keeps { index.len().saturating_sub(index.limit()) } else { index.excess() };
+        excess.max(index.len().saturating_sub(self.capacity.slots))
+    }
+
+    /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
+    /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
+        self.apply_limit(arena);
+        for _ in 0..step {
+            if self.excess() == 0 || !self.evict_one(arena) {
+                break;
+            }
+            if self.sharing.is_on() {
+                // What one slot less saves depends on who else holds its frame.
+                self.apply_limit(arena);
+            }
+        }
+        if self.excess() > 0 {
+            return;
+        }
+        if self.slots() == self.capacity.slots {
+            self.pay_less(arena);
+            return self.apply_limit(arena);
+        }
+        self.residents.resize(self.capacity.slots, self.settings.contents(), self.plant.has(Bug::MoveLosesFrame));
+        self.pay_less(arena);
+        self.apply_limit(arena);
+        self.check_guest_table(arena);
+    }
+
+    /// The disk pays for its capacity alone, once others pay for what they hold together with it, or have given it up.
+    fn pay_less(&mut self, arena: &mut Store) {
+        let frames = self.frames_promised();
+        let now = std::mem::replace(&mut self.capacity.paid, self.capacity.blocks);
+        let unpaid = arena.overdrawn(frames.saturating_sub(self.frames_promised()));
+        if unpaid > 0 && !self.plant.has(Bug::PaysLessEarly) {
+            self.capacity.paid = now;
+            arena.look_at_all();
+        }
+    }
+}

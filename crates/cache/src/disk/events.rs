@@ -1,0 +1,269 @@
+//! What a disk does when something happens: a request comes, goes on or ends; an operation begins or ends.
+//!
+//! Owns the order in which an event is dealt with. Never sees another disk. Invariants: a request that is refused has
+//! changed nothing; one that was taken up is answered when nothing of it is under way and its cursor is at its end,
+//! once.
+
+use super::records::What;
+use super::{Cx, Disk};
+use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
+use crate::store::ram::Store;
+use crate::types::{Effects, Io, IoDone, IoError, IoKind, IoTarget, Op, Paused, Request};
+use undercroft_host::IoBuf;
+
+impl<P: FaultInjection> Disk<P> {
+    /// Checks a request and starts it.
+    #[inline]
+    pub(crate) fn request<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+        if let Err(e) = self.admit(&req) {
+            return self.answer(req, Err(e), cx);
+        }
+        match req.op {
+            Op::Flush => self.pass_on(req, cx),
+            _ if req.len == 0 => self.answer(req, Ok(()), cx),
+            Op::Read => self.read(req, cx),
+            Op::Write { .. } | Op::WriteZeroes { .. } => self.change(req, cx),
+            Op::Discard if self.settings.options().can_discard => self.change(req, cx),
+            Op::Discard => self.answer(req, Ok(()), cx),
+            Op::Status => self.pass_on(req, cx),
+        }
+    }
+
+    #[inline]
+    pub(super) fn admit(&self, req: &Request) -> Result<(), IoError> {
+        if self.settings.is_closing() {
+            return Err(IoError::Shutdown);
+        }
+        let (reads, writes) = match req.op {
+            Op::Flush => return Ok(()),
+            Op::Read => (true, false),
+            Op::Write { .. } => (true, true),
+            Op::Discard | Op::WriteZeroes { .. } => (false, true),
+            Op::Status => (false, false),
+        };
+        if writes && self.settings.options().read_only {
+            return Err(IoError::ReadOnly);
+        }
+        if !self.settings.contains(req.offset, req.len) || (reads && req.len > u64::from(REQUEST_BYTES_MAX)) {
+            return Err(IoError::Invalid);
+        }
+        Ok(())
+    }
+
+    /// What follows an event: requests that can go on do, and a shrinking disk shrinks a step.
+    #[inline]
+    pub(crate) fn go_on<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        if self.requests.any_waits() {
+            self.settle(cx);
+        }
+        if self.sharing.is_unsettled() {
+            self.apply_limit(cx.arena);
+        }
+        if self.is_resizing() {
+            self.resize_step(SHRINK_BLOCKS_PER_EVENT, cx.arena);
+        }
+    }
+
+    // ---- spare time ----
+
+    /// Whether there is something to do once the replies are out.
+    #[inline]
+    pub(crate) fn wants_spare(&self) -> bool {
+        self.side.wants_spare() || self.sharing.wants_spare() || self.shrinks
+    }
+
+    /// The same after a request, which may have moved pages of a guest whose memory is seen.
+    #[inline]
+    pub(crate) fn may_want_spare(&self) -> bool {
+        self.side.is_seen() || self.wants_spare()
+    }
+
+    /// Whether so much of that has gathered that it should not wait for the end of a batch.
+    #[inline]
+    pub(crate) fn presses_for_spare(&self) -> bool {
+        self.side.presses()
+    }
+
+    /// The disk is put on the core's list of those that want spare time; false if it stands there already.
+    #[inline]
+    pub(crate) fn enlist(&mut self) -> bool {
+        !std::mem::replace(&mut self.spare_listed, true)
+    }
+
+    /// It was taken off that list.
+    pub(crate) fn delist(&mut self) {
+        self.spare_listed = false;
+    }
+
+    /// Evicts at most `step` blocks of those that are too many; returns how many went.
+    pub(crate) fn shrink_step(&mut self, step: u32, arena: &mut Store) -> u32 {
+        let before = self.len();
+        self.resize_step(step, arena);
+        let went = before.saturating_sub(self.len());
+        // Where nothing may go, the next event or tick tries again.
+        self.shrinks = went > 0 && self.excess() > 0;
+        went
+    }
+
+    /// The same in spare time, as far as what the event may do goes.
+    pub(crate) fn shrink_in_spare_time<E>(&mut self, cx: &mut Cx<'_, E>) {
+        let step = (cx.left / EVICTION_BYTES).min(u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
+        if self.shrinks && step > 0 {
+            cx.left -= u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES;
+        }
+    }
+
+    // ---- requests ----
+
+    /// Frames that request `rec` may take now for one operation: 0 if none are left, or others wait in front of it.
+    pub(super) fn room(&self, rec: u32) -> u64 {
+        if !self.requests.is_first_in_line(rec) || self.waiters.is_full() {
+            return 0;
+        }
+        self.operations.room()
+    }
+
+    /// Puts a request to wait for frames.
+    pub(super) fn starve(&mut self, rec: u32) {
+        self.requests.starve(rec, self.plant.has(Bug::LastComeFirstServed));
+    }
+
+    /// Lets a request wait that has been served in part, because the event has copied as much as one should.
+    #[cold]
+    pub(super) fn pause<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        self.requests.pause(rec);
+        cx.fx.paused(self.requests[rec].req.id, Paused { disk: self.settings.id(), rec });
+    }
+
+    /// Whether request `rec` waits to be resumed.
+    pub(crate) fn is_paused(&self, rec: u32) -> bool {
+        self.requests.is_paused(rec)
+    }
+
+    /// Answers a request and forgets it.
+    pub(super) fn finish<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let r = self.requests.remove(rec);
+        if !r.answered {
+            if r.req.op == Op::Read {
+                cx.fx.found(r.req.id, r.found);
+            }
+            self.answer(r.req, r.error.map_or(Ok(()), Err), cx);
+        }
+    }
+
+    /// Counts and answers a request.
+    #[inline]
+    pub(super) fn answer<E: Effects>(&mut self, req: Request, result: Result<(), IoError>, cx: &mut Cx<'_, E>) {
+        let s = &mut self.stats;
+        // The length of a request that was refused may be anything.
+        let bytes = if result.is_ok() { req.len } else { 0 };
+        if result.is_ok() && req.op.changes_unflushed() {
+            self.losses.wrote(req.id.port);
+        }
+        match req.op {
+            Op::Read => {
+                s.reads += 1;
+                s.read_bytes += bytes;
+            }
+            Op::Write { .. } => {
+                s.writes += 1;
+                s.write_bytes += bytes;
+            }
+            Op::Flush => s.flushes += 1,
+            Op::Discard => s.discards += 1,
+            Op::WriteZeroes { .. } => s.write_zeroes += 1,
+            Op::Status => {}
+        }
+        s.errors += u64::from(result.is_err());
+        cx.fx.reply(req.id, result);
+    }
+
+    /// Goes on with a request.
+    pub(crate) fn drive<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let begins = self.requests.unpark(rec);
+        match self.requests[rec].req.op {
+            Op::Read => self.drive_read(rec, cx),
+            Op::Write { .. } | Op::WriteZeroes { .. } => {
+                if begins {
+                    self.activate(rec, cx.arena);
+                }
+                self.drive_write(rec, cx);
+            }
+            Op::Discard => {
+                if begins {
+                    self.activate(rec, cx.arena);
+                }
+                self.drive_discard(rec, cx);
+            }
+            Op::Flush | Op::Status => self.finish(rec, cx),
+        }
+    }
+
+    /// Goes on with everything that an event has set free.
+    pub(super) fn settle<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        loop {
+            while let Some(rec) = self.requests.next_ready() {
+                self.drive(rec, cx);
+            }
+            let Some(rec) = self.requests.serve_next() else { break };
+            let moved = self.room(rec) > 0;
+            if moved {
+                self.drive(rec, cx);
+            } else {
+                self.starve(rec);
+            }
+            self.requests.served();
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    // ---- operations ----
+
+    /// Submits an operation.
+    pub(super) fn submit<E: Effects>(
+        &mut self,
+        what: What,
+        kind: IoKind,
+        offset: u64,
+        len: u64,
+        buf: IoBuf,
+        cx: &mut Cx<'_, E>,
+    ) -> u32 {
+        match kind {
+            IoKind::Read => {
+                self.stats.backend_reads += 1;
+                self.stats.backend_read_bytes += len;
+            }
+            IoKind::Write { .. } => {
+                self.stats.backend_writes += 1;
+                self.stats.backend_write_bytes += len;
+            }
+            _ => {}
+        }
+        let (op, id) = self.operations.begin(what);
+        cx.fx.submit(Io { op: id, disk: self.settings.id(), target: IoTarget::Image, kind, offset, len, buf });
+        op
+    }
+
+    /// An operation has completed.
+    ///
+    /// # Panics
+    /// If there is no such operation: a back end reported it twice, or invented it.
+    pub(crate) fn done<E: Effects>(&mut self, done: IoDone, cx: &mut Cx<'_, E>) {
+        let what = self.operations.end(done.op);
+        if done.result.is_err() {
+            self.stats.backend_errors += 1;
+        }
+        match what {
+            What::Read(read) => self.read_done(read, done, cx),
+            What::Again(again) => self.again_done(again, done, cx),
+            What::Write(write) => self.write_done(write, done, cx),
+            What::Merge(merge) => self.merge_done(merge, done, cx),
+            What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
+            What::Plain { rec, since } => self.plain_done(rec, since, done, cx),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Operations under way at the back end, and what they may use: frames, places, lists.
+//!
+//! Owns the names of operations and the use of the disk's allowance. Never waits, never says what becomes of a frame.
+//! Invariants: an operation has all its frames when it begins, and gives them back when it ends; frames under way stay
+//! within the allowance; an operation ends once.
+
+use super::allowance::Allowance;
+use super::records::{ReadOp, What};
+use super::slab::Slab;
+use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
+use crate::store::ram::Store;
+use crate::types::OpId;
+use undercroft_host::{Frame, IoBuf};
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+struct OpRec {
+    /// Unique among all operations of the disk's life; the upper half of its `OpId`.
+    seq: u32,
+    what: What,
+}
+
+/// Which part of the allowance an operation's frames come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Budget {
+    /// For reads and writes that requests wait for; such operations are counted, too.
+    Demand,
+    /// For read-ahead, so that it never keeps a request waiting.
+    Ahead,
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Operations {
+    slab: Slab<OpRec>,
+    allowance: Allowance,
+    seq: u32,
+    /// Frames under way of each budget; those of blocks read ahead that wait to be used are not among them.
+    demand: usize,
+    ahead: usize,
+    /// Operations with frames of the demand budget.
+    count: usize,
+    /// Empty lists for the frames of the next operations.
+    lists: Vec<Vec<Frame>>,
+}
+
+impl Operations {
+    pub(super) fn new(allowance: Allowance) -> Self {
+        let slab = Slab::new(allowance.ops_of_any_kind());
+        Self { slab, allowance, seq: 0, demand: 0, ahead: 0, count: 0, lists: Vec::new() }
+    }
+
+    /// Bytes that `max` operations hold at most, lists not counted.
+    pub(super) const fn bytes_max(max: usize) -> usize {
+        Slab::<OpRec>::bytes_max(max)
+    }
+
+    /// Bytes of metadata held now.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let lists = self.lists.len() + self.count + self.ahead.min(self.allowance.ahead);
+        self.slab.memory_bytes() + lists * IO_BLOCKS_MAX * size_of::<Frame>()
+    }
+
+    /// What the disk may have under way.
+    pub(super) fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
+    /// Operations under way.
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    // ---- frames ----
+
+    /// Frames that one more operation of the demand budget may have; 0 if there are as many operations as may be.
+    pub(super) fn room(&self) -> u64 {
+        if self.count >= self.allowance.ops {
+            return 0;
+        }
+        (self.allowance.demand - self.demand) as u64
+    }
+
+    /// Frames of read-ahead under way.
+    pub(super) fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// Frames under way, read-ahead included.
+    pub(super) fn frames(&self) -> usize {
+        self.demand + self.ahead
+    }
+
+    /// Takes `n` frames for one operation; the caller has checked the allowance.
+    pub(super) fn take_frames(&mut self, from: Budget, n: u64, arena: &mut Store) -> Vec<Frame> {
+        match from {
+            Budget::Demand => {
+                self.demand += n as usize;
+                self.count += 1;
+            }
+            Budget::Ahead => self.ahead += n as usize,
+        }
+        let mut list = self.lists.pop().unwrap_or_else(|| Vec::with_capacity(IO_BLOCKS_MAX));
+        list.extend((0..n).map(|_| arena.take().expect("the ceiling covers every disk's allowance")));
+        list
+    }
+
+    /// The `n` frames of one operation are not under way any more; the caller decides what becomes of them.
+    pub(super) fn release(&mut self, from: Budget, n: usize) {
+        match from {
+            Budget::Demand => {
+                self.demand -= n;
+                self.count -= 1;
+            }
+            Budget::Ahead => self.ahead -= n,
+        }
+    }
+
+    /// Gives an operation's list back for the next one.
+    pub(super) fn spare_list(&mut self, list: Vec<Frame>) {
+        debug_assert!(list.is_empty());
+        if self.lists.len() < SPARE_LISTS_MAX && list.capacity() == IO_BLOCKS_MAX {
+            self.lists.push(list);
+        }
+    }
+
+    /// Frees all frames of a buffer.
+    pub(super) fn free(&mut self, mut buf: IoBuf, arena: &mut Store) {
+        for f in buf.frames.drain(..) {
+            arena.put(f);
+        }
+        self.spare_list(buf.frames);
+    }
+
+    // ---- operations ----
+
+    /// An operation begins; returns its place, and its name for the back end.
+    pub(super) fn begin(&mut self, what: What) -> (u32, OpId) {
+        self.seq = self.seq.wrapping_add(1);
+        let seq = self.seq;
+        let op = self.slab.insert(OpRec { seq, what });
+        (op, OpId(u64::from(seq) << 32 | u64::from(op)))
+    }
+
+    /// An operation has ended; returns what to do.
+    ///
+    /// # Panics
+    /// If there is no such operation: a back end reported it twice, or invented it.
+    pub(super) fn end(&mut self, id: OpId) -> What {
+        let op = id.0 as u32;
+        let known = self.slab.get(op).is_some_and(|o| o.seq == (id.0 >> 32) as u32);
+        assert!(known, "a back end reported an operation that is not under way");
+        self.slab.remove(op).what
+    }
+
+    /// The read at a place.
+    pub(super) fn read_mut(&mut self, op: u32) -> &mut ReadOp {
+        let What::Read(read) = &mut self.slab[op].what else { unreachable!("only reads are near at hand") };
+        read
+    }
+
+    /// Checks the invariants, with `waiting` blocks read ahead; for tests.
+    pub(super) fn check(&self, waiting: usize) {
+        assert!(self.demand <= self.allowance.demand, "more frames under way than allowed");
+        assert!(self.ahead + waiting <= self.allowance.ahead, "more frames read ahead than allowed");
+    }
+
+    /// Checks an idle disk; for tests.
+    pub(super) fn check_idle(&self) {
+        assert!(self.demand == 0 && self.count == 0, "an idle disk has frames under way");
+        assert!(self.ahead == 0, "an idle disk is reading");
+    }
+}

@@ -1,0 +1,206 @@
+//! The slots of a disk: the index that gives blocks their slots, the frame in each slot, and the hash of its content.
+//!
+//! Owns the pages that the disk holds. Never decides what is kept (the index's policy does), never counts who pays for
+//! a frame (the store does, so a page that is taken out here is given back there).
+//! Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame; `resident` counts the
+//! frames; without knowledge of contents there are no hashes at all.
+
+use crate::content::ContentHash;
+use undercroft_engine::{Access, HashKey, Index, Outcome, PartId, PolicyKind};
+use undercroft_host::Held;
+
+/// See the head of the file. What a hit reads comes first.
+#[repr(C)]
+pub(super) struct Residents {
+    /// The frame of each slot, if its block is here.
+    frames: Vec<Option<Held>>,
+    resident: u32,
+    index: Index,
+    /// The hash of each slot's content; 0 if it is not known. Empty if contents are not known at all.
+    hashes: Vec<u64>,
+}
+
+impl Residents {
+    pub(super) fn new(kind: PolicyKind, slots: u32, key: HashKey, contents: bool) -> Self {
+        let mut frames = Vec::new();
+        frames.reserve_exact(slots as usize);
+        frames.resize_with(slots as usize, || None);
+        let hashes = vec![0; if contents { slots as usize } else { 0 }];
+        Self { frames, resident: 0, index: Index::with_hash_key(kind, slots, key), hashes }
+    }
+
+    /// Bytes of metadata held now.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.frames.capacity() * size_of::<Option<Held>>()
+            + self.hashes.capacity() * size_of::<u64>()
+    }
+
+    // ---- the index ----
+
+    /// What the index says and does about a block that is read or written. Whoever calls this deals with the block that
+    /// had to go: its frame is still in the slot.
+    #[inline]
+    pub(super) fn access(&mut self, block: u64, access: Access) -> Outcome {
+        self.index.access(block, access, |_| true)
+    }
+
+    /// The index.
+    #[inline]
+    pub(super) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The index, for what takes no slot from its block: tiers, limits, parts, policies; and for whoever empties the
+    /// slot that it names.
+    #[inline]
+    pub(super) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    /// The slot of `block`, if it has one.
+    #[inline]
+    pub(super) fn slot(&self, block: u64) -> Option<u32> {
+        self.index.peek(block)
+    }
+
+    /// The part that a slot's block belongs to.
+    #[inline]
+    pub(super) fn part_of_slot(&self, slot: u32) -> PartId {
+        self.index.part_of_slot(slot)
+    }
+
+    /// The part that a block belongs to.
+    #[inline]
+    pub(super) fn part_of_block(&self, block: u64) -> PartId {
+        self.index.part_of_block(block)
+    }
+
+    // ---- frames ----
+
+    /// Slots with a frame.
+    pub(super) fn count(&self) -> u32 {
+        self.resident
+    }
+
+    /// The page in a slot.
+    #[inline]
+    pub(super) fn page(&self, slot: u32) -> Option<&Held> {
+        self.frames[slot as usize].as_ref()
+    }
+
+    /// The page of `block`, if it is cached.
+    #[inline]
+    pub(super) fn cached(&self, block: u64) -> Option<&Held> {
+        self.page(self.index.peek(block)?)
+    }
+
+    /// Every page in a slot.
+    pub(super) fn pages(&self) -> impl Iterator<Item = &Held> {
+        self.frames.iter().flatten()
+    }
+
+    /// Every block whose page is here, with its slot.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.index.iter().filter(|&(_, slot)| self.page(slot).is_some())
+    }
+
+    /// Puts a page into an empty slot of a block.
+    pub(super) fn put(&mut self, slot: u32, page: Held) {
+        let other = self.frames[slot as usize].replace(page);
+        debug_assert!(other.is_none(), "a slot that holds a page takes another");
+        self.resident += 1;
+    }
+
+    /// Takes the page out of a slot, if there is one, and forgets its hash.
+    #[inline]
+    pub(super) fn take(&mut self, slot: u32) -> Option<Held> {
+        let page = self.frames[slot as usize].take()?;
+        self.resident -= 1;
+        self.set_hash(slot, 0);
+        Some(page)
+    }
+
+    /// Puts a page of equal content in place of the one in a slot; returns that.
+    pub(super) fn replace(&mut self, slot: u32, equal: Held) -> Option<Held> {
+        self.frames[slot as usize].replace(equal)
+    }
+
+    // ---- hashes ----
+
+    /// The hash of the content in `slot`, if it is known.
+    #[inline]
+    pub(super) fn hash(&self, slot: u32) -> Option<ContentHash> {
+        ContentHash::new(self.hashes.get(slot as usize).copied().unwrap_or(0))
+    }
+
+    /// Notes the hash of the content in a slot; 0 if it is not known.
+    #[inline]
+    pub(super) fn set_hash(&mut self, slot: u32, hash: u64) {
+        if let Some(h) = self.hashes.get_mut(slot as usize) {
+            *h = hash;
+        }
+    }
+
+    /// Slots whose hashes can be known.
+    pub(super) fn hashable(&self) -> u32 {
+        self.hashes.len() as u32
+    }
+
+    // ---- how many slots there are ----
+
+    /// A new index in place of the old one, whose slots are all empty.
+    pub(super) fn forget_index(&mut self, key: HashKey) {
+        let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
+        // The old index's memory goes before the new one's comes.
+        self.index = Index::new(kind, 0);
+        self.index = Index::with_hash_key(kind, capacity, key);
+        self.index.set_tiers(tiers);
+    }
+
+    /// Changes the number of slots, of which no more than `slots` have a block. With `lost`, a planted bug, pages are
+    /// mixed up on the way.
+    pub(super) fn resize(&mut self, slots: u32, contents: bool, lost: bool) {
+        let have = self.index.capacity();
+        if slots > have {
+            self.frames.reserve_exact((slots - have) as usize);
+            self.frames.resize_with(slots as usize, || None);
+            if contents {
+                self.hashes.reserve_exact((slots - have) as usize);
+                self.hashes.resize(slots as usize, 0);
+            }
+        }
+        let Self { index, frames, hashes, .. } = self;
+        let reached = index.resize(
+            slots,
+            |_| true,
+            |_, _| unreachable!("all that had to go went before"),
+            |from, to| {
+                assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
+                frames[to as usize] = frames[from as usize].take();
+                if !hashes.is_empty() {
+                    hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
+                }
+                if lost {
+                    frames.swap(0, to as usize);
+                }
+            },
+        );
+        assert!(reached == slots, "an index without locked slots did not reach its capacity");
+        assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
+        self.frames.truncate(reached as usize);
+        self.frames.shrink_to_fit();
+        self.hashes.truncate(reached as usize);
+        self.hashes.shrink_to_fit();
+    }
+
+    /// Checks the invariants; for tests.
+    pub(super) fn check(&self, contents: bool) {
+        self.index.check();
+        let hashed = self.hashes.iter().zip(&self.frames).all(|(&h, f)| h == 0 || f.is_some());
+        assert!(hashed && (!contents || self.hashes.len() == self.frames.len()), "a hash without its content");
+        let resident = self.pages().count();
+        assert!(resident == self.resident as usize, "resident blocks are miscounted");
+        assert!(self.blocks().count() == resident, "a frame sits in a slot without a block");
+    }
+}

@@ -1,0 +1,132 @@
+//! What a disk is like and how it is to be used: size, alignment, options, hint.
+//!
+//! Owns what was set when the disk was added, and the little of it that changes later. Never touches a block.
+//! Invariants: the size that can be reached is a multiple of the alignment; what is read or written is the first to go
+//! only where contents are known, since the place for it takes memory that is promised only there.
+
+use super::B;
+use crate::types::{CoreOptions, DiskId, DiskOptions};
+use undercroft_engine::HashKey;
+use undercroft_engine::shares::{Admission, Hint};
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Settings {
+    id: DiskId,
+    closing: bool,
+    contents: bool,
+    can_write_zeroes: bool,
+    first_to_go: bool,
+    hint: Hint,
+    size: u64,
+    align: u64,
+    hash_seed: u64,
+    options: DiskOptions,
+}
+
+impl Settings {
+    pub(super) fn new(id: DiskId, options: DiskOptions, core: &CoreOptions) -> Self {
+        let align = u64::from(options.align);
+        Self {
+            id,
+            closing: false,
+            contents: core.contents,
+            can_write_zeroes: options.can_write_zeroes,
+            first_to_go: false,
+            hint: Hint::Normal,
+            size: options.size_bytes / align * align,
+            align,
+            hash_seed: core.hash_seed,
+            options,
+        }
+    }
+
+    #[inline]
+    pub(super) fn id(&self) -> DiskId {
+        self.id
+    }
+
+    /// Bytes that can be reached: the size, cut to the alignment.
+    #[inline]
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Blocks of the disk, the last one perhaps partial.
+    pub(super) fn blocks(&self) -> u64 {
+        self.size.div_ceil(B)
+    }
+
+    /// Bytes of `block` that exist: the last one may be partial.
+    #[inline]
+    pub(super) fn block_bytes(&self, block: u64) -> u64 {
+        B.min(self.size - block * B)
+    }
+
+    /// Whether bytes `offset..offset+len` are all on the disk.
+    #[inline]
+    pub(super) fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.size)
+    }
+
+    /// Unit of offsets and lengths of operations, in bytes.
+    #[inline]
+    pub(super) fn align(&self) -> u64 {
+        self.align
+    }
+
+    /// What was asked for when the disk was added.
+    #[inline]
+    pub(super) fn options(&self) -> &DiskOptions {
+        &self.options
+    }
+
+    /// The key of hash tables whose keys a guest can choose.
+    pub(super) fn hash_key(&self) -> HashKey {
+        HashKey::from_seed(self.hash_seed)
+    }
+
+    /// Whether contents are known by their hashes.
+    #[inline]
+    pub(super) fn contents(&self) -> bool {
+        self.contents
+    }
+
+    /// Whether the back end writes zeroes itself, as far as is known.
+    pub(super) fn can_write_zeroes(&self) -> bool {
+        self.can_write_zeroes
+    }
+
+    /// The back end promised to write zeroes and cannot: from now on the core does.
+    pub(super) fn write_zeroes_failed(&mut self) {
+        self.can_write_zeroes = false;
+    }
+
+    /// Whether new requests are refused, because the disk is being removed.
+    #[inline]
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// From now on new requests are refused.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// How the disk will be used, by the last hint.
+    pub(super) fn hint(&self) -> Hint {
+        self.hint
+    }
+
+    /// Whether what is read or written is the first to go, by the hint.
+    #[inline]
+    pub(super) fn first_to_go(&self) -> bool {
+        self.first_to_go
+    }
+
+    /// Takes another hint; false if it is the one there was.
+    pub(super) fn set_hint(&mut self, hint: Hint) -> bool {
+        self.first_to_go = self.contents && hint.admission() == Admission::FirstToGo;
+        std::mem::replace(&mut self.hint, hint) != hint
+    }
+}
