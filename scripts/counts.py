@@ -40,6 +40,12 @@ def length(path, kind, name="ALL"):
     return whole(path, rf"pub const {name}: \[{kind}; (\d+)\]")
 
 
+def rows(path):
+    """The rows of a table of policies."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return len(re.findall(r'^    \w+\(\w+::\w+\) = "', text, re.MULTILINE))
+
+
 def ratio(results, protocol, work, row="undercroft"):
     """The median ratio of IOPS to the reference, of one row of a table of `make bench`."""
     text = (ROOT / "bench/results" / results).read_text(encoding="utf-8")
@@ -100,8 +106,8 @@ COUNTS = {
     "fuzz-changed": lambda: whole("fuzz/tests/replay.rs", r"^const CHANGED: u64 = ([\d_]+);$"),
     "fuzz-seconds-long": lambda: whole("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
-    "policies": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind"),
-    "policies-all": lambda: length("crates/engine/src/policy/mod.rs", "PolicyKind") + length("crates/engine/src/policy/mod.rs", "PolicyKind", "STUDIED"),
+    "policies": lambda: rows("crates/engine/src/policy/served/mod.rs"),
+    "policies-all": lambda: sum(rows(f"crates/engine/src/policy/{of}/mod.rs") for of in ("served", "studied")),
     "trace-formats": lambda: len(re.findall(r"^    \w+ => \w+::\w+,$", (ROOT / "crates/trace/src/format/mod.rs").read_text(), re.MULTILINE)),
     "decisions": lambda: len(list((ROOT / "docs/decisions").glob("[0-9]*.md"))),
     "metadata-bytes": metadata_bytes,

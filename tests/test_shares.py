@@ -344,8 +344,11 @@ def test_two_scopes_do_not_touch_each_other(scoped):
     )]  # fmt: skip
     texts = [done.stdout + done.stderr for done in said]
     assert [done.returncode for done in said] == [0] * 4 + [1] * 9, texts
-    for text in texts[6:7] + texts[8:]:
+    for text in texts[6:7] + texts[9:]:
         assert f"the host's control socket, {scoped.control}, may do it" in text, text
+    # Names that are not below the VM do not exist there: others' and the host's alike.
+    for text, name in zip(texts[4:6] + texts[8:9], ("db", "db", "host")):
+        assert f'there is no VM, container or disk "{name}"' in text, text
     # "db" is in what was asked alone, not in any answer.
     assert not any('"db"' in text or "db:root" in text for text in texts[:4] + texts[6:]), texts
     assert settings(scoped) == after

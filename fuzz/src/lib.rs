@@ -35,7 +35,7 @@ pub const TARGETS: [Target; 14] = [
 
 /// Bodies of API requests, those of nodes and `If-Match` included: any bytes give a value or an error with a remedy.
 pub fn api(data: &[u8]) {
-    undercroft_api::body::check_bytes(data);
+    undercroft_api::any_bytes::check_bytes(data);
 }
 
 /// Configuration files: any bytes give a plan or problems, and an accepted plan keeps its invariants.

@@ -3,53 +3,160 @@
 //! Owns parsing and its messages. Invariant: any bytes give a value or an error, never a panic; unknown fields are
 //! errors.
 
-use super::{ControlError, ControlErrorKind, DiskChange};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use undercroft_config::DiskSpec;
-use undercroft_config::keys::{self, nearest};
-use undercroft_engine::PolicyKind;
-use undercroft_units::{Size, Time};
+use serde_json::Value;
+use undercroft_config::keys::{self, Key, Kind, Live, nearest};
+use undercroft_config::{ControlError, ControlErrorKind, DiskSpec, NodeChange, Written};
+use undercroft_units::Size;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{AdditionalProperties, Type};
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema};
 
 /// Bytes of a request body at most.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Seconds within which the body of a request has to be there.
 pub const BODY_SECONDS: u64 = 25;
 
-/// What to change on a disk; what is absent stays.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DiskChangeBody {
-    /// New share of the store: a number of bytes or a text like `1GiB`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1GiB")]
-    pub size: Option<Size>,
-    /// New replacement policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = "arc")]
-    pub policy: Option<String>,
-    /// New bound of polling: a text like `50us`; 0 is off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "50us")]
-    pub poll: Option<Time>,
+/// What to change by hand on a disk, a VM, a container or the host; what is absent stays. Its fields are
+/// the keys of the configuration that are set by hand ([`keys::all_settable`]).
+#[derive(Debug)]
+pub struct NodeChangeBody;
+
+impl utoipa::PartialSchema for NodeChangeBody {
+    fn schema() -> RefOr<Schema> {
+        let mut object = ObjectBuilder::new().description(Some(
+            "What to change by hand on a disk, a VM, a container or the host; what is absent stays.",
+        ));
+        for key in keys::all_settable() {
+            let kind = if key.kind == Kind::Number { Type::Integer } else { Type::String };
+            let none = match key.live {
+                Live::Set(word) if !word.is_empty() => format!(" `{word}` takes it away."),
+                _ => String::new(),
+            };
+            let text = format!("{} Allowed: {}.{none}", key.doc, key.range);
+            object = object.property(key.name, ObjectBuilder::new().schema_type(kind).description(Some(text)));
+        }
+        object.additional_properties(Some(AdditionalProperties::FreeForm(false))).into()
+    }
 }
+
+impl ToSchema for NodeChangeBody {}
 
 /// Reads the body of `PATCH /v1/disks/{name}`.
 ///
 /// # Errors
 /// `Invalid`, with the field and the remedy.
-pub fn parse_change(bytes: &[u8]) -> Result<DiskChange, ControlError> {
-    let body: DiskChangeBody = parse(bytes, &["size", "policy", "poll"])?;
-    let change = DiskChange {
-        share_bytes: body.size.map(|s| s.0),
-        policy: body.policy.as_deref().map(policy).transpose()?,
-        poll: body.poll.map(poll).transpose()?,
-    };
-    if change == DiskChange::default() {
-        return Err(invalid("nothing is to be changed".into(), "give size, policy or poll"));
+pub fn parse_change(bytes: &[u8]) -> Result<NodeChange, ControlError> {
+    let known: Vec<&'static Key> = keys::DISK.set_by_hand().collect();
+    changed(parse_keys(bytes, &known)?, &known)
+}
+
+/// Reads the body of `PATCH /v1/nodes/{name}`.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
+    let known = keys::all_settable();
+    changed(parse_keys(bytes, &known)?, &known)
+}
+
+/// Reads the body of `PUT /v1/nodes/{name}`: everything that is set, the rest as where nothing is.
+///
+/// # Errors
+/// `Invalid`, with the field and the remedy.
+pub fn parse_whole_node(bytes: &[u8]) -> Result<NodeChange, ControlError> {
+    Ok(parse_keys(bytes, &keys::all_settable())?.replacing())
+}
+
+fn changed(change: NodeChange, known: &[&'static Key]) -> Result<NodeChange, ControlError> {
+    if change.is_empty() {
+        let names: Vec<&str> = known.iter().map(|k| k.name).collect();
+        return Err(invalid("nothing is to be changed".into(), &format!("give {}", names.join(", "))));
     }
     Ok(change)
+}
+
+/// An object as it comes, none of its fields twice.
+struct Fields(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> serde::de::Visitor<'de> for Object {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields: Vec<(String, Value)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if fields.iter().any(|(known, _)| *known == name) {
+                        let shown: String = name.chars().take(60).collect();
+                        return Err(serde::de::Error::custom(format!("duplicate field `{shown}`")));
+                    }
+                    fields.push((name, value));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// Reads an object of keys, each with a value of its kind.
+fn parse_keys(bytes: &[u8], known: &[&'static Key]) -> Result<NodeChange, ControlError> {
+    let names: Vec<&str> = known.iter().map(|k| k.name).collect();
+    let Fields(object) = parse(bytes, &names)?;
+    let mut change = NodeChange::default();
+    for (name, value) in object {
+        let Some(key) = known.iter().find(|k| k.name == name) else {
+            return Err(unknown_field(&name, &names));
+        };
+        if !value.is_null() {
+            change = change.with(key.name, written(key, value)?);
+        }
+    }
+    Ok(change)
+}
+
+/// A value of a key.
+fn written(key: &Key, value: Value) -> Result<Written, ControlError> {
+    let wrong = |e: serde_json::Error| {
+        let text: String = e.to_string().chars().take(300).collect();
+        invalid(format!("{}: {text}", key.name), &format!("allowed is {}", key.range))
+    };
+    match (key.kind, value) {
+        (_, Value::String(text)) => Written::parse(key, &text).map_err(|e| invalid(e.error, &e.remedy)),
+        (Kind::Size, value) => serde_json::from_value(value).map(Written::Size).map_err(wrong),
+        (Kind::Time, value) => serde_json::from_value(value).map(Written::Time).map_err(wrong),
+        (Kind::Number, value) => serde_json::from_value(value).map(Written::Number).map_err(wrong),
+        (Kind::Boolean, value) => serde_json::from_value(value).map(Written::Boolean).map_err(wrong),
+        (_, value) => serde_json::from_value(value).map(Written::Text).map_err(wrong),
+    }
+}
+
+/// Reads an `If-Match`: versions of which one has to be the current one; `None` if any is good (`*`).
+///
+/// # Errors
+/// `Invalid` if there is something else than versions in it.
+pub fn parse_if_match(text: &str) -> Result<Option<Vec<u64>>, ControlError> {
+    if text.trim() == "*" {
+        return Ok(None);
+    }
+    let version = |tag: &str| {
+        let tag = tag.trim();
+        tag.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(tag).parse::<u64>().ok()
+    };
+    text.split(',').map(version).collect::<Option<Vec<u64>>>().map(Some).ok_or_else(|| {
+        let shown: String = text.chars().take(60).collect();
+        invalid(
+            format!("If-Match: {shown} is no version of a node"),
+            "send the ETag of an answer about it as it was, or *",
+        )
+    })
 }
 
 /// What to change on the store.
@@ -107,29 +214,17 @@ pub fn parse_disk(bytes: &[u8]) -> Result<DiskSpec, ControlError> {
     parse(bytes, &known)
 }
 
-/// A policy by its name.
-///
-/// # Errors
-/// `Invalid`, with the known names.
-pub fn policy(name: &str) -> Result<PolicyKind, ControlError> {
-    name.parse().map_err(|_| {
-        let known: Vec<&str> = PolicyKind::ALL.iter().map(|k| k.name()).collect();
-        let shown: String = name.chars().take(60).collect();
-        let hint = nearest(name, known.iter().copied()).map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
-        invalid(format!("unknown policy \"{shown}\""), &format!("{hint}known are {}", known.join(", ")))
-    })
-}
-
-fn poll(time: Time) -> Result<std::time::Duration, ControlError> {
-    if time.duration() > keys::POLL_MAX {
-        let remedy = format!("give at most {}; 0 turns it off", Time::from(keys::POLL_MAX));
-        return Err(invalid(format!("poll is {time}, too long to burn a processor for"), &remedy));
-    }
-    Ok(time.duration())
-}
-
 pub(super) fn invalid(error: String, remedy: &str) -> ControlError {
     ControlError::new(ControlErrorKind::Invalid, error, remedy)
+}
+
+fn unknown_field(field: &str, known: &[&str]) -> ControlError {
+    let shown: String = field.chars().take(60).collect();
+    let remedy = match nearest(field, known.iter().copied()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("known are {}", known.join(", ")),
+    };
+    invalid(format!("unknown field \"{shown}\""), &remedy)
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result<T, ControlError> {
@@ -145,13 +240,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result
         let text: String = e.to_string().chars().take(300).collect();
         let unknown = text.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
         match unknown {
-            Some(field) => {
-                let remedy = match nearest(field, known.iter().copied()) {
-                    Some(near) => format!("did you mean \"{near}\"?"),
-                    None => format!("known are {}", known.join(", ")),
-                };
-                invalid(format!("unknown field \"{field}\""), &remedy)
-            }
+            Some(field) => unknown_field(field, known),
             None => invalid(
                 format!("the body is not what is expected here: {text}"),
                 "send a JSON object; GET /openapi.json describes it",
@@ -160,65 +249,44 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8], known: &[&str]) -> Result
     })
 }
 
-/// Puts any bytes through every parser but that of ranges, which has its own, for the fuzzer.
-///
-/// # Panics
-/// If an error has no words, or a value breaks its bounds: that is a bug.
-pub fn check_bytes(data: &[u8]) {
-    let told = |e: ControlError| assert!(!e.error.is_empty() && !e.remedy.is_empty(), "an error without words");
-    match parse_change(data) {
-        Ok(change) => {
-            assert!(change != DiskChange::default(), "an empty change was let through");
-            assert!(change.poll.is_none_or(|p| p <= keys::POLL_MAX), "poll is past its bound");
-        }
-        Err(e) => told(e),
-    }
-    if let Err(e) = parse_store(data) {
-        told(e);
-    }
-    match parse_ksm(data) {
-        Ok(body) => assert!(!(body.manage && body.unmerge), "a contradiction was let through"),
-        Err(e) => told(e),
-    }
-    super::shares::check_bytes(data);
-    match super::record::parse_record(data) {
-        Ok(order) => assert!(order.path.is_absolute() && order.sample > 0, "an order that cannot be carried out"),
-        Err(e) => told(e),
-    }
-    match parse_disk(data) {
-        Ok(spec) => assert!(spec.lines.is_empty(), "lines came from outside"),
-        Err(e) => told(e),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use std::time::Duration;
     use undercroft_units::GIB;
 
     #[test]
     fn changes_are_read() {
-        let all = parse_change(br#"{"size": "1GiB", "policy": "ARC", "poll": "50us"}"#).unwrap();
-        let expected =
-            DiskChange { share_bytes: Some(GIB), policy: Some(PolicyKind::Arc), poll: Some(Duration::from_micros(50)) };
+        let all = parse_change(br#"{"size": "1GiB", "policy": "ARC", "poll": "50us", "weight": 7}"#).unwrap();
+        let expected = NodeChange::default()
+            .with("size", Written::Size(Size(GIB)))
+            .with("policy", Written::Text("ARC".into()))
+            .with("poll", Written::Time(Duration::from_micros(50).into()))
+            .with("weight", Written::Number(7));
         assert_eq!(all, expected);
-        assert_eq!(parse_change(br#"{"poll": 0}"#).unwrap().poll, Some(Duration::ZERO));
+        assert_eq!(parse_change(br#"{"poll": 0}"#).unwrap().values().next().unwrap().0, "poll");
+        let away = parse_node(br#"{"ceiling": "none", "policy": "inherit", "size": 1, "goal": null}"#).unwrap();
+        let expected = NodeChange::default()
+            .with("ceiling", Written::Nothing)
+            .with("policy", Written::Nothing)
+            .with("size", Written::Size(Size(1)));
+        assert_eq!(away, expected);
+        assert!(parse_whole_node(b"{}").unwrap().replace);
     }
 
     #[test]
     fn bad_bodies_name_field_and_remedy() {
         for (body, needle) in [
             ("", "no body"),
-            ("{}", "nothing is to be changed; give size, policy or poll"),
+            ("{}", "nothing is to be changed; give policy, size, weight"),
             ("{\"sise\": 1}", "unknown field \"sise\"; did you mean \"size\"?"),
-            ("{\"color\": 1}", "unknown field \"color\"; known are size, policy, poll"),
+            ("{\"color\": 1}", "unknown field \"color\"; known are policy, size, weight"),
+            ("{\"controller\": \"static\"}", "unknown field \"controller\""),
             ("{\"size\": \"512M\"}", "write 512MiB"),
             ("{\"size\": -1}", "a size is a number of bytes or a text like"),
-            ("{\"policy\": \"lur\"}", "did you mean \"lru\"?"),
-            ("{\"poll\": \"1s\"}", "too long to burn a processor for; give at most 10ms"),
             ("{\"poll\": 50}", "like \"50us\""),
+            ("{\"weight\": 1.5}", "weight: invalid type"),
+            ("{\"weight\": \"much\"}", "weight must be a whole number, not \"much\"; allowed is 1 to 10000"),
             ("[1]", "the body is not what is expected"),
             ("{\"size\": 1", "EOF"),
             ("\u{FEFF}{}", "the body is not what is expected"),
@@ -239,12 +307,5 @@ mod tests {
         assert!(e.to_string().contains("missing field `image`"), "{e}");
         let e = parse_disk(br#"{"name": "a", "image": "/x", "lines": {}}"#).unwrap_err();
         assert!(e.to_string().contains("unknown field \"lines\""), "{e}");
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            check_bytes(&bytes);
-        }
     }
 }

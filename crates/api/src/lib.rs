@@ -4,6 +4,7 @@
 //! control socket of a running daemon. Invariant: any bytes give a value or an error with a remedy.
 #![forbid(unsafe_code)]
 
+pub mod any_bytes;
 pub mod body;
 pub mod client;
 pub mod ksm;
@@ -21,7 +22,7 @@ pub use status::{
     KsmStatus, LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection,
     PressureStatus, ReloadReport, ScanStatus, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
 };
-pub use undercroft_config::{ControlError, ControlErrorKind, DiskChange, NodeChange, NodeSettings};
+pub use undercroft_config::{ControlError, ControlErrorKind, NodeChange, NodeSettings};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

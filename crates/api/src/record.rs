@@ -2,11 +2,11 @@
 //!
 //! Owns the shapes. Never touches a file.
 
-use super::ControlError;
 use super::body::{invalid, parse};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use undercroft_config::ControlError;
 use undercroft_units::{Size, Time};
 use utoipa::ToSchema;
 

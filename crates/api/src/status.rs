@@ -487,7 +487,7 @@ pub struct ReloadReport {
     pub added: Vec<String>,
     /// Disks detached.
     pub removed: Vec<String>,
-    /// Disks changed live.
+    /// What changed live, each key with what it was: `disk "web:root": poll: 50us -> 0us`.
     pub changed: Vec<String>,
     /// What differs from the running daemon but needs a restart: `daemon.workers: 2 -> 4`.
     pub needs_restart: Vec<String>,

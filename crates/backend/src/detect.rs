@@ -45,6 +45,17 @@ pub(super) fn read(file: &DiskFile, offset: u64, len: usize) -> io::Result<Vec<u
     Ok(memory[at + before.min(end)..at + end].to_vec())
 }
 
+/// Whether a file begins like a text: what people read, and no byte that only programs do.
+pub(super) fn is_text(start: &[u8]) -> bool {
+    let odd = |b: &u8| b.is_ascii_control() && !b.is_ascii_whitespace();
+    // A character may be cut at the end.
+    let whole = match std::str::from_utf8(start) {
+        Ok(_) => true,
+        Err(e) => e.error_len().is_none(),
+    };
+    !start.is_empty() && whole && !start.iter().any(odd)
+}
+
 /// Looks at the first bytes of an image, at least [`MAGIC_BYTES_MAX`] of them unless it is shorter.
 pub(super) fn magic(start: &[u8]) -> Magic {
     match start {
@@ -71,5 +82,12 @@ mod tests {
         assert_eq!(magic(b"\xeb\x63\x90\0\0\0\0\0"), Magic::None);
         assert_eq!(magic(b"QF"), Magic::None);
         assert_eq!(magic(b""), Magic::None);
+    }
+
+    #[test]
+    fn texts_are_told_from_disks() {
+        assert!(is_text(b"root:x:0:0:root:/root:/bin/bash\n") && is_text("caf\u{e9}\tau lait".as_bytes()));
+        assert!(is_text(&"\u{e9}".as_bytes()[..1]), "cut within a character");
+        assert!(!is_text(b"") && !is_text(&[0; 512]) && !is_text(b"\x7fELF\x02\x01") && !is_text(b"\xff\xfe\xff"));
     }
 }

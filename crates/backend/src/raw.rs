@@ -13,6 +13,8 @@ use std::path::Path;
 use undercroft_cache::{Base, DiskId, Extent, Io, IoDone, IoError, IoKind, OpId, limits};
 use undercroft_host::{Action, Claim, DiskFile, Engine, FileDone, FileId, FileOp, claim};
 
+/// Bytes that are looked at to tell a text from a disk.
+const TEXT_BYTES: usize = 4096;
 /// Smallest unit in which guests address a disk.
 const SECTOR: u64 = 512;
 
@@ -83,6 +85,10 @@ impl Raw {
             return Err(OpenError::Empty { image: image() });
         }
         if !size.is_multiple_of(unit) {
+            if detect::read(&file, 0, TEXT_BYTES).is_ok_and(|start| detect::is_text(&start)) {
+                let what = "it holds a text, not the sectors of a disk".to_owned();
+                return Err(OpenError::NotADisk { image: image(), what });
+            }
             let rounded = size.next_multiple_of(unit);
             return Err(OpenError::OddSize { image: image(), size, unit: unit as u32, rounded });
         }

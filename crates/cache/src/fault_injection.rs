@@ -126,6 +126,8 @@ pub enum Bug {
     LossKeepsWrites,
     /// Flushes succeed though writes before them were lost.
     LossNotTold,
+    /// Frames of read-ahead that are in use go back to requests when a disk is to read less far ahead.
+    AheadCutUnderWay,
     /// A long read that goes on after a pause leaves a block out.
     PauseSkipsBlock,
     /// A write that goes on after a pause leaves a block out.
@@ -140,7 +142,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 51] = [
+    pub const ALL: [Bug; 52] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -187,6 +189,7 @@ impl Bug {
         Bug::LossKeepsCache,
         Bug::LossKeepsWrites,
         Bug::LossNotTold,
+        Bug::AheadCutUnderWay,
         Bug::PauseSkipsBlock,
         Bug::PieceForgotten,
         Bug::PieceTakenAgain,

@@ -2,6 +2,7 @@
 
 use undercroft_cache::{
     Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
+    blocks_per_disk_max,
 };
 use undercroft_engine::PolicyKind;
 use undercroft_engine::shares::Hint;
@@ -40,22 +41,27 @@ struct Rig {
     front: Front,
 }
 
+/// A small disk.
+fn options_of_disk() -> DiskOptions {
+    DiskOptions {
+        size_bytes: 256 * B,
+        align: 512,
+        read_only: false,
+        can_discard: true,
+        can_write_zeroes: true,
+        policy: PolicyKind::Lru,
+        capacity_blocks: 64,
+        readahead_bytes: 0,
+        write_allocate: true,
+        exclusive: Default::default(),
+        share: None,
+    }
+}
+
 impl Rig {
     fn new(change: impl FnOnce(&mut DiskOptions)) -> Self {
         let mut core = Core::new(CoreOptions::new(16 << 20)).unwrap();
-        let mut options = DiskOptions {
-            size_bytes: 256 * B,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy: PolicyKind::Lru,
-            capacity_blocks: 64,
-            readahead_bytes: 0,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
+        let mut options = options_of_disk();
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
         Self { core, front: Front::default() }
@@ -400,4 +406,73 @@ fn hints_say_how_far_is_read_ahead() {
         assert_eq!(furthest(hint), (1, 100), "{hint}");
     }
     assert!(fewer < 30, "{fewer} reads of the disk");
+}
+
+/// How far the stream reads ahead that a guest has gone through from `from` to `end`, in blocks.
+fn furthest_ahead(r: &mut Rig, from: u64, end: u64) -> u64 {
+    let mut furthest = 0;
+    for b in from..end {
+        r.ask(1, Op::Read, b * B, B);
+        furthest = r.shapes().iter().map(|(at, len)| (at + len) / B - b - 1).max().unwrap_or(0).max(furthest);
+        while !r.front.ios.is_empty() {
+            r.complete(b as u8, Ok(()));
+        }
+        r.core.check();
+    }
+    furthest
+}
+
+#[test]
+fn read_ahead_changes_while_the_disk_serves() {
+    let mut r = Rig::new(|o| o.readahead_bytes = 0);
+    assert_eq!(furthest_ahead(&mut r, 0, 40), 0);
+    r.core.set_readahead(DISK, 64 << 10);
+    assert_eq!(furthest_ahead(&mut r, 50, 90), 16);
+    r.core.set_readahead(DISK, 256 << 10);
+    assert_eq!(furthest_ahead(&mut r, 120, 200), 64);
+    r.core.set_readahead(DISK, 0);
+    assert_eq!(furthest_ahead(&mut r, 210, 250), 0);
+    r.rest();
+}
+
+/// A disk that has all of the ceiling: what it may keep with another read-ahead is what it can be promised.
+#[test]
+fn a_full_ceiling_has_room_for_every_read_ahead() {
+    let options = CoreOptions::new(64 << 20);
+    let capacity = |readahead| blocks_per_disk_max(&options, 1, readahead);
+    for (first, second) in [(512 << 10, 0), (2 << 20, 0), (0, 2 << 20), (512 << 10, 2 << 20)] {
+        let mut r = Rig::new(|_| ());
+        r.core = Core::new(options.clone()).unwrap();
+        let disk = DiskOptions { capacity_blocks: capacity(first), readahead_bytes: first, ..options_of_disk() };
+        r.core.add_disk(DISK, disk).unwrap();
+        for readahead in [second, first, second] {
+            r.core.set_readahead(DISK, readahead);
+            let blocks = capacity(readahead).min(r.core.blocks_for(DISK, options.memory_bytes));
+            r.core.set_capacity(DISK, blocks).unwrap();
+            (0..9).for_each(|_| r.core.apply(Event::Tick, 0, &mut r.front));
+            r.core.check();
+        }
+    }
+}
+
+#[test]
+fn read_ahead_ends_while_it_is_under_way() {
+    let mut r = Rig::new(|o| o.readahead_bytes = 128 << 10);
+    for b in 0..3 {
+        r.ask(b as u32, Op::Read, b * B, B);
+        r.complete(1, Ok(()));
+    }
+    assert_eq!(r.shapes(), [(3 * B, 16 * B)], "what is read ahead");
+    r.core.set_readahead(DISK, 0);
+    r.core.check();
+    r.complete(8, Ok(()));
+    r.core.check();
+    r.seen();
+    // What was asked for in time is there; nothing is asked for any more.
+    r.ask(7, Op::Read, 3 * B, B);
+    assert!(r.front.ios.is_empty() || r.shapes() == [(3 * B, B)]);
+    while !r.front.ios.is_empty() {
+        r.complete(8, Ok(()));
+    }
+    r.rest();
 }

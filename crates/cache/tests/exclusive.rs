@@ -368,3 +368,31 @@ fn what_a_scan_finds_in_the_guest_goes_first_and_only_if_it_is_still_that() {
     let cached = rig.cached();
     assert!((0..10).all(|b| cached.contains(&b)) && cached.contains(&15), "{cached:?}");
 }
+
+#[test]
+fn a_disk_becomes_inclusive_and_exclusive_again_while_it_serves() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
+    full(&mut rig, 60);
+    (0..8).for_each(|b| _ = rig.read(b, b as u32));
+    rig.core.set_exclusive(DISK, ExclusiveMode::Off);
+    assert_eq!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::Off);
+    rig.core.check();
+    // Nobody looks on while a block that the guest holds changes.
+    rig.front.write = 77;
+    rig.run(Op::Write { fua: false }, 1, None);
+    let copies = rig.front.copies;
+    rig.read(30, 7);
+    assert_eq!(rig.front.copies, copies, "nothing is copied");
+    rig.core.set_exclusive(DISK, ExclusiveMode::Capture);
+    assert!(matches!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::On { .. }));
+    // What pages held before is not known any more: their reuse captures nothing.
+    (100..107).for_each(|b| _ = rig.read(b, (b - 100) as u32));
+    assert_eq!(rig.front.copies, copies);
+    rig.read(1, 7);
+    assert_eq!(rig.front.got[0], 77, "what was written, whether it is cached or not");
+    // From now on it is as ever.
+    full(&mut rig, 60);
+    (0..6).for_each(|b| _ = rig.read(b, b as u32));
+    (200..206).for_each(|b| _ = rig.read(b, (b - 200) as u32));
+    assert!((0..6).all(|b| rig.read(b, b as u32)), "captured again");
+}

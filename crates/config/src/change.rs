@@ -1,283 +1,267 @@
 //! Plans that change while they run: what differs, and what of it can be done live.
 //!
-//! Owns the arithmetic of reload and resize, so that the daemon only carries out. Never does anything itself.
+//! Owns the arithmetic of reload and of changes by hand, so that the daemon only carries out. Never does anything
+//! itself, and never names a key that needs no rule of its own: the tables of the sections do.
 //! Invariant: applying `difference(old, new)` to `old` keeps the shares within the memory at the end.
 
-use super::goal::GoalPlan;
-use super::keys::{SHARE_BYTES_MIN, WEIGHT_DEFAULT};
-use super::plan::{DaemonPlan, DiskPlan, LogLevel, NodePlan, ServePlan, VmControl};
+use super::checks::Checker;
+use super::daemon::{DaemonPlan, VmControl};
+use super::error::{ControlError, ControlErrorKind};
+use super::fields::{Differences, Field, KeyChange, group, set_by_hand};
+use super::keys::{self, Live, SHARE_BYTES_MIN, Section, WEIGHT_DEFAULT};
+use super::ksm::KsmPlan;
+use super::live::{NodeChange, NodeSet};
+use super::machine::Machine;
+use super::nodes::{self, DiskPlan, NodePlan};
+use super::overrides::LogLevel;
+use super::plan::ServePlan;
+use super::problem::Problems;
 use super::shares::{self, Strict};
-use super::stores::StoreChoice;
-use crate::{ControlError, ControlErrorKind, DiskChange, NodeChange};
+use super::spec::{DiskSpec, NodeSpec, SharesSpec};
 use std::collections::{BTreeMap, BTreeSet};
-use undercroft_engine::PolicyKind;
-use undercroft_engine::control::Kind;
-use undercroft_engine::shares::Hint;
+use undercroft_engine::control::ControllerKind;
 use undercroft_units::Size;
+
+/// Keys that move the shares of others, too.
+const SHARES_MOVE: [&str; 4] = ["size", "weight", "floor", "ceiling"];
 
 /// What leads from one plan to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanChange {
     /// Disks to detach, first of all.
     pub removed: Vec<String>,
-    /// Disks to change live. Shrink before you grow: the shares fit into the memory only after all of them.
-    pub changed: Vec<(String, DiskChange)>,
+    /// Keys that change live, each with what it was.
+    pub changed: Vec<KeyChange>,
     /// Disks to attach, last.
     pub added: Vec<DiskPlan>,
     /// The new level of logging.
     pub log_level: Option<LogLevel>,
     /// `[ksm]`, if it differs.
-    pub ksm: Option<crate::KsmPlan>,
+    pub ksm: Option<KsmPlan>,
     /// Whether `[pressure]` or the floor differs.
     pub pressure: bool,
-    /// Whether `[shares]`, or what is set for VMs and containers, differs.
-    pub shares: bool,
     /// What cannot be done live, in words: `daemon.workers: 2 -> 4`.
     pub needs_restart: Vec<String>,
     /// The plan that holds once all of it is done.
     pub result: Option<ServePlan>,
 }
 
-/// What is set for a node of the tree of shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeSet {
-    /// Its part of what its siblings and it contend for.
-    pub weight: u32,
-    /// What it has whenever it wants it, in bytes.
-    pub floor_bytes: u64,
-    /// What it never has more of, in bytes.
-    pub ceiling_bytes: Option<u64>,
-    /// Who divides its share, if that is set here.
-    pub controller: Option<Kind>,
-    /// What it is to reach.
-    pub goal: Option<GoalPlan>,
-    /// The replacement policy that is set here.
-    pub policy: Option<PolicyKind>,
-    /// The stores that are set here.
-    pub store: Option<StoreChoice>,
-    /// A disk: how it will be used.
-    pub hint: Option<Hint>,
-    /// A disk: its share, if that is fixed.
-    pub fixed_bytes: Option<u64>,
-}
-
 impl ServePlan {
     /// What must be done for this plan, which runs, to become `new`. Disks are matched by name; what cannot change live
     /// is reported and stays as it is.
     pub fn difference(&self, new: &ServePlan) -> PlanChange {
-        let mut change = PlanChange::default();
         let mut result = self.clone();
-        self.fixed_parts(new, &mut change.needs_restart);
-        if self.daemon.log.level != new.daemon.log.level {
-            change.log_level = Some(new.daemon.log.level);
-            result.daemon.log.level = new.daemon.log.level;
-        }
-        result.daemon.poll = new.daemon.poll;
-        if self.ksm != new.ksm {
-            change.ksm = Some(new.ksm.clone());
-            result.ksm = new.ksm.clone();
-        }
-        // The floor was checked against the new file's memory; what runs keeps the old.
-        let floor_bytes = new.store.floor_bytes.min(self.store.memory_bytes);
-        change.pressure = self.pressure != new.pressure || self.store.floor_bytes != floor_bytes;
-        result.pressure = new.pressure.clone();
-        result.store.floor_bytes = floor_bytes;
-        change.shares = self.nodes != new.nodes || self.shares != new.shares;
+        let mut all = Differences::default();
+        self.sections(new, &mut result, &mut all);
         result.nodes.clone_from(&new.nodes);
-        result.shares = new.shares.clone();
+        self.nodes_differ(new, &mut all);
         result.disks.clear();
         for disk in &new.disks {
             let Some(old) = self.disks.iter().find(|d| d.name == disk.name) else {
                 if disk.nbd && self.nbd.is_empty() {
-                    change.needs_restart.push(format!("disk \"{}\": NBD export needs a listener", disk.name));
+                    all.needs_restart.push(format!("disk \"{}\": NBD export needs a listener", disk.name));
                     continue;
                 }
                 result.disks.push(disk.clone());
                 continue;
             };
-            let mut merged = old.clone();
-            if old.parts.is_empty() {
-                merged.share_bytes = disk.share_bytes;
-                merged.share_fixed = disk.share_fixed;
-            } else if disk.share_fixed {
-                change.needs_restart.push(divided(&disk.name).error);
-            }
-            merged.weight = disk.weight;
-            merged.floor_bytes = disk.floor_bytes;
-            merged.ceiling_bytes = disk.ceiling_bytes;
-            (merged.goal, merged.hint, merged.store) = (disk.goal, disk.hint, disk.store);
-            merged.container.clone_from(&disk.container);
-            (merged.policy, merged.own_policy) = (disk.policy, disk.own_policy);
-            merged.poll = disk.poll;
-            for key in stubborn(&merged, disk) {
-                let what = format!("disk \"{}\": {key} (or detach and attach it)", disk.name);
-                change.needs_restart.push(what);
-            }
-            result.disks.push(merged);
+            result.disks.push(merged(old, disk, &mut all));
         }
+        result.inherit_policies();
         // The new file's shares were worked out for its own memory; what runs keeps the old.
         if let Err(misfit) = shares::divide_from(&mut result, &self.disks, Strict::OnHost) {
-            change.needs_restart.push(format!("everything: {}", misfit.error));
-            return PlanChange { needs_restart: change.needs_restart, ..PlanChange::default() };
+            all.needs_restart.push(format!("everything: {}", misfit.error));
+            return PlanChange { needs_restart: all.needs_restart, ..PlanChange::default() };
         }
-        change.removed = self.disks.iter().map(|d| &d.name).filter(|n| !has(&result, n)).cloned().collect();
-        change.added = result.disks.iter().filter(|d| !has(self, &d.name)).cloned().collect();
-        for old in &self.disks {
-            let Some(new) = result.disks.iter().find(|d| d.name == old.name) else { continue };
-            let differs = DiskChange {
-                share_bytes: (old.share_bytes != new.share_bytes).then_some(new.share_bytes),
-                policy: (old.policy != new.policy).then_some(new.policy),
-                poll: (old.poll != new.poll).then_some(new.poll),
-            };
-            if differs != DiskChange::default() {
-                change.changed.push((old.name.clone(), differs));
-            }
+        PlanChange {
+            removed: self.disks.iter().map(|d| &d.name).filter(|n| !has(&result, n)).cloned().collect(),
+            added: result.disks.iter().filter(|d| !has(self, &d.name)).cloned().collect(),
+            log_level: (self.daemon.log.level != result.daemon.log.level).then_some(result.daemon.log.level),
+            ksm: (self.ksm != result.ksm).then(|| result.ksm.clone()),
+            pressure: self.pressure != result.pressure || self.store.floor_bytes != result.store.floor_bytes,
+            changed: all.done,
+            needs_restart: all.needs_restart,
+            result: Some(result),
         }
-        // Shrinking ones first, so that carrying the list out in order never needs more than the memory.
-        let grows = |name: &str, c: &DiskChange| {
-            let old = self.disks.iter().find(|d| d.name == name).map_or(0, |d| d.share_bytes);
-            c.share_bytes.is_some_and(|s| s > old)
-        };
-        change.changed.sort_by_key(|(name, c)| grows(name, c));
-        change.result = Some(result);
-        change
     }
 
-    /// What differs outside the disks and needs a restart.
-    fn fixed_parts(&self, new: &ServePlan, needs_restart: &mut Vec<String>) {
-        let mut tell = |key: &str, old: String, new: String| {
-            if old != new {
-                needs_restart.push(format!("{key}: {old} -> {new}"));
-            }
-        };
-        let (a, b) = (&self.daemon, &new.daemon);
-        tell("store.memory", Size(self.store.memory_bytes).to_string(), Size(new.store.memory_bytes).to_string());
-        tell("store.share", self.store.share.to_string(), new.store.share.to_string());
-        tell("daemon.control", a.control_socket.display().to_string(), b.control_socket.display().to_string());
-        tell("daemon.control_group", group(a.control_access.gid), group(b.control_access.gid));
+    /// What differs outside of nodes and disks; what of it can change live is taken over into `result`.
+    fn sections(&self, new: &ServePlan, result: &mut ServePlan, all: &mut Differences) {
+        // The floor was checked against the new file's memory; what runs keeps the old.
+        let mut store = new.store.clone();
+        store.floor_bytes = store.floor_bytes.min(self.store.memory_bytes);
+        all.take_over(&keys::STORE, super::store::FIELDS, "store.", &mut result.store, &store);
+        all.take_over(&keys::SHARES, nodes::SHARES, "shares.", &mut result.shares, &new.shares);
+        all.take_over(&keys::PRESSURE, super::pressure::FIELDS, "pressure.", &mut result.pressure, &new.pressure);
+        all.take_over(&keys::KSM, super::ksm::FIELDS, "ksm.", &mut result.ksm, &new.ksm);
+        all.take_over(&keys::DAEMON, super::daemon::FIELDS, "daemon.", &mut result.daemon, &new.daemon);
+        all.take_over(&keys::SCAN, super::scan::FIELDS, "scan.", &mut result.scan, &new.scan);
+        let list = |texts: Vec<String>, none: &str| if texts.is_empty() { none.to_string() } else { texts.join(", ") };
         let vm_controls = |d: &DaemonPlan| {
             let one = |c: &VmControl| format!("{}: {} (group {})", c.vm, c.socket.display(), group(c.access.gid));
-            let all: Vec<_> = d.vm_controls.iter().map(one).collect();
-            if all.is_empty() { "none".to_string() } else { all.join(", ") }
+            list(d.vm_controls.iter().map(one).collect(), "none")
         };
-        tell("control sockets of VMs", vm_controls(a), vm_controls(b));
-        tell("daemon.disk_group", group(a.disk_access.gid), group(b.disk_access.gid));
-        tell("daemon.runtime_dir", a.runtime_dir.display().to_string(), b.runtime_dir.display().to_string());
-        tell("daemon.workers", a.workers.to_string(), b.workers.to_string());
-        tell("daemon.copy_cpu", a.copy_cpu_percent.to_string(), b.copy_cpu_percent.to_string());
-        tell("daemon.check_captures", a.check_captures.to_string(), b.check_captures.to_string());
-        let metrics = |m: Option<std::net::SocketAddr>| m.map_or("off".to_string(), |m| m.to_string());
-        tell("daemon.metrics", metrics(a.metrics), metrics(b.metrics));
-        tell("daemon.log_format", format!("{:?}", a.log.format), format!("{:?}", b.log.format));
-        let listeners = |p: &ServePlan| {
-            let all: Vec<_> = p.nbd.iter().map(ToString::to_string).collect();
-            if all.is_empty() { "off".to_string() } else { all.join(", ") }
+        all.tell("control sockets of VMs", vm_controls(&self.daemon), vm_controls(&new.daemon));
+        let pid_files = |p: &ServePlan| {
+            list(p.scan.pid_files.iter().map(|(vm, path)| format!("{vm}: {}", path.display())).collect(), "none")
         };
-        tell("nbd", listeners(self), listeners(new));
-        tell("bounds of nbd", format!("{:?}", self.nbd_limits), format!("{:?}", new.nbd_limits));
-        tell("scan", self.scan.to_string(), new.scan.to_string());
+        all.tell("pid_file of VMs", pid_files(self), pid_files(new));
+        let listeners = |p: &ServePlan| list(p.nbd.iter().map(ToString::to_string).collect(), "off");
+        all.tell("nbd", listeners(self), listeners(new));
+        all.tell("bounds of nbd", format!("{:?}", self.nbd_limits), format!("{:?}", new.nbd_limits));
+    }
+
+    /// Keys that have another value in `new`, a plan that this one became by a change by hand.
+    pub fn keys_changed(&self, new: &ServePlan) -> Vec<KeyChange> {
+        let mut all = Differences::default();
+        self.sections(new, &mut self.clone(), &mut all);
+        self.nodes_differ(new, &mut all);
+        for disk in &new.disks {
+            if let Some(old) = self.disks.iter().find(|d| d.name == disk.name) {
+                merged(old, disk, &mut all);
+            }
+        }
+        all.done
+    }
+
+    /// What is set otherwise for VMs and containers.
+    fn nodes_differ(&self, new: &ServePlan, all: &mut Differences) {
+        let names: BTreeSet<&String> = self.nodes.iter().chain(&new.nodes).map(|n| &n.name).collect();
+        for name in names {
+            let of = |plan: &ServePlan| plan.nodes.iter().find(|n| n.name == *name).cloned();
+            let [mut old, new] = [of(self), of(new)].map(|n| n.unwrap_or_else(|| NodePlan::new(name)));
+            all.take_over(&keys::VM, nodes::NODE, &place_of_group(name), &mut old, &new);
+        }
     }
 
     /// This plan with a disk changed and all shares worked out afresh: what `Daemon::change_disk` should bring about.
     ///
     /// # Errors
-    /// `NotFound`, or `Invalid` if the share is too small or does not fit beside the others.
-    pub fn with_change(&self, name: &str, change: &DiskChange) -> Result<ServePlan, ControlError> {
-        let mut plan = self.clone();
-        let Some(disk) = plan.disks.iter_mut().find(|d| d.name == name) else {
+    /// `NotFound`; `Invalid` if a value is none of its key, or a share is too small or does not fit beside the others.
+    pub fn with_change(&self, name: &str, change: &NodeChange) -> Result<ServePlan, ControlError> {
+        if !has(self, name) {
             return Err(ControlError::no_disk(name, self.disks.iter().map(|d| d.name.as_str())));
-        };
-        if change.share_bytes.is_some() && !disk.parts.is_empty() {
-            return Err(divided(name));
         }
-        if let Some(bytes) = change.share_bytes {
-            if bytes < SHARE_BYTES_MIN {
-                let error = format!("disk \"{name}\": size {} is too little to cache in", Size(bytes));
-                let remedy = format!("give at least {}", Size(SHARE_BYTES_MIN));
-                return Err(ControlError::new(ControlErrorKind::Invalid, error, remedy));
-            }
-            disk.share_bytes = bytes;
-            disk.share_fixed = true;
-        }
-        if let Some(policy) = change.policy {
-            (disk.policy, disk.own_policy) = (policy, Some(policy));
-        }
-        disk.poll = change.poll.unwrap_or(disk.poll);
-        if change.share_bytes.is_some() {
-            shares::divide_from(&mut plan, &self.disks, Strict::OnHost).map_err(|m| {
-                ControlError::new(ControlErrorKind::Invalid, format!("disk \"{name}\": {}", m.error), m.remedy)
-            })?;
-        }
-        Ok(plan)
+        self.with_disk_changed(name, change)
     }
 
     /// This plan with something else set for a node of the tree of shares.
     ///
     /// # Errors
-    /// `NotFound`, or `Invalid` if it does not fit.
+    /// `NotFound`; `Invalid` if a value is none of its key, or it does not fit; `Conflict` if it is of no use there.
     pub fn with_node(&self, name: &str, change: &NodeChange) -> Result<ServePlan, ControlError> {
-        let invalid = |error: String, remedy: &str| ControlError::new(ControlErrorKind::Invalid, error, remedy);
-        let (mut plan, groups) = (self.clone(), self.groups());
+        let groups = self.groups();
         if name == "host" {
-            if (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None)
-                || (change.goal, change.hint, change.policy, change.store) != (None, None, None, None)
-            {
-                let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
-                return Err(invalid(
-                    "the host has no weight, floor, ceiling, goal, hint, policy or store".into(),
-                    remedy,
-                ));
-            }
-            plan.shares.controller = change.controller.flatten().unwrap_or_default();
-            return Ok(plan);
+            return self.with_host(change);
         }
         let name = &self.node_name(name)?;
-        let disk = self.disks.iter().find(|d| d.name == *name && !groups.contains(name)).map(|d| d.name.clone());
-        // What is not named stays, or goes back to what holds where nothing is set.
-        let rest = change.replace;
-        if let Some(disk) = plan.disks.iter_mut().find(|d| Some(&d.name) == disk.as_ref()) {
-            if change.controller.flatten().is_some() {
-                let remedy = "set it for its container, its VM or the host";
-                return Err(invalid(format!("disk \"{name}\" has nothing below it to divide its share among"), remedy));
-            }
-            disk.goal = change.goal.unwrap_or(if rest { None } else { disk.goal });
-            disk.hint = change.hint.unwrap_or(if rest { Hint::Normal } else { disk.hint });
-            disk.own_policy = change.policy.unwrap_or(if rest { None } else { disk.own_policy });
-            disk.store = change.store.unwrap_or(if rest { None } else { disk.store });
-            if (change.goal, change.hint, change.policy, change.store) != (None, None, None, None)
-                && (change.weight, change.floor_bytes, change.ceiling_bytes) == (None, None, None)
-                && !rest
-            {
-                plan.inherit_policies();
-                return Ok(plan);
-            }
-            disk.weight = change.weight.unwrap_or(if rest { WEIGHT_DEFAULT } else { disk.weight });
-            disk.floor_bytes = change.floor_bytes.unwrap_or(if rest { 0 } else { disk.floor_bytes });
-            disk.ceiling_bytes = change.ceiling_bytes.unwrap_or(if rest { None } else { disk.ceiling_bytes });
-            disk.share_fixed = false;
-        } else {
-            if change.hint.is_some() {
-                return Err(invalid(format!("\"{name}\" is no disk, and hints are for disks"), "give its disks hints"));
-            }
-            let at = plan.nodes.iter().position(|n| n.name == *name).unwrap_or_else(|| {
-                plan.nodes.push(NodePlan::new(name));
-                plan.nodes.len() - 1
-            });
-            let had = if rest { NodePlan::new(name) } else { plan.nodes[at].clone() };
-            let node = &mut plan.nodes[at];
-            node.weight = change.weight.unwrap_or(had.weight);
-            node.floor_bytes = change.floor_bytes.unwrap_or(had.floor_bytes);
-            node.ceiling_bytes = change.ceiling_bytes.unwrap_or(had.ceiling_bytes);
-            node.controller = change.controller.unwrap_or(had.controller);
-            node.goal = change.goal.unwrap_or(had.goal);
-            node.policy = change.policy.unwrap_or(had.policy);
-            node.store = change.store.unwrap_or(had.store);
+        if !groups.contains(name) && has(self, name) {
+            return self.with_disk_changed(name, change);
         }
+        if change.touches(&["hint"]) {
+            return Err(invalid(format!("\"{name}\" is no disk, and hints are for disks"), "give its disks hints"));
+        }
+        if let Some(key) = change.keys().find(|k| keys::VM.key(k).is_none()) {
+            return Err(invalid(format!("\"{name}\" is no disk, and {key} is for disks"), "set it for its disks"));
+        }
+        let mut plan = self.clone();
+        let at = plan.nodes.iter().position(|n| n.name == *name).unwrap_or_else(|| {
+            plan.nodes.push(NodePlan::new(name));
+            plan.nodes.len() - 1
+        });
+        let mut spec = NodeSpec { name: name.clone(), ..NodeSpec::default() };
+        change.values().for_each(|(key, value)| _ = spec.put(key, value));
+        let checked = checked(|c| c.node(&spec))?;
+        copy(&keys::VM, nodes::NODE, change, &mut plan.nodes[at], &checked);
+        self.goal_is_of_use(&plan, name, change)?;
         plan.inherit_policies();
+        self.divided_for(name, plan)
+    }
+
+    /// This plan with another controller on the host.
+    fn with_host(&self, change: &NodeChange) -> Result<ServePlan, ControlError> {
+        if change.keys().any(|key| key != "controller") {
+            let remedy = "give --controller only; `undercroft set --memory` changes what the store may hold";
+            return Err(invalid("the host has no weight, floor, ceiling, goal, hint, policy or store".into(), remedy));
+        }
+        let mut plan = self.clone();
+        let mut spec = SharesSpec::default();
+        change.values().for_each(|(key, value)| _ = spec.put(key, value));
+        let wanted = checked(|c| c.shares(&spec))?;
+        if change.touches(&["controller"]) || change.replace {
+            plan.shares.controller = wanted.controller;
+        }
+        Ok(plan)
+    }
+
+    fn with_disk_changed(&self, name: &str, change: &NodeChange) -> Result<ServePlan, ControlError> {
+        let mut plan = self.clone();
+        let Some(disk) = plan.disks.iter_mut().find(|d| d.name == name) else {
+            return Err(ControlError::no_disk(name, self.disks.iter().map(|d| d.name.as_str())));
+        };
+        if change.values().any(|(key, value)| key == "controller" && value != super::written::Written::Nothing) {
+            let remedy = "set it for its container, its VM or the host";
+            return Err(invalid(format!("disk \"{name}\" has nothing below it to divide its share among"), remedy));
+        }
+        let sized = change.touches(&["size"]);
+        if sized && !disk.parts.is_empty() {
+            return Err(divided(name));
+        }
+        let mut spec = DiskSpec::default();
+        change.values().for_each(|(key, value)| _ = spec.put(key, value));
+        if let Some(bytes) = spec.size.filter(|s| s.0 < SHARE_BYTES_MIN) {
+            let error = format!("disk \"{name}\": size {bytes} is too little to cache in");
+            return Err(invalid(error, &format!("give at least {}", Size(SHARE_BYTES_MIN))));
+        }
+        let (place, poll) = (format!("disk \"{name}\""), self.daemon.poll);
+        let checked = checked(|c| c.disk_settings(&spec, &place, poll))?;
+        copy(&keys::DISK, nodes::DISK, change, disk, &checked);
+        let moves = change.replace || change.touches(&SHARES_MOVE);
+        if moves && !sized {
+            disk.share_fixed = false;
+        }
+        self.goal_is_of_use(&plan, name, change)?;
+        plan.inherit_policies();
+        if moves { self.divided_for(name, plan) } else { Ok(plan) }
+    }
+
+    /// `plan`, its shares worked out after a change of `name`.
+    fn divided_for(&self, name: &str, mut plan: ServePlan) -> Result<ServePlan, ControlError> {
         // What is set below other VMs, or below this one by somebody else, is no reason to refuse it.
         let strict = name.split_once(['/', ':']).map_or(Strict::OnHost, |(vm, _)| Strict::Within(vm));
-        shares::divide_from(&mut plan, &self.disks, strict).map_err(|m| invalid(m.error, &m.remedy))?;
+        shares::divide_from(&mut plan, &self.disks, strict)
+            .map_err(|m| invalid(format!("\"{name}\": {}", m.error), &m.remedy))?;
         Ok(plan)
+    }
+
+    /// Refuses a goal for a node whose share is divided by somebody who looks at none.
+    fn goal_is_of_use(&self, plan: &ServePlan, name: &str, change: &NodeChange) -> Result<(), ControlError> {
+        if !change.values().any(|(key, value)| key == "goal" && value != super::written::Written::Nothing) {
+            return Ok(());
+        }
+        let (whole, controller) = plan.divider_of(name);
+        if controller == ControllerKind::Target {
+            return Ok(());
+        }
+        let error = format!(
+            "a goal is of no use to \"{name}\": the share of {whole} is divided by `{controller}`, and only `target` looks \
+             at goals"
+        );
+        let node = if whole == "the host" { "host" } else { whole.trim_matches('"') };
+        let remedy = format!("`undercroft set {node} --controller target` first");
+        Err(ControlError::new(ControlErrorKind::Conflict, error, remedy))
+    }
+
+    /// What a node has its share of, in words, and by whom that is divided.
+    fn divider_of(&self, name: &str) -> (String, ControllerKind) {
+        let of = |name: &str| self.nodes.iter().find(|n| n.name == name).and_then(|n| n.controller);
+        let disk = self.disks.iter().find(|d| d.name == name && !self.groups().contains(name));
+        let vm = disk.map_or_else(|| name.split_once('/').map(|(vm, _)| vm), |d| d.vm.as_deref());
+        let container = disk.and_then(|d| Some(format!("{}/{}", d.vm.as_ref()?, d.container.as_ref()?)));
+        let above = [container.as_deref(), vm];
+        let whole = above.into_iter().flatten().next().map_or("the host".to_string(), |n| format!("\"{n}\""));
+        let set = above.into_iter().flatten().find_map(of);
+        (whole, set.unwrap_or(self.shares.controller))
     }
 
     /// The full name of a node: `host`, a VM, a container, or a disk in full or in short. VMs come before disks without
@@ -302,25 +286,18 @@ impl ServePlan {
             weight: d.weight,
             floor_bytes: d.floor_bytes,
             ceiling_bytes: d.ceiling_bytes,
-            controller: None,
-            goal: d.goal,
-            policy: d.own_policy,
-            store: d.store,
-            hint: Some(d.hint),
             fixed_bytes: d.share_fixed.then_some(d.share_bytes),
+            keys: set_by_hand(&keys::DISK, nodes::DISK, d).into_iter().collect(),
         };
         let of_group = |n: &NodePlan| NodeSet {
             weight: n.weight,
             floor_bytes: n.floor_bytes,
             ceiling_bytes: n.ceiling_bytes,
-            controller: n.controller,
-            goal: n.goal,
-            policy: n.policy,
-            store: n.store,
-            hint: None,
             fixed_bytes: None,
+            keys: set_by_hand(&keys::VM, nodes::NODE, n).into_iter().collect(),
         };
-        let host = NodeSet { controller: Some(self.shares.controller), ..of_group(&NodePlan::new("host")) };
+        let mut host = NodeSet { weight: WEIGHT_DEFAULT, ..NodeSet::default() };
+        host.keys.extend(set_by_hand(&keys::SHARES, nodes::SHARES, &self.shares));
         let mut all: BTreeMap<_, _> = self.disks.iter().map(|d| (d.name.clone(), of_disk(d))).collect();
         all.extend(self.groups().into_iter().map(|name| {
             let set = self.nodes.iter().find(|n| n.name == name).map(of_group);
@@ -359,6 +336,52 @@ impl ServePlan {
     }
 }
 
+/// A disk that runs, as far as it can become another live.
+fn merged(old: &DiskPlan, new: &DiskPlan, all: &mut Differences) -> DiskPlan {
+    let mut merged = old.clone();
+    let mut new = new.clone();
+    if !old.parts.is_empty() {
+        if new.share_fixed {
+            all.needs_restart.push(divided(&new.name).error);
+        }
+        (new.share_fixed, new.share_bytes) = (old.share_fixed, old.share_bytes);
+    }
+    all.take_over(&keys::DISK, nodes::DISK, &format!("disk \"{}\": ", new.name), &mut merged, &new);
+    merged
+}
+
+/// How messages call a VM or a container, before a key of it.
+fn place_of_group(name: &str) -> String {
+    let kind = if name.contains('/') { "container" } else { "vm" };
+    format!("{kind} \"{name}\": ")
+}
+
+/// Takes over what a change names; with `replace`, all that a node has set by hand.
+fn copy<P>(section: &Section, fields: &[Field<P>], change: &NodeChange, to: &mut P, from: &P) {
+    let of_nodes = |key: &str| key == "hint" || keys::VM.key(key).is_some();
+    let settable = |key: &str| section.key(key).is_some_and(|k| matches!(k.live, Live::Set(_)));
+    for field in fields.iter().filter(|f| settable(f.key)) {
+        if change.touches(&[field.key]) || change.replace && of_nodes(field.key) {
+            (field.copy)(to, from);
+        }
+    }
+}
+
+/// What a check makes of values that were set by hand.
+fn checked<T>(check: impl FnOnce(&mut Checker<'_>) -> T) -> Result<T, ControlError> {
+    let machine = Machine::nowhere();
+    let mut checker = Checker::new(&machine, None);
+    let value = check(&mut checker);
+    match checker.problems.is_empty() {
+        true => Ok(value),
+        false => Err(Problems { file: None, problems: checker.problems }.into()),
+    }
+}
+
+fn invalid(error: String, remedy: &str) -> ControlError {
+    ControlError::new(ControlErrorKind::Invalid, error, remedy)
+}
+
 /// What is divided by ranges cannot have a fixed size.
 fn divided(name: &str) -> ControlError {
     ControlError::new(
@@ -370,63 +393,4 @@ fn divided(name: &str) -> ControlError {
 
 fn has(plan: &ServePlan, name: &str) -> bool {
     plan.disks.iter().any(|d| d.name == name)
-}
-
-fn group(gid: Option<u32>) -> String {
-    gid.map_or("none".to_string(), |g| g.to_string())
-}
-
-/// Keys in which two plans for a disk differ although they cannot change live.
-fn stubborn(running: &DiskPlan, wanted: &DiskPlan) -> Vec<&'static str> {
-    // Without `..`, so that a new key does not compile until it is decided here whether it can change live.
-    let DiskPlan {
-        name: _,
-        vm: _,
-        image,
-        socket,
-        nbd,
-        policy: _,
-        own_policy: _,
-        share_bytes: _,
-        share_fixed: _,
-        weight: _,
-        floor_bytes: _,
-        ceiling_bytes: _,
-        container: _,
-        parts: _,
-        goal: _,
-        hint: _,
-        store: _,
-        readahead_bytes,
-        write_allocate,
-        exclusive,
-        trust,
-        share_base,
-        trust_memory,
-        serial,
-        queues,
-        queue_size,
-        poll: _,
-    } = running;
-    let mut keys = Vec::new();
-    let mut check = |key, same: bool| {
-        if !same {
-            keys.push(key);
-        }
-    };
-    check("image", image.location == wanted.image.location);
-    check("format", image.format == wanted.image.format);
-    check("read_only", image.read_only == wanted.image.read_only);
-    check("socket", *socket == wanted.socket);
-    check("nbd", *nbd == wanted.nbd);
-    check("readahead", *readahead_bytes == wanted.readahead_bytes);
-    check("write_allocate", *write_allocate == wanted.write_allocate);
-    check("exclusive", *exclusive == wanted.exclusive);
-    check("trust", *trust == wanted.trust);
-    check("share_base", *share_base == wanted.share_base);
-    check("trust_memory", *trust_memory == wanted.trust_memory);
-    check("serial", *serial == wanted.serial);
-    check("queues", *queues == wanted.queues);
-    check("queue_size", *queue_size == wanted.queue_size);
-    keys
 }

@@ -3,6 +3,7 @@
 //! Owns the words. Never reaches anything: the controller `target` tries to. Invariant: what is shown is read back as
 //! the same.
 
+use super::written::WrittenError;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -46,10 +47,10 @@ impl fmt::Display for GoalPlan {
 }
 
 impl FromStr for GoalPlan {
-    type Err = String;
+    type Err = WrittenError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = |why: String| format!("{why}; {GOALS}");
+        let bad = |error: String| WrittenError { error, remedy: GOALS.to_string() };
         let shown: String = text.chars().take(60).collect();
         let mut words = text.split_whitespace();
         let (Some(what), Some(how_much), None) = (words.next(), words.next(), words.next()) else {
@@ -100,7 +101,7 @@ mod tests {
             ("iops 5 6", "is no goal"),
             ("latency 2ms", "is no goal"),
         ] {
-            let error = text.parse::<GoalPlan>().expect_err(text);
+            let error = text.parse::<GoalPlan>().expect_err(text).to_string();
             assert!(error.contains(says) && error.contains("hit 90%"), "{text}: {error}");
         }
     }

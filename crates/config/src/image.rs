@@ -24,3 +24,14 @@ pub enum ImageFormat {
     /// Served by an NBD server.
     Nbd,
 }
+
+impl ImageFormat {
+    /// As configuration and API write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Nbd => "nbd",
+        }
+    }
+}

@@ -34,8 +34,8 @@ pub fn add_images(spec: &mut ServeSpec, images: &[String], each: &ForEach, nbd_b
             Some(path) => Some(path.clone()),
             None => beside(image, "sock", machine),
         };
-        if nbd_beside && spec.nbd_unix.is_none() {
-            spec.nbd_unix =
+        if nbd_beside && spec.nbd.unix.is_none() {
+            spec.nbd.unix =
                 Some(beside(image, "nbd.sock", machine).unwrap_or_else(|| machine.runtime_dir.join("nbd.sock")));
         }
         spec.disks.push(DiskSpec { name, image: image.clone(), socket, ..each.disk.clone() });
@@ -113,7 +113,7 @@ mod tests {
         let names: Vec<_> = s.disks.iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["a", "a-2", "a-3", "null"]);
         assert_eq!(s.disks[0].socket, Some(dir.path().join("a.qcow2.sock")));
-        assert_eq!(s.nbd_unix, Some(dir.path().join("a.qcow2.nbd.sock")));
+        assert_eq!(s.nbd.unix, Some(dir.path().join("a.qcow2.nbd.sock")));
         assert_eq!((&s.disks[2].socket, &s.disks[3].socket), (&None, &None));
         let long = format!("{}.raw", "x".repeat(150));
         assert_eq!(spec(&[&long], &machine).disks[0].socket, None);

@@ -1,8 +1,12 @@
-//! What `[ksm]` of the configuration asks for.
+//! `[ksm]`: what the kernel is set to for merging guests' RAM, checked and filled in.
 //!
-//! Owns the wish and its translation into values of files. Never reads or writes one. Invariant: a plan without
+//! Owns its rules and its translation into values of files. Never reads or writes one. Invariant: a plan without
 //! `manage` changes nothing.
 
+use super::checks::Checker;
+use super::fields::{Field, field, time};
+use super::keys;
+use super::spec::KsmSpec;
 use std::time::Duration;
 
 /// Who sets the scan rate.
@@ -72,5 +76,69 @@ impl KsmPlan {
             ("run", Some(flag(self.run))),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+/// What is not set.
+const AS_FOUND: &str = "as found";
+
+/// Its keys.
+pub(crate) const FIELDS: &[Field<KsmPlan>] = &[
+    field!(KsmPlan, manage, manage, |b| b.to_string()),
+    field!(KsmPlan, run, run, |b| b.to_string()),
+    field!(KsmPlan, pages_to_scan, pages_to_scan, |v| v.as_ref().map_or(AS_FOUND.to_string(), u64::to_string)),
+    field!(KsmPlan, sleep, sleep, |v| v.as_ref().map_or(AS_FOUND.to_string(), time)),
+    field!(KsmPlan, advisor, advisor, |v| v.as_ref().map_or(AS_FOUND.to_string(), |a| a.name().to_string())),
+    field!(KsmPlan, advisor_target_scan_time, advisor_target_scan_time, |v| v
+        .as_ref()
+        .map_or(AS_FOUND.to_string(), time)),
+    field!(KsmPlan, advisor_max_cpu, advisor_max_cpu, |v| v.as_ref().map_or(AS_FOUND.to_string(), u64::to_string)),
+    field!(KsmPlan, advisor_min_pages_to_scan, advisor_min_pages_to_scan, |v| v
+        .as_ref()
+        .map_or(AS_FOUND.to_string(), u64::to_string)),
+    field!(KsmPlan, advisor_max_pages_to_scan, advisor_max_pages_to_scan, |v| v
+        .as_ref()
+        .map_or(AS_FOUND.to_string(), u64::to_string)),
+    field!(KsmPlan, smart_scan, smart_scan, |v| v.as_ref().map_or(AS_FOUND.to_string(), bool::to_string)),
+    field!(KsmPlan, use_zero_pages, use_zero_pages, |v| v.as_ref().map_or(AS_FOUND.to_string(), bool::to_string)),
+];
+
+impl Checker<'_> {
+    pub(crate) fn ksm(&mut self, spec: &KsmSpec) -> KsmPlan {
+        let at = |key: &str| spec.lines.get(key).copied();
+        let advisor: Option<Advisor> = self.choice(at("advisor"), "ksm", "advisor", &spec.advisor);
+        if advisor == Some(Advisor::ScanTime) && spec.pages_to_scan.is_some() {
+            let error = "pages_to_scan is set, but the advisor sets it".to_string();
+            let remedy = "take pages_to_scan away, or set advisor = \"none\"";
+            self.error(at("pages_to_scan"), "ksm", error, remedy);
+        }
+        let mut number = |key, value, most| self.bounded(at(key), "ksm", key, value, 1, most);
+        let pages = keys::KSM_PAGES_MAX;
+        let pages_to_scan = number("pages_to_scan", spec.pages_to_scan, pages);
+        let advisor_max_cpu = number("advisor_max_cpu", spec.advisor_max_cpu, 100);
+        let least = number("advisor_min_pages_to_scan", spec.advisor_min_pages_to_scan, pages);
+        let most = number("advisor_max_pages_to_scan", spec.advisor_max_pages_to_scan, pages);
+        if let (Some(least), Some(most)) = (least, most)
+            && least > most
+        {
+            let error = format!("advisor_min_pages_to_scan is {least}, more than advisor_max_pages_to_scan, {most}");
+            self.error(at("advisor_min_pages_to_scan"), "ksm", error, "make it smaller");
+        }
+        let key = "advisor_target_scan_time";
+        let scan_time = (at(key), key, spec.advisor_target_scan_time, keys::KSM_SCAN_TIME_RANGE);
+        let sleep = (at("sleep"), "sleep", spec.sleep, keys::KSM_SLEEP_RANGE);
+        KsmPlan {
+            manage: spec.manage.unwrap_or(false),
+            run: spec.run.unwrap_or(true),
+            pages_to_scan,
+            sleep: self.whole("ksm", sleep, Duration::from_millis(1)),
+            advisor,
+            advisor_target_scan_time: self.whole("ksm", scan_time, Duration::from_secs(1)),
+            advisor_max_cpu,
+            advisor_min_pages_to_scan: least,
+            advisor_max_pages_to_scan: most,
+            smart_scan: spec.smart_scan,
+            use_zero_pages: spec.use_zero_pages,
+        }
     }
 }

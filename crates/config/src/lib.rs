@@ -7,35 +7,43 @@
 #![forbid(unsafe_code)]
 
 pub mod change;
+mod checks;
+mod daemon;
+mod disk;
 mod error;
+mod fields;
 pub mod goal;
 pub mod image;
 pub mod images;
 pub mod images_only;
-mod kernel;
 pub mod keys;
 pub mod ksm;
 pub mod live;
 pub mod machine;
 mod nbd;
 mod nodes;
+mod overrides;
 pub mod plan;
 pub mod pressure;
 pub mod problem;
 pub mod reader;
 pub mod reference;
 pub mod resolve;
+mod scan;
 pub mod shares;
 pub mod spec;
+mod store;
 pub mod stores;
 pub mod tls;
+pub mod written;
 
-pub use change::{NodeSet, PlanChange};
+pub use change::PlanChange;
 pub use error::{ControlError, ControlErrorKind};
+pub use fields::KeyChange;
 pub use goal::GoalPlan;
 pub use image::{ImageFormat, ImageSpec};
 pub use ksm::{Advisor, KsmPlan};
-pub use live::{DiskChange, NodeChange, NodeSettings};
+pub use live::{NodeChange, NodeSet, NodeSettings};
 pub use machine::Machine;
 pub use plan::{
     BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
@@ -47,6 +55,7 @@ pub use resolve::{Resolution, resolve};
 pub use shares::{Layout, UNIT_BYTES};
 pub use spec::{DiskSpec, ScanSpec, ServeSpec};
 pub use stores::StoreChoice;
+pub use written::{Written, WrittenError};
 
 use std::io::Read;
 use std::path::Path;

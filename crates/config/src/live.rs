@@ -2,48 +2,69 @@
 //!
 //! Owns the shapes. Never applies a change: `change` makes a new plan of it.
 
-use crate::{GoalPlan, NodeSet, StoreChoice};
+use super::written::Written;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
-use undercroft_engine::PolicyKind;
-use undercroft_engine::control::Kind;
-use undercroft_engine::shares::Hint;
 use undercroft_units::Size;
 use utoipa::ToSchema;
 
-/// What can change on a disk while it serves; what is `None` stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DiskChange {
-    /// New share of the store in bytes, metadata included; becomes fixed.
-    pub share_bytes: Option<u64>,
-    /// New replacement policy; cached blocks stay where the policy can take them over.
-    pub policy: Option<PolicyKind>,
-    /// New bound of polling; zero is off.
-    pub poll: Option<Duration>,
+/// What is changed by hand of a disk, a VM, a container or the host; what is not named stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeChange {
+    values: BTreeMap<&'static str, Written>,
+    /// What is not named goes back to what holds where nothing is set.
+    pub replace: bool,
 }
 
-/// What can change on a node; what is `None` stays.
+impl NodeChange {
+    /// The same with `key` set to a value of its kind.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: Written) -> Self {
+        self.values.insert(key, value);
+        self
+    }
+
+    /// The same, but what is not named goes back to what holds where nothing is set.
+    #[must_use]
+    pub fn replacing(self) -> Self {
+        Self { replace: true, ..self }
+    }
+
+    /// Whether nothing is named.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Whether one of `keys` is named.
+    pub fn touches(&self, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.values.contains_key(key))
+    }
+
+    /// The keys that are named.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.values.keys().copied()
+    }
+
+    /// They with their values.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, Written)> {
+        self.values.iter().map(|(key, value)| (*key, value.clone()))
+    }
+}
+
+/// What is set for a node of the tree of shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeChange {
-    /// New weight.
-    pub weight: Option<u32>,
-    /// New floor, in bytes.
-    pub floor_bytes: Option<u64>,
-    /// New ceiling, in bytes; none at all.
-    pub ceiling_bytes: Option<Option<u64>>,
-    /// New controller of its share; as above it.
-    pub controller: Option<Option<Kind>>,
-    /// New goal; none.
-    pub goal: Option<Option<GoalPlan>>,
-    /// New replacement policy; that of what is above it.
-    pub policy: Option<Option<PolicyKind>>,
-    /// New choice of stores; that of what is above it.
-    pub store: Option<Option<StoreChoice>>,
-    /// A disk: how it will be used.
-    pub hint: Option<Hint>,
-    /// What is `None` goes back to what holds where nothing is set.
-    pub replace: bool,
+pub struct NodeSet {
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it, in bytes.
+    pub floor_bytes: u64,
+    /// What it never has more of, in bytes.
+    pub ceiling_bytes: Option<u64>,
+    /// A disk: its share, if that is fixed.
+    pub fixed_bytes: Option<u64>,
+    /// Every key that is set by hand, as it is written.
+    pub keys: BTreeMap<&'static str, String>,
 }
 
 /// What is set for a node.
@@ -71,6 +92,9 @@ pub struct NodeSettings {
     pub hint: Option<String>,
     /// A disk: its share, if that is fixed.
     pub size_bytes: Option<u64>,
+    /// Every key that is set by hand, as the configuration writes it; `none` and `inherit` where nothing is set.
+    #[serde(default)]
+    pub keys: BTreeMap<String, String>,
     /// The version of all this.
     pub version: u64,
 }
@@ -78,16 +102,18 @@ pub struct NodeSettings {
 impl NodeSettings {
     /// As it is set in a plan.
     pub fn new(set: &NodeSet, version: u64) -> Self {
+        let word = |key: &str| set.keys.get(key).filter(|w| !matches!(w.as_str(), "none" | "inherit")).cloned();
         Self {
             weight: set.weight,
             floor_bytes: set.floor_bytes,
             ceiling_bytes: set.ceiling_bytes,
-            controller: set.controller.map(|c| c.name().to_string()),
-            goal: set.goal.map(|g| g.to_string()),
-            policy: set.policy.map(|p| p.name().to_string()),
-            store: set.store.map(|s| s.to_string()),
-            hint: set.hint.map(|h| h.to_string()),
+            controller: word("controller"),
+            goal: word("goal"),
+            policy: word("policy"),
+            store: word("store"),
+            hint: word("hint"),
             size_bytes: set.fixed_bytes,
+            keys: set.keys.iter().map(|(key, value)| (key.to_string(), value.clone())).collect(),
             version,
         }
     }
@@ -102,6 +128,6 @@ impl fmt::Display for NodeSettings {
         self.goal.iter().try_for_each(|g| write!(f, ", goal {g}"))?;
         self.policy.iter().try_for_each(|p| write!(f, ", policy {p}"))?;
         self.store.iter().try_for_each(|s| write!(f, ", store {s}"))?;
-        self.hint.iter().filter(|h| *h != Hint::Normal.name()).try_for_each(|h| write!(f, ", hint {h}"))
+        self.hint.iter().filter(|h| *h != "normal").try_for_each(|h| write!(f, ", hint {h}"))
     }
 }

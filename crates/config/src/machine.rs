@@ -32,6 +32,17 @@ impl Machine {
         }
     }
 
+    /// No machine: for checks of values that have nothing to do with one.
+    pub(crate) fn nowhere() -> Machine {
+        Machine {
+            memory_bytes: u64::MAX,
+            cpus: 1,
+            runtime_dir: PathBuf::from("/"),
+            current_dir: PathBuf::from("/"),
+            groups: Vec::new(),
+        }
+    }
+
     /// The number of a group given by name or number.
     pub fn gid(&self, group: &str) -> Option<u32> {
         self.groups.iter().find(|(name, _)| name == group).map(|(_, gid)| *gid).or_else(|| group.parse().ok())

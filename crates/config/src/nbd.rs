@@ -4,17 +4,98 @@
 //! Owns their rules. Never opens a socket; certificates are read to say early what is wrong with them. Invariant: a
 //! listener that encrypts has the files for it.
 
+use super::checks::Checker;
 use super::keys;
-use super::plan::{NbdLimits, NbdListen, NbdListener, ServePlan};
-use super::resolve::{Resolver, clip};
-use super::spec::{ListenSpec, ServeSpec};
+use super::spec::{ListenSpec, NbdSpec};
 use crate::tls::{self, TlsFiles, TlsMode};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 use undercroft_units::Size;
 
-impl Resolver<'_> {
+/// Where NBD clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NbdListen {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+/// A listener of NBD clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdListener {
+    /// Where.
+    pub at: NbdListen,
+    /// What can be reached there: names of disks or of VMs; everything if `None`.
+    pub exports: Option<Vec<String>>,
+    /// Whether clients may, or must, encrypt.
+    pub tls: TlsMode,
+    /// With what; given unless `tls` is off.
+    pub files: Option<TlsFiles>,
+    /// Connections at most.
+    pub connections: usize,
+    /// Connections to one export at most.
+    pub per_export: usize,
+}
+
+impl NbdListener {
+    /// Whether a disk can be reached there, if it is exported.
+    pub fn has(&self, disk: &str) -> bool {
+        self.exports.as_ref().is_none_or(|names| lists(names, disk))
+    }
+}
+
+impl fmt::Display for NbdListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} connections, {} per export", self.at, self.connections, self.per_export)?;
+        if let Some(names) = &self.exports {
+            write!(f, ", exports {}", names.join(" "))?;
+        }
+        if let Some(files) = &self.files {
+            let mode = if self.tls == TlsMode::Require { "require" } else { "offer" };
+            write!(f, ", tls {mode} with {} and {}", files.cert.display(), files.key.display())?;
+            for (key, file) in [("authorities", &files.client_ca), ("revoked", &files.client_crl)] {
+                if let Some(file) = file {
+                    write!(f, ", {key} {}", file.display())?;
+                }
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// Bounds of all NBD clients together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NbdLimits {
+    /// Bytes of data of requests under way.
+    pub memory_bytes: u64,
+    /// How long a client may be slow while others wait for that memory.
+    pub slow_after: Duration,
+    /// Handshakes under way on a listener.
+    pub handshakes: usize,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+}
+
+impl fmt::Display for NbdListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NbdListen::Unix(path) => write!(f, "unix:{}", path.display()),
+            NbdListen::Tcp(addr) => write!(f, "tcp:{addr}"),
+        }
+    }
+}
+
+/// Whether an export is among `names`: of exports, or of VMs, whose disks are `VM:DISK`.
+pub fn lists(names: &[String], export: &str) -> bool {
+    names.iter().any(|n| export.strip_prefix(&**n).is_some_and(|rest| rest.is_empty() || rest.starts_with(':')))
+}
+
+impl Checker<'_> {
     /// All listeners, and the bounds of all of them together.
-    pub(super) fn nbd(&mut self, spec: &ServeSpec) -> (Vec<NbdListener>, NbdLimits) {
-        let nbd = &spec.nbd;
+    pub(crate) fn nbd(&mut self, nbd: &NbdSpec) -> (Vec<NbdListener>, NbdLimits) {
         let at = |key: &str| nbd.lines.get(key).copied();
         let memory = nbd.memory.filter(|memory| {
             let fits = memory.0 >= keys::NBD_MEMORY_MIN;
@@ -44,14 +125,14 @@ impl Resolver<'_> {
         let (connections, per_export) = self.connections("nbd", &common, None);
         let plain = |at| NbdListener { at, exports: None, tls: TlsMode::Off, files: None, connections, per_export };
         let mut listeners = Vec::new();
-        if let Some(path) = &spec.nbd_unix {
-            let line = spec.lines.get("unix").copied();
+        if let Some(path) = &nbd.unix {
+            let line = at("unix");
             let path = self.path(line, "nbd", "unix", path);
             self.socket("nbd", line, "the NBD listener", &path, true);
             listeners.push(plain(NbdListen::Unix(path)));
         }
-        if let Some(text) = &spec.nbd_tcp {
-            let line = spec.lines.get("tcp").copied();
+        if let Some(text) = &nbd.tcp {
+            let line = at("tcp");
             let address = self.address(line, "nbd", "tcp", text, "127.0.0.1:10809", TLS_REMEDY);
             listeners.extend(address.map(|a| plain(NbdListen::Tcp(a))));
         }
@@ -144,25 +225,6 @@ impl Resolver<'_> {
             self.error(line("tls"), place, error.to_string(), remedy);
         }
         Some(files)
-    }
-
-    /// Looks for names of listeners that no disk has. They may come later, so that is no error.
-    pub(super) fn listed_exports(&mut self, spec: &ServeSpec, plan: &ServePlan) {
-        let exported: Vec<&str> = plan.disks.iter().filter(|d| d.nbd).map(|d| &*d.name).collect();
-        let vms = exported.iter().filter_map(|n| Some(n.split_once(':')?.0));
-        let known: Vec<&str> = exported.iter().copied().chain(vms).collect();
-        for (n, one) in spec.nbd.listen.iter().enumerate() {
-            let names = one.exports.iter().flatten();
-            for name in names.filter(|n| !known.contains(&n.as_str())) {
-                let error = format!("no disk with nbd = true, and no VM with one, is called \"{}\"", clip(name));
-                let remedy = match keys::nearest(name, known.iter().copied()) {
-                    Some(near) => format!("did you mean \"{near}\"? It may also be attached later"),
-                    None => "name one that there is, as VM, VM:DISK or DISK; it may also be attached later".to_string(),
-                };
-                let line = one.lines.get("exports").copied().or(one.line);
-                self.warning(line, &format!("nbd.listen {}", n + 1), error, remedy);
-            }
-        }
     }
 }
 

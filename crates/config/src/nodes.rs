@@ -1,21 +1,352 @@
-//! What is set for the division of the store: `[shares]`, and weights, floors and ceilings of VMs, containers and
-//! disks.
+//! Nodes of the tree of shares: VMs, containers and disks, and how the store is divided among them, checked and filled
+//! in.
 //!
-//! Owns the checks of one node by itself. Never divides: `shares` does, and finds what does not fit together.
+//! Owns the checks of one node by itself. Never divides: `shares` does, and finds what does not fit together; images
+//! and sockets of disks are looked at in `disk`.
 
-use super::goal::{GOALS, GoalPlan};
+use super::checks::{Checker, clip};
+use super::daemon::DaemonPlan;
+use super::disk::place_of;
+use super::fields::{Field, field, size_or, time, word_or};
+use super::goal::GoalPlan;
+use super::image::{ImageFormat, ImageSpec};
 use super::keys::{self, WEIGHT_DEFAULT, WEIGHT_MAX};
-use super::plan::{NodePlan, SharesPlan, VmControl};
-use super::resolve::{Resolver, clip};
-use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec, VmControlSpec};
+use super::spec::{DiskSpec, Lines, NodeSpec, SharesSpec};
 use super::stores::StoreChoice;
-use undercroft_engine::control::Kind;
+use super::written::WrittenError;
+use std::path::PathBuf;
+use std::time::Duration;
+use undercroft_engine::control::ControllerKind;
 use undercroft_engine::shares::Hint;
+use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_units::{Size, Time};
 
-impl Resolver<'_> {
+/// How the store is divided while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharesPlan {
+    /// Who divides, where no VM or container says otherwise.
+    pub controller: ControllerKind,
+    /// How often.
+    pub interval: Duration,
+}
+
+/// What is set for a VM or a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlan {
+    /// `VM` or `VM/CONTAINER`.
+    pub name: String,
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it, in bytes.
+    pub floor_bytes: u64,
+    /// What it never has more of, in bytes.
+    pub ceiling_bytes: Option<u64>,
+    /// Who divides its share; as above it if `None`.
+    pub controller: Option<ControllerKind>,
+    /// What it is to reach.
+    pub goal: Option<GoalPlan>,
+    /// Replacement policy of what is below it and names none.
+    pub policy: Option<PolicyKind>,
+    /// Which stores what is below it may be in, where it names none.
+    pub store: Option<StoreChoice>,
+}
+
+impl NodePlan {
+    /// A VM or a container for which nothing is set.
+    pub fn new(name: &str) -> Self {
+        let weight = keys::WEIGHT_DEFAULT;
+        Self {
+            name: name.to_string(),
+            weight,
+            floor_bytes: 0,
+            ceiling_bytes: None,
+            controller: None,
+            goal: None,
+            policy: None,
+            store: None,
+        }
+    }
+}
+
+/// One disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskPlan {
+    /// Its name everywhere: `VM:DISK`, or the bare name of a disk without a VM. Also its NBD export name.
+    pub name: String,
+    /// The VM it belongs to.
+    pub vm: Option<String>,
+    /// The image. A location that is a path is absolute.
+    pub image: ImageSpec,
+    /// The vhost-user socket; none if the disk is served over NBD only.
+    pub socket: Option<PathBuf>,
+    /// Whether the NBD listeners export it.
+    pub nbd: bool,
+    /// The replacement policy: its own, or that of the nearest above it that has one.
+    pub policy: PolicyKind,
+    /// The policy that is set for itself.
+    pub own_policy: Option<PolicyKind>,
+    /// Bytes of the store that it may use, its metadata included.
+    pub share_bytes: u64,
+    /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and
+    /// go.
+    pub share_fixed: bool,
+    /// Its part of what its siblings and it contend for.
+    pub weight: u32,
+    /// What it has whenever it wants it, in bytes.
+    pub floor_bytes: u64,
+    /// What it never has more of, in bytes.
+    pub ceiling_bytes: Option<u64>,
+    /// What containers have of it by ranges of blocks, which the API sets; their shares are in `share_bytes`.
+    pub parts: Vec<PartPlan>,
+    /// What it is to reach.
+    pub goal: Option<GoalPlan>,
+    /// How it will be used.
+    pub hint: Hint,
+    /// Which stores its blocks may be in, if that is set for itself.
+    pub store: Option<StoreChoice>,
+    /// The container of its VM that it belongs to.
+    pub container: Option<String>,
+    /// Read-ahead at most, in bytes; 0 is off.
+    pub readahead_bytes: u32,
+    /// Whether a written block that was not cached becomes cached.
+    pub write_allocate: bool,
+    /// How the cache is kept exclusive of the guest's.
+    pub exclusive: ExclusiveMode,
+    /// The trust group: one that was named, or `vm:NAME`, or `disk:NAME`.
+    pub trust: String,
+    /// With whom it holds blocks of an image that nobody writes in common.
+    pub share_base: BaseSharing,
+    /// Whether guest memory may lie in any file, access to which may then wait.
+    pub trust_memory: bool,
+    /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
+    pub serial: String,
+    /// Queues of the vhost-user device, 1 to 64.
+    pub queues: u16,
+    /// Entries of each queue: a power of two, 2 to 1024.
+    pub queue_size: u16,
+    /// How long a worker polls for the next request at most before it sleeps; zero is off.
+    pub poll: Duration,
+}
+
+/// Which disks on one image that nobody writes hold its blocks in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaseSharing {
+    /// None: `share_base = false`.
+    Nobody,
+    /// Those of its trust group: the group was named, and nothing was said about bases.
+    Group,
+    /// All that have this: `share_base = true`, or neither that nor a group was named.
+    Everybody,
+}
+
+/// What one container has of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartPlan {
+    /// The container, without its VM.
+    pub container: String,
+    /// Its number on the disk, 1 to 255; it keeps it.
+    pub number: u8,
+    /// Bytes of the store that it may use.
+    pub share_bytes: u64,
+}
+
+impl BaseSharing {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "false",
+            Self::Group => "within the group",
+            Self::Everybody => "true",
+        }
+    }
+}
+
+impl DiskPlan {
+    /// A disk of which nothing is known.
+    fn bare() -> Self {
+        Self {
+            name: String::new(),
+            vm: None,
+            image: ImageSpec { location: String::new(), format: None, read_only: false },
+            socket: None,
+            nbd: false,
+            policy: keys::POLICY_DEFAULT,
+            own_policy: None,
+            share_bytes: 0,
+            share_fixed: false,
+            weight: WEIGHT_DEFAULT,
+            floor_bytes: 0,
+            ceiling_bytes: None,
+            parts: Vec::new(),
+            goal: None,
+            hint: Hint::Normal,
+            store: None,
+            container: None,
+            readahead_bytes: keys::READAHEAD_BYTES_DEFAULT,
+            write_allocate: true,
+            exclusive: ExclusiveMode::default(),
+            trust: String::new(),
+            share_base: BaseSharing::Everybody,
+            trust_memory: false,
+            serial: String::new(),
+            queues: keys::QUEUES_DEFAULT,
+            queue_size: keys::QUEUE_SIZE_DEFAULT,
+            poll: keys::POLL_DEFAULT,
+        }
+    }
+
+    /// Its own part of its share: what its containers leave.
+    pub(crate) fn rest_bytes(&self) -> u64 {
+        self.share_bytes.saturating_sub(self.parts.iter().map(|p| p.share_bytes).sum())
+    }
+
+    /// What has a share here, the disk itself first: number, name as a node, bytes.
+    pub fn leaves(&self) -> impl Iterator<Item = (u8, String, u64)> + '_ {
+        let part = |p: &PartPlan| (p.number, format!("{}[{}]", self.name, p.container), p.share_bytes);
+        std::iter::once((0, self.name.clone(), self.rest_bytes())).chain(self.parts.iter().map(part))
+    }
+
+    /// Gives shares in bytes, in the order of [`DiskPlan::leaves`].
+    pub fn set_leaves(&mut self, bytes: &[u64]) {
+        self.share_bytes = bytes.iter().sum();
+        for (part, &share) in self.parts.iter_mut().zip(&bytes[1..]) {
+            part.share_bytes = share;
+        }
+    }
+}
+
+/// The keys of `[shares]`.
+pub(crate) const SHARES: &[Field<SharesPlan>] = &[
+    field!(SharesPlan, controller, controller, |c| c.name().to_string()),
+    field!(SharesPlan, interval, interval, time),
+];
+
+/// The keys of VMs and containers.
+pub(crate) const NODE: &[Field<NodePlan>] = &[
+    field!(NodePlan, weight, weight, |w| w.to_string()),
+    field!(NodePlan, floor, floor_bytes, |b| Size(*b).to_string()),
+    field!(NodePlan, ceiling, ceiling_bytes, |b| size_or(*b, "none")),
+    field!(NodePlan, controller, controller, |c| word_or(c.map(ControllerKind::name), "inherit")),
+    field!(NodePlan, goal, goal, |g| word_or(*g, "none")),
+    field!(NodePlan, policy, policy, |p| word_or(*p, "inherit")),
+    field!(NodePlan, store, store, |s| word_or(*s, "inherit")),
+];
+
+/// The keys of disks.
+pub(crate) const DISK: &[Field<DiskPlan>] = &[
+    field!(DiskPlan, image, image.location, String::clone),
+    field!(DiskPlan, format, image.format, |f| word_or(f.map(ImageFormat::name), "found out")),
+    field!(DiskPlan, read_only, image.read_only, bool::to_string),
+    field!(DiskPlan, socket, socket, |s| word_or(s.as_ref().map(|s| s.display()), "none")),
+    field!(DiskPlan, nbd, nbd, bool::to_string),
+    field!(DiskPlan, policy, own_policy, |p| word_or(*p, "inherit")),
+    Field {
+        key: "size",
+        show: |disk| size_or(disk.share_fixed.then_some(disk.share_bytes), "by weight"),
+        copy: |to, from| (to.share_fixed, to.share_bytes) = (from.share_fixed, from.share_bytes),
+    },
+    field!(DiskPlan, weight, weight, |w| w.to_string()),
+    field!(DiskPlan, floor, floor_bytes, |b| Size(*b).to_string()),
+    field!(DiskPlan, ceiling, ceiling_bytes, |b| size_or(*b, "none")),
+    field!(DiskPlan, goal, goal, |g| word_or(*g, "none")),
+    field!(DiskPlan, store, store, |s| word_or(*s, "inherit")),
+    field!(DiskPlan, hint, hint, |h| h.to_string()),
+    field!(DiskPlan, container, container, |c| word_or(c.as_ref(), "none")),
+    field!(DiskPlan, readahead, readahead_bytes, |b| Size(u64::from(*b)).to_string()),
+    field!(DiskPlan, exclusive, exclusive, |e| e.to_string()),
+    field!(DiskPlan, trust, trust, String::clone),
+    field!(DiskPlan, share_base, share_base, |b| b.name().to_string()),
+    field!(DiskPlan, trust_memory, trust_memory, bool::to_string),
+    field!(DiskPlan, write_allocate, write_allocate, bool::to_string),
+    field!(DiskPlan, serial, serial, String::clone),
+    field!(DiskPlan, queues, queues, |q| q.to_string()),
+    field!(DiskPlan, queue_size, queue_size, |q| q.to_string()),
+    field!(DiskPlan, poll, poll, time),
+];
+impl Checker<'_> {
+    /// A disk.
+    pub(crate) fn disk(&mut self, spec: &DiskSpec, daemon: &DaemonPlan, memory_bytes: u64, has_nbd: bool) -> DiskPlan {
+        let place = &place_of(spec.vm.as_deref(), &spec.name);
+        let at = |key: &str| spec.lines.get(key).copied();
+        let name = self.name(spec, place);
+        let image = self.image(spec, place, spec.read_only.unwrap_or(false));
+        let socket = self.disk_socket(spec, place, &name, daemon);
+        let nbd = self.export(spec, place, socket.is_some(), has_nbd);
+        self.size(spec, place, memory_bytes);
+        let queues = self.bounded(at("queues"), place, "queues", spec.queues, 1, keys::QUEUES_MAX.into());
+        let settings = self.disk_settings(spec, place, daemon.poll);
+        DiskPlan {
+            serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
+            trust: self.trust(at("trust"), place, &name, spec),
+            share_base: match (spec.share_base, &spec.trust) {
+                (Some(false), _) => BaseSharing::Nobody,
+                // Who names a group means that others are to learn nothing.
+                (None, Some(_)) => BaseSharing::Group,
+                (Some(true), _) | (None, None) => BaseSharing::Everybody,
+            },
+            trust_memory: spec.trust_memory.unwrap_or(false),
+            name,
+            vm: spec.vm.clone(),
+            image,
+            socket,
+            nbd,
+            container: self.container(at("container"), place, spec),
+            write_allocate: spec.write_allocate.unwrap_or(true),
+            queues: queues.map_or(keys::QUEUES_DEFAULT, |q| q as u16),
+            queue_size: self.queue_size(at("queue_size"), place, spec.queue_size),
+            ..settings
+        }
+    }
+
+    /// What is set by hand of a disk, too; everything else of the result stands for nothing.
+    pub(crate) fn disk_settings(&mut self, spec: &DiskSpec, place: &str, poll: Duration) -> DiskPlan {
+        let at = |key: &str| spec.lines.get(key).copied();
+        self.bounds(&spec.lines, place, spec.floor, spec.ceiling);
+        let weight = self.bounded(at("weight"), place, "weight", spec.weight, 1, WEIGHT_MAX.into());
+        let readahead = spec.readahead.filter(|r| {
+            let fits = r.0 <= keys::READAHEAD_BYTES_MAX.into();
+            if !fits {
+                let remedy = format!("give at most {}; 0 turns it off", Size(keys::READAHEAD_BYTES_MAX.into()));
+                self.error(at("readahead"), place, format!("readahead is {r}, too far ahead"), remedy);
+            }
+            fits
+        });
+        DiskPlan {
+            own_policy: spec.policy.as_deref().map(|text| self.policy(at("policy"), place, text)),
+            share_bytes: spec.size.map_or(0, |s| s.0),
+            share_fixed: spec.size.is_some(),
+            weight: weight.map_or(WEIGHT_DEFAULT, |w| w as u32),
+            floor_bytes: spec.floor.map_or(0, |s| s.0),
+            ceiling_bytes: spec.ceiling.map(|s| s.0),
+            goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
+            hint: self.hint(&spec.lines, place, spec.hint.as_deref()),
+            store: self.store_choice(&spec.lines, place, spec.store.as_deref()),
+            readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
+            exclusive: self.exclusive(at("exclusive"), place, spec.exclusive.as_deref()),
+            poll: self.poll(at("poll"), place, spec.poll).unwrap_or(poll),
+            ..DiskPlan::bare()
+        }
+    }
+
+    /// A size, and what means nothing beside one.
+    fn size(&mut self, spec: &DiskSpec, place: &str, memory_bytes: u64) {
+        let at = |key: &str| spec.lines.get(key).copied();
+        let Some(size) = spec.size else { return };
+        if size.0 < keys::SHARE_BYTES_MIN {
+            let error = format!("size is {size}, too little to cache in");
+            self.error(at("size"), place, error, format!("give at least {}", Size(keys::SHARE_BYTES_MIN)));
+        } else if size.0 > memory_bytes {
+            let error = format!("size is {size}, but the memory of the store is {}", Size(memory_bytes));
+            self.error(at("size"), place, error, "make size smaller or store.memory larger");
+        }
+        for key in ["weight", "floor", "ceiling"].into_iter().filter(|key| spec.lines.contains_key(key)) {
+            let remedy = format!("a size is floor and ceiling in one: take size or {key} away");
+            self.warning(at(key), place, format!("it has a size, so its {key} means nothing"), remedy);
+        }
+    }
+
     /// `[shares]`.
-    pub(super) fn shares(&mut self, spec: &SharesSpec) -> SharesPlan {
+    pub(crate) fn shares(&mut self, spec: &SharesSpec) -> SharesPlan {
         let controller = self.controller(&spec.lines, "shares", spec.controller.as_deref());
         let [least, most] = keys::SHARES_INTERVAL_RANGE;
         let interval = spec.interval.filter(|t| {
@@ -33,30 +364,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// A VM's own control socket.
-    pub(super) fn vm_control(&mut self, spec: &VmControlSpec) -> Option<VmControl> {
-        let place = format!("vm \"{}\"", clip(&spec.vm));
-        let at = |key: &str| spec.lines.get(key).copied();
-        self.check_name(at("name"), &place, "VM", &spec.vm);
-        let access = self.group(at("control_group"), &place, "control_group", &spec.group);
-        let Some(path) = &spec.socket else {
-            let remedy = "add control_socket = \"PATH\", or take control_group out";
-            self.error(
-                at("control_group"),
-                &place,
-                "control_group is for control_socket, which is missing".into(),
-                remedy,
-            );
-            return None;
-        };
-        let socket = self.path(at("control_socket"), &place, "control_socket", path);
-        let whose = format!("the control socket of VM \"{}\"", clip(&spec.vm));
-        self.socket(&place, at("control_socket"), &whose, &socket, true);
-        Some(VmControl { vm: spec.vm.clone(), socket, access })
-    }
-
     /// A VM or a container.
-    pub(super) fn node(&mut self, spec: &NodeSpec) -> NodePlan {
+    pub(crate) fn node(&mut self, spec: &NodeSpec) -> NodePlan {
         let (kind, name) = match spec.name.split_once('/') {
             Some((_, container)) => ("container", container),
             None => ("VM", spec.name.as_str()),
@@ -74,58 +383,41 @@ impl Resolver<'_> {
             controller: self.controller(&spec.lines, &place, spec.controller.as_deref()),
             goal: self.goal(&spec.lines, &place, spec.goal.as_deref()),
             policy: spec.policy.as_deref().map(|text| self.policy(line("policy"), &place, text)),
-            store: self.store(&spec.lines, &place, spec.store.as_deref()),
+            store: self.store_choice(&spec.lines, &place, spec.store.as_deref()),
         }
     }
 
     /// Which stores its blocks may be in.
-    pub(super) fn store(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<StoreChoice> {
-        let (error, remedy) = match text?.parse() {
+    pub(crate) fn store_choice(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<StoreChoice> {
+        let wrong: WrittenError = match text?.parse() {
             Ok(choice) => return Some(choice),
             Err(wrong) => wrong,
         };
-        self.error(lines.get("store").copied(), place, error, remedy);
+        self.error(lines.get("store").copied(), place, wrong.error, wrong.remedy);
         None
     }
 
     /// What a node is to reach.
-    pub(super) fn goal(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<GoalPlan> {
+    pub(crate) fn goal(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<GoalPlan> {
         let goal = text?.parse::<GoalPlan>();
-        goal.map_err(|error| {
-            let (error, remedy) = error.split_once("; ").unwrap_or((&error, GOALS));
-            self.error(lines.get("goal").copied(), place, format!("goal: {error}"), remedy);
-        })
-        .ok()
+        goal.map_err(|e| self.error(lines.get("goal").copied(), place, format!("goal: {}", e.error), e.remedy)).ok()
     }
 
     /// How a disk will be used.
-    pub(super) fn hint(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Hint {
+    pub(crate) fn hint(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Hint {
         let Some(text) = text else { return Hint::Normal };
         text.parse().unwrap_or_else(|_| {
-            let known = Hint::ALL.map(Hint::name).join(", ");
+            let near = keys::nearest(text, Hint::ALL.map(Hint::name))
+                .map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
+            let known = format!("{near}known are {}", Hint::ALL.map(Hint::name).join(", "));
             let error = format!("unknown hint \"{}\"", clip(text));
-            self.error(lines.get("hint").copied(), place, error, format!("known are {known}"));
+            self.error(lines.get("hint").copied(), place, error, known);
             Hint::Normal
         })
     }
 
-    /// Whether a name can be one: it stands in paths of sockets, in `VM:DISK` and in `VM/CONTAINER`.
-    pub(super) fn check_name(&mut self, line: Option<usize>, place: &str, what: &str, name: &str) {
-        let mut chars = name.chars();
-        let start = chars.next().is_some_and(|c| c.is_ascii_alphanumeric());
-        let rest = chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-        if !start || !rest || name.len() > keys::NAME_BYTES_MAX {
-            let error = format!("\"{}\" cannot be the name of a {what}", clip(name));
-            let remedy = format!(
-                "use letters, digits, '-', '_' and '.', beginning with a letter or digit, at most {}",
-                keys::NAME_BYTES_MAX
-            );
-            self.error(line, place, error, remedy);
-        }
-    }
-
     /// The container that a disk names.
-    pub(super) fn container(&mut self, line: Option<usize>, place: &str, spec: &DiskSpec) -> Option<String> {
+    pub(crate) fn container(&mut self, line: Option<usize>, place: &str, spec: &DiskSpec) -> Option<String> {
         let name = spec.container.as_ref()?;
         if spec.vm.is_none() {
             let remedy = "write it as [[vm.disk]] below its [[vm]], or take container away";
@@ -137,7 +429,7 @@ impl Resolver<'_> {
     }
 
     /// Whether a floor and a ceiling go together.
-    pub(super) fn bounds(&mut self, lines: &Lines, place: &str, floor: Option<Size>, ceiling: Option<Size>) {
+    pub(crate) fn bounds(&mut self, lines: &Lines, place: &str, floor: Option<Size>, ceiling: Option<Size>) {
         if let (Some(floor), Some(ceiling)) = (floor, ceiling)
             && floor.0 > ceiling.0
         {
@@ -147,13 +439,15 @@ impl Resolver<'_> {
         }
     }
 
-    fn controller(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<Kind> {
+    fn controller(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<ControllerKind> {
         let text = text?;
         text.parse()
             .map_err(|_| {
                 let line = lines.get("controller").copied();
                 let error = format!("unknown controller \"{}\"", text.chars().take(60).collect::<String>());
-                self.error(line, place, error, format!("known are {}", keys::CONTROLLERS.join(", ")));
+                let near =
+                    keys::nearest(text, keys::CONTROLLERS).map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
+                self.error(line, place, error, format!("{near}known are {}", keys::CONTROLLERS.join(", ")));
             })
             .ok()
     }

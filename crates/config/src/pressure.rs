@@ -1,8 +1,13 @@
-//! `[pressure]`: when the store gives memory back.
+//! `[pressure]`: when the store gives memory back, checked and filled in.
 //!
-//! Owns the wish. Never looks at the machine's memory. Invariant: every bound of it is within what `keys` says.
+//! Owns its rules. Never looks at the machine's memory. Invariant: every bound of it is within what `keys` says.
 
+use super::checks::Checker;
+use super::fields::{Field, field, time};
+use super::keys;
+use super::spec::PressureSpec;
 use std::time::Duration;
+use undercroft_units::{Size, human_size};
 
 /// `[pressure]`: when memory is given back and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,5 +26,41 @@ pub struct PressurePlan {
     pub regrow: Duration,
 }
 
-/// The floor of a store without one is this part of its memory.
-pub const FLOOR_PART_DEFAULT: u64 = 4;
+/// Its keys.
+pub(crate) const FIELDS: &[Field<PressurePlan>] = &[
+    field!(PressurePlan, watch, watch, |b| b.to_string()),
+    field!(PressurePlan, stall, stall, time),
+    field!(PressurePlan, available_min, available_min_bytes, |b| {
+        b.map_or("default".to_string(), |b| Size(b).to_string())
+    }),
+    field!(PressurePlan, give_within, give_within, time),
+    field!(PressurePlan, calm, calm, time),
+    field!(PressurePlan, regrow, regrow, time),
+];
+
+impl Checker<'_> {
+    pub(crate) fn pressure(&mut self, spec: &PressureSpec) -> PressurePlan {
+        let at = |key: &str| spec.lines.get(key).copied();
+        let half = self.machine.memory_bytes / 2;
+        let available_min = spec.available_min.filter(|min| {
+            let fits = min.0 <= half;
+            if !fits {
+                let error = format!("available_min is {min}, more than half of the machine's memory");
+                self.error(at("available_min"), "pressure", error, format!("give at most {}", human_size(half)));
+            }
+            fits
+        });
+        let mut time = |key, value, range, default| {
+            let timed = (spec.lines.get(key).copied(), key, value, range);
+            self.time("pressure", timed).unwrap_or(default)
+        };
+        PressurePlan {
+            watch: spec.watch.unwrap_or(true),
+            stall: time("stall", spec.stall, keys::STALL_RANGE, keys::STALL_DEFAULT),
+            available_min_bytes: available_min.map(|m| m.0),
+            give_within: time("give_within", spec.give_within, keys::GIVE_WITHIN_RANGE, keys::GIVE_WITHIN_DEFAULT),
+            calm: time("calm", spec.calm, keys::CALM_RANGE, keys::CALM_DEFAULT),
+            regrow: time("regrow", spec.regrow, keys::CALM_RANGE, keys::REGROW_DEFAULT),
+        }
+    }
+}

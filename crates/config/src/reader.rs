@@ -3,14 +3,13 @@
 //! Owns the walk over the parsed file. Never checks anything across keys, never looks at the machine. Invariant: it
 //! goes on after a problem, so that one run names them all.
 
-use super::keys::{self, Section};
+use super::disk::place_of;
+use super::keys::{self, Kind, Section};
 use super::problem::{Problem, Severity};
-use super::spec::{
-    DaemonSpec, DiskSpec, KsmSpec, Lines, ListenSpec, NbdSpec, NodeSpec, PressureSpec, ScanSpec, ServeSpec, SharesSpec,
-    VmControlSpec,
-};
+use super::spec::{DiskSpec, ListenSpec, NbdSpec, NodeSpec, ServeSpec, VmSpec};
+use super::written::{Keys, Lines, Values};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -116,135 +115,25 @@ impl Reader {
         Table { reader: self, table, section, place: place.to_string(), lines: BTreeMap::new() }
     }
 
-    fn listener(&mut self, line: usize, table: &DeTable<'_>, place: &str) -> ListenSpec {
-        let mut t = self.open(table, &keys::NBD_LISTEN, place);
-        let mut listen = ListenSpec {
-            unix: t.path("unix"),
-            tcp: t.text("tcp"),
-            exports: t.texts("exports"),
-            tls: t.text("tls"),
-            tls_cert: t.path("tls_cert"),
-            tls_key: t.path("tls_key"),
-            tls_client_ca: t.path("tls_client_ca"),
-            tls_client_crl: t.path("tls_client_crl"),
-            connections: t.number("connections"),
-            connections_per_export: t.number("connections_per_export"),
-            line: Some(line),
-            lines: Lines::new(),
-        };
-        listen.lines = t.lines;
-        listen
-    }
-
     fn root(&mut self, root: &DeTable<'_>) -> ServeSpec {
-        let mut spec = ServeSpec::default();
         let mut top = self.open(root, &keys::ROOT, "");
         let (store, daemon, nbd) = (top.table("store"), top.table("daemon"), top.table("nbd"));
         let (pressure, ksm) = (top.table("pressure"), top.table("ksm"));
-        let scan = top.table("scan");
-        let shares = top.table("shares");
+        let (scan, shares) = (top.table("scan"), top.table("shares"));
         let (vms, disks) = (top.tables("vm"), top.tables("disk"));
-        if let Some((_, table)) = store {
-            let mut t = self.open(table, &keys::STORE, "store");
-            spec.memory = t.size("memory");
-            spec.share = t.boolean("share");
-            spec.floor = t.size("floor");
-            spec.lines.append(&mut t.lines);
-        }
-        if let Some((_, table)) = shares {
-            let mut t = self.open(table, &keys::SHARES, "shares");
-            let (controller, interval) = (t.text("controller"), t.time("interval"));
-            spec.shares = SharesSpec { controller, interval, lines: t.lines };
-        }
-        if let Some((_, table)) = pressure {
-            spec.pressure = self.pressure(table);
-        }
-        if let Some((_, table)) = ksm {
-            spec.ksm = self.ksm(table);
-        }
-        if let Some((_, table)) = daemon {
-            spec.daemon = self.daemon(table);
-        }
-        if let Some((_, table)) = nbd {
-            let mut t = self.open(table, &keys::NBD, "nbd");
-            spec.nbd_unix = t.path("unix");
-            spec.nbd_tcp = t.text("tcp");
-            let mut nbd = NbdSpec {
-                memory: t.size("memory"),
-                slow_after: t.time("slow_after"),
-                connections: t.number("connections"),
-                connections_per_export: t.number("connections_per_export"),
-                handshakes: t.number("handshakes"),
-                handshake_timeout: t.time("handshake_timeout"),
-                ..NbdSpec::default()
-            };
-            let listen = t.tables("listen");
-            // Apart: [store] has a key of the same name.
-            nbd.lines = t.lines.clone();
-            let plain = ["unix", "tcp"];
-            spec.lines.extend(t.lines.iter().filter(|(key, _)| plain.contains(key)).map(|(&key, &line)| (key, line)));
-            for (n, (line, table)) in listen.into_iter().enumerate() {
-                nbd.listen.push(self.listener(line, table, &format!("nbd.listen {}", n + 1)));
-            }
-            spec.nbd = nbd;
-        }
-        if let Some((_, table)) = scan {
-            let mut t = self.open(table, &keys::SCAN, "scan");
-            let mut scan = ScanSpec {
-                enabled: t.boolean("enabled"),
-                cpu: t.unit("cpu", "a percentage", "\"5%\"", Percent::from_str),
-                period_min: t.time("period_min"),
-                period_max: t.time("period_max"),
-                track_writes: t.boolean("track_writes"),
-                memory: t.size("memory"),
-                lines: Lines::new(),
-            };
-            scan.lines = t.lines;
-            spec.scan = scan;
-        }
-        let mut vm_lines: BTreeMap<String, usize> = BTreeMap::new();
+        let mut spec = ServeSpec {
+            store: self.section(store, &keys::STORE, "store"),
+            shares: self.section(shares, &keys::SHARES, "shares"),
+            pressure: self.section(pressure, &keys::PRESSURE, "pressure"),
+            ksm: self.section(ksm, &keys::KSM, "ksm"),
+            daemon: self.section(daemon, &keys::DAEMON, "daemon"),
+            nbd: self.nbd(nbd),
+            scan: self.section(scan, &keys::SCAN, "scan"),
+            ..ServeSpec::default()
+        };
+        let mut vm_lines = BTreeMap::new();
         for (i, (line, table)) in vms.into_iter().enumerate() {
-            let mut t = self.open(table, &keys::VM, &format!("vm {}", i + 1));
-            let name = t.text("name");
-            let vm_disks = t.tables("disk");
-            let containers = t.tables("container");
-            let node = t.node();
-            let pid_file = t.path("pid_file");
-            let (socket, group) = (t.path("control_socket"), t.group("control_group"));
-            let control_lines = t.lines.clone();
-            let trust = t.text("trust");
-            let trust_line = t.lines.get("trust").copied();
-            let pid_line = t.lines.get("pid_file").copied();
-            let line = t.lines.get("name").copied().unwrap_or(line);
-            let Some(name) = name else {
-                if !table.contains_key("name") {
-                    let place = format!("vm {}", i + 1);
-                    self.problem(Some(line), &place, "it has no name".into(), "add name = \"...\" below [[vm]]");
-                }
-                continue;
-            };
-            if let Some(first) = vm_lines.get(&name) {
-                let error = format!("there is a VM of that name on line {first} already");
-                self.problem(Some(line), &format!("vm \"{name}\""), error, "give one of them another name");
-            } else {
-                vm_lines.insert(name.clone(), line);
-            }
-            spec.nodes.extend(node.map(|n| NodeSpec { name: name.clone(), ..n }));
-            for (line, table) in containers {
-                spec.nodes.extend(self.container(line, table, &name));
-            }
-            if socket.is_some() || group.is_some() {
-                spec.vm_controls.push(VmControlSpec { vm: name.clone(), socket, group, lines: control_lines });
-            }
-            spec.pid_files.extend(pid_file.map(|path| (name.clone(), path, pid_line)));
-            for (line, table) in vm_disks {
-                let Some(mut disk) = self.disk(line, table, Some(&name)) else { continue };
-                if disk.trust.is_none() {
-                    disk.trust.clone_from(&trust);
-                    disk.lines.extend(trust_line.map(|l| ("trust", l)));
-                }
-                spec.disks.push(disk);
-            }
+            self.vm(i, line, table, &mut vm_lines, &mut spec);
         }
         for (line, table) in disks {
             spec.disks.extend(self.disk(line, table, None));
@@ -252,70 +141,82 @@ impl Reader {
         spec
     }
 
+    /// A table that holds nothing but plain keys; nothing is set where it is missing.
+    fn section<S: Keys>(&mut self, table: Option<(usize, &DeTable<'_>)>, section: &'static Section, place: &str) -> S {
+        let Some((_, table)) = table else { return S::default() };
+        let mut t = self.open(table, section, place);
+        S::with_lines(S::read(&mut t), t.lines)
+    }
+
+    fn nbd(&mut self, table: Option<(usize, &DeTable<'_>)>) -> NbdSpec {
+        let Some((_, table)) = table else { return NbdSpec::default() };
+        let mut t = self.open(table, &keys::NBD, "nbd");
+        let mut nbd = NbdSpec::read(&mut t);
+        let listen = t.tables("listen");
+        nbd.lines = t.lines;
+        for (n, (line, table)) in listen.into_iter().enumerate() {
+            let place = format!("nbd.listen {}", n + 1);
+            let listener = self.section(Some((line, table)), &keys::NBD_LISTEN, &place);
+            nbd.listen.push(ListenSpec { line: Some(line), ..listener });
+        }
+        nbd
+    }
+
+    /// `[[vm]]` number `i`, with its containers and disks.
+    fn vm(
+        &mut self,
+        i: usize,
+        line: usize,
+        table: &DeTable<'_>,
+        named: &mut BTreeMap<String, usize>,
+        spec: &mut ServeSpec,
+    ) {
+        let mut t = self.open(table, &keys::VM, &format!("vm {}", i + 1));
+        let name = t.text("name");
+        let (disks, containers) = (t.tables("disk"), t.tables("container"));
+        let node = NodeSpec::read(&mut t);
+        let vm = VmSpec::read(&mut t);
+        let lines = t.lines;
+        let line = lines.get("name").copied().unwrap_or(line);
+        let Some(name) = name else {
+            if !table.contains_key("name") {
+                let place = format!("vm {}", i + 1);
+                self.problem(Some(line), &place, "it has no name".into(), "add name = \"...\" below [[vm]]");
+            }
+            return;
+        };
+        if let Some(first) = named.get(&name) {
+            let error = format!("there is a VM of that name on line {first} already");
+            self.problem(Some(line), &format!("vm \"{name}\""), error, "give one of them another name");
+        } else {
+            named.insert(name.clone(), line);
+        }
+        if !node.is_empty() {
+            spec.nodes.push(NodeSpec { name: name.clone(), lines: lines.clone(), ..node });
+        }
+        for (line, table) in containers {
+            spec.nodes.extend(self.container(line, table, &name));
+        }
+        for (line, table) in disks {
+            let Some(mut disk) = self.disk(line, table, Some(&name)) else { continue };
+            if disk.trust.is_none() {
+                disk.trust.clone_from(&vm.trust);
+                disk.lines.extend(lines.get("trust").map(|l| ("trust", *l)));
+            }
+            spec.disks.push(disk);
+        }
+        spec.vms.push(VmSpec { name, lines, ..vm });
+    }
+
     fn container(&mut self, line: usize, table: &DeTable<'_>, vm: &str) -> Option<NodeSpec> {
         let known: Option<&str> = table.get("name").and_then(|v| v.get_ref().as_str());
         let place = format!("container \"{vm}/{}\"", known.unwrap_or("?").chars().take(80).collect::<String>());
         let mut t = self.open(table, &keys::CONTAINER, &place);
         let name = t.required("name", line)?;
-        let node = t.node().unwrap_or_default();
-        let mut lines = node.lines.clone();
+        let node = NodeSpec::read(&mut t);
+        let mut lines = t.lines;
         lines.entry("name").or_insert(line);
         Some(NodeSpec { name: format!("{vm}/{name}"), lines, ..node })
-    }
-
-    fn pressure(&mut self, table: &DeTable<'_>) -> PressureSpec {
-        let mut t = self.open(table, &keys::PRESSURE, "pressure");
-        let mut spec = PressureSpec {
-            watch: t.boolean("watch"),
-            stall: t.time("stall"),
-            available_min: t.size("available_min"),
-            give_within: t.time("give_within"),
-            calm: t.time("calm"),
-            regrow: t.time("regrow"),
-            lines: Lines::new(),
-        };
-        spec.lines = t.lines;
-        spec
-    }
-
-    fn ksm(&mut self, table: &DeTable<'_>) -> KsmSpec {
-        let mut t = self.open(table, &keys::KSM, "ksm");
-        let mut spec = KsmSpec {
-            manage: t.boolean("manage"),
-            run: t.boolean("run"),
-            pages_to_scan: t.number("pages_to_scan"),
-            sleep: t.time("sleep"),
-            advisor: t.text("advisor"),
-            advisor_target_scan_time: t.time("advisor_target_scan_time"),
-            advisor_max_cpu: t.number("advisor_max_cpu"),
-            advisor_min_pages_to_scan: t.number("advisor_min_pages_to_scan"),
-            advisor_max_pages_to_scan: t.number("advisor_max_pages_to_scan"),
-            smart_scan: t.boolean("smart_scan"),
-            use_zero_pages: t.boolean("use_zero_pages"),
-            lines: Lines::new(),
-        };
-        spec.lines = t.lines;
-        spec
-    }
-
-    fn daemon(&mut self, table: &DeTable<'_>) -> DaemonSpec {
-        let mut t = self.open(table, &keys::DAEMON, "daemon");
-        let mut spec = DaemonSpec {
-            control: t.path("control"),
-            control_group: t.group("control_group"),
-            runtime_dir: t.path("runtime_dir"),
-            disk_group: t.group("disk_group"),
-            workers: t.number("workers"),
-            poll: t.time("poll"),
-            copy_cpu: t.number("copy_cpu"),
-            check_captures: t.boolean("check_captures"),
-            metrics: t.text("metrics"),
-            log_level: t.text("log_level"),
-            log_format: t.text("log_format"),
-            lines: Lines::new(),
-        };
-        spec.lines = t.lines;
-        spec
     }
 
     fn disk(&mut self, line: usize, table: &DeTable<'_>, vm: Option<&str>) -> Option<DiskSpec> {
@@ -325,50 +226,11 @@ impl Reader {
         };
         let place = place_of(vm, &known_name);
         let mut t = self.open(table, &keys::DISK, &place);
-        let name = t.required("name", line);
-        let image = t.required("image", line);
-        let mut spec = DiskSpec {
-            name: name.clone().unwrap_or_default(),
-            vm: vm.map(str::to_string),
-            image: image.clone().unwrap_or_default(),
-            format: t.text("format"),
-            read_only: t.boolean("read_only"),
-            socket: t.path("socket"),
-            vhost_user: t.boolean("vhost_user"),
-            nbd: t.boolean("nbd"),
-            policy: t.text("policy"),
-            size: t.size("size"),
-            weight: t.number("weight"),
-            floor: t.size("floor"),
-            ceiling: t.size("ceiling"),
-            goal: t.text("goal"),
-            hint: t.text("hint"),
-            store: t.text("store"),
-            container: t.text("container"),
-            readahead: t.size("readahead"),
-            write_allocate: t.boolean("write_allocate"),
-            exclusive: t.text("exclusive"),
-            trust: t.text("trust"),
-            share_base: t.boolean("share_base"),
-            trust_memory: t.boolean("trust_memory"),
-            serial: t.text("serial"),
-            queues: t.number("queues"),
-            queue_size: t.number("queue_size"),
-            poll: t.time("poll"),
-            lines: Lines::new(),
-        };
-        spec.lines = t.lines;
-        spec.lines.entry("name").or_insert(line);
-        (name.is_some() && image.is_some()).then_some(spec)
-    }
-}
-
-/// How messages call a disk.
-pub fn place_of(vm: Option<&str>, name: &str) -> String {
-    let name: String = name.chars().take(80).collect();
-    match vm {
-        Some(vm) => format!("disk \"{}:{name}\"", vm.chars().take(80).collect::<String>()),
-        None => format!("disk \"{name}\""),
+        let (name, image) = (t.required("name", line), t.required("image", line));
+        let keys = DiskSpec::read(&mut t);
+        let mut lines = t.lines;
+        lines.entry("name").or_insert(line);
+        Some(DiskSpec { name: name?, image: image?, vm: vm.map(str::to_string), lines, ..keys })
     }
 }
 
@@ -387,7 +249,7 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
 impl<'a, 'i> Table<'_, 'a, 'i> {
     /// The value of a key, its line noted.
     fn get(&mut self, key: &'static str) -> Option<(usize, &'a DeValue<'i>)> {
-        assert!(self.section.keys.iter().any(|k| k.name == key), "\"{key}\" is missing in keys.rs");
+        assert!(self.section.key(key).is_some(), "\"{key}\" is missing in `keys`");
         let value: &'a Spanned<DeValue<'i>> = self.table.get(key)?;
         let line = self.reader.line(value.span().start);
         self.lines.insert(key, line);
@@ -399,16 +261,6 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
         self.reader.problem(Some(line), &self.place, error, format!("write it like {example}"));
     }
 
-    fn text(&mut self, key: &'static str) -> Option<String> {
-        match self.get(key)? {
-            (_, DeValue::String(s)) => Some(s.to_string()),
-            (line, other) => {
-                self.wrong(line, key, other, "a text", &format!("{key} = \"...\""));
-                None
-            }
-        }
-    }
-
     fn required(&mut self, key: &'static str, line: usize) -> Option<String> {
         if !self.table.contains_key(key) {
             let header = if self.place.contains(':') { "[[vm.disk]]" } else { "[[disk]]" };
@@ -418,99 +270,8 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
         self.text(key)
     }
 
-    fn texts(&mut self, key: &'static str) -> Option<Vec<String>> {
-        let (line, value) = self.get(key)?;
-        let example = format!("{key} = [\"...\", \"...\"]");
-        let DeValue::Array(list) = value else {
-            self.wrong(line, key, value, "a list of texts", &example);
-            return None;
-        };
-        let mut texts = Vec::new();
-        for value in list.iter() {
-            match value.get_ref() {
-                DeValue::String(s) => texts.push(s.to_string()),
-                other => {
-                    let line = self.reader.line(value.span().start);
-                    self.wrong(line, key, other, "a list of texts", &example);
-                }
-            }
-        }
-        Some(texts)
-    }
-
-    fn path(&mut self, key: &'static str) -> Option<PathBuf> {
-        self.text(key).map(PathBuf::from)
-    }
-
-    fn group(&mut self, key: &'static str) -> Option<String> {
-        match self.get(key)? {
-            (_, DeValue::String(s)) => Some(s.to_string()),
-            (_, DeValue::Integer(n)) if n.radix() == 10 => Some(n.as_str().to_string()),
-            (line, other) => {
-                self.wrong(line, key, other, "the name or number of a group", &format!("{key} = \"kvm\""));
-                None
-            }
-        }
-    }
-
-    /// What is set for the node of the tree that this table is about, if anything is.
-    fn node(&mut self) -> Option<NodeSpec> {
-        let node = NodeSpec {
-            name: String::new(),
-            weight: self.number("weight"),
-            floor: self.size("floor"),
-            ceiling: self.size("ceiling"),
-            controller: self.text("controller"),
-            goal: self.text("goal"),
-            policy: self.text("policy"),
-            store: self.text("store"),
-            lines: self.lines.clone(),
-        };
-        let texts = [&node.controller, &node.goal, &node.policy, &node.store];
-        let sizes = [node.floor, node.ceiling];
-        let set = node.weight.is_some() || sizes.iter().any(|s| s.is_some()) || texts.iter().any(|t| t.is_some());
-        set.then_some(node)
-    }
-
-    fn boolean(&mut self, key: &'static str) -> Option<bool> {
-        match self.get(key)? {
-            (_, DeValue::Boolean(b)) => Some(*b),
-            (line, other) => {
-                self.wrong(line, key, other, "true or false", &format!("{key} = true"));
-                None
-            }
-        }
-    }
-
-    fn number(&mut self, key: &'static str) -> Option<u64> {
-        match self.get(key)? {
-            (line, DeValue::Integer(n)) => match u64::from_str_radix(n.as_str(), n.radix()) {
-                Ok(n) => Some(n),
-                Err(_) => {
-                    let error = format!("\"{key}\" must not be {n}");
-                    let range = self.range(key);
-                    self.reader.problem(Some(line), &self.place, error, format!("allowed is {range}"));
-                    None
-                }
-            },
-            (line, other) => {
-                self.wrong(line, key, other, "a whole number", &format!("{key} = 4"));
-                None
-            }
-        }
-    }
-
     fn range(&self, key: &str) -> &'static str {
-        let keys: &'static [keys::Key] = self.section.keys;
-        keys.iter().find(|k| k.name == key).map_or("", |k| k.range)
-    }
-
-    fn size(&mut self, key: &'static str) -> Option<Size> {
-        self.unit(key, "a size", "\"512MiB\"", Size::from_str)
-    }
-
-    fn time(&mut self, key: &'static str) -> Option<Time> {
-        self.unit(key, "a time", "\"50us\"", Time::from_str)
+        self.section.key(key).map_or("", |k| k.range)
     }
 
     fn unit<T>(
@@ -573,5 +334,92 @@ impl<'a, 'i> Table<'_, 'a, 'i> {
                 Vec::new()
             }
         }
+    }
+}
+
+impl Values for Table<'_, '_, '_> {
+    fn text(&mut self, key: &'static str) -> Option<String> {
+        match self.get(key)? {
+            (_, DeValue::String(s)) => Some(s.to_string()),
+            (line, other) => {
+                self.wrong(line, key, other, "a text", &format!("{key} = \"...\""));
+                None
+            }
+        }
+    }
+
+    fn texts(&mut self, key: &'static str) -> Option<Vec<String>> {
+        let (line, value) = self.get(key)?;
+        let example = format!("{key} = [\"...\", \"...\"]");
+        let DeValue::Array(list) = value else {
+            self.wrong(line, key, value, "a list of texts", &example);
+            return None;
+        };
+        let mut texts = Vec::new();
+        for value in list.iter() {
+            match value.get_ref() {
+                DeValue::String(s) => texts.push(s.to_string()),
+                other => {
+                    let line = self.reader.line(value.span().start);
+                    self.wrong(line, key, other, "a list of texts", &example);
+                }
+            }
+        }
+        Some(texts)
+    }
+
+    fn group(&mut self, key: &'static str) -> Option<String> {
+        match self.get(key)? {
+            (_, DeValue::String(s)) => Some(s.to_string()),
+            (_, DeValue::Integer(n)) if n.radix() == 10 => Some(n.as_str().to_string()),
+            (line, other) => {
+                self.wrong(line, key, other, "the name or number of a group", &format!("{key} = \"kvm\""));
+                None
+            }
+        }
+    }
+
+    fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        match self.get(key)? {
+            (_, DeValue::Boolean(b)) => Some(*b),
+            (line, other) => {
+                self.wrong(line, key, other, "true or false", &format!("{key} = true"));
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, key: &'static str) -> Option<u64> {
+        match self.get(key)? {
+            (line, DeValue::Integer(n)) => match u64::from_str_radix(n.as_str(), n.radix()) {
+                Ok(n) => Some(n),
+                Err(_) => {
+                    let error = format!("\"{key}\" must not be {n}");
+                    let range = self.range(key);
+                    self.reader.problem(Some(line), &self.place, error, format!("allowed is {range}"));
+                    None
+                }
+            },
+            (line, other) => {
+                self.wrong(line, key, other, "a whole number", &format!("{key} = 4"));
+                None
+            }
+        }
+    }
+
+    fn size(&mut self, key: &'static str) -> Option<Size> {
+        self.unit(key, "a size", "\"512MiB\"", Size::from_str)
+    }
+
+    fn time(&mut self, key: &'static str) -> Option<Time> {
+        self.unit(key, "a time", "\"50us\"", Time::from_str)
+    }
+
+    fn percent(&mut self, key: &'static str) -> Option<Percent> {
+        self.unit(key, "a percentage", "\"5%\"", Percent::from_str)
+    }
+
+    fn kind(&self, key: &str) -> Option<Kind> {
+        self.section.key(key).map(|k| k.kind)
     }
 }

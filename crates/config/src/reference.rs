@@ -2,7 +2,7 @@
 //!
 //! Owns their layout. Invariant: both name every key there is.
 
-use super::keys::{Key, SECTIONS, Section};
+use super::keys::{Key, Live, SECTIONS, Section};
 use std::fmt::Write;
 
 /// A whole example, which the tests hold to be good.
@@ -25,20 +25,58 @@ pub fn markdown() -> String {
         out.push_str("| key | value | default | allowed | meaning |\n|---|---|---|---|---|\n");
         for key in section.keys {
             let range = if key.range.is_empty() { "any" } else { key.range };
-            let _ = writeln!(out, "| `{}` | {} | {} | {range} | {} |", key.name, key.kind, key.default, key.doc);
+            let _ = writeln!(out, "| `{}` | {} | {} | {range} | {} |", key.name, key.kind.name(), key.default, key.doc);
         }
     }
-    out.push_str(
-        "\n## What can change live\n\n\
-         Reload attaches new disks, detaches those that are gone, and changes `size`, `weight`, `policy` and `poll` of \
-         disks, `store.floor`, everything in `[pressure]` and `[ksm]`, and `log_level`. It reads the certificates of `[[nbd.listen]]` again. What was \
-         set by hand (`undercroft set`) ends with a reload. Everything else needs a restart; reload says so by name, and what runs stays as it was.\n\
-         \n## Example\n\n```toml\n",
-    );
+    live_section(&mut out);
+    out.push_str("\n## Example\n\n```toml\n");
     out.push_str(EXAMPLE);
     out.push_str("```\n");
     out
 }
+
+/// Which keys change while the daemon runs, and how.
+fn live_section(out: &mut String) {
+    out.push_str("\n## What can change live\n");
+    for (title, text, live) in LIVE {
+        let _ = write!(out, "\n### {title}\n\n{text}\n\n| table | keys |\n|---|---|\n");
+        for section in SECTIONS {
+            let keys: Vec<_> = section.keys.iter().filter(|k| live(k.live)).map(|k| format!("`{}`", k.name)).collect();
+            if !keys.is_empty() {
+                let _ = writeln!(out, "| `{}` | {} |", section.header.replace(" and ", "`, `"), keys.join(", "));
+            }
+        }
+    }
+}
+
+/// Ways in which keys change: title, text, and which keys they are.
+type Way = (&'static str, &'static str, fn(Live) -> bool);
+const LIVE: [Way; 4] = [
+    (
+        "By hand",
+        "`undercroft set` and the API change these at once (`PATCH /v1/nodes/NAME`, `PATCH /v1/disks/NAME`); so does a \
+         reload. What was set by hand ends with the next reload: the file has the last word. `undercroft set --memory` \
+         makes the store smaller than `store.memory` and larger again, and `undercroft ksm on` and `off` switch \
+         `ksm.manage`.",
+        |live| matches!(live, Live::Set(_)),
+    ),
+    (
+        "By a reload",
+        "`SIGHUP` or `undercroft reload` reads the file again, and changes these. It attaches disks that are new and \
+         detaches those that are gone, reads the certificates of `[[nbd.listen]]` again, and names every change that it \
+         made, each key with what it was, in its answer and in the log.",
+        |live| live == Live::Reload,
+    ),
+    (
+        "When the disk is attached again",
+        "A reload names what differs, and the disk goes on as it was: `undercroft detach` and `attach` it, or start the \
+         daemon again.",
+        |live| live == Live::Attach,
+    ),
+    ("By a restart only", "A reload names what differs, with both values, and what runs stays as it was.", |live| {
+        live == Live::Restart
+    }),
+];
 
 /// undercroft.toml(5), in roff.
 pub fn man_page() -> String {
@@ -65,8 +103,8 @@ fn man_section(out: &mut String, section: &Section) {
     let title = if section.header.is_empty() { "TABLES" } else { section.header };
     let _ = writeln!(out, ".SH \"{title}\"");
     out.push_str(&roff(section.doc));
-    for Key { name, kind, default, range, doc } in section.keys {
-        let _ = write!(out, ".TP\n.BR {} \" ({kind})\"\n", roff(name).trim_end());
+    for Key { name, kind, default, range, live, doc } in section.keys {
+        let _ = write!(out, ".TP\n.BR {} \" ({})\"\n", roff(name).trim_end(), kind.name());
         let mut text = (*doc).to_string();
         if !default.is_empty() {
             let _ = write!(text, " Default: {default}.");
@@ -74,6 +112,13 @@ fn man_section(out: &mut String, section: &Section) {
         if !range.is_empty() {
             let _ = write!(text, " Allowed: {range}.");
         }
+        text.push_str(match live {
+            Live::Name => "",
+            Live::Set(_) => " Changes by hand and by a reload.",
+            Live::Reload => " Changes by a reload.",
+            Live::Attach => " Changes when the disk is attached again.",
+            Live::Restart => " Changes by a restart only.",
+        });
         out.push_str(&roff(&text));
     }
 }
@@ -103,7 +148,7 @@ mod tests {
             for key in section.keys {
                 assert!(markdown.contains(&format!("| `{}` |", key.name)), "{}", key.name);
                 assert!(man.contains(&format!(".BR {} ", key.name)), "{}", key.name);
-                assert!(!key.doc.is_empty() && !key.kind.is_empty() && !key.default.is_empty(), "{}", key.name);
+                assert!(!key.doc.is_empty() && !key.default.is_empty(), "{}", key.name);
             }
         }
     }

@@ -7,7 +7,7 @@
 use super::keys::SHARE_BYTES_MIN;
 use super::plan::{DiskPlan, NodePlan, ServePlan};
 use std::collections::{BTreeMap, BTreeSet};
-use undercroft_engine::shares::{BLOCKS_MAX, Claim, Level, NodeId, Settings, Tree, TreeError, fill};
+use undercroft_engine::shares::{BLOCKS_MAX, Claim, Level, NodeId, ShareSettings, Tree, TreeError, fill};
 use undercroft_units::Size;
 
 /// Bytes of a unit in which the tree counts: what a disk has of the store, metadata and operations under way included.
@@ -37,7 +37,7 @@ struct Wish<'a> {
     parent: Option<String>,
     level: Level,
     name: &'a str,
-    settings: Settings,
+    settings: ShareSettings,
     /// What it, or the disks below it, has before anything is divided: sizes, and what every disk needs.
     promised: u64,
     /// The VM that it is below.
@@ -132,7 +132,7 @@ impl Layout {
             }
         }
         // Everything without floors first: a floor is checked against what all weights and ceilings give its parent.
-        let bare = |s: &Settings| Settings { floor: 0, ..*s };
+        let bare = |s: &ShareSettings| ShareSettings { floor: 0, ..*s };
         for (name, wish) in &groups {
             self.place(name, wish, bare(&wish.settings), plan)?;
         }
@@ -141,13 +141,13 @@ impl Layout {
         }
         let all =
             || groups.iter().chain(&disks).filter_map(|(name, wish)| Some((self.find_as(name, wish.level)?, wish)));
-        let mut floors: Vec<(NodeId, Settings, u64)> = Vec::new();
+        let mut floors: Vec<(NodeId, ShareSettings, u64)> = Vec::new();
         for (id, wish) in all() {
             let sure = if strict.holds(wish.within) { wish.settings.floor } else { wish.promised };
             floors.push((id, wish.settings, sure));
         }
         for &(id, settings, floor) in floors.iter().filter(|(_, _, sure)| *sure > 0) {
-            self.tree.change(id, Settings { floor, ..settings }).map_err(|e| misfit(&e, plan))?;
+            self.tree.change(id, ShareSettings { floor, ..settings }).map_err(|e| misfit(&e, plan))?;
         }
         for &(id, settings, sure) in floors.iter().filter(|(_, settings, sure)| settings.floor > *sure) {
             let room = match self.tree.change(id, settings) {
@@ -157,7 +157,7 @@ impl Layout {
                 Err(e) => return Err(misfit(&e, plan)),
             };
             let floor = room.clamp(sure, settings.floor);
-            self.tree.change(id, Settings { floor, ..settings }).map_err(|e| misfit(&e, plan))?;
+            self.tree.change(id, ShareSettings { floor, ..settings }).map_err(|e| misfit(&e, plan))?;
         }
         if let Some(short) = self.tree.shortfalls().first() {
             return Err(shortfall(&self.name_of(short.node), short.floors, short.entitled));
@@ -173,7 +173,7 @@ impl Layout {
         {
             let floor = units.min(node.settings().ceiling.unwrap_or(units));
             // Where it does not fit, the floor stays as it is set.
-            let _ = self.tree.change(id, Settings { floor, ..*node.settings() });
+            let _ = self.tree.change(id, ShareSettings { floor, ..*node.settings() });
         }
     }
 
@@ -181,7 +181,7 @@ impl Layout {
         if level == Level::Disk { self.disks.get(name) } else { self.groups.get(name) }.copied()
     }
 
-    fn place(&mut self, name: &str, wish: &Wish<'_>, settings: Settings, plan: &ServePlan) -> Result<(), Misfit> {
+    fn place(&mut self, name: &str, wish: &Wish<'_>, settings: ShareSettings, plan: &ServePlan) -> Result<(), Misfit> {
         if let Some(id) = self.find_as(name, wish.level) {
             return self.tree.change(id, settings).map_err(|e| misfit(&e, plan));
         }
@@ -211,11 +211,11 @@ type Wishes<'a> = BTreeMap<String, Wish<'a>>;
 fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
     let units = |bytes: u64| bytes / UNIT_BYTES;
     let (mut groups, mut disks) = (Wishes::new(), Wishes::new());
-    let set = |node: &NodePlan| Settings {
+    let set = |node: &NodePlan| ShareSettings {
         weight: node.weight,
         floor: units(node.floor_bytes),
         ceiling: node.ceiling_bytes.map(units),
-        ..Settings::default()
+        ..ShareSettings::default()
     };
     for node in &plan.nodes {
         let (level, parent) = match node.name.split_once('/') {
@@ -234,7 +234,7 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
         if let Some(vm) = &disk.vm {
             let wish = |level, parent: Option<String>, name| {
                 let within = parent.is_some().then_some(vm.as_str());
-                Wish { parent, level, name, settings: Settings::default(), promised: 0, within }
+                Wish { parent, level, name, settings: ShareSettings::default(), promised: 0, within }
             };
             groups.entry(vm.clone()).or_insert_with(|| wish(Level::Vm, None, vm));
             if let Some(container) = &disk.container {
@@ -244,12 +244,11 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
         }
         let fixed = disk.share_fixed.then(|| units(disk.share_bytes));
         let least = units(SHARE_BYTES_MIN);
-        let settings = Settings {
+        let settings = ShareSettings {
             weight: disk.weight,
             floor: fixed.unwrap_or(units(disk.floor_bytes)).max(least),
             ceiling: fixed.or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
             hint: disk.hint,
-            ..Settings::default()
         };
         // What every disk needs, and what was promised to one by its size, is taken before anything is divided.
         let promised = fixed.unwrap_or(least).max(least);
@@ -266,12 +265,12 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
                 parent: Some(vm.clone()),
                 level: Level::Container,
                 name,
-                settings: Settings::default(),
+                settings: ShareSettings::default(),
                 promised: 0,
                 within,
             };
             groups.entry(path.clone()).or_insert_with(|| group(&part.container));
-            let settings = Settings { hint: disk.hint, ..Settings::default() };
+            let settings = ShareSettings { hint: disk.hint, ..ShareSettings::default() };
             // Its name within its container, where other disks may have ranges, too.
             let wish = Wish { parent: Some(path), level, name: &disk.name, settings, promised: 0, within };
             disks.insert(name, wish);

@@ -3,14 +3,12 @@
 //! Owns the low form of a configuration, which TOML, command line and API produce alike. Never checks anything across
 //! keys; `resolve` does.
 
-use super::plan::Overrides;
+use super::overrides::Overrides;
+pub use super::written::Lines;
+use super::written::written;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use undercroft_units::{Percent, Size, Time};
-
-/// Which line each key of a table was on, for messages; empty for command line and API.
-pub type Lines = BTreeMap<&'static str, usize>;
 
 /// What `serve` was asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,327 +17,380 @@ pub struct ServeSpec {
     pub config_file: Option<PathBuf>,
     /// What the command line says instead.
     pub overrides: Overrides,
-    /// `[store] memory`.
-    pub memory: Option<Size>,
-    /// `[store] share`.
-    pub share: Option<bool>,
-    /// `[store] floor`.
-    pub floor: Option<Size>,
+    /// `[store]`.
+    pub store: StoreSpec,
     /// `[pressure]`.
     pub pressure: PressureSpec,
     /// `[ksm]`.
     pub ksm: KsmSpec,
     /// `[daemon]`.
     pub daemon: DaemonSpec,
-    /// `[nbd] unix`.
-    pub nbd_unix: Option<PathBuf>,
-    /// `[nbd] tcp`.
-    pub nbd_tcp: Option<String>,
-    /// The rest of `[nbd]`.
+    /// `[nbd]`.
     pub nbd: NbdSpec,
     /// `[scan]`.
     pub scan: ScanSpec,
-    /// VMs that say where their process number is: name, `pid_file` and its line.
-    pub pid_files: Vec<(String, PathBuf, Option<usize>)>,
-    /// VMs that have a control socket of their own, or say who may use it.
-    pub vm_controls: Vec<VmControlSpec>,
+    /// VMs.
+    pub vms: Vec<VmSpec>,
     /// `[shares]`.
     pub shares: SharesSpec,
     /// VMs and containers for which something is set.
     pub nodes: Vec<NodeSpec>,
     /// Every disk, `vm` filled in.
     pub disks: Vec<DiskSpec>,
-    /// Lines of the keys of `[store]` and `[nbd]`.
-    pub lines: Lines,
 }
 
-/// `[nbd]`, but for its two plain listeners.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NbdSpec {
-    /// `memory`.
-    pub memory: Option<Size>,
-    /// `slow_after`.
-    pub slow_after: Option<Time>,
-    /// `connections`.
-    pub connections: Option<u64>,
-    /// `connections_per_export`.
-    pub connections_per_export: Option<u64>,
-    /// `handshakes`.
-    pub handshakes: Option<u64>,
-    /// `handshake_timeout`.
-    pub handshake_timeout: Option<Time>,
+written! {
+    /// `[store]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct StoreSpec {
+        keys:
+        /// `memory`.
+        pub memory: Option<Size>,
+        /// `share`.
+        pub share: Option<bool>,
+        /// `floor`.
+        pub floor: Option<Size>,
+        lines:
+        /// Lines of its keys.
+        pub lines: Lines,
+    }
+}
+
+written! {
+    /// `[nbd]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct NbdSpec {
+        /// `[[nbd.listen]]`.
+        pub listen: Vec<ListenSpec>,
+        keys:
+        /// `unix`.
+        pub unix: Option<PathBuf>,
+        /// `tcp`.
+        pub tcp: Option<String>,
+        /// `memory`.
+        pub memory: Option<Size>,
+        /// `slow_after`.
+        pub slow_after: Option<Time>,
+        /// `connections`.
+        pub connections: Option<u64>,
+        /// `connections_per_export`.
+        pub connections_per_export: Option<u64>,
+        /// `handshakes`.
+        pub handshakes: Option<u64>,
+        /// `handshake_timeout`.
+        pub handshake_timeout: Option<Time>,
+        lines:
+        /// Lines of its keys.
+        pub lines: Lines,
+    }
+}
+
+written! {
     /// `[[nbd.listen]]`.
-    pub listen: Vec<ListenSpec>,
-    /// Lines of its keys.
-    pub lines: Lines,
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ListenSpec {
+        /// Line of its header.
+        pub line: Option<usize>,
+        keys:
+        /// `unix`.
+        pub unix: Option<PathBuf>,
+        /// `tcp`.
+        pub tcp: Option<String>,
+        /// `exports`.
+        pub exports: Option<Vec<String>>,
+        /// `tls`.
+        pub tls: Option<String>,
+        /// `tls_cert`.
+        pub tls_cert: Option<PathBuf>,
+        /// `tls_key`.
+        pub tls_key: Option<PathBuf>,
+        /// `tls_client_ca`.
+        pub tls_client_ca: Option<PathBuf>,
+        /// `tls_client_crl`.
+        pub tls_client_crl: Option<PathBuf>,
+        /// `connections`.
+        pub connections: Option<u64>,
+        /// `connections_per_export`.
+        pub connections_per_export: Option<u64>,
+        lines:
+        /// Lines of its keys.
+        pub lines: Lines,
+    }
 }
 
-/// `[[nbd.listen]]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ListenSpec {
-    /// `unix`.
-    pub unix: Option<PathBuf>,
-    /// `tcp`.
-    pub tcp: Option<String>,
-    /// `exports`.
-    pub exports: Option<Vec<String>>,
-    /// `tls`.
-    pub tls: Option<String>,
-    /// `tls_cert`.
-    pub tls_cert: Option<PathBuf>,
-    /// `tls_key`.
-    pub tls_key: Option<PathBuf>,
-    /// `tls_client_ca`.
-    pub tls_client_ca: Option<PathBuf>,
-    /// `tls_client_crl`.
-    pub tls_client_crl: Option<PathBuf>,
-    /// `connections`.
-    pub connections: Option<u64>,
-    /// `connections_per_export`.
-    pub connections_per_export: Option<u64>,
-    /// Line of its header.
-    pub line: Option<usize>,
-    /// Lines of its keys.
-    pub lines: Lines,
+written! {
+    /// `[pressure]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct PressureSpec {
+        keys:
+        /// `watch`.
+        pub watch: Option<bool>,
+        /// `stall`.
+        pub stall: Option<Time>,
+        /// `available_min`.
+        pub available_min: Option<Size>,
+        /// `give_within`.
+        pub give_within: Option<Time>,
+        /// `calm`.
+        pub calm: Option<Time>,
+        /// `regrow`.
+        pub regrow: Option<Time>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// `[pressure]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PressureSpec {
-    /// `watch`.
-    pub watch: Option<bool>,
-    /// `stall`.
-    pub stall: Option<Time>,
-    /// `available_min`.
-    pub available_min: Option<Size>,
-    /// `give_within`.
-    pub give_within: Option<Time>,
-    /// `calm`.
-    pub calm: Option<Time>,
-    /// `regrow`.
-    pub regrow: Option<Time>,
-    /// Lines of the keys.
-    pub lines: Lines,
+written! {
+    /// `[ksm]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct KsmSpec {
+        keys:
+        /// `manage`.
+        pub manage: Option<bool>,
+        /// `run`.
+        pub run: Option<bool>,
+        /// `pages_to_scan`.
+        pub pages_to_scan: Option<u64>,
+        /// `sleep`.
+        pub sleep: Option<Time>,
+        /// `advisor`.
+        pub advisor: Option<String>,
+        /// `advisor_target_scan_time`.
+        pub advisor_target_scan_time: Option<Time>,
+        /// `advisor_max_cpu`.
+        pub advisor_max_cpu: Option<u64>,
+        /// `advisor_min_pages_to_scan`.
+        pub advisor_min_pages_to_scan: Option<u64>,
+        /// `advisor_max_pages_to_scan`.
+        pub advisor_max_pages_to_scan: Option<u64>,
+        /// `smart_scan`.
+        pub smart_scan: Option<bool>,
+        /// `use_zero_pages`.
+        pub use_zero_pages: Option<bool>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// `[ksm]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct KsmSpec {
-    /// `manage`.
-    pub manage: Option<bool>,
-    /// `run`.
-    pub run: Option<bool>,
-    /// `pages_to_scan`.
-    pub pages_to_scan: Option<u64>,
-    /// `sleep`.
-    pub sleep: Option<Time>,
-    /// `advisor`.
-    pub advisor: Option<String>,
-    /// `advisor_target_scan_time`.
-    pub advisor_target_scan_time: Option<Time>,
-    /// `advisor_max_cpu`.
-    pub advisor_max_cpu: Option<u64>,
-    /// `advisor_min_pages_to_scan`.
-    pub advisor_min_pages_to_scan: Option<u64>,
-    /// `advisor_max_pages_to_scan`.
-    pub advisor_max_pages_to_scan: Option<u64>,
-    /// `smart_scan`.
-    pub smart_scan: Option<bool>,
-    /// `use_zero_pages`.
-    pub use_zero_pages: Option<bool>,
-    /// Lines of the keys.
-    pub lines: Lines,
+written! {
+    /// `[scan]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ScanSpec {
+        keys:
+        /// `enabled`.
+        pub enabled: Option<bool>,
+        /// `cpu`.
+        pub cpu: Option<Percent>,
+        /// `period_min`.
+        pub period_min: Option<Time>,
+        /// `period_max`.
+        pub period_max: Option<Time>,
+        /// `track_writes`.
+        pub track_writes: Option<bool>,
+        /// `memory`.
+        pub memory: Option<Size>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// `[scan]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScanSpec {
-    /// `enabled`.
-    pub enabled: Option<bool>,
-    /// `cpu`.
-    pub cpu: Option<Percent>,
-    /// `period_min`.
-    pub period_min: Option<Time>,
-    /// `period_max`.
-    pub period_max: Option<Time>,
-    /// `track_writes`.
-    pub track_writes: Option<bool>,
-    /// `memory`.
-    pub memory: Option<Size>,
-    /// Lines of the keys.
-    pub lines: Lines,
+written! {
+    /// `[daemon]`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct DaemonSpec {
+        keys:
+        /// `control`.
+        pub control: Option<PathBuf>,
+        /// `control_group`: a name or a number.
+        pub control_group: Option<String>,
+        /// `runtime_dir`.
+        pub runtime_dir: Option<PathBuf>,
+        /// `disk_group`: a name or a number.
+        pub disk_group: Option<String>,
+        /// `workers`.
+        pub workers: Option<u64>,
+        /// `poll`.
+        pub poll: Option<Time>,
+        /// `copy_cpu`.
+        pub copy_cpu: Option<u64>,
+        /// `check_captures`.
+        pub check_captures: Option<bool>,
+        /// `metrics`.
+        pub metrics: Option<String>,
+        /// `log_level`.
+        pub log_level: Option<String>,
+        /// `log_format`.
+        pub log_format: Option<String>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// `[daemon]`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DaemonSpec {
-    /// `control`.
-    pub control: Option<PathBuf>,
-    /// `control_group`: a name or a number.
-    pub control_group: Option<String>,
-    /// `runtime_dir`.
-    pub runtime_dir: Option<PathBuf>,
-    /// `disk_group`: a name or a number.
-    pub disk_group: Option<String>,
-    /// `workers`.
-    pub workers: Option<u64>,
-    /// `poll`.
-    pub poll: Option<Time>,
-    /// `copy_cpu`.
-    pub copy_cpu: Option<u64>,
-    /// `check_captures`.
-    pub check_captures: Option<bool>,
-    /// `metrics`.
-    pub metrics: Option<String>,
-    /// `log_level`.
-    pub log_level: Option<String>,
-    /// `log_format`.
-    pub log_format: Option<String>,
-    /// Lines of the keys.
-    pub lines: Lines,
+written! {
+    /// `[shares]` as it was asked for.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct SharesSpec {
+        keys:
+        /// `controller`.
+        pub controller: Option<String>,
+        /// `interval`.
+        pub interval: Option<Time>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// `[shares]` as it was asked for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SharesSpec {
-    /// `controller`.
-    pub controller: Option<String>,
-    /// `interval`.
-    pub interval: Option<Time>,
-    /// Lines of the keys.
-    pub lines: Lines,
+written! {
+    /// What was asked for a VM itself, not as a node of the tree of shares.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct VmSpec {
+        /// Its name.
+        pub name: String,
+        keys:
+        /// `trust`.
+        pub trust: Option<String>,
+        /// `control_socket`.
+        pub control_socket: Option<PathBuf>,
+        /// `control_group`: a name or a number.
+        pub control_group: Option<String>,
+        /// `pid_file`.
+        pub pid_file: Option<PathBuf>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// A VM's own control socket as it was asked for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct VmControlSpec {
-    /// The VM.
-    pub vm: String,
-    /// `control_socket`.
-    pub socket: Option<PathBuf>,
-    /// `control_group`: a name or a number.
-    pub group: Option<String>,
-    /// Lines of the keys.
-    pub lines: Lines,
+written! {
+    /// What was asked for a VM or a container.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct NodeSpec {
+        /// `VM` or `VM/CONTAINER`.
+        pub name: String,
+        keys:
+        /// `weight`.
+        pub weight: Option<u64>,
+        /// `floor`.
+        pub floor: Option<Size>,
+        /// `ceiling`.
+        pub ceiling: Option<Size>,
+        /// `controller`.
+        pub controller: Option<String>,
+        /// `goal`.
+        pub goal: Option<String>,
+        /// `policy`.
+        pub policy: Option<String>,
+        /// `store`.
+        pub store: Option<String>,
+        lines:
+        /// Lines of the keys.
+        pub lines: Lines,
+    }
 }
 
-/// What was asked for a VM or a container.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeSpec {
-    /// `VM` or `VM/CONTAINER`.
-    pub name: String,
-    /// `weight`.
-    pub weight: Option<u64>,
-    /// `floor`.
-    pub floor: Option<Size>,
-    /// `ceiling`.
-    pub ceiling: Option<Size>,
-    /// `controller`.
-    pub controller: Option<String>,
-    /// `goal`.
-    pub goal: Option<String>,
-    /// `policy`.
-    pub policy: Option<String>,
-    /// `store`.
-    pub store: Option<String>,
-    /// Lines of the keys.
-    pub lines: Lines,
-}
-
-/// A disk as it was asked for: `[[disk]]`, `[[vm.disk]]`, `--image`, or the body of `POST /v1/disks`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DiskSpec {
-    /// Name, unique within its VM: letters, digits, `-`, `_`, `.`.
-    pub name: String,
-    /// The VM it belongs to; its full name is then `VM:NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vm: Option<String>,
-    /// Path of the image, or the URI of an NBD server.
-    pub image: String,
-    /// `raw`, `qcow2` or `nbd`; found out from the image if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<String>,
-    /// Refuse writes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read_only: Option<bool>,
-    /// Path of the vhost-user socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub socket: Option<PathBuf>,
-    /// Whether there is a vhost-user socket at all; true if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vhost_user: Option<bool>,
-    /// Export it on the NBD listeners.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nbd: Option<bool>,
-    /// Replacement policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
-    /// Share of the store: a number of bytes or a text like `512MiB`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "512MiB")]
-    pub size: Option<Size>,
-    /// Part of what the others in its container, in its VM or beside it and it contend for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u64>,
-    /// What it has whenever it wants it: a number of bytes or a text like `512MiB`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "64MiB")]
-    pub floor: Option<Size>,
-    /// What it never has more of: a number of bytes or a text like `512MiB`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "2GiB")]
-    pub ceiling: Option<Size>,
-    /// What it is to reach, where `target` divides: `hit 90%`, `p99 2ms` or `iops 5000`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = "p99 2ms")]
-    pub goal: Option<String>,
-    /// How it will be used: `normal`, `sequential`, `random`, `noreuse`, `dontneed` or `willneed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = "normal")]
-    pub hint: Option<String>,
-    /// Which stores its blocks may be in: `ram`; whatever there are if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(example = "ram")]
-    pub store: Option<String>,
-    /// The container of its VM that it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// Read-ahead at most: a number of bytes or a text like `1MiB`; 0 is off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1MiB")]
-    pub readahead: Option<Size>,
-    /// Whether a written block that was not cached becomes cached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub write_allocate: Option<bool>,
-    /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exclusive: Option<String>,
-    /// The trust group: disks that name the same one hold equal content once. That of the VM if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<String>,
-    /// Whether blocks of an image that nobody writes are held once for all disks on it; if absent, within the trust
-    /// group if one was named, and for all otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub share_base: Option<bool>,
-    /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust_memory: Option<bool>,
-    /// Serial number that the guest sees, at most 20 characters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub serial: Option<String>,
-    /// Queues of the vhost-user device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues: Option<u64>,
-    /// Entries of each queue, a power of two.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue_size: Option<u64>,
-    /// Polling at most before a worker sleeps: a text like `50us`; 0 is off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "50us")]
-    pub poll: Option<Time>,
-    /// Line of the table and of its keys.
-    #[serde(skip)]
-    pub lines: Lines,
+written! {
+    /// A disk as it was asked for: `[[disk]]`, `[[vm.disk]]`, `--image`, or the body of `POST /v1/disks`.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct DiskSpec {
+        /// Name, unique within its VM: letters, digits, `-`, `_`, `.`.
+        pub name: String,
+        /// The VM it belongs to; its full name is then `VM:NAME`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub vm: Option<String>,
+        /// Path of the image, or the URI of an NBD server.
+        pub image: String,
+        keys:
+        /// `raw`, `qcow2` or `nbd`; found out from the image if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub format: Option<String>,
+        /// Refuse writes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub read_only: Option<bool>,
+        /// Path of the vhost-user socket.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>)]
+        pub socket: Option<PathBuf>,
+        /// Whether there is a vhost-user socket at all; true if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub vhost_user: Option<bool>,
+        /// Export it on the NBD listeners.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub nbd: Option<bool>,
+        /// Replacement policy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub policy: Option<String>,
+        /// Share of the store: a number of bytes or a text like `512MiB`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "512MiB")]
+        pub size: Option<Size>,
+        /// Part of what the others in its container, in its VM or beside it and it contend for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub weight: Option<u64>,
+        /// What it has whenever it wants it: a number of bytes or a text like `512MiB`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "64MiB")]
+        pub floor: Option<Size>,
+        /// What it never has more of: a number of bytes or a text like `512MiB`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "2GiB")]
+        pub ceiling: Option<Size>,
+        /// What it is to reach, where `target` divides: `hit 90%`, `p99 2ms` or `iops 5000`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(example = "p99 2ms")]
+        pub goal: Option<String>,
+        /// How it will be used: `normal`, `sequential`, `random`, `noreuse`, `dontneed` or `willneed`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(example = "normal")]
+        pub hint: Option<String>,
+        /// Which stores its blocks may be in: `ram`; whatever there are if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(example = "ram")]
+        pub store: Option<String>,
+        /// The container of its VM that it belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub container: Option<String>,
+        /// Read-ahead at most: a number of bytes or a text like `1MiB`; 0 is off.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "1MiB")]
+        pub readahead: Option<Size>,
+        /// Whether a written block that was not cached becomes cached.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub write_allocate: Option<bool>,
+        /// Whether the cache is kept exclusive of the guest's: `auto`, `off`, `capture` or `delayed`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub exclusive: Option<String>,
+        /// The trust group: disks that name the same one hold equal content once. That of the VM if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub trust: Option<String>,
+        /// Whether blocks of an image that nobody writes are held once for all disks on it; if absent, within the trust
+        /// group if one was named, and for all otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub share_base: Option<bool>,
+        /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub trust_memory: Option<bool>,
+        /// Serial number that the guest sees, at most 20 characters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub serial: Option<String>,
+        /// Queues of the vhost-user device.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub queues: Option<u64>,
+        /// Entries of each queue, a power of two.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub queue_size: Option<u64>,
+        /// Polling at most before a worker sleeps: a text like `50us`; 0 is off.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "50us")]
+        pub poll: Option<Time>,
+        lines:
+        /// Line of the table and of its keys.
+        #[serde(skip)]
+        pub lines: Lines,
+    }
 }

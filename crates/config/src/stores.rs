@@ -3,6 +3,7 @@
 //! Owns the words for it. Never moves a block. Invariant: what a daemon does not have is refused when it is asked for,
 //! never taken for something else later.
 
+use super::written::WrittenError;
 use std::fmt;
 use std::str::FromStr;
 
@@ -29,19 +30,19 @@ impl fmt::Display for StoreChoice {
 }
 
 impl FromStr for StoreChoice {
-    /// What is wrong, and what to do instead.
-    type Err = (String, &'static str);
+    type Err = WrittenError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "ram" => Ok(Self::Ram),
-            "ssd" | "both" => Err((
-                format!("store \"{text}\" needs an SSD store, and this daemon has none"),
-                "say `ram`, or leave it out: then it has whatever stores there are",
-            )),
+            "ssd" | "both" => Err(WrittenError {
+                error: format!("store \"{text}\" needs an SSD store, and this daemon has none"),
+                remedy: "say `ram`, or leave it out: then it has whatever stores there are".to_string(),
+            }),
             _ => {
                 let shown: String = text.chars().take(60).collect();
-                Err((format!("unknown store \"{shown}\""), "known are ram, ssd, both"))
+                let remedy = "known are ram, ssd, both".to_string();
+                Err(WrittenError { error: format!("unknown store \"{shown}\""), remedy })
             }
         }
     }

@@ -26,25 +26,40 @@ pub const FILTER_VARIABLE: &str = "UNDERCROFT_LOG";
 
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
+/// Why nothing can be logged.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// The variable makes no sense.
+    #[error("{FILTER_VARIABLE}=\"{text}\" is no filter: {source}; write it like {FILTER_VARIABLE}=undercroft=debug")]
+    Filter {
+        /// What it says.
+        text: String,
+        /// What is wrong with that.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// There is no thread that writes.
+    #[error("there can be no thread for the log: {0}")]
+    Thread(std::io::Error),
+}
+
 /// Starts logging. Later calls only set the level: there is one log in a process.
 ///
 /// # Errors
-/// `UNDERCROFT_LOG` makes no sense; names it.
-pub fn init(plan: LogPlan) -> Result<(), String> {
+/// See [`LoggingError`].
+pub fn init(plan: LogPlan) -> Result<(), LoggingError> {
     if FILTER.get().is_some() {
         set_level(plan.level);
         return Ok(());
     }
     let filter = match std::env::var(FILTER_VARIABLE) {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).map_err(|e| {
-            format!("{FILTER_VARIABLE}=\"{text}\" is no filter: {e}; write it like {FILTER_VARIABLE}=undercroft=debug")
-        })?,
+        Ok(text) if !text.is_empty() => {
+            EnvFilter::try_new(&text).map_err(|source| LoggingError::Filter { text, source })?
+        }
         _ => of_level(plan.level),
     };
     let (filter, handle) = reload::Layer::new(filter);
     let limits: &'static limit::Limits = Box::leak(Box::default());
-    let out =
-        writer::start(std::io::stderr(), limits).map_err(|e| format!("there can be no thread for the log: {e}"))?;
+    let out = writer::start(std::io::stderr(), limits).map_err(LoggingError::Thread)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(out);
     let lines: Box<dyn Layer<_> + Send + Sync> = match plan.format {
         LogFormat::Json => Box::new(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)),

@@ -3,7 +3,7 @@
 //! Owns signals, readiness and the order of start and stop. Never serves itself. Invariants: nobody is told that we are
 //! ready before every socket listens; the first SIGTERM or SIGINT drains and stops, the second ends at once.
 
-use crate::http::{ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
+use crate::http::{Caller, ControlListeners, ControlServer, Daemon, ListenError, server::prepare_runtime_dir};
 use crate::service::{Service, ServiceError};
 use crate::systemd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -117,12 +117,8 @@ fn end_within(limit: Duration) {
 
 fn reload(service: &Arc<Service>) {
     systemd::reloading();
-    match service.reload(false) {
-        Ok(r) => tracing::info!(
-            added = ?r.added, removed = ?r.removed, changed = ?r.changed, needs_restart = ?r.needs_restart, failed = ?r.failed,
-            "configuration reloaded"
-        ),
-        Err(e) => tracing::error!("the configuration was not reloaded: {e}"),
+    if let Err(e) = service.reload(false, &Caller::Signal) {
+        tracing::error!("the configuration was not reloaded: {e}");
     }
     systemd::ready(&service.summary());
 }

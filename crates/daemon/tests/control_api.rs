@@ -21,10 +21,10 @@ use undercroft_api::{
 use undercroft_cache::DiskStats;
 use undercroft_config::{
     self as config, DaemonPlan, DiskSpec, Machine, NodeSet, Overrides, ServePlan, ServeSpec, SocketAccess, VmControl,
-    spec::NodeSpec,
+    spec::{NodeSpec, StoreSpec},
 };
-use undercroft_config::{ControlError, ControlErrorKind, DiskChange, NodeChange, NodeSettings};
-use undercroft_daemon::http::{ControlListeners, ControlServer, Daemon};
+use undercroft_config::{ControlError, ControlErrorKind, NodeChange, NodeSettings};
+use undercroft_daemon::http::{Caller, ControlListeners, ControlServer, Daemon};
 use undercroft_daemon::latency::Histogram;
 use undercroft_daemon::service::shown;
 use undercroft_hostmem::ksm::Numbers;
@@ -120,7 +120,7 @@ impl Daemon for Memory {
         found.ok_or_else(|| ControlError::no_disk(name, plan.disks.iter().map(|d| d.name.as_str())))
     }
 
-    fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError> {
+    fn change_disk(&self, name: &str, change: NodeChange, _: &Caller) -> Result<DiskStatus, ControlError> {
         let changed = self.plan.lock().unwrap().with_change(name, &change)?;
         *self.plan.lock().unwrap() = changed;
         self.disk(name)
@@ -130,7 +130,7 @@ impl Daemon for Memory {
         let plan = self.plan.lock().unwrap();
         let version = self.version.load(Ordering::SeqCst);
         let node = |(name, set): (String, NodeSet)| NodeStatus {
-            policy: set.policy.map(|p| p.name().to_string()),
+            policy: set.keys.get("policy").filter(|p| *p != "inherit").cloned(),
             level: if name.contains(':') {
                 "disk"
             } else if name == "host" {
@@ -165,6 +165,7 @@ impl Daemon for Memory {
         name: &str,
         change: NodeChange,
         expected: Option<Vec<u64>>,
+        _: &Caller,
     ) -> Result<NodeChanged, ControlError> {
         let mut plan = self.plan.lock().unwrap();
         let name = plan.node_name(name)?;
@@ -183,7 +184,7 @@ impl Daemon for Memory {
         Ok(RangesStatus::new(disk, &self.ranges.lock().unwrap()))
     }
 
-    fn set_ranges(&self, list: RangeList) -> Result<RangesTaken, ControlError> {
+    fn set_ranges(&self, list: RangeList, _: &Caller) -> Result<RangesTaken, ControlError> {
         self.disk(list.disk())?;
         let mut ranges = self.ranges.lock().unwrap();
         let taken = RangesTaken::new(&list, &ranges);
@@ -208,12 +209,12 @@ impl Daemon for Memory {
         Err(ControlError::no_recording(id))
     }
 
-    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError> {
+    fn set_memory(&self, bytes: u64, _: &Caller) -> Result<StoreStatus, ControlError> {
         self.memory.store(bytes, Ordering::SeqCst);
         Ok(self.status().store)
     }
 
-    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError> {
+    fn manage_ksm(&self, manage: bool, unmerge: bool, _: &Caller) -> Result<KsmStatus, ControlError> {
         if unmerge && !self.ksm.load(Ordering::SeqCst) {
             return Err(ControlError::new(ControlErrorKind::Conflict, "KSM is not managed", "switch it on"));
         }
@@ -221,7 +222,7 @@ impl Daemon for Memory {
         Ok(self.status().ksm)
     }
 
-    fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError> {
+    fn add_disk(&self, spec: DiskSpec, _: &Caller) -> Result<DiskStatus, ControlError> {
         if spec.name == "crash" {
             panic!("a bug of the daemon");
         }
@@ -231,7 +232,7 @@ impl Daemon for Memory {
         Ok(Self::disk_status(&disk))
     }
 
-    fn remove_disk(&self, name: &str) -> Result<(), ControlError> {
+    fn remove_disk(&self, name: &str, _: &Caller) -> Result<(), ControlError> {
         let without = self.plan.lock().unwrap().without_disk(name)?;
         *self.plan.lock().unwrap() = without;
         Ok(())
@@ -241,11 +242,11 @@ impl Daemon for Memory {
         self.disk(name).map(|_| 4096)
     }
 
-    fn reload(&self, _detach_most: bool) -> Result<ReloadReport, ControlError> {
+    fn reload(&self, _detach_most: bool, _: &Caller) -> Result<ReloadReport, ControlError> {
         Err(ControlError::new(ControlErrorKind::Unavailable, "it is stopping", "wait"))
     }
 
-    fn stop(&self) {
+    fn stop(&self, _: &Caller) {
         self.stopped.store(true, Ordering::SeqCst);
     }
 }
@@ -263,7 +264,7 @@ fn daemon_plan(dir: &Path) -> (ServePlan, DaemonPlan) {
     std::fs::write(dir.join("a.raw"), [0; 512]).unwrap();
     std::fs::write(dir.join("b.raw"), [0; 512]).unwrap();
     let spec = ServeSpec {
-        memory: Some("256MiB".parse().unwrap()),
+        store: StoreSpec { memory: Some("256MiB".parse().unwrap()), ..StoreSpec::default() },
         disks: vec![DiskSpec {
             name: "root".into(),
             vm: Some("web".into()),
@@ -648,10 +649,10 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("PATCH /v1/nodes/web", r#"{"controller": "static", "ceiling": "none"}"#, 403, "control.sock, may do it"),
         ("PUT /v1/nodes/web", r#"{"controller": "static"}"#, 403, "itself"),
         ("PATCH /v1/nodes/web:rot", weight, 404, "did you mean \\\"web:root\\\"?"),
-        ("PATCH /v1/nodes/host", r#"{"controller": "static"}"#, 403, "host's control socket"),
+        ("PATCH /v1/nodes/host", r#"{"controller": "static"}"#, 404, "there is no VM, container or disk"),
         ("GET /v1/nodes/web/events", "", 200, "[{\"sequence\":0,\"interval\":0,\"node\":\"web\""),
-        ("GET /v1/nodes/host/events", "", 403, "below VM \\\"web\\\""),
-        ("PUT /v1/ranges", r#"{"disk": "secret:root", "container": "a", "ranges": []}"#, 403, "secret:root"),
+        ("GET /v1/nodes/host/events", "", 404, "there is no VM, container or disk"),
+        ("PUT /v1/ranges", r#"{"disk": "secret:root", "container": "a", "ranges": []}"#, 404, "secret:root"),
         ("PUT /v1/ranges", r#"{"disk": "web:root", "container": "a", "ranges": []}"#, 200, "\"ranges\":0"),
         ("GET /v1/disks/root/ranges", "", 200, "\"containers\":[]"),
         ("GET /v1/version", "", 200, "\"api\""),
@@ -664,6 +665,8 @@ fn a_vms_socket_reaches_what_is_below_it_alone() {
         ("PATCH /v1/ksm", "{}", 403, "cannot"),
         ("POST /v1/reload", "", 403, "cannot"),
         ("POST /v1/stop", "", 403, "cannot"),
+        ("POST /v1/recordings", "{}", 403, "cannot"),
+        ("GET /v1/recordings/1", "", 403, "cannot"),
         ("GET /metrics", "", 403, "cannot"),
     ] {
         let (got, answer) = api.vm(head, body);

@@ -1,6 +1,6 @@
 //! What dividing among 1,000 disks and 200 nodes costs: prints microseconds per division.
 use std::time::Instant;
-use undercroft_engine::shares::{Level, Settings, Tree};
+use undercroft_engine::shares::{Level, ShareSettings, Tree};
 
 fn main() {
     for (vms, containers, disks) in [(50, 150, 1000), (200, 0, 1000), (1, 0, 1000)] {
@@ -8,17 +8,17 @@ fn main() {
         let root = tree.root();
         let mut groups = vec![];
         for i in 0..vms {
-            let settings = Settings { weight: 1 + i * 37 % 1000, floor: 1000, ..Settings::default() };
+            let settings = ShareSettings { weight: 1 + i * 37 % 1000, floor: 1000, ..ShareSettings::default() };
             groups.push(tree.add(root, Level::Vm, &format!("vm{i}"), settings).expect("fits"));
         }
         for i in 0..containers {
-            let settings = Settings { weight: 1 + i * 11 % 100, ..Settings::default() };
+            let settings = ShareSettings { weight: 1 + i * 11 % 100, ..ShareSettings::default() };
             let vm = groups[i as usize % vms as usize];
             groups.push(tree.add(vm, Level::Container, &format!("c{i}"), settings).expect("fits"));
         }
         for i in 0..disks {
             let group = groups[(groups.len() - 1).saturating_sub(i as usize % groups.len())];
-            let settings = Settings { weight: 1 + i * 7919 % 10_000, ..Settings::default() };
+            let settings = ShareSettings { weight: 1 + i * 7919 % 10_000, ..ShareSettings::default() };
             tree.add(group, Level::Disk, &format!("d{i}"), settings).expect("fits");
         }
         let mut shares = 0;

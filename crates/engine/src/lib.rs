@@ -9,6 +9,7 @@ pub mod curve;
 mod guest;
 mod index;
 mod limits;
+mod names;
 mod policy;
 #[cfg(test)]
 mod reference;
@@ -23,8 +24,9 @@ pub use guest::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways, 
 pub use index::parts::PartSetting;
 pub use index::ranges::{PartId, PartRange, PartsError};
 pub use index::tiers::Tier;
-pub use index::{Access, Index, Outcome, ranges};
-pub use policy::PolicyKind;
+pub use index::{Access, Index, ranges};
+pub use names::UnknownName;
+pub use policy::{AnyPolicyKind, Outcome, PolicyKind, PolicySet, StudiedPolicyKind};
 pub use structures::slots::Slot;
 pub use structures::table::HashKey;
 pub use study::replay::Replay;

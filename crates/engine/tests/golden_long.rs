@@ -17,7 +17,7 @@ mod long {
     #[test]
     fn miss_counts_of_lirs2() {
         reference::verify(reference::pinned(
-            undercroft_engine::PolicyKind::Lirs2,
+            undercroft_engine::StudiedPolicyKind::Lirs2,
             &[
                 ("arc-P6", 12_672_123, 7_737, 12_151_722),
                 ("arc-P6", 12_672_123, 77_377, 4_355_857),

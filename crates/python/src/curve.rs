@@ -9,8 +9,8 @@ use crate::watch::Watch;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use undercroft_engine::PolicyKind;
 use undercroft_engine::curve::Curve as Points;
+use undercroft_engine::{AnyPolicyKind, PolicyKind, UnknownName};
 use undercroft_study::curves::{
     Bars, CurveMethod, Estimate, EstimateOptions, Popularity, RequestBatch, Requests, Sampled, Window, WorkingSet,
     partitioned, shared,
@@ -132,7 +132,7 @@ pub(crate) fn blocks(sizes: Vec<SizeArgument>, block_bytes: u64, footprint: Opti
 /// The arguments, parsed.
 struct Asked {
     method: CurveMethod,
-    policy: PolicyKind,
+    policy: AnyPolicyKind,
     sizes: Vec<CacheSize>,
     block_bytes: u64,
     of: Requests,
@@ -188,7 +188,7 @@ pub(crate) fn estimate<'py>(
     }
     let asked = Asked {
         method: method.parse().map_err(said)?,
-        policy: PolicyKind::from_name(policy).map_err(said)?,
+        policy: policy.parse().map_err(|e: UnknownName| said(e.to_string()))?,
         sizes: sizes.iter().map(|s| s.read().map(|s| s.size)).collect::<PyResult<_>>()?,
         block_bytes,
         of,

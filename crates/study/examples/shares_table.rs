@@ -1,7 +1,7 @@
 //! Controllers side by side on loads of several tenants. `--json`: one line for each row, for plots; `--policy NAME`:
 //! another replacement policy than LRU.
-use undercroft_engine::control::{Kind, UtilitySettings};
-use undercroft_engine::{LruCurveOptions, MeterOptions, PolicyCurveOptions, PolicyKind};
+use undercroft_engine::control::{ControllerKind, UtilitySettings};
+use undercroft_engine::{AnyPolicyKind, LruCurveOptions, MeterOptions, PolicyCurveOptions, PolicyKind};
 use undercroft_study::sim::tenants::{Arm, ArmOptions, LabRow, Trace, loads, run};
 
 /// What a hit and a miss take, for mean times: a copy from RAM, a read of an SSD behind a network.
@@ -11,7 +11,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let json = arguments.iter().any(|a| a == "--json");
     let policy = match arguments.iter().position(|a| a == "--policy").map(|at| arguments.get(at + 1)) {
-        None => PolicyKind::Lru,
+        None => AnyPolicyKind::from(PolicyKind::Lru),
         Some(name) => match name.map(|n| n.parse()) {
             Some(Ok(policy)) => policy,
             _ => {
@@ -31,17 +31,17 @@ fn main() {
     let arms = [
         Arm::Strict,
         Arm::Shared,
-        Arm::Governed(Kind::Static),
+        Arm::Governed(ControllerKind::Static),
         Arm::LiteralDonor(1),
         Arm::LiteralDonor(2),
         Arm::LiteralDonor(3),
         Arm::LiteralDonor(4),
-        Arm::Governed(Kind::Donor(1)),
-        Arm::Governed(Kind::Donor(4)),
+        Arm::Governed(ControllerKind::Donor(1)),
+        Arm::Governed(ControllerKind::Donor(4)),
         Arm::LiteralPaper,
-        Arm::Governed(Kind::Paper),
+        Arm::Governed(ControllerKind::Paper),
         Arm::Utility(UtilitySettings::default()),
-        Arm::Governed(Kind::Utility),
+        Arm::Governed(ControllerKind::Utility),
         Arm::KnownCurves,
     ];
     for load in loads::all() {

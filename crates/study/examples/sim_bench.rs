@@ -12,7 +12,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::time::Instant;
-use undercroft_engine::{PolicyKind, Replay};
+use undercroft_engine::{AnyPolicyKind, Replay};
 use undercroft_trace::{Reader, synth};
 
 const RECORD: usize = 24;
@@ -37,7 +37,7 @@ fn write(blocks: &[u64], out: &str) -> Result<(), Box<dyn Error>> {
     Ok(file.flush()?)
 }
 
-fn run(policy: PolicyKind, capacity: u32, trace: &str) -> Result<(), Box<dyn Error>> {
+fn run(policy: AnyPolicyKind, capacity: u32, trace: &str) -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let mut file = File::open(trace)?;
     let mut bytes = vec![0; RECORDS * RECORD];
@@ -72,7 +72,7 @@ fn run(policy: PolicyKind, capacity: u32, trace: &str) -> Result<(), Box<dyn Err
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["run", policy, capacity, trace] => run(PolicyKind::from_name(policy)?, capacity.parse()?, trace),
+        ["run", policy, capacity, trace] => run(policy.parse()?, capacity.parse()?, trace),
         ["zipf", out] => write(&synth::Zipf::new(1_000_000, 1.0, 42).take(20_000_000).collect::<Vec<_>>(), out),
         ["convert", trace, out] => {
             let blocks: Result<Vec<u64>, _> = Reader::open(trace)?.map(|a| a.map(|a| a.block)).collect();

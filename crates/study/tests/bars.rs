@@ -2,7 +2,7 @@
 //! where the reference data is there, on real traces.
 
 use std::path::{Path, PathBuf};
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{AnyPolicyKind, PolicyKind, StudiedPolicyKind};
 use undercroft_study::curves::{
     CurveMethod, Estimate, EstimateOptions, ExactLru, MiniPoint, Miniature, RequestBatch, Requests,
 };
@@ -109,7 +109,7 @@ fn trace(file: &str) -> Option<Vec<u64>> {
 }
 
 /// A policy at sizes, beside replays: the misses that miniature caches say, and those that there are.
-fn beside(blocks: &[u64], kind: PolicyKind, parts: &[f64], seed: u64) -> Vec<(MiniPoint, f64)> {
+fn beside(blocks: &[u64], kind: AnyPolicyKind, parts: &[f64], seed: u64) -> Vec<(MiniPoint, f64)> {
     let footprint = exact(blocks).footprint();
     let sizes: Vec<u64> = parts.iter().map(|part| ((footprint as f64 * part) as u64).max(1)).collect();
     let of = |rate: f64, footprint| {
@@ -123,11 +123,11 @@ fn beside(blocks: &[u64], kind: PolicyKind, parts: &[f64], seed: u64) -> Vec<(Mi
 #[test]
 fn miniatures_at_one_percent_are_within_a_hundredth_on_real_traces() {
     let long = std::env::var_os("UNDERCROFT_LONG").is_some();
-    let some = [PolicyKind::S3Fifo, PolicyKind::Sieve, PolicyKind::Lfu];
+    let some = [PolicyKind::S3Fifo.into(), PolicyKind::Sieve.into(), StudiedPolicyKind::Lfu.into()];
     // its sketch has a power of two for a width: at rates that are none it was off by 0.02 at 0.3 of P6
-    let sketched = [PolicyKind::WTinyLfu];
-    let all: Vec<PolicyKind> =
-        PolicyKind::ALL.into_iter().filter(|&kind| kind != PolicyKind::Lru).chain(some).collect();
+    let sketched = [PolicyKind::WTinyLfu.into()];
+    let disks = PolicyKind::ALL.into_iter().filter(|&kind| kind != PolicyKind::Lru);
+    let all: Vec<AnyPolicyKind> = disks.map(AnyPolicyKind::from).chain(some).collect();
     let (mut inside, mut sampled, mut worst) = (0, 0, (0.0f64, String::new()));
     for (file, parts, kinds) in [
         ("cloudPhysicsIO.vscsi", &PARTS[..], &some[..]),

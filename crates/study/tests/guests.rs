@@ -41,8 +41,13 @@ fn measured(
     let mut host = Host::new(placement, policy, blocks, PAGES);
     host.opaque = load == Load::Opaque;
     host.meter = meter.map(|exclusive| {
-        let mut meter =
-            Meter::new(policy, blocks.into(), u64::from(PAGES) * 2, MeterOptions::default(), HashKey::from_seed(11));
+        let mut meter = Meter::new(
+            policy.into(),
+            blocks.into(),
+            u64::from(PAGES) * 2,
+            MeterOptions::default(),
+            HashKey::from_seed(11),
+        );
         meter.set_exclusive(exclusive);
         meter
     });

@@ -2,8 +2,8 @@
 //! every load.
 
 use undercroft_engine::PolicyKind;
-use undercroft_engine::control::{Goal, Kind};
-use undercroft_engine::shares::Settings;
+use undercroft_engine::control::{ControllerKind, Goal};
+use undercroft_engine::shares::ShareSettings;
 use undercroft_study::sim::tenants::{Arm, ArmOptions, Trace, loads, run};
 
 fn misses(load: &Trace, arm: &Arm) -> u64 {
@@ -14,7 +14,7 @@ fn misses(load: &Trace, arm: &Arm) -> u64 {
 fn utility_saves_45_percent_on_the_phased_load_and_is_within_5_percent_of_the_best_known() {
     let load = Trace::new(loads::phased());
     let equal = misses(&load, &Arm::Strict);
-    let utility = misses(&load, &Arm::Governed(Kind::Utility));
+    let utility = misses(&load, &Arm::Governed(ControllerKind::Utility));
     let best = misses(&load, &Arm::KnownCurves).min(misses(&load, &Arm::Shared));
     println!("equal {equal}, utility {utility}, best known {best}");
     assert!(utility as f64 <= 0.55 * equal as f64, "{utility} of {equal}");
@@ -26,16 +26,16 @@ fn on_no_load_anybody_is_3_percent_worse_than_static_shares() {
     for load in loads::all() {
         let load = Trace::new(load);
         for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
-            let options = ArmOptions { policy, ..ArmOptions::default() };
+            let options = ArmOptions { policy: policy.into(), ..ArmOptions::default() };
             let misses = |arm| run(&load, &arm, &options).misses;
-            let (equal, lent) = (misses(Arm::Strict), misses(Arm::Governed(Kind::Static)));
+            let (equal, lent) = (misses(Arm::Strict), misses(Arm::Governed(ControllerKind::Static)));
             let check = |kind, of: u64| {
                 let these = misses(Arm::Governed(kind));
                 println!("{policy} {} {kind}: {these} of {of}", load.load.name);
                 assert!(these as f64 <= 1.03 * of as f64, "{policy} {} {kind}: {these} of {of}", load.load.name);
             };
-            check(Kind::Static, equal);
-            for kind in [Kind::Utility, Kind::Donor(4), Kind::Paper] {
+            check(ControllerKind::Static, equal);
+            for kind in [ControllerKind::Utility, ControllerKind::Donor(4), ControllerKind::Paper] {
                 check(kind, equal.min(lent));
             }
         }
@@ -46,7 +46,7 @@ fn on_no_load_anybody_is_3_percent_worse_than_static_shares() {
 fn donor_saves_more_with_four_rounds_than_with_one_and_less_than_utility() {
     let load = Trace::new(loads::phased());
     let [equal, one, four, utility] =
-        [Arm::Strict, Arm::LiteralDonor(1), Arm::LiteralDonor(4), Arm::Governed(Kind::Utility)]
+        [Arm::Strict, Arm::LiteralDonor(1), Arm::LiteralDonor(4), Arm::Governed(ControllerKind::Utility)]
             .map(|arm| misses(&load, &arm) as f64);
     println!("{:.1} % and {:.1} %", 100.0 * (1.0 - one / equal), 100.0 * (1.0 - four / equal));
     assert!(one < 0.85 * equal && four < 0.72 * equal && four < one && utility < four);
@@ -56,7 +56,7 @@ fn donor_saves_more_with_four_rounds_than_with_one_and_less_than_utility() {
 fn a_low_locality_neighbour_costs_less_beside_static_shares_and_least_beside_dynamic_ones() {
     let load = Trace::new(loads::locality());
     let hit = |arm: Arm| run(&load, &arm, &ArmOptions::default()).tenants[1].hit_ratio();
-    let (unified, fixed, dynamic) = (hit(Arm::Shared), hit(Arm::Strict), hit(Arm::Governed(Kind::Utility)));
+    let (unified, fixed, dynamic) = (hit(Arm::Shared), hit(Arm::Strict), hit(Arm::Governed(ControllerKind::Utility)));
     println!("hit ratio of the tenant with locality: {unified:.3} {fixed:.3} {dynamic:.3}");
     assert!(unified < fixed && fixed < dynamic);
 }
@@ -65,7 +65,7 @@ fn a_low_locality_neighbour_costs_less_beside_static_shares_and_least_beside_dyn
 fn goals_are_kept_within_5_percent_once_steady() {
     let load = Trace::new(loads::stream());
     for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
-        let options = ArmOptions { policy, ..ArmOptions::default() };
+        let options = ArmOptions { policy: policy.into(), ..ArmOptions::default() };
         let row = run(&load, &Arm::Goals(vec![None, Some(Goal::HitRatio(0.7)), Some(Goal::HitRatio(0.5))]), &options);
         for (tenant, goal) in [(1, 0.7), (2, 0.5)] {
             let steady = &row.hit_ratios[100..];
@@ -81,7 +81,7 @@ fn goals_are_kept_within_5_percent_once_steady() {
 #[test]
 fn goals_that_cannot_all_be_kept_degrade_by_weight() {
     let load = Trace::new(loads::all_heavy());
-    let weights = [300, 200, 100].map(|weight| Settings { weight, ..Settings::default() });
+    let weights = [300, 200, 100].map(|weight| ShareSettings { weight, ..ShareSettings::default() });
     let options = ArmOptions { settings: weights.to_vec(), ..ArmOptions::default() };
     let row = run(&load, &Arm::Goals(vec![Some(Goal::HitRatio(0.9)); 3]), &options);
     let last = &row.targets[row.targets.len() - 1];
@@ -93,6 +93,6 @@ fn goals_that_cannot_all_be_kept_degrade_by_weight() {
 #[test]
 fn a_run_is_the_same_every_time() {
     let load = Trace::new(loads::locality());
-    let arm = Arm::Governed(Kind::Utility);
+    let arm = Arm::Governed(ControllerKind::Utility);
     assert_eq!(run(&load, &arm, &ArmOptions::default()).json(), run(&load, &arm, &ArmOptions::default()).json());
 }

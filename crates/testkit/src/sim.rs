@@ -220,6 +220,7 @@ impl<P: FaultInjection> Sim<P> {
             _ => self.rare(),
         };
         self.extra();
+        self.change_live();
         let m = self.core().memory();
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));

@@ -97,4 +97,5 @@ planted! {
     cached_content_that_the_disk_lost_is_found: LossKeepsCache,
     a_write_over_lost_content_that_is_kept_is_found: LossKeepsWrites,
     a_flush_that_hides_a_loss_is_found: LossNotTold,
+    frames_taken_from_what_is_read_ahead_are_found: AheadCutUnderWay,
 }

@@ -61,11 +61,84 @@ pub struct Export {
     pub allocation: Option<u32>,
 }
 
+/// Why a handshake ends without an export: a sentence without its start.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The connection failed.
+    #[error("{}", lost(.0))]
+    Lost(#[from] io::Error),
+    /// Something else answers.
+    #[error("what answers there is not an NBD server")]
+    NotNbd,
+    /// A protocol that is not spoken here.
+    #[error("the server speaks only the oldstyle protocol; use a newer one")]
+    Oldstyle,
+    /// A protocol that is not spoken here.
+    #[error("the server does not speak the fixed newstyle protocol; use a newer one")]
+    NotFixed,
+    /// An answer that the option does not have.
+    #[error("the server answers {option} with {kind:#x}")]
+    Unexpected {
+        /// The option.
+        option: &'static str,
+        /// The kind of the answer.
+        kind: u32,
+    },
+    /// More answers than an option has.
+    #[error("the server's {0} has no end")]
+    Endless(&'static str),
+    /// A description of the wrong length.
+    #[error("the server describes the export in a malformed way")]
+    Malformed,
+    /// A description without a size.
+    #[error("the server does not say how large the export is")]
+    NoSize,
+    /// The connection ended where the server would have told the size.
+    #[error("{lost}; perhaps it has no export named \"{export}\"")]
+    NoExport {
+        /// How it ended.
+        lost: Box<HandshakeError>,
+        /// The export.
+        export: String,
+    },
+    /// An answer to something else.
+    #[error("the server's answer to an option makes no sense")]
+    Nonsense,
+    /// An answer that is too long, with its bytes.
+    #[error("the server's answer to an option is too long ({0} bytes)")]
+    TooLong(u32),
+    /// The server says no.
+    #[error("{}", refusal(*.code, .export, .words))]
+    Refused {
+        /// Its number.
+        code: u32,
+        /// The export.
+        export: String,
+        /// What it says, ready to follow.
+        words: String,
+    },
+    /// A size that no disk has.
+    #[error("the server says that the export has {0} bytes")]
+    Size(u64),
+    /// Sizes of blocks that make no sense.
+    #[error("the server says that blocks have {0} to {1} bytes")]
+    Blocks(u32, u32),
+    /// Blocks that are too large.
+    #[error(
+        "the server takes only blocks of {0} bytes or more, 4096 are supported at most; put a filter before it that takes \
+         smaller ones, for instance `nbdkit --filter=blocksize`"
+    )]
+    LargeBlocks(u32),
+    /// Requests that are too small.
+    #[error("the server takes at most {0} bytes at a time, 4096 are needed")]
+    SmallRequests(u32),
+}
+
 /// Carries the handshake out on a fresh connection.
 ///
 /// # Errors
-/// A sentence without its start: `the server ...`.
-pub fn handshake<S: Read + Write>(stream: &mut S, export: &str) -> Result<Export, String> {
+/// See [`HandshakeError`].
+pub fn handshake<S: Read + Write>(stream: &mut S, export: &str) -> Result<Export, HandshakeError> {
     Handshake { stream }.run(export)
 }
 
@@ -92,7 +165,7 @@ impl Answer {
     }
 }
 
-fn lost(e: io::Error) -> String {
+fn lost(e: &io::Error) -> String {
     match e.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection during the handshake".to_owned(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the server does not answer".to_owned(),
@@ -101,19 +174,19 @@ fn lost(e: io::Error) -> String {
 }
 
 impl<S: Read + Write> Handshake<'_, S> {
-    fn run(&mut self, export: &str) -> Result<Export, String> {
+    fn run(&mut self, export: &str) -> Result<Export, HandshakeError> {
         match self.u64()? {
             NBDMAGIC => {}
-            _ => return Err("what answers there is not an NBD server".to_owned()),
+            _ => return Err(HandshakeError::NotNbd),
         }
         match self.u64()? {
             IHAVEOPT => {}
-            OLDSTYLE => return Err("the server speaks only the oldstyle protocol; use a newer one".to_owned()),
-            _ => return Err("what answers there is not an NBD server".to_owned()),
+            OLDSTYLE => return Err(HandshakeError::Oldstyle),
+            _ => return Err(HandshakeError::NotNbd),
         }
         let flags = u16::from_be_bytes(self.bytes()?);
         if flags & FLAG_FIXED_NEWSTYLE == 0 {
-            return Err("the server does not speak the fixed newstyle protocol; use a newer one".to_owned());
+            return Err(HandshakeError::NotFixed);
         }
         let ours = flags & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         self.send(&u32::from(ours).to_be_bytes())?;
@@ -124,7 +197,7 @@ impl<S: Read + Write> Handshake<'_, S> {
     }
 
     /// Asks for the context `base:allocation`.
-    fn allocation(&mut self, export: &str) -> Result<Option<u32>, String> {
+    fn allocation(&mut self, export: &str) -> Result<Option<u32>, HandshakeError> {
         let query = b"base:allocation";
         let mut data = string(export.as_bytes());
         data.extend_from_slice(&1u32.to_be_bytes());
@@ -139,10 +212,10 @@ impl<S: Read + Write> Handshake<'_, S> {
                 (REP_ACK, _) => return Ok(id),
                 // Also for an export that is not there: OPT_GO says so in words.
                 _ if a.refused() => return Ok(None),
-                _ => return Err(format!("the server answers OPT_SET_META_CONTEXT with {:#x}", a.kind)),
+                _ => return Err(HandshakeError::Unexpected { option: "OPT_SET_META_CONTEXT", kind: a.kind }),
             }
         }
-        Err("the server's list of contexts has no end".to_owned())
+        Err(HandshakeError::Endless("list of contexts"))
     }
 
     fn go(
@@ -151,7 +224,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         structured: bool,
         allocation: Option<u32>,
         no_zeroes: bool,
-    ) -> Result<Export, String> {
+    ) -> Result<Export, HandshakeError> {
         let mut data = string(export.as_bytes());
         data.extend_from_slice(&1u16.to_be_bytes());
         data.extend_from_slice(&INFO_BLOCK_SIZE.to_be_bytes());
@@ -167,29 +240,35 @@ impl<S: Read + Write> Handshake<'_, S> {
                         blocks = Some((be(&d[..4]) as u32, be(&d[8..]) as u32));
                     }
                     (Some(INFO_EXPORT | INFO_BLOCK_SIZE) | None, _) => {
-                        return Err("the server describes the export in a malformed way".to_owned());
+                        return Err(HandshakeError::Malformed);
                     }
                     _ => {}
                 },
                 REP_ACK => {
-                    let (size_bytes, flags) = found.ok_or("the server does not say how large the export is")?;
+                    let (size_bytes, flags) = found.ok_or(HandshakeError::NoSize)?;
                     return finish(size_bytes, flags, blocks, structured, allocation);
                 }
                 REP_ERR_UNSUP => {
                     let (size_bytes, flags) = self.export_name(export, no_zeroes)?;
                     return finish(size_bytes, flags, None, structured, allocation);
                 }
-                _ if a.refused() => return Err(refusal(&a, export)),
-                _ => return Err(format!("the server answers OPT_GO with {:#x}", a.kind)),
+                _ if a.refused() => {
+                    return Err(HandshakeError::Refused {
+                        code: a.kind - REP_ERR,
+                        export: export.to_owned(),
+                        words: a.words(),
+                    });
+                }
+                _ => return Err(HandshakeError::Unexpected { option: "OPT_GO", kind: a.kind }),
             }
         }
-        Err("the server's description of the export has no end".to_owned())
+        Err(HandshakeError::Endless("description of the export"))
     }
 
     /// The older way to choose an export; the server just closes the connection if there is none of that name.
-    fn export_name(&mut self, export: &str, no_zeroes: bool) -> Result<(u64, u16), String> {
+    fn export_name(&mut self, export: &str, no_zeroes: bool) -> Result<(u64, u16), HandshakeError> {
         self.option(OPT_EXPORT_NAME, export.as_bytes())?;
-        let size = self.u64().map_err(|e| format!("{e}; perhaps it has no export named \"{export}\""))?;
+        let size = self.u64().map_err(|e| HandshakeError::NoExport { lost: Box::new(e), export: export.to_owned() })?;
         let flags = u16::from_be_bytes(self.bytes()?);
         if !no_zeroes {
             self.bytes::<124>()?;
@@ -197,7 +276,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         Ok((size, flags))
     }
 
-    fn option(&mut self, option: u32, data: &[u8]) -> Result<(), String> {
+    fn option(&mut self, option: u32, data: &[u8]) -> Result<(), HandshakeError> {
         let mut b = Vec::with_capacity(16 + data.len());
         b.extend_from_slice(&IHAVEOPT.to_be_bytes());
         b.extend_from_slice(&option.to_be_bytes());
@@ -207,36 +286,37 @@ impl<S: Read + Write> Handshake<'_, S> {
     }
 
     /// The one answer to an option that has one.
-    fn last_answer(&mut self, option: u32) -> Result<Answer, String> {
+    fn last_answer(&mut self, option: u32) -> Result<Answer, HandshakeError> {
         self.answer(option)
     }
 
-    fn answer(&mut self, option: u32) -> Result<Answer, String> {
+    fn answer(&mut self, option: u32) -> Result<Answer, HandshakeError> {
         if self.u64()? != REPLY_MAGIC || u32::from_be_bytes(self.bytes()?) != option {
-            return Err("the server's answer to an option makes no sense".to_owned());
+            return Err(HandshakeError::Nonsense);
         }
         let kind = u32::from_be_bytes(self.bytes()?);
         let len = u32::from_be_bytes(self.bytes()?);
         if len > REPLY_BYTES_MAX {
-            return Err(format!("the server's answer to an option is too long ({len} bytes)"));
+            return Err(HandshakeError::TooLong(len));
         }
         let mut data = vec![0; len as usize];
-        self.stream.read_exact(&mut data).map_err(lost)?;
+        self.stream.read_exact(&mut data)?;
         Ok(Answer { kind, data })
     }
 
-    fn u64(&mut self) -> Result<u64, String> {
+    fn u64(&mut self) -> Result<u64, HandshakeError> {
         Ok(u64::from_be_bytes(self.bytes()?))
     }
 
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], HandshakeError> {
         let mut b = [0; N];
-        self.stream.read_exact(&mut b).map_err(lost)?;
+        self.stream.read_exact(&mut b)?;
         Ok(b)
     }
 
-    fn send(&mut self, b: &[u8]) -> Result<(), String> {
-        self.stream.write_all(b).and_then(|()| self.stream.flush()).map_err(lost)
+    fn send(&mut self, b: &[u8]) -> Result<(), HandshakeError> {
+        self.stream.write_all(b)?;
+        Ok(self.stream.flush()?)
     }
 }
 
@@ -244,9 +324,8 @@ fn info_kind(data: &[u8]) -> Option<u16> {
     data.get(..2).map(|d| be(d) as u16)
 }
 
-fn refusal(a: &Answer, export: &str) -> String {
-    let words = a.words();
-    match a.kind - REP_ERR {
+fn refusal(code: u32, export: &str, words: &str) -> String {
+    match code {
         2 => format!("the server's policy forbids the export \"{export}\"{words}"),
         5 => format!("the server demands TLS, which is not supported{words}; reach it through a tunnel"),
         6 => format!("the server has no export named \"{export}\"{words}; list what it has: `nbdinfo --list`"),
@@ -261,25 +340,22 @@ fn finish(
     blocks: Option<(u32, u32)>,
     structured: bool,
     allocation: Option<u32>,
-) -> Result<Export, String> {
+) -> Result<Export, HandshakeError> {
     if i64::try_from(size_bytes).is_err() {
-        return Err(format!("the server says that the export has {size_bytes} bytes"));
+        return Err(HandshakeError::Size(size_bytes));
     }
     let (min, max) = match blocks {
         None => (None, 32 << 20),
         Some((min, max)) => {
             if !min.is_power_of_two() || max < min {
-                return Err(format!("the server says that blocks have {min} to {max} bytes"));
+                return Err(HandshakeError::Blocks(min, max));
             }
             if min > 4096 {
-                return Err(format!(
-                    "the server takes only blocks of {min} bytes or more, 4096 are supported at most; \
-                     put a filter before it that takes smaller ones, for instance `nbdkit --filter=blocksize`"
-                ));
+                return Err(HandshakeError::LargeBlocks(min));
             }
             // At least one cache block at a time; more than 32 MiB is never sent.
             if max < 4096 {
-                return Err(format!("the server takes at most {max} bytes at a time, 4096 are needed"));
+                return Err(HandshakeError::SmallRequests(max));
             }
             (Some(min), max.min(32 << 20) / 4096 * 4096)
         }
@@ -338,8 +414,10 @@ mod tests {
         [&NBDMAGIC.to_be_bytes()[..], &IHAVEOPT.to_be_bytes(), &3u16.to_be_bytes()].concat()
     }
 
+    /// What comes of a handshake, its error as it is shown.
     fn shake(parts: &[Vec<u8>]) -> Result<Export, String> {
         handshake(&mut Script { says: Cursor::new(parts.concat()), heard: Vec::new() }, "disk")
+            .map_err(|e| e.to_string())
     }
 
     fn info_export() -> Vec<u8> {

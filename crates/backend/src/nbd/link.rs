@@ -3,7 +3,7 @@
 //! Owns everything that may block: names, connections, handshakes. Never sees an operation. Invariant: at most one
 //! attempt is under way, and none unless it was asked for.
 
-use super::handshake::{Export, handshake};
+use super::handshake::{Export, HandshakeError, handshake};
 use super::location::{Location, Server};
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};
@@ -30,30 +30,47 @@ pub(super) struct Connection {
     pub export: Export,
 }
 
+/// Why a connection cannot be had: a part of a sentence.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    /// Nobody answers there.
+    #[error("{}", unreachable(.0))]
+    Unreachable(io::Error),
+    /// The name means nothing.
+    #[error("the name of the server cannot be resolved ({0})")]
+    Resolve(io::Error),
+    /// The name has no address.
+    #[error("the name of the server has no address")]
+    NoAddress,
+    /// The socket takes a setting not.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+    /// The server answers, and there is no export.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+}
+
 /// Connects once. May take tens of seconds if the server is slow.
 ///
 /// # Errors
-/// A part of a sentence that says why not.
-pub(super) fn connect(location: &Location) -> Result<Connection, String> {
+/// See [`ConnectError`].
+pub(super) fn connect(location: &Location) -> Result<Connection, ConnectError> {
     match &location.server {
         Server::Unix(path) => {
-            let mut s = UnixStream::connect(path).map_err(|e| unreachable(&e))?;
-            let set = |e: io::Error| e.to_string();
-            s.set_read_timeout(Some(STEP_TIMEOUT)).map_err(set)?;
-            s.set_write_timeout(Some(STEP_TIMEOUT)).map_err(set)?;
+            let mut s = UnixStream::connect(path).map_err(ConnectError::Unreachable)?;
+            s.set_read_timeout(Some(STEP_TIMEOUT))?;
+            s.set_write_timeout(Some(STEP_TIMEOUT))?;
             let export = shake(&mut s, location)?;
-            s.set_nonblocking(true).map_err(set)?;
+            s.set_nonblocking(true)?;
             Ok(Connection { socket: s.into(), export })
         }
         Server::Tcp { host, port } => {
-            let addresses = (host.as_str(), *port)
-                .to_socket_addrs()
-                .map_err(|e| format!("the name of the server cannot be resolved ({e})"))?;
-            let mut last = "the name of the server has no address".to_owned();
+            let addresses = (host.as_str(), *port).to_socket_addrs().map_err(ConnectError::Resolve)?;
+            let mut last = ConnectError::NoAddress;
             for address in addresses {
                 match TcpStream::connect_timeout(&address, STEP_TIMEOUT) {
                     Ok(s) => return tcp(s, location),
-                    Err(e) => last = unreachable(&e),
+                    Err(e) => last = ConnectError::Unreachable(e),
                 }
             }
             Err(last)
@@ -61,11 +78,10 @@ pub(super) fn connect(location: &Location) -> Result<Connection, String> {
     }
 }
 
-fn tcp(mut s: TcpStream, location: &Location) -> Result<Connection, String> {
-    let set = |e: io::Error| e.to_string();
-    s.set_nodelay(true).map_err(set)?;
-    s.set_read_timeout(Some(STEP_TIMEOUT)).map_err(set)?;
-    s.set_write_timeout(Some(STEP_TIMEOUT)).map_err(set)?;
+fn tcp(mut s: TcpStream, location: &Location) -> Result<Connection, ConnectError> {
+    s.set_nodelay(true)?;
+    s.set_read_timeout(Some(STEP_TIMEOUT))?;
+    s.set_write_timeout(Some(STEP_TIMEOUT))?;
     // A peer that is gone without a word is noticed within half a minute, also while something is sent.
     let seconds = Duration::from_secs;
     let alive = sockopt::set_socket_keepalive(&s, true)
@@ -73,13 +89,13 @@ fn tcp(mut s: TcpStream, location: &Location) -> Result<Connection, String> {
         .and_then(|()| sockopt::set_tcp_keepintvl(&s, seconds(5)))
         .and_then(|()| sockopt::set_tcp_keepcnt(&s, 4))
         .and_then(|()| sockopt::set_tcp_user_timeout(&s, 30_000));
-    alive.map_err(|e| set(e.into()))?;
+    alive.map_err(io::Error::from)?;
     let export = shake(&mut s, location)?;
-    s.set_nonblocking(true).map_err(set)?;
+    s.set_nonblocking(true)?;
     Ok(Connection { socket: s.into(), export })
 }
 
-fn shake<S: Read + Write>(s: &mut S, location: &Location) -> Result<Export, String> {
+fn shake<S: Read + Write>(s: &mut S, location: &Location) -> Result<Export, HandshakeError> {
     handshake(s, &location.export)
 }
 
@@ -99,7 +115,7 @@ pub(super) enum Report {
     /// Connected.
     Up(Connection),
     /// An attempt failed; the next one follows by itself.
-    Failed(String),
+    Failed(ConnectError),
 }
 
 /// The thread that connects.

@@ -42,48 +42,72 @@ impl fmt::Display for Location {
     }
 }
 
+/// What is wrong with a location: a part of a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LocationError {
+    /// Something that can be said without looking at it.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// A question that an `nbd://` location does not have.
+    #[error("`?{0}` means nothing for an nbd:// location")]
+    Query(String),
+    /// A host where a path belongs.
+    #[error("`{0}` stands where nothing may stand: write three slashes")]
+    Authority(String),
+    /// Another scheme.
+    #[error("`{0}` is not a kind of location")]
+    Scheme(String),
+    /// No number of a port.
+    #[error("`{0}` is not a port")]
+    Port(String),
+}
+
 /// Reads a location.
 ///
 /// # Errors
-/// What is wrong with it, as a part of a sentence.
-pub fn parse(uri: &str) -> Result<Location, String> {
-    let (scheme, rest) = uri.split_once("://").ok_or("it has no `://`")?;
+/// See [`LocationError`].
+pub fn parse(uri: &str) -> Result<Location, LocationError> {
+    let (scheme, rest) = uri.split_once("://").ok_or(LocationError::Malformed("it has no `://`"))?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let export = decode(path)?;
     if export.len() > NAME_BYTES_MAX {
-        return Err("the name of the export is longer than 4096 bytes".to_owned());
+        return Err(LocationError::Malformed("the name of the export is longer than 4096 bytes"));
     }
     let server = match scheme {
         "nbd" => {
             if !query.is_empty() {
-                return Err(format!("`?{query}` means nothing for an nbd:// location"));
+                return Err(LocationError::Query(query.to_owned()));
             }
             tcp(authority)?
         }
         "nbd+unix" => {
             if !authority.is_empty() {
-                return Err(format!("`{authority}` stands where nothing may stand: write three slashes"));
+                return Err(LocationError::Authority(authority.to_owned()));
             }
             let socket = query.split('&').find_map(|p| p.strip_prefix("socket="));
-            let path = decode(socket.ok_or("the path of the socket is missing (`?socket=/path`)")?)?;
+            let path =
+                decode(socket.ok_or(LocationError::Malformed("the path of the socket is missing (`?socket=/path`)"))?)?;
             if path.is_empty() {
-                return Err("the path of the socket is empty".to_owned());
+                return Err(LocationError::Malformed("the path of the socket is empty"));
             }
             Server::Unix(path)
         }
-        "nbds" | "nbds+unix" => return Err("TLS is not supported; reach the server through a tunnel".to_owned()),
-        other => return Err(format!("`{other}` is not a kind of location")),
+        "nbds" | "nbds+unix" => {
+            return Err(LocationError::Malformed("TLS is not supported; reach the server through a tunnel"));
+        }
+        other => return Err(LocationError::Scheme(other.to_owned())),
     };
     Ok(Location { server, export })
 }
 
-fn tcp(authority: &str) -> Result<Server, String> {
+fn tcp(authority: &str) -> Result<Server, LocationError> {
     if authority.contains('@') {
-        return Err("user names are not supported".to_owned());
+        return Err(LocationError::Malformed("user names are not supported"));
     }
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
-        let (host, after) = rest.split_once(']').ok_or("the `]` after the address is missing")?;
+        let (host, after) =
+            rest.split_once(']').ok_or(LocationError::Malformed("the `]` after the address is missing"))?;
         (host, after.strip_prefix(':'))
     } else {
         match authority.split_once(':') {
@@ -93,16 +117,16 @@ fn tcp(authority: &str) -> Result<Server, String> {
     };
     let port = match port {
         None | Some("") => PORT,
-        Some(p) => p.parse().map_err(|_| format!("`{p}` is not a port"))?,
+        Some(p) => p.parse().map_err(|_| LocationError::Port(p.to_owned()))?,
     };
     if host.is_empty() {
-        return Err("the name of the host is missing".to_owned());
+        return Err(LocationError::Malformed("the name of the host is missing"));
     }
     Ok(Server::Tcp { host: host.to_owned(), port })
 }
 
 /// Replaces `%41` by `A`.
-fn decode(s: &str) -> Result<String, String> {
+fn decode(s: &str) -> Result<String, LocationError> {
     let bytes = s.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
@@ -114,13 +138,13 @@ fn decode(s: &str) -> Result<String, String> {
         }
         let digits = bytes.get(i + 1..i + 3).and_then(|d| std::str::from_utf8(d).ok());
         let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
-        out.push(byte.ok_or("a `%` is not followed by two hexadecimal digits")?);
+        out.push(byte.ok_or(LocationError::Malformed("a `%` is not followed by two hexadecimal digits"))?);
         i += 3;
     }
     if out.contains(&0) {
-        return Err("it contains a zero byte".to_owned());
+        return Err(LocationError::Malformed("it contains a zero byte"));
     }
-    String::from_utf8(out).map_err(|_| "it is not UTF-8".to_owned())
+    String::from_utf8(out).map_err(|_| LocationError::Malformed("it is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -161,7 +185,7 @@ mod tests {
             ("nbd+unix://h/x?socket=/y", "three slashes"),
             ("http://h/", "http"),
         ] {
-            let e = parse(uri).unwrap_err();
+            let e = parse(uri).unwrap_err().to_string();
             assert!(e.contains(word), "{uri}: {e}");
         }
     }

@@ -152,10 +152,10 @@ impl Nbd {
     /// Connects to the server.
     pub(super) fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Self, OpenError> {
         let location = location::parse(&spec.location)
-            .map_err(|what| OpenError::Location { location: spec.location.clone(), what })?;
+            .map_err(|e| OpenError::Location { location: spec.location.clone(), what: e.to_string() })?;
         let claim = InUse::claim(Image::Export(location.to_string()), &spec.location, &spec.location, !spec.read_only)?;
         let nbd = |what: String| OpenError::Nbd { location: spec.location.clone(), what };
-        let Connection { socket, export } = link::connect(&location).map_err(nbd)?;
+        let Connection { socket, export } = link::connect(&location).map_err(|e| nbd(e.to_string()))?;
         let align = export.block_min.unwrap_or(if export.size_bytes.is_multiple_of(512) { 512 } else { 1 });
         let size_bytes = export.size_bytes / u64::from(align) * u64::from(align);
         if size_bytes == 0 {

@@ -23,7 +23,7 @@ impl Nbd {
             while let Some(report) = self.connector.report() {
                 match report {
                     Report::Up(connection) => self.connected(connection),
-                    Report::Failed(why) => self.log_trouble(&why),
+                    Report::Failed(why) => self.log_trouble(&why.to_string()),
                 }
             }
         }

@@ -262,7 +262,7 @@ where
                 self.own(offset, bytes, WHAT)?;
                 Ok(list)
             }
-            Err(what) => inconsistent(what),
+            Err(e) => inconsistent(e.to_string()),
         }
     }
 

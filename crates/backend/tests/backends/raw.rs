@@ -67,6 +67,15 @@ fn an_odd_size_is_refused_with_the_remedy() {
     assert!(e.contains("empty") && e.contains("truncate -s"), "{e}");
 }
 
+/// What is named by mistake is not to be made larger.
+#[test]
+fn a_text_is_refused_as_no_disk() {
+    let e = open_error(&spec(std::path::Path::new("/etc/passwd"), ImageFormat::Raw, true));
+    assert!(matches!(e, OpenError::NotADisk { .. }), "{e:?}");
+    let e = e.to_string();
+    assert!(e.contains("/etc/passwd") && e.contains("a text") && !e.contains("truncate"), "{e}");
+}
+
 #[test]
 fn the_page_cache_never_holds_the_image() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,13 +5,12 @@
 //! are evicted a bounded number at a time.
 
 use super::Core;
-use crate::disk::B;
-use crate::disk::block_bytes;
+use crate::disk::{B, block_bytes, usable_bytes};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
-use crate::types::{AddDiskError, DiskId};
+use crate::types::{AddDiskError, CoreOptions, DiskId};
 use undercroft_engine::shares::Hint;
-use undercroft_engine::{PolicyKind, Telemetry};
+use undercroft_engine::{ExclusiveMode, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
     /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
@@ -74,14 +73,20 @@ impl<P: FaultInjection> Core<P> {
 
     /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
-        let fixed = self.disk(id).map_or(0, |d| d.io_bytes());
+        let disk = self.disk(id);
+        let fixed = disk.map_or(0, |d| d.io_bytes() + d.ahead_more_bytes());
+        // Whoever asks bounds it by `blocks_per_disk_max`, which knows the read-ahead of now, not what this disk was
+        // promised: then what an arena takes itself is not in that bound, and has to be in this one.
+        let changed = disk.is_some_and(|d| d.is_readahead_changed());
+        let bytes =
+            if changed { usable_bytes(&CoreOptions { memory_bytes: bytes, ..self.options.clone() }) } else { bytes };
         let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
         blocks.min(u64::from(u32::MAX / 2)) as u32
     }
 
     /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
     pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
-        let fixed = self.disk(id).map_or(0, |d| d.io_bytes());
+        let fixed = self.disk(id).map_or(0, |d| d.io_bytes() + d.ahead_more_bytes());
         fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 
@@ -146,7 +151,8 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer.
+    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer; those that are
+    /// to read ahead farther do, where there is room for it now.
     pub(super) fn fit_slots(&mut self) {
         for i in 0..self.disks.len() {
             let Some(disk) = &self.disks[i] else { continue };
@@ -158,6 +164,7 @@ impl<P: FaultInjection> Core<P> {
                 disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
             }
         }
+        self.follow_readaheads();
     }
 
     /// Gives the disk another policy, while it runs; cached blocks stay.
@@ -174,6 +181,47 @@ impl<P: FaultInjection> Core<P> {
         if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
             d.set_hint(hint, &mut self.arena);
             d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
+        }
+    }
+
+    /// How far the disk reads ahead of a proven stream at most, in bytes, from now on; 0 ends it. Frames move between
+    /// requests and read-ahead as they come free. What tables for more of them take comes out of the disk's share
+    /// ([`Core::blocks_for`]) and stays with it; where the ceiling does not allow that yet, ticks try it again.
+    pub fn set_readahead(&mut self, id: DiskId, bytes: u32) {
+        if self.disk_mut(id).is_some_and(|d| d.set_readahead(bytes)) {
+            self.follow_readahead(id);
+        }
+    }
+
+    /// The same for all disks that do not yet.
+    #[cold]
+    pub(super) fn follow_readaheads(&mut self) {
+        for id in 0..self.disks.len() as u32 {
+            if self.disk(DiskId(id)).is_some_and(|d| d.awaits_readahead()) {
+                self.follow_readahead(DiskId(id));
+            }
+        }
+    }
+
+    /// Lets a disk read ahead as far as its configuration says, if the ceiling allows it.
+    pub(super) fn follow_readahead(&mut self, id: DiskId) {
+        let Some(d) = self.disk(id) else { return };
+        let (more, now) = (d.ahead_more_bytes(), d.promised_bytes());
+        if self.promise(now + more, now).is_err() {
+            return;
+        }
+        self.make_room(more);
+        if let Some(d) = self.disks[id.0 as usize].as_mut() {
+            d.follow_readahead(&mut self.arena);
+        }
+    }
+
+    /// How the disk is kept exclusive of its guest from now on. Cached blocks stay; what the guest holds is learned
+    /// anew.
+    pub fn set_exclusive(&mut self, id: DiskId, mode: ExclusiveMode) {
+        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            d.set_exclusive(mode, &mut self.arena);
+            self.make_room(0);
         }
     }
 

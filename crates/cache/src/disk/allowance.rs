@@ -63,6 +63,8 @@ pub(super) struct Allowance {
     pub waiters: usize,
     /// Bytes that each of those frames takes.
     frame_bytes: usize,
+    /// Bytes of metadata that were promised with it.
+    promised_fixed_bytes: usize,
 }
 
 impl Allowance {
@@ -70,19 +72,49 @@ impl Allowance {
     pub(crate) fn new(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> Self {
         let most = options.io_frames_per_disk.max(1) as usize;
         let frames = (capacity_blocks as usize / 4).max(IO_FRAMES_PER_DISK_MIN).min(most);
-        let ahead = (frames / 2).min(readahead_bytes as usize / FRAME_BYTES * 2);
-        let demand = frames - ahead;
-        let ops = demand.min(OPS_PER_DISK_MAX);
-        Self {
-            demand,
-            ahead,
+        let mut allowance = Self {
+            demand: frames,
+            ahead: 0,
             later: if options.contents { LATER_MAX } else { 0 },
-            ops,
-            window: (ops as u32).div_ceil(2).min(REQUEST_OPS_MAX),
+            ops: 0,
+            window: 0,
             requests: options.requests_per_disk.max(1) as usize,
             waiters: 2 * frames + 64,
             frame_bytes: frame_bytes(options.contents),
-        }
+            promised_fixed_bytes: 0,
+        };
+        allowance.split(allowance.ahead_for(readahead_bytes));
+        allowance.promised_fixed_bytes = allowance.fixed_bytes();
+        allowance
+    }
+
+    /// Frames for blocks to be read ahead, where `readahead_bytes` are read ahead at most.
+    pub(super) fn ahead_for(&self, readahead_bytes: u32) -> usize {
+        ((self.demand + self.ahead) / 2).min(readahead_bytes as usize / FRAME_BYTES * 2)
+    }
+
+    /// Gives `ahead` of the frames to read-ahead, the others to requests; what is promised stays.
+    pub(super) fn split(&mut self, ahead: usize) {
+        let frames = self.demand + self.ahead;
+        (self.ahead, self.demand) = (ahead, frames - ahead);
+        self.ops = self.demand.min(OPS_PER_DISK_MAX);
+        self.window = (self.ops as u32).div_ceil(2).min(REQUEST_OPS_MAX);
+    }
+
+    /// The same with `ahead` frames for read-ahead.
+    pub(super) fn with_ahead(mut self, ahead: usize) -> Self {
+        self.split(ahead);
+        self
+    }
+
+    /// Bytes of metadata beyond those promised, with `ahead` frames for read-ahead.
+    pub(super) fn more_bytes(&self, ahead: usize) -> usize {
+        self.with_ahead(ahead).fixed_bytes().saturating_sub(self.promised_fixed_bytes)
+    }
+
+    /// So many bytes of metadata more are promised.
+    pub(super) fn promise_more(&mut self, bytes: usize) {
+        self.promised_fixed_bytes += bytes;
     }
 
     /// Frames of all kinds.
@@ -103,7 +135,7 @@ impl Allowance {
     /// Bytes that a disk with this allowance takes from a ceiling, besides its blocks.
     pub(crate) fn bytes(&self) -> u64 {
         let frames = self.frames() * self.frame_bytes;
-        (frames + self.fixed_bytes()) as u64
+        (frames + self.promised_fixed_bytes) as u64
     }
 
     /// Bytes of metadata that a disk with this allowance holds at most, those per block not counted.

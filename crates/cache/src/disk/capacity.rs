@@ -262,7 +262,10 @@ impl<P: FaultInjection> Disk<P> {
     #[inline]
     pub(crate) fn is_resizing(&self) -> bool {
         let index = self.residents.index();
-        self.capacity.slots != index.capacity() || index.is_over() || !self.capacity.is_settled()
+        self.capacity.slots != index.capacity()
+            || index.is_over()
+            || !self.capacity.is_settled()
+            || !self.operations.is_split_settled()
     }
 
     /// Blocks that have a slot.
@@ -281,6 +284,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
     /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
     pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
+        self.move_ahead(arena);
         self.apply_limit(arena);
         for _ in 0..step {
             if self.excess() == 0 || !self.evict_one(arena) {

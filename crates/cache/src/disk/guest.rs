@@ -184,6 +184,16 @@ impl<P: FaultInjection> Disk<P> {
         self.account_overhead(arena);
     }
 
+    /// How the disk is kept exclusive of its guest from now on. What the guest holds is learned anew: it was not looked
+    /// at, or by other rules.
+    pub(crate) fn set_exclusive(&mut self, mode: ExclusiveMode, arena: &mut Store) {
+        let mode = if self.settings.contents() { mode } else { ExclusiveMode::Off };
+        if std::mem::replace(&mut self.side.mode, mode) != mode {
+            self.settings.set_exclusive(mode);
+            self.set_guest(self.side.pages, arena);
+        }
+    }
+
     fn guest_table_bytes_max(&self) -> u64 {
         u64::from(self.capacity.blocks()) * B / GUEST_TABLE_PART
     }

@@ -2,7 +2,8 @@
 //!
 //! Owns the names of operations and the use of the disk's allowance. Never waits, never says what becomes of a frame.
 //! Invariants: an operation has all its frames when it begins, and gives them back when it ends; frames under way stay
-//! within the allowance; an operation ends once.
+//! within the allowance; an operation ends once; the table of operations has room for as many as the allowance lets
+//! begin, now and once its split has reached its target.
 
 use super::allowance::Allowance;
 use super::records::{ReadOp, What};
@@ -34,6 +35,8 @@ pub(super) enum Budget {
 pub(super) struct Operations {
     slab: Slab<OpRec>,
     allowance: Allowance,
+    /// Frames that the allowance for read-ahead is to have: it follows as those in use come free.
+    ahead_target: usize,
     seq: u32,
     /// Frames under way of each budget; those of blocks read ahead that wait to be used are not among them.
     demand: usize,
@@ -47,7 +50,8 @@ pub(super) struct Operations {
 impl Operations {
     pub(super) fn new(allowance: Allowance) -> Self {
         let slab = Slab::new(allowance.ops_of_any_kind());
-        Self { slab, allowance, seq: 0, demand: 0, ahead: 0, count: 0, lists: Vec::new() }
+        let ahead_target = allowance.ahead;
+        Self { slab, allowance, ahead_target, seq: 0, demand: 0, ahead: 0, count: 0, lists: Vec::new() }
     }
 
     /// Bytes that `max` operations hold at most, lists not counted.
@@ -64,6 +68,41 @@ impl Operations {
     /// What the disk may have under way.
     pub(super) fn allowance(&self) -> &Allowance {
         &self.allowance
+    }
+
+    // ---- the allowance's two parts ----
+
+    /// Frames that the allowance for read-ahead is to have.
+    pub(super) fn ahead_target(&self) -> usize {
+        self.ahead_target
+    }
+
+    /// Whether it has them.
+    #[inline]
+    pub(super) fn is_split_settled(&self) -> bool {
+        self.ahead_target == self.allowance.ahead
+    }
+
+    /// From now on the allowance for read-ahead is to have `target` frames, for whose tables there is memory. Returns
+    /// how many operations with frames for requests there may be then.
+    pub(super) fn aim_ahead(&mut self, target: usize) -> usize {
+        self.allowance.promise_more(self.allowance.more_bytes(target));
+        self.ahead_target = target;
+        let then = self.allowance.with_ahead(target);
+        self.slab.allow(then.ops_of_any_kind());
+        then.ops
+    }
+
+    /// Moves the allowance towards its target as far as frames are free, with `waiting` blocks read ahead; with `cut`,
+    /// whether they are or not (a planted mistake).
+    pub(super) fn move_ahead(&mut self, waiting: usize, cut: bool) {
+        let (now, target) = (self.allowance.ahead, self.ahead_target);
+        let reached = if target > now {
+            now + (target - now).min(self.allowance.demand - self.demand)
+        } else {
+            target.max(if cut { 0 } else { self.ahead + waiting })
+        };
+        self.allowance.split(reached);
     }
 
     /// Operations under way.

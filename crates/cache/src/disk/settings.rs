@@ -6,8 +6,8 @@
 
 use super::B;
 use crate::types::{CoreOptions, DiskId, DiskOptions};
-use undercroft_engine::HashKey;
 use undercroft_engine::shares::{Admission, Hint};
+use undercroft_engine::{ExclusiveMode, HashKey};
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub(super) struct Settings {
     contents: bool,
     can_write_zeroes: bool,
     first_to_go: bool,
+    readahead_changed: bool,
     hint: Hint,
     size: u64,
     align: u64,
@@ -33,6 +34,7 @@ impl Settings {
             contents: core.contents,
             can_write_zeroes: options.can_write_zeroes,
             first_to_go: false,
+            readahead_changed: false,
             hint: Hint::Normal,
             size: options.size_bytes / align * align,
             align,
@@ -75,7 +77,7 @@ impl Settings {
         self.align
     }
 
-    /// What was asked for when the disk was added.
+    /// What was asked for when the disk was added, but for read-ahead and exclusivity: those as they are now.
     #[inline]
     pub(super) fn options(&self) -> &DiskOptions {
         &self.options
@@ -111,6 +113,24 @@ impl Settings {
     /// From now on new requests are refused.
     pub(super) fn close(&mut self) {
         self.closing = true;
+    }
+
+    /// Takes another reach of read-ahead, in bytes; false if it is the one there was.
+    pub(super) fn set_readahead(&mut self, bytes: u32) -> bool {
+        let changes = self.options.readahead_bytes != bytes;
+        self.options.readahead_bytes = bytes;
+        self.readahead_changed |= changes;
+        changes
+    }
+
+    /// Whether read-ahead was changed since the disk was added.
+    pub(super) fn is_readahead_changed(&self) -> bool {
+        self.readahead_changed
+    }
+
+    /// Takes another mode of exclusivity.
+    pub(super) fn set_exclusive(&mut self, mode: ExclusiveMode) {
+        self.options.exclusive = mode;
     }
 
     /// How the disk will be used, by the last hint.

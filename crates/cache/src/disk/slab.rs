@@ -19,6 +19,11 @@ impl<T> Slab<T> {
         Self { items: Vec::new(), free: Vec::new(), max }
     }
 
+    /// Lets the table hold `max` items, if that is more.
+    pub(super) fn allow(&mut self, max: usize) {
+        self.max = self.max.max(max);
+    }
+
     /// Bytes that a table of `max` items holds at most.
     pub(super) const fn bytes_max(max: usize) -> usize {
         max * (size_of::<Option<T>>() + size_of::<u32>())

@@ -8,7 +8,7 @@ use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::ram::Store;
 use crate::types::Effects;
-use undercroft_engine::shares::{Hint, ReadAhead};
+use undercroft_engine::shares::Hint;
 use undercroft_engine::{Outcome, PartId};
 use undercroft_host::Frame;
 
@@ -153,14 +153,7 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         self.fetch = Fetch::under(hint);
-        let bytes = self.settings.options().readahead_bytes;
-        let frames = self.operations.allowance().ahead;
-        match hint.read_ahead() {
-            ReadAhead::Configured => self.streams.set_max(bytes, frames / 2),
-            // One stream has all frames for it; where there are several, waste makes each look less far.
-            ReadAhead::Double => self.streams.set_max(bytes.saturating_mul(2), frames),
-            ReadAhead::Off => self.streams.set_max(0, 0),
-        }
+        self.limit_streams();
         match self.side.pages_seen() {
             // What the guest held before is not known after a time without a look.
             Some(pages) => self.set_guest(pages, arena),

@@ -2,7 +2,8 @@
 //!
 //! Owns words. Never reads a file. Invariant: as of `keys`.
 
-use super::{Key, Section, key};
+use super::Live::{Reload, Restart};
+use super::{Key, Kind, Section, key};
 
 /// `[store]`.
 pub const STORE: Section = Section {
@@ -11,24 +12,27 @@ pub const STORE: Section = Section {
     keys: &[
         key!(
             "share",
-            "boolean",
+            Boolean,
             "`true`",
             "",
+            Restart,
             "Holds equal blocks of one trust group in one piece of memory, blocks of zeroes in none, and blocks of an image below several disks once for all of them. Disks that share are served by one worker. `false` turns all of it off."
         ),
         key!(
             "memory",
-            "size",
+            Size,
             "a quarter of the machine's memory, at most `1GiB`",
             "`8MiB` to the machine's memory",
+            Restart,
             "Hard ceiling for cached data and its metadata together. It is never exceeded. `undercroft set --memory` goes below it live."
         ),
         key!(
             "floor",
-            "size",
+            Size,
             "a quarter of `memory`",
             "`0` to `memory`",
-            "What is never given back when the machine is short of memory, metadata included. Can change live."
+            Reload,
+            "What is never given back when the machine is short of memory, metadata included."
         ),
     ],
 };
@@ -38,42 +42,47 @@ pub const PRESSURE: Section = Section {
     header: "[pressure]",
     doc: "When the machine is short of memory, the store gives back what it holds above its floor, half of it within `give_within`, \
           and again while the shortage lasts; afterwards it grows again slowly. Shortage is seen by the kernel's pressure files (PSI), by \
-          the limit and the events of the control group that the daemon runs in, and by available memory. All of it can change live.",
+          the limit and the events of the control group that the daemon runs in, and by available memory.",
     keys: &[
-        key!("watch", "boolean", "`true`", "", "Whether memory is given back at all."),
+        key!("watch", Boolean, "`true`", "", Reload, "Whether memory is given back at all."),
         key!(
             "stall",
-            "time",
+            Time,
             "`150ms`",
             "`1ms` to `1s`",
+            Reload,
             "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits are not counted while the machine as a whole reclaims nothing (they are for the limit of another control group) or has a quarter of its memory available."
         ),
         key!(
             "available_min",
-            "size",
+            Size,
             "a fiftieth of the machine's memory; of a control group's limit, a 64th",
             "`0` (off) to half of the machine's memory",
+            Reload,
             "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit): the store gives back what is missing. Of a control group's limit, at most half."
         ),
         key!(
             "give_within",
-            "time",
+            Time,
             "`2s`",
             "`500ms` to `60s`",
+            Reload,
             "Within this from when shortage is seen, half of what the store holds above its floor is back with the kernel."
         ),
         key!(
             "calm",
-            "time",
+            Time,
             "`30s`",
             "`1s` to `3600s`",
+            Reload,
             "How long there must be no shortage before the store grows again. Shortage that comes back while it grows doubles this each time, up to 16 times."
         ),
         key!(
             "regrow",
-            "time",
+            Time,
             "`64s`",
             "`1s` to `3600s`",
+            Reload,
             "How long growing from nothing to the ceiling takes at least: with `64s`, a 64th of `memory` in a second."
         ),
     ],
@@ -86,73 +95,82 @@ pub const KSM: Section = Section {
           it runs. What it found is put back when it ends, and after a crash by its next start. Keys that are left out leave the kernel's \
           value alone. **Side channel:** merging lets a guest find out, by how long its own writes take, whether another guest holds the \
           same page; use it only among guests that may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never \
-          merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files. All of it can change live.",
+          merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files.",
     keys: &[
         key!(
             "manage",
-            "boolean",
+            Boolean,
             "`false`",
             "",
+            Reload,
             "Whether anything is changed when the daemon starts. `undercroft ksm on` and `off` switch it live; they use the other keys too."
         ),
         key!(
             "run",
-            "boolean",
+            Boolean,
             "`true`",
             "",
+            Reload,
             "Whether the kernel looks for equal pages while this daemon manages it. What is merged already stays merged with `false`; `undercroft ksm off --unmerge` undoes it."
         ),
         key!(
             "pages_to_scan",
-            "number",
+            Number,
             "as found",
             "1 to 1000000",
+            Reload,
             "Pages looked at before each pause. Not together with `advisor = \"scan-time\"`, which sets it."
         ),
-        key!("sleep", "time", "as found", "`1ms` to `60s`", "The pause. Whole milliseconds."),
+        key!("sleep", Time, "as found", "`1ms` to `60s`", Reload, "The pause. Whole milliseconds."),
         key!(
             "advisor",
-            "text",
+            Text,
             "as found",
             "`none`, `scan-time`",
+            Reload,
             "`scan-time`: the kernel sets `pages_to_scan` so that one scan of all candidates takes `advisor_target_scan_time`. Linux 6.7."
         ),
         key!(
             "advisor_target_scan_time",
-            "time",
+            Time,
             "as found",
             "`1s` to `3600s`",
+            Reload,
             "How long one scan of all candidates should take. Whole seconds. Linux 6.7."
         ),
         key!(
             "advisor_max_cpu",
-            "number",
+            Number,
             "as found",
             "1 to 100",
+            Reload,
             "Percent of one processor that the advisor spends at most. Linux 6.7."
         ),
         key!(
             "advisor_min_pages_to_scan",
-            "number",
+            Number,
             "as found",
             "1 to 1000000",
+            Reload,
             "The least `pages_to_scan` that the advisor chooses. Linux 6.7."
         ),
         key!(
             "advisor_max_pages_to_scan",
-            "number",
+            Number,
             "as found",
             "1 to 1000000",
+            Reload,
             "The most `pages_to_scan` that the advisor chooses. Linux 6.7."
         ),
         key!(
             "smart_scan",
-            "boolean",
+            Boolean,
             "as found",
             "",
+            Reload,
             "Skips pages for a while that have not merged in several scans. Linux 6.7."
         ),
-        key!("use_zero_pages", "boolean", "as found", "", "Makes empty pages the kernel's one zero page."),
+        key!("use_zero_pages", Boolean, "as found", "", Reload, "Makes empty pages the kernel's one zero page."),
     ],
 };
 
@@ -163,79 +181,90 @@ pub const DAEMON: Section = Section {
     keys: &[
         key!(
             "control",
-            "path",
+            Path,
             "`control.sock` in `runtime_dir`",
             "at most 107 bytes",
+            Restart,
             "The control socket, which `undercroft status` and the other commands talk to."
         ),
         key!(
             "control_group",
-            "group",
+            Group,
             "none: mode 0600",
             "name or number",
+            Restart,
             "Group that may use the control socket (mode 0660). Whoever may use it can stop the daemon and attach disks."
         ),
         key!(
             "runtime_dir",
-            "path",
+            Path,
             "systemd's `RuntimeDirectory`, else `/run/undercroft` for root, else `$XDG_RUNTIME_DIR/undercroft`, else `/tmp/undercroft-UID`",
             "",
+            Restart,
             "Where sockets go that have no path of their own. Made with mode 0755 if it is missing."
         ),
         key!(
             "disk_group",
-            "group",
+            Group,
             "none: mode 0600",
             "name or number",
+            Restart,
             "Group that may use the sockets of the disks (mode 0660): the one QEMU runs in, often `kvm` or `libvirt-qemu`."
         ),
         key!(
             "workers",
-            "number",
+            Number,
             "one per processor, at most 16",
             "1 to 256",
+            Restart,
             "Threads that serve disks. Each disk belongs to one of them."
         ),
         key!(
             "poll",
-            "time",
+            Time,
             "`50us`",
             "`0` (off) to `10ms`",
+            Reload,
             "How long a worker looks for the next request at most before it sleeps. It polls only while that pays. Disks can differ."
         ),
         key!(
             "copy_cpu",
-            "number",
+            Number,
             "`20`",
             "0 to 100",
+            Restart,
             "Percent of one processor that each worker may spend on copying and hashing guest memory, to keep what guests do not hold. With 0 nothing is copied."
         ),
         key!(
             "check_captures",
-            "boolean",
+            Boolean,
             "`false`",
             "",
+            Restart,
             "For tests and for doubt: reads the block from the image whenever a page of a guest is about to be kept for it, and compares the two; the worker waits for that. `status` counts what was compared and what differed, and a difference is an error in the log and is not kept. Raw images only."
         ),
         key!(
             "metrics",
-            "address",
+            Address,
             "off",
             "IP address and port: `127.0.0.1:9464`",
+            Restart,
             "Serves `/metrics` for Prometheus over TCP too. Without it, `/metrics` is on the control socket only. No encryption, no authentication."
         ),
         key!(
             "log_level",
-            "text",
+            Text,
             "`info`",
             "`error`, `warn`, `info`, `debug`, `trace`",
-            "The least important lines to log. Reload changes it live."
+            Reload,
+            "The least important lines to log."
         ),
         key!(
             "log_format",
-            "text",
+            Text,
             "`text`",
             "`text`, `json`",
+            Restart,
             "How log lines look: for people, or one JSON object a line."
         ),
     ],
@@ -248,40 +277,45 @@ pub const SCAN: Section = Section {
           saved less than no scan (docs/decisions/0156): for experiments. Guests that \
           connect over vhost-user are found by themselves; for others see `pid_file` of `[[vm]]`.",
     keys: &[
-        key!("enabled", "boolean", "`false`", "", "Whether guests' memory is scanned."),
+        key!("enabled", Boolean, "`false`", "", Restart, "Whether guests' memory is scanned."),
         key!(
             "cpu",
-            "percentage",
+            Percentage,
             "`5%`",
             "`0.01%` to `100%`",
+            Restart,
             "Processor time of the scanner at most, of one core. It runs at the lowest priority besides."
         ),
         key!(
             "period_min",
-            "time",
+            Time,
             "`10s`",
             "`1s` to `1440min`",
+            Restart,
             "Shortest time between two scans: under memory pressure, and while scans find much."
         ),
         key!(
             "period_max",
-            "time",
+            Time,
             "`600s`",
             "`period_min` to `1440min`",
+            Restart,
             "Longest time between two scans: while they find nothing."
         ),
         key!(
             "track_writes",
-            "boolean",
+            Boolean,
             "`false`",
             "",
+            Restart,
             "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan need not read the others. Costs the guest a fault for each page that it writes to after a scan, and takes the notes from other programs that use them (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
         ),
         key!(
             "memory",
-            "size",
+            Size,
             "`64MiB`",
             "at least `1MiB`",
+            Restart,
             "Most that the scanner's index takes, besides `store.memory`; about 30 bytes for each page of guests that is not zero. What has no room is looked up all the same."
         ),
     ],

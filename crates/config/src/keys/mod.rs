@@ -32,20 +32,90 @@ pub struct Key {
     /// Its name.
     pub name: &'static str,
     /// What its value is like.
-    pub kind: &'static str,
+    pub kind: Kind,
     /// What holds without it; in words where it is not a constant.
     pub default: &'static str,
     /// What is allowed.
     pub range: &'static str,
+    /// Whether it changes while the daemon runs.
+    pub live: Live,
     /// What it does.
     pub doc: &'static str,
 }
 
+/// What a value is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text, or one of a few words.
+    Text,
+    /// A whole number.
+    Number,
+    /// Bytes, with a unit.
+    Size,
+    /// A duration, with a unit.
+    Time,
+    /// `true` or `false`.
+    Boolean,
+    /// A path of a file.
+    Path,
+    /// A path, or the URI of a server.
+    PathOrUri,
+    /// A group of users, by name or number.
+    Group,
+    /// An IP address with a port.
+    Address,
+    /// A part of a whole.
+    Percentage,
+    /// A list of names.
+    Names,
+    /// A table of keys.
+    Table,
+    /// Several tables.
+    Tables,
+}
+
+impl Kind {
+    /// As the reference has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Number => "number",
+            Self::Size => "size",
+            Self::Time => "time",
+            Self::Boolean => "boolean",
+            Self::Path => "path",
+            Self::PathOrUri => "path or URI",
+            Self::Group => "group",
+            Self::Address => "address",
+            Self::Percentage => "percentage",
+            Self::Names => "list of names",
+            Self::Table => "table",
+            Self::Tables => "tables",
+        }
+    }
+}
+
+/// How the value of a key changes while the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Live {
+    /// It says which thing is meant, or holds other keys.
+    Name,
+    /// By `undercroft set` and the API, and by a reload. The word, if any, takes away what is set.
+    Set(&'static str),
+    /// By a reload.
+    Reload,
+    /// Of a disk: when it is detached and attached again.
+    Attach,
+    /// When the daemon is started again.
+    Restart,
+}
+
 macro_rules! key {
-    ($name:literal, $kind:literal, $default:literal, $range:literal, $doc:literal) => {
-        Key { name: $name, kind: $kind, default: $default, range: $range, doc: $doc }
+    ($name:literal, $kind:ident, $default:literal, $range:literal, $live:expr, $doc:literal) => {
+        Key { name: $name, kind: Kind::$kind, default: $default, range: $range, live: $live, doc: $doc }
     };
 }
+use Live::{Name, Set};
 use key;
 
 /// The whole file.
@@ -53,17 +123,42 @@ pub const ROOT: Section = Section {
     header: "",
     doc: "The file consists of these tables. Relative paths are taken from the directory of the file.",
     keys: &[
-        key!("store", "table", "all defaults", "", "The RAM that caches."),
-        key!("pressure", "table", "all defaults", "", "When memory is given back to the machine."),
-        key!("ksm", "table", "not managed", "", "Merging of equal pages of guests' RAM by the kernel."),
-        key!("daemon", "table", "all defaults", "", "The process: sockets, threads, logs."),
-        key!("nbd", "table", "no listener", "", "Where NBD clients connect."),
-        key!("scan", "table", "off", "", "The scan of guests' memory."),
-        key!("shares", "table", "all defaults", "", "How the store is divided."),
-        key!("vm", "tables", "none", "", "Virtual machines, each with its disks."),
-        key!("disk", "tables", "none", "", "Disks that belong to no VM."),
+        key!("store", Table, "all defaults", "", Name, "The RAM that caches."),
+        key!("pressure", Table, "all defaults", "", Name, "When memory is given back to the machine."),
+        key!("ksm", Table, "not managed", "", Name, "Merging of equal pages of guests' RAM by the kernel."),
+        key!("daemon", Table, "all defaults", "", Name, "The process: sockets, threads, logs."),
+        key!("nbd", Table, "no listener", "", Name, "Where NBD clients connect."),
+        key!("scan", Table, "off", "", Name, "The scan of guests' memory."),
+        key!("shares", Table, "all defaults", "", Name, "How the store is divided."),
+        key!("vm", Tables, "none", "", Name, "Virtual machines, each with its disks."),
+        key!("disk", Tables, "none", "", Name, "Disks that belong to no VM."),
     ],
 };
+
+impl Section {
+    /// The key of that name.
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        let keys: &'static [Key] = self.keys;
+        keys.iter().find(|k| k.name == name)
+    }
+
+    /// Names of the keys that are set by hand.
+    pub fn set_by_hand(&self) -> impl Iterator<Item = &'static Key> {
+        let keys: &'static [Key] = self.keys;
+        keys.iter().filter(|k| matches!(k.live, Set(_)))
+    }
+}
+
+/// The key of that name that is set by hand for a VM, a container or a disk.
+pub fn settable(name: &str) -> Option<&'static Key> {
+    [&DISK, &VM].into_iter().find_map(|s| s.key(name)).filter(|k| matches!(k.live, Set(_)))
+}
+
+/// All keys that are set by hand for VMs, containers and disks, each once; those of a disk alone come first.
+pub fn all_settable() -> Vec<&'static Key> {
+    let of_disk = DISK.set_by_hand().filter(|k| VM.key(k.name).is_none());
+    of_disk.chain(VM.set_by_hand()).collect()
+}
 
 /// All sections, in the order in which docs list them.
 pub const SECTIONS: [&Section; 12] =

@@ -6,11 +6,19 @@
 use crate::place::{GIB, MIB, Place, spec, two_disks};
 use proptest::prelude::*;
 use std::fs;
-use undercroft_config::{
-    self as config, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan, StoreChoice,
-};
-use undercroft_config::{DiskChange, NodeChange};
-use undercroft_engine::PolicyKind;
+use undercroft_config::{self as config, DiskSpec, Layout, LogLevel, Machine, Overrides, PlanChange, ServePlan};
+use undercroft_config::{NodeChange, Written};
+use undercroft_units::Size;
+
+/// A change of one key, as it would be typed.
+fn set(key: &'static str, text: &str) -> NodeChange {
+    let known = config::keys::settable(key).unwrap();
+    NodeChange::default().with(known.name, Written::parse(known, text).unwrap())
+}
+
+fn set_bytes(key: &'static str, bytes: u64) -> NodeChange {
+    NodeChange::default().with(key, Written::Size(Size(bytes)))
+}
 
 #[test]
 fn vms_and_containers_divide_before_their_disks() {
@@ -30,13 +38,13 @@ fn vms_and_containers_divide_before_their_disks() {
     assert_eq!(shares(&place.good(&file("ceiling=\"512MiB\"\n"))), [128, 384, 512]);
 
     // A change by hand keeps what others have of their entitlement; what is free goes to who lacks most of his.
-    let change = |weight| NodeChange { weight: Some(weight), ..NodeChange::default() };
+    let change = |weight: u64| NodeChange::default().with("weight", Written::Number(weight));
     let less = plan.with_node("web", &change(100)).unwrap();
     assert_eq!(shares(&less).iter().sum::<u64>(), 1024);
     assert!(less.disks[2].share_bytes >= 256 * MIB && less.disks[1].share_bytes >= 384 * MIB, "{:?}", shares(&less));
     for (node, change, needle) in [
-        ("web", NodeChange { floor_bytes: Some(2 * GIB), ..NodeChange::default() }, "too little for floors"),
-        ("web/shop", NodeChange { ceiling_bytes: Some(Some(MIB)), ..NodeChange::default() }, "below its floor of 4MiB"),
+        ("web", set_bytes("floor", 2 * GIB), "too little for floors"),
+        ("web/shop", set_bytes("ceiling", MIB), "below its floor of 4MiB"),
         ("wbe", change(7), "did you mean \"web\"?"),
         ("host", change(7), "the host has no weight"),
     ] {
@@ -67,29 +75,25 @@ fn policies_are_inherited_and_change_live() {
     let plan = place.good(text);
     let policies = |plan: &ServePlan| plan.disks.iter().map(|d| d.policy.name()).collect::<Vec<_>>();
     assert_eq!(policies(&plan), ["arc", "lru", "fifo"]);
-    let set = |plan: &ServePlan, node: &str, policy: Option<PolicyKind>| {
-        plan.with_node(node, &NodeChange { policy: Some(policy), ..NodeChange::default() }).unwrap()
-    };
-    let vm = set(&plan, "web", Some(PolicyKind::Sieve));
+    let to = |plan: &ServePlan, node: &str, policy: &str| plan.with_node(node, &set("policy", policy)).unwrap();
+    let vm = to(&plan, "web", "sieve");
     assert_eq!(policies(&vm), ["arc", "sieve", "fifo"]);
     assert_eq!(vm.disks.iter().map(|d| d.share_bytes).sum::<u64>(), GIB, "shares stay");
-    let container = set(&vm, "web/shop", None);
+    let container = to(&vm, "web/shop", "inherit");
     assert_eq!(policies(&container), ["sieve", "sieve", "fifo"]);
-    let disk = set(&set(&container, "web:c", None), "b", Some(PolicyKind::Car));
+    let disk = to(&to(&container, "web:c", "inherit"), "b", "car");
     assert_eq!(policies(&disk), ["sieve", "car", "sieve"]);
-    assert_eq!(policies(&set(&disk, "web", None)), ["s3-fifo", "car", "s3-fifo"], "the default is left");
+    assert_eq!(policies(&to(&disk, "web", "inherit")), ["s3-fifo", "car", "s3-fifo"], "the default is left");
     // As with `set DISK --policy`; a disk that comes inherits, too.
-    let own =
-        vm.with_change("web:a", &DiskChange { policy: Some(PolicyKind::Clock), ..DiskChange::default() }).unwrap();
-    assert_eq!(policies(&set(&own, "web/shop", Some(PolicyKind::Lru))), ["clock", "sieve", "fifo"]);
+    let own = vm.with_change("web:a", &set("policy", "clock")).unwrap();
+    assert_eq!(policies(&to(&own, "web/shop", "lru")), ["clock", "sieve", "fifo"]);
     fs::write(place.at("d.raw"), [0; 4096]).unwrap();
     let more = DiskSpec { vm: Some("web".into()), ..spec(&place, "d", "d.raw") };
     assert_eq!(policies(&vm.with_disk(&more, &place.machine).unwrap()), ["arc", "sieve", "fifo", "sieve"]);
     // The file, read again, has the last word.
     let change = own.difference(&plan);
     assert_eq!(policies(&change.result.unwrap()), ["arc", "lru", "fifo"]);
-    let host =
-        plan.with_node("host", &NodeChange { policy: Some(None), ..NodeChange::default() }).unwrap_err().to_string();
+    let host = plan.with_node("host", &set("policy", "inherit")).unwrap_err().to_string();
     assert!(host.contains("the host has no weight, floor, ceiling, goal, hint, policy or store"), "{host}");
 }
 
@@ -105,17 +109,13 @@ fn stores_are_chosen_among_those_there_are() {
     };
     let ram = "store=\"ram\"";
     let plan = place.good(&text(ram, ram, ram));
-    let store = |plan: &ServePlan, node: &str| plan.settings()[node].store;
+    let store = |plan: &ServePlan, node: &str| plan.settings()[node].keys["store"].clone();
     for node in ["web", "web/shop", "web:a"] {
-        assert_eq!(store(&plan, node), Some(StoreChoice::Ram), "{node}");
-        let inherits = NodeChange { store: Some(None), ..NodeChange::default() };
+        assert_eq!(store(&plan, node), "ram", "{node}");
+        let inherits = set("store", "inherit");
         let live = plan.with_node(node, &inherits).unwrap();
-        assert_eq!(store(&live, node), None, "{node}");
-        assert_eq!(
-            store(&live.difference(&plan).result.unwrap(), node),
-            Some(StoreChoice::Ram),
-            "{node}: the file has the last word"
-        );
+        assert_eq!(store(&live, node), "inherit", "{node}");
+        assert_eq!(store(&live.difference(&plan).result.unwrap(), node), "ram", "{node}: the file has the last word");
     }
     for (vm, container, disk) in [("store=\"ssd\"", "", ""), ("", "store=\"both\"", ""), ("", "", "store=\"ssd\"")] {
         let problems = place.bad(&text(vm, container, disk));
@@ -123,13 +123,66 @@ fn stores_are_chosen_among_those_there_are() {
         assert!(problems.contains("say `ram`, or leave it out"), "{problems}");
     }
     assert!(place.bad(&text("store=\"rom\"", "", "")).contains("known are ram, ssd, both"));
-    for (body, said) in
-        [(r#"{"store":"both"}"#, "needs an SSD store"), (r#"{"store":"disk"}"#, "unknown store \"disk\"")]
-    {
-        let refused = undercroft_api::shares::parse_node(body.as_bytes()).unwrap_err().to_string();
+    for (text, said) in [("both", "needs an SSD store"), ("disk", "unknown store \"disk\"")] {
+        let refused = plan.with_node("web", &set("store", text)).unwrap_err().to_string();
         assert!(refused.contains(said), "{refused}");
     }
-    assert_eq!(undercroft_api::shares::parse_node(br#"{"store":"inherit"}"#).unwrap().store, Some(None));
+}
+
+/// A value that is none of its key is refused with what to do, and nothing else is changed.
+#[test]
+fn values_set_by_hand_are_checked_as_those_of_the_file() {
+    let place = Place::new();
+    let plan = place.good(two_disks());
+    for (key, text, says) in [
+        ("policy", "lur", "did you mean \"lru\"?"),
+        ("poll", "1s", "too long to burn a processor for; give at most 10ms"),
+        ("weight", "0", "weight must not be 0; allowed is 1 to 10000"),
+        ("hint", "often", "unknown hint \"often\"; known are normal, sequential"),
+        ("readahead", "5MiB", "too far ahead; give at most 4MiB"),
+        ("exclusive", "of", "did you mean \"off\"?"),
+        ("goal", "fast", "\"fast\" is no goal; give `hit 90%`"),
+        ("controller", "static", "nothing below it to divide its share among"),
+    ] {
+        let e = plan.with_node("d", &set(key, text)).unwrap_err().to_string();
+        assert!(e.contains(says), "{key} {text}: {e}");
+    }
+    let changed = plan.with_node("d", &set("readahead", "0")).unwrap();
+    let changed = changed.with_change("d", &set("exclusive", "off")).unwrap();
+    let d = &changed.disks[0];
+    assert_eq!((d.readahead_bytes, d.exclusive.name(), d.weight), (0, "off", 100));
+    let told: Vec<String> = plan.keys_changed(&changed).iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["disk \"d\": readahead: 512KiB -> 0B", "disk \"d\": exclusive: auto -> off"]);
+    // The file has the last word.
+    let back = changed.difference(&plan);
+    assert_eq!(back.result.unwrap(), plan);
+    assert_eq!(back.changed.len(), 2);
+}
+
+/// A goal is for those whose share `target` divides: their container, their VM or the host says so.
+#[test]
+fn a_goal_that_nobody_looks_at_is_refused() {
+    let place = Place::new();
+    let plan = place.good(
+        "[[vm]]\nname=\"web\"\n[[vm.container]]\nname=\"shop\"\ncontroller=\"target\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\ncontainer=\"shop\"\n[[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n\
+         [[disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+    );
+    let goal = set("goal", "hit 90%");
+    for (node, whole, remedy) in [
+        ("web", "the host is divided by `utility`", "`undercroft set host --controller target`"),
+        ("web/shop", "\"web\" is divided by `utility`", "`undercroft set web --controller target`"),
+        ("web:b", "\"web\" is divided by `utility`", "`undercroft set web --controller target`"),
+        ("c", "the host is divided by `utility`", "`undercroft set host --controller target`"),
+    ] {
+        let e = plan.with_node(node, &goal).unwrap_err();
+        assert_eq!(e.kind, config::ControlErrorKind::Conflict);
+        assert!(e.error.contains(whole) && e.remedy.contains(remedy), "{node}: {e}");
+    }
+    assert!(plan.with_node("web:a", &goal).is_ok(), "its container is divided by goals");
+    let host = plan.with_node("host", &set("controller", "target")).unwrap();
+    assert!(["web", "web/shop", "web:b", "c"].iter().all(|node| host.with_node(node, &goal).is_ok()), "by inheritance");
+    assert!(plan.with_node("web", &set("goal", "none")).is_ok(), "none is always taken");
 }
 
 /// Whoever runs the host is not bound by floors that somebody else has set below a VM; whoever sets those is.
@@ -143,10 +196,9 @@ fn floors_below_a_vm_do_not_bind_the_host() {
          [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\nweight=10000\nfloor=\"100MiB\"\n\
          [[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
     );
-    let set = |plan: &ServePlan, node: &str, change: NodeChange| plan.with_node(node, &change);
-    let ceiling = |bytes: u64| NodeChange { ceiling_bytes: Some(Some(bytes)), ..NodeChange::default() };
-    let floor = |bytes: u64| NodeChange { floor_bytes: Some(bytes), ..NodeChange::default() };
-    let weight = |weight| NodeChange { weight: Some(weight), ..NodeChange::default() };
+    let with = |plan: &ServePlan, node: &str, change: NodeChange| plan.with_node(node, &change);
+    let ceiling = |bytes: u64| set_bytes("ceiling", bytes);
+    let floor = |bytes: u64| set_bytes("floor", bytes);
     let floor_of = |plan: &ServePlan, node: &str| {
         let mut layout = Layout::default();
         layout.follow(plan).unwrap();
@@ -154,14 +206,14 @@ fn floors_below_a_vm_do_not_bind_the_host() {
         layout.tree().node(id).unwrap().settings().floor * 4096 / MIB
     };
     // What fits of 64 MiB after the 4 MiB that each disk needs; the first by name has it.
-    let small = set(&plan, "web", ceiling(64 * MIB)).unwrap();
+    let small = with(&plan, "web", ceiling(64 * MIB)).unwrap();
     assert_eq!([floor_of(&small, "web/shop"), floor_of(&small, "web:a"), floor_of(&small, "web:b")], [60, 60, 4]);
     assert!(small.disks[..2].iter().all(|d| d.share_bytes >= 4 * MIB), "{:?}", small.disks);
     // Nothing that was set is lost: with the ceiling gone it is all there again.
-    let back = set(&small, "web", NodeChange { ceiling_bytes: Some(None), ..NodeChange::default() }).unwrap();
+    let back = with(&small, "web", set("ceiling", "none")).unwrap();
     assert_eq!(["web/shop", "web:a", "web:b"].map(|n| floor_of(&back, n)), [300, 200, 100]);
     // The host's changes all happen: weights, other VMs, other disks.
-    let light = set(&plan, "db", weight(10_000)).unwrap();
+    let light = with(&plan, "db", set("weight", "10000")).unwrap();
     fs::write(place.at("d.raw"), [0; 4096]).unwrap();
     let added = light.with_disk(&spec(&place, "d", "d.raw"), &place.machine).unwrap();
     assert!(added.without_disk("d").is_ok());
@@ -173,7 +225,7 @@ fn floors_below_a_vm_do_not_bind_the_host() {
         (&plan, "web", ceiling(6 * MIB), "below its floor of 8MiB"),
         (&plan, "web", floor(2 * GIB), "too little for floors"),
     ] {
-        let e = set(plan, node, change).unwrap_err().to_string();
+        let e = with(plan, node, change).unwrap_err().to_string();
         assert!(e.contains(needle), "{needle}: {e}");
     }
 }
@@ -228,7 +280,7 @@ fn a_disk_that_comes_later_is_checked_against_those_there_are() {
 fn a_changed_size_leaves_room_for_the_others_or_is_refused() {
     let place = Place::new();
     let plan = place.good(two_disks());
-    let change = |bytes| DiskChange { share_bytes: Some(bytes), ..DiskChange::default() };
+    let change = |bytes| set_bytes("size", bytes);
     let changed = plan.with_change("d", &change(256 * MIB)).unwrap();
     assert_eq!(changed.disks.iter().map(|d| d.share_bytes / MIB).collect::<Vec<_>>(), [256, 768]);
     for (name, bytes, needle) in [
@@ -254,21 +306,22 @@ proptest! {
             "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n\
              [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
         );
-        // A size set by hand is had even where it leaves its neighbours less than their floors: then they cannot be
-        // changed.
-        let mut sized = false;
+        // By VM: a size that was set there. Whoever runs the host is not bound by floors below other VMs, so that one may
+        // leave a disk of another VM less than its floor, and that one's changes are refused then.
+        let mut sized = [false; 2];
         for (disk, what, amount) in changes {
+            let vm = disk / 2;
             let (name, bytes) = (["web:a", "web:b", "db:c"][disk], amount * MIB);
             let node = |change: NodeChange| plan.with_node(name, &change);
             let done = match what {
-                0 | 1 => plan.with_change(name, &DiskChange { share_bytes: Some(bytes), ..DiskChange::default() }),
-                2 => node(NodeChange { weight: Some(amount as u32), ..NodeChange::default() }),
-                3 => node(NodeChange { floor_bytes: Some(bytes), ..NodeChange::default() }),
-                _ => node(NodeChange { ceiling_bytes: Some(Some(bytes)), ..NodeChange::default() }),
+                0 | 1 => plan.with_change(name, &set_bytes("size", bytes)),
+                2 => node(NodeChange::default().with("weight", Written::Number(amount))),
+                3 => node(set_bytes("floor", bytes)),
+                _ => node(set_bytes("ceiling", bytes)),
             };
-            prop_assert!(done.is_ok() || what != 2 || sized, "a weight always fits");
+            prop_assert!(done.is_ok() || what != 2 || sized[1 - vm], "a weight always fits");
             let Ok(next) = done else { continue };
-            sized |= what < 2;
+            sized[vm] |= what < 2;
             let shares: Vec<u64> = next.disks.iter().map(|d| d.share_bytes).collect();
             prop_assert!(shares.iter().sum::<u64>() <= GIB, "{:?} after {} {} {}", shares, name, what, amount);
             if what < 2 {
@@ -291,11 +344,19 @@ fn a_reload_does_what_it_can_and_names_the_rest() {
     let change = old.difference(&new);
     assert_eq!(change.removed, ["e"]);
     assert_eq!(change.added.iter().map(|d| (d.name.as_str(), d.share_bytes / MIB)).collect::<Vec<_>>(), [("f", 768)]);
-    let expected = DiskChange { share_bytes: Some(256 * MIB), policy: Some(PolicyKind::Arc), poll: None };
-    assert_eq!(change.changed, [("d".to_string(), expected)]);
+    let changed: Vec<String> = change.changed.iter().map(ToString::to_string).collect();
+    let expected = [
+        "store.floor: 256MiB -> 512MiB",
+        "daemon.log_level: info -> debug",
+        "disk \"d\": policy: inherit -> arc",
+        "disk \"d\": size: by weight -> 256MiB",
+    ];
+    assert_eq!(changed, expected);
     assert_eq!(change.log_level, Some(LogLevel::Debug));
     let rest = change.needs_restart.join("\n");
-    for needle in ["store.memory: 1GiB -> 2GiB", "daemon.workers: 6 -> 2", "disk \"d\": queues"] {
+    for needle in
+        ["store.memory: 1GiB -> 2GiB", "daemon.workers: 6 -> 2", "disk \"d\": queues: 4 -> 2 (or detach and attach it)"]
+    {
         assert!(rest.contains(needle), "{needle}: {rest}");
     }
     assert_eq!(change.needs_restart.len(), 3, "{rest}");
@@ -308,18 +369,24 @@ fn a_reload_does_what_it_can_and_names_the_rest() {
     assert_eq!(again, nothing);
 }
 
+/// A size within a VM leaves its neighbours there their floors, though the host has room for it.
 #[test]
-fn what_shrinks_comes_before_what_grows() {
+fn a_size_by_hand_leaves_the_floors_of_its_vm() {
     let place = Place::new();
-    let of = |d: &str, e: &str| {
-        let text = two_disks().replace("a.raw\"", &format!("a.raw\"\nsize=\"{d}\""));
-        place.good(&text.replace("b.raw\"", &format!("b.raw\"\nsize=\"{e}\"")))
-    };
-    let order = |from: ServePlan, to: ServePlan| {
-        from.difference(&to).changed.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
-    };
-    assert_eq!(order(of("768MiB", "256MiB"), of("256MiB", "768MiB")), ["d", "e"]);
-    assert_eq!(order(of("256MiB", "768MiB"), of("768MiB", "256MiB")), ["e", "d"]);
+    let plan = place.good(
+        "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\nceiling=\"512MiB\"\n\
+         [[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n[[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\nfloor=\"300MiB\"\n\
+         [[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+    );
+    let sized = plan.with_change("web:a", &set("size", "200MiB")).unwrap();
+    assert!(sized.disks[1].share_bytes >= 300 * MIB, "{:?}", sized.disks[1]);
+    let e = plan.with_change("web:a", &set("size", "300MiB")).unwrap_err();
+    assert!(e.error.contains("\"web\""), "{e}");
+    assert!(e.error.contains("floor"), "{e}");
+    // What others set below their own VMs is no reason, nor what the neighbour asks for less.
+    let less = plan.with_node("b", &set("floor", "100MiB")).unwrap();
+    assert!(less.with_change("web:a", &set("size", "300MiB")).is_ok());
+    assert!(less.with_change("db:c", &set("size", "512MiB")).is_ok());
 }
 
 #[test]

@@ -4,20 +4,59 @@
 //! thread of its own. Never touches the data path: it asks the daemon, which asks its workers. Invariant: no request
 //! from the control socket blocks a disk, and none is unbounded.
 
+mod answer;
 pub mod api;
+mod description;
+mod disks;
 pub mod metrics;
+mod nodes;
+mod recordings;
 mod scope;
 pub mod server;
 
 pub use server::{ControlListeners, ControlServer, ListenError};
 
+use std::fmt;
+use std::path::PathBuf;
 use undercroft_api::ranges::RangeList;
 use undercroft_api::record::Order;
 use undercroft_api::{
-    ControlError, DiskChange, DiskStatus, KsmStatus, NodeChange, NodeChanged, NodeStatus, RangesStatus, RangesTaken,
+    ControlError, DiskStatus, KsmStatus, NodeChange, NodeChanged, NodeStatus, RangesStatus, RangesTaken,
     RecordingStatus, ReloadReport, ShareEvent, SharesStatus, Status, StoreStatus,
 };
 use undercroft_config::DiskSpec;
+
+/// Who asks for a change, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Somebody at a control socket, as the kernel knew him when he connected.
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// His user.
+        uid: u32,
+        /// His process, where the kernel tells.
+        pid: Option<i32>,
+    },
+    /// A client of the metrics listener, who can change nothing.
+    Metrics,
+    /// A signal.
+    Signal,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket { path, uid, pid } => {
+                write!(f, "uid {uid}")?;
+                pid.iter().try_for_each(|pid| write!(f, " pid {pid}"))?;
+                write!(f, " at {}", path.display())
+            }
+            Self::Metrics => f.write_str("a client of metrics"),
+            Self::Signal => f.write_str("a signal"),
+        }
+    }
+}
 
 /// The running daemon, as control sees it. Calls may block for a turn of a worker; control makes them on threads where
 /// that is fine, several at a time.
@@ -35,7 +74,7 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the share does not fit into the store.
-    fn change_disk(&self, name: &str, change: DiskChange) -> Result<DiskStatus, ControlError>;
+    fn change_disk(&self, name: &str, change: NodeChange, by: &Caller) -> Result<DiskStatus, ControlError>;
 
     /// How the store is divided.
     fn shares(&self) -> SharesStatus;
@@ -64,6 +103,7 @@ pub trait Daemon: Send + Sync + 'static {
         name: &str,
         change: NodeChange,
         expected: Option<Vec<u64>>,
+        by: &Caller,
     ) -> Result<NodeChanged, ControlError>;
 
     /// What containers have of a disk.
@@ -76,32 +116,32 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// `NotFound`; `Conflict` if another container has some of it; `Invalid` if it does not fit onto the disk.
-    fn set_ranges(&self, list: RangeList) -> Result<RangesTaken, ControlError>;
+    fn set_ranges(&self, list: RangeList, by: &Caller) -> Result<RangesTaken, ControlError>;
 
     /// Changes what the store may hold at most, within its floor and its ceiling. What is cached and fits stays.
     ///
     /// # Errors
     /// `Invalid` if it is below the floor or above the ceiling.
-    fn set_memory(&self, bytes: u64) -> Result<StoreStatus, ControlError>;
+    fn set_memory(&self, bytes: u64, by: &Caller) -> Result<StoreStatus, ControlError>;
 
     /// Sets KSM up as the configuration says, or puts back what was found; with `unmerge` all merged pages of the
     /// machine become private again first.
     ///
     /// # Errors
     /// `Failed` if this kernel has none, this process may not, or another daemon does.
-    fn manage_ksm(&self, manage: bool, unmerge: bool) -> Result<KsmStatus, ControlError>;
+    fn manage_ksm(&self, manage: bool, unmerge: bool, by: &Caller) -> Result<KsmStatus, ControlError>;
 
     /// Attaches a disk. See `ServePlan::plan_disk` for the checks against the disks there are.
     ///
     /// # Errors
     /// `Invalid` with every problem of the spec; `Conflict` if the name is taken; `Failed` if the image does not open.
-    fn add_disk(&self, spec: DiskSpec) -> Result<DiskStatus, ControlError>;
+    fn add_disk(&self, spec: DiskSpec, by: &Caller) -> Result<DiskStatus, ControlError>;
 
     /// Detaches a disk: requests under way are finished, then its front ends are closed.
     ///
     /// # Errors
     /// `NotFound`.
-    fn remove_disk(&self, name: &str) -> Result<(), ControlError>;
+    fn remove_disk(&self, name: &str, by: &Caller) -> Result<(), ControlError>;
 
     /// Drops every cached block of a disk (for measurements); returns how many bytes that were.
     ///
@@ -113,7 +153,7 @@ pub trait Daemon: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Invalid` with every problem of the file, or if there is no file; nothing has been changed then.
-    fn reload(&self, detach_most: bool) -> Result<ReloadReport, ControlError>;
+    fn reload(&self, detach_most: bool, by: &Caller) -> Result<ReloadReport, ControlError>;
 
     /// Begins to record what guests ask for.
     ///
@@ -138,5 +178,5 @@ pub trait Daemon: Send + Sync + 'static {
     fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError>;
 
     /// Begins an orderly stop, as SIGTERM does; returns at once.
-    fn stop(&self);
+    fn stop(&self, by: &Caller);
 }

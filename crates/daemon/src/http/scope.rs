@@ -3,24 +3,28 @@
 //! Owns who may do what there. Invariants: only settings of containers and disks of the VM, its ranges, and who divides
 //! the VM's share can be changed; no other VM's name is ever in an answer, whether there is one of that name or not.
 //!
+//! The rule for what is refused: a name that is not below the VM does not exist here (404), with the same words whether
+//! there is one of that name on the host or not; a call that is the host's alone is forbidden (403), whatever it names.
+//!
 //! Two sets of people set shares: whoever runs the host says what each VM has, and whoever runs a VM says how that is
 //! divided within it (the two levels of derivative clouds). The VM's weight, floor and ceiling belong to the former.
 
-use super::Daemon;
-use super::api::{self, Answer, Refused, Shared, bytes_of, call, changed, expected, list_of, name_of, tagged};
-use axum::Router;
+use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of, not_found, wrong_method};
+use super::nodes::{changed, expected, list_of, tagged};
+use super::{Caller, Daemon, api};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::{Json, Response};
 use axum::routing::{any, get, put};
+use axum::{Extension, Router};
 use std::path::PathBuf;
 use std::sync::Arc;
 use undercroft_api::NodeChange;
-use undercroft_api::body::BODY_BYTES_MAX;
+use undercroft_api::body::{BODY_BYTES_MAX, parse_node, parse_whole_node};
 use undercroft_api::ranges;
-use undercroft_api::shares::{NodeStatus, ShareEvent, SharesStatus, parse_node, parse_whole_node};
+use undercroft_api::shares::{NodeStatus, ShareEvent, SharesStatus};
 use undercroft_api::{ControlError, ControlErrorKind};
 use undercroft_api::{RangesStatus, RangesTaken};
 
@@ -49,11 +53,13 @@ pub(super) fn router(daemon: Arc<dyn Daemon>, vm: &str, host: PathBuf) -> Router
         .route("/v1/disks/{name}/drop-cache", any(refuse))
         .route("/v1/store", any(refuse))
         .route("/v1/ksm", any(refuse))
+        .route("/v1/recordings", any(refuse))
+        .route("/v1/recordings/{id}", any(refuse))
         .route("/v1/reload", any(refuse))
         .route("/v1/stop", any(refuse))
         .route("/metrics", any(refuse))
-        .fallback(api::not_found)
-        .method_not_allowed_fallback(api::wrong_method)
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(Scope { daemon, vm: vm.into(), host: Arc::new(host) })
 }
@@ -93,11 +99,7 @@ impl Scope {
         match below.into_iter().find(|n| there(n)) {
             _ if there(name) => Ok(name.to_string()),
             Some(full) => Ok(full),
-            None if self.owns(name) => Err(ControlError::no_node(name, known.iter().map(|n| n.name.as_str()))),
-            None => {
-                let shown: String = name.chars().take(160).collect();
-                Err(self.forbidden(&format!("\"{shown}\"")))
-            }
+            None => Err(ControlError::no_node(name, known.iter().map(|n| n.name.as_str()))),
         }
     }
 
@@ -121,14 +123,14 @@ impl Scope {
         name: &str,
         change: NodeChange,
         versions: Option<Vec<u64>>,
+        by: &Caller,
     ) -> Result<super::NodeChanged, ControlError> {
         let name = self.name(daemon, name)?;
-        let of_the_host =
-            change.replace || (change.weight, change.floor_bytes, change.ceiling_bytes) != (None, None, None);
+        let of_the_host = change.replace || change.touches(&["weight", "floor", "ceiling"]);
         if *name == *self.vm && of_the_host {
             return Err(self.forbidden(&format!("weight, floor and ceiling of VM \"{name}\" itself")));
         }
-        let mut done = daemon.change_node(&name, change, versions).map_err(|e| self.discreet(daemon, e))?;
+        let mut done = daemon.change_node(&name, change, versions, by).map_err(|e| self.discreet(daemon, e))?;
         if done.node.name == *self.vm {
             done.node.parent = None;
         }
@@ -164,22 +166,24 @@ async fn get_node(State(s): State<Scope>, name: Result<Path<String>, PathRejecti
 
 async fn patch_node(
     State(s): State<Scope>,
+    Extension(by): Extension<Caller>,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Refused> {
     let (name, versions, change) = (name_of(name)?, expected(&headers)?, parse_node(&bytes_of(body)?)?);
-    Ok(changed(call(s.daemon.clone(), move |d| s.change(d, &name, change, versions)).await?))
+    Ok(changed(call(s.daemon.clone(), move |d| s.change(d, &name, change, versions, &by)).await?))
 }
 
 async fn put_node(
     State(s): State<Scope>,
+    Extension(by): Extension<Caller>,
     name: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Refused> {
     let (name, versions, change) = (name_of(name)?, expected(&headers)?, parse_whole_node(&bytes_of(body)?)?);
-    Ok(changed(call(s.daemon.clone(), move |d| s.change(d, &name, change, versions)).await?))
+    Ok(changed(call(s.daemon.clone(), move |d| s.change(d, &name, change, versions, &by)).await?))
 }
 
 async fn get_node_events(State(s): State<Scope>, name: Result<Path<String>, PathRejection>) -> Answer<Vec<ShareEvent>> {
@@ -195,11 +199,15 @@ async fn get_ranges(State(s): State<Scope>, name: Result<Path<String>, PathRejec
     call(s.daemon.clone(), move |d| d.ranges(&s.name(d, &name)?)).await.map(Json).map_err(Refused::from)
 }
 
-async fn put_ranges(State(s): State<Scope>, body: Result<Bytes, BytesRejection>) -> Answer<RangesTaken> {
+async fn put_ranges(
+    State(s): State<Scope>,
+    Extension(by): Extension<Caller>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<RangesTaken> {
     let list = list_of(body).await?;
     call(s.daemon.clone(), move |d| {
         s.name(d, list.disk())?;
-        d.set_ranges(list).map_err(|e| s.discreet(d, e))
+        d.set_ranges(list, &by).map_err(|e| s.discreet(d, e))
     })
     .await
     .map(Json)

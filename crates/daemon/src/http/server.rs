@@ -3,7 +3,7 @@
 //! Owns the only async runtime of the daemon. Never trusts a client to be quick, short or well-behaved: connections,
 //! heads, bodies and calls are all bounded. Invariant: the socket's file is gone when the server is.
 
-use super::{Daemon, api, scope};
+use super::{Caller, Daemon, api, scope};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -216,9 +216,15 @@ async fn serve(
                 continue;
             }
         };
+        let at = listener.local_addr().ok().and_then(|a| a.as_pathname().map(Path::to_path_buf)).unwrap_or_default();
         let next = move || {
-            let listener = listener.clone();
-            async move { listener.accept().await.map(|(io, _)| io) }
+            let (listener, path) = (listener.clone(), at.clone());
+            async move {
+                let (io, _) = listener.accept().await?;
+                let peer = io.peer_cred()?;
+                let by = Caller::Socket { path, uid: peer.uid(), pid: peer.pid() };
+                Ok((io, by))
+            }
         };
         let (router, connections_max) = match &vm {
             None => (api::router(daemon.clone()), CONNECTIONS_MAX),
@@ -233,7 +239,7 @@ async fn serve(
         let listener = Arc::new(listener);
         let next = move || {
             let listener = listener.clone();
-            async move { listener.accept().await.map(|(io, _)| io) }
+            async move { listener.accept().await.map(|(io, _)| (io, Caller::Metrics)) }
         };
         accepting.spawn(accept(next, api::metrics_router(daemon), METRICS_CONNECTIONS_MAX, stopped));
     }
@@ -244,7 +250,7 @@ async fn serve(
 async fn accept<Io, F>(next: impl Fn() -> F, router: Router, connections_max: usize, mut stopped: watch::Receiver<bool>)
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Future<Output = io::Result<Io>>,
+    F: Future<Output = io::Result<(Io, Caller)>>,
 {
     let router = router.layer(axum::middleware::from_fn(with_timed_body));
     let places = Arc::new(Semaphore::new(connections_max));
@@ -253,10 +259,10 @@ where
             let place = places.clone().acquire_owned().await.ok()?;
             Some((next().await, place))
         };
-        let (io, place) = tokio::select! {
+        let (io, by, place) = tokio::select! {
             () = stop_of(&mut stopped) => break,
             accepted = accepted => match accepted {
-                Some((Ok(io), place)) => (io, place),
+                Some((Ok((io, by)), place)) => (io, by, place),
                 Some((Err(e), _)) => {
                     tracing::warn!("control: a connection could not be accepted: {e}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -265,7 +271,7 @@ where
                 None => break,
             },
         };
-        let (router, stopped) = (router.clone(), stopped.clone());
+        let (router, stopped) = (router.clone().layer(axum::Extension(by)), stopped.clone());
         tokio::spawn(async move {
             let _place = place;
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection(io, router, stopped)).await;

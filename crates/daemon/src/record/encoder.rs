@@ -7,15 +7,16 @@
 use super::file::RecordFile;
 use super::gauges::{Gauges, Late, Message};
 use super::{Reason, spool, trailer};
-use crate::worker::{Head, Note, read_notes};
+use crate::worker::{Damaged, Head, Note, read_notes};
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 use undercroft_host::{AlignedBuffer, idle};
-use undercroft_trace::recording::{DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, RecordingWriter, Row};
+use undercroft_trace::recording::{DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, RecordingWriter, Row, WriteError};
 
 /// Pause between two looks at what has come: nobody wakes it.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -25,6 +26,26 @@ pub(super) const NICE: i32 = 10;
 const WAITING_MAX: usize = 4 * GROUP_ROWS;
 /// A row group smaller than this is not worth its header: the file is full.
 const ROWS_MIN: usize = 64;
+
+/// Why a recording's file is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Its disk refuses something.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// The spool cannot be read.
+    #[error("rows that had to wait cannot be read: {0}")]
+    Spool(io::Error),
+    /// What was noted is not what is read back.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// The converter is gone.
+    #[error("the thread that writes it failed; look into the log")]
+    Thread,
+}
 
 /// What has been written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +123,7 @@ impl Encoder {
 
     /// Converts what comes until the keeper wants to go on with it, and gives itself back; with an error, the file is
     /// of no use.
-    pub fn run(mut self) -> (Self, Result<(), String>) {
+    pub fn run(mut self) -> (Self, Result<(), EncodeError>) {
         // Both are for this thread alone. What has no place to wait must not wait long.
         let _ = rustix::process::setpriority_process(None, NICE);
         if self.spool.is_some() {
@@ -120,7 +141,7 @@ impl Encoder {
     }
 
     /// Converts one message; false if there is none.
-    pub fn step(&mut self) -> Result<bool, String> {
+    pub fn step(&mut self) -> Result<bool, EncodeError> {
         let message = match self.messages.try_recv() {
             Ok(message) => message,
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(false),
@@ -131,7 +152,7 @@ impl Encoder {
         }
         let (rows, ..) = message.counts();
         match message {
-            Message::Disk(disk) => drop(self.writer.add_disk(disk).map_err(|e| e.to_string())?),
+            Message::Disk(disk) => drop(self.writer.add_disk(disk)?),
             Message::Here(chunk) => {
                 self.take(&chunk.head, &chunk.buffer)?;
                 self.gauges.give_back(chunk.buffer);
@@ -139,7 +160,7 @@ impl Encoder {
             Message::There(head, slot) => {
                 let mut buffer = self.buffer.take().unwrap_or_default();
                 let read = self.spool.as_ref().map(|file| spool::read(file, slot, head.words, &mut buffer));
-                read.transpose().map_err(|e| format!("rows that had to wait cannot be read: {e}"))?;
+                read.transpose().map_err(EncodeError::Spool)?;
                 self.gauges.slots_done.fetch_add(1, Ordering::Release);
                 self.take(&head, &buffer)?;
                 self.buffer = Some(buffer);
@@ -197,7 +218,7 @@ impl Encoder {
     }
 
     /// Takes a worker's notes; writes a row group if there is enough for one.
-    fn take(&mut self, head: &Head, buffer: &AlignedBuffer) -> Result<(), String> {
+    fn take(&mut self, head: &Head, buffer: &AlignedBuffer) -> Result<(), EncodeError> {
         self.read(head, buffer)?;
         if self.ready.len() >= GROUP_ROWS {
             self.write(GROUP_ROWS)?;
@@ -205,7 +226,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn read(&mut self, head: &Head, buffer: &AlignedBuffer) -> Result<(), String> {
+    fn read(&mut self, head: &Head, buffer: &AlignedBuffer) -> Result<(), EncodeError> {
         let pending = &mut self.pending[head.worker as usize];
         let rows = &mut self.rows;
         rows.clear();
@@ -220,7 +241,7 @@ impl Encoder {
             }
         };
         for note in read_notes(buffer.words().get(..head.words).unwrap_or_default(), head.base_ns) {
-            match note.map_err(|e| e.to_string())? {
+            match note? {
                 Note::Row(row) => rows.push(row),
                 Note::End(row, end) => answer(rows, &mut pending.waiting, (row, end)),
             }
@@ -228,7 +249,7 @@ impl Encoder {
         head.ends.iter().for_each(|&late| answer(rows, &mut pending.waiting, late));
         let disks = self.writer.header().disks.len();
         if rows.len() as u64 != head.rows || rows.iter().any(|r| usize::from(r.disk) >= disks) {
-            return Err(crate::worker::Damaged.to_string());
+            return Err(Damaged.into());
         }
         let answered = |r: &Row| r.failure != Some(Failure::Unanswered);
         while pending.waiting.front().is_some_and(|r| answered(r) || pending.waiting.len() > WAITING_MAX) {
@@ -263,7 +284,7 @@ impl Encoder {
 
     /// Writes the first `most` of the rows that are ready, or as many as there is room for; if that is none, the file
     /// is full.
-    fn write(&mut self, most: usize) -> Result<(), String> {
+    fn write(&mut self, most: usize) -> Result<(), EncodeError> {
         let mut rows = self.ready.len().min(most);
         let least = rows.min(ROWS_MIN);
         self.claim();
@@ -272,7 +293,7 @@ impl Encoder {
             let bytes = self.writer.bytes_bound(rows);
             let full = if bytes + self.gauges.spool_bytes.load(Ordering::SeqCst) > self.bytes_max {
                 Reason::MaxSize
-            } else if !self.writer.file_mut().reserve(bytes).map_err(|e| e.to_string())? {
+            } else if !self.writer.file_mut().reserve(bytes)? {
                 Reason::DiskFull
             } else {
                 break;
@@ -284,7 +305,7 @@ impl Encoder {
                 return Ok(());
             }
         }
-        self.writer.write(&self.ready[..rows]).map_err(|e| e.to_string())?;
+        self.writer.write(&self.ready[..rows])?;
         self.ready.drain(..rows);
         self.claim();
         Ok(())
@@ -294,7 +315,7 @@ impl Encoder {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write_rest(&mut self) -> Result<(), String> {
+    pub fn write_rest(&mut self) -> Result<(), EncodeError> {
         for pending in &mut self.pending {
             let rows = std::mem::take(&mut pending.waiting);
             rows.iter().for_each(|r| count(r, &mut self.tally));
@@ -310,7 +331,7 @@ impl Encoder {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn finish(mut self, ended_ns: u64, reason: Reason, mut ends: Vec<DiskEnd>) -> Result<Tally, String> {
+    pub fn finish(mut self, ended_ns: u64, reason: Reason, mut ends: Vec<DiskEnd>) -> Result<Tally, EncodeError> {
         if let (Some(first), Some(last)) = (self.ready.first(), self.ready.last()) {
             self.lost += self.ready.len() as u64;
             self.lost_ns = self.lost_ns.min(first.time_ns).min(last.time_ns);
@@ -322,11 +343,11 @@ impl Encoder {
         }
         let Self { writer, gaps, mut tally, .. } = self;
         tally.rows = writer.rows();
-        let handle = writer.file().handle().map_err(|e| e.to_string())?;
+        let handle = writer.file().handle()?;
         ends.resize(writer.header().disks.len(), DiskEnd { detached: true, ..DiskEnd::default() });
         let end = trailer(ended_ns, reason, tally.dropped, gaps, ends);
-        tally.bytes = writer.finish(end).map_err(|e| e.to_string())?;
-        RecordFile::settle(&handle).map_err(|e| e.to_string())?;
+        tally.bytes = writer.finish(end)?;
+        RecordFile::settle(&handle)?;
         Ok(tally)
     }
 }

@@ -4,7 +4,7 @@
 //! goes on: it needs little time, which is why it may have it when others want it too. Invariant: however the recording
 //! ends, all taps are off before its last row is converted.
 
-use super::encoder::{Encoder, NICE};
+use super::encoder::{EncodeError, Encoder, NICE};
 use super::gauges::{Gauges, Message};
 use super::relay::{Relay, Stuck};
 use super::{Order, Progress, Reason, Shared, lock};
@@ -56,7 +56,7 @@ pub struct Keeper {
 }
 
 /// What a converter's thread gives back.
-pub type Converted = (Encoder, Result<(), String>);
+pub type Converted = (Encoder, Result<(), EncodeError>);
 
 impl Keeper {
     /// Records until something ends it, and ends the file.
@@ -97,7 +97,7 @@ impl Keeper {
         let done = match converter.join() {
             Ok((encoder, Ok(()))) => self.convert(encoder, reason, ended_ns, ends),
             Ok((_, Err(e))) => Err(e),
-            Err(_) => Err("the thread that writes it failed; look into the log".into()),
+            Err(_) => Err(EncodeError::Thread),
         };
         self.say_end(reason, done);
     }
@@ -109,7 +109,7 @@ impl Keeper {
         mut reason: Reason,
         ended_ns: u64,
         ends: Vec<DiskEnd>,
-    ) -> Result<(Reason, super::Tally), String> {
+    ) -> Result<(Reason, super::Tally), EncodeError> {
         let mut until = None;
         let mut n = 0;
         while encoder.step()? {
@@ -135,11 +135,11 @@ impl Keeper {
         Ok((reason, encoder.finish(ended_ns, reason, ends)?))
     }
 
-    fn say_end(&self, reason: Reason, done: Result<(Reason, super::Tally), String>) {
+    fn say_end(&self, reason: Reason, done: Result<(Reason, super::Tally), EncodeError>) {
         let path = self.order.path.display();
         let (reason, tally, failed) = match done {
             Ok((reason, tally)) => (reason, tally, None),
-            Err(e) => (reason, self.progress(Some(reason)).tally, Some(e)),
+            Err(e) => (reason, self.progress(Some(reason)).tally, Some(e.to_string())),
         };
         match &failed {
             Some(e) => tracing::error!("the recording into {path} is of no use: {e}"),

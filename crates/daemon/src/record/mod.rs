@@ -130,6 +130,30 @@ pub struct Recorder {
     next_number: u16,
 }
 
+/// What a file says of itself before its first row.
+fn header(store_bytes: u64, sample: u32) -> Header {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Header {
+        format: VERSION,
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        started_unix_ns: since_1970.as_nanos() as u64,
+        block_bytes: undercroft_host::FRAME_BYTES as u32,
+        store_bytes,
+        sample,
+        disks: Vec::new(),
+    }
+}
+
+/// The place beside the file where rows wait, if there can be one.
+fn spool_for(order: &Order, gauges: &Arc<Gauges>) -> Option<Spool> {
+    let dir = order.path.parent().unwrap_or(Path::new("/"));
+    let spool = (order.bytes_max >= SPOOLED_MIN).then(|| Spool::new(dir, order.bytes_max, gauges.clone())).flatten();
+    if spool.is_none() {
+        tracing::info!("rows are converted at once: there is no place where they could wait");
+    }
+    spool
+}
+
 impl Recorder {
     /// Begins: the file first, then the taps of `workers`, then the threads.
     ///
@@ -148,16 +172,7 @@ impl Recorder {
             ControlError::new(ControlErrorKind::Failed, error, "look at the disk of that file, or name another")
         };
         let start_ns = now_ns();
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let header = Header {
-            format: VERSION,
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            started_unix_ns: since_1970.as_nanos() as u64,
-            block_bytes: undercroft_host::FRAME_BYTES as u32,
-            store_bytes,
-            sample: order.sample.max(1),
-            disks: Vec::new(),
-        };
+        let header = header(store_bytes, order.sample.max(1));
         let mut writer = RecordingWriter::new(file, header).map_err(|e| failed(e.to_string()))?;
         let end_bytes = writer.bytes_bound(0);
         if !writer.file_mut().reserve(end_bytes).map_err(|e| failed(e.to_string()))? {
@@ -188,12 +203,7 @@ impl Recorder {
         }
         let shared = Arc::new(Shared::new(STOP_WITHIN));
         let gauges = Arc::new(Gauges::default());
-        let dir = order.path.parent().unwrap_or(Path::new("/"));
-        let spool =
-            (order.bytes_max >= SPOOLED_MIN).then(|| Spool::new(dir, order.bytes_max, gauges.clone())).flatten();
-        if spool.is_none() {
-            tracing::info!("rows are converted at once: there is no place where they could wait");
-        }
+        let spool = spool_for(&order, &gauges);
         let (sender, messages) = keeper::messages();
         let file = spool.as_ref().map(Spool::file);
         let encoder = Encoder::new(order.bytes_max, writer, messages, gauges.clone(), file, workers.len());

@@ -2,23 +2,25 @@
 //!
 //! Owns the way from the manager's numbers to the API's. Never moves anything: `shares` does.
 
-use super::{Service, lock};
+use super::Service;
+use super::reload::log_changes;
+use crate::http::Caller;
 use std::collections::BTreeMap;
 use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_config::{ControlError, NodeChange};
 use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
 use undercroft_engine::Curve;
-use undercroft_engine::control::{Event, Kind, Words};
+use undercroft_engine::control::{ControllerKind, Event, Words};
 use undercroft_engine::shares::{BLOCKS_MAX, NodeId};
 use undercroft_units::human_size;
 
 impl Service {
     /// What every node of the tree has.
     pub(super) fn shares_status(&self) -> SharesStatus {
-        let mut versions = lock(&self.versions);
+        let mut versions = self.versions.lock();
         let plan = self.plan();
         versions.observe(&plan);
-        let mut manager = lock(&self.manager);
+        let mut manager = self.shares.lock();
         // What is set is shown at once, also before it is acted upon.
         let _ = manager.layout.follow(&plan);
         let layout = &manager.layout;
@@ -85,7 +87,7 @@ impl Service {
     /// divided in that VM.
     pub(super) fn events_of(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
         let plan = self.plan();
-        let manager = lock(&self.manager);
+        let manager = self.shares.lock();
         let told = |e: &Event| {
             let Words { decided, seen, expected } = e.words(&|units| human_size(units * UNIT_BYTES));
             let promised = expected.as_ref().map_or(String::new(), |e| format!("; expected: {e}"));
@@ -125,13 +127,14 @@ impl Service {
         name: &str,
         change: &NodeChange,
         expected: Option<Vec<u64>>,
+        by: &Caller,
     ) -> Result<NodeChanged, ControlError> {
         // Nobody else changes, attaches or reloads until this is done, and the answer is of what was done here.
-        let _change = lock(&self.change);
+        let _change = self.change.lock();
         let now = self.plan();
         let name = now.node_name(name)?;
         let previous = {
-            let mut versions = lock(&self.versions);
+            let mut versions = self.versions.lock();
             versions.observe(&now);
             versions.of(&name).unwrap_or_default()
         };
@@ -139,6 +142,7 @@ impl Service {
             return Err(ControlError::stale(&name, &expected, previous));
         }
         let plan = now.with_node(&name, change)?;
+        log_changes(&now, &plan, by);
         self.apply(&plan);
         self.adopt(plan);
         self.hurry_shares();
@@ -151,7 +155,7 @@ fn in_bytes(curve: &Curve) -> Vec<(u64, f64)> {
 }
 
 /// The controller set for a node itself.
-fn controller_of(plan: &ServePlan, name: &str) -> Option<Kind> {
+fn controller_of(plan: &ServePlan, name: &str) -> Option<ControllerKind> {
     if name == "host" {
         return Some(plan.shares.controller);
     }

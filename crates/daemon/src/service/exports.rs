@@ -2,13 +2,14 @@
 //!
 //! Owns a weak reference to the service. Invariant: a disk that is detaching is not found.
 
-use super::{ServedDisk, Service, lock};
+use super::disk::socket_access;
+use super::{ServedDisk, Service, ServiceError};
 use std::sync::{Arc, Weak};
 use undercroft_api::NbdListenerStatus;
-use undercroft_config::tls::TlsMode;
+use undercroft_config::tls::{self, TlsMode};
 use undercroft_config::{NbdListen, NbdListener, ServePlan};
 use undercroft_frontend::PortHost;
-use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, Listen, ServedExport};
+use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, Listen, NbdServer, NbdServerOptions, ServedExport};
 use undercroft_frontend::socket::SocketPermissions;
 
 /// The served disks as NBD exports, under their full names.
@@ -36,8 +37,8 @@ impl Service {
     pub(super) fn nbd_listeners(&self, plan: &ServePlan) -> Vec<NbdListenerStatus> {
         let exported: Vec<_> = self.disks().into_iter().filter(|d| d.is_exported()).collect();
         let names = || exported.iter().map(|d| d.info().name.clone());
-        let servers = lock(&self.nbd);
-        let shown = servers.iter().zip(&plan.nbd).map(|(server, listener)| NbdListenerStatus {
+        let running = self.running.lock();
+        let shown = running.nbd.iter().zip(&plan.nbd).map(|(server, listener)| NbdListenerStatus {
             address: server.local_addr().to_string(),
             tls: match listener.tls {
                 TlsMode::Off => "off",
@@ -70,5 +71,43 @@ impl Exports for ServedExports {
         let disk = self.disks().into_iter().find(|d| d.info().name == name)?;
         let host: Arc<dyn PortHost> = disk.host().clone();
         Some(ServedExport { info: disk.info().clone(), description: disk.description().to_string(), host })
+    }
+}
+
+impl Service {
+    /// Starts a listener of the plan.
+    pub(super) fn listen_nbd(self: &Arc<Self>, listener: &NbdListener) -> Result<NbdServer, ServiceError> {
+        let access = socket_access(self.plan().daemon.disk_access);
+        let exports = exports_of(listener, Arc::downgrade(self));
+        let failed = |source| ServiceError::Nbd { listen: listener.at.to_string(), source: Box::new(source) };
+        let keys = listener.files.as_ref().map(tls::load).transpose().map_err(|e| failed(e.into()))?;
+        let limits = self.plan().nbd_limits;
+        let options = NbdServerOptions {
+            connections_max: listener.connections,
+            connections_per_export_max: listener.per_export,
+            handshakes_max: limits.handshakes,
+            handshake_timeout: limits.handshake_timeout,
+            budget: self.nbd_budget.clone(),
+            tls: listener.tls,
+            keys,
+            ..NbdServerOptions::default()
+        };
+        NbdServer::start(listen_of(&listener.at, access), exports, options).map_err(failed)
+    }
+
+    /// Reads the certificates of the listeners again, for clients that come from now on. What cannot be read is named,
+    /// and stays as it was. Whether there are any.
+    pub(super) fn renew_nbd_keys(&self, failed: &mut Vec<String>) -> bool {
+        let listeners = self.plan().nbd;
+        let mut any = false;
+        for (listener, server) in listeners.iter().zip(&self.running.lock().nbd) {
+            let Some(files) = &listener.files else { continue };
+            any = true;
+            match tls::load(files) {
+                Ok(keys) => server.set_keys(keys),
+                Err(e) => failed.push(format!("the certificates of {}: {e}; those read before stay", listener.at)),
+            }
+        }
+        any
     }
 }

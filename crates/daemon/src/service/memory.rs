@@ -14,7 +14,7 @@ use undercroft_config::KsmPlan;
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_host::FRAME_BYTES;
-use undercroft_hostmem::ksm::KsmError;
+use undercroft_hostmem::ksm::{Keeper, KsmError};
 use undercroft_hostmem::pressure::{Holding, Store, allowed_bytes};
 use undercroft_units::Size;
 
@@ -28,6 +28,13 @@ const STEP_FRAMES_MIN: usize = 256;
 pub(super) const STEP_FRAMES_MAX: usize = 16_384;
 
 const FRAME: u64 = FRAME_BYTES as u64;
+
+/// The kernel's merging of pages.
+pub(super) struct KsmState {
+    pub(super) keeper: Keeper,
+    /// Why it is not managed although it is to be.
+    pub(super) problem: Option<String>,
+}
 
 /// The disks of a service, for the watch; they go with the service.
 pub(super) struct Disks(pub(super) Weak<Service>);
@@ -105,7 +112,7 @@ impl Service {
     /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part
     /// of what the store may grow by.
     pub(super) fn limit_disks(&self) {
-        let _limits = lock(&self.limits);
+        let _limits = self.limits.lock();
         let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
         let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
         for disk in disks {
@@ -190,7 +197,7 @@ impl Service {
 
     /// Puts back what an earlier daemon left when it was killed; then sets KSM up if the plan says so.
     pub(super) fn begin_ksm(&self) {
-        if let Err(e) = lock(&self.ksm).recover() {
+        if let Err(e) = self.ksm.lock().keeper.recover() {
             tracing::error!("{e}");
         }
         let plan = self.plan().ksm;
@@ -207,8 +214,9 @@ impl Service {
             // What cannot be made shows when the file of what was found cannot be written.
             let _ = prepare_runtime_dir(&self.plan().daemon.runtime_dir);
         }
-        let result = lock(&self.ksm).manage(plan);
-        *lock(&self.ksm_problem) = result.as_ref().err().map(ToString::to_string);
+        let mut ksm = self.ksm.lock();
+        let result = ksm.keeper.manage(plan);
+        ksm.problem = result.as_ref().err().map(ToString::to_string);
         result
     }
 
@@ -220,23 +228,24 @@ impl Service {
         if manage {
             self.set_ksm(&plan).map_err(failed)?;
         } else {
-            let mut keeper = lock(&self.ksm);
-            if !keeper.manages() {
+            let mut ksm = self.ksm.lock();
+            if !ksm.keeper.manages() {
                 let error = "KSM is not managed by this daemon, so there is nothing to put back";
                 let remedy =
                     "`undercroft ksm status` shows what it is set to; change that in /sys/kernel/mm/ksm by hand";
                 return Err(ControlError::new(ControlErrorKind::Conflict, error, remedy));
             }
-            keeper.release(unmerge);
-            *lock(&self.ksm_problem) = None;
+            ksm.keeper.release(unmerge);
+            ksm.problem = None;
         }
         write(&self.plan).ksm = plan;
         Ok(())
     }
 
     pub(super) fn ksm_status(&self) -> KsmStatus {
-        let keeper = lock(&self.ksm);
-        let problems = lock(&self.ksm_problem).clone().into_iter().chain(keeper.refused().iter().cloned()).collect();
+        let ksm = self.ksm.lock();
+        let keeper = &ksm.keeper;
+        let problems = ksm.problem.clone().into_iter().chain(keeper.refused().iter().cloned()).collect();
         KsmStatus {
             available: keeper.ksm().exists(),
             managed: keeper.manages(),

@@ -4,13 +4,13 @@
 //! `shares` does. Invariants: a disk's ranges go with it, and a disk that is attached anew has none; the plan's parts,
 //! the core's and the ranges are of the same containers.
 
+use super::Service;
 use super::shares::part_blocks;
-use super::{Service, lock};
 use undercroft_api::ranges::RangeList;
 use undercroft_api::{RangesStatus, RangesTaken};
 use undercroft_config::plan::PartPlan;
 use undercroft_config::shares::{Strict, divide_from};
-use undercroft_config::{ControlError, ControlErrorKind};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan};
 use undercroft_engine::{PartId, PartRange, PartSetting};
 
 impl Service {
@@ -25,49 +25,21 @@ impl Service {
     /// and a policy of its own. What is cached stays, as far as the new shares allow.
     pub(super) fn take_ranges(&self, list: &RangeList) -> Result<RangesTaken, ControlError> {
         // No disk comes or goes meanwhile.
-        let _change = lock(&self.change);
+        let _change = self.change.lock();
         let disk = self.find(list.disk())?;
-        let conflict =
-            |error: String, remedy: &str| Err(ControlError::new(ControlErrorKind::Conflict, error, remedy.to_string()));
         let before = self.plan();
         let mut plan = before.clone();
         let name = disk.info().name.clone();
         let Some(p) = plan.disks.iter_mut().find(|d| d.name == name) else {
             return Err(ControlError::no_node(&name, []));
         };
-        if let Some(whole) = &p.container {
-            return conflict(
-                format!("disk \"{name}\" belongs to container \"{whole}\" as a whole"),
-                "take `container` away from the disk in the configuration, then divide it by ranges",
-            );
-        }
-        if p.vm.is_none() {
-            return conflict(
-                format!("disk \"{name}\" belongs to no VM, and containers are parts of VMs"),
-                "configure it as [[vm.disk]] below its [[vm]], then divide it by ranges",
-            );
-        }
-        if p.share_fixed {
-            return conflict(
-                format!("disk \"{name}\" has a fixed size, so that nothing can be divided among its ranges"),
-                "give it a floor and a ceiling instead: `undercroft set NAME --floor SIZE --ceiling SIZE`",
-            );
-        }
+        may_be_divided(p)?;
         let mut ranges = disk.ranges();
         let taken = RangesTaken::new(list, &ranges);
         let mut wanted = ranges.clone();
         wanted.put(list)?;
         let parts = wanted.parts();
-        // Containers keep their numbers, by which the core knows them.
-        let had = std::mem::take(&mut p.parts);
-        let mut free = (1..=u8::MAX).filter(|n| had.iter().all(|h| h.number != *n));
-        for container in parts.containers() {
-            let known = had.iter().find(|h| h.container == *container).cloned();
-            let part =
-                known.or_else(|| Some(PartPlan { container: container.clone(), number: free.next()?, share_bytes: 0 }));
-            p.parts.extend(part);
-        }
-        p.parts.sort_by_key(|p| p.number);
+        name_parts(p, parts.containers());
         divide_from(&mut plan, &before.disks, Strict::OnHost)
             .map_err(|m| ControlError::new(ControlErrorKind::Conflict, m.error, m.remedy))?;
         let Some(p) = plan.find(&name).cloned() else { return Err(ControlError::no_node(&name, [])) };
@@ -104,8 +76,8 @@ impl Service {
         });
         match set {
             Ok(Ok(())) => {}
-            Ok(Err(e)) => return conflict(format!("disk \"{name}\": {e}"), "nothing has been changed"),
-            Err(_) => return conflict("the daemon is stopping".into(), "send it again to the next one"),
+            Ok(Err(e)) => return Err(conflict(format!("disk \"{name}\": {e}"), "nothing has been changed")),
+            Err(_) => return Err(conflict("the daemon is stopping".into(), "send it again to the next one")),
         }
         *ranges = wanted;
         drop(ranges);
@@ -114,4 +86,45 @@ impl Service {
         self.hurry_shares();
         Ok(taken)
     }
+}
+
+fn conflict(error: String, remedy: &str) -> ControlError {
+    ControlError::new(ControlErrorKind::Conflict, error, remedy)
+}
+
+/// Whether containers can have parts of a disk.
+fn may_be_divided(disk: &DiskPlan) -> Result<(), ControlError> {
+    let name = &disk.name;
+    if let Some(whole) = &disk.container {
+        return Err(conflict(
+            format!("disk \"{name}\" belongs to container \"{whole}\" as a whole"),
+            "take `container` away from the disk in the configuration, then divide it by ranges",
+        ));
+    }
+    if disk.vm.is_none() {
+        return Err(conflict(
+            format!("disk \"{name}\" belongs to no VM, and containers are parts of VMs"),
+            "configure it as [[vm.disk]] below its [[vm]], then divide it by ranges",
+        ));
+    }
+    if disk.share_fixed {
+        return Err(conflict(
+            format!("disk \"{name}\" has a fixed size, so that nothing can be divided among its ranges"),
+            "give it a floor and a ceiling instead: `undercroft set NAME --floor SIZE --ceiling SIZE`",
+        ));
+    }
+    Ok(())
+}
+
+/// Gives a disk a part for each of `containers`; they keep their numbers, by which the core knows them.
+fn name_parts(disk: &mut DiskPlan, containers: &[String]) {
+    let had = std::mem::take(&mut disk.parts);
+    let mut free = (1..=u8::MAX).filter(|n| had.iter().all(|h| h.number != *n));
+    for container in containers {
+        let known = had.iter().find(|h| h.container == *container).cloned();
+        let part =
+            known.or_else(|| Some(PartPlan { container: container.clone(), number: free.next()?, share_bytes: 0 }));
+        disk.parts.extend(part);
+    }
+    disk.parts.sort_by_key(|p| p.number);
 }

@@ -3,7 +3,7 @@
 //! Owns which disks an order means. Never notes a request.
 
 use super::shown;
-use super::{ServedDisk, Service, lock};
+use super::{ServedDisk, Service};
 use crate::record::{self, Reason, Recorder, Watched};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,8 +44,8 @@ impl Service {
     /// Begins a recording.
     pub(super) fn begin_recording(&self, order: Order) -> Result<RecordingStatus, ControlError> {
         // Disks neither come nor go meanwhile.
-        let _change = lock(&self.change);
-        let mut recorder = lock(&self.recorder);
+        let _change = self.change.lock();
+        let mut recorder = self.recorder.lock();
         if let Some(running) = recorder.as_ref().filter(|r| r.is_running()) {
             let error = format!("recording {} is under way, into {}", running.id, running.order.path.display());
             let remedy = format!("wait until it ends, or end it with DELETE /v1/recordings/{}", running.id);
@@ -75,19 +75,19 @@ impl Service {
 
     /// A disk has come: it is recorded too, if it is wanted.
     pub(super) fn record_too(&self, plan: &DiskPlan, disk: &Arc<ServedDisk>) {
-        if let Some(recorder) = lock(&self.recorder).as_mut() {
+        if let Some(recorder) = self.recorder.lock().as_mut() {
             recorder.watch(&disk.host().worker, about(plan, disk));
         }
     }
 
     /// The recording there is, or was last.
     pub(super) fn all_recordings(&self) -> Vec<RecordingStatus> {
-        lock(&self.recorder).iter().map(|r| shown::recording_status(r, false)).collect()
+        self.recorder.lock().iter().map(|r| shown::recording_status(r, false)).collect()
     }
 
     /// One recording; its lease is renewed.
     pub(super) fn one_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
-        let recorder = lock(&self.recorder);
+        let recorder = self.recorder.lock();
         let found = recorder.as_ref().filter(|r| r.id == id).map(|r| shown::recording_status(r, true));
         found.ok_or_else(|| ControlError::no_recording(id))
     }
@@ -97,7 +97,7 @@ impl Service {
         let since = Instant::now();
         loop {
             {
-                let mut recorder = lock(&self.recorder);
+                let mut recorder = self.recorder.lock();
                 let recorder =
                     recorder.as_mut().filter(|r| r.id == id).ok_or_else(|| ControlError::no_recording(id))?;
                 recorder.ask_to_end(Reason::Stopped);
@@ -112,7 +112,7 @@ impl Service {
 
     /// Ends what is under way, because the daemon stops; what cannot be written into the file soon is dropped.
     pub(super) fn end_recordings(&self) {
-        if let Some(recorder) = lock(&self.recorder).as_mut() {
+        if let Some(recorder) = self.recorder.lock().as_mut() {
             recorder.end(Reason::DaemonStopped);
         }
     }

@@ -247,20 +247,44 @@ fn changed(ram: &[Source], problems: &mut Vec<String>) -> Option<Vec<Vec<PageRun
     vm::changes(process, &ranges).ok()
 }
 
+/// Why a pid file leads to no memory.
+#[derive(Debug, thiserror::Error)]
+enum PidFileError {
+    /// It cannot be read.
+    #[error("its pid_file {0} cannot be read: {1}")]
+    Unreadable(String, io::Error),
+    /// It holds something else.
+    #[error("its pid_file {0} holds no process number")]
+    NoNumber(String),
+    /// The process is none of a guest.
+    #[error("process {0} of {1} has no memory that looks like a guest's")]
+    NoGuest(u32, String),
+    /// There is no such process.
+    #[error("process {0} of {1} does not run")]
+    NotRunning(u32, String),
+    /// The process may not be looked at.
+    #[error("{}", vm::need_ptrace())]
+    Forbidden,
+    /// Its memory cannot be found.
+    #[error(transparent)]
+    Process(io::Error),
+}
+
 /// The memory of the process that a pid file names.
-fn by_pid_file(path: &Path) -> Result<Vec<Source>, String> {
-    let shown = path.display();
-    let meta = fs::metadata(path).map_err(|e| format!("its pid_file {shown} cannot be read: {e}"))?;
+fn by_pid_file(path: &Path) -> Result<Vec<Source>, PidFileError> {
+    let shown = path.display().to_string();
+    let unreadable = |e| PidFileError::Unreadable(path.display().to_string(), e);
+    let meta = fs::metadata(path).map_err(unreadable)?;
     if !meta.is_file() || meta.len() > PID_BYTES_MAX {
-        return Err(format!("its pid_file {shown} holds no process number"));
+        return Err(PidFileError::NoNumber(shown));
     }
-    let text = fs::read_to_string(path).map_err(|e| format!("its pid_file {shown} cannot be read: {e}"))?;
-    let pid = text.trim().parse().map_err(|_| format!("its pid_file {shown} holds no process number"))?;
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let Ok(pid) = text.trim().parse() else { return Err(PidFileError::NoNumber(shown)) };
     match vm::memory_of(pid) {
-        Ok(ram) if ram.is_empty() => Err(format!("process {pid} of {shown} has no memory that looks like a guest's")),
+        Ok(ram) if ram.is_empty() => Err(PidFileError::NoGuest(pid, shown)),
         Ok(ram) => Ok(ram),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(format!("process {pid} of {shown} does not run")),
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(vm::need_ptrace().to_string()),
-        Err(e) => Err(e.to_string()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(PidFileError::NotRunning(pid, shown)),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(PidFileError::Forbidden),
+        Err(e) => Err(PidFileError::Process(e)),
     }
 }

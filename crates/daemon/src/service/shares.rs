@@ -6,7 +6,7 @@
 //! back; fixed shares stay.
 
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
-use super::{ServedDisk, Service, capacity_blocks, lock};
+use super::{ServedDisk, Service, capacity_blocks};
 use crate::worker::{Latencies, Worker};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -115,21 +115,21 @@ impl Service {
                 service.step_shares();
             }
         })?;
-        *lock(&self.share_thread) = Some(thread);
+        self.running.lock().shares = Some(thread);
         Ok(())
     }
 
     /// The next interval ends soon: settings have changed.
     pub(super) fn hurry_shares(&self) {
-        lock(&self.manager).hurried = true;
+        self.shares.lock().hurried = true;
     }
 
     /// One step: the end of an interval if it is time, and a piece of what is to be moved.
     fn step_shares(&self) {
         // Whoever changes disks goes first; the next step comes soon.
-        let Ok(_change) = self.change.try_lock() else { return };
+        let Some(_change) = self.change.try_lock() else { return };
         let plan = self.plan();
-        let mut manager = lock(&self.manager);
+        let mut manager = self.shares.lock();
         let elapsed = manager.since.map_or(plan.shares.interval, |s| s.elapsed());
         let due = if manager.hurried { HURRIED.min(plan.shares.interval) } else { plan.shares.interval };
         if elapsed >= due {
@@ -337,7 +337,7 @@ pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(Part
 /// Gives a disk and its parts the shares of a plan, moving gradually, from those of `before`. Returns what they have
 /// got, in bytes and in the order of the plan's leaves: less than was wanted where others still hold what they have
 /// been told to give.
-fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -> Result<Vec<u64>, String> {
+fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -> Result<Vec<u64>, SetPartsError> {
     let mut plan = plan.clone();
     loop {
         let set = if plan.parts.is_empty() {
@@ -347,7 +347,7 @@ fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -
             let shares = part_blocks(core, id, &plan);
             match core.set_part_shares(id, &shares) {
                 Err(SetPartsError::Disk(e)) => Err(e),
-                Err(e) => return Err(e.to_string()),
+                Err(e) => return Err(e),
                 Ok(()) => Ok(()),
             }
         };
@@ -357,7 +357,7 @@ fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -
             Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {
                 (needed_bytes, left_bytes)
             }
-            Err(e) => return Err(e.to_string()),
+            Err(e) => return Err(SetPartsError::Disk(e)),
         };
         // As much as is left, in whole units: those that grow grow less.
         let mut over = (needed - left).div_ceil(UNIT_BYTES) * UNIT_BYTES;
@@ -367,7 +367,7 @@ fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -
             over -= less;
         }
         if over > 0 {
-            return Err(format!("{needed} bytes are needed where {left} are left"));
+            return Err(SetPartsError::Disk(AddDiskError::NoMemory { needed_bytes: needed, left_bytes: left }));
         }
         plan.set_leaves(&leaves);
     }

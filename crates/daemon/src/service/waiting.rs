@@ -84,7 +84,7 @@ impl Service {
         let trying = Trying { why: why.to_string(), tries: 1, next: Instant::now() + FIRST_PAUSE, over: false };
         let waiting =
             Arc::new(WaitingDisk { name: plan.name.clone(), trying: Mutex::new(trying), changed: Condvar::new() });
-        lock(&self.waiting).push(waiting.clone());
+        self.waiting.lock().push(waiting.clone());
         let service = self.me.clone();
         let thread = std::thread::Builder::new().name("undercroft-open".into()).spawn(move || {
             while waiting.is_due() {
@@ -110,7 +110,7 @@ impl Service {
         let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(()) };
         // This may take long, and others may want to change disks meanwhile.
         let mut opened = disk::open(plan, share)?;
-        let _change = lock(&self.change);
+        let _change = self.change.lock();
         let now = self.plan();
         let Some(plan) = now.find(&waiting.name).filter(|_| !lock(&waiting.trying).over) else { return Ok(()) };
         if *lock(&self.stop.0) {
@@ -118,7 +118,7 @@ impl Service {
         }
         opened.plan = plan.clone();
         let served = self.serve_opened(opened, &now)?;
-        lock(&self.waiting).retain(|w| !Arc::ptr_eq(w, waiting));
+        self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
         write(&self.disks).push(served);
         self.adopt(now);
         tracing::info!(disk = waiting.name, "it waits no longer");
@@ -146,12 +146,12 @@ impl Service {
 
     /// The disk of that name that waits, if one does.
     pub(super) fn waiting(&self, name: &str) -> Option<Arc<WaitingDisk>> {
-        lock(&self.waiting).iter().find(|w| w.name == name).cloned()
+        self.waiting.lock().iter().find(|w| w.name == name).cloned()
     }
 
     /// Disks that wait no longer, because nobody wants them or all begin anew: all for which `which` says so.
     pub(super) fn forget_waiting(&self, which: impl Fn(&str) -> bool) {
-        lock(&self.waiting).retain(|w| {
+        self.waiting.lock().retain(|w| {
             let goes = which(&w.name);
             if goes {
                 w.end();
@@ -169,7 +169,7 @@ impl Service {
 
     /// Every disk that waits.
     pub(super) fn all_waiting(&self) -> Vec<Arc<WaitingDisk>> {
-        lock(&self.waiting).clone()
+        self.waiting.lock().clone()
     }
 
     /// Why nothing can be done with a disk that waits.
@@ -183,7 +183,7 @@ impl Service {
 
     /// In words, for the service manager: how many disks are served, and how many wait.
     pub fn summary(&self) -> String {
-        let (served, waiting) = (self.disks().len(), lock(&self.waiting).len());
+        let (served, waiting) = (self.disks().len(), self.waiting.lock().len());
         let disks = if served == 1 { "disk" } else { "disks" };
         match waiting {
             0 => format!("serving {served} {disks}"),

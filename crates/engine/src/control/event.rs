@@ -1,7 +1,7 @@
 //! Why a share changed: the reasons, and a bounded log of every move.
 //!
 //! Owns what is kept of a move; `words` says it in sentences. Never decides. Invariant: the log keeps the last
-//! `capacity` events; sequence numbers rise by one, so who reads on knows what was lost.
+//! `capacity` events; sequence numbers rise by one, so that a reader sees which ones it missed.
 
 use crate::shares::NodeId;
 use std::collections::VecDeque;
@@ -77,14 +77,14 @@ pub enum Reason {
     },
     /// A goal needs this size.
     Needed {
-        /// The goal in words.
+        /// The goal.
         goal: Goal,
         /// What it takes.
         blocks: u64,
     },
     /// All goals together need more than there is: each gets its part by weight.
     Infeasible {
-        /// The goal in words.
+        /// The goal.
         goal: Goal,
         /// What this one would take; `None`: no size does it.
         needs: Option<u64>,
@@ -190,7 +190,8 @@ impl Events {
     }
 
     /// The number that the next event gets.
-    pub fn next_sequence(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn next_sequence(&self) -> u64 {
         self.next
     }
 }

@@ -8,6 +8,7 @@ use super::event::{Event, Events, Goal, Party};
 use super::view::{Activity, ChildView};
 use super::{Controller, Donor, Guarded, Paper, Target, Utility};
 use crate::curve::{Curve, partitioned_by_weight};
+use crate::names::UnknownName;
 use crate::shares::{BLOCKS_MAX, Growth, Level, NodeId, Share, Tree};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,13 +19,13 @@ const EVENTS_MAX: usize = 4096;
 /// The part of a node's share from which on a move is told by itself: a two hundred and fifty-sixth.
 const TOLD_PART: u64 = 256;
 
-/// Rounds of `donor` where nobody says how many: with one, space follows so slowly that more is missed than with fixed
+/// Rounds of `donor` by default: with one, space follows so slowly that more is missed than with fixed
 /// shares on some loads (up to 10 %, S3-FIFO, two tenants in turn); with four, on none (`shares_table`; decision 0112).
 const DONOR_ROUNDS: u32 = 4;
 
 /// The controllers a node can be given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ControllerKind {
     /// By weight; what is not demanded is lent.
     Static,
     /// The rules of thin provisioning with so many rounds an interval, 1 to 4.
@@ -38,7 +39,10 @@ pub enum Kind {
     Paper,
 }
 
-impl Kind {
+impl ControllerKind {
+    /// All, in the order of the documentation.
+    pub const ALL: [Self; 5] = [Self::Static, Self::Donor(DONOR_ROUNDS), Self::Utility, Self::Target, Self::Paper];
+
     /// As configuration and API write it.
     pub fn name(self) -> &'static str {
         match self {
@@ -61,24 +65,20 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ControllerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Kind {
-    type Err = String;
+impl FromStr for ControllerKind {
+    type Err = UnknownName;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Ok(match s {
-            "static" => Self::Static,
-            "donor" => Self::Donor(DONOR_ROUNDS),
-            "utility" => Self::Utility,
-            "target" => Self::Target,
-            "paper" => Self::Paper,
-            _ => return Err(format!("`{s}` is no controller; take one of static, donor, utility, target, paper")),
-        })
+        Self::ALL
+            .into_iter()
+            .find(|k| k.name() == s)
+            .ok_or_else(|| UnknownName::new("controller", s, Self::ALL.map(Self::name)))
     }
 }
 
@@ -110,18 +110,18 @@ struct Known {
 
 /// See the head of the file.
 pub struct Governor {
-    set: BTreeMap<NodeId, Kind>,
-    running: BTreeMap<NodeId, (Option<Kind>, Box<dyn Controller>)>,
+    set: BTreeMap<NodeId, ControllerKind>,
+    running: BTreeMap<NodeId, (Option<ControllerKind>, Box<dyn Controller>)>,
     goals: BTreeMap<NodeId, Goal>,
     targets: BTreeMap<NodeId, u64>,
     events: Events,
-    /// Blocks that moved in steps too small for an event each: from whom and to whom.
+    /// Blocks that moved in steps too small for an event each, by giver and taker.
     drift: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     silences: BTreeMap<NodeId, Silence>,
     interval: u64,
 }
 
-/// Intervals without a request in which a disk demands what it had: between two bursts nobody is idle.
+/// Intervals without a request in which a disk demands what it had: a disk is not idle between two bursts.
 const PATIENCE: u32 = 2;
 /// What of that is left an interval later, once they are over.
 const LEFT: f64 = 0.75;
@@ -153,7 +153,7 @@ impl Default for Governor {
 }
 
 impl Governor {
-    /// With [`Kind::default`] at every node.
+    /// With [`ControllerKind::default`] at every node.
     pub fn new() -> Self {
         Self {
             set: BTreeMap::new(),
@@ -169,7 +169,7 @@ impl Governor {
 
     /// Who divides the share of `node` from now on, and of the nodes below for which nothing is set; `None`: as above
     /// it.
-    pub fn set(&mut self, node: NodeId, kind: Option<Kind>) {
+    pub fn set(&mut self, node: NodeId, kind: Option<ControllerKind>) {
         match kind {
             Some(kind) => self.set.insert(node, kind),
             None => self.set.remove(&node),
@@ -181,7 +181,7 @@ impl Governor {
         self.running.insert(node, (None, controller));
     }
 
-    /// What `node` is to reach, where [`Kind::Target`] divides the share of its parent.
+    /// What `node` is to reach, where [`ControllerKind::Target`] divides the share of its parent.
     pub fn set_goal(&mut self, node: NodeId, goal: Option<Goal>) {
         match goal {
             Some(goal) => self.goals.insert(node, goal),
@@ -323,7 +323,7 @@ impl Governor {
     /// The controller of a node: its own, or a new one of the kind set for it or above it.
     fn controller(&mut self, tree: &Tree, id: NodeId) -> &mut dyn Controller {
         let mut at = Some(id);
-        let mut kind = Kind::default();
+        let mut kind = ControllerKind::default();
         while let Some(node) = at {
             if let Some(&set) = self.set.get(&node) {
                 kind = set;

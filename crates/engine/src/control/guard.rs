@@ -1,11 +1,11 @@
 //! Lets a controller decide only while that is better than what it falls back to: `static`, which lends what is not
 //! demanded, or, where lending has cost more than it brought, shares by weight alone.
 //!
-//! Owns two shadows that always run, whoever is in charge: the shares that the controller would give if it had always
-//! been free, and those that it falls back to; of each how full its parts would be and what they would miss, by the
-//! curve of every interval. Never decides how to divide. Invariant: both are judged by the same curves of the same
-//! intervals, so an error of the curves hits both alike; a part that grows is full only after it has missed as often as
-//! it has grown, so moves to and fro cost.
+//! Owns two simulated divisions that always run, whichever is in use: the shares that the controller would give if it
+//! had always been free, and those that it falls back to; of each how full its parts would be and what they would miss,
+//! by the curve of every interval. Never decides how to divide. Invariant: both are judged by the same curves of the
+//! same intervals, so an error of the curves hits both alike; a part that grows is full only after it has missed as
+//! often as it has grown, so moves to and fro cost.
 //!
 //! A part that shrank and grows again holds the blocks used last: what a cache of that size holds by the inclusion
 //! property of LRU (Mattson et al., 1970). So the shadow needs no trace, only the curve at the size that is full.
@@ -97,7 +97,7 @@ impl<C: Controller> Guarded<C> {
         let (mut free, mut fallen_back) = (0.0, 0.0);
         let shadows = children.iter().map(|child| {
             let before = self.shadows.iter().find(|s| s.node == child.node).copied();
-            // a child that is new has had no share from anybody
+            // a new child has had no share
             let Some(before) = before else {
                 return Shadow { node: child.node, target: 0, full: 0.0, base_target: 0, base_full: 0.0 };
             };

@@ -62,7 +62,7 @@ fn best(party: usize, of: &Appetite<'_>, size: u64, misses: f64, left: u64) -> O
     found
 }
 
-/// Divides `total` blocks: everybody's `from` first, which must fit, then whatever saves most. What saves nobody
+/// Divides `total` blocks: each child's `from` first, which must fit, then whatever saves most. What saves no
 /// anything is left over: the sum may be below the total.
 ///
 /// # Panics

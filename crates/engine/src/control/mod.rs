@@ -1,7 +1,7 @@
-//! Who decides how a node's share is divided among its children: the controllers, live and from one kind of telemetry.
+//! The controllers: they decide how a node's share is divided among its children, live and from one kind of telemetry.
 //!
 //! Owns targets and the reasons for them. Never touches an index (limits follow targets by way of [`Mover`]), reads no
-//! clock: an interval is whatever the caller makes it. Invariant: targets of the children sum to at most what their
+//! clock: the caller says when an interval ends. Invariant: targets of the children sum to at most what their
 //! parent has, floors and ceilings hold, and every difference between two targets is told by events with their reasons.
 
 mod donor;
@@ -22,11 +22,11 @@ mod words;
 pub use donor::{Donor, Thresholds};
 pub use event::{Event, Events, Goal, Party, Reason};
 pub use fixed::Fixed;
-pub use governor::{Governor, Kind, Leaf};
+pub use governor::{ControllerKind, Governor, Leaf};
 pub use guard::Guarded;
 pub use lookahead::{Appetite, lookahead};
 pub use mover::{Mover, Position};
-pub use paper::{MISS_DELAY, Paper, expand_file};
+pub use paper::Paper;
 pub use target::Target;
 pub use utility::{Utility, UtilitySettings};
 pub use view::{Activity, ChildView, Move, Verdict};

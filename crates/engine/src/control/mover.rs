@@ -1,8 +1,8 @@
 //! Limits follow targets, a little at every tick.
 //!
-//! Owns the pace. Never evicts: who drives the index does, and tells what is held. Invariant: limits, or what is held
-//! where that is still more, sum to at most the whole whenever they did before: nobody grows before somebody else has
-//! given.
+//! Owns the pace. Never evicts: the data path does, and tells what is held. Invariant: limits, or what is held
+//! where that is still more, sum to at most the whole whenever they did before: a share grows only after
+//! another has shrunk.
 
 use crate::shares::{Claim, fill};
 
@@ -33,7 +33,7 @@ impl Mover {
             p.limit = p.target.max(p.limit.saturating_sub(step));
         }
         let taken = positions.iter().fold(0u64, |sum, p| sum.saturating_add(p.limit.max(p.held)));
-        // what it holds it may keep: that takes from nobody
+        // what it holds it may keep: that takes nothing from the others
         for p in positions.iter_mut().filter(|p| p.limit < p.target) {
             p.limit = p.limit.max(p.held.min(p.target));
         }

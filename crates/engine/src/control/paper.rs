@@ -1,7 +1,7 @@
 //! `grow = "paper"`: the growth rule of the per-file page cache, and its reaper.
 //!
-//! Owns how long each child has been idle. Never looks at a curve. Invariant: nobody shrinks but by the reaper, who
-//! takes first from what was not used for longest.
+//! Owns how long each child has been idle. Never looks at a curve. Invariant: only the reaper makes a share smaller,
+//! and it takes first from what has been idle longest.
 //!
 //! Sharma, Page Cache Management in Virtualized Environments (IIT Bombay), chapter 5, algorithm 4, `expand_file`. Its
 //! code computes a marginal utility, accesses / (misses + read-ahead successes + 1), for the file and for all, and then
@@ -17,10 +17,10 @@ use crate::shares::{Hint, NodeId};
 use std::collections::BTreeMap;
 
 /// Misses between two calls of the rule (the code's `CAR_MISS_DELAY`; its comment says "say, 10").
-pub const MISS_DELAY: u64 = 10;
+const MISS_DELAY: u64 = 10;
 
 /// Blocks by which a file may grow after so many accesses and misses: algorithm 4 as printed.
-pub fn expand_file(accesses: u64, misses: u64, hint: Hint) -> u64 {
+pub(super) fn expand_file(accesses: u64, misses: u64, hint: Hint) -> u64 {
     if matches!(hint, Hint::NoReuse | Hint::DontNeed) {
         return 0;
     }
@@ -79,7 +79,7 @@ impl Controller for Paper {
             free -= granted;
             wanted -= granted;
             sizes[i] += granted;
-            // the reaper: who was idle longest, then who has the least utility
+            // the reaper: the one idle longest, then the one with the least utility
             let mut givers: Vec<usize> =
                 (0..children.len()).filter(|&g| g != i && (idle(g) > 0 || own[g] < of_all)).collect();
             givers.sort_by(|&a, &b| idle(b).cmp(&idle(a)).then(own[a].total_cmp(&own[b])).then(a.cmp(&b)));

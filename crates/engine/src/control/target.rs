@@ -1,7 +1,7 @@
 //! `target`: as much as each child's goal takes, and no more; what is over saves misses elsewhere.
 //!
 //! Owns how far the curve of each child is off. Never promises: says whether goals are feasible and what they take.
-//! Invariant: a goal gets what it needs before anybody without a goal gets more than its floor; goals that do not fit
+//! Invariant: a goal gets what it needs before a child without a goal gets more than its floor; goals that do not fit
 //! together get their parts by weight.
 //!
 //! Every goal becomes a miss ratio. Hit ratio h: 1 - h. p99 latency: of the misses a part s is slower than the goal
@@ -102,7 +102,7 @@ impl Controller for Target {
             .collect();
         let goals = fill(total, &claims);
         let given: u64 = goals.iter().sum();
-        // what is left saves misses among those without a goal; with none, it stays with whoever it saves some
+        // what is left saves misses among those without a goal; with none, it stays with those whom it saves some
         let others = children.iter().any(|c| c.goal.is_none());
         let free: Vec<ChildView<'_>> = children
             .iter()

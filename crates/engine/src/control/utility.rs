@@ -1,8 +1,8 @@
 //! `utility`, the default: blocks go where they save most misses, each weighed by its node's weight.
 //!
 //! Owns the damping. Never decides from anything but curves, settings and sizes. Invariant: every child keeps its floor
-//! and a part of what its weight alone would give it, so nobody is squeezed to nothing by what a curve says. Whether
-//! moving pays at all is the guard's business (see `guard`).
+//! and a part of what its weight alone would give it, so that no curve takes all from a child. Whether blocks
+//! should move at all is decided by `guard`.
 //!
 //! The search is Lookahead (see `lookahead`). Damping: nothing moves for less than the noise; at most a part of the
 //! whole moves in an interval.
@@ -63,8 +63,8 @@ fn misses(children: &[ChildView<'_>], sizes: &[u64]) -> f64 {
     children.iter().zip(sizes).map(|(c, &size)| f64::from(c.weight) * c.curve.misses_at(size)).sum()
 }
 
-/// Where blocks save most; nobody below `kept`. What visibly saves nobody anything goes by weight and by the misses
-/// that are left: who misses would fill it, and a curve does not know yet what blocks asked for once will be worth.
+/// Where blocks save most; no child below `kept`. What saves no misses by the curves goes by weight and by the misses
+/// that are left: a child with misses fills it, and a curve does not know yet what blocks asked for once will save.
 pub(super) fn best(total: u64, children: &[ChildView<'_>], kept: &[u64]) -> Vec<u64> {
     let parties: Vec<Appetite<'_>> = children
         .iter()

@@ -1,7 +1,7 @@
 //! What a controller sees of a node's children, and what it answers.
 //!
 //! Owns the shapes and the arithmetic every controller needs: fitting wishes into floors, ceilings and the whole, and
-//! pairing givers with takers. Never decides who deserves what.
+//! pairing givers with takers. Never decides how much a child gets.
 
 use super::event::{Goal, Reason};
 use crate::curve::{Curve, Telemetry};
@@ -9,7 +9,7 @@ use crate::shares::{Claim, Hint, NodeId, fill};
 use std::sync::Arc;
 
 /// What happened in one interval, as a controller sees it: the counts of a leaf's meter, or of several together, and
-/// what only those who serve requests can know, their times.
+/// what only the data path knows, their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
     /// Blocks asked for.
@@ -31,7 +31,7 @@ pub struct Activity {
 }
 
 impl From<&Telemetry> for Activity {
-    /// What a meter counted; no times. To a controller a hit by read-ahead alone is a miss that nobody waited for.
+    /// What a meter counted; no times. To a controller a hit by read-ahead alone is a miss without a wait.
     fn from(seen: &Telemetry) -> Self {
         Self {
             requests: seen.requests,
@@ -44,7 +44,7 @@ impl From<&Telemetry> for Activity {
 }
 
 impl Activity {
-    /// Misses that the disk had to serve while somebody waited.
+    /// Misses that the disk had to serve while a request waited.
     pub fn waited(&self) -> u64 {
         self.misses.saturating_sub(self.read_ahead_hits)
     }
@@ -79,7 +79,7 @@ pub struct ChildView<'a> {
     pub name: &'a Arc<str>,
     /// Its weight.
     pub weight: u32,
-    /// What it has whenever it wants it: its floor, or those below it as far as it is entitled to that.
+    /// What it has whenever it demands it: its floor, or those below it as far as it is entitled to that.
     pub floor: u64,
     /// What it may have at most, by ceilings, its own and those below.
     pub room: u64,
@@ -95,7 +95,7 @@ pub struct ChildView<'a> {
     pub held: u64,
     /// What happened.
     pub seen: Activity,
-    /// Misses that somebody would have waited for as a function of size.
+    /// Misses that a request would have waited for, as a function of size.
     pub curve: &'a Curve,
     /// What it is to reach; looked at by [`super::Target`] only.
     pub goal: Option<Goal>,
@@ -110,7 +110,7 @@ impl ChildView<'_> {
     }
 }
 
-/// By weight alone, as if everybody demanded everything.
+/// By weight alone, as if all demanded everything.
 pub(super) fn by_weight(total: u64, children: &[ChildView<'_>]) -> Vec<u64> {
     fill(total, &children.iter().map(|c| c.claim(c.room)).collect::<Vec<_>>())
 }

@@ -93,13 +93,13 @@ struct Rise {
 }
 
 impl LruCurve {
-    /// An empty sample. The key decides which blocks are sampled: guests choose block numbers, and who knew the key
-    /// could keep them out.
+    /// An empty sample. The key decides which blocks are sampled: guests choose block numbers, and one that knew the
+    /// key could keep them out.
     pub fn new(options: LruCurveOptions, key: HashKey) -> Self {
         Self::with_filter(options, key.derived())
     }
 
-    /// The same for somebody who hashes blocks with `key` already.
+    /// The same for a caller that hashes blocks with `key` already.
     pub(super) fn with_filter(options: LruCurveOptions, key: HashKey) -> Self {
         let options = LruCurveOptions { samples_max: options.samples_max.clamp(SAMPLES_MIN, 1 << 30), ..options };
         let threshold = Threshold::of_rate(options.rate_max);
@@ -140,7 +140,7 @@ impl LruCurve {
         self.threshold
     }
 
-    /// Counts requests whose blocks somebody else has filtered.
+    /// Counts requests whose blocks the caller has filtered.
     pub(super) fn count(&mut self, requests: u64) {
         self.requests += requests;
     }
@@ -162,7 +162,7 @@ impl LruCurve {
         }
     }
 
-    /// A request for a block of the sample by somebody who keeps it himself from now on, until [`LruCurve::left`]: it
+    /// A request for a block of the sample by a client that holds it itself from now on, until [`LruCurve::left`]: it
     /// needs no room here for so long.
     pub(super) fn taken(&mut self, block: u64) {
         match self.slots.find(block, self.slots.hash(block)) {
@@ -186,7 +186,8 @@ impl LruCurve {
         }
     }
 
-    /// A block of the sample is held by whoever writes it, as after [`LruCurve::taken`], and nobody asked for it.
+    /// A block of the sample is held by the client that writes it, as after [`LruCurve::taken`], without having been
+    /// asked for.
     pub(super) fn withdrawn(&mut self, block: u64) {
         if let Some(slot) = self.slots.find(block, self.slots.hash(block)) {
             self.leave(slot);

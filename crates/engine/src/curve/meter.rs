@@ -1,4 +1,4 @@
-//! What a leaf of the tree of shares carries: everything that the controllers want to know of it.
+//! What a leaf of the tree of shares carries: what controllers are told of it.
 //!
 //! Owns the counts of an interval and both estimates of the leaf's curve, which share one hash and one comparison.
 //! Never decides anything, and never reads a clock: the caller ends an interval.
@@ -9,7 +9,7 @@ use super::filter::Threshold;
 use super::lru::{LruCurve, LruCurveOptions};
 use super::points::Curve;
 use super::policy::{PolicyCurve, PolicyCurveOptions, sizes_around};
-use crate::policy::PolicyKind;
+use crate::policy::{PolicyKind, PolicySet};
 use crate::structures::table::HashKey;
 
 /// How a request for a block was served.
@@ -66,7 +66,7 @@ pub struct Telemetry {
 const BATCH: usize = 64;
 
 /// See the head of the file.
-pub struct Meter {
+pub struct Meter<K: PolicySet = PolicyKind> {
     key: HashKey,
     /// The higher of both estimates' thresholds.
     threshold: Threshold,
@@ -81,16 +81,16 @@ pub struct Meter {
     share: u64,
     size_max: u64,
     lru: LruCurve,
-    policy: PolicyCurve,
+    policy: PolicyCurve<K>,
     correction: Correction,
-    /// Who asks keeps blocks himself, and the leaf only what he has no longer.
+    /// The client holds blocks itself, and the leaf only those that it holds no longer.
     exclusive: bool,
 }
 
-impl Meter {
+impl<K: PolicySet> Meter<K> {
     /// A meter for a leaf that has `share` blocks now and can have up to `size_max`, under `kind`. The daemon passes a
     /// key that guests cannot know.
-    pub fn new(kind: PolicyKind, share: u64, size_max: u64, options: MeterOptions, key: HashKey) -> Self {
+    pub fn new(kind: K, share: u64, size_max: u64, options: MeterOptions, key: HashKey) -> Self {
         let key = key.derived();
         let lru = LruCurve::with_filter(LruCurveOptions { size_max, ..options.lru }, key);
         let policy = PolicyCurve::with_filter(kind, &sizes_around(share, size_max), options.policy, key);
@@ -297,7 +297,7 @@ impl Meter {
     }
 
     /// The leaf has another policy now.
-    pub fn set_policy(&mut self, kind: PolicyKind) {
+    pub fn set_policy(&mut self, kind: K) {
         self.tell();
         self.policy.set_policy(kind);
     }
@@ -308,7 +308,7 @@ impl Meter {
     }
 
     /// The curve for the policy in use, as it stood at the last [`Meter::interval`].
-    pub fn policy(&self) -> &PolicyCurve {
+    pub fn policy(&self) -> &PolicyCurve<K> {
         &self.policy
     }
 

@@ -1,7 +1,7 @@
 //! Miss-ratio curves while requests go by: what a disk would miss at other sizes of its cache.
 //!
 //! Owns the curves, the samplers behind them and the [`Meter`] that a leaf of the tree of shares carries. Never decides
-//! who gets how much; reads no clock: the caller says where an interval ends.
+//! a share; reads no clock: the caller says where an interval ends.
 //! Invariant: memory is bounded by the options, whatever is observed, and a block that is not sampled costs one keyed
 //! hash and a comparison.
 //!

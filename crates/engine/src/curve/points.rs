@@ -1,6 +1,6 @@
 //! A miss curve: misses by size of the cache.
 //!
-//! Owns points and the arithmetic on one curve. Never knows where the points come from, nor who decides by it.
+//! Owns points and the arithmetic on one curve. Never knows where the points come from.
 //! Invariant: sizes rise strictly and begin with 0, where every request that counts misses; misses are finite and
 //! within 0..=requests.
 

@@ -11,8 +11,8 @@
 use super::filter::Threshold;
 use super::histogram::Weight;
 use super::points::Curve;
-use crate::index::{Access, Index, Outcome};
-use crate::policy::PolicyKind;
+use crate::index::{Access, Index};
+use crate::policy::{Outcome, PolicyKind, PolicySet};
 use crate::structures::table::HashKey;
 
 /// What a [`PolicyCurve`] may take.
@@ -53,23 +53,23 @@ pub fn sizes_around(share: u64, max: u64) -> Vec<u64> {
 }
 
 /// See the head of the file. Only construction, [`PolicyCurve::set_sizes`] and [`PolicyCurve::set_policy`] allocate.
-pub struct PolicyCurve {
+pub struct PolicyCurve<K: PolicySet = PolicyKind> {
     options: PolicyCurveOptions,
-    kind: PolicyKind,
+    kind: K,
     key: HashKey,
     /// By falling threshold, so by rising size.
-    caches: Vec<Miniature>,
+    caches: Vec<Miniature<K>>,
     /// Requests ever.
     clock: u64,
     /// Requests when `decay` was last called.
     decayed: u64,
 }
 
-struct Miniature {
+struct Miniature<K: PolicySet> {
     /// The size it stands for, in blocks.
     size: u64,
     threshold: Threshold,
-    index: Index,
+    index: Index<K>,
     /// Requests that a sampled one stands for.
     weight: f64,
     /// How often the block in each slot was asked for since it came, halved with all else.
@@ -85,8 +85,8 @@ struct Miniature {
     warm: bool,
 }
 
-impl Miniature {
-    fn new(size: u64, plan: (u32, Threshold), kind: PolicyKind, key: HashKey, clock: u64) -> Self {
+impl<K: PolicySet> Miniature<K> {
+    fn new(size: u64, plan: (u32, Threshold), kind: K, key: HashKey, clock: u64) -> Self {
         let (slots, threshold) = plan;
         // not the key of the filter: what is sampled has low hashes by it, and all homes would be one
         let index = Index::with_hash_key(kind, slots, key.derived());
@@ -129,15 +129,15 @@ fn plan(sizes: &[u64], options: &PolicyCurveOptions) -> Vec<Option<(u32, Thresho
     sizes.iter().enumerate().map(|(i, size)| (i >= from).then(|| one(size))).collect()
 }
 
-impl PolicyCurve {
+impl<K: PolicySet> PolicyCurve<K> {
     /// Miniature caches of `kind` for `sizes` in blocks (any order; 0 is ignored). The key decides which blocks are
     /// sampled, and is as secret as the index's.
-    pub fn new(kind: PolicyKind, sizes: &[u64], options: PolicyCurveOptions, key: HashKey) -> Self {
+    pub fn new(kind: K, sizes: &[u64], options: PolicyCurveOptions, key: HashKey) -> Self {
         Self::with_filter(kind, sizes, options, key.derived())
     }
 
-    /// The same for somebody who hashes blocks with `key` already.
-    pub(super) fn with_filter(kind: PolicyKind, sizes: &[u64], options: PolicyCurveOptions, key: HashKey) -> Self {
+    /// The same for a caller that hashes blocks with `key` already.
+    pub(super) fn with_filter(kind: K, sizes: &[u64], options: PolicyCurveOptions, key: HashKey) -> Self {
         let mut curve = Self { options, kind, key, caches: vec![], clock: 0, decayed: 0 };
         curve.set_sizes(sizes);
         curve
@@ -159,7 +159,7 @@ impl PolicyCurve {
         self.caches.first().map(|cache| cache.threshold)
     }
 
-    /// Counts requests whose blocks somebody else has filtered.
+    /// Counts requests whose blocks the caller has filtered.
     pub(super) fn count(&mut self, requests: u64) {
         self.clock += requests;
     }
@@ -184,7 +184,7 @@ impl PolicyCurve {
         let mut before = std::mem::take(&mut self.caches);
         for (size, plan) in sizes.into_iter().zip(plans) {
             let Some(plan) = plan else { continue };
-            let same = |c: &Miniature| c.size == size && c.index.capacity() > plan.0 / 2;
+            let same = |c: &Miniature<K>| c.size == size && c.index.capacity() > plan.0 / 2;
             let cache = match before.iter().position(same) {
                 Some(at) => {
                     let mut cache = before.swap_remove(at);
@@ -207,7 +207,7 @@ impl PolicyCurve {
     }
 
     /// Another policy. What is cached stays, as in [`Index::switch`]; what was counted does not.
-    pub fn set_policy(&mut self, kind: PolicyKind) {
+    pub fn set_policy(&mut self, kind: K) {
         if kind == self.kind {
             return;
         }
@@ -219,7 +219,7 @@ impl PolicyCurve {
     }
 
     /// The policy.
-    pub fn kind(&self) -> PolicyKind {
+    pub fn kind(&self) -> K {
         self.kind
     }
 
@@ -253,7 +253,7 @@ impl PolicyCurve {
         !self.caches.is_empty() && self.caches.iter().filter(|c| self.is_steady(c)).count() * 2 >= self.caches.len()
     }
 
-    fn is_steady(&self, cache: &Miniature) -> bool {
+    fn is_steady(&self, cache: &Miniature<K>) -> bool {
         cache.warm && cache.counted(self.clock) > 0.0
     }
 
@@ -272,7 +272,7 @@ impl PolicyCurve {
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        let beside = self.caches.capacity() * size_of::<Miniature>() - self.caches.len() * size_of::<Index>();
+        let beside = self.caches.capacity() * size_of::<Miniature<K>>() - self.caches.len() * size_of::<Index<K>>();
         size_of::<Self>()
             + beside
             + self.caches.iter().map(|c| c.index.memory_bytes() + c.asked.capacity() * size_of::<u32>()).sum::<usize>()
@@ -292,7 +292,7 @@ impl PolicyCurve {
     }
 }
 
-impl Miniature {
+impl<K: PolicySet> Miniature<K> {
     #[inline]
     fn access(&mut self, block: u64) {
         self.sampled += 1;

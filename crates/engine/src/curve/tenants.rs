@@ -53,7 +53,7 @@ pub fn partitioned_by_weight<'a>(tenants: impl IntoIterator<Item = (u32, &'a Cur
 }
 
 /// The division behind [`partitioned`]: blocks of each tenant when `total` are divided, in the tenants' order. What
-/// would save nobody a miss is given to nobody, so the sum may be less than `total`.
+/// would save no miss is not given out, so the sum may be less than `total`.
 pub fn best_partition(tenants: &[Curve], total: u64) -> Vec<u64> {
     let mut shares = vec![0; tenants.len()];
     let mut left = total;

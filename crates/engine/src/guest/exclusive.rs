@@ -1,171 +1,30 @@
 //! Keeping a cache exclusive of its guest: which blocks the guest has evicted, holds, or is about to evict.
 //!
-//! Owns the decisions: what a reused page means, which pages to copy early, what pays. Never sees content and never
-//! copies: it says which page to copy, and is told what came of it. Invariant: a wrong guess wastes a slot, nothing
-//! more; whether a copy is right is decided by comparing its tag with that of the block's current content.
+//! Owns the decisions: what a reused page means, which pages to copy early, which ways are worth their time. Never sees
+//! content and never copies: it says which page to copy, and is told the result. Invariant: a wrong guess wastes a
+//! slot, nothing more; whether a copy is right is decided by comparing its tag with that of the block's current
+//! content.
 //!
 //! The rules are those of docs/decisions/0003: evictions are inferred from reused pages (Jones et al., ASPLOS 2006);
 //! a page that still holds its block when it is reused is captured then; a guest that zeroes pages leaves nothing to
 //! capture, so pages near the age of eviction are copied early, wait on probation, and become hot when their eviction
 //! is proved.
 
-use crate::guest::ages::Ages;
-use crate::guest::residency::{Class, Residency, Resident};
-use crate::guest::shadow::{ShadowCache, Verdict};
+mod early;
+
+use super::ages::Ages;
+use super::mode::{Departure, ExclusiveMode, ExclusiveStats, Ways};
+use super::residency::{Class, Residency, Resident};
+use super::shadow::{ShadowCache, Verdict};
+use super::yields::{Pace, Yields};
 use crate::index::Index;
 use crate::index::tiers::Tier;
-use crate::policy::PolicyKind;
-use crate::structures::slots::Slot;
+use crate::policy::{PolicyKind, PolicySet};
 use crate::structures::table::HashKey;
 use std::collections::VecDeque;
-use std::fmt;
-use std::str::FromStr;
-
-/// How a disk's cache is kept exclusive of its guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ExclusiveMode {
-    /// Not at all: whatever passes is kept as the policy wants.
-    Off,
-    /// In the ways that turn out to pay, or not at all where none does.
-    #[default]
-    Auto,
-    /// By copying pages when they are reused.
-    Capture,
-    /// By copying pages before they are evicted.
-    Delayed,
-}
-
-impl ExclusiveMode {
-    /// All modes.
-    pub const ALL: [ExclusiveMode; 4] =
-        [ExclusiveMode::Auto, ExclusiveMode::Off, ExclusiveMode::Capture, ExclusiveMode::Delayed];
-
-    /// The name used in configuration and status.
-    pub fn name(self) -> &'static str {
-        match self {
-            ExclusiveMode::Off => "off",
-            ExclusiveMode::Auto => "auto",
-            ExclusiveMode::Capture => "capture",
-            ExclusiveMode::Delayed => "delayed",
-        }
-    }
-
-    /// The ways to begin with.
-    pub fn ways(self) -> Ways {
-        match self {
-            ExclusiveMode::Off => Ways { capture: false, delay: false },
-            ExclusiveMode::Auto => Ways { capture: true, delay: true },
-            ExclusiveMode::Capture => Ways { capture: true, delay: false },
-            ExclusiveMode::Delayed => Ways { capture: false, delay: true },
-        }
-    }
-}
-
-impl fmt::Display for ExclusiveMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for ExclusiveMode {
-    type Err = String;
-
-    /// # Errors
-    /// A sentence that lists the known names.
-    fn from_str(s: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|m| m.name() == s).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|m| m.name()).collect();
-            format!("unknown mode \"{s}\"; known are {}", known.join(", "))
-        })
-    }
-}
-
-/// Which ways of learning content are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ways {
-    /// Copy what a page holds when it is reused.
-    pub capture: bool,
-    /// Copy pages before they are evicted.
-    pub delay: bool,
-}
-
-/// What became of the block that a page held before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// The page held no other block, as far as is known.
-    None,
-    /// This block is cached, and hot from now on.
-    Kept(u64),
-    /// It is not cached. The page may still hold it: copy it before the page is written to, compare the tag, and
-    /// call [`Exclusive::captured`].
-    Capture(Resident),
-    /// This block is not cached and cannot be had.
-    Lost(u64),
-}
-
-impl Departure {
-    /// The block that the guest holds no longer, if there is one.
-    pub fn block(self) -> Option<u64> {
-        match self {
-            Departure::None => None,
-            Departure::Kept(block) | Departure::Lost(block) => Some(block),
-            Departure::Capture(what) => Some(what.block),
-        }
-    }
-}
-
-/// A page to copy now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// The page.
-    pub page: u32,
-    /// What it should hold.
-    pub what: Resident,
-}
-
-/// Counts since the guest came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExclusiveStats {
-    /// Pages whose reuse showed that the guest had evicted their block.
-    pub evictions: u64,
-    /// Evicted blocks that were cached already.
-    pub evictions_cached: u64,
-    /// Pages copied at reuse.
-    pub captures_tried: u64,
-    /// Copies at reuse that held the block.
-    pub captures: u64,
-    /// Copies at reuse that were all zeroes.
-    pub captures_zeroed: u64,
-    /// Pages copied early.
-    pub early_tried: u64,
-    /// Early copies that held the block.
-    pub early: u64,
-    /// Early copies that had to go before the eviction was proved.
-    pub early_lapsed: u64,
-    /// Gauge: page transfers after which pages filled by reads are copied.
-    pub age_read: u32,
-    /// Gauge: the same for pages filled by writes.
-    pub age_write: u32,
-    /// Gauge: page transfers after which a page whose first copy lapsed is copied again.
-    pub age_again: u32,
-    /// Gauge: pages of the guest that hold a known block.
-    pub pages_held: u32,
-    /// Gauge: pages of the guest.
-    pub pages: u32,
-}
 
 /// Youngest age at which pages are copied, in transfers.
 const AGE_MIN: f64 = 64.0;
-/// Early copies of a class that are remembered.
-const YIELD_MEMORY: u32 = 2048;
-/// Early copies of a class from which what they bring is known.
-const YIELD_SURE: u32 = 512;
-/// A class gives way if it brings so many times less than the best one.
-const YIELD_BEHIND: f64 = 2.0;
-/// Second copies shorten the time that first ones last: they must pay at least so often.
-const SECOND_PAYS: f64 = 0.5;
-/// Of a class that gives way one page in so many is copied all the same.
-const YIELD_SAMPLE: u32 = 16;
 /// Evictions after which it is looked anew at which age to copy pages.
 const AGES_EVERY: u64 = 256;
 /// Ages are told apart no finer than copies last where they have so much of the slots: one in so many.
@@ -180,8 +39,6 @@ const AGAIN_PART: u32 = 2;
 const COPIES_PER_TRANSFER: u32 = 2;
 /// Copies saved up at most.
 const CREDIT_MAX: u32 = 128;
-/// Schedule entries looked at for one copy.
-const LOOKS_MAX: u32 = 64;
 /// Copies at reuse after which what they bring is judged.
 const JUDGED_AFTER: u64 = 256;
 /// Copies at reuse that must hold their block for them to go on: one in so many.
@@ -191,9 +48,9 @@ const TRIED_AGAIN: u64 = 32;
 
 /// See the head of the file.
 #[derive(Debug)]
-pub struct Exclusive {
+pub struct Exclusive<K: PolicySet = PolicyKind> {
     residency: Residency,
-    shadow: ShadowCache,
+    shadow: ShadowCache<K>,
     /// Slots of the cache when this was made.
     capacity: u32,
     mode: ExclusiveMode,
@@ -218,73 +75,19 @@ pub struct Exclusive {
     stats: ExclusiveStats,
 }
 
-/// How many copies come to a transfer of late.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    /// Copies put on probation ever, modulo 2^32.
-    copies: u32,
-    /// Copies and transfers when this was last asked.
-    before: (u32, u32),
-    /// Copies for each transfer, the latest ones weighing most.
-    rate: f64,
-}
-
-impl Pace {
-    /// Copies for each transfer, at transfer number `now`.
-    fn take(&mut self, now: u32) -> f64 {
-        let (copies, transfers) = (self.copies.wrapping_sub(self.before.0), now.wrapping_sub(self.before.1));
-        self.before = (self.copies, now);
-        self.rate = (self.rate + f64::from(copies) / f64::from(transfers.max(1))) / 2.0;
-        self.rate
-    }
-}
-
-/// What early copies of each class bring: how many of the latest ones were still there when their eviction was proved.
-///
-/// Pages whose ages at eviction vary widely bring little for the room they take; where room is short they give way to
-/// those that can be copied just in time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Yields {
-    made: [u32; 3],
-    paid: [u32; 3],
-    turn: u32,
-}
-
-impl Yields {
-    fn made(&mut self, class: Class) {
-        let i = class as usize;
-        self.made[i] += 1;
-        if self.made[i] >= YIELD_MEMORY {
-            self.made[i] /= 2;
-            self.paid[i] /= 2;
-        }
-    }
-
-    fn paid(&mut self, class: Class) {
-        let i = class as usize;
-        self.paid[i] = (self.paid[i] + 1).min(self.made[i]);
-    }
-
-    /// Whether a page of this class is worth a copy now: whether it brings as much, nearly, as the better class of
-    /// first copies. Second ones are no measure for first ones, without which there would be none: these nearly always
-    /// pay, where half of the first ones lapse.
-    fn worth(&mut self, class: Class) -> bool {
-        let part = |i: usize| f64::from(self.paid[i]) / f64::from(self.made[i].max(1));
-        let i = class as usize;
-        let first = [Class::Read as usize, Class::Write as usize];
-        let best = first.into_iter().filter(|&k| self.made[k] >= YIELD_SURE).map(part).fold(0.0, f64::max);
-        let least = if class == Class::Kept { best.max(SECOND_PAYS) } else { best / YIELD_BEHIND };
-        if self.made[i] < YIELD_SURE || part(i) >= least {
-            return true;
-        }
-        self.turn = self.turn.wrapping_add(1);
-        self.turn.is_multiple_of(YIELD_SAMPLE)
-    }
-}
-
 impl Exclusive {
+    /// Bytes of memory for a guest of `pages` pages and a cache of `capacity` slots, at most.
+    pub fn bytes_for(pages: u32, capacity: u32) -> u64 {
+        let again = (pages / AGAIN_PART) as usize + 1;
+        Residency::bytes_for(pages)
+            + ShadowCache::<PolicyKind>::bytes_for(capacity)
+            + (size_of::<Self>() + 3 * size_of::<Ages>() + again * size_of::<(u32, u32)>()) as u64
+    }
+}
+
+impl<K: PolicySet> Exclusive<K> {
     /// For a guest of `pages` pages and a cache of `capacity` slots under the policy `kind`.
-    pub fn new(pages: u32, mode: ExclusiveMode, kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+    pub fn new(pages: u32, mode: ExclusiveMode, kind: K, capacity: u32, key: HashKey) -> Self {
         let first = f64::from(pages) / 2.0;
         let residency = Residency::new(pages, key);
         let oldest = residency.memory();
@@ -308,17 +111,9 @@ impl Exclusive {
         }
     }
 
-    /// Bytes of memory for a guest of `pages` pages and a cache of `capacity` slots, at most.
-    pub fn bytes_for(pages: u32, capacity: u32) -> u64 {
-        let again = (pages / AGAIN_PART) as usize + 1;
-        Residency::bytes_for(pages)
-            + ShadowCache::bytes_for(capacity)
-            + (size_of::<Self>() + 3 * size_of::<Ages>() + again * size_of::<(u32, u32)>()) as u64
-    }
-
     /// Bytes of memory that this one was made with, at most.
     pub fn memory_bytes_max(&self) -> u64 {
-        Self::bytes_for(self.residency.pages(), self.capacity)
+        Exclusive::bytes_for(self.residency.pages(), self.capacity)
     }
 
     /// The table of guest pages.
@@ -379,7 +174,7 @@ impl Exclusive {
     /// question of what the cache keeps.
     pub fn arrives(
         &mut self,
-        index: &mut Index,
+        index: &mut Index<K>,
         page: u32,
         block: u64,
         class: Class,
@@ -427,7 +222,7 @@ impl Exclusive {
     }
 
     /// Chooses the ages at which pages are copied: those that most evictions follow while the copies last.
-    fn aim(&mut self, index: &Index) {
+    fn aim(&mut self, index: &Index<K>) {
         let [_, probation, cold] = index.tier_lens();
         // Free slots and cold ones are probation's whenever it needs them.
         let room = probation + cold + index.limit().saturating_sub(index.len());
@@ -444,7 +239,7 @@ impl Exclusive {
 
     /// Holds the cache against an inclusive one, if that is left to us, and changes over where that one hits more.
     #[inline]
-    fn compare(&mut self, index: &mut Index, block: u64, write: bool, hit: bool) {
+    fn compare(&mut self, index: &mut Index<K>, block: u64, write: bool, hit: bool) {
         if self.mode != ExclusiveMode::Auto {
             return;
         }
@@ -486,106 +281,6 @@ impl Exclusive {
         let (class, age) = (what.class as usize, &mut self.ages[what.class as usize]);
         if f64::from(what.age) < *age && f64::from(what.age) >= *age * (1.0 - NEAR) {
             *age = (*age - f64::from(self.seen[class].step())).max(AGE_MIN);
-        }
-    }
-
-    /// A page to copy now, if there is one and it has been paid for. The caller copies it and calls
-    /// [`Exclusive::copied`].
-    pub fn due(&mut self, index: &mut Index) -> Option<Due> {
-        if !self.ways.delay || self.credit == 0 || self.throttled || self.is_inclusive() {
-            return None;
-        }
-        let mut looks = 0;
-        while looks < LOOKS_MAX {
-            looks += 1;
-            let due = self.next_due()?;
-            if !self.yields.worth(due.what.class) {
-                continue;
-            }
-            if let Some(slot) = index.peek(due.what.block) {
-                // it need not be copied: it is here
-                if index.tier(slot) == Tier::Cold {
-                    index.set_tier(slot, Tier::Probation);
-                    self.made(due.what.class);
-                }
-                continue;
-            }
-            if due.what.tag.is_none() {
-                continue;
-            }
-            self.credit -= 1;
-            self.stats.early_tried += 1;
-            return Some(due);
-        }
-        None
-    }
-
-    fn next_due(&mut self) -> Option<Due> {
-        let now = self.residency.now();
-        let memory = self.residency.memory();
-        for class in [Class::Read, Class::Write] {
-            let age = (self.ages[class as usize] as u32).min(memory - 1);
-            // What is older than copies last beyond that age was to be copied when the age was another: it would keep
-            // those waiting whose turn it is, for as many transfers as the age has fallen.
-            let oldest = age.saturating_add(self.lasts).min(memory - 1);
-            let next = &mut self.next[class as usize];
-            if now.wrapping_sub(*next) > oldest && now.wrapping_sub(*next) < u32::MAX / 2 {
-                *next = now.wrapping_sub(oldest);
-            }
-            let mut looks = 0;
-            while looks < LOOKS_MAX && now.wrapping_sub(*next) >= age && now.wrapping_sub(*next) < u32::MAX / 2 {
-                let seq = *next;
-                *next = seq.wrapping_add(1);
-                looks += 1;
-                if let Some((page, what)) = self.residency.transferred(seq)
-                    && what.class == class
-                    && !what.doubtful
-                {
-                    return Some(Due { page, what });
-                }
-            }
-        }
-        let mut looks = 0;
-        while looks < LOOKS_MAX
-            && let Some(&(page, seq)) = self.again.front()
-            && now.wrapping_sub(seq) >= self.ages[Class::Kept as usize] as u32
-        {
-            looks += 1;
-            self.again.pop_front();
-            if let Some(what) = self.residency.get(page)
-                && now.wrapping_sub(what.age) == seq
-            {
-                return Some(Due { page, what });
-            }
-        }
-        None
-    }
-
-    /// What came of a copy. `slot` is where it went, if it held the block and got one.
-    pub fn copied(&mut self, index: &mut Index, due: &Due, held: bool, slot: Option<Slot>) {
-        if held {
-            self.stats.early += 1;
-            self.made(due.what.class);
-        } else {
-            // dirty in the guest, or lost to another use: decided when the page is next seen
-            self.residency.doubt(due.page);
-        }
-        let _ = slot;
-        self.lapses(index);
-    }
-
-    /// Deals with a block that had to go while on probation; to be called after whatever may evict one.
-    pub fn lapses(&mut self, index: &mut Index) {
-        let Some(block) = index.take_lapsed() else { return };
-        self.stats.early_lapsed += 1;
-        let Some(page) = self.residency.page_of(block) else { return };
-        let Some(what) = self.residency.get(page) else { return };
-        let now = self.residency.now();
-        self.residency.set_class(page, Class::Kept);
-        // A second copy that lapses came too early for a page that is kept longest of all.
-        let again = what.class != Class::Kept || what.age < self.ages[Class::Kept as usize] as u32;
-        if again && self.again.len() < self.again.capacity() {
-            self.again.push_back((page, now.wrapping_sub(what.age)));
         }
     }
 }

@@ -5,7 +5,10 @@
 
 mod ages;
 mod exclusive;
+mod mode;
 pub mod residency;
 mod shadow;
+mod yields;
 
-pub use exclusive::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways};
+pub use exclusive::Exclusive;
+pub use mode::{Departure, Due, ExclusiveMode, ExclusiveStats, Ways};

@@ -1,7 +1,7 @@
 //! Which disk block each page of a guest's memory holds, as far as its requests tell.
 //!
 //! Owns the table of guest pages: the block last moved through each, when, and a tag of its content. Never sees
-//! content: a tag is a hash that somebody else makes. Knows nothing of what is cached.
+//! content: a tag is a hash that the cache makes. Knows nothing of what is cached.
 //! Invariant: a page has at most one block and a block at most one page; a tag belongs to the content that the disk
 //! had when it was given, and the owner forgets a block before its content changes.
 //!
@@ -172,12 +172,6 @@ impl Residency {
     /// Whether `tag` is the tag of what `page` holds.
     pub fn matches(&self, page: u32, tag: u64) -> bool {
         self.pages.get(page as usize).is_some_and(|p| p.block != NONE && p.tag & TAG == kept(tag))
-    }
-
-    /// Bring what is needed to deal with `page` into the processor's cache; only reads.
-    #[inline]
-    pub fn peek_block(&self, page: u32) -> u32 {
-        self.pages.get(page as usize).map_or(NONE, |p| p.block)
     }
 
     /// `page` holds `block` from now on, with content of this tag, if it is known. Another page that held the block

@@ -6,8 +6,8 @@
 //! Miniature simulation by spatial sampling: Waldspurger et al., "Cache modeling and optimization using miniature
 //! simulations", USENIX ATC 2017.
 
-use crate::index::{Access, Index, Outcome};
-use crate::policy::PolicyKind;
+use crate::index::{Access, Index};
+use crate::policy::{Outcome, PolicySet};
 use crate::structures::table::HashKey;
 
 /// Slots of the miniature, at least and at most.
@@ -49,8 +49,8 @@ struct Window {
 }
 
 /// See the head of the file.
-pub(crate) struct ShadowCache {
-    index: Index,
+pub(crate) struct ShadowCache<K: PolicySet> {
+    index: Index<K>,
     key: HashKey,
     /// A block is sampled if its hash is below this.
     threshold: u64,
@@ -63,15 +63,15 @@ pub(crate) struct ShadowCache {
     inclusive: bool,
 }
 
-impl std::fmt::Debug for ShadowCache {
+impl<K: PolicySet> std::fmt::Debug for ShadowCache<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShadowCache").field("window", &self.window).field("inclusive", &self.inclusive).finish()
     }
 }
 
-impl ShadowCache {
+impl<K: PolicySet> ShadowCache<K> {
     /// For a cache of `capacity` slots.
-    pub fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+    pub fn new(kind: K, capacity: u32, key: HashKey) -> Self {
         let key = key.derived();
         let (slots, sampled) = Self::scale(capacity);
         Self {
@@ -131,7 +131,7 @@ impl ShadowCache {
     }
 
     /// A block was read or written, and whether it was found says nothing of what the cache keeps: read-ahead had
-    /// brought it, or somebody else's read. A cache would keep it all the same.
+    /// brought it, or another reader's request. A cache would keep it all the same.
     #[inline]
     pub fn passed(&mut self, block: u64, write: bool) {
         if self.key.hash(block) <= self.threshold {
@@ -170,6 +170,7 @@ impl ShadowCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::PolicyKind;
 
     /// A loop that fits: the shadow hits always. The cache in use hits never, or always.
     fn verdicts(rounds: u64, hit: impl Fn(u64) -> bool) -> Vec<(u64, Verdict)> {
@@ -231,8 +232,8 @@ mod tests {
         for capacity in [0, 1, 300, 10_000, 1 << 22] {
             let shadow = ShadowCache::new(PolicyKind::Arc, capacity, HashKey::from_seed(1));
             assert!(
-                (shadow.index.memory_bytes() + size_of::<ShadowCache>()) as u64
-                    <= ShadowCache::bytes_for(capacity) + 1024
+                (shadow.index.memory_bytes() + size_of::<ShadowCache<PolicyKind>>()) as u64
+                    <= ShadowCache::<PolicyKind>::bytes_for(capacity) + 1024
             );
         }
     }

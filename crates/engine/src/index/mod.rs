@@ -1,4 +1,4 @@
-//! The index of one disk: which block sits in which slot, and the one call through which anybody reaches a policy.
+//! The index of one disk: which block sits in which slot, and the one call through which a policy is reached.
 //!
 //! Owns the map from block to slot and the policy, or several if the disk has parts (see `parts`). Never knows where a
 //! slot's bytes are.
@@ -12,13 +12,10 @@ pub(crate) mod tiers;
 use self::parts::{Parts, policy_of};
 use self::ranges::{PartId, REST};
 use self::tiers::Tiers;
-use crate::policy::{
-    Arc, Cacheus, Car, Clock, Clock2QPlus, ClockPro, Fifo, Hyperbolic, LeCar, Lfu, LfuDa, Lhd, Lirs, Lirs2, Lru, Lru2,
-    Mq, Mru, Policy, PolicyKind, Random, S3Fifo, S4Fifo, Seen, Sieve, Slru, Studied, TwoQ, WTinyLfu,
-};
+use crate::policy::{self, Outcome, Policy, PolicyKind, PolicySet, Seen};
 use crate::structures::places::Places;
-use crate::structures::slots::{Map, Slot, Slots};
-use crate::structures::table::{Fill, HashKey};
+use crate::structures::slots::{Slot, Slots};
+use crate::structures::table::{Fill, HashKey, SIMULATION_SEED};
 
 /// Why a block is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,31 +29,15 @@ pub enum Access {
     Take,
 }
 
-/// What the index decided about one access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The block is in this slot (or on its way there).
-    Hit(Slot),
-    /// The block was absent and has now been given this slot; the block that had to make room, if any.
-    Fill {
-        /// The slot now holding the accessed block.
-        slot: Slot,
-        /// The block and slot that were evicted; its slot may equal `slot`.
-        evicted: Option<(u64, Slot)>,
-    },
-    /// The block was absent and is not to be cached (the policy refuses it, or nothing may be evicted).
-    Bypass,
-}
-
-/// The seed of [`Index::new`]: a fixed one, so that simulations repeat.
-pub(crate) const SIMULATION_SEED: u64 = 0;
-
-/// See the head of the file. After construction only what says so allocates.
+/// See the head of the file. After construction only calls that say so allocate.
+///
+/// `K` is the set of policies that it may have: those that a disk may have, unless somebody says
+/// [`AnyPolicyKind`](crate::AnyPolicyKind).
 ///
 /// What a hit reads comes first, in as few lines of the processor's cache as it takes: with a thousand disks each has
 /// left it when its next request comes.
 #[repr(C)]
-pub struct Index {
+pub struct Index<K: PolicySet = PolicyKind> {
     /// Neither tiers nor parts: one question for both on the way to a hit.
     pub(crate) plain: bool,
     /// Slots that may be occupied now; at most the capacity.
@@ -64,163 +45,30 @@ pub struct Index {
     /// With more slots occupied than this, some must go: the limit, but with parts 0 or the largest number.
     pub(crate) line: u32,
     pub(crate) tiers: Option<Box<Tiers>>,
-    pub(crate) parts: Option<Box<Parts>>,
+    pub(crate) parts: Option<Box<Parts<K>>>,
     pub(crate) slots: Slots,
     pub(crate) places: Places,
     /// The policy of the disk, or of its part 0.
-    pub(crate) policy: AnyPolicy,
+    pub(crate) policy: K::Policy,
 }
 
-/// The policy of an index. An enum rather than a trait object: each policy's code is compiled into `access` as a whole.
-/// Those that only simulators use share one variant, and the time to compile them everywhere is saved.
-pub(crate) enum AnyPolicy {
-    Fifo(Fifo),
-    Lru(Lru),
-    Clock(Clock),
-    Arc(Arc),
-    Car(Car),
-    S3Fifo(S3Fifo),
-    Sieve(Sieve),
-    WTinyLfu(WTinyLfu),
-    Studied(PolicyKind, Studied),
-}
-
-/// `with_policy!(&mut self.policy, p => expression)`: the expression with `p` bound to the policy in use.
-macro_rules! with_policy {
-    ($policy:expr, $p:ident => $do:expr) => {
-        match $policy {
-            AnyPolicy::Fifo($p) => $do,
-            AnyPolicy::Lru($p) => $do,
-            AnyPolicy::Clock($p) => $do,
-            AnyPolicy::Arc($p) => $do,
-            AnyPolicy::Car($p) => $do,
-            AnyPolicy::S3Fifo($p) => $do,
-            AnyPolicy::Sieve($p) => $do,
-            AnyPolicy::WTinyLfu($p) => $do,
-            AnyPolicy::Studied(_, $p) => $do,
-        }
-    };
-}
-pub(crate) use with_policy;
-
-impl AnyPolicy {
-    pub(crate) fn new(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
-        match kind {
-            PolicyKind::Fifo => Self::Fifo(Fifo::new(capacity, key)),
-            PolicyKind::Lru => Self::Lru(Lru::new(capacity, key)),
-            PolicyKind::Clock => Self::Clock(Clock::new(capacity, key)),
-            PolicyKind::Arc => Self::Arc(Arc::new(capacity, key)),
-            PolicyKind::Car => Self::Car(Car::new(capacity, key)),
-            PolicyKind::S3Fifo => Self::S3Fifo(S3Fifo::new(capacity, key)),
-            PolicyKind::Sieve => Self::Sieve(Sieve::new(capacity, key)),
-            PolicyKind::WTinyLfu => Self::WTinyLfu(WTinyLfu::new(capacity, key)),
-            kind => Self::Studied(kind, studied(kind, capacity, key)),
-        }
-    }
-
-    pub(crate) fn kind(&self) -> PolicyKind {
-        match self {
-            AnyPolicy::Fifo(_) => PolicyKind::Fifo,
-            AnyPolicy::Lru(_) => PolicyKind::Lru,
-            AnyPolicy::Clock(_) => PolicyKind::Clock,
-            AnyPolicy::Arc(_) => PolicyKind::Arc,
-            AnyPolicy::Car(_) => PolicyKind::Car,
-            AnyPolicy::S3Fifo(_) => PolicyKind::S3Fifo,
-            AnyPolicy::Sieve(_) => PolicyKind::Sieve,
-            AnyPolicy::WTinyLfu(_) => PolicyKind::WTinyLfu,
-            AnyPolicy::Studied(kind, _) => *kind,
-        }
-    }
-}
-
-/// A policy for simulators.
-fn studied(kind: PolicyKind, capacity: u32, key: HashKey) -> Studied {
-    match kind {
-        PolicyKind::Random => Box::new(Random::new(capacity, key)),
-        PolicyKind::Mru => Box::new(Mru::new()),
-        PolicyKind::Lfu => Box::new(Lfu::new(capacity)),
-        PolicyKind::LfuDa | PolicyKind::Gdsf => Box::new(LfuDa::new(capacity)),
-        PolicyKind::Slru => Box::new(Slru::new(capacity)),
-        PolicyKind::TwoQ => Box::new(TwoQ::new(capacity, key)),
-        PolicyKind::Lru2 => Box::new(Lru2::new(capacity, key)),
-        PolicyKind::Mq => Box::new(Mq::new(capacity, key)),
-        PolicyKind::Lirs => Box::new(Lirs::new(capacity, key)),
-        PolicyKind::Lirs2 => Box::new(Lirs2::new(capacity, key)),
-        PolicyKind::ClockPro => Box::new(ClockPro::new(capacity, key)),
-        PolicyKind::Clock2QPlus => Box::new(Clock2QPlus::new(capacity, key)),
-        PolicyKind::Hyperbolic => Box::new(Hyperbolic::new(capacity, key)),
-        PolicyKind::LeCar => Box::new(LeCar::new(capacity, key)),
-        PolicyKind::Cacheus => Box::new(Cacheus::new(capacity, key)),
-        PolicyKind::Lhd => Box::new(Lhd::new(capacity, key)),
-        PolicyKind::S4Fifo => Box::new(S4Fifo::new(capacity, key)),
-        PolicyKind::Fifo
-        | PolicyKind::Lru
-        | PolicyKind::Clock
-        | PolicyKind::Arc
-        | PolicyKind::Car
-        | PolicyKind::S3Fifo
-        | PolicyKind::Sieve
-        | PolicyKind::WTinyLfu => unreachable!("{kind} has a variant of its own"),
-    }
-}
-
-#[inline]
-fn access_with(
-    slots: &mut Slots,
-    places: &mut Places,
-    policy: &mut impl Policy,
-    block: u64,
-    hash: u64,
-    limit: u32,
-    may_evict: impl Fn(Slot) -> bool,
-) -> Outcome {
-    if let Some(slot) = slots.find(block, hash) {
-        policy.touch(places, slot, block);
-        return Outcome::Hit(slot);
-    }
-    miss_with(slots, places, policy, block, hash, limit, may_evict)
-}
-
-pub(crate) fn miss_with(
-    slots: &mut Slots<impl Map>,
-    places: &mut Places,
-    policy: &mut impl Policy,
-    block: u64,
-    hash: u64,
-    limit: u32,
-    may_evict: impl Fn(Slot) -> bool,
-) -> Outcome {
-    if limit == 0 {
-        return Outcome::Bypass;
-    }
-    let seen = policy.miss(block);
-    let (slot, evicted) = if slots.len() >= limit {
-        let Some(slot) = policy.victim(places, slots.keys(), may_evict, seen) else { return Outcome::Bypass };
-        (slot, Some((slots.replace(slot, block, hash), slot)))
-    } else {
-        (slots.insert(block, hash), None)
-    };
-    policy.insert(places, slot, block, seen);
-    Outcome::Fill { slot, evicted }
-}
-
-impl Index {
+impl<K: PolicySet> Index<K> {
     /// An empty index of `capacity` slots (may be 0: every access is then a bypass), with a hash key that is the same
     /// every time.
-    pub fn new(kind: PolicyKind, capacity: u32) -> Self {
+    pub fn new(kind: K, capacity: u32) -> Self {
         Self::with_hash_key(kind, capacity, HashKey::from_seed(SIMULATION_SEED))
     }
 
     /// The same with a hash key of the caller's: a daemon passes [`HashKey::random`], so that a guest cannot choose
     /// blocks that collide. Only W-TinyLFU's decisions depend on the key, and hardly.
-    pub fn with_hash_key(kind: PolicyKind, capacity: u32, key: HashKey) -> Self {
+    pub fn with_hash_key(kind: K, capacity: u32, key: HashKey) -> Self {
         // the largest number means "no slot" within
         assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
-        Self::with_policy(AnyPolicy::new(kind, capacity, key), capacity, key)
+        Self::with_policy(kind.make(capacity, key), capacity, key)
     }
 
     /// The same with a policy made for that capacity and key.
-    pub(crate) fn with_policy(policy: AnyPolicy, capacity: u32, key: HashKey) -> Self {
+    pub(crate) fn with_policy(policy: K::Policy, capacity: u32, key: HashKey) -> Self {
         Self {
             slots: Slots::new(capacity, Fill::Half, key),
             places: Places::new(capacity),
@@ -234,8 +82,8 @@ impl Index {
     }
 
     /// The policy in use; of part 0, if there are parts.
-    pub fn kind(&self) -> PolicyKind {
-        self.policy.kind()
+    pub fn kind(&self) -> K {
+        K::of(&self.policy)
     }
 
     /// Slots in all.
@@ -264,7 +112,7 @@ impl Index {
             return self.access_apart(block, hash, access, may_evict);
         }
         let Self { slots, places, policy, limit, .. } = self;
-        with_policy!(policy, p => access_with(slots, places, p, block, hash, *limit, may_evict))
+        policy::access(slots, places, policy, block, hash, *limit, may_evict)
     }
 
     /// Slots that may be occupied now: what [`Index::set_limit`] said.
@@ -281,7 +129,7 @@ impl Index {
         if self.parts.is_some() {
             return self.limit_parts();
         }
-        with_policy!(&mut self.policy, p => p.limit(&mut self.places, self.limit));
+        self.policy.limit(&mut self.places, self.limit);
     }
 
     /// Blocks that are over a limit, that of the index or that of their part.
@@ -315,8 +163,8 @@ impl Index {
             Some(slot) => {
                 if !self.leave_tier(slot) {
                     let part = self.part_of_slot(slot);
-                    let policy = policy_of(&mut self.policy, &mut self.parts, part);
-                    with_policy!(policy, p => p.remove(&mut self.places, slot));
+                    let policy = policy_of::<K>(&mut self.policy, &mut self.parts, part);
+                    policy.remove(&mut self.places, slot);
                 }
                 self.slots.free(slot);
                 self.note_freed(slot);
@@ -324,7 +172,7 @@ impl Index {
             }
             None => {
                 let part = self.part_of_block(block);
-                with_policy!(policy_of(&mut self.policy, &mut self.parts, part), p => p.forget(block));
+                policy_of::<K>(&mut self.policy, &mut self.parts, part).forget(block);
                 None
             }
         }
@@ -345,7 +193,7 @@ impl Index {
         Some((block, slot))
     }
 
-    /// A slot of `part` that is to be freed for nobody in particular, taken out of its tier or policy.
+    /// A slot of `part` that is to be freed, but not for a certain block, taken out of its tier or policy.
     pub(crate) fn victim_of(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool) -> Option<Slot> {
         match self.tier_victim(part, 0, may_evict) {
             Some(slot) => Some(slot),
@@ -381,7 +229,7 @@ impl Index {
             self.slots.shrink(capacity.max(self.slots.len()), may_evict, |from, to| {
                 let part = parts.as_mut().map_or(REST, |parts| parts.moved(from, to));
                 if !tiers.as_mut().is_some_and(|t| t.moved(part, from, to)) {
-                    with_policy!(policy_of(policy, parts, part), p => p.moved(places, from, to));
+                    policy_of::<K>(policy, parts, part).moved(places, from, to);
                 }
                 moved(from, to);
             })
@@ -394,7 +242,7 @@ impl Index {
         if self.parts.is_some() {
             self.fit_parts();
         } else {
-            with_policy!(&mut self.policy, p => p.resize(&mut self.places, reached, self.slots.keys()));
+            self.policy.resize(&mut self.places, reached, self.slots.keys());
         }
         reached
     }
@@ -402,7 +250,7 @@ impl Index {
     /// Changes the policy (of part 0, if there are parts) and keeps every block in its slot, coldest first as far as
     /// the old policy can tell. Ghosts and counts of the old policy are lost. Allocates, and takes time in proportion
     /// to the capacity.
-    pub fn switch(&mut self, kind: PolicyKind) {
+    pub fn switch(&mut self, kind: K) {
         self.switch_part(REST, kind);
     }
 
@@ -411,7 +259,7 @@ impl Index {
     pub(crate) fn coldest_first(&self) -> Vec<u64> {
         let mut order = vec![];
         let see = &mut |slot: Slot| order.push(self.slots.keys()[slot as usize]);
-        with_policy!(&self.policy, p => p.coldest_first(&self.places, see));
+        self.policy.coldest_first(&self.places, see);
         order
     }
 
@@ -420,7 +268,7 @@ impl Index {
         size_of::<Self>()
             + self.slots.memory_bytes()
             + self.places.memory_bytes()
-            + with_policy!(&self.policy, p => p.memory_bytes())
+            + self.policy.memory_bytes()
             + self.tiers.as_ref().map_or(0, |t| t.memory_bytes())
             + self.parts.as_ref().map_or(0, |p| p.memory_bytes())
     }
@@ -433,18 +281,16 @@ impl Index {
         assert_eq!(self.plain, self.tiers.is_none() && self.parts.is_none(), "the index takes the wrong way to a hit");
         let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
         let mut marked = 0;
-        let mut see = |policy: &AnyPolicy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {
-            with_policy!(policy, p => {
-                p.check(&self.places, in_policy);
-                let mut ordered = 0;
-                p.coldest_first(&self.places, &mut |slot| {
-                    assert!(self.slots.block_of(slot).is_some(), "the policy queues slot {slot}, which is free");
-                    assert!(of_part(slot), "the policy queues slot {slot}, which is of another part");
-                    ordered += 1;
-                    marked += usize::from(self.places.marks[slot as usize] != 0);
-                });
-                assert_eq!(ordered, in_policy, "slots that the policy can name");
+        let mut see = |policy: &K::Policy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {
+            policy.check(&self.places, in_policy);
+            let mut ordered = 0;
+            policy.coldest_first(&self.places, &mut |slot| {
+                assert!(self.slots.block_of(slot).is_some(), "the policy queues slot {slot}, which is free");
+                assert!(of_part(slot), "the policy queues slot {slot}, which is of another part");
+                ordered += 1;
+                marked += usize::from(self.places.marks[slot as usize] != 0);
             });
+            assert_eq!(ordered, in_policy, "slots that the policy can name");
         };
         match &self.parts {
             None => {

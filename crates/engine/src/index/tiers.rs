@@ -9,13 +9,14 @@
 //! The placement follows the demotion-based exclusive cache of Wong and Wilkes ("My cache or yours?", USENIX ATC 2002)
 //! in that what the guest has is first to go; what is new is that demotions are inferred, and prepared for.
 
+use crate::index::Access;
+use crate::index::Index;
 use crate::index::parts::policy_of;
 use crate::index::ranges::PartId;
-use crate::index::{AnyPolicy, Index, Outcome, with_policy};
-use crate::policy::{Policy, Seen};
+use crate::limits;
+use crate::policy::{Outcome, Policy, PolicySet, Seen};
 use crate::structures::list::{Links, List, resize_exact};
 use crate::structures::slots::Slot;
-use crate::{Access, limits};
 
 /// Where a block of an index with tiers stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ const PROBATION: u8 = 2;
 const PROVEN: u8 = 4;
 
 /// The part of the slots that probation may take from hot blocks: one in so many.
-pub const PROBATION_PART: u32 = 32;
+const PROBATION_PART: u32 = 32;
 
 #[derive(Debug)]
 pub(crate) struct Tiers {
@@ -167,7 +168,7 @@ impl Tiers {
     }
 }
 
-impl Index {
+impl<K: PolicySet> Index<K> {
     /// Gives the index tiers, or takes them away; blocks in them then become the policy's. Allocates 9 bytes a slot.
     pub fn set_tiers(&mut self, on: bool) {
         match (on, self.tiers.take()) {
@@ -229,8 +230,8 @@ impl Index {
             }
             Tier::Cold | Tier::Probation => {
                 if was_hot {
-                    let policy = policy_of(&mut self.policy, &mut self.parts, part);
-                    with_policy!(policy, p => p.remove(&mut self.places, slot));
+                    let policy = policy_of::<K>(&mut self.policy, &mut self.parts, part);
+                    policy.remove(&mut self.places, slot);
                 }
                 let proven = if was_hot { PROVEN } else { mark & PROVEN };
                 self.mark(part, slot, proven | if tier == Tier::Cold { COLD } else { PROBATION });
@@ -277,16 +278,15 @@ impl Index {
         match access {
             Access::Take if tiers.is_some() => {
                 if hot {
-                    with_policy!(policy_of(policy, parts, part), p => {
-                        p.touch(places, slot, block);
-                        p.remove(places, slot);
-                    });
+                    let policy = policy_of::<K>(policy, parts, part);
+                    policy.touch(places, slot, block);
+                    policy.remove(places, slot);
                 }
                 let mark = tiers.as_mut().map_or(0, |t| t.take(part, slot));
                 let proven = if hot { PROVEN } else { mark & PROVEN };
                 self.mark(part, slot, COLD | proven);
             }
-            _ if hot => with_policy!(policy_of(policy, parts, part), p => p.touch(places, slot, block)),
+            _ if hot => policy_of::<K>(policy, parts, part).touch(places, slot, block),
             // Whoever reads it without keeping it may want it again.
             _ => self.set_tier(slot, Tier::Hot),
         }
@@ -304,7 +304,7 @@ impl Index {
         }
         let mut seen = Seen::Never;
         if tier == Tier::Hot {
-            seen = with_policy!(policy_of(&mut self.policy, &mut self.parts, part), p => p.miss(block));
+            seen = policy_of::<K>(&mut self.policy, &mut self.parts, part).miss(block);
         }
         let victim = if len < limit {
             if self.slots.len() < self.limit {
@@ -350,7 +350,7 @@ impl Index {
 
     pub(crate) fn hot_victim(&mut self, part: PartId, may_evict: &impl Fn(Slot) -> bool, seen: Seen) -> Option<Slot> {
         let Self { slots, places, policy, parts, .. } = self;
-        with_policy!(policy_of(policy, parts, part), p => p.victim(places, slots.keys(), may_evict, seen))
+        policy_of::<K>(policy, parts, part).victim(places, slots.keys(), may_evict, seen)
     }
 
     /// The cold block that came last: the guest keeps it longest, the others are nearer to their eviction.
@@ -396,7 +396,7 @@ impl Index {
 
     pub(crate) fn insert_hot(&mut self, part: PartId, slot: Slot, at_least: Seen) {
         let block = self.slots.keys()[slot as usize];
-        let seen = match with_policy!(policy_of(&mut self.policy, &mut self.parts, part), p => p.miss(block)) {
+        let seen = match policy_of::<K>(&mut self.policy, &mut self.parts, part).miss(block) {
             Seen::Never => at_least,
             seen => seen,
         };
@@ -405,6 +405,6 @@ impl Index {
 
     fn insert_hot_seen(&mut self, part: PartId, slot: Slot, block: u64, seen: Seen) {
         let Self { places, policy, parts, .. } = self;
-        with_policy!(policy_of(policy, parts, part), p => p.insert(places, slot, block, seen));
+        policy_of::<K>(policy, parts, part).insert(places, slot, block, seen);
     }
 }

@@ -7,7 +7,7 @@ use crate::limits::{REFUSALS_MAX, SECOND_CHANCES_MAX};
 use crate::structures::list::{Links, List, NIL};
 use crate::structures::slots::Slot;
 
-/// Keeps count during one victim search.
+/// Counts what one search for a victim has passed over.
 #[derive(Default)]
 pub(crate) struct Search {
     refused: u32,

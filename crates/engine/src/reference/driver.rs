@@ -2,8 +2,9 @@
 //!
 //! Owns the comparison: each step is done to both, and everything that can be seen of both must agree.
 
-use super::{ReferenceModel, model};
-use crate::{Access, Index, Outcome, PolicyKind, Slot};
+use crate::policy::model::ReferenceModel;
+use crate::policy::{AnyPolicyKind, Outcome};
+use crate::{Access, Index, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A step of a test.
@@ -13,7 +14,7 @@ pub(crate) enum Step {
     Remove(u64),
     Evict,
     Resize(u32),
-    Switch(PolicyKind),
+    Switch(AnyPolicyKind),
     /// The block's slot comes under I/O, or is released.
     Busy(u64),
     /// Every slot is released.
@@ -21,7 +22,7 @@ pub(crate) enum Step {
 }
 
 pub(crate) struct Pair {
-    index: Index,
+    index: Index<AnyPolicyKind>,
     model: Box<dyn ReferenceModel>,
     /// Where the outcomes said that each block is.
     slots: BTreeMap<u64, Slot>,
@@ -29,12 +30,17 @@ pub(crate) struct Pair {
     busy: BTreeSet<u64>,
 }
 
+fn model(kind: AnyPolicyKind, capacity: u32) -> Box<dyn ReferenceModel> {
+    kind.model(capacity as usize).unwrap_or_else(|| panic!("{kind} has no model"))
+}
+
 impl Pair {
-    pub fn new(kind: PolicyKind, capacity: u32) -> Self {
-        Self::of(Index::new(kind, capacity), model(kind, capacity as usize))
+    pub fn new(kind: impl Into<AnyPolicyKind>, capacity: u32) -> Self {
+        let kind = kind.into();
+        Self::of(Index::new(kind, capacity), model(kind, capacity))
     }
 
-    pub fn of(index: Index, model: Box<dyn ReferenceModel>) -> Self {
+    pub fn of(index: Index<AnyPolicyKind>, model: Box<dyn ReferenceModel>) -> Self {
         let (slots, busy) = Default::default();
         Self { index, model, slots, busy }
     }
@@ -125,11 +131,11 @@ impl Pair {
         self.model.resize(reached as usize);
     }
 
-    fn switch(&mut self, kind: PolicyKind) {
+    fn switch(&mut self, kind: AnyPolicyKind) {
         let order = self.model.coldest_first();
         self.index.switch(kind);
         assert_eq!(self.index.kind(), kind);
-        self.model = model(kind, self.index.capacity() as usize);
+        self.model = model(kind, self.index.capacity());
         for block in order {
             let entered = self.model.miss(block, false, &|_| false);
             assert_eq!(entered, Ok(None), "a switch evicts nobody");

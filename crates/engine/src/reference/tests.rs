@@ -1,11 +1,13 @@
 //! The tests: all small cases, random long ones, and the limits of a search.
 
 use super::driver::{Pair, Step};
-use super::{kinds, segmented};
-use crate::index::AnyPolicy;
+use super::kinds;
 use crate::limits::REFUSALS_MAX;
-use crate::policy::{CONFIGURATIONS, Knobs, S4Queues};
-use crate::{Access, HashKey, Index, Outcome, PolicyKind};
+use crate::policy::served::models::segmented;
+use crate::policy::studied::s4choice::CONFIGURATIONS;
+use crate::policy::studied::s4queues::{Knobs, Queues};
+use crate::policy::{AnyPolicy, AnyPolicyKind, Outcome, StudiedPolicyKind};
+use crate::{Access, HashKey, Index, PolicyKind};
 use proptest::prelude::*;
 
 /// Every sequence of `len` accesses to up to `keys` blocks, but for renaming blocks: the first block is 0, and a new
@@ -77,7 +79,7 @@ fn all_short_sequences_with_resizes() {
     }
 }
 
-fn any_kind() -> impl Strategy<Value = PolicyKind> {
+fn any_kind() -> impl Strategy<Value = AnyPolicyKind> {
     prop::sample::select(kinds().collect::<Vec<_>>())
 }
 
@@ -120,7 +122,7 @@ proptest! {
         steps in prop::collection::vec(any_step(90), 0..800),
     ) {
         let key = HashKey::from_seed(1);
-        let queues = AnyPolicy::Studied(PolicyKind::S4Fifo, Box::new(S4Queues::new(knobs, capacity, key)));
+        let queues = AnyPolicy::Studied(StudiedPolicyKind::S4Fifo, Box::new(Queues::new(knobs, capacity, key)));
         let model = Box::new(segmented::S3Fifo::with_knobs(knobs, capacity as usize));
         let mut pair = Pair::of(Index::with_policy(queues, capacity, key), model);
         steps.iter().for_each(|s| pair.step(s));
@@ -150,7 +152,7 @@ proptest! {
         capacity in 5u32..60,
         pieces in prop::collection::vec((0u64..200, 1u64..80, any::<bool>(), 1usize..4), 1..12),
     ) {
-        let mut pair = Pair::new(PolicyKind::Lirs2, capacity);
+        let mut pair = Pair::new(StudiedPolicyKind::Lirs2, capacity);
         for (from, len, down, times) in pieces {
             for block in std::iter::repeat_n(from..from + len, times).flatten() {
                 pair.step(&Step::Access(if down { 2 * from + len - 1 - block } else { block }));
@@ -205,6 +207,7 @@ fn everything_under_io_is_a_bypass() {
 fn a_switch_keeps_the_order_of_eviction() {
     for from in kinds() {
         for to in [PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Sieve] {
+            let to = AnyPolicyKind::from(to);
             let mut index = Index::new(from, 50);
             for i in 0..400u64 {
                 index.access(i * i % 83, Access::Read, |_| true);
@@ -214,5 +217,13 @@ fn a_switch_keeps_the_order_of_eviction() {
             index.check();
             assert_eq!(index.coldest_first(), order, "{from} to {to}");
         }
+    }
+}
+
+/// A policy that a disk may have is held against a reference model.
+#[test]
+fn every_served_policy_has_a_model() {
+    for kind in PolicyKind::ALL {
+        assert!(kind.model(10).is_some(), "{kind} has no reference model");
     }
 }

@@ -5,13 +5,13 @@
 //!
 //! The rule, at every node from the host down: what the node has is raised by weight among its children, first to their
 //! floors (a child that demands less: to that), then to their demands, then to their ceilings. From it follows:
-//! - *entitled* is what a node has when everybody demands everything: it depends on settings alone. A node has at least
+//! - *entitled* is what a node has when all demand everything: it depends on settings alone. A node has at least
 //!   the smaller of its demand and its entitlement, whatever others do: what it lent comes back when it demands it.
 //! - what a node does not demand goes to those who do, by weight, among its siblings first, because what its parent has
 //!   is less only if the parent's children together demand less.
 //! - a floor is kept whenever it is demanded, if the floors of siblings fit into their parent's entitlement, which
-//!   [`Tree::add`] and [`Tree::change`] see to; if somebody above has taken that away since, floors are kept by weight.
-//! - what nobody demands is divided by weight too, so that it is there on demand; only what ceilings forbid is left.
+//!   [`Tree::add`] and [`Tree::change`] see to; if a change above has taken that away since, floors are kept by weight.
+//! - what no node demands is divided by weight too, so that it is there on demand; only what ceilings forbid is left.
 
 use super::fill::{BLOCKS_MAX, Claim, fill};
 use super::node::{Level, NodeId};
@@ -20,7 +20,7 @@ use super::tree::Tree;
 /// What one node has, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// What it would have if everybody demanded everything.
+    /// What it would have if all demanded everything.
     pub entitled: u64,
     /// What it demands, as far as ceilings allow.
     pub demand: u64,

@@ -1,6 +1,6 @@
 //! What can be wrong with a change of the tree.
 //!
-//! Owns the errors and their words. Each names the node and what to do.
+//! Owns the errors and their sentences. Each names the node and what to do.
 
 use super::node::{Level, NodeId, WEIGHT_MAX, WEIGHT_MIN};
 use std::fmt;
@@ -81,15 +81,6 @@ pub enum TreeError {
         /// The floors of the siblings together.
         others: u64,
     },
-    /// Somebody else has changed the node since the caller looked.
-    Changed {
-        /// Which.
-        node: Arc<str>,
-        /// The version the caller saw.
-        seen: u64,
-        /// The version there is.
-        now: u64,
-    },
     /// There are as many nodes as there may be.
     Full {
         /// How many.
@@ -132,10 +123,6 @@ impl fmt::Display for TreeError {
                 "a floor of {floor} blocks for `{node}` does not fit: `{parent}` is entitled to {entitled} and its other \
                  nodes have floors of {others}; take at most {}, lower those, or give `{parent}` more weight or a floor",
                 entitled.saturating_sub(*others)
-            ),
-            Self::Changed { node, seen, now } => write!(
-                f,
-                "`{node}` was changed by somebody else (version {now}, you saw {seen}); read it again, then decide"
             ),
             Self::Full { nodes } => write!(f, "there are {nodes} nodes already; remove some first"),
         }

@@ -1,9 +1,10 @@
-//! What is known beforehand of how a disk will be used: sticky hints.
+//! Hints: what is known beforehand of how a disk will be used.
 //!
-//! Owns the six words of posix_fadvise and what each means for size, admission and read-ahead. Never applies them: the
+//! Owns the six hints of posix_fadvise and what each means for size, admission and read-ahead. Never applies them: the
 //! controllers ask for growth, the data path for the rest. Invariant: a hint holds for every later access, until
 //! another is set; it changes where blocks are kept and what is read ahead, never what a guest reads.
 
+use crate::names::UnknownName;
 use std::fmt;
 use std::str::FromStr;
 
@@ -25,7 +26,7 @@ pub enum Hint {
     Normal,
     /// Read from lower to higher blocks: read-ahead serves it, space does not.
     Sequential,
-    /// Read in no order: read-ahead would fetch what nobody wants.
+    /// Read in no order: read-ahead would fetch blocks in vain.
     Random,
     /// Each block is wanted once.
     NoReuse,
@@ -126,13 +127,11 @@ impl fmt::Display for Hint {
 }
 
 impl FromStr for Hint {
-    type Err = String;
+    type Err = UnknownName;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|hint| hint.name() == s);
-        known.ok_or_else(|| {
-            format!("`{s}` is no hint; take one of normal, sequential, random, noreuse, dontneed, willneed")
-        })
+        known.ok_or_else(|| UnknownName::new("hint", s, Self::ALL.map(Self::name)))
     }
 }
 
@@ -146,6 +145,6 @@ mod tests {
             assert_eq!(hint.name().parse(), Ok(hint));
         }
         let error = "Sequential ".parse::<Hint>().expect_err("no such hint");
-        assert!(error.contains("willneed"), "{error}");
+        assert!(error.to_string().contains("willneed"), "{error}");
     }
 }

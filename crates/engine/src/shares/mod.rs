@@ -1,7 +1,7 @@
-//! Who may keep how much: the tree host > VM > container > disk, and the division of the cache among its nodes.
+//! How much each may keep: the tree host > VM > container > disk, and the division of the cache among its nodes.
 //!
-//! Owns settings, entitlements and the arithmetic of shares, in blocks. Never touches an index: who drives the engine
-//! takes the shares from here (or targets from `control`) and moves limits towards them. Invariant: parts sum to the
+//! Owns settings, entitlements and the arithmetic of shares, in blocks. Never touches an index: the caller takes
+//! the shares from here (or targets from `control`) and moves limits towards them. Invariant: parts sum to the
 //! whole, exactly, at every node.
 
 mod divide;
@@ -17,5 +17,5 @@ pub use divide::{Division, Share};
 pub use error::TreeError;
 pub use fill::{BLOCKS_MAX, Claim, fill};
 pub use hint::{Admission, Growth, Hint, ReadAhead};
-pub use node::{Level, Node, NodeId, Settings, Store, WEIGHT_DEFAULT, WEIGHT_MAX, WEIGHT_MIN};
-pub use tree::{NODES_MAX, Shortfall, Tree};
+pub use node::{Level, Node, NodeId, ShareSettings, WEIGHT_DEFAULT, WEIGHT_MAX, WEIGHT_MIN};
+pub use tree::{Shortfall, Tree};

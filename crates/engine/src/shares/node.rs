@@ -3,9 +3,7 @@
 //! Owns the vocabulary of the tree. Never divides anything.
 
 use super::hint::Hint;
-use crate::PolicyKind;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Names a node for as long as it lives; the number of a node that is gone is never given to another.
@@ -45,68 +43,29 @@ impl fmt::Display for Level {
     }
 }
 
-/// Where a node's blocks may be kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Store {
-    /// In RAM only.
-    #[default]
-    Ram,
-    /// On the SSD only.
-    Ssd,
-    /// In RAM, and on the SSD what RAM has no room for.
-    Both,
-}
-
-impl Store {
-    /// All, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::Ram, Self::Ssd, Self::Both];
-
-    /// As configuration and API write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ram => "ram",
-            Self::Ssd => "ssd",
-            Self::Both => "both",
-        }
-    }
-}
-
-impl FromStr for Store {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let known = Self::ALL.into_iter().find(|store| store.name() == s);
-        known.ok_or_else(|| format!("`{s}` is no store; take one of ram, ssd, both"))
-    }
-}
-
 /// The least weight.
 pub const WEIGHT_MIN: u32 = 1;
 /// The largest weight.
 pub const WEIGHT_MAX: u32 = 10_000;
-/// What a node weighs if nobody says.
+/// The weight of a node by default.
 pub const WEIGHT_DEFAULT: u32 = 100;
 
 /// What is set for a node. Sizes in blocks of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ShareSettings {
     /// Its part of what its siblings and it contend for: [`WEIGHT_MIN`]..=[`WEIGHT_MAX`].
     pub weight: u32,
-    /// What it has whenever it wants it.
+    /// What it has whenever it demands it.
     pub floor: u64,
     /// What it never has more of; `None`: no bound of its own.
     pub ceiling: Option<u64>,
-    /// Carried along for the data path.
-    pub store: Store,
-    /// Carried along for the index; `None`: as the parent says.
-    pub policy: Option<PolicyKind>,
     /// How its blocks will be used; see [`Hint`].
     pub hint: Hint,
 }
 
-impl Default for Settings {
+impl Default for ShareSettings {
     fn default() -> Self {
-        Self { weight: WEIGHT_DEFAULT, floor: 0, ceiling: None, store: Store::Ram, policy: None, hint: Hint::Normal }
+        Self { weight: WEIGHT_DEFAULT, floor: 0, ceiling: None, hint: Hint::Normal }
     }
 }
 
@@ -118,8 +77,7 @@ pub struct Node {
     pub(super) parent: Option<NodeId>,
     /// By name.
     pub(super) children: Vec<NodeId>,
-    pub(super) settings: Settings,
-    pub(super) version: u64,
+    pub(super) settings: ShareSettings,
 }
 
 impl Node {
@@ -144,13 +102,8 @@ impl Node {
     }
 
     /// What is set for it.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &ShareSettings {
         &self.settings
-    }
-
-    /// How often its settings have been changed: what [`super::Tree::change_if`] compares.
-    pub fn version(&self) -> u64 {
-        self.version
     }
 
     /// Its ceiling, or what stands for none.

@@ -6,11 +6,11 @@
 
 use super::error::TreeError;
 use super::fill::BLOCKS_MAX;
-use super::node::{Level, Node, NodeId, Settings, WEIGHT_MAX, WEIGHT_MIN};
+use super::node::{Level, Node, NodeId, ShareSettings, WEIGHT_MAX, WEIGHT_MIN};
 use std::sync::Arc;
 
 /// Nodes that a tree may have.
-pub const NODES_MAX: usize = 65_536;
+pub(crate) const NODES_MAX: usize = 65_536;
 /// Bytes that a name may have.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -20,7 +20,7 @@ pub(super) struct Slot {
     pub(super) node: Option<Node>,
 }
 
-/// A node whose children's floors do not fit into what it is entitled to: somebody above has set it so since. The
+/// A node whose children's floors do not fit into what it is entitled to: a change above has made it so since. The
 /// floors are then kept in turn by weight, as far as it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortfall {
@@ -34,9 +34,9 @@ pub struct Shortfall {
 
 /// See the head of the file.
 ///
-/// Who sets a VM need not know who sets its containers: a floor is checked against what the parent is entitled to, so
-/// nobody below can take from beside; and a change above is never refused for what was set below (see
-/// [`Tree::shortfalls`]).
+/// ShareSettings of a VM are made without knowledge of those of its containers: a floor is checked against what the parent
+/// is entitled to, so no node can take from those beside its parent; and a change above is never refused for what was
+/// set below (see [`Tree::shortfalls`]).
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub(super) slots: Vec<Slot>,
@@ -52,8 +52,7 @@ impl Tree {
             level: Level::Host,
             parent: None,
             children: vec![],
-            settings: Settings::default(),
-            version: 0,
+            settings: ShareSettings::default(),
         };
         Self { slots: vec![Slot { generation: 0, node: Some(host) }], free: vec![], total: total.min(BLOCKS_MAX) }
     }
@@ -146,7 +145,13 @@ impl Tree {
     ///
     /// # Errors
     /// All but [`TreeError::Host`] and [`TreeError::Changed`].
-    pub fn add(&mut self, parent: NodeId, level: Level, name: &str, settings: Settings) -> Result<NodeId, TreeError> {
+    pub fn add(
+        &mut self,
+        parent: NodeId,
+        level: Level,
+        name: &str,
+        settings: ShareSettings,
+    ) -> Result<NodeId, TreeError> {
         let name: Arc<str> = name.into();
         let above = self.node(parent)?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(|c: char| c == '/' || c.is_control()) {
@@ -165,7 +170,7 @@ impl Tree {
         }
         check_alone(&name, &settings)?;
         self.check_floor(parent, None, &name, settings.floor)?;
-        let node = Node { name, level, parent: Some(parent), children: vec![], settings, version: 0 };
+        let node = Node { name, level, parent: Some(parent), children: vec![], settings };
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, node: None });
             self.slots.len() as u32 - 1
@@ -201,7 +206,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`TreeError::Unknown`], and what is wrong with the settings.
-    pub fn change(&mut self, id: NodeId, settings: Settings) -> Result<(), TreeError> {
+    pub fn change(&mut self, id: NodeId, settings: ShareSettings) -> Result<(), TreeError> {
         let node = self.node(id)?;
         let name = node.name.clone();
         check_alone(&name, &settings)?;
@@ -222,22 +227,8 @@ impl Tree {
                 None => {}
             }
         }
-        let node = self.at_mut(id);
-        node.settings = settings;
-        node.version += 1;
+        self.at_mut(id).settings = settings;
         Ok(())
-    }
-
-    /// The same if the node is still at `version`: of two writers who read before they wrote, the second is told.
-    ///
-    /// # Errors
-    /// Those of [`Tree::change`], and [`TreeError::Changed`].
-    pub fn change_if(&mut self, id: NodeId, version: u64, settings: Settings) -> Result<(), TreeError> {
-        let node = self.node(id)?;
-        if node.version != version {
-            return Err(TreeError::Changed { node: node.name.clone(), seen: version, now: node.version });
-        }
-        self.change(id, settings)
     }
 
     /// Whether a child of `parent` (a new one, or `child`) may have `floor`.
@@ -276,7 +267,7 @@ impl Tree {
 }
 
 /// What can be said of settings without looking at other nodes.
-fn check_alone(name: &Arc<str>, settings: &Settings) -> Result<(), TreeError> {
+fn check_alone(name: &Arc<str>, settings: &ShareSettings) -> Result<(), TreeError> {
     if !(WEIGHT_MIN..=WEIGHT_MAX).contains(&settings.weight) {
         return Err(TreeError::Weight { node: name.clone(), weight: settings.weight });
     }

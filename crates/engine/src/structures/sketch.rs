@@ -13,7 +13,7 @@ use crate::structures::table::HashKey;
 const HASHES: u32 = 10;
 /// Counters per thousand entries: -ln(0.001) / ln(2)^2 of them each.
 const COUNTERS_PER_1000: u64 = 14_378;
-/// Counters that one addition halves while ageing is under way, so that no single call pays for all.
+/// Counters that one addition halves while ageing is under way, so that no single call takes long.
 const AGE_STEP: usize = 4096;
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Which block is in which slot: the map of an index, without any policy.
 //!
 //! Owns the keys by slot, the hash table over them, and the list of free slots.
-//! Never decides who goes.
+//! Never decides which block is evicted.
 //! Invariant: every slot below `capacity` is either free or holds one block that the table finds there.
 
 use crate::structures::chains::Chains;
@@ -11,7 +11,7 @@ use crate::structures::table::{Fill, HashKey, Table};
 /// A place in the cache of one disk, `0..capacity`. Dense, so that per-slot state can live in flat arrays.
 pub type Slot = u32;
 
-/// What finds the slot of a block, over an array of keys indexed by slot that somebody else owns.
+/// What finds the slot of a block, over an array of keys indexed by slot that the caller owns.
 pub(crate) trait Map {
     /// An empty table for slots `0..slots`.
     fn new(slots: u32, fill: Fill, key: HashKey) -> Self;

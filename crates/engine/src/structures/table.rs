@@ -1,4 +1,4 @@
-//! A hash table from block numbers to slots, over an array of keys that somebody else owns.
+//! A hash table from block numbers to slots, over an array of keys that the caller owns.
 //!
 //! Owns cells of 4 bytes, two or one and a half for each slot, in linear probing with deletion by shifting back (no
 //! tombstones). Never stores a key: a cell is a slot number and, in the bits that the number leaves free, the cell's
@@ -13,7 +13,8 @@ use std::hash::{BuildHasher, RandomState};
 /// No cell content: slots are smaller than `u32::MAX` in the bits they take, so no full cell looks like this.
 const EMPTY: u32 = u32::MAX;
 
-/// The secret of the hash functions of one index. Guests choose block numbers; who knows the key can make them collide.
+/// The secret of the hash functions of one index. Guests choose block numbers; a guest that knows
+/// the key can make them collide.
 #[derive(Clone, Copy, Debug)]
 pub struct HashKey([u64; 3]);
 
@@ -32,7 +33,7 @@ impl HashKey {
         Self([next(), next() | 1, next()])
     }
 
-    /// A key that nobody can guess, for a daemon that serves guests it does not trust.
+    /// A key that cannot be guessed, for a daemon that serves guests it does not trust.
     pub fn random() -> Self {
         Self::from_seed(RandomState::new().hash_one(0u64))
     }
@@ -52,6 +53,9 @@ impl HashKey {
         fold(fold(key ^ self.0[0], self.0[1]) ^ self.0[2], 0xE703_7ED1_A0B4_28DB)
     }
 }
+
+/// The seed of keys where the caller gives none: a fixed one, so that simulations repeat.
+pub(crate) const SIMULATION_SEED: u64 = 0;
 
 /// Bits of a cell for the distance from home; the largest number there means "so far or farther".
 const DISTANCE_BITS: u32 = 4;

@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 /// Whether a block that is read must be cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum OptAdmission {
     /// Every block that misses takes a slot, as with the policies of an index.
     Always,
     /// A block may pass the cache by, if all that are cached are needed sooner.
@@ -67,7 +67,7 @@ impl Future {
 pub struct Opt<'a> {
     future: &'a Future,
     capacity: u32,
-    admission: Admission,
+    admission: OptAdmission,
     /// The next access of each block that is cached.
     cached: Vec<u32>,
     /// By next access, the farthest on top; entries that no longer hold stay until they come up.
@@ -80,7 +80,7 @@ pub struct Opt<'a> {
 impl<'a> Opt<'a> {
     /// An empty cache of `capacity` blocks before the first access. Takes 4 bytes per distinct block and up to 40 per
     /// block of the cache.
-    pub fn new(future: &'a Future, capacity: u32, admission: Admission) -> Self {
+    pub fn new(future: &'a Future, capacity: u32, admission: OptAdmission) -> Self {
         let cached = vec![ABSENT; future.distinct];
         Self { future, capacity, admission, cached, farthest: BinaryHeap::new(), len: 0, at: 0 }
     }
@@ -103,7 +103,7 @@ impl Iterator for Opt<'_> {
                 farthest.pop();
             }
             let &(at, victim) = farthest.peek().expect("a full cache has blocks");
-            if self.admission == Admission::Bypass && next >= at {
+            if self.admission == OptAdmission::Bypass && next >= at {
                 return Some(false);
             }
             farthest.pop();
@@ -127,12 +127,12 @@ impl Iterator for Opt<'_> {
 /// With more than [`ACCESSES_MAX`] accesses.
 ///
 /// ```
-/// use undercroft_engine::opt::{Admission, misses};
+/// use undercroft_engine::opt::{OptAdmission, misses};
 /// let blocks = [1, 2, 3, 1, 2, 4, 1, 2];
-/// assert_eq!(misses(&blocks, 2, Admission::Always), 6);
-/// assert_eq!(misses(&blocks, 2, Admission::Bypass), 4);
+/// assert_eq!(misses(&blocks, 2, OptAdmission::Always), 6);
+/// assert_eq!(misses(&blocks, 2, OptAdmission::Bypass), 4);
 /// ```
-pub fn misses(blocks: &[u64], capacity: u32, admission: Admission) -> u64 {
+pub fn misses(blocks: &[u64], capacity: u32, admission: OptAdmission) -> u64 {
     let future = Future::of(blocks);
     Opt::new(&future, capacity, admission).filter(|hit| !hit).count() as u64
 }
@@ -140,11 +140,12 @@ pub fn misses(blocks: &[u64], capacity: u32, admission: Admission) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PolicyKind, study::replay::replay};
+    use crate::policy::AnyPolicyKind;
+    use crate::study::replay::replay;
     use proptest::prelude::*;
 
     /// The fewest misses, by trying every choice.
-    fn least(blocks: &[u64], cached: &mut Vec<u64>, capacity: usize, admission: Admission) -> u64 {
+    fn least(blocks: &[u64], cached: &mut Vec<u64>, capacity: usize, admission: OptAdmission) -> u64 {
         let Some((block, rest)) = blocks.split_first() else { return 0 };
         if cached.contains(block) {
             return least(rest, cached, capacity, admission);
@@ -161,7 +162,7 @@ mod tests {
                 cached[i] = victim;
             }
         }
-        if admission == Admission::Bypass {
+        if admission == OptAdmission::Bypass {
             best = best.min(least(rest, cached, capacity, admission));
         }
         1 + best
@@ -170,7 +171,7 @@ mod tests {
     proptest! {
         #[test]
         fn nobody_can_miss_less(blocks in prop::collection::vec(0u64..6, 0..11), capacity in 1u32..4) {
-            for admission in [Admission::Always, Admission::Bypass] {
+            for admission in [OptAdmission::Always, OptAdmission::Bypass] {
                 let expected = least(&blocks, &mut vec![], capacity as usize, admission);
                 prop_assert_eq!(misses(&blocks, capacity, admission), expected, "{:?}", admission);
             }
@@ -178,9 +179,9 @@ mod tests {
 
         #[test]
         fn no_policy_misses_less(blocks in prop::collection::vec(0u64..60, 0..600), capacity in 1u32..40) {
-            let optimum = misses(&blocks, capacity, Admission::Always);
-            prop_assert!(misses(&blocks, capacity, Admission::Bypass) <= optimum);
-            for kind in PolicyKind::every() {
+            let optimum = misses(&blocks, capacity, OptAdmission::Always);
+            prop_assert!(misses(&blocks, capacity, OptAdmission::Bypass) <= optimum);
+            for kind in AnyPolicyKind::ALL {
                 prop_assert!(replay(kind, capacity, &blocks) >= optimum, "{}", kind);
             }
         }

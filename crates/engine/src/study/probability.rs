@@ -1,15 +1,15 @@
 //! Replacement by probability: blocks are rated by how often they were asked for in a first part of the trace, against
 //! how often they are asked for since.
 //!
-//! Owns a set-associative cache, its history window, and the two rules that docs give precise form. Not a policy of an
-//! index: the window is a part of a trace whose length is known, and the cache has sets. Never reads the future.
-//! Invariant: within the window, and wherever a rule does not tell blocks apart, replacement is LRU.
+//! Owns a set-associative cache, its history window, and two rules (docs/decisions/0118 says how the source was read).
+//! Not a policy of an index: the window is a part of a trace whose length is known, and the cache has sets. Never reads
+//! the future. Invariant: within the window, and wherever a rule does not tell blocks apart, replacement is LRU.
 
 use std::collections::HashMap;
 
 /// Which block of a set goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum ProbabilityRule {
     /// That with the most negative P_c - P_h, where P_h is its share of the accesses in the window and P_c that of the
     /// accesses since; LRU where no block is below 0.
     Literal,
@@ -42,7 +42,7 @@ struct Counts {
 }
 
 /// The misses over `blocks`, from cold, with the first tenth of them as the window. `None` for a shape that is none.
-pub fn misses(blocks: &[u64], shape: Shape, rule: Rule) -> Option<u64> {
+pub fn misses(blocks: &[u64], shape: Shape, rule: ProbabilityRule) -> Option<u64> {
     let Shape { lines, ways } = shape;
     if lines == 0 || ways == 0 || lines % ways != 0 {
         return None;
@@ -78,11 +78,11 @@ pub fn misses(blocks: &[u64], shape: Shape, rule: Rule) -> Option<u64> {
             let c = counts[&set[*at]];
             let rating = match rule {
                 _ if now < window => 0.0,
-                Rule::Literal => {
+                ProbabilityRule::Literal => {
                     let share = |count: u32, of: u64| f64::from(count) / of.max(1) as f64;
                     (share(c.since, past + 1) - share(c.window, window as u64)).min(0.0)
                 }
-                Rule::Aged => f64::from(c.aged),
+                ProbabilityRule::Aged => f64::from(c.aged),
             };
             (rating, c.last)
         };
@@ -111,16 +111,16 @@ mod tests {
     #[test]
     fn a_shape_needs_whole_sets() {
         for (lines, ways) in [(0, 4), (4, 0), (6, 4)] {
-            assert_eq!(misses(&[1, 2], Shape { lines, ways }, Rule::Literal), None);
+            assert_eq!(misses(&[1, 2], Shape { lines, ways }, ProbabilityRule::Literal), None);
         }
-        assert_eq!(misses(&[], SHAPE, Rule::Aged), Some(0));
+        assert_eq!(misses(&[], SHAPE, ProbabilityRule::Aged), Some(0));
     }
 
     /// With nothing in the window that comes again, no difference is below 0: what is left is LRU.
     #[test]
     fn blocks_that_the_window_does_not_know_are_replaced_by_lru() {
         let blocks: Vec<u64> = (100..200u64).chain((0..900).map(|i| i * i % 11)).collect();
-        assert_eq!(misses(&blocks, SHAPE, Rule::Literal), Some(replay(PolicyKind::Lru, 4, &blocks)));
+        assert_eq!(misses(&blocks, SHAPE, ProbabilityRule::Literal), Some(replay(PolicyKind::Lru, 4, &blocks)));
     }
 
     /// A block that was popular in the window and is not any more goes first under the literal rule; the aged one keeps
@@ -131,8 +131,8 @@ mod tests {
         let mut blocks = vec![0; 100];
         blocks.extend([1, 2, 3, 4, 0]);
         blocks.extend([4; 895]);
-        assert_eq!(misses(&blocks, SHAPE, Rule::Literal), Some(6), "0 went for 4 and came back");
-        assert_eq!(misses(&blocks, SHAPE, Rule::Aged), Some(5), "0 stayed");
+        assert_eq!(misses(&blocks, SHAPE, ProbabilityRule::Literal), Some(6), "0 went for 4 and came back");
+        assert_eq!(misses(&blocks, SHAPE, ProbabilityRule::Aged), Some(5), "0 stayed");
     }
 
     #[test]
@@ -146,8 +146,8 @@ mod tests {
         // blocks of one set of two in a loop of three over two ways: all miss; the other set's room is of no use
         let blocks: Vec<u64> = (0..300).map(|i| 2 * (i % 3)).collect();
         assert_eq!(
-            misses(&blocks, Shape { lines: 4, ways: 2 }, Rule::Literal),
-            Some(misses(&blocks, Shape { lines: 2, ways: 2 }, Rule::Literal).unwrap())
+            misses(&blocks, Shape { lines: 4, ways: 2 }, ProbabilityRule::Literal),
+            Some(misses(&blocks, Shape { lines: 2, ways: 2 }, ProbabilityRule::Literal).unwrap())
         );
     }
 }

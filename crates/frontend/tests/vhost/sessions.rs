@@ -58,7 +58,7 @@ fn a_new_memory_table_keeps_rings_and_requests_under_way() {
 fn after_a_disconnect_answers_go_nowhere_and_hold_up_the_next_session() {
     let mut rig = rig();
     let (said, file) = InflightArea::create(1, 64).unwrap();
-    let features = rig.port_features();
+    let features = port_features();
     let area = InflightArea::open(&said, file).unwrap();
     rig.port.sever();
     rig.connect(features);
@@ -102,7 +102,7 @@ fn after_a_disconnect_answers_go_nowhere_and_hold_up_the_next_session() {
 #[test]
 fn a_restarted_device_serves_again_what_the_killed_one_had_taken() {
     let mut rig = rig();
-    let features = rig.port_features();
+    let features = port_features();
     let (said, file) = InflightArea::create(1, 64).unwrap();
     let area = InflightArea::open(&said, file.try_clone().unwrap()).unwrap();
     rig.port.sever();
@@ -136,10 +136,8 @@ fn a_restarted_device_serves_again_what_the_killed_one_had_taken() {
     assert_eq!(next.guest.used(0), [(9, 513), (3, 513), (0, 513), (12, 513)]);
 }
 
-impl Rig {
-    fn port_features(&self) -> u64 {
-        Profile::new(&info(geometry(MIB))).features()
-    }
+fn port_features() -> u64 {
+    Profile::new(&info(geometry(MIB))).features()
 }
 
 #[test]

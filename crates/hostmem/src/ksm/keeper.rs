@@ -105,7 +105,7 @@ impl Keeper {
     /// The file is odd, or another daemon manages KSM now.
     pub fn recover(&mut self) -> Result<Vec<String>, KsmError> {
         let odd = |reason| KsmError::Odd { file: self.path.display().to_string(), reason };
-        let Some(saved) = Saved::load(&self.path).map_err(odd)? else { return Ok(Vec::new()) };
+        let Some(saved) = Saved::load(&self.path).map_err(|e| odd(e.to_string()))? else { return Ok(Vec::new()) };
         if !self.ksm.exists() || saved.is_of_another_boot(&self.boot) {
             // The machine was started since: its settings are new, and ours are gone with the old ones.
             let _ = Saved::default().store(&self.path);

@@ -36,6 +36,20 @@ pub(super) struct Saved {
     entries: Vec<Entry>,
 }
 
+/// Why a file of what was found cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// The system refuses it.
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    /// It is of another form.
+    #[error("{0}")]
+    Form(#[from] serde_json::Error),
+    /// A setting that KSM does not have.
+    #[error("\"{0}\" is no setting of KSM")]
+    Odd(String),
+}
+
 impl Saved {
     /// Nothing changed yet, in this boot.
     pub fn new(boot: String) -> Self {
@@ -68,12 +82,12 @@ impl Saved {
     /// From the bytes of a file.
     ///
     /// # Errors
-    /// In words, what is odd.
-    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let saved: Saved = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    /// It is no such file.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SavedError> {
+        let saved: Saved = serde_json::from_slice(bytes)?;
         if let Some(odd) = saved.entries.iter().find(|e| !may_write(&e.name, &e.found)) {
             let shown: String = format!("{} = {}", odd.name, odd.found).chars().take(100).collect();
-            return Err(format!("\"{shown}\" is no setting of KSM"));
+            return Err(SavedError::Odd(shown));
         }
         Ok(saved)
     }
@@ -81,16 +95,16 @@ impl Saved {
     /// Reads the file; `None` if there is none.
     ///
     /// # Errors
-    /// In words, why it cannot be read or what is odd about it.
-    pub fn load(path: &Path) -> Result<Option<Self>, String> {
+    /// It cannot be read, or is no such file.
+    pub fn load(path: &Path) -> Result<Option<Self>, SavedError> {
         let mut bytes = Vec::new();
         let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(f) => f,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e.to_string()),
+            Err(e) => return Err(e.into()),
         };
-        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
         Self::parse(&bytes).map(Some)
     }
 

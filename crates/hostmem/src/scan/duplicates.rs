@@ -152,70 +152,9 @@ pub fn run(mut found: Found, options: &Options, stop: &AtomicBool, progress: Pro
     let mut passed = 0;
     let mut problems = std::mem::take(&mut found.problems);
 
-    let mut vms = Vec::new();
-    for (n, vm) in found.vms.iter_mut().enumerate() {
-        let mut report = VmReport {
-            name: vm.name.clone(),
-            pid: vm.pid,
-            ram_bytes: vm.ram.iter().map(Source::bytes).sum(),
-            shared_bytes: vm.shared_bytes,
-            images: vm.images.iter().map(|i| found.images[*i].path.display().to_string()).collect(),
-            ..VmReport::default()
-        };
-        let mut walk = Walk::default();
-        for source in &mut vm.ram {
-            let mut tell = |done: u64| progress(passed + done, total, &vm.name);
-            let result = reader.walk(source, Holder::Guest(n as u32), &mut walk, &mut tell);
-            passed += source.pages();
-            if let Err(e) = result {
-                problems.push(match e.kind() {
-                    io::ErrorKind::NotFound => {
-                        format!("{} (process {}) ended while it was read; what was read of it counts", vm.name, vm.pid)
-                    }
-                    io::ErrorKind::PermissionDenied => {
-                        format!(
-                            "the memory of {} (process {}) cannot be read: {}",
-                            vm.name,
-                            vm.pid,
-                            super::vm::need_ptrace()
-                        )
-                    }
-                    _ => format!("the memory of {} (process {}) cannot be read further: {e}", vm.name, vm.pid),
-                });
-                break;
-            }
-        }
-        report.present_bytes = walk.walked.present * PAGE;
-        report.swapped_bytes = walk.walked.swapped * PAGE;
-        report.unreadable_bytes = walk.walked.unreadable * PAGE;
-        report.zero_bytes = walk.zero * PAGE;
-        report.ksm_merged_bytes = vm.process.text("ksm_stat").map_or(0, |t| ksm_pages(&t).0) * PAGE;
-        vms.push(report);
-    }
-
-    let mut image_reports = Vec::new();
-    for (n, (image, source)) in found.images.iter().zip(&mut images).enumerate() {
-        let path = image.path.display().to_string();
-        let mut walk = Walk::default();
-        // Huge images that are not cached at all need no walk.
-        if image.file.count_cached() != Some(0) {
-            let mut tell = |done: u64| progress(passed + done, total, &path);
-            if let Err(e) = reader.walk(source, Holder::File(n as u32), &mut walk, &mut tell) {
-                problems.push(format!("the page cache of {path} cannot be read further: {e}"));
-            }
-        }
-        passed += source.pages();
-        let users = found.vms.iter().filter(|v| v.images.contains(&n)).map(|v| v.name.clone());
-        image_reports.push(ImageReport {
-            size_bytes: image.bytes,
-            cached_bytes: walk.walked.present * PAGE,
-            zero_bytes: walk.zero * PAGE,
-            vms: users.collect(),
-            path,
-            ..ImageReport::default()
-        });
-    }
-
+    let vms = read_guests(&mut found, &mut reader, &mut passed, total, &mut problems, &mut *progress);
+    let image_reports =
+        read_images(&found, &mut images, &mut reader, &mut passed, total, &mut problems, &mut *progress);
     let (read_pages, complete) = (reader.read_pages, !reader.stopped());
     let mut report = Report {
         complete,
@@ -232,6 +171,92 @@ pub fn run(mut found: Found, options: &Options, stop: &AtomicBool, progress: Pro
     report.seconds = Duration::from_nanos(now_ns().saturating_sub(began)).as_secs_f64();
     report.cpu_seconds = Duration::from_nanos(thread_cpu_ns().saturating_sub(cpu_began)).as_secs_f64();
     Ok(report)
+}
+
+/// Reads the memory of every guest.
+fn read_guests(
+    found: &mut Found,
+    reader: &mut Reader<'_>,
+    passed: &mut u64,
+    total: u64,
+    problems: &mut Vec<String>,
+    progress: Progress<'_>,
+) -> Vec<VmReport> {
+    let mut vms = Vec::new();
+    for (n, vm) in found.vms.iter_mut().enumerate() {
+        let mut walk = Walk::default();
+        for source in &mut vm.ram {
+            let mut tell = |done: u64| progress(*passed + done, total, &vm.name);
+            let result = reader.walk(source, Holder::Guest(n as u32), &mut walk, &mut tell);
+            *passed += source.pages();
+            if let Err(e) = result {
+                problems.push(unread_guest(&vm.name, vm.pid, &e));
+                break;
+            }
+        }
+        vms.push(VmReport {
+            name: vm.name.clone(),
+            pid: vm.pid,
+            ram_bytes: vm.ram.iter().map(Source::bytes).sum(),
+            shared_bytes: vm.shared_bytes,
+            images: vm.images.iter().map(|i| found.images[*i].path.display().to_string()).collect(),
+            present_bytes: walk.walked.present * PAGE,
+            swapped_bytes: walk.walked.swapped * PAGE,
+            unreadable_bytes: walk.walked.unreadable * PAGE,
+            zero_bytes: walk.zero * PAGE,
+            ksm_merged_bytes: vm.process.text("ksm_stat").map_or(0, |t| ksm_pages(&t).0) * PAGE,
+            ..VmReport::default()
+        });
+    }
+    vms
+}
+
+/// Why the memory of a guest was not read to its end.
+fn unread_guest(name: &str, pid: u32, e: &io::Error) -> String {
+    match e.kind() {
+        io::ErrorKind::NotFound => {
+            format!("{name} (process {pid}) ended while it was read; what was read of it counts")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("the memory of {name} (process {pid}) cannot be read: {}", super::vm::need_ptrace())
+        }
+        _ => format!("the memory of {name} (process {pid}) cannot be read further: {e}"),
+    }
+}
+
+/// Reads the page cache of every image.
+fn read_images(
+    found: &Found,
+    sources: &mut [Source],
+    reader: &mut Reader<'_>,
+    passed: &mut u64,
+    total: u64,
+    problems: &mut Vec<String>,
+    progress: Progress<'_>,
+) -> Vec<ImageReport> {
+    let mut reports = Vec::new();
+    for (n, (image, source)) in found.images.iter().zip(sources).enumerate() {
+        let path = image.path.display().to_string();
+        let mut walk = Walk::default();
+        // Huge images that are not cached at all need no walk.
+        if image.file.count_cached() != Some(0) {
+            let mut tell = |done: u64| progress(*passed + done, total, &path);
+            if let Err(e) = reader.walk(source, Holder::File(n as u32), &mut walk, &mut tell) {
+                problems.push(format!("the page cache of {path} cannot be read further: {e}"));
+            }
+        }
+        *passed += source.pages();
+        let users = found.vms.iter().filter(|v| v.images.contains(&n)).map(|v| v.name.clone());
+        reports.push(ImageReport {
+            size_bytes: image.bytes,
+            cached_bytes: walk.walked.present * PAGE,
+            zero_bytes: walk.zero * PAGE,
+            vms: users.collect(),
+            path,
+            ..ImageReport::default()
+        });
+    }
+    reports
 }
 
 /// Turns the tally into the report's figures.

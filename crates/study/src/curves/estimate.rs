@@ -6,8 +6,8 @@
 use crate::curves::bars::{BLOCKS_FEW, Bars, REQUESTS_FEW, Sideways, Vertical};
 use crate::curves::{Aet, ExactLru, Miniature, Paired, Requests, Sample, Shards};
 use std::str::FromStr;
-use undercroft_engine::PolicyKind;
 use undercroft_engine::curve::Curve;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 
 /// How a curve is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +58,17 @@ impl CurveMethod {
     }
 
     /// Whether it can make a curve of this policy.
-    pub fn knows(self, policy: PolicyKind) -> bool {
+    pub fn knows(self, policy: AnyPolicyKind) -> bool {
         policy == PolicyKind::Lru || matches!(self, CurveMethod::Exact | CurveMethod::Mini)
     }
 
     /// Whether its sizes must be known before it begins, with this policy.
-    pub fn needs_sizes(self, policy: PolicyKind) -> bool {
+    pub fn needs_sizes(self, policy: AnyPolicyKind) -> bool {
         matches!(self, CurveMethod::Mini | CurveMethod::Exact) && policy != PolicyKind::Lru
     }
 
     /// Whether it is better off if the different blocks are known before it begins.
-    pub fn needs_footprint(self, policy: PolicyKind) -> bool {
+    pub fn needs_footprint(self, policy: AnyPolicyKind) -> bool {
         self == CurveMethod::Mini && policy != PolicyKind::Lru
     }
 }
@@ -163,11 +163,12 @@ impl Estimate {
     /// a policy that the method does not know ([`CurveMethod::knows`]), the curve is LRU's.
     pub fn new(
         method: CurveMethod,
-        policy: PolicyKind,
+        policy: impl Into<AnyPolicyKind>,
         of: Requests,
         sizes: &[u64],
         options: &EstimateOptions,
     ) -> Self {
+        let policy = policy.into();
         let EstimateOptions { rate, samples, seed, footprint } = *options;
         match method {
             CurveMethod::Exact if policy == PolicyKind::Lru => Estimate::Exact(Box::default(), of),

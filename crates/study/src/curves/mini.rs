@@ -22,7 +22,7 @@
 
 use crate::curves::{ExactLru, Requests};
 use undercroft_engine::curve::Curve;
-use undercroft_engine::{Access, HashKey, Index, Outcome, PolicyKind};
+use undercroft_engine::{Access, AnyPolicyKind, HashKey, Index, Outcome, PolicyKind, StudiedPolicyKind};
 
 /// Slots of a miniature cache at least; twice as many of LFU, eight times as many of W-TinyLFU.
 pub const SLOTS_MIN: u64 = 8192;
@@ -39,14 +39,14 @@ const HASHES: f64 = 18_446_744_073_709_551_616.0;
 struct Pair {
     threshold: u64,
     rate: f64,
-    policy: Index,
-    lru: Index,
+    policy: Index<AnyPolicyKind>,
+    lru: Index<AnyPolicyKind>,
     /// Misses of the policy less those of LRU, by group of blocks.
     more: [i64; GROUPS],
 }
 
 impl Pair {
-    fn new(kind: PolicyKind, size: u64, rate: f64, key: HashKey) -> Self {
+    fn new(kind: AnyPolicyKind, size: u64, rate: f64, key: HashKey) -> Self {
         let slots = ((size as f64 * rate).round() as u32).max(1);
         // to the slot: a cache of whole slots stands for the size exactly
         let rate = (f64::from(slots) / size as f64).min(1.0);
@@ -56,7 +56,7 @@ impl Pair {
             threshold: (rate * HASHES) as u64,
             rate,
             policy: index(kind),
-            lru: index(PolicyKind::Lru),
+            lru: index(PolicyKind::Lru.into()),
             more: [0; GROUPS],
         }
     }
@@ -67,7 +67,8 @@ impl Pair {
         if hash > self.threshold {
             return;
         }
-        let missed = |index: &mut Index| !matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_));
+        let missed =
+            |index: &mut Index<AnyPolicyKind>| !matches!(index.access(block, Access::Read, |_| true), Outcome::Hit(_));
         let more = i64::from(missed(&mut self.policy)) - i64::from(missed(&mut self.lru));
         // the low bits: the high ones decide whether it is here at all
         self.more[hash as usize % GROUPS] += more;
@@ -97,7 +98,7 @@ fn power_of_half(rate: f64) -> f64 {
 
 /// How one size is simulated.
 enum How {
-    Whole { index: Box<Index>, misses: u64 },
+    Whole { index: Box<Index<AnyPolicyKind>>, misses: u64 },
     Sampled { full: Box<Pair>, half: Box<Pair> },
 }
 
@@ -127,7 +128,8 @@ pub struct Miniature {
 impl Miniature {
     /// Caches of `kind` that stand for `sizes` blocks (0 is ignored), each of at least the part `rate` of the blocks
     /// (0 < rate <= 1); `footprint` is how many there are, if that is known.
-    pub fn new(kind: PolicyKind, sizes: &[u64], rate: f64, footprint: Option<u64>, seed: u64) -> Self {
+    pub fn new(kind: impl Into<AnyPolicyKind>, sizes: &[u64], rate: f64, footprint: Option<u64>, seed: u64) -> Self {
+        let kind = kind.into();
         let mut sizes: Vec<u64> = sizes.iter().copied().filter(|&size| size > 0).collect();
         sizes.sort_unstable();
         sizes.dedup();
@@ -135,9 +137,9 @@ impl Miniature {
         let known = footprint.map_or(0.0, |blocks| BLOCKS_MIN as f64 / blocks.max(1) as f64);
         let slots_min = match kind {
             // never forgets, so that newcomers share what few slots are not taken for good: fewer of a small cache
-            PolicyKind::Lfu => 2 * SLOTS_MIN,
+            AnyPolicyKind::Studied(StudiedPolicyKind::Lfu) => 2 * SLOTS_MIN,
             // 29,016 slots for 232,131 of arc-P6 were off by 0.025, which the spread does not tell
-            PolicyKind::WTinyLfu => 8 * SLOTS_MIN,
+            AnyPolicyKind::Served(PolicyKind::WTinyLfu) => 8 * SLOTS_MIN,
             _ => SLOTS_MIN,
         };
         let of = |size: u64| power_of_half(rate.max(known).max(slots_min as f64 / size as f64));

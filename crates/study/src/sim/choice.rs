@@ -4,7 +4,7 @@
 
 use crate::sim::rule::{NoSuchRule, Rule};
 use std::str::FromStr;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 
 /// Policies, as people list them: `lru,arc`, `disk` for those that a disk may have, `all`, or `opt`, which `all` is
 /// without.
@@ -20,8 +20,8 @@ impl FromStr for Policies {
         let mut kinds = vec![];
         for word in text.split(',').map(str::trim) {
             match word {
-                "all" => kinds.extend(PolicyKind::every().map(Rule::Policy)),
-                "disk" => kinds.extend(PolicyKind::ALL.map(Rule::Policy)),
+                "all" => kinds.extend(AnyPolicyKind::ALL.map(Rule::Policy)),
+                "disk" => kinds.extend(PolicyKind::ALL.map(Rule::from)),
                 _ => kinds.push(word.parse()?),
             }
         }
@@ -38,7 +38,7 @@ pub struct OptNotHere(pub Rule);
 ///
 /// # Errors
 /// OPT is among them.
-pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<PolicyKind>, OptNotHere> {
+pub fn only_policies(rules: impl IntoIterator<Item = Rule>) -> Result<Vec<AnyPolicyKind>, OptNotHere> {
     rules.into_iter().map(|rule| rule.policy().ok_or(OptNotHere(rule))).collect()
 }
 
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(list("lru, arc,LRU,opt"), Ok(vec![PolicyKind::Lru.into(), PolicyKind::Arc.into(), Rule::OPT[0]]));
         assert!(only_policies(list("lru,opt").expect("known")).expect_err("OPT").to_string().starts_with("opt is for"));
         assert_eq!(list("disk,lru").map(|p| p.len()), Ok(PolicyKind::ALL.len()));
-        assert_eq!(list("all").map(|p| p.len()), Ok(PolicyKind::ALL.len() + PolicyKind::STUDIED.len()));
+        assert_eq!(list("all").map(|p| p.len()), Ok(AnyPolicyKind::ALL.len()));
         assert!(list("lru,lur").expect_err("no such policy").to_string().contains("known are fifo, lru"));
         assert!(list("").is_err());
     }

@@ -18,7 +18,7 @@ use undercroft_cache::{
     ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Io, IoDone, IoError, Op, ReqId,
     Request, disk_bytes,
 };
-use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_engine::{ExclusiveMode, PolicyKind, UnknownName};
 use undercroft_trace::recording::{self, Failure, Header, Recording, Row};
 
 /// Nanoseconds between two ticks of a core, as in a worker that is at work.
@@ -332,7 +332,7 @@ fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskRepla
     for disk in &header.disks {
         let policy = match options.policy {
             Some(policy) => policy,
-            None => disk.policy.parse().map_err(|e| bad(disk, e))?,
+            None => disk.policy.parse().map_err(|e: UnknownName| bad(disk, e.to_string()))?,
         };
         let capacity = options.capacity_blocks.map_or(disk.capacity_blocks, u64::from);
         let too_large =

@@ -9,7 +9,7 @@ use crate::sim::error::SimError;
 use crate::sim::reference::Reference;
 use crate::sim::run::{Go, SweepOptions};
 use rayon::prelude::*;
-use undercroft_engine::opt::{ACCESSES_MAX, Admission, Future, Opt};
+use undercroft_engine::opt::{ACCESSES_MAX, Future, Opt, OptAdmission};
 use undercroft_units::human_size;
 
 /// Bytes of memory that an access of a trace may take until OPT is done: kept, and its next one looked for.
@@ -57,7 +57,7 @@ impl Past {
     /// Fills in the results of OPT. `watch` is told the accesses done, from 0 again, and may end it: false then.
     pub(crate) fn run(
         self,
-        results: &mut [(Admission, &mut CellResult)],
+        results: &mut [(OptAdmission, &mut CellResult)],
         options: &SweepOptions,
         watch: &mut dyn FnMut(u64) -> Go,
     ) -> Result<bool, SimError> {

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn rows_are_those_of_their_cells() {
         let sizes = ["1%", "3blocks", "8KiB"].map(|s| s.parse::<WrittenSize>().expect("a size"));
-        let policies = [PolicyKind::Lru, PolicyKind::Fifo].map(Rule::Policy);
+        let policies = [PolicyKind::Lru, PolicyKind::Fifo].map(Rule::from);
         let grid = Grid { policies: &policies, sizes: &sizes, block_bytes: 4096 };
         assert!(grid.needs_footprint() && grid.cells(None).expect_err("a share").to_string().starts_with("1%: "));
         let cells = grid.cells(Some(400)).expect("cells");

@@ -5,11 +5,11 @@
 
 use crate::sim::guest::{GuestMemory, Transfer};
 use std::collections::HashMap;
-use undercroft_engine::{Access, Index, Outcome, PolicyKind};
+use undercroft_engine::{Access, AnyPolicyKind, Index, Outcome};
 
 /// A guest's cache that a policy of the engine manages.
 pub struct PolicyGuest {
-    index: Index,
+    index: Index<AnyPolicyKind>,
     /// What each page holds, block and version; dirty ones have the largest version there is.
     content: Vec<Option<(u64, u64)>>,
     versions: HashMap<u64, u64>,
@@ -37,9 +37,9 @@ impl GuestMemory for PolicyGuest {
 impl PolicyGuest {
     /// An empty guest of `pages` pages; with `write_back`, a written block goes to the disk when it leaves, otherwise
     /// at once.
-    pub fn new(policy: PolicyKind, pages: u32, write_back: bool) -> Self {
+    pub fn new(policy: impl Into<AnyPolicyKind>, pages: u32, write_back: bool) -> Self {
         let content = vec![None; pages.max(1) as usize];
-        Self { index: Index::new(policy, pages), content, versions: HashMap::new(), write_back }
+        Self { index: Index::new(policy.into(), pages), content, versions: HashMap::new(), write_back }
     }
 
     /// The guest reads or writes `block`; `on` is called for each transfer from or to the disk, before the page's

@@ -6,7 +6,7 @@
 use crate::sim::guest::{GuestMemory, Transfer};
 use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
-use undercroft_engine::{Access, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, PolicyKind, Tier};
+use undercroft_engine::{Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, Tier};
 
 /// How the host keeps blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub struct Count {
 pub struct Host {
     placement: Placement,
     /// The index.
-    pub index: Index,
+    pub index: Index<AnyPolicyKind>,
     /// The engine's knowledge of what the guest holds.
-    pub exclusive: Exclusive,
+    pub exclusive: Exclusive<AnyPolicyKind>,
     /// The counts.
     pub count: Count,
     /// The guest's pages never hold what was read: its memory or its file system is encrypted.
@@ -49,7 +49,7 @@ pub struct Host {
     /// Whether the two lists are filled.
     pub tells: bool,
     /// The miss-ratio meter, as a disk of the daemon that is exclusive of its guest has one; optional.
-    pub meter: Option<Meter>,
+    pub meter: Option<Meter<AnyPolicyKind>>,
     /// Transfers since the last scan.
     unscanned: u32,
 }
@@ -60,7 +60,8 @@ fn tag(block: u64, version: u64) -> u64 {
 
 impl Host {
     /// A host that keeps `blocks` blocks of a guest of `pages` pages.
-    pub fn new(placement: Placement, policy: PolicyKind, blocks: u32, pages: u32) -> Self {
+    pub fn new(placement: Placement, policy: impl Into<AnyPolicyKind>, blocks: u32, pages: u32) -> Self {
+        let policy = policy.into();
         let mode = match placement {
             Placement::Exclusive(mode) => mode,
             _ => ExclusiveMode::Capture,

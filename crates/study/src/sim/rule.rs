@@ -4,33 +4,33 @@
 
 use std::fmt;
 use std::str::FromStr;
-use undercroft_engine::PolicyKind;
-use undercroft_engine::opt::Admission;
+use undercroft_engine::opt::OptAdmission;
+use undercroft_engine::{AnyPolicyKind, PolicyKind, UnknownName};
 
 /// The rule of eviction of a simulated cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A policy.
-    Policy(PolicyKind),
+    Policy(AnyPolicyKind),
     /// The fewest misses that any policy can have (Belady 1966), which takes the whole trace in memory.
-    Opt(Admission),
+    Opt(OptAdmission),
 }
 
 impl Rule {
     /// OPT, with and without the choice to leave a block out of the cache.
-    pub const OPT: [Rule; 2] = [Rule::Opt(Admission::Always), Rule::Opt(Admission::Bypass)];
+    pub const OPT: [Rule; 2] = [Rule::Opt(OptAdmission::Always), Rule::Opt(OptAdmission::Bypass)];
 
     /// The name that people and programs use.
     pub fn name(self) -> &'static str {
         match self {
             Rule::Policy(kind) => kind.name(),
-            Rule::Opt(Admission::Always) => "opt",
-            Rule::Opt(Admission::Bypass) => "opt-bypass",
+            Rule::Opt(OptAdmission::Always) => "opt",
+            Rule::Opt(OptAdmission::Bypass) => "opt-bypass",
         }
     }
 
     /// The policy, if it is one.
-    pub fn policy(self) -> Option<PolicyKind> {
+    pub fn policy(self) -> Option<AnyPolicyKind> {
         match self {
             Rule::Policy(kind) => Some(kind),
             Rule::Opt(_) => None,
@@ -38,9 +38,15 @@ impl Rule {
     }
 }
 
+impl From<AnyPolicyKind> for Rule {
+    fn from(kind: AnyPolicyKind) -> Self {
+        Rule::Policy(kind)
+    }
+}
+
 impl From<PolicyKind> for Rule {
     fn from(kind: PolicyKind) -> Self {
-        Rule::Policy(kind)
+        Rule::Policy(kind.into())
     }
 }
 
@@ -65,8 +71,8 @@ impl FromStr for Rule {
     /// A sentence that lists the known names.
     fn from_str(name: &str) -> Result<Self, NoSuchRule> {
         let opt = Rule::OPT.into_iter().find(|r| r.name().eq_ignore_ascii_case(name));
-        opt.map_or_else(|| PolicyKind::from_name(name).map(Rule::Policy), Ok)
-            .map_err(|e| NoSuchRule { policies: e.to_string() })
+        opt.map_or_else(|| name.parse().map(Rule::Policy), Ok)
+            .map_err(|e: UnknownName| NoSuchRule { policies: e.to_string() })
     }
 }
 
@@ -76,7 +82,7 @@ mod tests {
 
     #[test]
     fn each_rule_is_read_back_by_its_name() {
-        for rule in PolicyKind::every().map(Rule::Policy).chain(Rule::OPT) {
+        for rule in AnyPolicyKind::ALL.into_iter().map(Rule::Policy).chain(Rule::OPT) {
             assert_eq!(rule.to_string().parse(), Ok(rule));
             assert_eq!(rule.name().to_uppercase().parse(), Ok(rule));
         }

@@ -122,14 +122,15 @@ mod tests {
     use super::*;
     use crate::sim::batch::BATCH;
     use proptest::prelude::*;
-    use undercroft_engine::PolicyKind;
     use undercroft_engine::{Access, Index, Outcome};
+    use undercroft_engine::{AnyPolicyKind, PolicyKind};
     use undercroft_trace::synth::Zipf;
     use undercroft_units::CacheSize;
 
     fn cells() -> Vec<Cell> {
         let sizes = [0u32, 1, 100, 5000];
-        let all = PolicyKind::every().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
+        let all =
+            AnyPolicyKind::ALL.into_iter().flat_map(|p| sizes.map(|n| Cell::new(p, CacheSize::Blocks(n.into()), n)));
         all.collect()
     }
 

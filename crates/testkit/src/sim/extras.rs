@@ -11,6 +11,7 @@ use crate::rng::Rng;
 use crate::sim_disk::SimDisk;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event, Lost};
+use undercroft_engine::ExclusiveMode;
 use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
@@ -39,6 +40,9 @@ pub(super) struct Extras {
     pub loses: bool,
     /// Disks have bad sectors.
     pub bad: bool,
+    /// How disks read ahead, and how they are exclusive of their guests, changes. With numbers of its own, so that
+    /// other runs are as they were.
+    pub live: Option<Rng>,
 }
 
 impl Extras {
@@ -49,7 +53,8 @@ impl Extras {
         let (calls, foreign, sparse) = (one_in(2), one_in(2), one_in(6));
         let (one_guest, mixes, calm) = (one_in(3), one_in(3), one_in(5));
         let (loses, bad) = (one_in(3), one_in(4));
-        Self { rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad }
+        let live = (on && seed % 6 == 2).then(|| Rng::new(seed ^ 0x11fe_0000_0000_0000));
+        Self { rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
     }
 
     /// How a disk differs from the usual one.
@@ -87,6 +92,28 @@ impl<P: FaultInjection> Sim<P> {
             }
             9 if self.extras.loses => self.lose_writes(d),
             _ => {}
+        }
+    }
+
+    /// A disk reads ahead farther or less far, or is exclusive of its guest in another way, in a run that has it.
+    pub(super) fn change_live(&mut self) {
+        let disks = self.world.sides.len() as u64;
+        let Some(rng) = &mut self.extras.live else { return };
+        if !rng.one_in(RATE) {
+            return;
+        }
+        let (d, readahead) = (rng.below(disks) as usize, rng.one_in(2));
+        let bytes = *rng.pick(&[0, 16 << 10, 64 << 10, 512 << 10, 4 << 20]);
+        let mode = *rng.pick(&ExclusiveMode::ALL);
+        let id = DiskId(d as u32);
+        if readahead {
+            self.world.note(|| format!("read-ahead of disk {d}: {bytes}"));
+            self.core().set_readahead(id, bytes);
+        } else if !self.weak {
+            self.see(Seen::Guest, d);
+            self.count_guest(d);
+            self.world.note(|| format!("disk {d} exclusive: {mode}"));
+            self.core().set_exclusive(id, mode);
         }
     }
 

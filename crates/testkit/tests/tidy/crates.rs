@@ -20,7 +20,7 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("python", &["engine", "study", "trace", "units"]),
     ("config", &["cache", "engine", "units"]),
     ("backend", &["cache", "config", "host"]),
-    ("api", &["config", "engine", "ranges", "units"]),
+    ("api", &["config", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
     ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),

@@ -24,15 +24,9 @@ const LONG_FILES: &[(&str, usize)] = &[
 ];
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("bench/driver/src/nbd/mod.rs: parse", 81),
-    ("crates/config/src/reader.rs: root", 115),
-    ("crates/config/src/resolve/disk.rs: disk", 82),
     ("crates/config/tests/config/main.rs: every_bad_input_names_the_thing_and_the_remedy", 131),
     ("crates/daemon/examples/record_cost.rs: measure", 97),
     ("crates/daemon/src/http/metrics.rs: disk_metrics", 97),
-    ("crates/daemon/src/record/mod.rs: start", 88),
-    ("crates/daemon/src/service/mod.rs: start", 101),
-    ("crates/daemon/src/service/ranges.rs: take_ranges", 91),
-    ("crates/hostmem/src/scan/duplicates.rs: run", 90),
     ("crates/porttest/src/sim/mod.rs: new", 83),
 ];
 

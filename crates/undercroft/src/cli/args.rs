@@ -95,7 +95,7 @@ pub enum Command {
     /// Divide memory among traces such that they miss least together
     Partition(Box<PartitionArgs>),
     /// Simulate caches on a trace
-    Sim(SimArgs),
+    Sim(Box<SimArgs>),
     /// Compare policies and sizes on traces, as a table and a plot
     Compare(CompareArgs),
     /// Describe, convert, cut, join or make traces of block accesses

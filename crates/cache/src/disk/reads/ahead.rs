@@ -164,6 +164,14 @@ impl AheadRing {
         Self { entries: VecDeque::with_capacity(2 * max), base: 0, held: 0, max }
     }
 
+    /// Lets the ring hold `max` blocks, if that is more.
+    pub(in crate::disk) fn allow(&mut self, max: usize) {
+        if max > self.max {
+            self.entries.reserve_exact(2 * max - self.entries.len());
+            self.max = max;
+        }
+    }
+
     pub(in crate::disk) const fn bytes_max(max: usize) -> usize {
         // Rounded up generously by the allocator's doubling.
         4 * max * size_of::<Entry>()

@@ -7,6 +7,7 @@ pub(super) mod ahead;
 mod failed;
 pub(super) mod fetch;
 pub(super) mod near;
+mod reach;
 pub(super) mod waiters;
 
 use crate::content::ContentHash;
@@ -456,7 +457,7 @@ impl<P: FaultInjection> Disk<P> {
         let mut wasted = 0;
         while self.ahead_room() < count && self.near.oldest_ahead().is_some_and(|(block, _)| !self.streams.wants(block))
         {
-            self.drop_oldest_ahead(cx);
+            self.drop_oldest_ahead(cx.arena);
             wasted += 1;
         }
         self.count_waste(wasted);
@@ -466,16 +467,17 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn expire_ahead<E: Effects>(&mut self, keep_ns: u64, cx: &mut Cx<'_, E>) {
         let mut wasted = 0;
         while self.near.oldest_ahead().is_some_and(|(_, since)| cx.now_ns.saturating_sub(since) >= keep_ns) {
-            self.drop_oldest_ahead(cx);
+            self.drop_oldest_ahead(cx.arena);
             wasted += 1;
         }
         self.count_waste(wasted);
     }
 
-    fn drop_oldest_ahead<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        if let Some(frame) = self.near.pop_ahead() {
-            cx.arena.put(frame);
-        }
+    /// Drops the oldest block read ahead; whether there was one.
+    pub(super) fn drop_oldest_ahead(&mut self, arena: &mut Store) -> bool {
+        let Some(frame) = self.near.pop_ahead() else { return false };
+        arena.put(frame);
+        true
     }
 
     fn count_waste(&mut self, blocks: u64) {
@@ -488,7 +490,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Keeps a block that was read ahead until a guest reads it.
     fn keep_ahead<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
         if self.near.is_ring_full() {
-            self.drop_oldest_ahead(cx);
+            self.drop_oldest_ahead(cx.arena);
             self.count_waste(1);
         }
         self.near.keep_ahead(block, frame, cx.now_ns);

@@ -95,6 +95,11 @@ impl NearBlocks {
         self.ring.is_full()
     }
 
+    /// Lets the ring hold `max` blocks read ahead, if that is more.
+    pub(in crate::disk) fn allow_ahead(&mut self, max: usize) {
+        self.ring.allow(max);
+    }
+
     /// Keeps a block that was read ahead.
     pub(in crate::disk) fn keep_ahead(&mut self, block: u64, frame: Frame, now_ns: u64) {
         let n = self.ring.push(block, frame, now_ns);

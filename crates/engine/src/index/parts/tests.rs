@@ -1,6 +1,7 @@
 //! Tests of parts: each is a cache of its own, and together they are the index.
 
 use super::*;
+use crate::index::ranges::PartRange;
 use crate::{Access, Outcome, Tier};
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
-//! ARC: adaptive replacement cache (Megiddo and Modha, FAST 2003, figure 4).
+//! ARC: adaptive replacement cache (Megiddo and Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003,
+//! figure 4).
 //!
 //! Owns T1 (blocks accessed once of late), T2 (more than once), their ghosts B1 and B2, and the target size `p` of T1.
 //! Never keeps more ghosts than there are slots.

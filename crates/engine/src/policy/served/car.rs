@@ -1,4 +1,5 @@
-//! CAR: clock with adaptive replacement (Bansal and Modha, FAST 2004, figure 2).
+//! CAR: clock with adaptive replacement (Bansal and Modha, "CAR: Clock with Adaptive Replacement", FAST 2004, figure
+//! 2).
 //!
 //! Owns the clocks T1 (blocks accessed once of late) and T2 (more than once), a reference bit per slot, the ghosts B1
 //! and B2, and the target size `p` of T1. Never reorders on a hit.

@@ -1,6 +1,7 @@
-//! CLOCK: first in, first out, with a second chance for what was accessed (Corbató, 1968).
+//! CLOCK: first in, first out, with a second chance for what was accessed (Corbató, "A Paging Experiment with the
+//! Multics System", MIT Project MAC report M-384, 1968).
 //!
-//! Owns one queue whose tail is under the hand, and one reference bit per slot.
+//! Owns one queue, whose tail is the slot that the hand points at, and one reference bit per slot.
 //! Never reorders on a hit: a hit sets the bit and no more.
 //! Invariant: a reference bit is set only for an occupied slot.
 

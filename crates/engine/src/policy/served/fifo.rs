@@ -1,4 +1,5 @@
-//! First in, first out.
+//! First in, first out (Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal
+//! 1966).
 //!
 //! Owns one queue. Never reacts to a hit, so a hit costs nothing beyond the look-up.
 //! Invariant: the queue is in the order in which blocks came.

@@ -1,4 +1,5 @@
-//! Least recently used.
+//! Least recently used (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage hierarchies", IBM
+//! Systems Journal 1970).
 //!
 //! Owns one queue. Never counts how often a block is used.
 //! Invariant: the queue is in the order of the last access of each block.

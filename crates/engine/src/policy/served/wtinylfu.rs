@@ -5,7 +5,7 @@
 //! part's next victim, or it goes. Never searches: no ghosts.
 //! Invariant: each occupied slot is in the queue that its mark says.
 //!
-//! Parameters and rules are those of libCacheSim 0.3.5, oddities included, so that its miss counts come out;
+//! Parameters and rules are those of libCacheSim 0.3.5, peculiarities included, so that miss counts agree with its;
 //! docs/decisions/0011 names them and what they cost.
 
 use crate::policy::{Policy, Search, Seen, oldest};

@@ -2,14 +2,19 @@
 //!
 //! Owns two queues of the slots, their order by count, what each expert evicted of late, a weight for each expert, and
 //! the rate at which the weights change. SR-LRU would evict the oldest of Q, where newcomers are and what S had no room
-//! for; CR-LFU what was asked for least often, and of those the most recent. Each eviction draws by weight whom to
-//! follow. Never learns from an eviction that both wanted. Invariants: every slot is in S or in Q; those demoted from S
-//! are in Q; the weights are within [0.01, 0.99], sum 1.
+//! for; CR-LFU what was asked for least often, and of those the most recent. Each eviction follows one of them, drawn
+//! by weight. Never learns from an eviction that both wanted. Invariants: every slot is in S or in Q; those demoted
+//! from S are in Q; the weights are within [0.01, 0.99], sum 1.
 //!
 //! The rules are those of the authors' program. Its learning rate starts at sqrt(2 ln 2 / N) and starts again there,
-//! where the paper draws one by lot; a block that comes back has the count it left with; one that came as new counts as
-//! new until SR-LRU has evicted it and it comes back, whatever hits it had.
+//! where the paper draws one at random; a block that comes back has the count it left with; one that came as new counts
+//! as new until SR-LRU has evicted it and it comes back, whatever hits it had.
 
+mod rate;
+#[cfg(test)]
+mod tests;
+
+use self::rate::Rate;
 use super::heap::Heap;
 use super::history::History;
 use super::per_slot::Lots;
@@ -30,9 +35,6 @@ const RECENCY: usize = 0;
 const FREQUENCY: usize = 1;
 
 const WEIGHT_MAX: f64 = 0.99;
-const RATE_MIN: f64 = 0.001;
-/// Periods without success before the learning rate starts again.
-const PATIENCE: u32 = 10;
 
 /// What is remembered of a block that one expert evicted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -299,210 +301,5 @@ impl Policy for Cacheus {
         let within = 1.0 - WEIGHT_MAX..=WEIGHT_MAX;
         assert!(within.contains(&self.weight), "the weight is {}", self.weight);
         self.rate.check();
-    }
-}
-
-/// The learning rate: once in a period of as many requests as there are slots it goes on in its direction if that made
-/// hits more frequent and turns round if not.
-#[derive(Debug)]
-struct Rate {
-    now: f64,
-    /// That of the period before.
-    before: f64,
-    period: u32,
-    /// Requests until the period ends.
-    left: u32,
-    /// Those of this period that hit.
-    hits: u32,
-    /// Of a thousand requests of the last period, those that hit.
-    hit_rate: i64,
-    /// Periods without hits, or with fewer than before, since the rate last moved by rule.
-    idle: u32,
-    /// Periods with fewer hits than before, since then.
-    worse: u32,
-}
-
-fn thousandths(x: f64) -> i64 {
-    (x * 1000.0).round_ties_even() as i64
-}
-
-impl Rate {
-    fn new(period: u32) -> Self {
-        let period = period.max(1);
-        let now = Self::at_first(period);
-        Self { now, before: 0.0, period, left: period, hits: 0, hit_rate: 0, idle: 0, worse: 0 }
-    }
-
-    fn at_first(period: u32) -> f64 {
-        (2.0 * std::f64::consts::LN_2 / f64::from(period)).sqrt()
-    }
-
-    fn set_period(&mut self, period: u32) {
-        self.period = period.max(1);
-        self.left = self.left.min(self.period);
-    }
-
-    #[inline]
-    fn tick(&mut self, lots: &mut Lots) {
-        self.left -= 1;
-        if self.left == 0 {
-            self.left = self.period;
-            self.adapt(lots);
-        }
-    }
-
-    fn adapt(&mut self, lots: &mut Lots) {
-        let hit_rate = thousandths(f64::from(std::mem::take(&mut self.hits)) / f64::from(self.period));
-        let gain = hit_rate - std::mem::replace(&mut self.hit_rate, hit_rate);
-        let change = thousandths(self.now) - thousandths(self.before);
-        let step = self.now * change.abs() as f64 / 1000.0;
-        self.before = self.now;
-        match (change * gain).signum() {
-            0 if gain <= 0 => self.without_success(gain < 0, lots),
-            0 => {}
-            direction => {
-                self.now = (self.now + direction as f64 * step).clamp(RATE_MIN, 1.0);
-                (self.idle, self.worse) = (0, 0);
-            }
-        }
-    }
-
-    fn without_success(&mut self, worse: bool, lots: &mut Lots) {
-        self.worse += u32::from(worse);
-        self.idle += u32::from(worse || self.hit_rate == 0);
-        if self.idle >= PATIENCE {
-            self.idle = 0;
-            self.now = Self::at_first(self.period).clamp(RATE_MIN, 1.0);
-        } else if worse && self.worse >= PATIENCE {
-            self.worse = 0;
-            self.now = Self::at_first(self.period).clamp(RATE_MIN, 1.0);
-        } else if worse {
-            self.now = match self.now {
-                now if now >= 1.0 => 0.9,
-                now if now <= RATE_MIN => 0.005,
-                now if lots.unit() < 0.5 => (now * 1.25).min(1.0),
-                now => (now * 0.75).max(RATE_MIN),
-            };
-        }
-    }
-
-    fn check(&self) {
-        assert!(self.now > 0.0 && self.now <= Self::at_first(1), "the learning rate is {}", self.now);
-        assert!(self.left >= 1 && self.left <= self.period, "{} of {} requests left", self.left, self.period);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::index::{Outcome, miss_with};
-    use crate::structures::slots::Slots;
-    use crate::structures::table::Fill;
-
-    /// A full cache of blocks from 0 on that follows one expert.
-    struct Rig {
-        slots: Slots,
-        places: Places,
-        policy: Cacheus,
-    }
-
-    impl Rig {
-        fn new(capacity: u32, weight: f64) -> Self {
-            let key = HashKey::from_seed(0);
-            let slots = Slots::new(capacity, Fill::Half, key);
-            let policy = Cacheus { weight, ..Cacheus::new(capacity, key) };
-            let mut rig = Self { slots, places: Places::new(capacity), policy };
-            (0..u64::from(capacity)).for_each(|block| assert_eq!(rig.access(block), None));
-            rig
-        }
-
-        /// Who had to go.
-        fn access(&mut self, block: u64) -> Option<u64> {
-            let Self { slots, places, policy } = self;
-            let hash = slots.hash(block);
-            if let Some(slot) = slots.find(block, hash) {
-                policy.touch(places, slot, block);
-                return None;
-            }
-            let limit = slots.capacity();
-            match miss_with(slots, places, policy, block, hash, limit, |_| true) {
-                Outcome::Fill { evicted, .. } => evicted.map(|(block, _)| block),
-                outcome => panic!("{block}: {outcome:?}"),
-            }
-        }
-
-        fn slot(&self, block: u64) -> Option<Slot> {
-            self.slots.find(block, self.slots.hash(block))
-        }
-    }
-
-    #[test]
-    fn a_scan_passes_through_q() {
-        let mut rig = Rig::new(100, 1.0);
-        (0..50).for_each(|block| _ = rig.access(block));
-        (1000..3000).for_each(|block| _ = rig.access(block));
-        assert!((0..50).all(|block| rig.slot(block).is_some()), "a scan has evicted what was hit");
-        assert_eq!((rig.policy.s.len(), rig.policy.q.len()), (98, 2));
-    }
-
-    #[test]
-    fn of_those_asked_for_least_often_the_most_recent_goes() {
-        let mut rig = Rig::new(10, 0.0);
-        (0..5).for_each(|block| _ = rig.access(block));
-        assert_eq!([100, 101, 102].map(|block| rig.access(block)), [Some(9), Some(100), Some(101)]);
-    }
-
-    #[test]
-    fn what_comes_back_has_the_count_it_left_with_and_goes_to_s() {
-        let mut rig = Rig::new(4, 0.0);
-        (0..4).for_each(|block| _ = rig.access(block));
-        assert_eq!(rig.access(4), Some(3), "the most recent of four that were asked for twice");
-        assert_eq!(rig.access(3), Some(4));
-        let slot = rig.slot(3).expect("it has come back");
-        assert_eq!(rig.policy.frequency.key(slot).0, 2);
-        assert_eq!(rig.places.marks[slot as usize], IN_S);
-        assert!(rig.policy.weight > 0.0, "CR-LFU was wrong and keeps its weight");
-    }
-
-    #[test]
-    fn the_mistakes_of_either_queue_enlarge_it() {
-        let mut rig = Rig::new(100, 1.0);
-        (200..204).for_each(|block| _ = rig.access(block));
-        assert_eq!((rig.policy.q_max, rig.policy.new_evicted), (1, 1));
-        assert_eq!(rig.access(201), Some(202));
-        assert_eq!((rig.policy.q_max, rig.policy.new_evicted), (2, 1), "a new block was evicted too early");
-        let demoted = (0..100).find(|&b| rig.slot(b).is_some_and(|s| rig.places.marks[s as usize] & DEMOTED != 0));
-        rig.access(demoted.expect("S had to shrink"));
-        assert_eq!(rig.policy.q_max, 1, "a block was demoted too early");
-    }
-
-    #[test]
-    fn who_is_wrong_loses_weight_but_not_all() {
-        let mut policy = Cacheus::new(100, HashKey::from_seed(0));
-        policy.learn(RECENCY);
-        assert!(policy.weight < 0.5);
-        (0..2).for_each(|_| policy.learn(FREQUENCY));
-        assert!(policy.weight > 0.5);
-        (0..1000).for_each(|_| policy.learn(FREQUENCY));
-        assert_eq!(policy.weight, WEIGHT_MAX);
-    }
-
-    #[test]
-    fn the_learning_rate_goes_on_while_that_helps() {
-        let mut lots = Lots::new(HashKey::from_seed(0));
-        let mut rate = Rate::new(100);
-        let mut period = |hits: u32| {
-            let before = rate.now;
-            rate.hits = hits;
-            (0..100).for_each(|_| rate.tick(&mut lots));
-            rate.now / before - 1.0
-        };
-        // that before the first one counts as 0
-        assert!(period(10) > 0.1, "it rose, and hits did");
-        assert!(period(5) < 0.0, "it rose, and hits fell");
-        assert!(period(0) > 0.0, "it fell, and hits did");
-        assert!((0..9).all(|_| period(0) == 0.0), "without hits it stays for a while");
-        assert!(period(0) < 0.0, "and then starts again");
-        assert_eq!(rate.now, Rate::at_first(100));
     }
 }

@@ -1,30 +1,31 @@
 //! Clock2Q+ (Zhai et al., "Clock2Q+: a simple and efficient replacement algorithm for metadata cache in VMware vSAN").
 //!
-//! Owns a small queue (a tenth of the slots) for newcomers, a main clock with one bit, and ghosts of what left the
-//! small queue unproven. Unlike S3-FIFO, a hit that comes soon after the block itself does not prove it: accesses to
-//! metadata come in bursts. Never reorders on a hit. Invariant: a slot's mark tells its queue.
+//! Owns the sizes of the queues (`small_main`: a tenth of the slots for newcomers, a main clock with one bit), the
+//! ghosts of what left the small queue unproven, and when each newcomer came. Unlike S3-FIFO, a hit that comes soon
+//! after the block itself does not prove it: accesses to metadata come in bursts. Never reorders on a hit. Invariant: a
+//! slot's mark counts one hit at most.
 //!
 //! "Soon" is half the small queue, counted in newcomers, and nine tenths as many ghosts as slots: the parameters of
 //! libCacheSim 0.3.5, whose rules these are.
 
 use super::per_slot::PerSlot;
-use crate::policy::{Policy, Search, Seen};
+use crate::policy::small_main::{IN_MAIN, SmallMain};
+use crate::policy::{Policy, Seen};
 use crate::structures::ghosts::Ghosts;
-use crate::structures::list::{List, NIL};
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
 use crate::structures::table::HashKey;
 
+/// The one hit that a mark counts.
 const REFERENCED: u8 = 1;
-const IN_MAIN: u8 = 2;
+/// The one ghost queue in use.
 const GHOST: usize = 0;
 
 #[derive(Debug)]
 pub(crate) struct Clock2QPlus {
     small_max: u32,
     main_max: u32,
-    small: List,
-    main: List,
+    queues: SmallMain,
     ghosts: Ghosts,
     /// Which newcomer to the small queue a slot holds.
     came: PerSlot<u64>,
@@ -42,8 +43,7 @@ impl Clock2QPlus {
         let mut new = Self {
             small_max: 0,
             main_max: 0,
-            small: List::new(),
-            main: List::new(),
+            queues: SmallMain::new(),
             ghosts: Ghosts::new(ghosts_max(capacity), key),
             came: PerSlot::new(capacity),
             newcomers: 0,
@@ -56,58 +56,6 @@ impl Clock2QPlus {
     fn set_targets(&mut self, capacity: u32) {
         self.small_max = (capacity / 10).max(1).min(capacity);
         self.main_max = capacity - self.small_max;
-    }
-
-    fn victim_in_small(
-        &mut self,
-        places: &mut Places,
-        keys: &[u64],
-        may_evict: &impl Fn(Slot) -> bool,
-        search: &mut Search,
-    ) -> Option<Slot> {
-        let mut at = self.small.tail();
-        while at != NIL {
-            let next = places.links.newer(at);
-            if places.marks[at as usize] & REFERENCED != 0 && search.spared() {
-                self.small.remove(&mut places.links, at);
-                self.main.push(&mut places.links, at);
-                places.marks[at as usize] = IN_MAIN;
-            } else if may_evict(at) {
-                self.remove(places, at);
-                self.ghosts.push(GHOST, keys[at as usize]);
-                return Some(at);
-            } else if search.refused() {
-                return None;
-            }
-            at = next;
-        }
-        None
-    }
-
-    fn victim_in_main(
-        &mut self,
-        places: &mut Places,
-        may_evict: &impl Fn(Slot) -> bool,
-        search: &mut Search,
-    ) -> Option<Slot> {
-        let mut at = self.main.tail();
-        while at != NIL {
-            let next = places.links.newer(at);
-            if !may_evict(at) {
-                if search.refused() {
-                    return None;
-                }
-                at = next;
-            } else if places.marks[at as usize] & REFERENCED != 0 && search.spared() {
-                places.marks[at as usize] = IN_MAIN;
-                self.main.renew(&mut places.links, at);
-                at = if next == NIL { at } else { next };
-            } else {
-                self.remove(places, at);
-                return Some(at);
-            }
-        }
-        None
     }
 }
 
@@ -132,32 +80,26 @@ impl Policy for Clock2QPlus {
         may_evict: impl Fn(Slot) -> bool,
         _seen: Seen,
     ) -> Option<Slot> {
-        let mut search = Search::default();
         self.full = true;
-        if self.main.len() > self.main_max || self.small.len() == 0 {
-            self.victim_in_main(places, &may_evict, &mut search)
-                .or_else(|| self.victim_in_small(places, keys, &may_evict, &mut search))
-        } else {
-            self.victim_in_small(places, keys, &may_evict, &mut search)
-                .or_else(|| self.victim_in_main(places, &may_evict, &mut search))
+        let taken = self.queues.take_victim(places, self.main_max, REFERENCED, &may_evict)?;
+        if taken.of_small.is_some() {
+            self.ghosts.push(GHOST, keys[taken.slot as usize]);
         }
+        Some(taken.slot)
     }
 
     fn insert(&mut self, places: &mut Places, slot: Slot, _block: u64, seen: Seen) {
-        if seen != Seen::Never || !self.full && self.small.len() >= self.small_max {
-            places.marks[slot as usize] = IN_MAIN;
-            self.main.push(&mut places.links, slot);
+        if seen != Seen::Never || !self.full && self.queues.small_len() >= self.small_max {
+            self.queues.push_main(places, slot);
         } else {
             self.newcomers += 1;
             self.came.set(slot, self.newcomers);
-            places.marks[slot as usize] = 0;
-            self.small.push(&mut places.links, slot);
+            self.queues.push_small(places, slot, 0);
         }
     }
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
-        let mark = std::mem::take(&mut places.marks[slot as usize]);
-        if mark & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.remove(&mut places.links, slot);
+        self.queues.remove(places, slot);
     }
 
     #[inline]
@@ -170,12 +112,7 @@ impl Policy for Clock2QPlus {
     }
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
-        let mark = std::mem::take(&mut places.marks[from as usize]);
-        places.marks[to as usize] = mark;
-        if mark & IN_MAIN != 0 {
-            self.main.replace(&mut places.links, from, to);
-        } else {
-            self.small.replace(&mut places.links, from, to);
+        if self.queues.moved(places, from, to) & IN_MAIN == 0 {
             self.came.set(to, self.came.get(from));
         }
     }
@@ -190,12 +127,7 @@ impl Policy for Clock2QPlus {
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
-        for mark in [0, REFERENCED] {
-            for queue in [&self.small, &self.main] {
-                let of_mark = queue.iter(&places.links).filter(|&s| places.marks[s as usize] & REFERENCED == mark);
-                of_mark.for_each(&mut *visit);
-            }
-        }
+        self.queues.coldest_first(places, REFERENCED, visit);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -203,12 +135,7 @@ impl Policy for Clock2QPlus {
     }
 
     fn check(&self, places: &Places, occupied: u32) {
-        self.small.check(&places.links);
-        self.main.check(&places.links);
-        assert_eq!(self.small.len() + self.main.len(), occupied, "slots in both queues");
-        let in_main = |s: Slot| places.marks[s as usize] & IN_MAIN != 0;
-        assert!(self.main.iter(&places.links).all(in_main), "a slot of main is marked as small");
-        assert!(self.small.iter(&places.links).all(|s| !in_main(s)), "a slot of small is marked as main");
+        self.queues.check(places, occupied);
         self.ghosts.check();
     }
 }

@@ -1,4 +1,5 @@
-//! CLOCK-Pro (Jiang, Chen and Zhang, USENIX ATC 2005): LIRS as a clock.
+//! CLOCK-Pro (Jiang, Chen and Zhang, "CLOCK-Pro: An Effective Improvement of the CLOCK Replacement", USENIX ATC 2005):
+//! LIRS as a clock.
 //!
 //! Owns one clock of hot blocks, cold blocks, and blocks that were evicted during their test period; and three hands.
 //! The list's tail is where the hot hand stands, so that the hand moves by renewing what it passes, and its head is
@@ -131,7 +132,7 @@ impl ClockPro {
         }
     }
 
-    /// Hot blocks that nobody asked for become cold until there are at most `hot_max`.
+    /// Hot blocks that were not asked for become cold until there are at most `hot_max`.
     fn run_hot(&mut self, places: &mut Places, hot_max: u32) {
         while self.hot > hot_max {
             let node = self.clock.tail();

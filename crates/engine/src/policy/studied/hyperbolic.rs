@@ -1,8 +1,9 @@
-//! Hyperbolic caching (Blankstein, Sen and Freedman, USENIX ATC 2017).
+//! Hyperbolic caching (Blankstein, Sen and Freedman, "Hyperbolic Caching: Flexible Caching for Web Applications",
+//! USENIX ATC 2017).
 //!
-//! Owns for each slot how often it was asked for and since when; of 64 slots drawn by lot the one that was asked for
+//! Owns for each slot how often it was asked for and since when; of 64 slots drawn at random the one that was asked for
 //! least often per access since it came goes. Never keeps any order.
-//! Invariant: lots depend on the key and on how many were drawn, so a replay with the same key is the same.
+//! Invariant: random numbers depend on the key and on how many were drawn, so replays with the same key agree.
 
 use super::per_slot::{Lots, Members, PerSlot};
 use crate::policy::{Policy, Search, Seen};

@@ -1,7 +1,8 @@
 //! LeCaR (Vietri et al., "Driving cache replacement with ML-based LeCaR", HotStorage 2018).
 //!
 //! Owns an LRU queue and LFU classes of the same slots, a weight for each of the two, and what each of them evicted of
-//! late. A miss on what one of them evicted shifts weight to the other; each eviction draws by weight whom to follow.
+//! late. A miss on what one of them evicted shifts weight to the other; each eviction follows one, drawn by
+//! weight.
 //! Never learns from an eviction that both wanted.
 //! Invariants: the weights are positive and sum to 1; queue and classes hold the same slots.
 //!

@@ -1,4 +1,5 @@
-//! LFU: least frequently used, ties first in, first out; counts last as long as a block stays.
+//! LFU: least frequently used, ties first in, first out; counts last as long as a block stays (Aho, Denning and Ullman,
+//! "Principles of optimal page replacement", Journal of the ACM 1971, where counts are known probabilities).
 //!
 //! Owns the frequencies. Never forgets that a block was once popular, which is the policy's well-known weakness.
 //! Invariant: that of `frequencies`.
@@ -7,6 +8,7 @@ use super::frequencies::Frequencies;
 use crate::policy::{Policy, Search, Seen};
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
+use crate::structures::table::HashKey;
 
 #[derive(Debug)]
 pub(crate) struct Lfu {
@@ -14,7 +16,7 @@ pub(crate) struct Lfu {
 }
 
 impl Lfu {
-    pub fn new(capacity: u32) -> Self {
+    pub fn new(capacity: u32, _key: HashKey) -> Self {
         Self { frequencies: Frequencies::new(capacity) }
     }
 }

@@ -1,5 +1,6 @@
 //! LFU with dynamic aging (Arlitt et al., "Evaluating content management techniques for Web proxy caches", 1999), and
-//! GDSF (Cherkasova, 1998), which is the same where all blocks have one size and one cost.
+//! GDSF (Cherkasova, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy", HP
+//! Laboratories report HPL-98-69R1, 1998), which is the same where all blocks have one size and one cost.
 //!
 //! Owns a priority for each slot: how often it was asked for, plus the cache's age when it last was. The age is the
 //! priority of the last victim, so what was popular long ago goes in the end. Never forgets a count while a block
@@ -10,6 +11,7 @@ use super::per_slot::PerSlot;
 use crate::policy::{Policy, Search, Seen};
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
+use crate::structures::table::HashKey;
 
 #[derive(Debug)]
 pub(crate) struct LfuDa {
@@ -21,7 +23,7 @@ pub(crate) struct LfuDa {
 }
 
 impl LfuDa {
-    pub fn new(capacity: u32) -> Self {
+    pub fn new(capacity: u32, _key: HashKey) -> Self {
         Self { heap: Heap::new(capacity), counts: PerSlot::new(capacity), age: 0, clock: 0 }
     }
 }

@@ -1,10 +1,11 @@
-//! LHD: least hit density (Beckmann, Chen and Cidon, NSDI 2018), for blocks of one size.
+//! LHD: least hit density (Beckmann, Chen and Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI
+//! 2018), for blocks of one size.
 //!
 //! Owns for each slot when it was last asked for and how old it then was, and for each class of slots how many were hit
 //! and evicted at each age. From that, now and then, the hits to be expected per access for which a block of that age
-//! still takes a slot; of slots drawn by lot, and those that came last and looked bad, the one with the fewest goes.
+//! still takes a slot; of slots drawn at random, and those that came last and looked bad, the one with the fewest goes.
 //! Never keeps any order.
-//! Invariant: lots depend on the key and on how many were drawn, so a replay with the same key is the same.
+//! Invariant: random numbers depend on the key and on how many were drawn, so replays with the same key agree.
 //!
 //! Classes by the ages at the last two hits, and all parameters, are those of the authors' code, as libCacheSim 0.3.5
 //! has it.

@@ -1,4 +1,5 @@
-//! LIRS: low inter-reference recency set (Jiang and Zhang, SIGMETRICS 2002).
+//! LIRS: low inter-reference recency set (Jiang and Zhang, "LIRS: An Efficient Low Inter-reference Recency Set
+//! Replacement Policy to Improve Buffer Cache Performance", SIGMETRICS 2002).
 //!
 //! Owns the stack S (blocks by recency: LIR, HIR that are cached, HIR that are not), the queue Q of cached HIR blocks,
 //! and what is known of those that are not cached. Never lets a HIR block stand at the bottom of S.

@@ -16,8 +16,11 @@
 //! which the older tells nothing but counts; and what was seen is remembered for ever. Here what has no entry is as
 //! good as new, and gets one.
 
+mod stack;
+
+use self::stack::{Stack, before, holder, is_last, last};
 use crate::policy::{Policy, Search, Seen};
-use crate::structures::list::{Links, List, NIL, resize_exact};
+use crate::structures::list::{List, NIL, resize_exact};
 use crate::structures::places::Places;
 use crate::structures::slots::{ChainedSlots, Slot};
 use crate::structures::table::{Fill, HashKey};
@@ -60,64 +63,6 @@ fn lir_max(capacity: u32) -> u32 {
 /// With all LIR blocks there, S has no more entries of others.
 fn ghosts_max(capacity: u32) -> u32 {
     ENTRIES_PER_SLOT * capacity - 2 * lir_max(capacity)
-}
-
-/// S: its nodes are entries, those of ghosts first. Each holder, a ghost or a slot, has two: the last and the one
-/// before.
-#[derive(Debug)]
-struct Stack {
-    list: List,
-    links: Links,
-    /// Below this entry all are of LIR blocks; `NIL` where that is not known.
-    lowest: u32,
-}
-
-impl Stack {
-    fn new(holders: u32) -> Self {
-        Self { list: List::new(), links: Links::new(2 * holders as usize), lowest: NIL }
-    }
-
-    fn push(&mut self, node: u32) {
-        self.list.push(&mut self.links, node);
-    }
-
-    fn remove(&mut self, node: u32) {
-        if self.lowest == node {
-            self.lowest = self.links.newer(node);
-        }
-        self.list.remove(&mut self.links, node);
-    }
-
-    fn replace(&mut self, from: u32, to: u32) {
-        if self.lowest == from {
-            self.lowest = to;
-        }
-        self.list.replace(&mut self.links, from, to);
-    }
-
-    /// The entries of one holder become those of another.
-    fn hand_over(&mut self, mark: u8, from: u32, to: u32) {
-        if mark & LAST != 0 {
-            self.replace(last(from), last(to));
-        }
-        if mark & BEFORE != 0 {
-            self.replace(before(from), before(to));
-        }
-    }
-}
-
-/// The nodes of a holder, and the holder of a node.
-fn last(holder: u32) -> u32 {
-    2 * holder
-}
-fn before(holder: u32) -> u32 {
-    2 * holder + 1
-}
-fn holder(node: u32) -> u32 {
-    node / 2
-}
-fn is_last(node: u32) -> bool {
-    node.is_multiple_of(2)
 }
 
 impl Lirs2 {
@@ -473,10 +418,12 @@ impl Policy for Lirs2 {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Access, Index, PolicyKind, replay::replay};
+    use crate::policy::{AnyPolicyKind, StudiedPolicyKind};
+    use crate::study::replay::replay;
+    use crate::{Access, Index};
 
-    /// After each request, whom the index would evict: Q, then the LIR blocks.
-    fn order_after(index: &mut Index, block: u64) -> Vec<u64> {
+    /// After each request, what the index would evict: Q, then the LIR blocks.
+    fn order_after(index: &mut Index<AnyPolicyKind>, block: u64) -> Vec<u64> {
         index.access(block, Access::Read, |_| true);
         index.check();
         index.coldest_first()
@@ -484,8 +431,8 @@ mod tests {
 
     /// Four slots are for HIR blocks, so 1 and 2 are LIR.
     #[test]
-    fn one_short_distance_makes_nobody_lir_but_two_do() {
-        let mut index = Index::new(PolicyKind::Lirs2, 6);
+    fn one_short_distance_makes_no_block_lir_but_two_do() {
+        let mut index = Index::new(StudiedPolicyKind::Lirs2.into(), 6);
         (1..=6).for_each(|block| _ = order_after(&mut index, block));
         assert_eq!(order_after(&mut index, 7), [4, 5, 6, 7, 1, 2]);
         assert_eq!(order_after(&mut index, 3), [5, 6, 7, 3, 1, 2], "3 is in S, and LIRS would have it LIR now");
@@ -507,10 +454,10 @@ mod tests {
         const SWEEPS: u64 = 20;
         let sweep = |n: u64| (0..BLOCKS).map(move |b| if n.is_multiple_of(2) { b } else { BLOCKS - 1 - b });
         let blocks: Vec<u64> = (0..SWEEPS).flat_map(sweep).collect();
-        let misses = |kind| replay(kind, 400, &blocks);
+        let misses = |kind: StudiedPolicyKind| replay(kind, 400, &blocks);
         // either has four slots for HIR blocks, and 396 for LIR blocks: 104 do not fit, of which four are still there
         let least = BLOCKS + (SWEEPS - 1) * (BLOCKS - 400);
-        assert_eq!(misses(PolicyKind::Lirs2), least);
-        assert!(misses(PolicyKind::Lirs) > least * 3 / 2);
+        assert_eq!(misses(StudiedPolicyKind::Lirs2), least);
+        assert!(misses(StudiedPolicyKind::Lirs) > least * 3 / 2);
     }
 }

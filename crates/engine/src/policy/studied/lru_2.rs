@@ -1,4 +1,5 @@
-//! LRU-2: LRU-K with K = 2 (O'Neil, O'Neil and Weikum, SIGMOD 1993).
+//! LRU-2: LRU-K with K = 2 (O'Neil, O'Neil and Weikum, "The LRU-K Page Replacement Algorithm for Database Disk
+//! Buffering", SIGMOD 1993).
 //!
 //! Owns the times of each block's last two accesses, and of the last access of blocks evicted not long ago. The block
 //! whose last access but one is oldest goes; blocks asked for once count as infinitely old, by LRU among themselves.

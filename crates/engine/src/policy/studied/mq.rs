@@ -1,4 +1,5 @@
-//! MQ: multi-queue (Zhou, Philbin and Li, USENIX ATC 2001), made for caches below other caches.
+//! MQ: multi-queue (Zhou, Philbin and Li, "The Multi-Queue Replacement Algorithm for Second Level Buffer Caches",
+//! USENIX ATC 2001), made for caches below other caches.
 //!
 //! Owns eight LRU queues (a block asked for 2^k times and more stands in queue k), the time until which each block may
 //! stay there without being asked for, and the counts of blocks evicted not long ago. Never evicts from a queue while

@@ -1,4 +1,5 @@
-//! Most recently used: the newest goes, which suits a loop that is longer than the cache, and little else.
+//! Most recently used: the newest goes, which suits a loop that is longer than the cache, and little else (Chou and
+//! DeWitt, "An Evaluation of Buffer Management Strategies for Relational Database Systems", VLDB 1985).
 //!
 //! Owns one queue. Never counts how often a block is used.
 //! Invariant: the queue is in the order of the last access of each block.
@@ -7,6 +8,7 @@ use crate::policy::{Policy, Search, Seen};
 use crate::structures::list::List;
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
+use crate::structures::table::HashKey;
 
 #[derive(Debug)]
 pub(crate) struct Mru {
@@ -14,7 +16,7 @@ pub(crate) struct Mru {
 }
 
 impl Mru {
-    pub fn new() -> Self {
+    pub fn new(_capacity: u32, _key: HashKey) -> Self {
         Self { queue: List::new() }
     }
 }

@@ -39,7 +39,7 @@ impl<T: Copy + Default> PerSlot<T> {
     }
 }
 
-/// The slots of a policy in an array without holes, so that one can be drawn by lot.
+/// The slots of a policy in an array without holes, so that one can be drawn at random.
 #[derive(Debug)]
 pub(super) struct Members {
     slots: Vec<Slot>,
@@ -97,7 +97,7 @@ impl Members {
     }
 }
 
-/// Lots, the same ones for the same key.
+/// Random numbers, the same ones for the same key.
 #[derive(Debug)]
 pub(super) struct Lots {
     key: HashKey,

@@ -1,7 +1,8 @@
-//! Random replacement: any block goes, by lot.
+//! Random replacement: any block goes, drawn at random (Belady, "A study of replacement algorithms for a
+//! virtual-storage computer", IBM Systems Journal 1966).
 //!
-//! Owns the slots in no order, and the lots. Never reacts to a hit.
-//! Invariant: lots depend on the key and on how many were drawn, so a replay with the same key is the same.
+//! Owns the slots in no order, and the random numbers. Never reacts to a hit.
+//! Invariant: random numbers depend on the key and on how many were drawn, so replays with the same key agree.
 
 use super::per_slot::{Lots, Members};
 use crate::policy::{Policy, Search, Seen};

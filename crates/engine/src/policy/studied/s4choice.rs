@@ -2,17 +2,16 @@
 //! for nearly all of their traces.
 //!
 //! Owns one miniature for each configuration, all fed the same sample of blocks, and the verdict. Never sees what the
-//! cache itself hits; never speaks for a gain that is not clear; is not there where the cache is too small for
-//! miniatures that say something. Only construction allocates. Invariants: whether a block is sampled depends on its
-//! number and the key alone; the miniatures together have at most half as many slots as the cache.
+//! cache itself hits; never changes the knobs for a gain that may be chance; does not exist where the cache is too
+//! small for miniatures that say something. Only construction allocates. Invariants: whether a block is sampled depends
+//! on its number and the key alone; the miniatures together have at most half as many slots as the cache.
 //!
 //! The configurations are the paper's; so is a choice that is made rarely and for the whole cache. How it is made is
 //! ours: the paper's authors train a model on thousands of traces to tell the best configuration from histograms of
 //! hits. That model is not used here. Miniature simulation: Waldspurger et al., USENIX ATC 2017.
 
 use super::s4queues::{Knobs, Queues};
-use crate::index::miss_with;
-use crate::policy::{Policy, Seen};
+use crate::policy::{self, Policy, Seen};
 use crate::structures::places::Places;
 use crate::structures::slots::ChainedSlots;
 use crate::structures::table::{Fill, HashKey};
@@ -119,7 +118,7 @@ impl Miniature {
         {
             slots.free(slot);
         }
-        miss_with(slots, places, queues, block, hash, limit, |_| true);
+        policy::miss(slots, places, queues, block, hash, limit, |_| true);
     }
 }
 

@@ -1,23 +1,22 @@
-//! The queues of S4-FIFO: S3-FIFO with five knobs (see `s4fifo` for the paper).
+//! The queues of S4-FIFO: S3-FIFO with five parameters, its knobs (see `s4fifo` for the paper).
 //!
-//! Owns the small queue, the main queue, and the ghosts of what left the small queue unproven, each of the size that
-//! the knobs say now. Never chooses the knobs, never reorders on a hit, never evicts because a knob turned. Invariants:
-//! a mark is 0 unless the slot is occupied; a block in main carries no ghost hits; there is room for as many ghosts as
-//! the knobs say.
+//! Owns the sizes of the small queue and the main one (`small_main`) and of the ghosts of what left the small queue
+//! unproven, as the knobs say now. Never chooses the knobs, never reorders on a hit, never evicts because a knob
+//! changed. Invariants: a mark is 0 unless the slot is occupied; a block in main carries no ghost hits; there is room
+//! for as many ghosts as the knobs say.
 //!
 //! The rules are those of libCacheSim's S4FIFO (commit 06961b4). With the default knobs they are S3-FIFO's, decision
 //! for decision.
 
 use super::history::History;
 use super::per_slot::PerSlot;
-use crate::policy::served::s3fifo::{HITS, IN_MAIN, run_down};
-use crate::policy::{Policy, Search, Seen};
-use crate::structures::list::{List, NIL};
+use crate::policy::small_main::{HITS, IN_MAIN, SmallMain};
+use crate::policy::{Policy, Seen};
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
 use crate::structures::table::HashKey;
 
-/// A slot's state is S3-FIFO's; above that, hits on its ghosts, saturating.
+/// The part of a mark above that of `small_main`: hits on the block's ghosts, saturating.
 const GHOST_HIT: u8 = 8;
 
 /// The five knobs. Parts are in percent, so that sizes of queues are exact.
@@ -58,8 +57,7 @@ pub(crate) struct Queues {
     small_target: u32,
     /// Newcomers after which a block has left the part where hits do not count.
     skipped: u64,
-    small: List,
-    main: List,
+    queues: SmallMain,
     /// Blocks that left the small queue, with the hits on their ghosts before.
     ghosts: History<u8>,
     /// Which newcomer to the small queue a slot of it holds.
@@ -80,8 +78,7 @@ impl Queues {
             capacity,
             small_target: 0,
             skipped: 0,
-            small: List::new(),
-            main: List::new(),
+            queues: SmallMain::new(),
             ghosts: History::new(part(capacity, knobs.ghosts), key),
             came: PerSlot::new(capacity),
             newcomers: 0,
@@ -107,7 +104,7 @@ impl Queues {
     /// Of the small queue and the main one.
     #[cfg(test)]
     pub fn lengths(&self) -> (u32, u32) {
-        (self.small.len(), self.main.len())
+        (self.queues.small_len(), self.queues.main_len())
     }
 
     pub fn knobs(&self) -> Knobs {
@@ -124,45 +121,6 @@ impl Queues {
         self.knobs = knobs;
         self.set_targets();
         self.fit_ghosts();
-    }
-
-    /// The oldest of the small queue that is not proven, after the proven ones before it went to main.
-    fn victim_in_small(
-        &mut self,
-        places: &mut Places,
-        keys: &[u64],
-        may_evict: &impl Fn(Slot) -> bool,
-        search: &mut Search,
-    ) -> Option<Slot> {
-        let mut at = self.small.tail();
-        while at != NIL {
-            let next = places.links.newer(at);
-            let mark = places.marks[at as usize];
-            if mark & HITS >= self.knobs.proven && search.spared() {
-                self.small.remove(&mut places.links, at);
-                self.main.push(&mut places.links, at);
-                places.marks[at as usize] = IN_MAIN;
-            } else if may_evict(at) {
-                self.remove(places, at);
-                self.ghosts.push(keys[at as usize], mark / GHOST_HIT);
-                return Some(at);
-            } else if search.refused() {
-                return None;
-            }
-            at = next;
-        }
-        None
-    }
-
-    fn victim_in_main(
-        &mut self,
-        places: &mut Places,
-        may_evict: &impl Fn(Slot) -> bool,
-        search: &mut Search,
-    ) -> Option<Slot> {
-        let slot = run_down(&mut self.main, places, may_evict, search)?;
-        self.remove(places, slot);
-        Some(slot)
     }
 }
 
@@ -190,16 +148,13 @@ impl Policy for Queues {
         may_evict: impl Fn(Slot) -> bool,
         _seen: Seen,
     ) -> Option<Slot> {
-        let mut search = Search::default();
         self.made_room = true;
         let main_target = self.limit - self.small_target.min(self.limit);
-        if self.main.len() > main_target || self.small.len() == 0 {
-            self.victim_in_main(places, &may_evict, &mut search)
-                .or_else(|| self.victim_in_small(places, keys, &may_evict, &mut search))
-        } else {
-            self.victim_in_small(places, keys, &may_evict, &mut search)
-                .or_else(|| self.victim_in_main(places, &may_evict, &mut search))
+        let taken = self.queues.take_victim(places, main_target, self.knobs.proven, &may_evict)?;
+        if let Some(mark) = taken.of_small {
+            self.ghosts.push(keys[taken.slot as usize], mark / GHOST_HIT);
         }
+        Some(taken.slot)
     }
 
     fn insert(&mut self, places: &mut Places, slot: Slot, _block: u64, seen: Seen) {
@@ -209,21 +164,18 @@ impl Policy for Queues {
             (0, _) => u8::MAX,
             (hits, _) => hits,
         };
-        let filling_up = !self.made_room && self.small.len() >= self.small_target;
+        let filling_up = !self.made_room && self.queues.small_len() >= self.small_target;
         if returned > self.knobs.ghost_hits || filling_up {
-            self.main.push(&mut places.links, slot);
-            places.marks[slot as usize] = IN_MAIN;
+            self.queues.push_main(places, slot);
         } else {
             self.newcomers += 1;
             self.came.set(slot, self.newcomers);
-            self.small.push(&mut places.links, slot);
-            places.marks[slot as usize] = returned * GHOST_HIT;
+            self.queues.push_small(places, slot, returned * GHOST_HIT);
         }
     }
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
-        let mark = std::mem::take(&mut places.marks[slot as usize]);
-        if mark & IN_MAIN != 0 { &mut self.main } else { &mut self.small }.remove(&mut places.links, slot);
+        self.queues.remove(places, slot);
     }
 
     #[inline]
@@ -236,12 +188,7 @@ impl Policy for Queues {
     }
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
-        let mark = std::mem::take(&mut places.marks[from as usize]);
-        places.marks[to as usize] = mark;
-        if mark & IN_MAIN != 0 {
-            self.main.replace(&mut places.links, from, to);
-        } else {
-            self.small.replace(&mut places.links, from, to);
+        if self.queues.moved(places, from, to) & IN_MAIN == 0 {
             self.came.set(to, self.came.get(from));
         }
     }
@@ -258,16 +205,7 @@ impl Policy for Queues {
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
-        let hits_of = |s: Slot| places.marks[s as usize] & HITS;
-        let proven = |&s: &Slot| hits_of(s) >= self.knobs.proven;
-        // proven blocks of the small queue leave it for the main queue, behind the others there
-        self.small.iter(&places.links).filter(|s| !proven(s)).for_each(&mut *visit);
-        for hits in 0..=HITS {
-            self.main.iter(&places.links).filter(|&s| hits_of(s) == hits).for_each(&mut *visit);
-            if hits == 0 {
-                self.small.iter(&places.links).filter(proven).for_each(&mut *visit);
-            }
-        }
+        self.queues.coldest_first(places, self.knobs.proven, visit);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -275,18 +213,11 @@ impl Policy for Queues {
     }
 
     fn check(&self, places: &Places, occupied: u32) {
-        self.small.check(&places.links);
-        self.main.check(&places.links);
-        assert_eq!(self.small.len() + self.main.len(), occupied, "slots in both queues");
-        let mark = |s: Slot| places.marks[s as usize];
-        assert!(self.main.iter(&places.links).all(|s| mark(s) & !HITS == IN_MAIN), "a mark of main is not of main");
-        assert!(self.small.iter(&places.links).all(|s| mark(s) & IN_MAIN == 0), "a slot of small is marked as main");
+        self.queues.check(places, occupied);
         // from the oldest on, each came later than the one before
-        assert!(
-            self.small.iter(&places.links).map(|s| self.came.get(s)).is_sorted(),
-            "the small queue is out of order"
-        );
-        assert!(self.small.iter(&places.links).all(|s| self.came.get(s) <= self.newcomers), "a slot is yet to come");
+        let came = |s: Slot| self.came.get(s);
+        assert!(self.queues.small(places).map(came).is_sorted(), "the small queue is out of order");
+        assert!(self.queues.small(places).all(|s| came(s) <= self.newcomers), "a slot is yet to come");
         assert_eq!(self.ghosts.capacity(), part(self.capacity, self.knobs.ghosts), "room for ghosts");
         self.ghosts.check();
     }

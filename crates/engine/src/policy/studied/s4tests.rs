@@ -3,21 +3,24 @@
 //!
 //! Owns the fixed configurations that are compared. Never asserts a time.
 
-use crate::index::AnyPolicy;
-use crate::policy::{CONFIGURATIONS, Knobs, Policy, PolicyKind, S4Queues, Seen};
+use super::s4choice::CONFIGURATIONS;
+use super::s4queues::{Knobs, Queues};
+use crate::policy::{AnyPolicy, AnyPolicyKind, Outcome, Policy, PolicyKind, Seen, StudiedPolicyKind};
 use crate::structures::places::Places;
 use crate::study::replay::replay;
-use crate::{Access, HashKey, Index, Outcome, Replay};
+use crate::{Access, HashKey, Index, Replay};
 use proptest::prelude::*;
 use undercroft_trace::{Reader, synth};
 
-fn index(knobs: Knobs, capacity: u32) -> Index {
+const S4_FIFO: AnyPolicyKind = AnyPolicyKind::Studied(StudiedPolicyKind::S4Fifo);
+
+fn index(knobs: Knobs, capacity: u32) -> Index<AnyPolicyKind> {
     let key = HashKey::from_seed(0);
-    let queues = AnyPolicy::Studied(PolicyKind::S4Fifo, Box::new(S4Queues::new(knobs, capacity, key)));
+    let queues = AnyPolicy::Studied(StudiedPolicyKind::S4Fifo, Box::new(Queues::new(knobs, capacity, key)));
     Index::with_policy(queues, capacity, key)
 }
 
-fn read(index: &mut Index, blocks: impl IntoIterator<Item = u64>) {
+fn read(index: &mut Index<AnyPolicyKind>, blocks: impl IntoIterator<Item = u64>) {
     blocks.into_iter().for_each(|block| _ = index.access(block, Access::Read, |_| true));
     index.check();
 }
@@ -52,7 +55,7 @@ fn two_hits_on_its_ghosts_take_a_block_to_main_if_one_is_not_enough() {
 
 #[test]
 fn a_knob_turned_evicts_nobody() {
-    let mut queues = S4Queues::new(Knobs::DEFAULT, 100, HashKey::from_seed(0));
+    let mut queues = Queues::new(Knobs::DEFAULT, 100, HashKey::from_seed(0));
     let mut places = Places::new(100);
     let keys: Vec<u64> = (0..100).collect();
     (0..100).for_each(|slot| queues.insert(&mut places, slot, slot.into(), Seen::Never));
@@ -70,13 +73,13 @@ fn a_knob_turned_evicts_nobody() {
 }
 
 /// The seed decides which blocks the miniatures see.
-fn misses(kind: PolicyKind, capacity: u32, seed: u64, blocks: &[u64]) -> u64 {
+fn misses(kind: AnyPolicyKind, capacity: u32, seed: u64, blocks: &[u64]) -> u64 {
     Replay::with_hash_key(kind, capacity, HashKey::from_seed(seed)).feed(blocks)
 }
 
 fn fixed(knobs: Knobs, capacity: u32, blocks: &[u64]) -> u64 {
     let key = HashKey::from_seed(0);
-    let queues = AnyPolicy::Studied(PolicyKind::S4Fifo, Box::new(S4Queues::new(knobs, capacity, key)));
+    let queues = AnyPolicy::Studied(StudiedPolicyKind::S4Fifo, Box::new(Queues::new(knobs, capacity, key)));
     Replay::with_policy(queues, capacity, key).feed(blocks)
 }
 
@@ -111,7 +114,7 @@ fn short_loops_enlarge_the_small_queue() {
         let best =
             CONFIGURATIONS.iter().map(|&knobs| fixed(knobs, capacity, &blocks)).min().expect("18 of them") as f64;
         let s3_fifo = replay(PolicyKind::S3Fifo, capacity, &blocks) as f64;
-        let chosen = misses(PolicyKind::S4Fifo, capacity, seed, &blocks) as f64;
+        let chosen = misses(S4_FIFO, capacity, seed, &blocks) as f64;
         assert!(chosen < s3_fifo * 0.75, "{chosen} misses, {s3_fifo} of S3-FIFO");
         assert!(chosen < best * 1.1, "{chosen} misses, {best} with the best of the configurations");
     }
@@ -123,7 +126,7 @@ fn on_zipf_it_is_no_worse_than_s3_fifo() {
         let blocks: Vec<u64> = synth::Zipf::new(100_000, exponent, 7).take(1_000_000).collect();
         let s3_fifo = replay(PolicyKind::S3Fifo, capacity, &blocks) as f64;
         for seed in 0..3 {
-            let chosen = misses(PolicyKind::S4Fifo, capacity, seed, &blocks) as f64;
+            let chosen = misses(S4_FIFO, capacity, seed, &blocks) as f64;
             assert!(chosen <= s3_fifo * 1.01, "{capacity} blocks, {exponent}: {chosen} misses, {s3_fifo} of S3-FIFO");
         }
     }
@@ -132,26 +135,26 @@ fn on_zipf_it_is_no_worse_than_s3_fifo() {
 #[test]
 fn a_small_cache_has_no_miniatures_and_is_s3_fifo() {
     let blocks: Vec<u64> = (0..60_000u64).map(|n| if n.is_multiple_of(3) { n * n % 4_001 } else { n / 2 }).collect();
-    let memory = |kind, capacity| Replay::new(kind, capacity).memory_bytes();
-    assert_eq!(replay(PolicyKind::S4Fifo, 2_303, &blocks), replay(PolicyKind::S3Fifo, 2_303, &blocks));
-    assert!(memory(PolicyKind::S4Fifo, 2_303) < memory(PolicyKind::S4Fifo, 2_304) * 2 / 3);
+    let memory = |kind: AnyPolicyKind, capacity| Replay::new(kind, capacity).memory_bytes();
+    assert_eq!(replay(S4_FIFO, 2_303, &blocks), replay(PolicyKind::S3Fifo, 2_303, &blocks));
+    assert!(memory(S4_FIFO, 2_303) < memory(S4_FIFO, 2_304) * 2 / 3);
 }
 
 /// With ghosts, miniatures cost at most as much as the cache's own slots, and a large cache hardly notices them.
 #[test]
 fn the_memory_of_miniatures_is_bounded() {
     for (capacity, bytes_per_slot) in [(2_304, 80.0), (36_000, 80.0), (1 << 20, 12.0)] {
-        let per_slot = |kind| Replay::new(kind, capacity).memory_bytes() as f64 / f64::from(capacity);
-        let more = per_slot(PolicyKind::S4Fifo) - per_slot(PolicyKind::S3Fifo);
+        let per_slot = |kind: AnyPolicyKind| Replay::new(kind, capacity).memory_bytes() as f64 / f64::from(capacity);
+        let more = per_slot(S4_FIFO) - per_slot(PolicyKind::S3Fifo.into());
         assert!(more < bytes_per_slot, "{more} bytes a slot more than S3-FIFO for {capacity} slots");
     }
 }
 
 #[test]
 fn miniatures_follow_limits_and_sizes() {
-    let mut index = Index::new(PolicyKind::S4Fifo, 5_000);
+    let mut index = Index::new(S4_FIFO, 5_000);
     let mut from = 0;
-    let mut churn = |index: &mut Index| {
+    let mut churn = |index: &mut Index<AnyPolicyKind>| {
         read(index, (from..from + 100_000).map(|n: u64| if n.is_multiple_of(2) { n * n % 9_973 } else { n / 5 }));
         from += 50_000;
     };
@@ -227,9 +230,10 @@ fn the_choice_beside_all_configurations() {
 
 fn the_choice(capacity: u32, blocks: &[u64]) {
     let ratio = |misses: u64| misses as f64 / blocks.len() as f64;
-    let seeds: Vec<f64> = (0..4).map(|seed| ratio(misses(PolicyKind::S4Fifo, capacity, seed, blocks))).collect();
+    let seeds: Vec<f64> = (0..4).map(|seed| ratio(misses(S4_FIFO, capacity, seed, blocks))).collect();
     println!("{capacity} blocks");
-    for kind in [PolicyKind::S3Fifo, PolicyKind::WTinyLfu, PolicyKind::Lirs] {
+    for kind in [PolicyKind::S3Fifo.into(), PolicyKind::WTinyLfu.into(), StudiedPolicyKind::Lirs.into()] {
+        let kind: AnyPolicyKind = kind;
         println!("{kind} {:.4}", ratio(misses(kind, capacity, 0, blocks)));
     }
     println!("s4-fifo with four keys {seeds:.4?}");

@@ -1,4 +1,5 @@
-//! Segmented LRU (Karedla, Love and Wherry, IEEE Computer 1994), with four segments of a quarter each.
+//! Segmented LRU (Karedla, Love and Wherry, "Caching Strategies to Improve Disk System Performance", IEEE Computer
+//! 1994), with four segments of a quarter each.
 //!
 //! Owns the segments: a hit moves a block to the head of the next higher one, whose coldest block then comes down.
 //! Never evicts from a segment while a lower one has a block.
@@ -10,6 +11,7 @@ use crate::policy::{Policy, Search, Seen, oldest};
 use crate::structures::list::List;
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
+use crate::structures::table::HashKey;
 
 const SEGMENTS: usize = 4;
 
@@ -25,7 +27,7 @@ fn share(capacity: u32) -> u32 {
 }
 
 impl Slru {
-    pub fn new(capacity: u32) -> Self {
+    pub fn new(capacity: u32, _key: HashKey) -> Self {
         Self { segments: [const { List::new() }; SEGMENTS], share: share(capacity) }
     }
 

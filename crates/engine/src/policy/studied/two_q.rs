@@ -1,4 +1,5 @@
-//! 2Q, the full version (Johnson and Shasha, VLDB 1994).
+//! 2Q, the full version (Johnson and Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement
+//! Algorithm", VLDB 1994).
 //!
 //! Owns A1in (newcomers, first in first out), Am (LRU, of what came back), and A1out, the ghosts of what left A1in.
 //! Never reacts to a hit in A1in: those are the correlated accesses that follow a first one.

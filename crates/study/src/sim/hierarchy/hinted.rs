@@ -12,12 +12,12 @@ use super::hints::{HintWindow, Hints, RangeUse};
 use super::{DeviceStep, LevelCounts, LevelOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use undercroft_engine::{Access, Index, Outcome, PolicyKind};
+use undercroft_engine::{Access, AnyPolicyKind, Index, Outcome, PolicyKind, StudiedPolicyKind};
 
 /// What a range has of one level.
 struct Part {
     level: usize,
-    index: Index,
+    index: Index<AnyPolicyKind>,
 }
 
 /// The parts of each range that has any, the client's level first.
@@ -165,7 +165,8 @@ fn shared_out(window: &HintWindow, sizes: &[u64]) -> Vec<(u64, Vec<Part>)> {
     let mut level = 0;
     let mut all = vec![];
     for (range, hint) in window.by_gain() {
-        let policy = if hint.pattern() == RangeUse::Loop { PolicyKind::Mru } else { PolicyKind::Lru };
+        let is_loop = hint.pattern() == RangeUse::Loop;
+        let policy: AnyPolicyKind = if is_loop { StudiedPolicyKind::Mru.into() } else { PolicyKind::Lru.into() };
         let mut wanted = hint.blocks;
         let mut parts = vec![];
         while wanted > 0 && level < room.len() {
@@ -185,18 +186,18 @@ fn shared_out(window: &HintWindow, sizes: &[u64]) -> Vec<(u64, Vec<Part>)> {
 }
 
 /// The blocks of a part, the one last used at the end.
-fn oldest_first(mut index: Index) -> Vec<u64> {
+fn oldest_first(mut index: Index<AnyPolicyKind>) -> Vec<u64> {
     let mut blocks: Vec<u64> = std::iter::from_fn(|| index.evict(|_| true)).map(|(block, _)| block).collect();
-    if index.kind() == PolicyKind::Mru {
+    if index.kind() == StudiedPolicyKind::Mru {
         blocks.reverse();
     }
     blocks
 }
 
 /// Of `blocks`, the oldest first, those that fit into what is free of a part, and those that go.
-fn fitting<'a>(blocks: &'a [u64], part: &Index) -> (&'a [u64], &'a [u64]) {
+fn fitting<'a>(blocks: &'a [u64], part: &Index<AnyPolicyKind>) -> (&'a [u64], &'a [u64]) {
     let fit = blocks.len().min((part.capacity() - part.len()) as usize);
-    if part.kind() == PolicyKind::Mru {
+    if part.kind() == StudiedPolicyKind::Mru {
         blocks.split_at(fit)
     } else {
         let (gone, kept) = blocks.split_at(blocks.len() - fit);
@@ -204,7 +205,7 @@ fn fitting<'a>(blocks: &'a [u64], part: &Index) -> (&'a [u64], &'a [u64]) {
     }
 }
 
-fn fill(part: &mut Index, blocks: &[u64]) {
+fn fill(part: &mut Index<AnyPolicyKind>, blocks: &[u64]) {
     for &block in blocks {
         part.access(block, Access::Read, |_| true);
     }

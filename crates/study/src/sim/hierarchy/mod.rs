@@ -21,7 +21,7 @@ use pages::Pages;
 use serde::Serialize;
 use stack::Stack;
 use std::sync::Arc;
-use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_engine::{AnyPolicyKind, ExclusiveMode};
 use undercroft_units::{SLOTS_MAX, SlotsError};
 
 /// Which of the blocks that pass a level it keeps.
@@ -82,7 +82,7 @@ pub struct LevelOptions {
     /// Blocks that it holds.
     pub blocks: u32,
     /// Its policy.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// Which blocks it keeps; ignored for the first level.
     pub keeps: Keeps,
     /// What it does with writes.
@@ -94,9 +94,9 @@ pub struct LevelOptions {
 
 impl LevelOptions {
     /// A level that keeps what passes, and writes through.
-    pub fn new(name: impl Into<String>, policy: PolicyKind, blocks: u32) -> Self {
+    pub fn new(name: impl Into<String>, policy: impl Into<AnyPolicyKind>, blocks: u32) -> Self {
         let name = name.into();
-        Self { name, blocks, policy, keeps: Keeps::Passing, writes: Writes::Through, linux: None }
+        Self { name, blocks, policy: policy.into(), keeps: Keeps::Passing, writes: Writes::Through, linux: None }
     }
 }
 

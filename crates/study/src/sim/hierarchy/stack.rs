@@ -5,10 +5,10 @@
 
 use super::{DeviceStep, Keeps, LevelCounts, LevelOptions, Writes};
 use rustc_hash::FxHashSet;
-use undercroft_engine::{Access, Index, Outcome};
+use undercroft_engine::{Access, AnyPolicyKind, Index, Outcome};
 
 struct Level {
-    index: Index,
+    index: Index<AnyPolicyKind>,
     exclusive: bool,
     writes: Writes,
     counts: LevelCounts,

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::num::NonZeroU64;
-use undercroft_engine::{Access, Index, Outcome};
+use undercroft_engine::{Access, Index, Outcome, PolicyKind};
 use undercroft_trace::synth::Zipf;
 
 fn level(keeps: Keeps, writes: Writes, policy: PolicyKind, blocks: u32) -> LevelOptions {

@@ -7,7 +7,7 @@
 use super::traces::TenantTrace;
 use crate::sim::reference::Reference;
 use serde::Serialize;
-use undercroft_engine::{Access, Index, Outcome, PolicyKind};
+use undercroft_engine::{Access, AnyPolicyKind, Index, Outcome};
 
 /// The cache above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Above {
     /// Blocks that it holds.
     pub blocks: u32,
     /// Its policy.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// Whether what it evicts is handed down, and what is read from below is dropped there (Wong and Wilkes, "My cache
     /// or yours?", USENIX ATC 2002); otherwise the cache below keeps what passes.
     pub hands_down: bool,
@@ -70,10 +70,11 @@ impl Above {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use undercroft_engine::PolicyKind;
 
     fn through(hands_down: bool, blocks: &[u64]) -> (Vec<(u64, Ask)>, AboveCounts) {
         let tenant = TenantTrace { name: "a".into(), references: blocks.iter().map(|&b| Reference::read(b)).collect() };
-        let (through, counts) = Above { blocks: 2, policy: PolicyKind::Lru, hands_down }.filter(&tenant);
+        let (through, counts) = Above { blocks: 2, policy: PolicyKind::Lru.into(), hands_down }.filter(&tenant);
         (through.into_iter().map(|(r, ask)| (r.block, ask)).collect(), counts)
     }
 

@@ -14,7 +14,7 @@ use super::row::LabRow;
 use super::run::{Arm, ArmOptions};
 use std::collections::HashSet;
 use undercroft_engine::control::Thresholds;
-use undercroft_engine::{Index, PolicyKind};
+use undercroft_engine::{AnyPolicyKind, Index};
 
 /// The level below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Below {
     /// Blocks that it holds for all tenants.
     pub blocks: u32,
     /// Its policy.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// Whether the level above hands down what it evicts, and this one holds that and nothing else: a block that is
     /// read goes up and is dropped. Otherwise it keeps what passes.
     pub demotes: bool,
@@ -145,9 +145,9 @@ pub(super) fn check_apart<T: Eq + std::hash::Hash + std::fmt::Debug>(below: Belo
 
 /// Two levels with an index each that nobody divides.
 pub(super) struct Pair {
-    upper: Index,
+    upper: Index<AnyPolicyKind>,
     of_victims: bool,
-    lower: Option<(Below, Index)>,
+    lower: Option<(Below, Index<AnyPolicyKind>)>,
 }
 
 impl Pair {
@@ -177,7 +177,7 @@ impl Pair {
     /// See [`Lower::check`].
     #[cfg(test)]
     pub fn check(&self) {
-        let held = |index: &Index| index.iter().map(|(block, _)| block).collect();
+        let held = |index: &Index<AnyPolicyKind>| index.iter().map(|(block, _)| block).collect();
         if let Some((below, lower)) = &self.lower {
             check_apart(*below, held(lower), held(&self.upper));
         }

@@ -6,7 +6,7 @@ use crate::sim::hierarchy::{Hierarchy, Keeps, LevelCounts, LevelOptions};
 use crate::sim::reference::Reference;
 use crate::sim::run::Go;
 use proptest::prelude::*;
-use undercroft_engine::control::{Goal, Kind};
+use undercroft_engine::control::{ControllerKind, Goal};
 use undercroft_engine::{MeterOptions, PolicyKind};
 use undercroft_trace::synth::Zipf;
 
@@ -19,16 +19,16 @@ fn zipf(name: &str, blocks: u32, alpha: f64, seed: u64, n: usize) -> TenantTrace
 }
 
 fn options(blocks: u32, policy: PolicyKind, demotes: bool) -> ArmOptions {
-    ArmOptions { below: Some(Below { blocks, policy, demotes }), ..ArmOptions::default() }
+    ArmOptions { below: Some(Below { blocks, policy: policy.into(), demotes }), ..ArmOptions::default() }
 }
 
 const ARMS: [Arm; 7] = [
     Arm::Shared,
     Arm::Strict,
-    Arm::Governed(Kind::Static),
-    Arm::Governed(Kind::Utility),
-    Arm::Governed(Kind::Donor(4)),
-    Arm::Governed(Kind::Paper),
+    Arm::Governed(ControllerKind::Static),
+    Arm::Governed(ControllerKind::Utility),
+    Arm::Governed(ControllerKind::Donor(4)),
+    Arm::Governed(ControllerKind::Paper),
     Arm::KnownCurves,
 ];
 
@@ -66,7 +66,7 @@ fn a_tenant_alone_on_two_levels_is_the_same_hierarchy() {
         let c = hierarchy(&[(600, upper, false), (1500, lower, demotes)], &alone);
         let expected = [c[0].reads, c[0].read_misses, c[1].reads, c[1].read_misses];
         for arm in [Arm::Strict, Arm::Shared] {
-            let row = run(&trace, &arm, &ArmOptions { policy: upper, ..options(1500, lower, demotes) });
+            let row = run(&trace, &arm, &ArmOptions { policy: upper.into(), ..options(1500, lower, demotes) });
             assert_eq!(counted(&row), expected, "{} {upper} over {lower}, demotes {demotes}", arm.name());
             assert_eq!(row.disk_reads(), c[2].reads);
         }
@@ -77,7 +77,7 @@ fn a_tenant_alone_on_two_levels_is_the_same_hierarchy() {
 fn a_tenant_alone_on_two_levels_below_its_own_cache_is_the_same_hierarchy() {
     let alone = zipf("alone", 8000, 0.8, 3, 60_000);
     for (hands_down, demotes) in [(false, false), (false, true), (true, false), (true, true)] {
-        let above = Above { blocks: 400, policy: PolicyKind::Lru, hands_down };
+        let above = Above { blocks: 400, policy: PolicyKind::Lru.into(), hands_down };
         let (trace, counts) = Trace::of_tenants_below(std::slice::from_ref(&alone), &[above], Clocks::Own, 600, 500)
             .expect("it goes together");
         let lru = PolicyKind::Lru;
@@ -106,7 +106,7 @@ proptest! {
             .map(|(i, &(blocks, n, seed))| zipf(&format!("t{i}"), blocks, 0.7, seed, n))
             .collect();
         let caches: Vec<Above> = own.iter().flat_map(|&(blocks, hands_down)| {
-            tenants.iter().map(move |_| Above { blocks, policy: PolicyKind::Lru, hands_down })
+            tenants.iter().map(move |_| Above { blocks, policy: PolicyKind::Lru.into(), hands_down })
         }).collect();
         let trace = match &caches[..] {
             [] => Trace::of_tenants(&tenants, Clocks::Own, upper, interval),
@@ -114,7 +114,7 @@ proptest! {
         }.expect("it goes together");
         for arm in ARMS {
             let meters = metered.then(MeterOptions::default);
-            let two = ArmOptions { policy: policies[0], meters, ..options(lower, policies[1], demotes) };
+            let two = ArmOptions { policy: policies[0].into(), meters, ..options(lower, policies[1], demotes) };
             let row = run(&trace, &arm, &two);
             let one = run(&trace, &arm, &ArmOptions { below: None, ..two });
             let below = row.below.clone().expect("two levels");
@@ -146,7 +146,7 @@ fn controllers_divide_the_level_below_by_what_reaches_it() {
     let trace = Trace::of_tenants(&three(), Clocks::Own, 400, 3000).expect("it goes together");
     for demotes in [false, true] {
         let of = |arm| run(&trace, &arm, &options(1800, PolicyKind::Lru, demotes));
-        let [strict, utility, best] = [Arm::Strict, Arm::Governed(Kind::Utility), Arm::KnownCurves].map(of);
+        let [strict, utility, best] = [Arm::Strict, Arm::Governed(ControllerKind::Utility), Arm::KnownCurves].map(of);
         // Strict: a third of the 1800 is too little for 1500, a third of the 400 for 300.
         let disk = |row: &LabRow, t: usize| row.below.as_ref().expect("two levels").tenants[t].misses;
         assert_eq!(disk(&strict, 1), 100_000, "demotes {demotes}");
@@ -207,7 +207,7 @@ fn distances_below_tell_the_misses_of_lru_at_every_size() {
     let trace = Trace::of_tenants(std::slice::from_ref(&alone), Clocks::Own, 64, 5000).expect("it goes together");
     for (demotes, size) in [false, true].into_iter().flat_map(|d| [0, 10, 50, 100, 128].map(|size| (d, size))) {
         let options = options(128, PolicyKind::Lru, demotes);
-        let (policy, times_us) = (PolicyKind::Lru, (1.0, 2.0));
+        let (policy, times_us) = (PolicyKind::Lru.into(), (1.0, 2.0));
         let place = Place { total: 64, policy, of_victims: false, has_goals: true, times_us };
         let below = options.below.expect("two levels");
         let mut upper = Divided::new(&trace.load, place, &Arm::KnownCurves, &options, &[], false);

@@ -11,10 +11,11 @@ use super::load::TenantLoad;
 use super::row::{LabRow, Part};
 use super::run::{Arm, ArmOptions};
 use undercroft_engine::control::{
-    Activity, Donor, Fixed, Governor, Guarded, Kind, Leaf, Mover, Paper, Position, Target, Thresholds, Utility,
+    Activity, ControllerKind, Donor, Fixed, Governor, Guarded, Leaf, Mover, Paper, Position, Target, Thresholds,
+    Utility,
 };
 use undercroft_engine::shares::{Level, NodeId, Tree};
-use undercroft_engine::{Access, Curve, HashKey, Index, Meter, Outcome, PolicyKind, Served};
+use undercroft_engine::{Access, AnyPolicyKind, Curve, HashKey, Index, Meter, Outcome, Served};
 
 /// What there is to be divided.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ pub(super) struct Place {
     /// Blocks.
     pub total: u32,
     /// The policy of every index.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// Whether it holds what it is handed, and nothing else.
     pub of_victims: bool,
     /// Whether goals are reached here; otherwise shares are by weight where there are some.
@@ -41,7 +42,7 @@ pub(super) struct Answer {
 }
 
 /// Puts a request for what the index calls `block`. A cache of victims gives away what it is asked for.
-pub(super) fn ask(index: &mut Index, block: u64, ask: Ask, of_victims: bool) -> Answer {
+pub(super) fn ask(index: &mut Index<AnyPolicyKind>, block: u64, ask: Ask, of_victims: bool) -> Answer {
     if ask == Ask::Read && of_victims {
         // Not `remove` at once: of an absent block that would drop what the policy remembers.
         let hit = index.peek(block).is_some() && index.remove(block).is_some();
@@ -58,9 +59,9 @@ pub(super) fn ask(index: &mut Index, block: u64, ask: Ask, of_victims: bool) -> 
 /// One tenant.
 struct Tenant {
     node: NodeId,
-    index: Index,
+    index: Index<AnyPolicyKind>,
     recent: DistanceCounts,
-    meter: Option<Meter>,
+    meter: Option<Meter<AnyPolicyKind>>,
     /// What it did in this interval.
     seen: Activity,
     histogram: DistanceCounts,
@@ -122,14 +123,14 @@ impl Divided {
         match arm {
             Arm::Shared | Arm::KnownCurves => {}
             Arm::Strict => governor.install(root, Box::new(Fixed { strict: true })),
-            Arm::Governed(Kind::Donor(rounds)) => {
+            Arm::Governed(ControllerKind::Donor(rounds)) => {
                 governor.install(root, Box::new(Guarded::earning(donor(*rounds))));
             }
             Arm::LiteralDonor(rounds) => governor.install(root, Box::new(donor(*rounds))),
             Arm::LiteralPaper => governor.install(root, Box::new(Paper::default())),
             Arm::Governed(kind) => governor.set(root, Some(*kind)),
             Arm::Utility(settings) => governor.install(root, Box::new(Utility::new(*settings))),
-            Arm::Goals(_) if !place.has_goals => governor.set(root, Some(Kind::Static)),
+            Arm::Goals(_) if !place.has_goals => governor.set(root, Some(ControllerKind::Static)),
             Arm::Goals(goals) => {
                 governor.install(root, Box::new(Target::default()));
                 for (tenant, goal) in tenants.iter().zip(goals) {

@@ -10,9 +10,9 @@ use super::histogram::DistanceCounts;
 use super::load::TenantLoad;
 use super::row::LabRow;
 use super::trace::Trace;
-use undercroft_engine::control::{Appetite, Goal, Kind, Thresholds, UtilitySettings, lookahead};
-use undercroft_engine::shares::Settings;
-use undercroft_engine::{Curve, MeterOptions, PolicyKind};
+use undercroft_engine::control::{Appetite, ControllerKind, Goal, Thresholds, UtilitySettings, lookahead};
+use undercroft_engine::shares::ShareSettings;
+use undercroft_engine::{AnyPolicyKind, Curve, MeterOptions, PolicyKind};
 
 /// How the cache is divided.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub enum Arm {
     /// By weight, strictly: space that a tenant leaves unused is not lent.
     Strict,
     /// A controller of the engine.
-    Governed(Kind),
+    Governed(ControllerKind),
     /// `utility` with these settings and without a guard.
     Utility(UtilitySettings),
     /// The donor rule without a guard, with marks from a run at equal shares, as its authors did.
@@ -41,7 +41,7 @@ impl Arm {
         match self {
             Self::Shared => "one shared cache".into(),
             Self::Strict => "equal static shares".into(),
-            Self::Governed(Kind::Donor(rounds)) => format!("donor, {rounds} rounds"),
+            Self::Governed(ControllerKind::Donor(rounds)) => format!("donor, {rounds} rounds"),
             Self::Governed(kind) => kind.name().into(),
             Self::Utility(_) => "utility, unguarded".into(),
             Self::LiteralDonor(rounds) => format!("donor, {rounds} rounds, unguarded"),
@@ -56,9 +56,9 @@ impl Arm {
 #[derive(Clone, Debug)]
 pub struct ArmOptions {
     /// The policy of every index, but for those of a level below.
-    pub policy: PolicyKind,
+    pub policy: AnyPolicyKind,
     /// What is set for each tenant, by place; missing ones have defaults.
-    pub settings: Vec<Settings>,
+    pub settings: Vec<ShareSettings>,
     /// Ticks of the mover in an interval.
     pub ticks: u32,
     /// The factor by which the counts of distances are aged each interval.
@@ -72,7 +72,7 @@ pub struct ArmOptions {
 
 impl Default for ArmOptions {
     fn default() -> Self {
-        Self { policy: PolicyKind::Lru, settings: vec![], ticks: 16, memory: 0.5, meters: None, below: None }
+        Self { policy: PolicyKind::Lru.into(), settings: vec![], ticks: 16, memory: 0.5, meters: None, below: None }
     }
 }
 
@@ -101,7 +101,7 @@ pub fn run(trace: &Trace, arm: &Arm, options: &ArmOptions) -> LabRow {
 fn drive(trace: &Trace, arm: &Arm, options: &ArmOptions, known: Option<&Sizes>) -> (LabRow, Vec<Vec<DistanceCounts>>) {
     let load = &trace.load;
     let [marks, marks_below] = match arm {
-        Arm::Governed(Kind::Donor(_)) | Arm::LiteralDonor(_) => marks(trace, options),
+        Arm::Governed(ControllerKind::Donor(_)) | Arm::LiteralDonor(_) => marks(trace, options),
         _ => [vec![], vec![]],
     };
     let gradual = known.is_none();

@@ -151,7 +151,7 @@ fn merged(tenants: &[Vec<(Reference, Ask)>], clocks: Clocks) -> Vec<Asked> {
 mod tests {
     use super::*;
     use undercroft_engine::PolicyKind;
-    use undercroft_engine::control::Kind;
+    use undercroft_engine::control::ControllerKind;
     use undercroft_trace::synth::Zipf;
 
     fn tenant(name: &str, blocks: impl Iterator<Item = u64>, step_ns: u64) -> TenantTrace {
@@ -204,7 +204,7 @@ mod tests {
         let popular = tenant("popular", Zipf::new(4000, 0.8, 3).take(100_000), 10);
         let trace = Trace::of_tenants(&[once, popular], Clocks::Own, 2000, 5000).expect("it goes together");
         assert_eq!(trace.intervals.len(), 40);
-        let arms = [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| (arm, ArmOptions::default()));
+        let arms = [Arm::Strict, Arm::Governed(ControllerKind::Utility)].map(|arm| (arm, ArmOptions::default()));
         let rows = run_all(&trace, &arms, Some(2), &|| Go::On).expect("it runs");
         let alone = run_all(&trace, &arms, Some(1), &|| Go::Stop).expect("it runs");
         assert_eq!((&alone[0], &alone[1]), (&rows[0], &None), "it stops when told, and threads change nothing");
@@ -221,7 +221,7 @@ mod tests {
         use crate::sim::hierarchy::{Hierarchy, Keeps, LevelOptions};
         for (hands_down, keeps) in [(false, Keeps::Passing), (true, Keeps::Demoted)] {
             let popular = tenant("popular", Zipf::new(8000, 0.8, 3).take(100_000), 10);
-            let above = Above { blocks: 500, policy: PolicyKind::Lru, hands_down };
+            let above = Above { blocks: 500, policy: PolicyKind::Lru.into(), hands_down };
             let (trace, counts) =
                 Trace::of_tenants_below(std::slice::from_ref(&popular), &[above], Clocks::Own, 1500, 5000)
                     .expect("it goes together");
@@ -247,12 +247,12 @@ mod tests {
     fn controllers_divide_what_the_caches_above_leave() {
         // Both are popular alike; but for one of them hardly anything is left, as it has a large cache of its own.
         let two = ["small", "large"].map(|name| tenant(name, Zipf::new(4000, 0.8, 3).take(100_000), 10));
-        let above = |blocks| Above { blocks, policy: PolicyKind::Lru, hands_down: true };
+        let above = |blocks| Above { blocks, policy: PolicyKind::Lru.into(), hands_down: true };
         let (trace, counts) = Trace::of_tenants_below(&two, &[above(100), above(3900)], Clocks::Own, 2000, 5000)
             .expect("it goes together");
         assert!(counts[1].hits > 90_000 && counts[0].hits < 50_000, "{counts:?}");
         let [equal, utility] =
-            [Arm::Strict, Arm::Governed(Kind::Utility)].map(|arm| run(&trace, &arm, &ArmOptions::default()));
+            [Arm::Strict, Arm::Governed(ControllerKind::Utility)].map(|arm| run(&trace, &arm, &ArmOptions::default()));
         let last = utility.targets.last().expect("intervals");
         assert!(last[0] > 1700 && last.iter().sum::<u64>() <= 2000, "{last:?}");
         assert!(utility.misses < equal.misses * 90 / 100, "{} of {}", utility.misses, equal.misses);

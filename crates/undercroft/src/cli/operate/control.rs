@@ -10,9 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use undercroft_api::Dropped;
-use undercroft_api::body::{DiskChangeBody, StoreChangeBody};
+use undercroft_api::body::StoreChangeBody;
 use undercroft_api::client::{self, disk_path};
 use undercroft_api::{DiskStatus, ReloadReport, Status, StoreStatus};
+use undercroft_config::keys::{Key, VM};
 use undercroft_units::{Size, human_size};
 
 /// The full name of a disk that was named in full or in short; `None` if there is no such disk.
@@ -40,20 +41,22 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(file) = &args.ranges {
         return super::ranges::set(file, &socket, args.json, out);
     }
-    let texts = [&args.ceiling, &args.controller, &args.goal, &args.hint, &args.store];
-    if args.weight.is_some() || args.floor.is_some() || texts.iter().any(|t| t.is_some()) {
+    // A policy can be that of a VM or a container, and so can all that a disk has alike with them; on a VM's own
+    // socket, everything is a node.
+    let given = |of_disk: fn(&Key) -> bool| args.keys.given.iter().all(|(key, _)| of_disk(key));
+    if args.if_version.is_some() || !given(|key| key.name == "policy" || of_disks_alone(key)) {
         return super::shares::set(args, &socket, out);
     }
     let name = args.disk.as_deref().unwrap_or_default();
-    let policy_only = args.policy.as_ref().filter(|_| args.size.is_none() && args.poll.is_none());
-    // A policy can be that of a VM or a container; on a VM's own socket, everything is a node.
     let full = full_name(&socket, name);
-    if policy_only.is_some_and(|p| p == "inherit" || !full.as_ref().is_ok_and(|full| full.is_some())) {
+    let inherit = args.keys.given.iter().any(|(key, text)| key.name == "policy" && text == "inherit");
+    if !given(of_disks_alone)
+        && (inherit || given(|key| key.name == "policy") && !full.as_ref().is_ok_and(Option::is_some))
+    {
         return super::shares::set(args, &socket, out);
     }
     let name = full?.unwrap_or_else(|| name.to_string());
-    let change = DiskChangeBody { size: args.size, policy: args.policy.clone(), poll: args.poll };
-    let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
+    let body = args.keys.body();
     let disk: DiskStatus = client::request_json(&socket, Method::PATCH, &disk_path(&name), Some(body))?;
     if args.json {
         return Ok(out.json(&disk)?);
@@ -61,7 +64,15 @@ pub fn set(args: &SetArgs, out: &mut Out) -> Result<(), Failure> {
     let poll = if disk.poll_us == 0.0 { "off".to_string() } else { format!("{}us", disk.poll_us) };
     let share = Size(disk.cache.share_bytes);
     out.line(&format!("disk \"{}\": size {share}, policy {}, poll {poll}", disk.name, disk.cache.policy))?;
+    for (key, text) in args.keys.given.iter().filter(|(key, _)| !["size", "policy", "poll"].contains(&key.name)) {
+        out.line(&format!("{} is {text}", key.name))?;
+    }
     Ok(())
+}
+
+/// Whether a key is of disks, and not of VMs and containers; hints are told with what disks have alike with them.
+fn of_disks_alone(key: &Key) -> bool {
+    VM.key(key.name).is_none() && key.name != "hint"
 }
 
 fn set_memory(socket: &Path, memory: Size, json: bool, out: &mut Out) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use undercroft_config::images_only::{ForEach, add_images};
-use undercroft_config::spec::DaemonSpec;
+use undercroft_config::spec::{DaemonSpec, StoreSpec};
 use undercroft_config::{
     self as config, DiskSpec, Machine, Overrides, Problem, Problems, ServePlan, ServeSpec, Severity,
 };
@@ -25,7 +25,7 @@ use undercroft_units::Size;
 /// The plan is bad, or the daemon failed.
 pub fn run(args: ServeArgs, serve: Serve<'_>, out: &mut Out) -> Result<(), Failure> {
     let (plan, warnings) = plan(&args, &machine())?;
-    logging::init(plan.daemon.log).map_err(Failure::Said)?;
+    logging::init(plan.daemon.log).map_err(|e| Failure::Said(e.to_string()))?;
     let said = Problems { file: plan.config_file.clone(), problems: warnings };
     if !said.problems.is_empty() {
         output::complain(&said.to_string());
@@ -62,7 +62,7 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
         return config::load(file, machine, &overrides)?.accept_waiting();
     }
     let mut spec = ServeSpec {
-        memory: args.memory,
+        store: StoreSpec { memory: args.memory, ..StoreSpec::default() },
         overrides,
         daemon: DaemonSpec {
             disk_group: args.group.clone(),
@@ -83,9 +83,9 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
     match args.nbd.as_deref() {
         None | Some("") => {}
         Some(address) if address.contains('/') => {
-            spec.nbd_unix = Some(address.strip_prefix("unix:").unwrap_or(address).into());
+            spec.nbd.unix = Some(address.strip_prefix("unix:").unwrap_or(address).into());
         }
-        Some(address) => spec.nbd_tcp = Some(address.strip_prefix("tcp:").unwrap_or(address).to_string()),
+        Some(address) => spec.nbd.tcp = Some(address.strip_prefix("tcp:").unwrap_or(address).to_string()),
     }
     let each = ForEach {
         socket: args.socket.clone(),

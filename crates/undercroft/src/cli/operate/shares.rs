@@ -12,7 +12,6 @@ use crate::cli::{Failure, control_socket};
 use hyper::Method;
 use std::path::Path;
 use undercroft_api::client::{self, node_path};
-use undercroft_api::shares::NodeChangeBody;
 use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_engine::shares::Hint;
 use undercroft_units::{Size, human_size};
@@ -130,17 +129,7 @@ fn told(event: &ShareEvent) -> String {
 /// The daemon refused, or there is none.
 pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> {
     let name = args.disk.as_deref().unwrap_or_default();
-    let change = NodeChangeBody {
-        weight: args.weight,
-        floor: args.floor,
-        ceiling: args.ceiling.clone(),
-        controller: args.controller.clone(),
-        goal: args.goal.clone(),
-        policy: args.policy.clone(),
-        hint: args.hint.clone(),
-        store: args.store.clone(),
-    };
-    let body = serde_json::to_string(&change).map_err(|e| Failure::Said(e.to_string()))?;
+    let body = args.keys.body();
     let done: NodeChanged = client::change_node(socket, &node_path(name), body, args.if_version)?;
     if args.json {
         return Ok(out.json(&done)?);

@@ -3,16 +3,15 @@
 //! Owns words. Never acts. Invariant: every command teaches by examples.
 
 use super::ControlArgs;
-use clap::builder::PossibleValuesParser;
+use super::keys::{self, KeyArgs};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
-use undercroft_engine::PolicyKind;
 use undercroft_units::{Percent, Size, Time};
 
 /// `undercroft set`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
-    .args(["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "store", "ranges"]))]
+    .args(keys::names()).args(["memory", "ranges"]))]
 #[command(
     override_usage = "undercroft set [OPTIONS] NAME\n       undercroft set [OPTIONS] --memory SIZE\n       undercroft set [OPTIONS] --ranges FILE"
 )]
@@ -26,6 +25,7 @@ weight, floor or ceiling ends that. A VM is named VM, a container of it VM/CONTA
 Examples:
   undercroft set web:root --policy arc --poll 0
   undercroft set web:root --size 1GiB
+  undercroft set web:root --readahead 2MiB --exclusive off
 
   Twice what others get where all contend, and never less than 256MiB:
     undercroft set web --weight 200 --floor 256MiB
@@ -63,48 +63,18 @@ pub struct SetArgs {
     #[arg(value_name = "NAME", required_unless_present_any = ["memory", "ranges"], conflicts_with_all = ["memory", "ranges"])]
     pub disk: Option<String>,
     /// Memory that the whole store may hold at most, metadata included; without a disk
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "policy", "poll", "weight", "floor", "ceiling", "controller", "goal", "hint", "store"])]
+    #[arg(long, value_name = "SIZE", conflicts_with_all = keys::names())]
     pub memory: Option<Size>,
-    /// Fixed share of the store for a disk, metadata included
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<Size>,
-    /// Part of what it and its siblings contend for, 1 to 10000
-    #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll"])]
-    pub weight: Option<u64>,
-    /// What it has whenever it wants it
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "poll"])]
-    pub floor: Option<Size>,
-    /// What it never has more of; `none` takes it away
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["size", "poll"])]
-    pub ceiling: Option<String>,
-    /// Who divides its share: static, donor, utility, target, paper; `inherit`: as above it
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["size", "poll"])]
-    pub controller: Option<String>,
-    /// What it is to reach, where `target` divides: "hit 90%", "p99 2ms", "iops 5000"; `none` takes it away
-    #[arg(long, value_name = "GOAL", conflicts_with_all = ["size", "poll"])]
-    pub goal: Option<String>,
-    /// How a disk will be used, as in posix_fadvise, for all accesses to come: normal, sequential, random, noreuse,
-    /// dontneed, willneed
-    #[arg(long, value_name = "HINT", conflicts_with_all = ["size", "poll"])]
-    pub hint: Option<String>,
-    /// Which stores its blocks may be in, and those of what is below it and names none: ram (there is no SSD store
-    /// yet); `inherit`: as above it
-    #[arg(long, value_name = "STORE", conflicts_with_all = ["size", "poll"])]
-    pub store: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub keys: KeyArgs,
     /// Change it only if what is set is still of this version
-    #[arg(long, value_name = "N", conflicts_with_all = ["size", "poll", "memory", "ranges"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["memory", "ranges"])]
     pub if_version: Option<u64>,
     /// Lists of ranges that containers have of disks; `-` is standard input, and each list is sent as it comes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["size", "policy", "poll", "memory", "weight", "floor", "ceiling", "controller", "goal", "hint", "store"])]
+          conflicts_with = "memory", conflicts_with_all = keys::names())]
     pub ranges: Option<PathBuf>,
-    /// Replacement policy, of a VM or a container for its disks that name none; `inherit`: that of what is above it
-    #[arg(long, value_name = "POLICY", ignore_case = true,
-          value_parser = PossibleValuesParser::new(PolicyKind::ALL.map(|k| k.name()).into_iter().chain(["inherit"])))]
-    pub policy: Option<String>,
-    /// Longest polling before a worker sleeps; 0 turns it off
-    #[arg(long, value_name = "TIME")]
-    pub poll: Option<Time>,
     /// For programs: the disk, the node with what was set before, the store, or what was taken of each list
     #[arg(long)]
     pub json: bool,

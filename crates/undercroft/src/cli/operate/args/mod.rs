@@ -4,6 +4,7 @@
 
 mod daemon;
 mod guests;
+mod keys;
 mod memory;
 
 pub use daemon::{AttachArgs, AttachForm, CheckArgs, DropCacheArgs, ReloadArgs, ServeArgs, StatusArgs, StopArgs};

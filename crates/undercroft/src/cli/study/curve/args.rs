@@ -7,7 +7,7 @@ use crate::cli::study::sim::args::plot_file;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::PathBuf;
-use undercroft_engine::PolicyKind;
+use undercroft_engine::AnyPolicyKind;
 use undercroft_study::curves::{CurveMethod, EstimateOptions, Requests, Window, partition};
 use undercroft_trace::BLOCK_BYTES;
 use undercroft_units::{CacheSize, Percent, Size, UnitError};
@@ -129,8 +129,8 @@ pub struct CurveArgs {
     #[arg(long, value_name = "METHOD", default_value = "exact", value_parser = methods())]
     pub method: CurveMethod,
     /// Replacement policies, separated by commas
-    #[arg(long, value_name = "POLICY", default_value = "lru", value_delimiter = ',', value_parser = PolicyKind::from_name)]
-    pub policy: Vec<PolicyKind>,
+    #[arg(long, value_name = "POLICY", default_value = "lru", value_delimiter = ',')]
+    pub policy: Vec<AnyPolicyKind>,
     /// Sizes of the cache, separated by commas: blocks (1000), bytes (512MiB), or parts of what the trace asks for
     /// (10%)
     #[arg(
@@ -212,8 +212,8 @@ pub struct PartitionArgs {
     pub by: CurveMethod,
     /// The policy that each part will have, of any that `sim` knows; others than lru are simulated at 64 sizes (--by
     /// exact, or mini)
-    #[arg(long, value_name = "POLICY", default_value = "lru", value_parser = PolicyKind::from_name)]
-    pub policy: PolicyKind,
+    #[arg(long, value_name = "POLICY", default_value = "lru")]
+    pub policy: AnyPolicyKind,
     /// What a tenant gets in any case; may be repeated
     #[arg(long, value_name = "NAME=SIZE", value_parser = bound)]
     pub floor: Vec<(String, Size)>,

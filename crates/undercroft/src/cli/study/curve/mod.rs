@@ -17,7 +17,7 @@ use crate::cli::Failure;
 use crate::cli::output::{Out, complain};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 use undercroft_study::curves::{CurveMethod, Estimate, Popularity, RequestBatch, Requests, WorkingSet};
 use undercroft_units::CacheSize;
 
@@ -137,7 +137,7 @@ fn of_trace(path: &Path, args: &CurveArgs, input: &Input) -> Result<Vec<TraceRep
 
 /// Everything of one trace, or of one tenant, in the making.
 struct Study {
-    estimates: Vec<(PolicyKind, Estimate)>,
+    estimates: Vec<(AnyPolicyKind, Estimate)>,
     popularity: Option<Popularity>,
     set: Option<WorkingSet>,
     requests: u64,
@@ -151,7 +151,7 @@ impl Study {
     fn new(args: &CurveArgs, known: Option<u64>) -> Self {
         let begun = CacheSize::rising(&args.sizes, args.trace.block_bytes(), known.unwrap_or(0));
         let of = args.of.requests();
-        let estimate = |&p: &PolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate(known)));
+        let estimate = |&p: &AnyPolicyKind| (p, Estimate::new(args.method, p, of, &begun, &args.trace.estimate(known)));
         Self {
             estimates: args.policy.iter().map(estimate).collect(),
             popularity: args.zipf.then(Popularity::new),

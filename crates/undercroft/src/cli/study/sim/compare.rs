@@ -167,7 +167,7 @@ mod tests {
             blocks,
             counts: CacheCounts { reads: 1000, read_misses: misses, ..CacheCounts::default() },
         };
-        let policies = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Arc].map(Rule::Policy);
+        let policies = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Arc].map(Rule::from);
         let misses = [("1%", 1, [500, 550, 500]), ("10%", 10, [200, 250, 150])];
         let rows = misses.iter().flat_map(|&(size, blocks, m)| {
             policies.iter().zip(m).map(move |(&p, misses)| row(p, size, blocks, misses))

@@ -46,13 +46,14 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
         only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied()))
             .map_err(|e| Failure::Said(e.to_string()))?,
     );
-    if let Some(study) = policies.iter().find(|p| !PolicyKind::ALL.contains(p)) {
+    if let Some(study) = policies.iter().find(|p| p.served().is_none()) {
         return Err(Failure::Said(format!(
             "--policy {study}: no disk of the daemon may have it; take one of {}, or leave out --engine core",
             PolicyKind::ALL.map(PolicyKind::name).join(", ")
         )));
     }
-    let policies = if policies.is_empty() { vec![None] } else { policies.into_iter().map(Some).collect() };
+    let policies: Vec<_> =
+        if policies.is_empty() { vec![None] } else { policies.into_iter().map(|p| p.served()).collect() };
     let mut sizes = vec![];
     for size in &args.size {
         let blocks = match size.size {

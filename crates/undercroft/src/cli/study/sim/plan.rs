@@ -7,7 +7,7 @@ use crate::cli::Failure;
 use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::path::Path;
-use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_engine::{AnyPolicyKind, ExclusiveMode, PolicyKind};
 use undercroft_study::sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_study::sim::latency::{Arrivals, Device, Spread};
 use undercroft_study::sim::simulate::{HierarchyPlan, Timing};
@@ -34,7 +34,7 @@ struct LevelText {
     #[serde(deserialize_with = "parsed")]
     size: WrittenSize,
     #[serde(default, deserialize_with = "parsed_if_any")]
-    policy: Option<PolicyKind>,
+    policy: Option<AnyPolicyKind>,
     #[serde(default)]
     keeps: KeepsText,
     scan_every: Option<u32>,
@@ -147,7 +147,7 @@ enum PlanError {
         /// Its name.
         level: String,
         /// Why.
-        source: undercroft_study::sim::Error,
+        source: undercroft_units::SlotsError,
     },
     /// Times of some things, and not of others.
     #[error("times need both a [disk] with read = \"8ms\" and [requests] with arrive = \"closed\"")]
@@ -296,7 +296,7 @@ impl LevelText {
         if linux.is_some() && self.policy.is_some() {
             return Err(PlanError::LinuxPolicy(self.name.clone()));
         }
-        let policy = self.policy.unwrap_or(PolicyKind::Lru);
+        let policy = self.policy.unwrap_or(PolicyKind::Lru.into());
         Ok(LevelOptions { name: self.name.clone(), blocks, policy, keeps, writes, linux })
     }
 

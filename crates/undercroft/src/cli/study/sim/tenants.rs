@@ -14,7 +14,7 @@ use crate::cli::output::Out;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use undercroft_engine::PolicyKind;
+use undercroft_engine::{AnyPolicyKind, PolicyKind};
 use undercroft_study::sim::tenants::{Above, AboveCounts, ArmOptions, Below, Clocks, TenantTrace, Trace, run_all};
 use undercroft_study::sim::{Footprint, Go, Policies, Reference, only_policies, without_repeats};
 use undercroft_trace::Access;
@@ -95,10 +95,10 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
 }
 
 /// The policies asked for, or the default one.
-fn policies(args: &SimArgs) -> Result<Vec<PolicyKind>, Failure> {
+fn policies(args: &SimArgs) -> Result<Vec<AnyPolicyKind>, Failure> {
     let asked = only_policies(args.policy.iter().flat_map(|p| p.0.iter().copied()));
     let asked = without_repeats(asked.map_err(|e| Failure::Said(e.to_string()))?);
-    Ok(if asked.is_empty() { vec![PolicyKind::DEFAULT] } else { asked })
+    Ok(if asked.is_empty() { vec![PolicyKind::DEFAULT.into()] } else { asked })
 }
 
 /// Prints what was done, in the form that was asked for.
@@ -137,7 +137,7 @@ fn cache_below(args: &SimArgs, block_bytes: u32, known: u64) -> Result<Option<Be
 }
 
 /// The policy that `option` was given.
-fn one_policy(option: &str, given: &Policies) -> Result<PolicyKind, Failure> {
+fn one_policy(option: &str, given: &Policies) -> Result<AnyPolicyKind, Failure> {
     let said = |e: String| Failure::Said(format!("{option}: {e}"));
     let policies = only_policies(given.0.iter().copied()).map_err(|e| said(e.to_string()))?;
     let [policy] = policies[..] else { return Err(said("give one policy".into())) };

@@ -1,8 +1,8 @@
 //! The model of CACHEUS: what is known of each block in a map, everything that can be counted counted anew.
 
-use super::{MayEvict, ReferenceModel, oldest, take};
-use crate::HashKey;
-use crate::index::SIMULATION_SEED;
+use crate::policy::model::{MayEvict, ReferenceModel, oldest, take};
+use crate::structures::table::HashKey;
+use crate::structures::table::SIMULATION_SEED;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -194,7 +194,7 @@ impl ReferenceModel for Cacheus {
         }
         take(&mut self.q, block);
         self.s.push(block);
-        // more than one if Q was enlarged by a miss for which nobody could go
+        // more than one if Q was enlarged by a miss for which no block could go
         while self.s.len() > self.s_limit {
             self.demote_oldest();
         }

@@ -1,104 +1,19 @@
-//! One disk: from its section to its plan, with every check of its keys, its image and its socket.
+//! What a disk stands on and where it is reached: name, image, socket, serial number, checked.
 //!
-//! Owns the rules within a disk, and the booking of its name, image and socket. Never compares the images of several
-//! disks nor divides memory: `resolve` does. Invariant: a key that is refused is a problem, and its default is planned.
+//! Owns the booking of its name, image and socket. Never compares the images of several disks nor divides memory:
+//! `resolve` does. Invariant: a key that is refused is a problem, and its default is planned.
 
-use super::super::images;
-use super::super::keys::{self, nearest};
-use super::super::plan::{BaseSharing, DaemonPlan, DiskPlan};
-use super::super::reader::place_of;
-use super::super::spec::DiskSpec;
-use super::{Resolver, clip};
-use crate::{ImageFormat, ImageSpec};
+use super::checks::{Checker, clip};
+use super::daemon::DaemonPlan;
+use super::images;
+use super::keys::{self, nearest};
+use super::spec::DiskSpec;
+use crate::image::{ImageFormat, ImageSpec};
 use std::path::{Path, PathBuf};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
-use undercroft_units::Size;
 
-impl Resolver<'_> {
-    pub(super) fn disk(&mut self, spec: &DiskSpec, daemon: &DaemonPlan, memory_bytes: u64, has_nbd: bool) -> DiskPlan {
-        let place = &place_of(spec.vm.as_deref(), &spec.name);
-        let at = |key: &str| spec.lines.get(key).copied();
-        let name = self.name(spec, place);
-        let read_only = spec.read_only.unwrap_or(false);
-        let image = self.image(spec, place, read_only);
-        let socket = self.disk_socket(spec, place, &name, daemon);
-        let nbd = spec.nbd.unwrap_or(false);
-        if nbd && !has_nbd {
-            let remedy = "add [nbd] with unix = \"...\" or tcp = \"127.0.0.1:10809\", or take nbd away";
-            self.error(at("nbd"), place, "nbd = true, but there is no NBD listener".into(), remedy);
-        }
-        if socket.is_none() && !nbd {
-            let remedy = "set vhost_user = true or nbd = true";
-            self.error(
-                at("vhost_user").or(at("name")),
-                place,
-                "it has neither a vhost-user socket nor an NBD export".into(),
-                remedy,
-            );
-        }
-        if let Some(size) = spec.size {
-            if size.0 < keys::SHARE_BYTES_MIN {
-                let error = format!("size is {size}, too little to cache in");
-                self.error(at("size"), place, error, format!("give at least {}", Size(keys::SHARE_BYTES_MIN)));
-            } else if size.0 > memory_bytes {
-                let error = format!("size is {size}, but the memory of the store is {}", Size(memory_bytes));
-                self.error(at("size"), place, error, "make size smaller or store.memory larger");
-            }
-        }
-        for key in ["weight", "floor", "ceiling"] {
-            if spec.size.is_some() && spec.lines.contains_key(key) {
-                let remedy = format!("a size is floor and ceiling in one: take size or {key} away");
-                self.warning(at(key), place, format!("it has a size, so its {key} means nothing"), remedy);
-            }
-        }
-        self.bounds(&spec.lines, place, spec.floor, spec.ceiling);
-        let weight = self.bounded(at("weight"), place, "weight", spec.weight, 1, keys::WEIGHT_MAX.into());
-        let queues = self.bounded(at("queues"), place, "queues", spec.queues, 1, keys::QUEUES_MAX.into());
-        let readahead = spec.readahead.filter(|r| {
-            let fits = r.0 <= keys::READAHEAD_BYTES_MAX.into();
-            if !fits {
-                let remedy = format!("give at most {}; 0 turns it off", Size(keys::READAHEAD_BYTES_MAX.into()));
-                self.error(at("readahead"), place, format!("readahead is {r}, too far ahead"), remedy);
-            }
-            fits
-        });
-        DiskPlan {
-            serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
-            trust: self.trust(at("trust"), place, &name, spec),
-            share_base: match (spec.share_base, &spec.trust) {
-                (Some(false), _) => BaseSharing::Nobody,
-                // Who names a group means that others are to learn nothing.
-                (None, Some(_)) => BaseSharing::Group,
-                (Some(true), _) | (None, None) => BaseSharing::Everybody,
-            },
-            trust_memory: spec.trust_memory.unwrap_or(false),
-            name,
-            vm: spec.vm.clone(),
-            image,
-            socket,
-            nbd,
-            policy: keys::POLICY_DEFAULT,
-            own_policy: spec.policy.as_deref().map(|text| self.policy(at("policy"), place, text)),
-            share_bytes: spec.size.map_or(0, |s| s.0),
-            share_fixed: spec.size.is_some(),
-            weight: weight.map_or(keys::WEIGHT_DEFAULT, |w| w as u32),
-            floor_bytes: spec.floor.map_or(0, |s| s.0),
-            ceiling_bytes: spec.ceiling.map(|s| s.0),
-            parts: Vec::new(),
-            goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
-            hint: self.hint(&spec.lines, place, spec.hint.as_deref()),
-            store: self.store(&spec.lines, place, spec.store.as_deref()),
-            container: self.container(at("container"), place, spec),
-            readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
-            write_allocate: spec.write_allocate.unwrap_or(true),
-            exclusive: self.exclusive(at("exclusive"), place, spec.exclusive.as_deref()),
-            queues: queues.map_or(keys::QUEUES_DEFAULT, |q| q as u16),
-            queue_size: self.queue_size(at("queue_size"), place, spec.queue_size),
-            poll: self.poll(at("poll"), place, spec.poll).unwrap_or(daemon.poll),
-        }
-    }
-
-    fn name(&mut self, spec: &DiskSpec, place: &str) -> String {
+impl Checker<'_> {
+    pub(crate) fn name(&mut self, spec: &DiskSpec, place: &str) -> String {
         let line = spec.lines.get("name").copied();
         self.check_name(line, place, "disk", &spec.name);
         if let Some(vm) = &spec.vm {
@@ -114,7 +29,23 @@ impl Resolver<'_> {
         full
     }
 
-    fn image(&mut self, spec: &DiskSpec, place: &str, read_only: bool) -> ImageSpec {
+    /// Whether it is exported; it must be reached somehow.
+    pub(crate) fn export(&mut self, spec: &DiskSpec, place: &str, has_socket: bool, has_listener: bool) -> bool {
+        let at = |key: &str| spec.lines.get(key).copied();
+        let nbd = spec.nbd.unwrap_or(false);
+        if nbd && !has_listener {
+            let remedy = "add [nbd] with unix = \"...\" or tcp = \"127.0.0.1:10809\", or take nbd away";
+            self.error(at("nbd"), place, "nbd = true, but there is no NBD listener".into(), remedy);
+        }
+        if !has_socket && !nbd {
+            let remedy = "set vhost_user = true or nbd = true";
+            let error = "it has neither a vhost-user socket nor an NBD export".into();
+            self.error(at("vhost_user").or(at("name")), place, error, remedy);
+        }
+        nbd
+    }
+
+    pub(crate) fn image(&mut self, spec: &DiskSpec, place: &str, read_only: bool) -> ImageSpec {
         let line = spec.lines.get("image").copied();
         self.taken.insert(self.taken.len(), line);
         let format = spec.format.as_deref().and_then(|text| {
@@ -144,7 +75,14 @@ impl Resolver<'_> {
         ImageSpec { location, format, read_only }
     }
 
-    fn uri(&mut self, line: Option<usize>, place: &str, uri: &str, scheme: &str, format: Option<ImageFormat>) {
+    pub(crate) fn uri(
+        &mut self,
+        line: Option<usize>,
+        place: &str,
+        uri: &str,
+        scheme: &str,
+        format: Option<ImageFormat>,
+    ) {
         let shown = clip(uri);
         let example = "write it like nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH";
         if !matches!(scheme, "nbd" | "nbd+unix") {
@@ -158,7 +96,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn image_file(&mut self, line: Option<usize>, place: &str, path: &Path, read_only: bool) {
+    pub(crate) fn image_file(&mut self, line: Option<usize>, place: &str, path: &Path, read_only: bool) {
         let shown = path.display();
         match images::identity(path) {
             Ok(_) => {}
@@ -193,7 +131,13 @@ impl Resolver<'_> {
         }
     }
 
-    fn disk_socket(&mut self, spec: &DiskSpec, place: &str, name: &str, daemon: &DaemonPlan) -> Option<PathBuf> {
+    pub(crate) fn disk_socket(
+        &mut self,
+        spec: &DiskSpec,
+        place: &str,
+        name: &str,
+        daemon: &DaemonPlan,
+    ) -> Option<PathBuf> {
         let line = spec.lines.get("socket").copied();
         if spec.vhost_user == Some(false) {
             if spec.socket.is_some() {
@@ -226,7 +170,7 @@ impl Resolver<'_> {
         })
     }
 
-    fn exclusive(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> ExclusiveMode {
+    pub(crate) fn exclusive(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> ExclusiveMode {
         let Some(text) = text else { return ExclusiveMode::default() };
         text.parse().unwrap_or_else(|_| {
             let known: Vec<&str> = ExclusiveMode::ALL.iter().map(|m| m.name()).collect();
@@ -240,7 +184,7 @@ impl Resolver<'_> {
     }
 
     /// The trust group; names of VMs and disks, which stand for groups of their own, have a colon before them.
-    fn trust(&mut self, line: Option<usize>, place: &str, name: &str, spec: &DiskSpec) -> String {
+    pub(crate) fn trust(&mut self, line: Option<usize>, place: &str, name: &str, spec: &DiskSpec) -> String {
         match (&spec.trust, &spec.vm) {
             (Some(trust), _) => {
                 let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -256,7 +200,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn queue_size(&mut self, line: Option<usize>, place: &str, size: Option<u64>) -> u16 {
+    pub(crate) fn queue_size(&mut self, line: Option<usize>, place: &str, size: Option<u64>) -> u16 {
         let Some(size) = size else { return keys::QUEUE_SIZE_DEFAULT };
         let (min, max) = (u64::from(keys::QUEUE_SIZE_MIN), u64::from(keys::QUEUE_SIZE_MAX));
         if !(min..=max).contains(&size) || !size.is_power_of_two() {
@@ -267,7 +211,7 @@ impl Resolver<'_> {
         size as u16
     }
 
-    fn serial(&mut self, line: Option<usize>, place: &str, name: &str, text: Option<&str>) -> String {
+    pub(crate) fn serial(&mut self, line: Option<usize>, place: &str, name: &str, text: Option<&str>) -> String {
         let Some(text) = text else { return serial_of(name) };
         let printable = text.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
         if text.is_empty() || text.len() > keys::SERIAL_BYTES_MAX || !printable {
@@ -287,4 +231,13 @@ fn serial_of(name: &str) -> String {
     let hash = plain.bytes().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
     let head: String = plain.chars().filter(char::is_ascii_graphic).take(11).collect();
     format!("{head}-{hash:08x}")
+}
+
+/// How messages call a disk.
+pub fn place_of(vm: Option<&str>, name: &str) -> String {
+    let name: String = name.chars().take(80).collect();
+    match vm {
+        Some(vm) => format!("disk \"{}:{name}\"", vm.chars().take(80).collect::<String>()),
+        None => format!("disk \"{name}\""),
+    }
 }

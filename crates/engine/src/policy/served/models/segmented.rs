@@ -1,11 +1,11 @@
 //! Reference models of the policies with a place for newcomers: S3-FIFO and S4-FIFO, which is the same with other
 //! knobs, and W-TinyLFU.
 
-use super::{MayEvict, ReferenceModel, oldest, take};
-use crate::HashKey;
-use crate::index::SIMULATION_SEED;
-use crate::policy::Knobs;
+use crate::policy::model::{MayEvict, ReferenceModel, oldest, take};
+use crate::policy::studied::s4queues::Knobs;
 use crate::structures::sketch::Sketch;
+use crate::structures::table::HashKey;
+use crate::structures::table::SIMULATION_SEED;
 use std::collections::BTreeMap;
 
 pub(crate) struct S3Fifo {

@@ -1,6 +1,6 @@
 //! Reference models of the policies with one queue: FIFO, LRU, CLOCK, SIEVE.
 
-use super::{MayEvict, ReferenceModel, oldest, take};
+use crate::policy::model::{MayEvict, ReferenceModel, oldest, take};
 use std::collections::BTreeSet;
 
 /// FIFO and LRU.

@@ -1,6 +1,6 @@
 //! Reference models of ARC and CAR: four queues and a target.
 
-use super::{MayEvict, ReferenceModel, oldest, take};
+use crate::policy::model::{MayEvict, ReferenceModel, oldest, take};
 use std::collections::BTreeSet;
 
 pub(crate) struct Adaptive {

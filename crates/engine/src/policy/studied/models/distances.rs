@@ -1,6 +1,6 @@
 //! The model of LIRS2: of each block known, the times of its last two requests.
 
-use super::{MayEvict, ReferenceModel, oldest, take};
+use crate::policy::model::{MayEvict, ReferenceModel, oldest, take};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -1,0 +1,130 @@
+//! The description of the API, made from its routes and types.
+//!
+//! Owns the list of both. Never answers anything. Invariant: docs/openapi.json is what it says (a test).
+
+use super::{api, disks, nodes, recordings};
+use undercroft_api::body::{KsmChangeBody, NodeChangeBody, StoreChangeBody};
+use undercroft_api::ranges::{RangeBody, RangeListBody};
+use undercroft_api::record::{RecordBody, RecordingStatus};
+use undercroft_api::status::{
+    CacheStatus, DiskCounters, DiskLatency, DiskState, DiskStatus, FrontendKind, FrontendStatus, KsmStatus,
+    LatencyBucket, LatencySnapshot, LogStatus, NbdDataStatus, NbdListenerStatus, PressureDirection, PressureStatus,
+    ReloadReport, SharingDomainStatus, SharingStatus, Status, StoreStatus, VersionInfo,
+};
+use undercroft_api::{
+    ContainerRanges, Dropped, ErrorBody, NodeChanged, NodeSettings, NodeStatus, RangesStatus, RangesTaken, ShareEvent,
+    SharesStatus,
+};
+use undercroft_config::DiskSpec;
+use undercroft_hostmem::ksm::{Numbers, Settings};
+use utoipa::OpenApi;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Undercroft control API",
+        version = "1",
+        description = "Served over the control socket of `undercroft serve`: `curl --unix-socket /run/undercroft/control.sock http://localhost/v1/status`.",
+        license(name = "Apache-2.0"),
+    ),
+    paths(
+        api::get_status,
+        disks::get_disks,
+        disks::post_disk,
+        disks::get_disk,
+        disks::patch_disk,
+        disks::delete_disk,
+        disks::drop_cache,
+        nodes::get_shares,
+        nodes::get_node,
+        nodes::patch_node,
+        nodes::put_node,
+        nodes::get_node_events,
+        nodes::get_ranges,
+        nodes::put_ranges,
+        api::patch_store,
+        api::patch_ksm,
+        recordings::get_recordings,
+        recordings::post_recording,
+        recordings::get_recording,
+        recordings::delete_recording,
+        api::reload,
+        api::stop,
+        api::version,
+        api::get_metrics,
+        api::openapi_json
+    ),
+    components(schemas(
+        Status,
+        StoreStatus,
+        PressureStatus,
+        PressureDirection,
+        KsmStatus,
+        NbdDataStatus,
+        NbdListenerStatus,
+        Settings,
+        Numbers,
+        SharingDomainStatus,
+        SharingStatus,
+        DiskStatus,
+        DiskState,
+        LogStatus,
+        FrontendStatus,
+        FrontendKind,
+        CacheStatus,
+        DiskCounters,
+        DiskLatency,
+        LatencySnapshot,
+        LatencyBucket,
+        SharesStatus,
+        NodeStatus,
+        ShareEvent,
+        NodeChangeBody,
+        NodeSettings,
+        NodeChanged,
+        RangeListBody,
+        RangeBody,
+        RangesStatus,
+        ContainerRanges,
+        RangesTaken,
+        RecordingStatus,
+        RecordBody,
+        ReloadReport,
+        VersionInfo,
+        StoreChangeBody,
+        KsmChangeBody,
+        DiskSpec,
+        ErrorBody,
+        Dropped
+    ))
+)]
+struct Description;
+
+/// The description of the API, as it is committed in docs/openapi.json.
+pub fn openapi() -> String {
+    // Serialising what the macro made cannot fail; were it to, the drift test would show it.
+    let mut text = Description::openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use undercroft_api::API_VERSION;
+
+    #[test]
+    fn the_committed_description_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == openapi(),
+            "docs/openapi.json is out of date: run `undercroft openapi > docs/openapi.json`"
+        );
+    }
+
+    #[test]
+    fn the_description_has_the_version_of_the_api() {
+        assert_eq!(Description::openapi().info.version, API_VERSION);
+    }
+}

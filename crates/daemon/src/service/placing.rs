@@ -1,0 +1,147 @@
+//! Where a disk goes: on which worker, in which trust group, on which base; and how its share gets there.
+//!
+//! Owns the numbers of groups and bases, which stay. Never opens an image. Invariant: disks that can share are on one
+//! worker.
+
+use super::disk::{self, ServedDisk};
+use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, lock, memory, shares};
+use crate::worker::AddDiskError;
+use std::sync::Arc;
+use std::time::Instant;
+use undercroft_cache::{GroupId, LayerId, SetPartsError};
+use undercroft_config::plan::BaseSharing;
+use undercroft_config::{DiskPlan, ServePlan};
+use undercroft_units::human_size;
+
+/// Numbers of trust groups and bases; they stay.
+#[derive(Default)]
+pub(super) struct SharingNumbers {
+    /// Images below disks with those who hold their blocks in common.
+    bases: Vec<(LayerId, Option<GroupId>)>,
+    /// Names of trust groups.
+    groups: Vec<String>,
+}
+
+impl Service {
+    /// The number of a trust group; `None` if nothing is shared.
+    pub(super) fn group(&self, trust: &str) -> Option<GroupId> {
+        if !self.plan().store.share {
+            return None;
+        }
+        let groups = &mut self.sharing.lock().groups;
+        let n = groups.iter().position(|g| g == trust).unwrap_or_else(|| {
+            groups.push(trust.to_string());
+            groups.len() - 1
+        });
+        Some(GroupId(n as u32))
+    }
+
+    /// The name of a trust group.
+    pub(super) fn group_name(&self, group: GroupId) -> String {
+        self.sharing.lock().groups.get(group.0 as usize).cloned().unwrap_or_default()
+    }
+
+    /// The number of an image for those who hold its blocks in common with a disk of `plan`, of group `group`.
+    pub(super) fn base_for(&self, image: LayerId, plan: &DiskPlan, group: Option<GroupId>) -> LayerId {
+        let own = (image, group.filter(|_| plan.share_base == BaseSharing::Group));
+        let bases = &mut self.sharing.lock().bases;
+        let n = bases.iter().position(|b| *b == own).unwrap_or_else(|| {
+            bases.push(own);
+            bases.len() - 1
+        });
+        LayerId(n as u64)
+    }
+
+    /// Waits until worker `n` has room for a disk: those that have been told to give need a moment for it.
+    pub(super) fn make_room(&self, n: usize, plan: &DiskPlan, blocks: u32) -> Result<(), AddDiskError> {
+        let (readahead_bytes, give_up) = (plan.readahead_bytes, Instant::now() + ROOM_WAIT);
+        loop {
+            match self.workers[n].call(move |w| w.core().may_add(blocks, readahead_bytes)) {
+                Ok(Err(e)) if Instant::now() >= give_up || *lock(&self.stop.0) => return Err(e.into()),
+                Ok(Err(_)) => {}
+                Ok(Ok(())) | Err(_) => return Ok(()),
+            }
+            let _ = self.workers[n].give_back(memory::STEP_FRAMES_MAX);
+            std::thread::sleep(memory::PAUSE);
+        }
+    }
+
+    /// Puts an opened disk on the worker of those that it can share with; otherwise on the one with the fewest disks.
+    pub(super) fn put_on_worker(&self, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
+        let plan = opened.plan.clone();
+        let plan = &plan;
+        let blocks = capacity_blocks(plan);
+        if blocks == 0 {
+            return Err(ServiceError::TooSmall { disk: plan.name.clone(), share: human_size(plan.share_bytes) });
+        }
+        let mut load = vec![0usize; self.workers.len()];
+        self.disks().iter().for_each(|d| load[d.worker_number()] += 1);
+        let group = self.group(&plan.trust);
+        if let Some(base) = &mut opened.base {
+            base.layer = self.base_for(base.layer, plan, group);
+        }
+        let layer = opened.base.as_ref().map(|b| b.layer);
+        let disks = self.disks();
+        let like = |same: &dyn Fn(&ServedDisk) -> bool| disks.iter().find(|d| same(d)).map(|d| d.worker_number());
+        let together = like(&|d| layer.is_some() && d.layer() == layer)
+            .or_else(|| like(&|d| group.is_some() && d.group() == group));
+        let answers = |n: &usize| !self.workers[*n].is_silent();
+        let least = || (0..load.len()).filter(answers).min_by_key(|&n| load[n]);
+        let n = together.filter(answers).or_else(least).unwrap_or(0);
+        let no_room = |source| ServiceError::Attach { disk: plan.name.clone(), source };
+        self.make_room(n, plan, blocks).map_err(no_room)?;
+        Ok(Arc::new(ServedDisk::attach(opened, self.workers[n].clone(), n, blocks, group)?))
+    }
+
+    /// Makes the disks that are served now have the shares and settings of `plan`: those that shrink first, so
+    /// that the sum never passes the store.
+    pub(super) fn apply(&self, plan: &ServePlan) {
+        let now = self.plan();
+        let disks = self.disks();
+        let share_now = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
+        let wanted = disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?)));
+        let (growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| p.share_bytes > share_now(&p.name));
+        let given = others.iter().any(|(_, p)| p.share_bytes < share_now(&p.name));
+        others.iter().for_each(|(disk, p)| Self::change(plan, disk, p));
+        if given {
+            // Also for a disk that is not here yet.
+            self.release_given();
+        }
+        growing.iter().for_each(|(disk, p)| Self::change(plan, disk, p));
+    }
+
+    /// Makes a disk have the share and the settings of `plan`, where it is `p`.
+    fn change(plan: &ServePlan, disk: &ServedDisk, p: &DiskPlan) {
+        let (id, blocks) = (disk.id(), capacity_blocks(p));
+        let parted = p.clone();
+        let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
+        let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
+        let (readahead_bytes, exclusive) = (p.readahead_bytes, p.exclusive);
+        let result = disk.host().worker.call(move |w| {
+            w.set_poll(id, poll_ns);
+            if w.core().policy(id) != Some(policy) {
+                w.core().set_policy(id, policy);
+            }
+            w.core().set_hint(id, hint);
+            // Before its share: what they take comes out of it.
+            w.core().set_readahead(id, readahead_bytes);
+            w.core().set_exclusive(id, exclusive);
+            if parted.parts.is_empty() {
+                // What its operations may take stays what it was when it came: a smaller share has fewer blocks for
+                // that.
+                let blocks = blocks.min(w.core().blocks_for(id, parted.share_bytes));
+                return w.core().set_capacity(id, blocks).map_err(SetPartsError::Disk);
+            }
+            for now in w.core().part_stats(id) {
+                if let Some(&(_, policy)) = policies.iter().find(|(n, kind)| *n == now.part.0 && *kind != now.policy) {
+                    w.core().set_part_policy(id, now.part, policy);
+                }
+            }
+            let shares = shares::part_blocks(w.core(), id, &parted);
+            w.core().set_part_shares(id, &shares)
+        });
+        if let Ok(Err(e)) = result {
+            tracing::error!(disk = p.name, "cannot change its share: {e}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The configuration read again, and what is said of changes: by a reload, by hand.
+//!
+//! Owns the order of a reload: what goes, what changes, what comes. Never decides what can change live: `config` does.
+//! Invariant: every change is a line of the log.
+
+use super::Service;
+use crate::http::Caller;
+use undercroft_api::ReloadReport;
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, PlanChange, ServePlan};
+
+/// Disks that an error names at most.
+const NAMED_MAX: usize = 20;
+
+impl Service {
+    /// Reads the file again, and does what can be done live; the caller holds `change`.
+    pub(super) fn follow_file(&self, detach_most: bool) -> Result<ReloadReport, ControlError> {
+        // Disks that wait begin anew: their image may be another one now.
+        let mut now = self.plan();
+        now.disks.retain(|d| self.waiting(&d.name).is_none());
+        let (result, change) = now.reread()?;
+        if !detach_most {
+            check_detached(&change.removed, now.disks.len())?;
+        }
+        self.forget_waiting(|_| true);
+        let mut report = ReloadReport {
+            needs_restart: change.needs_restart.clone(),
+            changed: change.changed.iter().map(ToString::to_string).collect(),
+            ..ReloadReport::default()
+        };
+        self.detach_removed(&change.removed, &mut report)?;
+        // Those that stay take their new shares; room for those that come is made now.
+        let stay = ServePlan {
+            disks: result.disks.iter().filter(|d| now.find(&d.name).is_some()).cloned().collect(),
+            ..result.clone()
+        };
+        self.apply(&stay);
+        self.adopt(stay);
+        self.attach_added(&change.added, &mut report);
+        self.follow_sections(&change, &result, &mut report);
+        Ok(report)
+    }
+
+    fn detach_removed(&self, removed: &[String], report: &mut ReloadReport) -> Result<(), ControlError> {
+        for name in removed {
+            let disk = self.find(name)?;
+            let without = self.plan().without_disk(name)?;
+            if !self.detach(&without, &disk) {
+                report.failed.push(format!("{name}: its image does not answer; it goes when it does"));
+            }
+            report.removed.push(name.clone());
+        }
+        Ok(())
+    }
+
+    fn attach_added(&self, added: &[DiskPlan], report: &mut ReloadReport) {
+        for disk in added {
+            let mut plan = self.plan();
+            plan.disks.push(disk.clone());
+            match self.attach(&plan, disk) {
+                Ok(_) => report.added.push(disk.name.clone()),
+                Err(e) => {
+                    self.apply(&plan);
+                    self.adopt(plan);
+                    self.let_wait(disk, &e);
+                    report.failed.push(format!("{e}; the disk waits, and is tried again until it opens"));
+                }
+            }
+        }
+    }
+
+    /// What is not of disks.
+    fn follow_sections(&self, change: &PlanChange, result: &ServePlan, report: &mut ReloadReport) {
+        if self.renew_nbd_keys(&mut report.failed) {
+            report.changed.push("[[nbd.listen]]: certificates read again".into());
+        }
+        if let Some(plan) = &change.ksm {
+            let set = self.set_ksm(plan);
+            report.failed.extend(set.err().map(|e| format!("[ksm]: {e}")));
+        }
+        if change.pressure {
+            self.watch.set_plan(result.pressure.clone(), result.store.floor_bytes);
+        }
+        // What was set by hand ends here, as it does for the disks.
+        self.watch.set_most(result.store.memory_bytes);
+        if let Some(level) = change.log_level {
+            crate::logging::set_level(level);
+        }
+    }
+}
+
+/// Says what a change by hand changed: who, what, from what, to what.
+pub(super) fn log_changes(from: &ServePlan, to: &ServePlan, by: &Caller) {
+    let changes: Vec<String> = from.keys_changed(to).iter().map(ToString::to_string).collect();
+    if !changes.is_empty() {
+        tracing::info!("changed by {by}: {}", changes.join("; "));
+    }
+}
+
+/// Says what a reload did, a line for each.
+pub(super) fn log_reload(report: &ReloadReport, by: &Caller) {
+    for (what, list) in [
+        ("attached", &report.added),
+        ("detached", &report.removed),
+        ("changed", &report.changed),
+        ("needs a restart", &report.needs_restart),
+    ] {
+        list.iter().for_each(|item| tracing::info!("reload: {what}: {item}"));
+    }
+    report.failed.iter().for_each(|item| tracing::error!("reload: failed: {item}"));
+    tracing::info!("configuration reloaded, asked for by {by}");
+}
+
+/// Refuses a reload that would detach all of `served` disks, or most of them: a file that was emptied or cut short does
+/// that.
+fn check_detached(removed: &[String], served: usize) -> Result<(), ControlError> {
+    if removed.is_empty() || removed.len() < served && removed.len() * 2 <= served {
+        return Ok(());
+    }
+    let named: Vec<&str> = removed.iter().take(NAMED_MAX).map(String::as_str).collect();
+    let more = match removed.len() - named.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Err(ControlError::new(
+        ControlErrorKind::Conflict,
+        format!(
+            "the file no longer has {} of the {served} disks that are served: {}{more}; nothing was changed",
+            removed.len(),
+            named.join(", ")
+        ),
+        "put them back into the file, or run `undercroft reload --yes` to detach them",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_has_lost_most_disks_is_refused_by_name() {
+        let names = |n: usize| (0..n).map(|i| format!("d{i}")).collect::<Vec<_>>();
+        for (removed, served) in [(0, 0), (0, 4), (1, 2), (2, 4), (50, 100)] {
+            assert!(check_detached(&names(removed), served).is_ok(), "{removed} of {served}");
+        }
+        for (removed, served) in [(1, 1), (2, 2), (2, 3), (51, 100), (100, 100)] {
+            let e = check_detached(&names(removed), served).unwrap_err();
+            assert_eq!(e.kind, ControlErrorKind::Conflict);
+            assert!(e.error.contains("d0") && e.remedy.contains("--yes"), "{} of {served}: {}", removed, e.error);
+        }
+        assert!(check_detached(&names(100), 100).unwrap_err().error.contains("d19 and 80 more"));
+    }
+}

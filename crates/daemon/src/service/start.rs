@@ -1,0 +1,173 @@
+//! How a daemon starts: images opened, workers started, then the front ends.
+//!
+//! Owns the order. Never serves a request. Invariant: what failed half-way is taken back.
+
+use super::disk::{self, Opened};
+use super::locks::{Ordered, Rank};
+use super::{OPENERS_MAX, Service, ServiceError, lock, memory, scan, write};
+use crate::worker::{WorkerHandle, WorkerOptions};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::Instant;
+use undercroft_backend as backend;
+use undercroft_cache::{ContentKey, CoreOptions};
+use undercroft_config::{DiskPlan, ServePlan};
+use undercroft_frontend::nbd::Budget;
+use undercroft_hostmem::ksm::{Keeper, Ksm};
+use undercroft_hostmem::pressure::{Roots, Watch};
+
+/// What is opened and what waits, before anything is served.
+#[derive(Default)]
+struct Images {
+    opened: Vec<Opened>,
+    waiting: Vec<(DiskPlan, ServiceError)>,
+    errors: Vec<ServiceError>,
+}
+
+impl Service {
+    /// Opens every image, starts the workers, then the front ends. A disk of a configuration file that cannot be served
+    /// waits, and the others are; of images that were named on a command line, each must open. Nothing is left behind
+    /// if it fails.
+    ///
+    /// # Errors
+    /// What keeps everything from being served; everything that is wrong with any of the images of a command line.
+    pub fn start(plan: ServePlan) -> Result<Arc<Self>, Vec<ServiceError>> {
+        let may_wait = plan.config_file.is_some();
+        let mut images = Images::default();
+        for (disk, result) in plan.disks.iter().zip(open_all(&plan)) {
+            match result {
+                Ok(o) => images.opened.push(o),
+                Err(e) => images.failed(disk.clone(), e, may_wait),
+            }
+        }
+        if !images.errors.is_empty() {
+            return Err(images.errors);
+        }
+        // One key for all, so that contents can be compared across workers.
+        let core = CoreOptions::new(plan.store.memory_bytes);
+        let content_key = core.content_key;
+        let service = Self::without_disks(plan, &core).map_err(|e| vec![ServiceError::Worker(e)])?;
+        service.place(&mut images, may_wait);
+        for listen in &service.plan().nbd {
+            match service.listen_nbd(listen) {
+                Ok(server) => service.running.lock().nbd.push(server),
+                Err(e) => images.errors.push(e),
+            }
+        }
+        if !images.errors.is_empty() {
+            service.shut_down();
+            return Err(images.errors);
+        }
+        service.begin(content_key);
+        images.waiting.iter().for_each(|(disk, why)| service.let_wait(disk, why));
+        service.begin_looking_at_images();
+        Ok(service)
+    }
+
+    /// A daemon with its workers, that serves nothing yet.
+    fn without_disks(plan: ServePlan, core: &CoreOptions) -> std::io::Result<Arc<Self>> {
+        let mut workers = Vec::new();
+        for n in 0..plan.daemon.workers.max(1) {
+            workers.push(WorkerHandle::start(WorkerOptions {
+                name: format!("undercroft-w{n}"),
+                core: core.clone(),
+                poll_ns_max: 0,
+                copy_cpu_percent: plan.daemon.copy_cpu_percent,
+                check_captures: plan.daemon.check_captures,
+            })?);
+        }
+        let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes)?;
+        let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
+        let limits = plan.nbd_limits;
+        let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
+        Ok(Arc::new_cyclic(|me| Self {
+            plan: RwLock::new(plan),
+            workers,
+            disks: RwLock::default(),
+            waiting: Ordered::new(Rank::Waiting, Vec::new()),
+            me: me.clone(),
+            sharing: Ordered::new(Rank::Sharing, Default::default()),
+            nbd_budget,
+            change: Ordered::new(Rank::Change, ()),
+            watch,
+            guest_room: Arc::default(),
+            limits: Ordered::new(Rank::Limits, ()),
+            ksm: Ordered::new(Rank::Ksm, memory::KsmState { keeper, problem: None }),
+            shares: Ordered::new(Rank::Shares, Default::default()),
+            versions: Ordered::new(Rank::Versions, Default::default()),
+            running: Ordered::new(Rank::Running, Default::default()),
+            recorder: Ordered::new(Rank::Recorder, None),
+            stop: (Mutex::new(false), Condvar::new()),
+            started: Instant::now(),
+        }))
+    }
+
+    /// Puts what is opened on workers, then lets guests reach it.
+    fn place(self: &Arc<Self>, images: &mut Images, may_wait: bool) {
+        for o in std::mem::take(&mut images.opened) {
+            let own = o.plan.clone();
+            match self.put_on_worker(o) {
+                Ok(disk) => write(&self.disks).push(disk),
+                Err(e) => images.failed(own, e, may_wait),
+            }
+        }
+        let plan = self.plan();
+        for disk in self.disks() {
+            let Some(own) = plan.disks.iter().find(|p| p.name == disk.info().name) else { continue };
+            let Err(e) = disk.listen(own, plan.daemon.disk_access, &self.guest_room) else { continue };
+            if may_wait {
+                disk.detach();
+                write(&self.disks).retain(|d| !Arc::ptr_eq(d, &disk));
+            }
+            images.failed(own.clone(), e, may_wait);
+        }
+    }
+
+    /// Starts what runs beside the workers. What cannot is said, and the daemon serves without.
+    fn begin(self: &Arc<Self>, content_key: ContentKey) {
+        let store = Arc::new(memory::Disks(Arc::downgrade(self)));
+        if let Err(e) = self.watch.start(store, Roots::default()) {
+            tracing::error!("the machine's memory is not watched: there can be no thread for it: {e}");
+        }
+        self.begin_ksm();
+        if let Err(e) = self.begin_shares() {
+            tracing::error!("shares stay as they are: there can be no thread that moves them: {e}");
+        }
+        let scanner = scan::start(self, content_key);
+        self.running.lock().scanner = scanner;
+    }
+}
+
+impl Images {
+    /// A disk cannot be served now.
+    fn failed(&mut self, disk: DiskPlan, e: ServiceError, may_wait: bool) {
+        if may_wait {
+            self.waiting.push((disk, e));
+        } else {
+            self.errors.push(e);
+        }
+    }
+}
+
+/// Opens the images of all disks of a plan: files in order, so that of two disks on one image the first has it; those
+/// of NBD servers several at a time, so that one that does not answer keeps few others waiting.
+fn open_all(plan: &ServePlan) -> Vec<Result<disk::Opened, ServiceError>> {
+    let open = |disk: &DiskPlan| disk::open(disk.clone(), plan.store.share);
+    let mut seen = BTreeSet::new();
+    let mut is_remote = |d: &DiskPlan| backend::is_nbd(&d.image.location) && seen.insert(d.image.location.clone());
+    let remote: Vec<usize> = (0..plan.disks.len()).filter(|&n| is_remote(&plan.disks[n])).collect();
+    let results: Vec<Mutex<Option<_>>> = plan.disks.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..remote.len().min(OPENERS_MAX) {
+            s.spawn(|| {
+                while let Some(&n) = remote.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    *lock(&results[n]) = Some(open(&plan.disks[n]));
+                }
+            });
+        }
+    });
+    let opened = results.into_iter().map(|r| r.into_inner().unwrap_or_else(|p| p.into_inner()));
+    plan.disks.iter().zip(opened).map(|(disk, result)| result.unwrap_or_else(|| open(disk))).collect()
+}

@@ -1,0 +1,81 @@
+//! What early copies of guest pages yield, and how many there are.
+//!
+//! Owns these counts, the latest weighing most. Never copies. Invariant: of each class, at most as many copies proved
+//! useful as were made.
+
+use super::residency::Class;
+
+/// Early copies of a class that are remembered.
+const YIELD_MEMORY: u32 = 2048;
+/// Early copies of a class from which what they bring is known.
+const YIELD_SURE: u32 = 512;
+/// A class is copied seldom if it yields so many times less than the best one.
+const YIELD_BEHIND: f64 = 2.0;
+/// Second copies shorten the time that first ones last: they must pay at least so often.
+const SECOND_PAYS: f64 = 0.5;
+/// Of a class that is copied seldom, one page in so many is.
+const YIELD_SAMPLE: u32 = 16;
+
+/// How many copies come to a transfer of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    /// Copies put on probation ever, modulo 2^32.
+    pub copies: u32,
+    /// Copies and transfers when this was last asked.
+    before: (u32, u32),
+    /// Copies for each transfer, the latest ones weighing most.
+    rate: f64,
+}
+
+impl Pace {
+    /// Copies for each transfer, at transfer number `now`.
+    pub fn take(&mut self, now: u32) -> f64 {
+        let (copies, transfers) = (self.copies.wrapping_sub(self.before.0), now.wrapping_sub(self.before.1));
+        self.before = (self.copies, now);
+        self.rate = (self.rate + f64::from(copies) / f64::from(transfers.max(1))) / 2.0;
+        self.rate
+    }
+}
+
+/// What early copies of each class bring: how many of the latest ones were still there when their eviction was proved.
+///
+/// Pages whose ages at eviction vary widely bring little for the room they take; where room is short they give way to
+/// those that can be copied just in time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Yields {
+    made: [u32; 3],
+    paid: [u32; 3],
+    turn: u32,
+}
+
+impl Yields {
+    pub fn made(&mut self, class: Class) {
+        let i = class as usize;
+        self.made[i] += 1;
+        if self.made[i] >= YIELD_MEMORY {
+            self.made[i] /= 2;
+            self.paid[i] /= 2;
+        }
+    }
+
+    pub fn paid(&mut self, class: Class) {
+        let i = class as usize;
+        self.paid[i] = (self.paid[i] + 1).min(self.made[i]);
+    }
+
+    /// Whether a page of this class is worth a copy now: whether it brings as much, nearly, as the better class of
+    /// first copies. Second ones are no measure for first ones, without which there would be none: these nearly always
+    /// pay, where half of the first ones lapse.
+    pub fn worth(&mut self, class: Class) -> bool {
+        let part = |i: usize| f64::from(self.paid[i]) / f64::from(self.made[i].max(1));
+        let i = class as usize;
+        let first = [Class::Read as usize, Class::Write as usize];
+        let best = first.into_iter().filter(|&k| self.made[k] >= YIELD_SURE).map(part).fold(0.0, f64::max);
+        let least = if class == Class::Kept { best.max(SECOND_PAYS) } else { best / YIELD_BEHIND };
+        if self.made[i] < YIELD_SURE || part(i) >= least {
+            return true;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        self.turn.is_multiple_of(YIELD_SAMPLE)
+    }
+}

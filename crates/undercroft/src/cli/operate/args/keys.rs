@@ -1,0 +1,78 @@
+//! The options of `undercroft set` that are keys of the configuration: one for each key that is set by hand.
+//!
+//! Owns the way from the declaration of a key to its option. Never lists a key. Invariant: what an option takes is a
+//! value of its key's kind.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use undercroft_config::Written;
+use undercroft_config::keys::{self, Key, Kind, Live};
+use undercroft_engine::PolicyKind;
+
+/// Keys with the texts that were given for them.
+#[derive(Debug, Default)]
+pub struct KeyArgs {
+    /// In the order of the declarations.
+    pub given: Vec<(&'static Key, String)>,
+}
+
+/// The options, for groups and conflicts.
+pub fn names() -> Vec<&'static str> {
+    keys::all_settable().iter().map(|k| k.name).collect()
+}
+
+/// The option of a key.
+fn option(key: &'static Key) -> Arg {
+    let none = match key.live {
+        Live::Set(word) if !word.is_empty() => format!("; `{word}` takes it away"),
+        _ => String::new(),
+    };
+    // The first sentence says what it is; the reference has the rest.
+    let what = key.doc.split(". ").next().unwrap_or(key.doc).trim_end_matches('.').replace('`', "");
+    let value = match key.kind {
+        Kind::Size => "SIZE",
+        Kind::Time => "TIME",
+        Kind::Number => "N",
+        _ => "VALUE",
+    };
+    let option = Arg::new(key.name)
+        .long(key.name)
+        .value_name(value)
+        .help(format!("{what}: {}{none}", key.range.replace('`', "")));
+    if key.name == "policy" {
+        let policies = PolicyKind::ALL.map(|k| k.name()).into_iter().chain(["inherit"]);
+        return option.ignore_case(true).value_parser(PossibleValuesParser::new(policies));
+    }
+    option.value_parser(move |text: &str| Written::parse(key, text).map(|_| text.to_string()))
+}
+
+impl Args for KeyArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(keys::all_settable().into_iter().map(option))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for KeyArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |key: &'static Key| Some((key, matches.get_one::<String>(key.name)?.clone()));
+        Ok(Self { given: keys::all_settable().into_iter().filter_map(given).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl KeyArgs {
+    /// As the body of a change.
+    pub fn body(&self) -> String {
+        let object: serde_json::Map<String, serde_json::Value> =
+            self.given.iter().map(|(key, text)| (key.name.to_string(), text.as_str().into())).collect();
+        serde_json::Value::Object(object).to_string()
+    }
+}
