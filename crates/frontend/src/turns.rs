@@ -193,7 +193,8 @@ impl<F: PortFaults> Flows<F> {
         Turn { light, heavy, quanta, now: None }
     }
 
-    /// Begins a look at the disks that took less than they might; none if that would take long, or if there is but one with work.
+    /// Begins a look at the disks that took less than they might; none if that would take long, or if there is but one
+    /// with work.
     pub fn glance(&self) -> Option<Turn> {
         let light = self.disks.light.len();
         let worth = self.disks.len() > 1 && (1..=GLANCE_DISKS_MAX).contains(&light);

@@ -414,10 +414,13 @@ mod tests {
         [&NBDMAGIC.to_be_bytes()[..], &IHAVEOPT.to_be_bytes(), &3u16.to_be_bytes()].concat()
     }
 
-    /// What comes of a handshake, its error as it is shown.
-    fn shake(parts: &[Vec<u8>]) -> Result<Export, String> {
+    fn shake(parts: &[Vec<u8>]) -> Result<Export, HandshakeError> {
         handshake(&mut Script { says: Cursor::new(parts.concat()), heard: Vec::new() }, "disk")
-            .map_err(|e| e.to_string())
+    }
+
+    /// Why a handshake fails, as it is shown.
+    fn refusal_of(parts: &[Vec<u8>]) -> String {
+        shake(parts).unwrap_err().to_string()
     }
 
     fn info_export() -> Vec<u8> {
@@ -448,7 +451,7 @@ mod tests {
             structured: true,
             allocation: Some(7),
         };
-        assert_eq!(e, Ok(expected));
+        assert_eq!(e.unwrap(), expected);
     }
 
     #[test]
@@ -460,7 +463,7 @@ mod tests {
 
     #[test]
     fn refusals_are_put_into_words() {
-        let tail = |last: Vec<u8>| shake(&[greeting(), answer(8, REP_ERR_UNSUP, &[]), last]).unwrap_err();
+        let tail = |last: Vec<u8>| refusal_of(&[greeting(), answer(8, REP_ERR_UNSUP, &[]), last]);
         assert!(
             tail(answer(7, REP_ERR + 6, b"no such\x1b thing"))
                 .contains("no export named \"disk\" (it says: no such thing)")
@@ -471,7 +474,7 @@ mod tests {
         assert!(tail(answer(7, REP_INFO, &[0, 0, 1])).contains("malformed"));
         assert!(tail(answer(99, REP_ACK, b"")).contains("no sense"));
         assert!(tail(Vec::new()).contains("closed the connection"));
-        assert!(shake(&[b"SSH-2.0-OpenSSH_9.2p1 Debian".to_vec()]).unwrap_err().contains("not an NBD server"));
+        assert!(refusal_of(&[b"SSH-2.0-OpenSSH_9.2p1 Debian".to_vec()]).contains("not an NBD server"));
         let blocks = |min, max| {
             shake(&[
                 greeting(),
@@ -481,7 +484,7 @@ mod tests {
                 answer(7, REP_ACK, &[]),
             ])
         };
-        assert!(blocks(65536, 1 << 20).unwrap_err().contains("blocks of 65536 bytes"));
+        assert!(blocks(65536, 1 << 20).unwrap_err().to_string().contains("blocks of 65536 bytes"));
         assert!(blocks(3, 1 << 20).is_err());
         assert!(blocks(1, 512).is_err());
         let mut long = answer(7, REP_INFO, &[]);

@@ -306,8 +306,8 @@ proptest! {
             "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n\
              [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
         );
-        // By VM: a size that was set there. Whoever runs the host is not bound by floors below other VMs, so that one may
-        // leave a disk of another VM less than its floor, and that one's changes are refused then.
+        // By VM: a size that was set there. Whoever runs the host is not bound by floors below other VMs, so that one
+        // may leave a disk of another VM less than its floor, and that one's changes are refused then.
         let mut sized = [false; 2];
         for (disk, what, amount) in changes {
             let vm = disk / 2;

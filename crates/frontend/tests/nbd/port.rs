@@ -144,18 +144,18 @@ fn writes_of_every_size_arrive_whole_in_any_pieces() {
 #[test]
 fn many_requests_cost_one_receive_and_one_send() {
     let mut f = Fixture::new(true);
-    for n in 0..20 {
+    for n in 0..12 {
         f.ask(0, command::READ, n * 4096, 4096, n);
     }
     f.wire.with(Wire::arrive);
     f.port.take(64, &mut f.requests);
-    assert_eq!(f.requests.len(), 20);
+    assert_eq!(f.requests.len(), 12);
     assert_eq!(f.wire.with(|w| w.receives), 1);
     f.disk.serve(&mut f.requests, &mut f.port);
     assert!(f.wire.with(|w| w.output.is_empty()));
     f.port.flush();
     assert_eq!(f.wire.with(|w| w.sends), 1);
-    assert_eq!(f.replies().len(), 20);
+    assert_eq!(f.replies().len(), 12);
     assert!(!f.port.take(64, &mut f.requests));
     assert!(!f.port.arm());
 }

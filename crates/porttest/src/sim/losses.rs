@@ -94,15 +94,18 @@ impl World {
             }
             (Told::Yes, false) => None,
             (Told::No(since), true) if work.start > since => {
-                if slot.works().any(|w| w.parts.len() > 1 && asks_durability(w, nbd)) {
-                    // One of its ranges may have told, and is answered with the others.
+                if slot.works().any(|w| asks_durability(w, nbd)) {
+                    // What is still under way may have told: a client need not see answers in the order in which they
+                    // were given, and of several ranges each may tell, before they are answered together.
                     slot.told = Told::Perhaps(since);
                     return None;
                 }
                 Some(Err(format!("{work:?} went well, and its client was not told of lost writes").into()))
             }
             (Told::Perhaps(since), true) if work.start > since => {
-                slot.told = Told::Yes;
+                if !slot.works().any(|w| asks_durability(w, nbd)) {
+                    slot.told = Told::Yes;
+                }
                 None
             }
             (_, true) => None,

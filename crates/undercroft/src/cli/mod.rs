@@ -6,14 +6,14 @@
 
 pub mod args;
 pub mod help;
-pub mod interrupt;
-pub mod manual;
-pub mod meter;
+pub(crate) mod interrupt;
+pub(crate) mod manual;
+pub(crate) mod meter;
 pub mod operate;
 pub mod output;
 pub mod study;
-pub mod style;
-pub mod table;
+pub(crate) mod style;
+pub(crate) mod table;
 pub mod watch;
 
 use args::{Cli, Command};

@@ -1,7 +1,8 @@
 //! What is printed: buffered, and gone quietly when nobody reads on.
 //!
-//! Owns standard output, and takes colours away where nobody sees them (`style` says when). Invariant: an error of writing
-//! comes back to `cli::run`, which knows a broken pipe from a full disk; nothing here panics, as `println!` would.
+//! Owns standard output, and takes colours away where nobody sees them (`style` says when). Invariant: an error of
+//! writing comes back to `cli::run`, which knows a broken pipe from a full disk; nothing here panics, as `println!`
+//! would.
 
 use super::style;
 use anstream::AutoStream;

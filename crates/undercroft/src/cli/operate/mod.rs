@@ -4,7 +4,7 @@
 //! daemon goes over its control socket.
 
 pub mod args;
-pub mod attach;
+pub(crate) mod attach;
 pub mod check;
 pub mod control;
 pub mod disks;
