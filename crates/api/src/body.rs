@@ -280,7 +280,7 @@ mod tests {
             ("", "no body"),
             ("{}", "nothing is to be changed; give policy, size, weight"),
             ("{\"sise\": 1}", "unknown field \"sise\"; did you mean \"size\"?"),
-            ("{\"color\": 1}", "unknown field \"color\"; known are policy, size, weight"),
+            ("{\"xyzzy\": 1}", "unknown field \"xyzzy\"; known are policy, size, weight"),
             ("{\"controller\": \"static\"}", "unknown field \"controller\""),
             ("{\"size\": \"512M\"}", "write 512MiB"),
             ("{\"size\": -1}", "a size is a number of bytes or a text like"),

@@ -60,7 +60,8 @@ impl<P: FaultInjection> Disk<P> {
         if self.sharing.is_unsettled() {
             self.apply_limit(cx.arena);
         }
-        if self.is_resizing() {
+        // What a step of this event has left goes on in spare time.
+        if self.is_resizing() && !self.shrinks {
             self.resize_step(SHRINK_BLOCKS_PER_EVENT, cx.arena);
         }
     }

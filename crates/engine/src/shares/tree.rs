@@ -34,7 +34,7 @@ pub struct Shortfall {
 
 /// See the head of the file.
 ///
-/// ShareSettings of a VM are made without knowledge of those of its containers: a floor is checked against what the parent
+/// Settings of a VM are made without knowledge of those of its containers: a floor is checked against what the parent
 /// is entitled to, so no node can take from those beside its parent; and a change above is never refused for what was
 /// set below (see [`Tree::shortfalls`]).
 #[derive(Clone, Debug)]

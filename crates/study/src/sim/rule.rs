@@ -18,7 +18,7 @@ pub enum Rule {
 
 impl Rule {
     /// OPT, with and without the choice to leave a block out of the cache.
-    pub const OPT: [Rule; 2] = [Rule::Opt(OptAdmission::Always), Rule::Opt(OptAdmission::Bypass)];
+    pub(crate) const OPT: [Rule; 2] = [Rule::Opt(OptAdmission::Always), Rule::Opt(OptAdmission::Bypass)];
 
     /// The name that people and programs use.
     pub fn name(self) -> &'static str {

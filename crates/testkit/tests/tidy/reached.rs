@@ -16,8 +16,8 @@ use syn::visit::{self, Visit};
 /// How many public items of a crate nobody outside of its sources names today.
 const UNREACHED: &[(&str, usize)] = &[
     ("config", 1),
-    ("daemon", 32),
-    ("engine", 8),
+    ("daemon", 31),
+    ("engine", 7),
     ("frontend", 21),
     ("host", 1),
     ("hostmem", 2),

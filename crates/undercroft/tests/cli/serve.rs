@@ -157,7 +157,7 @@ fn a_file_is_served_reloaded_and_stopped_by_signals() {
     assert!(String::from_utf8_lossy(&datagram[..n]).starts_with("READY=1\nSTATUS=serving 1 disk"));
 
     fs::write(p.at("c.toml"), format!("{head}{a}policy = \"lru\"\n{b}")).unwrap();
-    p.run(&["reload"]).is(0, &["attached: b", "changed: a"], &[]);
+    p.run(&["reload"]).is(0, &["attached: b", "changed: disk \"a\": policy: inherit -> lru"], &[]);
     p.run(&["reload"]).is(0, &["nothing has changed"], &[]);
     fs::write(p.at("c.toml"), format!("{head}{b}oops = 1\n")).unwrap();
     p.run(&["reload"]).is(1, &[], &["unknown key \"oops\"", "nothing has been changed"]);

@@ -24,7 +24,9 @@ fn goals_that_do_not_fit_get_their_parts_by_weight_and_are_told_what_they_take()
     assert_eq!(targets, [600, 300, 0]);
     let events = bench.last_events();
     assert!(
-        events.iter().any(|e| e.contains("takes a 800 blocks, and all goals together 1600 where there are 900")),
+        events
+            .iter()
+            .any(|e| e.contains("takes a 800 blocks, and all goals together 1600 blocks where there are 900 blocks")),
         "{events:?}"
     );
     // what is asked for only once cannot hit
