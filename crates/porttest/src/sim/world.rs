@@ -86,6 +86,8 @@ pub(super) struct SimPort {
     pub waited: Waited,
     /// What its client knows of lost writes.
     pub told: Told,
+    /// When its client seemed to have been told: what was under way then may have been what told it.
+    pub told_at: u64,
 }
 
 impl SimPort {
@@ -100,6 +102,7 @@ impl SimPort {
             backlog: Backlog::default(),
             waited: Waited::default(),
             told: Told::default(),
+            told_at: 0,
         }
     }
 
