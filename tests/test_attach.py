@@ -56,8 +56,11 @@ def test_libvirts_xml_is_whole(serve, scratch):
     """Memory once, a disk for each, and paths that a parser reads back."""
     place = scratch / "a & <b>"
     place.mkdir()
-    vm = {"vm": '"web"', "socket": f'"{place}/root.sock"'}
-    daemon = serve([Disk("root", images.raw(scratch / "root.raw", SIZE), "raw", vm), Disk("data", images.raw(scratch / "data.raw", SIZE), "raw", {"vm": '"web"'})])
+    extra = '[[vm]]\nname = "web"\n'
+    for name, more in (("root", f'socket = "{place}/root.sock"\n'), ("data", "")):
+        image = images.raw(scratch / f"{name}.raw", SIZE)
+        extra += f'[[vm.disk]]\nname = "{name}"\nimage = "{image}"\nformat = "raw"\nnbd = true\n{more}'
+    daemon = serve([], extra=extra)
     for form, kind in (("libvirt", "vhostuser"), ("libvirt_nbd", "network")):
         domain = ElementTree.fromstring(f"<domain>{forms(daemon, 'web')[form]}</domain>")
         disks = domain.findall("disk")

@@ -17,11 +17,13 @@ fn assert_found(bug: Bug) {
         Bug::PieceForgotten | Bug::PieceTakenAgain | Bug::AbandonedCounts | Bug::CrowdForgotten => 8 * n - 7,
         _ => n,
     };
+    // It takes a write under way that was merged from a cached block at the moment of a loss: a rare meeting.
+    let most = if bug == Bug::LossKeepsWrites { 4 * SEEDS } else { SEEDS };
     let found =
-        (1..=SEEDS).map(seed_of).find_map(|seed| Some((seed, finds(Plan { seed, steps: STEPS, bug: Some(bug) })?)));
+        (1..=most).map(seed_of).find_map(|seed| Some((seed, finds(Plan { seed, steps: STEPS, bug: Some(bug) })?)));
     match found {
         Some((seed, failed)) => println!("{bug:?}: seed {seed}, step {}: {}", failed.step, failed.what),
-        None => panic!("{bug:?} was found by none of {SEEDS} seeds"),
+        None => panic!("{bug:?} was found by none of {most} seeds"),
     }
 }
 

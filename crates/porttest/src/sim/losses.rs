@@ -80,6 +80,7 @@ impl World {
     /// do with that.
     pub(super) fn judge_loss(&mut self, p: usize, f: &Finished, excused: bool) -> Option<Result<(), Violation>> {
         let Finished { work, ok, .. } = f;
+        let now = self.tick();
         let slot = &mut self.ports[p];
         let nbd = matches!(slot.peer, Peer::Client(_));
         if !asks_durability(work, nbd) {
@@ -92,6 +93,7 @@ impl World {
             (Told::Yes, false) if work.start <= lost && (work.verb == Verb::Flush || work.verb == Verb::Discard) => {
                 Some(Ok(()))
             }
+            (Told::Yes, false) if lost > 0 && work.start <= slot.told_at => Some(Ok(())),
             (Told::Yes, false) => None,
             (Told::No(since), true) if work.start > since => {
                 if slot.works().any(|w| asks_durability(w, nbd)) {
@@ -104,14 +106,15 @@ impl World {
             }
             (Told::Perhaps(since), true) if work.start > since => {
                 if !slot.works().any(|w| asks_durability(w, nbd)) {
-                    slot.told = Told::Yes;
+                    (slot.told, slot.told_at) = (Told::Yes, now);
                 }
                 None
             }
             (_, true) => None,
             (Told::No(since), false) => {
                 let certain = !excused || work.verb == Verb::Flush && work.start > since;
-                slot.told = if certain { Told::Yes } else { Told::Perhaps(since) };
+                // What was under way then may tell of an earlier loss, or of a later one.
+                (slot.told, slot.told_at) = (if certain { Told::Yes } else { Told::Perhaps(since) }, now);
                 let structured = work.marks.contains(&"structured");
                 let how = if nbd { "told over NBD" } else { "told over virtio" };
                 self.coverage.met("lost writes", how);
@@ -122,7 +125,7 @@ impl World {
             }
             (Told::Perhaps(_), false) => {
                 if !excused {
-                    slot.told = Told::Yes;
+                    (slot.told, slot.told_at) = (Told::Yes, now);
                 }
                 Some(Ok(()))
             }

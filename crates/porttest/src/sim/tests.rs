@@ -10,7 +10,7 @@ use undercroft_frontend::faults::PortBug;
 const SEEDS: u64 = 100;
 const STEPS: u64 = 4000;
 /// Seeds that a planted bug may take at most to be found.
-const SEEDS_FOR_A_BUG: u64 = 100;
+const SEEDS_FOR_A_BUG: u64 = 1000;
 
 /// A number from the environment.
 fn from_env(name: &str) -> Option<u64> {

@@ -86,6 +86,8 @@ pub(super) struct SimPort {
     pub waited: Waited,
     /// What its client knows of lost writes.
     pub told: Told,
+    /// When its client seemed to have been told: what was under way then may have been what told it.
+    pub told_at: u64,
 }
 
 impl SimPort {
@@ -100,6 +102,7 @@ impl SimPort {
             backlog: Backlog::default(),
             waited: Waited::default(),
             told: Told::default(),
+            told_at: 0,
         }
     }
 
@@ -247,8 +250,8 @@ impl World {
     /// Judges work of port `p` that its client has seen the end of.
     pub(super) fn judge(&mut self, p: usize, mut finished: Vec<Finished>) {
         // What was seen together ended at the same time; a flush makes the model forget what reads may have seen.
-        // Of what is seen at once, a flush that failed may have been answered first: it tells of lost writes.
-        finished.sort_by_key(|f| if f.work.verb != Verb::Flush { 1 } else { 2 * u8::from(f.ok) });
+        // Of what is seen at once, what failed may have been answered first: it tells of lost writes.
+        finished.sort_by_key(|f| u8::from(f.ok) * (1 + u8::from(f.work.verb == Verb::Flush)));
         for f in finished {
             self.note(|| format!("port {p} sees the end of {:?}: {}", f.work, if f.ok { "ok" } else { "failed" }));
             if let Err(what) = self.judge_one(p, &f) {
