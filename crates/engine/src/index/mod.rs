@@ -12,7 +12,7 @@ pub(crate) mod tiers;
 use self::parts::{Parts, policy_of};
 use self::ranges::{PartId, REST};
 use self::tiers::Tiers;
-use crate::policy::{self, Outcome, Policy, PolicyKind, PolicySet, Seen};
+use crate::policy::{Outcome, Policy, PolicyKind, PolicySet, Seen};
 use crate::structures::places::Places;
 use crate::structures::slots::{Slot, Slots};
 use crate::structures::table::{Fill, HashKey, SIMULATION_SEED};
@@ -112,7 +112,7 @@ impl<K: PolicySet> Index<K> {
             return self.access_apart(block, hash, access, may_evict);
         }
         let Self { slots, places, policy, limit, .. } = self;
-        policy::access(slots, places, policy, block, hash, *limit, may_evict)
+        policy.access(slots, places, block, hash, *limit, may_evict)
     }
 
     /// Slots that may be occupied now: what [`Index::set_limit`] said.

@@ -6,10 +6,10 @@
 use super::served::{PolicyKind, ServedPolicy};
 use super::set::{Makes, PolicySet, named};
 use super::studied::StudiedPolicyKind;
-use super::{Policy, Seen};
+use super::{Outcome, Policy, Seen, access};
 use crate::names::UnknownName;
 use crate::structures::places::Places;
-use crate::structures::slots::{ChainedSlots, Slot};
+use crate::structures::slots::{ChainedSlots, Slot, Slots};
 use crate::structures::table::HashKey;
 use std::fmt;
 use std::str::FromStr;
@@ -216,6 +216,21 @@ impl<P: Policy> StudiedPolicy for P {
 }
 
 impl Policy for AnyPolicy {
+    #[inline]
+    fn access(
+        &mut self,
+        slots: &mut Slots,
+        places: &mut Places,
+        block: u64,
+        hash: u64,
+        limit: u32,
+        may_evict: impl Fn(Slot) -> bool,
+    ) -> Outcome {
+        match self {
+            Self::Served(p) => p.access(slots, places, block, hash, limit, may_evict),
+            Self::Studied(..) => access::access(slots, places, self, block, hash, limit, may_evict),
+        }
+    }
     #[inline]
     fn touch(&mut self, places: &mut Places, slot: Slot, block: u64) {
         match self {

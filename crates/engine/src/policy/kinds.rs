@@ -107,6 +107,18 @@ macro_rules! dispatched {
 
         impl Policy for $policy {
             #[inline]
+            fn access(
+                &mut self,
+                slots: &mut Slots,
+                places: &mut Places,
+                block: u64,
+                hash: u64,
+                limit: u32,
+                may_evict: impl Fn(Slot) -> bool,
+            ) -> Outcome {
+                match self { $($policy::$name(p) => p.access(slots, places, block, hash, limit, may_evict),)+ }
+            }
+            #[inline]
             fn touch(&mut self, places: &mut Places, slot: Slot, block: u64) {
                 match self { $($policy::$name(p) => p.touch(places, slot, block),)+ }
             }

@@ -19,10 +19,10 @@ mod small_main;
 pub(crate) mod studied;
 
 use crate::structures::places::Places;
-use crate::structures::slots::{ChainedSlots, Slot};
+use crate::structures::slots::{ChainedSlots, Slot, Slots};
 
 pub use access::Outcome;
-pub(crate) use access::{access, miss};
+pub(crate) use access::miss;
 pub(crate) use any::AnyPolicy;
 pub use any::AnyPolicyKind;
 pub(crate) use search::{Search, oldest};
@@ -46,6 +46,24 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
+    /// One access to `block`, as `access` says. What holds one of several policies overrides it: it then asks once which
+    /// one that is, and the whole access is compiled for each.
+    #[inline]
+    fn access(
+        &mut self,
+        slots: &mut Slots,
+        places: &mut Places,
+        block: u64,
+        hash: u64,
+        limit: u32,
+        may_evict: impl Fn(Slot) -> bool,
+    ) -> Outcome
+    where
+        Self: Sized,
+    {
+        access::access(slots, places, self, block, hash, limit, may_evict)
+    }
+
     /// A hit on an occupied slot.
     fn touch(&mut self, places: &mut Places, slot: Slot, block: u64);
 

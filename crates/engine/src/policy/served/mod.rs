@@ -22,9 +22,9 @@ pub(crate) mod models {
 
 use super::kinds::dispatched;
 use super::set::PolicySet;
-use super::{Policy, Seen};
+use super::{Outcome, Policy, Seen};
 use crate::structures::places::Places;
-use crate::structures::slots::{ChainedSlots, Slot};
+use crate::structures::slots::{ChainedSlots, Slot, Slots};
 use crate::structures::table::HashKey;
 
 dispatched! {
