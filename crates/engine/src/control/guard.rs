@@ -69,7 +69,7 @@ fn interval(child: &ChildView<'_>, full: f64, target: u64) -> (f64, f64) {
 
 impl Guarded<Fixed> {
     /// `static`: lends what is not demanded, unless shares by weight alone would have been better of late.
-    pub fn lending() -> Self {
+    pub(super) fn lending() -> Self {
         Self::over(Fixed { strict: false }, None, true)
     }
 }

@@ -25,4 +25,5 @@ pub use meter::{Meter, MeterOptions, Served, Telemetry};
 pub use points::Curve;
 pub use policy::{PolicyCurve, PolicyCurveOptions, sizes_around};
 pub use recency::Recency;
-pub use tenants::{best_partition, partitioned, partitioned_by_weight, shared};
+pub(crate) use tenants::partitioned_by_weight;
+pub use tenants::{best_partition, partitioned, shared};

@@ -40,7 +40,7 @@ pub fn partitioned(tenants: &[Curve]) -> Curve {
 
 /// The same where a miss of each tenant weighs as much as is said before it: space goes where it saves most weight. The
 /// misses of the result are not weighed, so with unequal weights it need not be convex.
-pub fn partitioned_by_weight<'a>(tenants: impl IntoIterator<Item = (u32, &'a Curve)> + Clone) -> Curve {
+pub(crate) fn partitioned_by_weight<'a>(tenants: impl IntoIterator<Item = (u32, &'a Curve)> + Clone) -> Curve {
     let requests: f64 = tenants.clone().into_iter().map(|(_, curve)| curve.requests()).sum();
     let (mut size, mut misses) = (0u64, requests);
     let mut points = vec![];

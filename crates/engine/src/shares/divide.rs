@@ -37,7 +37,8 @@ impl Share {
     }
 
     /// What it has of the entitlements of others.
-    pub fn borrowed(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn borrowed(&self) -> u64 {
         self.share.saturating_sub(self.entitled)
     }
 }

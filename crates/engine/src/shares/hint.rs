@@ -38,7 +38,7 @@ pub enum Hint {
 
 /// How a node's share may grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Growth {
+pub(crate) enum Growth {
     /// As far as blocks save misses.
     ByUtility,
     /// No farther than its floor asks; what it has is taken when others gain by it.
@@ -91,7 +91,7 @@ impl Hint {
     }
 
     /// What it means for the size of the share.
-    pub fn growth(self) -> Growth {
+    pub(crate) fn growth(self) -> Growth {
         match self {
             Self::Normal | Self::Random => Growth::ByUtility,
             Self::Sequential | Self::NoReuse => Growth::Floor,

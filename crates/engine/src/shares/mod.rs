@@ -16,6 +16,7 @@ mod tree;
 pub use divide::{Division, Share};
 pub use error::TreeError;
 pub use fill::{BLOCKS_MAX, Claim, fill};
-pub use hint::{Admission, Growth, Hint, ReadAhead};
+pub(crate) use hint::Growth;
+pub use hint::{Admission, Hint, ReadAhead};
 pub use node::{Level, Node, NodeId, ShareSettings, WEIGHT_DEFAULT, WEIGHT_MAX, WEIGHT_MIN};
 pub use tree::{Shortfall, Tree};

@@ -97,7 +97,7 @@ impl Node {
     }
 
     /// What is below it, by name.
-    pub fn children(&self) -> &[NodeId] {
+    pub(crate) fn children(&self) -> &[NodeId] {
         &self.children
     }
 
