@@ -198,7 +198,7 @@ def test_the_floor_and_the_rules_change_live(group, serve, scratch):
     assert daemon.status()["store"]["floor_bytes"] == 40 * MIB
     daemon.store = f"floor = {64 * MIB}"
     daemon.write_config(disks)
-    assert "changed: [pressure]" in daemon.call("reload").stdout
+    assert "changed: store.floor: 40MiB -> 64MiB" in daemon.call("reload").stdout
     assert daemon.status()["store"]["floor_bytes"] == 64 * MIB
     hog = subprocess.Popen(group.wrap([sys.executable, "-c", EATER, str(180 * MIB)]), stdout=subprocess.PIPE)
     try:

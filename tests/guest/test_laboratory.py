@@ -23,7 +23,7 @@ SMALL = ["--quick", "--loads", "pool", "--n", "0.25", "--guest-memory", "112MiB"
 def command(scratch, *arguments):
     """The laboratory on the program under test, with all its files in `scratch`."""
     program = ["--undercroft", built("undercroft"), "--work", scratch / "work", "--out", scratch / "out"]
-    return [str(a) for a in [sys.executable, ROOT / "lab" / "run.py", *SMALL, *program, *arguments]]
+    return [str(a) for a in [sys.executable, ROOT / "experiments" / "exclusive" / "run.py", *SMALL, *program, *arguments]]
 
 
 def left_behind(scratch):
