@@ -40,9 +40,9 @@ pub trait Port: Send {
     /// been copied out since it was taken, whatever `result` says.
     fn reply(&mut self, tag: u32, result: Result<(), IoError>);
 
-    /// Sends what the replies since the last time need: one notification, or what the socket takes. Called several
-    /// times in a batch, so that the peer works while the rest is served.
-    fn flush(&mut self);
+    /// Sends what the replies since the last time need: one notification, or what the socket takes, of which `most`
+    /// bytes (more than 0). Called several times in a batch, so that the peer works while the rest is served.
+    fn flush(&mut self, most: usize);
 
     /// Whether `flush` has left something that could go out at once, for it had sent as much as one call should.
     fn has_more_to_send(&self) -> bool {

@@ -17,6 +17,9 @@ pub const QUANTUM_BYTES: i64 = 64 * 1024;
 pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta of the only disk with work: there is nobody whom that keeps waiting but those who sleep.
 pub const ALONE_QUANTA: i64 = 4;
+/// Bytes of long replies that are sent at once where others may wait: some 20 us. A disk that has had the worker for
+/// itself sends [`ALONE_QUANTA`] times as much, with fewer calls.
+pub const SEND_BYTES: usize = 64 * 1024;
 /// With more disks than this that want little, they are looked at once in a turn.
 const GLANCE_DISKS_MAX: usize = 32;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
@@ -114,6 +117,44 @@ struct Now {
     more: bool,
 }
 
+/// Which disks have had work of late: one for itself, or several.
+#[derive(Debug, Default)]
+struct Company {
+    now: Period,
+    before: Period,
+}
+
+/// Which disks had work between two ticks.
+#[derive(Debug, Default)]
+struct Period {
+    first: Option<u32>,
+    /// Others than the first had, too.
+    several: bool,
+}
+
+impl Period {
+    #[inline]
+    fn has_work(&mut self, disk: u32) {
+        self.several |= *self.first.get_or_insert(disk) != disk;
+    }
+
+    fn has_others(&self, disk: u32) -> bool {
+        self.several || self.first.is_some_and(|first| first != disk)
+    }
+}
+
+impl Company {
+    /// A period ends; those of `listed` go on with their work.
+    fn tick(&mut self, listed: impl Iterator<Item = u32>) {
+        self.before = std::mem::take(&mut self.now);
+        listed.for_each(|disk| self.now.has_work(disk));
+    }
+
+    fn is_lone(&self, disk: u32) -> bool {
+        !self.now.has_others(disk) && !self.before.has_others(disk)
+    }
+}
+
 /// All ports with work, by disk.
 #[derive(Debug, Default)]
 pub struct Flows<F: PortFaults = NoPortFaults> {
@@ -123,6 +164,7 @@ pub struct Flows<F: PortFaults = NoPortFaults> {
     credits: Vec<i64>,
     /// Ports in queues, or being visited.
     ports: usize,
+    company: Company,
     faults: PhantomData<F>,
 }
 
@@ -144,8 +186,19 @@ impl<F: PortFaults> Flows<F> {
         self.disks.len() <= usize::from(self.of.get(disk as usize).is_some_and(|flow| flow.listed))
     }
 
+    /// Whether no other disk has had work since the tick before the last one: nobody waits, and nobody is expected.
+    pub fn is_lone(&self, disk: u32) -> bool {
+        self.company.is_lone(disk)
+    }
+
+    /// A while has passed, a quarter of a second or more; see [`Flows::is_lone`].
+    pub fn tick(&mut self) {
+        self.company.tick(self.disks.light.iter().chain(&self.disks.heavy).copied());
+    }
+
     /// Port `port` of `disk` has work. It must not be in a queue.
     pub fn add(&mut self, disk: u32, port: u32) {
+        self.company.now.has_work(disk);
         if self.of.len() <= disk as usize {
             self.of.resize_with(disk as usize + 1, DiskFlow::default);
         }
@@ -463,6 +516,30 @@ mod tests {
         let mut had = 0;
         run(&clients, 100, |port, cost| had += if port >= 1000 { cost } else { 0 });
         assert!(had >= 60 * crowd_bytes(1000), "100 turns had {had} bytes for those with much to do");
+    }
+
+    #[test]
+    fn a_disk_is_lone_once_others_have_been_silent_for_a_period() {
+        let mut flows: Flows = Flows::default();
+        let run = |flows: &mut Flows, stays| {
+            let mut turn = flows.begin();
+            while let Some((port, _)) = flows.next(&mut turn) {
+                flows.done(&mut turn, port, Visit { cost: 1, more: false, stays });
+            }
+        };
+        flows.add(0, 0);
+        assert!(flows.is_lone(0));
+        flows.add(1, 1);
+        assert!(!flows.is_lone(0) && !flows.is_lone(1));
+        run(&mut flows, false);
+        flows.add(0, 0);
+        flows.tick();
+        assert!(!flows.is_lone(0), "the other one had work in the period before");
+        flows.tick();
+        assert!(flows.is_lone(0) && !flows.is_lone(1));
+        run(&mut flows, false);
+        flows.add(1, 1);
+        assert!(!flows.is_lone(0) && !flows.is_lone(1));
     }
 
     #[test]

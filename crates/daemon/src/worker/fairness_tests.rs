@@ -77,8 +77,8 @@ impl Load for Client {
         self.unsent as usize
     }
 
-    fn send(&mut self) {
-        let some = self.unsent.min(SEND_BYTES);
+    fn send(&mut self, most: usize) {
+        let some = self.unsent.min(most as u64);
         self.unsent -= some;
         self.counts.flooded.fetch_add(some, Ordering::Relaxed);
     }

@@ -16,6 +16,7 @@ use super::stream::Stream;
 use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use crate::filled::Filled;
+use crate::turns::SEND_BYTES;
 use crate::{Peer, Port, PortInterest, Protocol};
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -340,7 +341,7 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
         if out.len() == start && (!self.outbox.is_empty() || self.state != State::Open) {
             // Only errors, or the end: no reply of the core will remind anybody to send them, or to close.
-            self.flush();
+            self.flush(SEND_BYTES);
         }
         self.can_go_on()
     }
@@ -424,11 +425,11 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         self.release(tag);
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, most: usize) {
         let Some(stream) = &mut self.stream else { return };
         if !self.outbox.is_empty() || stream.is_pending() {
             let waiting = self.outbox.len();
-            let sent = self.outbox.send(stream, &mut self.buffers);
+            let sent = self.outbox.send(stream, &mut self.buffers, most);
             self.unsent = sent == Sent::Enough;
             match sent {
                 Sent::All | Sent::Enough => {}

@@ -21,6 +21,7 @@ use super::request::Range;
 use super::ring::SplitRing;
 use super::slots::{Maps, Slots};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
+use crate::turns::SEND_BYTES;
 use crate::{GuestFile, GuestMemory, Peer, Port, PortInterest, Protocol};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -241,7 +242,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
             self.refresh();
         }
         // No reply will follow for what was answered here.
-        self.flush();
+        self.flush(SEND_BYTES);
         if self.waits && !std::mem::replace(&mut self.told, true) {
             tracing::warn!(disk = self.disk.name, "requests wait: {WAITS_FOR_ROOM}");
         }
@@ -290,7 +291,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
         }
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, _most: usize) {
         for index in self.dirty.drain(..) {
             let queue = &mut self.queues[usize::from(index)];
             queue.dirty = false;

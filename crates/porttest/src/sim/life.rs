@@ -21,6 +21,7 @@ impl Sim {
                     self.now_ns += 6_000_000_000;
                 }
                 self.apply(Event::Tick);
+                self.flows.tick();
             }
             8..20 => self.mask(p),
             20..26 => self.reconnect(p),

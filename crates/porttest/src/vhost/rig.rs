@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::atomic::fence;
 use undercroft_cache::{DiskId, Geometry, IoError, Op, Request};
 use undercroft_frontend::faults::PortFaults;
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::parts::{GuestMap, MemoryRegion, MemoryWindow, Profile, RingAddresses, VhostPort};
 use undercroft_frontend::{DiskInfo, Port};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
@@ -365,7 +366,7 @@ impl<F: PortFaults> RigWith<F> {
         let requests = self.take();
         let n = requests.len();
         requests.into_iter().for_each(|r| self.serve(r));
-        self.port.flush();
+        self.port.flush(SEND_BYTES);
         n
     }
 }
