@@ -17,9 +17,10 @@ pub const QUANTUM_BYTES: i64 = 64 * 1024;
 pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta of the only disk with work: there is nobody whom that keeps waiting but those who sleep.
 pub const ALONE_QUANTA: i64 = 4;
-/// Bytes of long replies that are sent at once where others may wait: some 20 us. A disk that has had the worker for
-/// itself sends [`ALONE_QUANTA`] times as much, with fewer calls.
-pub const SEND_BYTES: usize = 64 * 1024;
+/// Bytes of long replies that are sent at once where others may wait: some 10 us.
+pub const SEND_BYTES: usize = 32 * 1024;
+/// The same for a disk that has had the worker for itself: fewer calls.
+pub const LONE_SEND_BYTES: usize = 256 * 1024;
 /// With more disks than this that want little, they are looked at once in a turn.
 const GLANCE_DISKS_MAX: usize = 32;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
@@ -153,6 +154,11 @@ impl Company {
     fn is_lone(&self, disk: u32) -> bool {
         !self.now.has_others(disk) && !self.before.has_others(disk)
     }
+
+    /// Whether it was several.
+    fn is_several(&self) -> bool {
+        self.now.several || self.before.several || self.now.first.is_some_and(|disk| self.before.has_others(disk))
+    }
 }
 
 /// All ports with work, by disk.
@@ -173,6 +179,12 @@ impl<F: PortFaults> Flows<F> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ports == 0
+    }
+
+    /// Whether disks that want little wait for the end of a visit.
+    #[inline]
+    pub fn keeps_waiting(&self) -> bool {
+        !self.disks.light.is_empty()
     }
 
     /// Whether a disk used all of its quantum up at its last visit.
@@ -246,11 +258,12 @@ impl<F: PortFaults> Flows<F> {
         Turn { light, heavy, quanta, now: None }
     }
 
-    /// Begins a look at the disks that took less than they might; none if that would take long, or if there is but one
-    /// with work.
+    /// Begins a look at the disks that took less than they might; none if that would take long, or if but one has had
+    /// work of late.
     pub fn glance(&self) -> Option<Turn> {
         let light = self.disks.light.len();
-        let worth = self.disks.len() > 1 && (1..=GLANCE_DISKS_MAX).contains(&light);
+        // A disk that floods need not be in a queue: its operations are work, too.
+        let worth = (1..=GLANCE_DISKS_MAX).contains(&light) && (self.disks.len() > 1 || self.company.is_several());
         worth.then_some(Turn { light, heavy: 0, quanta: 1, now: None })
     }
 

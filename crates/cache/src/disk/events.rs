@@ -178,6 +178,9 @@ impl<P: FaultInjection> Disk<P> {
         }
         s.errors += u64::from(result.is_err());
         cx.fx.reply(req.id, result);
+        if result.is_err() && self.losses.any() && cx.fx.unheard(req.id) {
+            self.losses.unheard(req.id);
+        }
     }
 
     /// Goes on with a request.

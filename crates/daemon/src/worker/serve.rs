@@ -130,7 +130,12 @@ impl Worker {
         Visit { cost, more: false, stays: false }
     }
 
-    /// Whether the worker has much to do for others than `disk`: requests, replies, or operations of theirs.
+    /// Whether the worker has much to do: requests, replies or operations.
+    pub(super) fn is_laden(&self) -> bool {
+        self.flows.is_crowded() || !self.dirty.sending.is_empty() || !self.busy_disks.is_empty()
+    }
+
+    /// The same for others than `disk`.
     fn is_busy_beside(&self, disk: DiskId) -> bool {
         self.flows.is_crowded()
             || !self.dirty.sending.is_empty()
@@ -170,6 +175,11 @@ impl Worker {
     /// Lets requests of port `id` go on that are paused, while any of the `left` bytes are left.
     fn resume(&mut self, id: u32, left: &mut i64) {
         while *left > 0 {
+            if !self.dirty.disks.is_empty() && self.flows.keeps_waiting() {
+                // To start a long operation takes as long as a step: others are looked at between the two.
+                *left = 0;
+                return;
+            }
             let Some(slot) = self.ports[id as usize].as_mut() else { return };
             let Some((_, paused)) = slot.backlog.next_paused() else { return };
             *left -= STEP_BYTES as i64;

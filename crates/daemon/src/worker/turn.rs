@@ -8,7 +8,7 @@ use super::ports::PortSlot;
 use super::serve::LARGE_BYTES;
 use super::{STALL_NS, Worker};
 use undercroft_cache::{DiskId, Event, limits};
-use undercroft_frontend::turns::{ALONE_QUANTA, REQUEST_BYTES, SEND_BYTES};
+use undercroft_frontend::turns::{LONE_SEND_BYTES, QUANTUM_BYTES, REQUEST_BYTES, SEND_BYTES};
 use undercroft_frontend::{AnyPort, MakePort, OnPort, Port, PortInterest};
 use undercroft_host::{Interest, Trigger, faults, now_ns};
 
@@ -21,8 +21,6 @@ pub(super) const PORT: u8 = 2;
 const TICK_NS: u64 = 250_000_000;
 /// Nanoseconds between two ticks of a worker that has nothing under way.
 const QUIET_NS: u64 = 1_000_000_000;
-/// Bytes that a disk which has had the worker for itself sends at once.
-const LONE_SEND_BYTES: usize = SEND_BYTES * ALONE_QUANTA as usize;
 /// A busy worker looks for news of sleeping ports, back ends and the mailbox this often, in nanoseconds.
 const NEWS_NS: u64 = 50_000;
 
@@ -43,7 +41,7 @@ impl Worker {
             self.send_large();
             busy |= self.serve();
             self.finish_turn();
-            if self.flows.is_crowded() {
+            if self.is_laden() {
                 self.glance();
             }
             if faults() != self.faults {
@@ -174,8 +172,8 @@ impl Worker {
         }
     }
 
-    /// Sends replies with much data, port by port, until the turn has sent [`SEND_BYTES`], or more for a disk that is
-    /// alone. Their disks are charged, so that a turn which sends for a disk copies the less for it.
+    /// Sends replies with much data, port by port, until the turn has sent [`QUANTUM_BYTES`], or more for a disk that
+    /// is alone. Their disks are charged, so that a turn which sends for a disk copies the less for it.
     pub(super) fn send_large(&mut self) {
         let mut had = 0;
         while let Some(id) = self.dirty.sending.pop_front() {
@@ -194,7 +192,7 @@ impl Worker {
             }
             self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
             self.glance();
-            if had >= (if self.flows.is_alone(disk) { LONE_SEND_BYTES } else { SEND_BYTES }) as i64 {
+            if had >= if self.flows.is_alone(disk) { LONE_SEND_BYTES as i64 } else { QUANTUM_BYTES } {
                 break;
             }
         }

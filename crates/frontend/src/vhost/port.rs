@@ -62,6 +62,8 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     orphans: usize,
     /// Requests handed to the core.
     under_way: usize,
+    /// The last answer was to a session that has ended.
+    unheard: bool,
     event_idx: bool,
     /// Writes must be durable at once: the driver does not know how to flush.
     fua: bool,
@@ -117,6 +119,7 @@ impl<F: PortFaults> VhostPort<F> {
             session: 0,
             orphans: 0,
             under_way: 0,
+            unheard: false,
             event_idx: false,
             fua: true,
             wake_fd,
@@ -276,6 +279,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
     #[inline]
     fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
         self.under_way -= 1;
+        self.unheard = false;
         let Some(parent) = self.slots.get(tag).parent else { return self.finish(tag, result) };
         self.release(tag);
         let whole = self.slots.get(parent);
@@ -289,6 +293,10 @@ impl<F: PortFaults> Port for VhostPort<F> {
             let result = whole.failed.map_or(Ok(()), Err);
             self.finish(parent, result);
         }
+    }
+
+    fn unheard(&self) -> bool {
+        self.unheard
     }
 
     fn flush(&mut self, _most: usize) {

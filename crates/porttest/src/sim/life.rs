@@ -152,7 +152,6 @@ impl Sim {
             return;
         }
         self.cover_end(p, "reconnected");
-        self.world.ports[p].answers_may_be_lost();
         self.world.note(|| format!("port {p}: the front end connects anew"));
         self.arm_death();
         let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
 use undercroft_frontend::faults::StoreSite;
-use undercroft_frontend::turns::{ALONE_QUANTA, Backlog, SEND_BYTES};
+use undercroft_frontend::turns::{Backlog, LONE_SEND_BYTES, SEND_BYTES};
 use undercroft_frontend::{DiskInfo, GuestMemory, Port};
 use undercroft_host::IoBuf;
 use undercroft_testkit::model::{Change, Model};
@@ -372,7 +372,7 @@ impl World {
             if self.dead.is_none() && std::mem::take(&mut self.ports[p].dirty) {
                 // As much as a worker sends for a disk among others, or for one that is alone.
                 self.large_sends = !self.large_sends;
-                let most = if self.large_sends { SEND_BYTES * ALONE_QUANTA as usize } else { SEND_BYTES };
+                let most = if self.large_sends { LONE_SEND_BYTES } else { SEND_BYTES };
                 let port = self.ports[p].port();
                 let result = living(|| port.flush(most));
                 self.lived(result);
@@ -476,6 +476,14 @@ impl Effects for World {
         if self.dead.is_none() {
             self.ports[req.port as usize].port().extents(req.tag, extents);
         }
+    }
+
+    fn unheard(&mut self, req: ReqId) -> bool {
+        let unheard = self.dead.is_none() && self.ports[req.port as usize].port().unheard();
+        if unheard {
+            self.coverage.met("lost writes", "a failure answered to nobody");
+        }
+        unheard
     }
 
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {

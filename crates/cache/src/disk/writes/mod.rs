@@ -38,7 +38,7 @@ pub(in crate::disk) enum Part {
 impl<P: FaultInjection> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
     pub(in crate::disk) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        let told = req.op.is_durable() && self.losses.tell(req.id.port);
+        let told = req.op.is_durable() && self.losses.tell(req.id);
         if told || self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }

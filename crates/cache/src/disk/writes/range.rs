@@ -75,7 +75,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Passes a flush or a status request on at once: every write acknowledged before is complete on the disk.
     pub(in crate::disk) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        if req.op == Op::Flush && self.losses.tell(req.id.port) {
+        if req.op == Op::Flush && self.losses.tell(req.id) {
             return self.answer(req, Err(IoError::Io), cx);
         }
         if req.op == Op::Flush && self.plant.has(Bug::FlushNotSent) {
@@ -99,7 +99,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
         let req = self.requests[rec].req;
         let mut error = done.result.err();
-        if req.op == Op::Flush && !self.losses.flush_ended(req.id.port, since, error.is_none()) {
+        if req.op == Op::Flush && !self.losses.flush_ended(req.id, since, error.is_none()) {
             error = error.or(Some(IoError::Io));
         }
         if req.op == Op::Status {
