@@ -1,4 +1,4 @@
-//! What documents refer to: files, headings and decision records.
+//! What documents refer to: files, headings, decision records, and places in the code.
 //!
 //! Owns the search for references in Markdown and in comments. Never asks the network: links to other sites are passed
 //! over. Invariant: a reference to a file is relative to the document that has it, or to the root of the repository.
@@ -101,6 +101,33 @@ fn every_link_of_a_document_leads_somewhere() {
     none(&wrong, "links of documents");
 }
 
+/// The places of a row of the glossary: its last column, with `{a,b}` written out.
+fn places(row: &str) -> Vec<String> {
+    let column = row.split('|').nth(3).unwrap_or_default();
+    let quoted = column.split('`').skip(1).step_by(2);
+    let written_out = |place: &str| match place.split_once('{').and_then(|(a, b)| Some((a, b.split_once('}')?))) {
+        Some((before, (all, after))) => all.split(',').map(|one| format!("{before}{one}{after}")).collect(),
+        None => vec![place.to_string()],
+    };
+    quoted.flat_map(written_out).collect()
+}
+
+#[test]
+fn every_place_that_the_glossary_names_is_there() {
+    let text = std::fs::read_to_string(root().join("docs/glossary.md")).unwrap();
+    let rows: Vec<_> = text.lines().filter(|l| l.starts_with("| ")).collect();
+    assert!(rows.len() > 40, "the glossary's table has another form");
+    let mut wrong = Vec::new();
+    for place in rows.into_iter().flat_map(places) {
+        let (name, below) = place.split_once('/').unwrap_or((&place, ""));
+        let sources = root().join("crates").join(name).join("src");
+        if !sources.join(below).is_dir() && !sources.join(format!("{below}.rs")).is_file() {
+            wrong.push(format!("docs/glossary.md: {place}"));
+        }
+    }
+    none(&wrong, "places in the code that the glossary names");
+}
+
 #[test]
 fn every_decision_that_is_named_is_recorded() {
     let root = root();
@@ -132,5 +159,6 @@ fn what_leads_nowhere_is_found() {
         assert!(wrong(bad).is_some(), "{bad}");
     }
     assert_eq!(links("[a](b.md), [c](d.md#e)").collect::<Vec<_>>(), ["b.md", "d.md#e"]);
+    assert_eq!(places("| a | b | `c/d`, `e/{f,g}`; h |"), ["c/d", "e/f", "e/g"]);
     assert_eq!(decisions("decision 0001, decisions 0002,\n0003 and 4"), ["0001", "0002", "0003"]);
 }
