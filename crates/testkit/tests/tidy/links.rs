@@ -3,6 +3,7 @@
 //! Owns the search for references in Markdown and in comments. Never asks the network: links to other sites are passed
 //! over. Invariant: a reference to a file is relative to the document that has it, or to the root of the repository.
 
+use super::crates::HOUSE;
 use super::{files, none, root};
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -128,6 +129,22 @@ fn every_place_that_the_glossary_names_is_there() {
     none(&wrong, "places in the code that the glossary names");
 }
 
+/// Files and folders of a crate that a text names in backticks, but for those that are yet to be made.
+fn files_of_crates(text: &str) -> Vec<&str> {
+    let quoted = text.split('`').skip(1).step_by(2).filter(|path| !path.contains([' ', '*', '{']));
+    let of_a_crate = |path: &&str| path.split_once('/').is_some_and(|(name, _)| HOUSE.iter().any(|c| c.0 == name));
+    quoted.filter(of_a_crate).map(|path| path.split("NAME").next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn every_file_that_is_to_be_touched_is_there() {
+    let text = std::fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let paths = files_of_crates(&text);
+    assert!(paths.len() > 20, "CONTRIBUTING.md names {} files: its lists have another form", paths.len());
+    let missing = paths.into_iter().filter(|path| !root().join("crates").join(path).exists());
+    none(&missing.map(str::to_string).collect::<Vec<_>>(), "files that CONTRIBUTING.md names");
+}
+
 #[test]
 fn every_decision_that_is_named_is_recorded() {
     let root = root();
@@ -160,5 +177,6 @@ fn what_leads_nowhere_is_found() {
     }
     assert_eq!(links("[a](b.md), [c](d.md#e)").collect::<Vec<_>>(), ["b.md", "d.md#e"]);
     assert_eq!(places("| a | b | `c/d`, `e/{f,g}`; h |"), ["c/d", "e/f", "e/g"]);
+    assert_eq!(files_of_crates("`cache/src/x.rs`, `engine/src/NAME.rs`, `other/a`"), ["cache/src/x.rs", "engine/src/"]);
     assert_eq!(decisions("decision 0001, decisions 0002,\n0003 and 4"), ["0001", "0002", "0003"]);
 }
