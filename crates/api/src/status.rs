@@ -81,7 +81,7 @@ pub struct LogStatus {
     pub unread_lines: u64,
 }
 
-/// What some disks hold in common. Each of them is charged for it in proportion to its blocks there.
+/// What some disks hold in common. Each of them is charged for it in proportion to its blocks in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharingDomainStatus {
     /// `trust` for a trust group, `base` for disks on one image that nobody writes.
@@ -187,7 +187,7 @@ pub struct PressureStatus {
     pub watching: bool,
     /// Where shortage is seen: which of the kernel's sources are in use.
     pub source: String,
-    /// Which way the store goes.
+    /// Whether the store is growing, shrinking or neither.
     pub direction: PressureDirection,
     /// By how many bytes it may grow until the machine's memory is looked at again, a quarter of a second later; null
     /// if by all that it may hold.
@@ -208,7 +208,7 @@ pub struct PressureStatus {
     pub ignored_stalls: u64,
 }
 
-/// Which way the store goes.
+/// Whether the store is growing, shrinking or neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PressureDirection {

@@ -99,12 +99,12 @@ fn goes_to(way: &mut Vec<String>, left: &mut Vec<String>, to: &str) -> bool {
 /// What is wrong with the order of a trip's steps.
 fn steps_back(trip: &Trip) -> Vec<String> {
     let mut wrong = Vec::new();
-    let (mut crates, mut crates_left) = (Vec::new(), Vec::new());
+    let (mut crates, mut crates_left) = (Vec::<String>::new(), Vec::new());
     let (mut files, mut files_left) = (Vec::new(), Vec::new());
     for step in &trip.steps {
         let at = |what: &str| format!("line {} ({}): {what}", step.line, trip.title);
         let name = step.file.split('/').next().unwrap_or_default();
-        if let Some(from) = crates.last().filter(|from| *from != name)
+        if let Some(from) = crates.last().filter(|from| from.as_str() != name)
             && !are_joined(from, name)
         {
             wrong.push(at(&format!("{from} and {name} do not know each other")));
