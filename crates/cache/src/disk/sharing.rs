@@ -1,5 +1,4 @@
-//! A disk among those that it shares frames with: contents learned, equal frames found, blocks of its base, what it may
-//! keep.
+//! The frames that a disk holds in common with others: equal contents that were found, and blocks of its base image.
 //!
 //! Owns what a disk knows of its base and which of its blocks wait to be hashed. Never looks at another disk: what is
 //! shared is found through the store, within the disk's own domains.

@@ -94,7 +94,7 @@ pub fn read(words: &[u64], base_ns: u64) -> impl Iterator<Item = Result<Note, Da
     })
 }
 
-/// What was noted and read back is not what was noted.
+/// Notes that were read back are not what was written.
 #[derive(Debug, thiserror::Error)]
 #[error("rows that were put aside have been damaged")]
 pub struct Damaged;
