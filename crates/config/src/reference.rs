@@ -73,9 +73,11 @@ const LIVE: [Way; 4] = [
          and `attach` the disk, or start the daemon again.",
         |live| live == Live::Attach,
     ),
-    ("By a restart only", "A reload names these keys where they differ, with both values, but changes nothing.", |live| {
-        live == Live::Restart
-    }),
+    (
+        "By a restart only",
+        "A reload names these keys where they differ, with both values, but changes nothing.",
+        |live| live == Live::Restart,
+    ),
 ];
 
 /// undercroft.toml(5), in roff.

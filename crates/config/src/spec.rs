@@ -1,7 +1,7 @@
-//! What was asked for, as it was written: every value optional, lines remembered.
+//! A configuration as it was written: every value is optional, and lines are remembered.
 //!
-//! Owns the low form of a configuration, which TOML, command line and API produce alike. Never checks anything across
-//! keys; `resolve` does.
+//! Owns this form, which is made of TOML, of the command line and of calls of the API alike. Never checks anything
+//! across keys; `resolve` does.
 
 use super::overrides::Overrides;
 pub use super::written::Lines;
