@@ -9,7 +9,7 @@ use crate::store::ram::Store;
 use crate::types::{PartStats, SetPartsError};
 use undercroft_engine::{Index, Meter, MeterOptions, PartId, PartRange, PartSetting, PolicyKind, Served, Telemetry};
 
-/// What one part did.
+/// Counts of one part.
 #[derive(Default)]
 struct Count {
     /// Blocks of it in RAM.
@@ -221,7 +221,7 @@ impl<P: FaultInjection> Disk<P> {
         Some(telemetry)
     }
 
-    /// Makes the disk one again.
+    /// Removes the parts: the disk is one again.
     pub(crate) fn clear_parts(&mut self, arena: &mut Store) {
         if !self.measuring.has_parts() {
             return;
