@@ -4,7 +4,8 @@
 //! Owns the order of ports with work and what each has had. Never looks at a request or a clock: whoever visits a port
 //! says what that cost. Invariants: what a disk or a port has had beyond its quantum it waits for before it has more;
 //! between two visits of a disk that takes less than its quantum, disks that take all of theirs have at most
-//! [`crowd_bytes`] and what their last visits each went over. A port stands in one queue, once, or is being visited.
+//! the quanta of [`grants`] and what their last visits each went over. A port stands in one queue, once, or is being
+//! visited.
 
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use std::collections::VecDeque;
@@ -21,11 +22,6 @@ pub const ALONE_QUANTA: i64 = 4;
 const GLANCE_DISKS_MAX: usize = 32;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
 const LIGHT_PER_HEAVY: usize = 16;
-
-/// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
-pub fn crowd_bytes(light: usize) -> i64 {
-    grants(light) as i64 * QUANTUM_BYTES
-}
 
 /// How many disks that use their quanta up are visited in a turn, beside `light` others.
 fn grants(light: usize) -> usize {
@@ -378,6 +374,11 @@ mod tests {
 
     /// What one step of a long request costs here: more than any does there.
     const STEP: i64 = 256 * 1024;
+
+    /// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
+    fn crowd_bytes(light: usize) -> i64 {
+        grants(light) as i64 * QUANTUM_BYTES
+    }
 
     /// A port that has `cost` to do for each request and never runs out, or asks for one small thing per turn.
     #[derive(Clone, Copy, Debug)]

@@ -263,7 +263,7 @@ impl Recorder {
     }
 
     /// Whether it goes on.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         lock(&self.shared.progress).ended.is_none()
     }
 
@@ -276,7 +276,7 @@ impl Recorder {
     }
 
     /// Takes no more requests; the file becomes whole by and by. If the daemon stops, soon.
-    pub fn ask_to_end(&self, reason: Reason) {
+    pub(crate) fn ask_to_end(&self, reason: Reason) {
         if reason == Reason::DaemonStopped {
             self.shared.hurry.store(true, Ordering::Relaxed);
         }

@@ -139,7 +139,7 @@ impl Tap {
     }
 
     /// Whether requests to `disk` are noted as those of number `number`.
-    pub fn watches(&self, disk: DiskId, number: u16) -> bool {
+    pub(crate) fn watches(&self, disk: DiskId, number: u16) -> bool {
         self.disks.get(disk.0 as usize).copied().flatten() == Some(number)
     }
 
