@@ -25,7 +25,7 @@ use undercroft_frontend::AnyPort;
 use undercroft_host::EventFd;
 use undercroft_host::idle::thread_cpu_ns;
 use undercroft_porttest::client::{Load, TestPort};
-use undercroft_trace::recording::Disk;
+use undercroft_trace::recording::RecordedDisk;
 
 const BLOCK: u64 = 4096;
 /// Blocks of the disk.
@@ -200,7 +200,7 @@ impl Figures {
             if with {
                 let order = Order::all(path.clone(), 1 << 30);
                 let file = record::create(path, true, &[])?;
-                let about = Disk { name: "vm:disk".into(), vm: Some("vm".into()), ..Disk::default() };
+                let about = RecordedDisk { name: "vm:disk".into(), vm: Some("vm".into()), ..RecordedDisk::default() };
                 let watched = vec![Watched { worker: 0, id: disk, about }];
                 recorder = Some(Recorder::start(1, order, file, 512 << 20, std::slice::from_ref(worker), watched)?);
                 std::thread::sleep(ROUND / 8);

@@ -13,7 +13,7 @@ use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
 use undercroft_config::{DiskPlan, ImageFormat, ScanPlan};
 use undercroft_engine::PolicyKind;
 use undercroft_hostmem::pressure::{Direction, View};
-use undercroft_hostmem::scan::scanner::Report;
+use undercroft_hostmem::scan::scanner::ScanReport;
 
 /// Lines that were not logged.
 pub(crate) fn log_status() -> LogStatus {
@@ -34,7 +34,7 @@ pub fn sharing_status(trust: Option<String>, base: bool, s: &DiskStats) -> Shari
 }
 
 /// The scan: what was asked for and what was done.
-pub(crate) fn scan_status(plan: &ScanPlan, r: &Report) -> ScanStatus {
+pub(crate) fn scan_status(plan: &ScanPlan, r: &ScanReport) -> ScanStatus {
     let seconds = |ns: u64| ns as f64 / 1e9;
     ScanStatus {
         passes: r.passes,

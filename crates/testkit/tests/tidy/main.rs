@@ -8,6 +8,7 @@ mod crates;
 mod dependencies;
 mod house;
 mod modules;
+mod names;
 mod reached;
 mod source;
 mod tests_only;

@@ -98,7 +98,7 @@ impl Hints {
     pub fn of(
         range_blocks: u64,
         every: Option<NonZeroU64>,
-        trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+        trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
         limit: Option<u64>,
         watch: &mut dyn FnMut(u64) -> Go,
     ) -> Option<Self> {
