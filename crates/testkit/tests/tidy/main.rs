@@ -7,12 +7,14 @@
 mod crates;
 mod dependencies;
 mod house;
+mod links;
 mod modules;
 mod names;
 mod reached;
 mod source;
 mod tests_only;
 mod tokens;
+mod walks;
 mod words;
 
 use std::path::{Path, PathBuf};
