@@ -303,7 +303,7 @@ pub(super) const TABLE: &[Family] = &[
         "undercroft_disk_clients",
         "Front ends connected to a disk.",
         Number,
-        Read::Disk(Place { path: "frontends", read: |d| d.frontends.len().number() }),
+        Read::Disk(Place { path: "disks[].frontends", read: |d| d.frontends.len().number() }),
     ),
     gauge("undercroft_disk_inflight_requests", "Requests of guests under way.", Number, disk!(inflight_requests)),
     gauge("undercroft_backend_inflight_operations", "Operations of an image under way.", Number, disk!(inflight_ops)),
