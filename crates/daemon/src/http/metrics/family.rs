@@ -25,6 +25,7 @@ pub(super) enum Unit {
 /// A number, and where it stands in what `read` is given.
 pub(super) struct Place<T: 'static> {
     /// The way to it in the API's JSON.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test makes docs/metrics.md of it"))]
     pub path: &'static str,
     /// `None` if there is none today.
     pub read: fn(&T) -> Option<f64>,
@@ -66,6 +67,7 @@ pub(super) struct Family {
     pub name: &'static str,
     pub help: &'static str,
     pub kind: MetricType,
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test makes docs/metrics.md of it"))]
     pub unit: Unit,
     pub read: Read,
 }
