@@ -4,8 +4,8 @@
 //! Owns the order of ports with work and how many bytes each has had. Never looks at a request or a clock: the caller,
 //! who visits a port, says what the visit cost. Invariants: a disk or port that had more than its quantum waits until
 //! others have had as much; between two visits of a disk that takes less than its quantum, disks that take all of
-//! theirs get at most [`crowd_bytes`], and what their last visits went over. A port with work is in exactly one queue,
-//! or is being visited.
+//! theirs get at most the quanta of [`grants`], and what their last visits went over. A port with work is in exactly
+//! one queue, or is being visited.
 
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use std::collections::VecDeque;
@@ -26,11 +26,6 @@ pub const LONE_SEND_BYTES: usize = 256 * 1024;
 const GLANCE_DISKS_MAX: usize = 32;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
 const LIGHT_PER_HEAVY: usize = 16;
-
-/// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
-pub fn crowd_bytes(light: usize) -> i64 {
-    grants(light) as i64 * QUANTUM_BYTES
-}
 
 /// How many disks that use their quanta up are visited in a turn, beside `light` others.
 fn grants(light: usize) -> usize {
@@ -445,6 +440,11 @@ mod tests {
 
     /// What one step of a long request costs here: more than any does there.
     const STEP: i64 = 256 * 1024;
+
+    /// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
+    fn crowd_bytes(light: usize) -> i64 {
+        grants(light) as i64 * QUANTUM_BYTES
+    }
 
     /// A port that has `cost` to do for each request and never runs out, or asks for one small thing per turn.
     #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,10 @@
 //! Invariants: requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded
 //! (see `Buffers`); a request is answered at most once; reply data that the core did not fill are never sent.
 
+mod extents;
 mod incoming;
 
+use self::extents::encode_extents;
 use self::incoming::Stop;
 use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
@@ -13,7 +15,7 @@ use super::inbox::{Inbox, Received};
 use super::outbox::{Outbox, Sent};
 use super::rules::ExportRules;
 use super::stream::Stream;
-use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
+use super::wire::errno;
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use crate::filled::Filled;
 use crate::turns::SEND_BYTES;
@@ -526,40 +528,6 @@ impl<S: Stream, F: PortFaults> Drop for NbdPort<S, F> {
             on_close(stream, self.outbox.take_bytes(&mut self.buffers));
         }
     }
-}
-
-/// Writes context id and descriptors for the first `len` bytes of `extents`; returns the bytes written, 0 if there is
-/// no extent.
-fn encode_extents(to: &mut [u8], extents: &[Extent], len: u32, one: bool) -> usize {
-    let mut left = len;
-    let mut at = 4;
-    let mut last: Option<(usize, u32)> = None;
-    to[..4].copy_from_slice(&CONTEXT_ID.to_be_bytes());
-    for e in extents {
-        let n = u32::try_from(e.len).unwrap_or(u32::MAX).min(left);
-        if n == 0 {
-            continue;
-        }
-        let state = u32::from(e.hole) * STATE_HOLE + u32::from(e.zero) * STATE_ZERO;
-        match last {
-            // Neighbours of one kind are one extent. The sum cannot overflow: both are parts of the request.
-            Some((place, kind)) if kind == state => {
-                let mut bytes = [0; 4];
-                bytes.copy_from_slice(&to[place..place + 4]);
-                to[place..place + 4].copy_from_slice(&(u32::from_be_bytes(bytes) + n).to_be_bytes());
-            }
-            Some(_) if one => break,
-            _ => {
-                let Some(entry) = to.get_mut(at..at + 8) else { break };
-                entry[..4].copy_from_slice(&n.to_be_bytes());
-                entry[4..].copy_from_slice(&state.to_be_bytes());
-                last = Some((at, state));
-                at += 8;
-            }
-        }
-        left -= n;
-    }
-    if last.is_some() { at } else { 0 }
 }
 
 #[cfg(test)]

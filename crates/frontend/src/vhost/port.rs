@@ -140,13 +140,13 @@ impl<F: PortFaults> VhostPort<F> {
     }
 
     /// The same, taking memory of guests from `room`.
-    pub fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort<F> {
+    pub(crate) fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort<F> {
         self.room = room;
         self
     }
 
     /// A front end has connected.
-    pub fn welcome(&mut self, connection: UnixStream) {
+    pub(crate) fn welcome(&mut self, connection: UnixStream) {
         self.told = false;
         self.connection = Some(connection);
         self.dropped = false;
