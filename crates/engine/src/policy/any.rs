@@ -8,6 +8,7 @@ use super::set::{Makes, PolicySet, named};
 use super::studied::StudiedPolicyKind;
 use super::{Outcome, Policy, Seen, access};
 use crate::names::UnknownName;
+use crate::structures::array::Release;
 use crate::structures::places::Places;
 use crate::structures::slots::{ChainedSlots, Slot, Slots};
 use crate::structures::table::HashKey;
@@ -287,6 +288,24 @@ impl Policy for AnyPolicy {
         match self {
             Self::Served(p) => Policy::resize(p, places, capacity, keys),
             Self::Studied(_, p) => p.as_mut().resize(places, capacity, keys),
+        }
+    }
+    fn step(&mut self, places: &mut Places, left: &mut u32) -> bool {
+        match self {
+            Self::Served(p) => Policy::step(p, places, left),
+            Self::Studied(..) => true,
+        }
+    }
+    fn reserve(&mut self, most: u32) {
+        match self {
+            Self::Served(p) => Policy::reserve(p, most),
+            Self::Studied(..) => {}
+        }
+    }
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        match self {
+            Self::Served(p) => Policy::release(p, by, bytes),
+            Self::Studied(..) => {}
         }
     }
     fn limit(&mut self, places: &mut Places, limit: u32) {

@@ -153,6 +153,15 @@ macro_rules! dispatched {
             fn resize(&mut self, places: &mut Places, capacity: u32, keys: &[u64]) {
                 match self { $($policy::$name(p) => p.resize(places, capacity, keys),)+ }
             }
+            fn step(&mut self, places: &mut Places, left: &mut u32) -> bool {
+                match self { $($policy::$name(p) => p.step(places, left),)+ }
+            }
+            fn reserve(&mut self, most: u32) {
+                match self { $($policy::$name(p) => p.reserve(most),)+ }
+            }
+            fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+                match self { $($policy::$name(p) => p.release(by, bytes),)+ }
+            }
             fn limit(&mut self, places: &mut Places, limit: u32) {
                 match self { $($policy::$name(p) => p.limit(places, limit),)+ }
             }

@@ -9,6 +9,7 @@
 
 use crate::policy::small_main::{HITS, SmallMain};
 use crate::policy::{Policy, Seen};
+use crate::structures::array::Release;
 use crate::structures::ghosts::Ghosts;
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
@@ -104,7 +105,19 @@ impl Policy for S3Fifo {
 
     fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
-        self.ghosts.resize(ghost_target(capacity));
+        self.ghosts.begin(ghost_target(capacity));
+    }
+
+    fn step(&mut self, _places: &mut Places, left: &mut u32) -> bool {
+        self.ghosts.step(left)
+    }
+
+    fn reserve(&mut self, most: u32) {
+        self.ghosts.reserve(ghost_target(most));
+    }
+
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.ghosts.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
