@@ -70,6 +70,10 @@ pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
 /// of capacity; the others go when the replies are out.
 pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;
 
+/// Slots, or cells and ghosts of tables, that are moved in the time of one eviction while a disk's tables become larger or
+/// smaller: what an event has left of [`SHRINK_BLOCKS_PER_EVENT`] goes into that.
+pub const UNITS_PER_EVICTION: u32 = 4;
+
 /// What an eviction counts for among the bytes that an event may copy: about what takes as long.
 pub const EVICTION_BYTES: u64 = 1024;
 

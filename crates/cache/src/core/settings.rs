@@ -144,8 +144,7 @@ impl<P: FaultInjection> Core<P> {
         for _ in 0..self.arena.to_look_at() {
             let Some(id) = self.arena.next_to_look_at() else { break };
             let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-            disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-            if disk.is_resizing() {
+            if disk.keep_to_share(&mut self.arena) {
                 self.arena.look_at(id);
             }
         }

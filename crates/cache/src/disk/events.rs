@@ -97,13 +97,12 @@ impl<P: FaultInjection> Disk<P> {
         self.spare_listed = false;
     }
 
-    /// Evicts at most `step` blocks of those that are too many; returns how many went.
+    /// Evicts at most `step` blocks of those that are too many, or takes as long for tables that become larger or
+    /// smaller; returns how many, or how long.
     pub(crate) fn shrink_step(&mut self, step: u32, arena: &mut Store) -> u32 {
-        let before = self.len();
-        self.resize_step(step, arena);
-        let went = before.saturating_sub(self.len());
+        let went = self.resize_step(step, arena);
         // Where nothing may go, the next event or tick tries again.
-        self.shrinks = went > 0 && self.excess() > 0;
+        self.shrinks = if self.excess() > 0 { went > 0 } else { self.residents.index().is_moving() };
         went
     }
 

@@ -18,6 +18,7 @@ use crate::index::ranges::{PARTS_MAX, PartId, PartsError, RANGE_BYTES, REST, Ran
 use crate::index::tiers::{LISTS_BYTES, Tiers};
 use crate::policy::{Makes, Policy, PolicyKind, PolicySet};
 use crate::structures::array::{Array, Release};
+use crate::structures::ghosts::Ghosts;
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
 
@@ -62,6 +63,7 @@ const BYTES_PER_SLOT: u64 = 13;
 const BYTES_PER_PART: u64 = (size_of::<<PolicyKind as Makes>::Policy>()
     + size_of::<Account>()
     + LISTS_BYTES
+    + size_of::<Ghosts>()
     + 24 * TABLE_EXCESS_SLOTS as usize
     + 256) as u64;
 

@@ -136,10 +136,6 @@ impl Makes for AnyPolicyKind {
 pub(crate) type Boxed = Box<dyn StudiedPolicy + Send + Sync>;
 
 /// What holds any policy.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "an index has one, and a box would cost the replay of a served one a pointer"
-)]
 pub(crate) enum AnyPolicy {
     Served(ServedPolicy),
     Studied(StudiedPolicyKind, Boxed),

@@ -34,7 +34,13 @@ impl Release for KeepAll {
 #[derive(Debug)]
 pub struct Array<T> {
     items: Vec<T>,
-    /// Elements that there may ever be; 0 if nobody said.
+    /// Behind a pointer, since it is not asked for where elements are used. None if nobody said how many there may be.
+    room: Option<Box<Room>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Elements that there may ever be.
     most: usize,
     /// Elements whose memory may be in use, where there is room for more than there are.
     held: usize,
@@ -58,14 +64,16 @@ impl<T> DerefMut for Array<T> {
 impl<T> Array<T> {
     /// An array of `len` elements, of which there may be `most` in time (0 if that is not known).
     pub fn new_with(len: usize, most: usize, fill: impl FnMut() -> T) -> Self {
-        let mut array = Self { items: Vec::new(), most, held: 0 };
+        let mut array = Self { items: Vec::new(), room: None };
+        array.reserve(most);
         array.stretch_with(len, len, fill);
         array
     }
 
     /// Elements to have memory for, if there are `len`.
     fn room(&self, len: usize) -> usize {
-        if len > SMALL { len.max(self.most) } else { len }
+        let most = self.room.as_ref().map_or(0, |room| room.most);
+        if len > SMALL { len.max(most) } else { len }
     }
 
     /// Whether there is room for more elements than there are, on purpose.
@@ -73,12 +81,22 @@ impl<T> Array<T> {
         self.room(self.items.len()) > self.items.len()
     }
 
-    /// There may be `most` elements in time.
+    /// Elements whose memory may be in use.
+    fn held(&self) -> usize {
+        self.room.as_ref().map_or(0, |room| room.held).max(self.items.len())
+    }
+
+    fn set_held(&mut self, held: usize) {
+        if let Some(room) = &mut self.room {
+            room.held = held;
+        }
+    }
+
+    /// There may be `most` elements in time; 0 if that is not known.
     pub fn reserve(&mut self, most: usize) {
-        self.most = most;
         let len = self.items.len();
+        self.room = (most > 0).then(|| Box::new(Room { most, held: len }));
         self.items.reserve_exact(self.room(len) - len);
-        self.held = self.held.max(len);
     }
 
     /// Adds elements until there are `len`, on the way to `end`.
@@ -91,7 +109,7 @@ impl<T> Array<T> {
             self.items.reserve_exact(self.room(end.max(len)) - have);
         }
         self.items.resize_with(len, fill);
-        self.held = self.held.max(len);
+        self.set_held(self.held());
     }
 
     /// Cuts off all but `len` elements. Their memory stays until [`Array::release`] or [`Array::fit`].
@@ -103,13 +121,13 @@ impl<T> Array<T> {
     pub fn fit(&mut self) {
         if !self.is_roomy() {
             self.items.shrink_to_fit();
-            self.held = self.items.len();
+            self.set_held(self.items.len());
         }
     }
 
     /// Elements cut off whose memory has not been given back.
     pub fn unreleased(&self) -> usize {
-        if self.is_roomy() { self.held.saturating_sub(self.items.len()) } else { 0 }
+        if self.is_roomy() { self.held() - self.items.len() } else { 0 }
     }
 
     /// Gives back memory of elements that were cut off, at most `bytes` of it; those are counted off.
@@ -119,16 +137,16 @@ impl<T> Array<T> {
             return;
         }
         *bytes = bytes.saturating_sub(some * size_of::<T>());
-        let (len, end) = (self.items.len(), self.held);
-        self.held -= some;
+        let (len, end) = (self.items.len(), self.held());
+        self.set_held(end - some);
         let spare = self.items.spare_capacity_mut();
-        let end = (end - len + PAGE_BYTES / size_of::<T>()).min(spare.len());
-        by.release(&mut spare[self.held - len..end]);
+        let past = (end - len + PAGE_BYTES / size_of::<T>()).min(spare.len());
+        by.release(&mut spare[end - some - len..past]);
     }
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        let elements = if self.is_roomy() { self.held.max(self.items.len()) } else { self.items.capacity() };
+        let elements = if self.is_roomy() { self.held() } else { self.items.capacity() };
         elements * size_of::<T>()
     }
 }
@@ -136,14 +154,12 @@ impl<T> Array<T> {
 impl<T: Clone> Array<T> {
     /// The same as [`Array::new_with`] with equal elements.
     pub fn new(len: usize, most: usize, fill: T) -> Self {
-        let mut array = Self { items: Vec::new(), most, held: len };
-        if array.room(len) == len {
-            // zeroes come from the kernel as they are touched
-            array.items = vec![fill; len];
-        } else {
-            array.items.reserve_exact(array.room(len));
-            array.items.resize(len, fill);
+        if len > SMALL && most > len {
+            return Self::new_with(len, most, || fill.clone());
         }
+        // zeroes come from the kernel as they are touched
+        let mut array = Self { items: vec![fill; len], room: None };
+        array.reserve(most);
         array
     }
 

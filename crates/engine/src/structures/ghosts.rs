@@ -147,7 +147,7 @@ impl Ghosts {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.slots.memory_bytes() + self.links.memory_bytes() + self.second.memory_bytes()
+        size_of::<Self>() + self.slots.memory_bytes() + self.links.memory_bytes() + self.second.memory_bytes()
     }
 
     pub fn check(&self) {

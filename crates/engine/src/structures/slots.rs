@@ -59,7 +59,7 @@ pub(crate) struct Slots<M = Table> {
     fresh: u32,
     len: u32,
     /// While the number of slots changes.
-    resize: Option<Resize>,
+    resize: Option<Box<Resize>>,
 }
 
 impl<M: Map> Slots<M> {

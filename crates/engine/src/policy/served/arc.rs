@@ -29,7 +29,7 @@ pub(crate) struct Arc {
     capacity: u32,
     t1: List,
     t2: List,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Target size of T1; a real number, as in the paper.
     p: f64,
     /// There are more ghosts than the invariants allow: they go with the next insertions and steps.
@@ -79,7 +79,7 @@ impl Arc {
             t1: List::new(),
             t2: List::new(),
             // one more: a victim is remembered just before the insertion trims
-            ghosts: Ghosts::new(capacity + 1, key),
+            ghosts: Box::new(Ghosts::new(capacity + 1, key)),
             p: 0.0,
             trims: false,
         }

@@ -23,7 +23,7 @@ pub(crate) struct Car {
     capacity: u32,
     t1: List,
     t2: List,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Target size of T1; a real number, as in ARC.
     p: f64,
     /// As in ARC.
@@ -37,7 +37,7 @@ impl Car {
             t1: List::new(),
             t2: List::new(),
             // one more: a victim is remembered just before the insertion trims
-            ghosts: Ghosts::new(capacity + 1, key),
+            ghosts: Box::new(Ghosts::new(capacity + 1, key)),
             p: 0.0,
             trims: false,
         }

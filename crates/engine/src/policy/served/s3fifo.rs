@@ -24,7 +24,7 @@ const GHOST: usize = 0;
 pub(crate) struct S3Fifo {
     capacity: u32,
     queues: SmallMain,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Whether the insertion to come had to make room: the cache is full.
     made_room: bool,
 }
@@ -39,7 +39,12 @@ fn ghost_target(capacity: u32) -> u32 {
 
 impl S3Fifo {
     pub fn new(capacity: u32, key: HashKey) -> Self {
-        Self { capacity, queues: SmallMain::new(), ghosts: Ghosts::new(ghost_target(capacity), key), made_room: false }
+        Self {
+            capacity,
+            queues: SmallMain::new(),
+            ghosts: Box::new(Ghosts::new(ghost_target(capacity), key)),
+            made_room: false,
+        }
     }
 }
 

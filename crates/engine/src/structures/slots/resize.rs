@@ -18,7 +18,7 @@ pub(super) struct Resize {
     stage: Stage,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Stage {
     /// Free slots are sorted; `kept` is the first of those that stay, the others wait in the list of all free ones.
     Sort { kept: u32 },
@@ -98,7 +98,14 @@ impl<M: Map> Slots<M> {
                 Stage::Table
             }
         };
-        self.resize = Some(Resize { to, stage });
+        self.set_stage(to, stage);
+    }
+
+    fn set_stage(&mut self, to: u32, stage: Stage) {
+        match &mut self.resize {
+            Some(resize) => resize.stage = stage,
+            None => self.resize = Some(Box::new(Resize { to, stage })),
+        }
     }
 
     /// Adds free slots until there are `to`, all at once.
@@ -120,7 +127,7 @@ impl<M: Map> Slots<M> {
                 Stage::Leave { next, end } => self.leave(next, end, to, left, &mut moved),
                 Stage::Table => {
                     if self.table.step(&self.keys, left) {
-                        self.resize = Some(Resize { to, stage: Stage::Slots });
+                        self.set_stage(to, Stage::Slots);
                     }
                 }
                 Stage::Slots => {
@@ -160,7 +167,7 @@ impl<M: Map> Slots<M> {
             self.fresh = end.min(to);
             stage = Stage::Leave { next: to, end };
         }
-        self.resize = Some(Resize { to, stage });
+        self.set_stage(to, stage);
     }
 
     /// Moves some of the blocks out of the slots that go.
@@ -182,13 +189,14 @@ impl<M: Map> Slots<M> {
             self.table.begin(to);
             Stage::Table
         };
-        self.resize = Some(Resize { to, stage });
+        self.set_stage(to, stage);
     }
 
     /// Takes a free slot when the list of those is empty: one of those sorted out to stay, or one never used.
     #[cold]
     pub(super) fn take_other(&mut self) -> Slot {
-        if let Some(Resize { stage: Stage::Sort { kept }, .. }) = &mut self.resize
+        if let Some(resize) = &mut self.resize
+            && let Stage::Sort { kept } = &mut resize.stage
             && *kept != NIL
         {
             let slot = *kept;
