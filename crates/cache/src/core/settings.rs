@@ -13,8 +13,8 @@ use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
-    /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
-    /// events, a bounded number of blocks each.
+    /// Gives the disk another capacity, while it runs. Both ways that goes on with the next events, and once the replies
+    /// are out: a bounded number of blocks, or places for them, each.
     ///
     /// # Errors
     /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
@@ -93,6 +93,12 @@ impl<P: FaultInjection> Core<P> {
     /// Places for blocks that the disk has tables for, 0 if there is no such disk.
     pub fn slots(&self, id: DiskId) -> u32 {
         self.disk(id).map_or(0, |d| d.slots())
+    }
+
+    /// Work that was done at most so far on tables of the disk that became larger or smaller, in units of
+    /// [`UNIT_BYTES`](crate::limits::UNIT_BYTES).
+    pub fn table_units(&self, id: DiskId) -> u64 {
+        self.disk(id).map_or(0, |d| d.table_units())
     }
 
     /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.

@@ -9,8 +9,8 @@ use super::allowance::{ARENA_BYTES_PER_FRAME, block_bytes};
 use super::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{
-    METADATA_BYTES_PER_BLOCK_MAX, SHRINK_BLOCKS_PER_EVENT, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX,
-    UNITS_PER_EVICTION,
+    METADATA_BYTES_PER_BLOCK_MAX, SHRINK_BLOCKS_PER_EVENT, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX, UNIT_BYTES,
+    UNITS_MIN,
 };
 use crate::store::ram::{SHARE_BYTES_PER_FRAME, Store};
 use crate::types::{CoreOptions, DiskOptions};
@@ -124,6 +124,11 @@ impl<P: FaultInjection> Disk<P> {
     /// Slots that the index has now.
     pub(crate) fn slots(&self) -> u32 {
         self.residents.index().capacity()
+    }
+
+    /// Units of work that were done at most on tables that became larger or smaller.
+    pub(crate) fn table_units(&self) -> u64 {
+        self.residents.units()
     }
 
     /// Slots that there are or are to be.
@@ -325,7 +330,9 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn keep_to_share(&mut self, arena: &mut Store) -> bool {
         self.evict_step(SHRINK_BLOCKS_PER_EVENT, arena);
         if self.excess() == 0 {
-            self.fit_tables(0, arena);
+            // many disks may do this in one event: their tables have time, where that counts
+            let step = if self.step_bytes == u64::MAX { SHRINK_BLOCKS_PER_EVENT } else { 0 };
+            self.fit_tables(step, arena);
         }
         self.is_resizing() && (self.excess() > 0 || !self.residents.index().is_moving())
     }
@@ -339,9 +346,12 @@ impl<P: FaultInjection> Disk<P> {
         }
         let moved = self.residents.index().is_moving();
         if moved {
-            let units = step * UNITS_PER_EVICTION;
+            // the part of a whole event's
+            let whole = self.step_bytes / UNIT_BYTES;
+            let units = whole / u64::from(SHRINK_BLOCKS_PER_EVENT) * u64::from(step);
+            let units = units.clamp(UNITS_MIN, u64::from(u32::MAX)) as u32;
             let lost = self.plant.has(Bug::MoveLosesFrame);
-            if units == 0 || !self.residents.step(units, self.settings.contents(), lost) {
+            if step == 0 || !self.residents.step(units, self.settings.contents(), lost) {
                 self.shrinks = true;
                 self.apply_limit(arena);
                 return step;

@@ -5,6 +5,7 @@
 //! once.
 
 use super::records::What;
+use super::requests::Drops;
 use super::{Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
@@ -108,9 +109,9 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The same in spare time, as far as what the event may do goes.
     pub(crate) fn shrink_in_spare_time<E>(&mut self, cx: &mut Cx<'_, E>) {
-        let step = (cx.left / EVICTION_BYTES).min(u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
-        if self.shrinks && step > 0 {
-            cx.left -= u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES;
+        if self.shrinks && cx.left > 0 {
+            let step = (cx.left / EVICTION_BYTES).clamp(1, u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
+            cx.left = cx.left.saturating_sub(u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES);
         }
     }
 
@@ -184,6 +185,7 @@ impl<P: FaultInjection> Disk<P> {
         let begins = self.requests.unpark(rec);
         match self.requests[rec].req.op {
             Op::Read => self.drive_read(rec, cx),
+            _ if self.requests[rec].drops != Drops::Nothing => self.drop_more(rec, cx),
             Op::Write { .. } | Op::WriteZeroes { .. } => {
                 if begins {
                     self.activate(rec, cx.arena);

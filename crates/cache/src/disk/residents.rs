@@ -33,6 +33,10 @@ pub(super) struct Residents {
     hashes: Array<u64>,
     /// Slots that there may be in time: address space is reserved for them.
     most: u32,
+    /// How often a block has changed its slot.
+    moves: u32,
+    /// Units of work on tables so far.
+    units: u64,
 }
 
 impl Residents {
@@ -40,7 +44,7 @@ impl Residents {
     pub(super) fn new(kind: PolicyKind, slots: u32, most: u32, key: HashKey, contents: bool) -> Self {
         let frames = Array::new_with(slots as usize, most as usize, || None);
         let hashes = Array::new(if contents { slots as usize } else { 0 }, most as usize, 0);
-        Self { frames, resident: 0, index: Index::with_room(kind, slots, most, key), hashes, most }
+        Self { frames, resident: 0, index: Index::with_room(kind, slots, most, key), hashes, most, moves: 0, units: 0 }
     }
 
     /// Bytes of metadata held now.
@@ -89,6 +93,16 @@ impl Residents {
     }
 
     // ---- frames ----
+
+    /// How often a block has changed its slot: who looks through the slots in several steps begins anew then.
+    pub(super) fn moves(&self) -> u32 {
+        self.moves
+    }
+
+    /// Units of work that were done at most on tables that became larger or smaller.
+    pub(super) fn units(&self) -> u64 {
+        self.units
+    }
 
     /// Slots with a frame.
     pub(super) fn count(&self) -> u32 {
@@ -178,10 +192,12 @@ impl Residents {
     /// Goes on with changes of the index's size for `units` units; whether they are done. With `lost`, a planted bug,
     /// pages are mixed up on the way.
     pub(super) fn step(&mut self, units: u32, contents: bool, lost: bool) -> bool {
-        let Self { index, frames, hashes, .. } = self;
+        self.units += u64::from(units);
+        let Self { index, frames, hashes, moves, .. } = self;
         let done = index.step(units, &mut ToKernel, |from, to| {
             assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
             frames[to as usize] = frames[from as usize].take();
+            *moves = moves.wrapping_add(1);
             if !hashes.is_empty() {
                 hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
             }

@@ -39,7 +39,7 @@ pub enum Access {
 /// left it when its next request comes.
 #[repr(C)]
 pub struct Index<K: PolicySet = PolicyKind> {
-    /// Neither tiers nor parts: one question for both on the way to a hit.
+    /// Neither tiers nor parts, nor is the number of slots changing: one question for all on the way to a hit.
     pub(crate) plain: bool,
     /// Slots that may be occupied now; at most the capacity.
     pub(crate) limit: u32,
@@ -151,6 +151,15 @@ impl<K: PolicySet> Index<K> {
         }
         self.line_up();
         self.policy.limit(&mut self.places, self.limit);
+    }
+
+    fn is_plain(&self) -> bool {
+        self.tiers.is_none() && self.parts.is_none() && !self.slots.is_resizing()
+    }
+
+    /// Chooses the way to a hit: what it depends on has changed.
+    pub(crate) fn choose_way(&mut self) {
+        self.plain = self.is_plain();
     }
 
     /// Sets the line, where there are parts and where there are none.
@@ -268,7 +277,7 @@ impl<K: PolicySet> Index<K> {
     pub fn check(&self) {
         self.slots.check();
         assert!(self.limit <= self.slots.most(), "more blocks are allowed than there are slots");
-        assert_eq!(self.plain, self.tiers.is_none() && self.parts.is_none(), "the index takes the wrong way to a hit");
+        assert_eq!(self.plain, self.is_plain(), "the index takes the wrong way to a hit");
         let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
         let mut marked = 0;
         let mut see = |policy: &K::Policy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {

@@ -59,6 +59,7 @@ impl<K: PolicySet> Index<K> {
         assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
         assert!(!self.is_resizing() && capacity >= self.len(), "an index changes its size twice at once, or too far");
         self.slots.begin(capacity);
+        self.choose_way();
         if self.limit > self.slots.most() {
             self.limit = self.slots.most();
             self.limit_parts();
@@ -130,6 +131,7 @@ impl<K: PolicySet> Index<K> {
     fn settle(&mut self) {
         self.limit = self.capacity();
         self.moves = true;
+        self.choose_way();
         match self.parts.is_some() {
             true => self.fit_parts(),
             false => self.policy.resize(&mut self.places, self.limit, self.slots.keys()),

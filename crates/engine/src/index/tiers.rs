@@ -207,7 +207,7 @@ impl<K: PolicySet> Index<K> {
                 }
             }
         }
-        self.plain = self.tiers.is_none() && self.parts.is_none();
+        self.choose_way();
     }
 
     /// Whether the index has tiers.
@@ -275,7 +275,7 @@ impl<K: PolicySet> Index<K> {
         }
     }
 
-    /// An access to an index with tiers, parts, or both.
+    /// An access to an index with tiers, parts, or both, or whose number of slots is changing.
     pub(crate) fn access_apart(
         &mut self,
         block: u64,

@@ -47,7 +47,7 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
-    /// One access to `block`, as `access` says. What holds one of several policies overrides it: it then asks once
+    /// One access to `block` among slots whose number is not changing, as `access` says. What holds one of several policies overrides it: it then asks once
     /// which one that is, and the whole access is compiled for each.
     #[inline]
     fn access(

@@ -186,6 +186,14 @@ impl<M: Map> Slots<M> {
     }
 }
 
+impl Slots {
+    /// As [`Slots::find`], while the number of slots does not change: what a hit pays for.
+    #[inline]
+    pub fn find_still(&self, block: u64, hash: u64) -> Option<Slot> {
+        self.table.find_still(block, hash, &self.keys)
+    }
+}
+
 impl ChainedSlots {
     /// What is first in the chain of a hash, for [`ChainedSlots::look`].
     #[inline]

@@ -184,9 +184,16 @@ impl Table {
     /// The slot of `key`, whose hash is `hash`.
     #[inline]
     pub fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
-        if let Some(rehash) = &self.rehash {
-            return rehash.find_cell(&self.cells, key, hash, keys).map(|(_, slot)| slot);
+        match &self.rehash {
+            None => self.find_still(key, hash, keys),
+            Some(rehash) => rehash.find(&self.cells, key, hash, keys),
         }
+    }
+
+    /// The same in a table that does not change its size.
+    #[inline]
+    pub fn find_still(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
+        debug_assert!(self.rehash.is_none(), "a table that changes its size is asked as if it did not");
         self.find_cell(key, hash, keys).map(|(_, slot)| slot)
     }
 

@@ -64,6 +64,9 @@ impl<K: PolicySet> Index<K> {
             if K::of(&parts.more[n - 1]) != setting.policy {
                 if parts.accounts[n].len == 0 {
                     parts.more[n - 1] = setting.policy.make(0, key);
+                    if self.most > 0 {
+                        parts.more[n - 1].reserve(self.most);
+                    }
                     parts.accounts[n].capacity = 0;
                 } else {
                     self.switch_part(setting.part, setting.policy);
@@ -134,7 +137,7 @@ impl<K: PolicySet> Index<K> {
         if let Some(tiers) = &mut self.tiers {
             tiers.set_parts(1);
         }
-        self.plain = self.tiers.is_none();
+        self.choose_way();
         let (limit, capacity) = (self.limit, self.capacity());
         self.policy.resize(&mut self.places, capacity, self.slots.keys());
         self.moves = true;

@@ -50,6 +50,8 @@ impl Rehash {
     }
 
     /// The home of a hash, and the bits of the cells of its chain that are the slot.
+    #[cold]
+    #[inline(never)]
     pub fn chain(&self, hash: u64) -> (usize, u32) {
         let before = home_among(hash, self.from);
         if (before >= self.border) == self.grows() {

@@ -80,6 +80,13 @@ impl Rehash {
         self.distance(self.home(self.key.hash(keys[self.slot_at(cells, at) as usize])), at)
     }
 
+    /// The slot of `key`.
+    #[cold]
+    #[inline(never)]
+    pub fn find(&self, cells: &[u32], key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
+        self.find_cell(cells, key, hash, keys).map(|(_, slot)| slot)
+    }
+
     /// The cell and the slot of `key`.
     pub fn find_cell(&self, cells: &[u32], key: u64, hash: u64, keys: &[u64]) -> Option<(usize, u32)> {
         let mut at = self.home(hash);
@@ -95,6 +102,8 @@ impl Rehash {
     }
 
     /// Adds a key that is absent.
+    #[cold]
+    #[inline(never)]
     pub fn insert(&self, cells: &mut [u32], hash: u64, slot: u32) {
         let mut at = self.home(hash);
         let mut distance = 0;
@@ -106,6 +115,8 @@ impl Rehash {
     }
 
     /// Takes the key in the full cell `hole` out.
+    #[cold]
+    #[inline(never)]
     pub fn remove_at(&self, cells: &mut [u32], mut hole: usize, keys: &[u64]) {
         let mut at = hole;
         loop {
