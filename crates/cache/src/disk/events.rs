@@ -103,7 +103,10 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn shrink_step(&mut self, step: u32, arena: &mut Store) -> u32 {
         let went = self.resize_step(step, arena);
         // Where nothing may go, the next event or tick tries again.
-        self.shrinks = if self.excess() > 0 { went > 0 } else { self.residents.index().is_moving() };
+        self.shrinks = match self.excess() {
+            0 => self.residents.index().is_moving() || self.slots() != self.slots_wanted(),
+            _ => went > 0,
+        };
         went
     }
 
