@@ -1,7 +1,7 @@
 //! Discard, the disk's own write-zeroes, flush and status: operations without frames.
 //!
-//! Owns their life. Never walks the blocks of a range that is larger than what may be cached, nor more of it in an
-//! event than one should.
+//! Owns such requests from beginning to end. Never walks the blocks of a range that is larger than what may be cached,
+//! nor more of it in an event than one should.
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 
