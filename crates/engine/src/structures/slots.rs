@@ -6,7 +6,7 @@
 
 mod resize;
 #[cfg(test)]
-mod tests;
+pub(in crate::structures) mod tests;
 
 use crate::structures::array::{Array, Release};
 use crate::structures::chains::Chains;

@@ -379,6 +379,9 @@ impl Map for Table {
 }
 
 #[cfg(test)]
+mod planted;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
