@@ -115,7 +115,7 @@ fn a_share_that_moves_is_followed_in_steps_and_no_block_is_lost() {
     for policy in PolicyKind::ALL {
         let mut r = Rig::new(policy, 4000);
         (0..4000).for_each(|block| r.read(block * 3));
-        for (share, slots) in [(9000, 11_250), (4500, 11_250), (4300, 5375), (16_000, 20_000)] {
+        for (share, slots) in [(9000, 11_250), (6000, 11_250), (4300, 5375), (16_000, 20_000)] {
             r.core.set_share(DISK, share).unwrap();
             let mut events = 0;
             while r.core.slots(DISK) != slots {
