@@ -70,8 +70,8 @@ pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
 /// of capacity; the others go when the replies are out.
 pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;
 
-/// What a slot, a home or a ghost that is moved while a disk's tables become larger or smaller counts for among the bytes
-/// that an event may copy: 1,024 of them are an event's.
+/// What a slot, a home or a ghost that is moved while a disk's tables become larger or smaller counts for among the
+/// bytes that an event may copy: 1,024 of them are an event's.
 pub const UNIT_BYTES: u64 = 64;
 
 /// Those that even the shortest step moves.

@@ -13,8 +13,8 @@ use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
-    /// Gives the disk another capacity, while it runs. Both ways that goes on with the next events, and once the replies
-    /// are out: a bounded number of blocks, or places for them, each.
+    /// Gives the disk another capacity, while it runs. Both ways that goes on with the next events, and once the
+    /// replies are out: a bounded number of blocks, or places for them, each.
     ///
     /// # Errors
     /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others

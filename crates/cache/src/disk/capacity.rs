@@ -297,9 +297,9 @@ impl<P: FaultInjection> Disk<P> {
         excess.max(index.len().saturating_sub(self.capacity.slots))
     }
 
-    /// Moves towards the capacity and the limit asked for, as far as takes the time of `step` evictions: blocks that are
-    /// too many go first, then the tables become larger or smaller, which goes on in spare time. Returns how many went,
-    /// what was done to tables counted as evictions.
+    /// Moves towards the capacity and the limit asked for, as far as takes the time of `step` evictions: blocks that
+    /// are too many go first, then the tables become larger or smaller, which goes on in spare time. Returns how many
+    /// went, what was done to tables counted as evictions.
     pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) -> u32 {
         let went = self.evict_step(step, arena);
         if self.excess() > 0 {

@@ -255,7 +255,8 @@ fn many_readers_of_what_is_being_read_are_not_all_answered_at_once() {
     assert_bounded(joined, STEP_BYTES + 2 * MIB / 4 + 2 * STEP_BYTES);
 }
 
-/// A disk whose share moves, up or down, changes its tables a few slots at a time, in ticks and when the replies are out.
+/// A disk whose share moves, up or down, changes its tables a few slots at a time, in ticks and when the replies are
+/// out.
 #[test]
 fn a_disk_whose_tables_change_gives_way() {
     const MOST: u64 = STEP_BYTES / UNIT_BYTES;

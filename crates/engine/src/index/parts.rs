@@ -168,7 +168,8 @@ impl<K: PolicySet> Parts<K> {
         self.more.iter_mut().for_each(|policy| policy.release(by, bytes));
     }
 
-    /// Goes on with the tables of all parts' policies, those that become smaller before the others. Whether all is done.
+    /// Goes on with the tables of all parts' policies, those that become smaller before the others. Whether all is
+    /// done.
     pub fn step(&mut self, first: &mut K::Policy, places: &mut Places, left: &mut u32) -> bool {
         for grows in [false, true] {
             let mut done = true;

@@ -23,8 +23,8 @@ pub enum Outcome {
     Bypass,
 }
 
-/// Looks `block` up, tells the policy, and on a miss makes room for it: at most `limit` slots are occupied. Their number
-/// must not be changing.
+/// Looks `block` up, tells the policy, and on a miss makes room for it: at most `limit` slots are occupied. Their
+/// number must not be changing.
 #[inline]
 pub(crate) fn access(
     slots: &mut Slots,

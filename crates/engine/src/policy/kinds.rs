@@ -83,8 +83,8 @@ macro_rules! dispatched {
             $(#[$about])* $kind: $($(#[$doc])* $name($of) = $text $(, model $model)?;)+
         }
 
-        /// One of these policies. An enum rather than a trait object, so that a hit needs no call through a table; with a
-        /// number of its own, so that a hit reads which one it is and computes nothing.
+        /// One of these policies. An enum rather than a trait object, so that a hit needs no call through a table; with
+        /// a number of its own, so that a hit reads which one it is and computes nothing.
         #[repr(u32)]
         pub(crate) enum $policy {
             $($name($of),)+

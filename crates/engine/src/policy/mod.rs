@@ -47,8 +47,8 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
-    /// One access to `block` among slots whose number is not changing, as `access` says. What holds one of several policies overrides it: it then asks once
-    /// which one that is, and the whole access is compiled for each.
+    /// One access to `block` among slots whose number is not changing, as `access` says. What holds one of several
+    /// policies overrides it: it then asks once which one that is, and the whole access is compiled for each.
     #[inline]
     fn access(
         &mut self,

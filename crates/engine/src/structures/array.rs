@@ -126,7 +126,7 @@ impl<T> Array<T> {
     }
 
     /// Elements cut off whose memory has not been given back.
-    pub fn unreleased(&self) -> usize {
+    fn unreleased(&self) -> usize {
         if self.is_roomy() { self.held() - self.items.len() } else { 0 }
     }
 

@@ -379,9 +379,6 @@ impl Map for Table {
 }
 
 #[cfg(test)]
-mod planted;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

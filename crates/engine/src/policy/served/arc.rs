@@ -3,8 +3,8 @@
 //!
 //! Owns T1 (blocks accessed once of late), T2 (more than once), their ghosts B1 and B2, and the target size `p` of T1.
 //! Never keeps more ghosts than there are slots.
-//! Invariants: |T1| + |B1| <= c while B1 has any, |B1| + |B2| <= c after every insertion, 0 <= p <= c; after c has become
-//! much smaller, the first two hold again some insertions or steps later.
+//! Invariants: |T1| + |B1| <= c while B1 has any, |B1| + |B2| <= c after every insertion, 0 <= p <= c; after c has
+//! become much smaller, the first two hold again some insertions or steps later.
 //!
 //! The paper deletes from B1 or B2 before it makes room; this file does so after the insertion, which comes to the same
 //! while every eviction is for a miss, and holds the invariants also where blocks are removed and the cache shrinks.

@@ -9,6 +9,9 @@
 //! How a cell tells its slot depends on which side of the border the cell is, so a run of cells that crosses it can be
 //! read.
 
+#[cfg(test)]
+mod planted;
+
 use super::{EMPTY, HashKey, Layout, home_among};
 use crate::structures::array::Array;
 

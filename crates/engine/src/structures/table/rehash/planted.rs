@@ -1,8 +1,9 @@
 //! Tables with bugs planted in how they change their size: the tests that a sound one passes find each.
 
-use super::{Fill, HashKey, Table};
+use super::{EMPTY, HashKey, Rehash};
 use crate::structures::array::Release;
 use crate::structures::slots::{Map, tests::there_and_back};
+use crate::structures::table::{Fill, Table};
 use std::panic::catch_unwind;
 
 /// A mistake that is easily made.
@@ -34,7 +35,7 @@ impl<const MISTAKE: usize> Wrong<MISTAKE> {
     /// The table as it would be with its border at one of the ends.
     fn find_beyond(&self, border_at_end: bool, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
         let rehash = self.table.rehash.as_ref()?;
-        let mut wrong = super::Rehash::new(rehash.from, rehash.to, rehash.before, keys.len() as u32, rehash.key);
+        let mut wrong = Rehash::new(rehash.from, rehash.to, rehash.before, keys.len() as u32, rehash.key);
         wrong.then = rehash.then;
         wrong.cells = rehash.cells;
         if border_at_end {
@@ -84,8 +85,8 @@ impl<const MISTAKE: usize> Map for Wrong<MISTAKE> {
                     self.made = true;
                 }
                 Mistake::LostOnItsWay => {
-                    let at = self.table.cells.iter().position(|&cell| cell != super::EMPTY);
-                    self.table.cells[at.expect("a slot is in the table")] = super::EMPTY;
+                    let at = self.table.cells.iter().position(|&cell| cell != EMPTY);
+                    self.table.cells[at.expect("a slot is in the table")] = EMPTY;
                     self.made = true;
                 }
                 _ => {}
