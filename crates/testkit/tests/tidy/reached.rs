@@ -18,7 +18,7 @@ const UNREACHED: &[(&str, usize)] = &[
     ("config", 1),
     ("daemon", 31),
     ("engine", 1),
-    ("frontend", 21),
+    ("frontend", 20),
     ("host", 1),
     ("hostmem", 2),
     ("porttest", 5),
