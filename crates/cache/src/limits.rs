@@ -70,8 +70,18 @@ pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
 /// of capacity; the others go when the replies are out.
 pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;
 
+/// What a slot, a home or a ghost that is moved while a disk's tables become larger or smaller counts for among the
+/// bytes that an event may copy: 1,024 of them are an event's.
+pub const UNIT_BYTES: u64 = 64;
+
+/// Those that even the shortest step moves.
+pub const UNITS_MIN: u64 = 16;
+
 /// What an eviction counts for among the bytes that an event may copy: about what takes as long.
 pub const EVICTION_BYTES: u64 = 1024;
+
+/// What it counts for among those bytes to look whether a block is cached, for one that is to be dropped if it is.
+pub const LOOK_BYTES: u64 = 64;
 
 /// Unused frames whose memory goes back to the kernel for each tick (16 MiB).
 pub const TRIM_FRAMES_PER_TICK: usize = 4096;

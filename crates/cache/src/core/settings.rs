@@ -13,8 +13,8 @@ use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
-    /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
-    /// events, a bounded number of blocks each.
+    /// Gives the disk another capacity, while it runs. Both ways that goes on with the next events, and once the
+    /// replies are out: a bounded number of blocks, or places for them, each.
     ///
     /// # Errors
     /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
@@ -95,6 +95,12 @@ impl<P: FaultInjection> Core<P> {
         self.disk(id).map_or(0, |d| d.slots())
     }
 
+    /// Work that was done at most so far on tables of the disk that became larger or smaller, in units of
+    /// [`UNIT_BYTES`](crate::limits::UNIT_BYTES).
+    pub fn table_units(&self, id: DiskId) -> u64 {
+        self.disk(id).map_or(0, |d| d.table_units())
+    }
+
     /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
     /// `u32::MAX` ends it. Nothing is rebuilt and nothing goes that need not; what is over goes with the next events
     /// and ticks, a bounded number of blocks each, and its memory back to the kernel with the ticks.
@@ -144,8 +150,7 @@ impl<P: FaultInjection> Core<P> {
         for _ in 0..self.arena.to_look_at() {
             let Some(id) = self.arena.next_to_look_at() else { break };
             let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-            disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-            if disk.is_resizing() {
+            if disk.keep_to_share(&mut self.arena) {
                 self.arena.look_at(id);
             }
         }

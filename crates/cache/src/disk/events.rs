@@ -5,6 +5,7 @@
 //! byte that is not dealt with) is at its end.
 
 use super::records::What;
+use super::requests::Drops;
 use super::{Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
@@ -97,21 +98,23 @@ impl<P: FaultInjection> Disk<P> {
         self.spare_listed = false;
     }
 
-    /// Evicts at most `step` blocks of those that are too many; returns how many went.
+    /// Evicts at most `step` blocks of those that are too many, or takes as long for tables that become larger or
+    /// smaller; returns how many, or how long.
     pub(crate) fn shrink_step(&mut self, step: u32, arena: &mut Store) -> u32 {
-        let before = self.len();
-        self.resize_step(step, arena);
-        let went = before.saturating_sub(self.len());
+        let went = self.resize_step(step, arena);
         // Where nothing may go, the next event or tick tries again.
-        self.shrinks = went > 0 && self.excess() > 0;
+        self.shrinks = match self.excess() {
+            0 => self.residents.index().is_moving() || self.slots() != self.slots_wanted(),
+            _ => went > 0,
+        };
         went
     }
 
     /// The same in spare time, as far as what the event may do goes.
     pub(crate) fn shrink_in_spare_time<E>(&mut self, cx: &mut Cx<'_, E>) {
-        let step = (cx.left / EVICTION_BYTES).min(u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
-        if self.shrinks && step > 0 {
-            cx.left -= u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES;
+        if self.shrinks && cx.left > 0 {
+            let step = (cx.left / EVICTION_BYTES).clamp(1, u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
+            cx.left = cx.left.saturating_sub(u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES);
         }
     }
 
@@ -188,6 +191,7 @@ impl<P: FaultInjection> Disk<P> {
         let begins = self.requests.unpark(rec);
         match self.requests[rec].req.op {
             Op::Read => self.drive_read(rec, cx),
+            _ if self.requests[rec].drops != Drops::Nothing => self.drop_more(rec, cx),
             Op::Write { .. } | Op::WriteZeroes { .. } => {
                 if begins {
                     self.activate(rec, cx.arena);

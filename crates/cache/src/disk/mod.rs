@@ -38,7 +38,7 @@ use crate::fault_injection::FaultInjection;
 use crate::store::ram::{SharingDomain, Store};
 use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats};
 use allowance::Allowance;
-use capacity::Capacity;
+use capacity::{Capacity, slots_max};
 use guest::GuestSide;
 use measuring::Measuring;
 use operations::Operations;
@@ -62,7 +62,7 @@ use writes::segment::Segment;
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2304;
+const DISK_BYTES: usize = 2432;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -119,6 +119,7 @@ impl<P: FaultInjection> Disk<P> {
         let allowance = Allowance::new(core, capacity, options.readahead_bytes);
         let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
         let settings = Settings::new(id, options, core);
+        let (kind, key, most) = (settings.options().policy, settings.hash_key(), slots_max(core, settings.options()));
         Self {
             spare_listed: false,
             shrinks: false,
@@ -126,7 +127,7 @@ impl<P: FaultInjection> Disk<P> {
             capacity: Capacity::new(capacity, block_bytes(core)),
             sharing: Sharing::new(group),
             side: GuestSide::new(core.content_key, mode),
-            residents: Residents::new(settings.options().policy, capacity, settings.hash_key(), core.contents),
+            residents: Residents::new(kind, capacity, most, key, core.contents),
             requests: Requests::new(allowance.requests),
             stats: DiskStats::default(),
             streams: Streams::new(settings.options().readahead_bytes, allowance.ahead),
