@@ -57,8 +57,8 @@ impl Extras {
         let (one_guest, mixes, calm) = (one_in(3), one_in(3), one_in(5));
         let (loses, bad) = (one_in(3), one_in(4));
         let live = (on && seed % 6 == 2).then(|| Rng::new(seed ^ 0x11fe_0000_0000_0000));
-        let few = &mut Rng::new(seed ^ 0x9001_0000_0000_0000);
-        let guaranteed = (on && few.one_in(2)).then(|| *few.pick(&[1, 1, 2, 4, 8]));
+        let mut few = Rng::new(seed ^ 0x9001_0000_0000_0000);
+        let guaranteed = (on && seed % 7 == 6).then(|| *few.pick(&[1, 1, 2, 4, 8]));
         Self { guaranteed, rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
     }
 
