@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What the kernel is set to. Absent is what this kernel does not have.
+/// The settings of the kernel. One that this kernel does not have is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Settings {
     /// 0: no scan, what is merged stays; 1: it scans; 2: no scan, and everything was unmerged.
@@ -30,7 +30,7 @@ pub struct Settings {
     pub use_zero_pages: Option<bool>,
 }
 
-/// What merging has come to, on the whole machine. Absent is what this kernel does not have.
+/// What merging has saved so far, on the whole machine. A number that this kernel does not have is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Numbers {
     /// Merged pages that exist.

@@ -6,7 +6,7 @@ use crate::ranges::{DiskRanges, RangeBody, RangeList};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What containers have of a disk.
+/// The ranges of a disk that belong to containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RangesStatus {
     /// Full name of the disk.
@@ -15,7 +15,7 @@ pub struct RangesStatus {
     pub containers: Vec<ContainerRanges>,
 }
 
-/// What one container has of a disk.
+/// The ranges of a disk that belong to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ContainerRanges {
     /// The container, without its VM.

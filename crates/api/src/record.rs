@@ -24,16 +24,16 @@ pub struct RecordingStatus {
     pub id: u64,
     /// The file.
     pub path: String,
-    /// Whether it goes on, or what was recorded is still being written into the file.
+    /// Whether it takes requests, or still writes recorded ones into the file.
     pub running: bool,
-    /// Why it takes no more requests, if it does not; the file is whole once `running` is false.
+    /// Why it takes no more requests; absent while it does. The file is complete once `running` is false.
     pub ending: Option<String>,
     /// Why it ended, if it did and the file is whole: `stopped`, `duration`, `max-size`, `disk-full`, `client-gone`,
     /// `daemon-stopped`.
     pub ended: Option<String>,
     /// Why its file is of no use, if it is not.
     pub failed: Option<String>,
-    /// How long it has gone on, or did.
+    /// How long it has run, in seconds.
     pub seconds: f64,
     /// Requests recorded.
     pub requests: u64,
@@ -43,7 +43,7 @@ pub struct RecordingStatus {
     pub dropped: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Bytes beside it, on the same disk, in which requests wait.
+    /// Bytes of the spool beside the file, in which requests wait.
     pub waiting_bytes: u64,
     /// Blocks that recorded reads asked for.
     pub read_blocks: u64,

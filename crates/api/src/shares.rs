@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 /// How the store is divided.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SharesStatus {
-    /// Who divides, where nothing else is set.
+    /// The controller where none is set for a VM or container.
     pub controller: String,
-    /// How often.
+    /// Seconds between two divisions of the store.
     pub interval_seconds: f64,
     /// Intervals so far.
     pub intervals: u64,
@@ -32,19 +32,19 @@ pub struct NodeStatus {
     pub level: String,
     /// What it belongs to.
     pub parent: Option<String>,
-    /// Its part of what its siblings and it contend for.
+    /// Its weight against its siblings, where they want more than there is.
     pub weight: u32,
-    /// What it has whenever it wants it.
+    /// What it gets whenever it can make use of it, however much others want.
     pub floor_bytes: u64,
     /// What is set as its floor: more than `floor_bytes` where it does not fit into what is above it any more, less
     /// where its disks need more.
     #[serde(default)]
     pub set_floor_bytes: u64,
-    /// What it never has more of.
+    /// The most that it may ever have.
     pub ceiling_bytes: Option<u64>,
-    /// Who divides its share, if that is set here.
+    /// The controller that divides its share, if one is set here.
     pub controller: Option<String>,
-    /// What it is to reach: `hit 90%`, `p99 2ms` or `iops 5000`.
+    /// What it is meant to reach: `hit 90%`, `p99 2ms` or `iops 5000`.
     #[serde(default)]
     pub goal: Option<String>,
     /// The replacement policy that is set here: of a VM or a container, that of what is below it and names none.
@@ -56,22 +56,22 @@ pub struct NodeStatus {
     /// A disk: how it will be used.
     #[serde(default)]
     pub hint: Option<String>,
-    /// Rises whenever what is set for it changes, by whomever; its `ETag`.
+    /// Rises whenever anybody changes what is set for it; its `ETag`.
     #[serde(default)]
     pub version: u64,
-    /// What it has when everybody wants all they can get.
+    /// What it gets when all nodes want more than they can have.
     pub entitled_bytes: u64,
-    /// What it has.
+    /// Its share now.
     pub share_bytes: u64,
-    /// What it is to have.
+    /// The share that it is moving to.
     pub target_bytes: u64,
     /// Blocks read in the last interval.
     pub requests: u64,
-    /// Those that were not kept from before.
+    /// Those of them that were not in the cache.
     pub misses: u64,
     /// Of these, those that read-ahead had brought in time.
     pub read_ahead_hits: u64,
-    /// What would have to be kept for hardly a miss to be left that any size saves.
+    /// The size from which on a larger cache would save hardly any more misses.
     pub working_set_bytes: u64,
     /// A disk: misses of an interval like the last ones by size, as (bytes, misses).
     pub curve: Vec<(u64, f64)>,
@@ -89,18 +89,18 @@ pub struct NodeChanged {
     pub previous: NodeSettings,
 }
 
-/// A part of the store that changed hands, or a finding.
+/// A part of the store that moved from one node to another, or a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShareEvent {
     /// Rises by one with every event.
     pub sequence: u64,
     /// The number of the interval after which it was decided.
     pub interval: u64,
-    /// Whose share was divided.
+    /// The node whose share was divided.
     pub node: String,
-    /// Who gave; absent: it was free.
+    /// The node that gave it; absent: it was free.
     pub from: Option<String>,
-    /// Who took; absent: it is free now.
+    /// The node that took it; absent: it is free now.
     pub to: Option<String>,
     /// How much; 0 for a finding.
     pub bytes: u64,

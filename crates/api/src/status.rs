@@ -39,10 +39,10 @@ pub struct Status {
     /// The scan of guests' memory; absent if it is off.
     #[serde(default)]
     pub scan: Option<ScanStatus>,
-    /// What was not logged.
+    /// Lines that were not logged.
     #[serde(default)]
     pub log: LogStatus,
-    /// Who holds content in common.
+    /// Groups of disks that hold contents in common.
     pub sharing: Vec<SharingDomainStatus>,
     /// The disks, in the order of the configuration.
     pub disks: Vec<DiskStatus>,
@@ -81,7 +81,7 @@ pub struct LogStatus {
     pub unread_lines: u64,
 }
 
-/// What some disks hold in common. Each of them is charged for it in proportion to its blocks there.
+/// What some disks hold in common. Each of them is charged for it in proportion to its blocks in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharingDomainStatus {
     /// `trust` for a trust group, `base` for disks on one image that nobody writes.
@@ -101,7 +101,7 @@ pub struct SharingDomainStatus {
 pub struct SharingStatus {
     /// The trust group: as given, or `vm:NAME`, or `disk:NAME`; absent if nothing is shared.
     pub trust: Option<String>,
-    /// Whether blocks of the image below it are shared by where they come from.
+    /// Whether blocks of its base image are held once for all disks on it.
     pub base: bool,
     /// Bytes of cached blocks of zeroes, which take no memory.
     pub zero_bytes: u64,
@@ -164,7 +164,7 @@ pub struct ScanStatus {
 pub struct StoreStatus {
     /// Hard ceiling for data and metadata.
     pub memory_bytes: u64,
-    /// What is never given back when the machine is short of memory.
+    /// How much of it is never given back when the machine is short of memory.
     pub floor_bytes: u64,
     /// What it may hold at most: the ceiling, or what was set by hand below it.
     pub limit_bytes: u64,
@@ -187,7 +187,7 @@ pub struct PressureStatus {
     pub watching: bool,
     /// Where shortage is seen: which of the kernel's sources are in use.
     pub source: String,
-    /// Which way the store goes.
+    /// Whether the store is growing, shrinking or neither.
     pub direction: PressureDirection,
     /// By how many bytes it may grow until the machine's memory is looked at again, a quarter of a second later; null
     /// if by all that it may hold.
@@ -208,7 +208,7 @@ pub struct PressureStatus {
     pub ignored_stalls: u64,
 }
 
-/// Which way the store goes.
+/// Whether the store is growing, shrinking or neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PressureDirection {
@@ -230,11 +230,11 @@ pub struct KsmStatus {
     pub available: bool,
     /// Whether this daemon has set it up, and will put back what it found.
     pub managed: bool,
-    /// What was asked for and could not be had, with the reason.
+    /// Settings that were asked for and could not be made, with the reason.
     pub problems: Vec<String>,
-    /// What the kernel is set to.
+    /// The settings of the kernel.
     pub settings: Settings,
-    /// What merging has come to.
+    /// What merging has saved so far.
     pub numbers: Numbers,
 }
 
@@ -245,7 +245,7 @@ pub struct DiskStatus {
     pub name: String,
     /// The VM it belongs to.
     pub vm: Option<String>,
-    /// How it is.
+    /// Whether it is being served.
     pub state: DiskState,
     /// Why it is not serving, if it is not.
     pub reason: Option<String>,
@@ -267,11 +267,11 @@ pub struct DiskStatus {
     pub frontends: Vec<FrontendStatus>,
     /// Its part of the store.
     pub cache: CacheStatus,
-    /// How its cache stands to the guest's.
+    /// Whether its cache is exclusive of the guest's.
     pub exclusive: ExclusiveStatus,
     /// What it holds in common with others.
     pub sharing: SharingStatus,
-    /// What it has done since it was attached.
+    /// Counts since it was attached.
     pub counters: DiskCounters,
     /// How long requests took.
     pub latency: DiskLatency,
@@ -281,7 +281,7 @@ pub struct DiskStatus {
     pub inflight_requests: u64,
     /// Operations under way.
     pub inflight_ops: u64,
-    /// Bound of polling before a worker sleeps; 0 is off.
+    /// How long a worker polls for this disk at most before it sleeps; 0 is off.
     pub poll_us: f64,
     /// The worker that owns it.
     pub worker: u32,
@@ -291,7 +291,7 @@ pub struct DiskStatus {
     pub queue_size: u16,
 }
 
-/// How a disk's cache stands to its guest's.
+/// Whether a disk's cache is exclusive of its guest's, and what was done for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExclusiveStatus {
     /// What was asked for: `auto`, `off`, `capture`, `delayed`.
@@ -339,7 +339,7 @@ pub struct ExclusiveStatus {
     pub age_write: u64,
 }
 
-/// How a disk is.
+/// The state of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskState {
@@ -360,7 +360,7 @@ pub enum DiskState {
 pub struct FrontendStatus {
     /// The protocol.
     pub kind: FrontendKind,
-    /// Who, as far as it is known: `vhost-user, 4 queues`, `127.0.0.1:51342`.
+    /// What is known of the peer: `vhost-user, 4 queues`, `127.0.0.1:51342`.
     pub peer: String,
 }
 
@@ -390,7 +390,7 @@ pub struct CacheStatus {
     pub hit_ratio: Option<f64>,
 }
 
-/// What a disk has done since it was attached. Every one only grows.
+/// Counts of a disk since it was attached. Each of them only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskCounters {
     /// Read requests finished.

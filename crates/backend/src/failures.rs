@@ -1,4 +1,4 @@
-//! Log lines about failing operations, few however many fail.
+//! Log lines about operations that fail: at most one a second for each disk, however many fail.
 //!
 //! Owns when a line is due. Never formats one that is not. Invariant: at most one line per second and disk.
 

@@ -1,4 +1,5 @@
-//! States of images that nobody writes: the same number for the same bytes, so that disks on one image can share them.
+//! Numbers for states of images that nobody writes: the same number means the same bytes, so that disks on one image
+//! can hold its blocks once.
 //!
 //! Owns the numbers, for the whole process. Never opens anything: whoever asks holds the files open, claimed for
 //! reading and locked against writers. Invariant: a number stands for the same files, opened in the same formats,

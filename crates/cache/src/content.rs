@@ -1,4 +1,4 @@
-//! What a block's content is called: a keyed hash.
+//! The name of a block's content: a keyed hash of its bytes, by which equal contents are found.
 //!
 //! Owns the key and the function. Never hashes memory that a guest can write at the same time: callers copy first.
 //! Invariant: equal content has equal hashes under one key; without the key, nobody can make two contents collide on

@@ -1,7 +1,7 @@
-//! Keys as they are checked: how the value of each is shown, compared and taken over from another plan.
+//! The keys of a plan: how the value of each is shown, compared, and taken over from another plan.
 //!
-//! Owns the comparison of two plans key by key. Never checks a value. Invariant: whether a difference can
-//! be carried out live is what the declaration of its key says, and nothing else.
+//! Owns the comparison of two plans key by key. Never checks a value. Invariant: only the declaration of a key says
+//! whether a difference of it can be carried out live.
 
 use super::keys::{Live, Section};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Which image a disk has: what is written of it, before anybody looks at it.
+//! The image of a disk as the configuration names it, before it is opened.
 //!
 //! Owns the notation. Never opens an image. Invariant: a format that is not given stays open until the image is.
 

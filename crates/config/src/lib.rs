@@ -1,8 +1,9 @@
 //! Configuration: what a file, a command line or an API call asks for, made into a plan with every default filled in.
 //!
 //! Owns the notation and its checks. Never opens a socket or writes a file; `resolve` looks at images only to say early
-//! what would fail later. Two steps: read low (`reader`, `spec`: as written, with lines), then build high (`resolve`,
-//! `plan`). Invariant: no text makes it panic, and a bad one gets all its problems named at once.
+//! what would fail later. There are two steps: `reader` reads the text into `spec`, which has values as they are
+//! written, with their lines; `resolve` checks these and makes a `plan`. Invariant: no text makes it panic, and for a
+//! wrong one all problems are named at once.
 
 #![forbid(unsafe_code)]
 

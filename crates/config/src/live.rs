@@ -55,11 +55,11 @@ impl NodeChange {
 /// What is set for a node of the tree of shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSet {
-    /// Its part of what its siblings and it contend for.
+    /// Its weight against its siblings, where they want more than there is.
     pub weight: u32,
-    /// What it has whenever it wants it, in bytes.
+    /// What it gets whenever it can make use of it, however much others want; in bytes.
     pub floor_bytes: u64,
-    /// What it never has more of, in bytes.
+    /// The most that it may ever have, in bytes.
     pub ceiling_bytes: Option<u64>,
     /// A disk: its share, if that is fixed.
     pub fixed_bytes: Option<u64>,
@@ -70,15 +70,15 @@ pub struct NodeSet {
 /// What is set for a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeSettings {
-    /// Its part of what its siblings and it contend for.
+    /// Its weight against its siblings, where they want more than there is.
     pub weight: u32,
-    /// What it has whenever it wants it, as it is set; what its disks need at least is not in it.
+    /// Its floor as it is set; what its disks need at least is not in it.
     pub floor_bytes: u64,
-    /// What it never has more of.
+    /// The most that it may ever have.
     pub ceiling_bytes: Option<u64>,
-    /// Who divides its share, if that is set here.
+    /// The controller that divides its share, if one is set here.
     pub controller: Option<String>,
-    /// What it is to reach.
+    /// What it is meant to reach.
     #[serde(default)]
     pub goal: Option<String>,
     /// The replacement policy that is set here.

@@ -1,6 +1,6 @@
-//! What a configuration is measured against: the machine's memory, processors, user and groups.
+//! The machine that a configuration is checked against: its memory, processors, user and groups.
 //!
-//! Owns a snapshot, taken once, so that the checks are a function of it. Never changes the machine.
+//! Owns a snapshot of these, taken once, so that the checks depend on nothing else. Never changes the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

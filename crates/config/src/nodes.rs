@@ -26,7 +26,7 @@ use undercroft_units::{Size, Time};
 pub struct SharesPlan {
     /// Who divides, where no VM or container says otherwise.
     pub controller: ControllerKind,
-    /// How often.
+    /// Time between two divisions of the store.
     pub interval: Duration,
 }
 
@@ -35,15 +35,15 @@ pub struct SharesPlan {
 pub struct NodePlan {
     /// `VM` or `VM/CONTAINER`.
     pub name: String,
-    /// Its part of what its siblings and it contend for.
+    /// Its weight against its siblings, where they want more than there is.
     pub weight: u32,
-    /// What it has whenever it wants it, in bytes.
+    /// What it gets whenever it can make use of it, however much others want; in bytes.
     pub floor_bytes: u64,
-    /// What it never has more of, in bytes.
+    /// The most that it may ever have, in bytes.
     pub ceiling_bytes: Option<u64>,
     /// Who divides its share; as above it if `None`.
     pub controller: Option<ControllerKind>,
-    /// What it is to reach.
+    /// What it is meant to reach.
     pub goal: Option<GoalPlan>,
     /// Replacement policy of what is below it and names none.
     pub policy: Option<PolicyKind>,
@@ -90,15 +90,15 @@ pub struct DiskPlan {
     /// Whether `share_bytes` was asked for (`size`); if not, it follows from `weight` and changes when disks come and
     /// go.
     pub share_fixed: bool,
-    /// Its part of what its siblings and it contend for.
+    /// Its weight against its siblings, where they want more than there is.
     pub weight: u32,
-    /// What it has whenever it wants it, in bytes.
+    /// What it gets whenever it can make use of it, however much others want; in bytes.
     pub floor_bytes: u64,
-    /// What it never has more of, in bytes.
+    /// The most that it may ever have, in bytes.
     pub ceiling_bytes: Option<u64>,
     /// What containers have of it by ranges of blocks, which the API sets; their shares are in `share_bytes`.
     pub parts: Vec<PartPlan>,
-    /// What it is to reach.
+    /// What it is meant to reach.
     pub goal: Option<GoalPlan>,
     /// How it will be used.
     pub hint: Hint,

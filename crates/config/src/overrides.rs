@@ -1,6 +1,6 @@
-//! What the command line says instead of the file, and how much is logged.
+//! Values that the command line sets instead of the file, and how much is logged.
 //!
-//! Owns plain data. Never reads an argument. Invariant: what is `None` is the file's business.
+//! Owns plain data. Never reads an argument. Invariant: where a value is `None`, that of the file holds.
 
 use std::path::PathBuf;
 

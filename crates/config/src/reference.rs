@@ -14,7 +14,7 @@ pub fn markdown() -> String {
         "<!-- Written by `undercroft reference > docs/configuration.md` from crates/config/src/keys. -->\n\n\
          # Configuration\n\n\
          `undercroft serve CONFIG` reads a TOML file; `undercroft check CONFIG` looks for everything that is wrong with it \
-         without serving; `SIGHUP` or `undercroft reload` reads it again.\n\n\
+         without serving; `SIGHUP` or `undercroft reload` makes the daemon read it again.\n\n\
          Sizes are texts with a unit, `512MiB` (powers of 1024: KiB, MiB, GiB, TiB) or `500MB` (powers of 1000: kB, MB, \
          GB, TB); a plain number is bytes. `512M` could mean either and is refused. Times are `50us`, `2ms`, `1.5s`. \
          Relative paths are taken from the directory of the file. An unknown key is an error, never ignored.\n",
@@ -55,9 +55,9 @@ const LIVE: [Way; 4] = [
     (
         "By hand",
         "`undercroft set` and the API change these at once (`PATCH /v1/nodes/NAME`, `PATCH /v1/disks/NAME`); so does a \
-         reload. What was set by hand ends with the next reload: the file has the last word. `undercroft set --memory` \
-         makes the store smaller than `store.memory` and larger again, and `undercroft ksm on` and `off` switch \
-         `ksm.manage`.",
+         reload. A value that was set by hand holds until the next reload, which takes the values of the file again. \
+         `undercroft set --memory` makes the store smaller than `store.memory` and larger again, and `undercroft ksm on` \
+         and `off` switch `ksm.manage`.",
         |live| matches!(live, Live::Set(_)),
     ),
     (
@@ -69,13 +69,15 @@ const LIVE: [Way; 4] = [
     ),
     (
         "When the disk is attached again",
-        "A reload names what differs, and the disk goes on as it was: `undercroft detach` and `attach` it, or start the \
-         daemon again.",
+        "A reload names these keys where they differ, but does not change the disk. To change them, `undercroft detach` \
+         and `attach` the disk, or start the daemon again.",
         |live| live == Live::Attach,
     ),
-    ("By a restart only", "A reload names what differs, with both values, and what runs stays as it was.", |live| {
-        live == Live::Restart
-    }),
+    (
+        "By a restart only",
+        "A reload names these keys where they differ, with both values, but changes nothing.",
+        |live| live == Live::Restart,
+    ),
 ];
 
 /// undercroft.toml(5), in roff.

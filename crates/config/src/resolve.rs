@@ -1,4 +1,4 @@
-//! From what was asked for to what will be done: defaults filled in, everything checked that can be checked early.
+//! Makes a plan of what was asked for: fills in defaults, and checks everything that can be checked early.
 //!
 //! Owns every rule that spans keys, files and the machine. Never opens an image for writing, makes nothing, and
 //! changes nothing. Invariant: a plan that comes with no error keeps the invariants of `plan`.

@@ -1,7 +1,7 @@
-//! What was asked for, as it was written: every value optional, lines remembered.
+//! A configuration as it was written: every value is optional, and lines are remembered.
 //!
-//! Owns the low form of a configuration, which TOML, command line and API produce alike. Never checks anything across
-//! keys; `resolve` does.
+//! Owns this form, which is made of TOML, of the command line and of calls of the API alike. Never checks anything
+//! across keys; `resolve` does.
 
 use super::overrides::Overrides;
 pub use super::written::Lines;
@@ -329,18 +329,18 @@ written! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>, example = "512MiB")]
         pub size: Option<Size>,
-        /// Part of what the others in its container, in its VM or beside it and it contend for.
+        /// Its weight against the others in its container, in its VM or on the host, if they want more than there is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub weight: Option<u64>,
-        /// What it has whenever it wants it: a number of bytes or a text like `512MiB`.
+        /// What it gets whenever it can make use of it: a number of bytes or a text like `512MiB`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>, example = "64MiB")]
         pub floor: Option<Size>,
-        /// What it never has more of: a number of bytes or a text like `512MiB`.
+        /// The most that it may ever have: a number of bytes or a text like `512MiB`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = Option<String>, example = "2GiB")]
         pub ceiling: Option<Size>,
-        /// What it is to reach, where `target` divides: `hit 90%`, `p99 2ms` or `iops 5000`.
+        /// What it is meant to reach, if the controller is `target`: `hit 90%`, `p99 2ms` or `iops 5000`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(example = "p99 2ms")]
         pub goal: Option<String>,

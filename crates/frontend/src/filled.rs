@@ -1,10 +1,10 @@
-//! Which parts of a read's data have come: what a front end asks before it says that a read went well.
+//! Which parts of a read's data have been copied: a front end looks at this before it answers the read with success.
 //!
 //! Owns one bit per 4 KiB block of one request. Never owns the data. Invariant: a read is whole only when every byte of
 //! it has been copied since `begin`, however often, and in whatever order the pieces came.
 //!
-//! A count of bytes would not do: a read that joins another's operation and has to start anew when that fails is given
-//! some of its bytes twice, so that a sum is no proof, neither of too little nor of too much.
+//! A count of bytes would not be enough: a read that joins another's operation, and starts anew when that one fails, is
+//! given some of its bytes twice. Then the sum of bytes says nothing about which of them have come.
 
 /// Bytes of the cache's blocks. The core copies, of each block, all that the request wants with one call.
 const BLOCK: usize = 4096;

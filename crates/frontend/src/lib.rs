@@ -83,8 +83,7 @@ pub trait Port: Send {
     fn as_any(&mut self) -> &mut dyn std::any::Any;
 }
 
-/// A port that copies from and to the memory of a guest. What is asked here is asked of no other: a front end without
-/// guest memory has nothing of it.
+/// A port that copies from and to the memory of a guest. A front end without guest memory implements nothing of this.
 pub trait GuestMemory: Port {
     /// Pages of guest memory that the port sees, if that has changed since the last call, or if what they hold may be
     /// something else altogether: the guest was reset, its memory is mapped anew. 0 if there is none.
@@ -143,7 +142,7 @@ impl AnyPort {
         }
     }
 
-    /// The same, to ask it what changes it.
+    /// The guest's memory, for calls that change it.
     #[inline]
     pub fn memory_mut(&mut self) -> Option<&mut dyn GuestMemory> {
         match self {

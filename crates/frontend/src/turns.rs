@@ -1,10 +1,11 @@
-//! Whose turn it is: deficit round robin by bytes, over the disks of a worker and over the ports of each disk. The
-//! daemon's worker and the simulation of ports are driven by it alike.
+//! Which disk and which port is served next: deficit round robin by bytes, over the disks of a worker and over the
+//! ports of each disk. The daemon's worker and the simulation of ports both use it.
 //!
-//! Owns the order of ports with work and what each has had. Never looks at a request or a clock: whoever visits a port
-//! says what that cost. Invariants: what a disk or a port has had beyond its quantum it waits for before it has more;
-//! between two visits of a disk that takes less than its quantum, disks that take all of theirs have at most
-//! [`crowd_bytes`] and what their last visits each went over. A port stands in one queue, once, or is being visited.
+//! Owns the order of ports with work and how many bytes each has had. Never looks at a request or a clock: the caller,
+//! who visits a port, says what the visit cost. Invariants: a disk or port that had more than its quantum waits until
+//! others have had as much; between two visits of a disk that takes less than its quantum, disks that take all of
+//! theirs get at most [`crowd_bytes`], and what their last visits went over. A port with work is in exactly one queue,
+//! or is being visited.
 
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use std::collections::VecDeque;
@@ -15,7 +16,7 @@ use undercroft_cache::{Paused, Request};
 pub const QUANTUM_BYTES: i64 = 64 * 1024;
 /// What a request costs besides its bytes: about the time that copying so many takes.
 pub const REQUEST_BYTES: i64 = 2 * 1024;
-/// Quanta of the only disk with work: there is nobody whom that keeps waiting but those who sleep.
+/// Quanta that a disk may have in a turn if no other disk has work: only disks that sleep could be kept waiting.
 pub const ALONE_QUANTA: i64 = 4;
 /// With more disks than this that want little, they are looked at once in a turn.
 const GLANCE_DISKS_MAX: usize = 32;
@@ -32,18 +33,18 @@ fn grants(light: usize) -> usize {
     (light / LIGHT_PER_HEAVY).max(1)
 }
 
-/// Turns at most from one visit of a port with work to the next, or to its first, where there are `disks` disks of at
-/// most `ports` ports each, and a visit goes over what it may cost by at most `over`.
+/// The most turns that a port with work waits for its next visit, or its first, where there are `disks` disks of at
+/// most `ports` ports each, and a visit costs at most `over` more than it may.
 ///
-/// A disk that uses its quanta up stands behind all others once, and once more for each quantum that it went over. So
-/// does a port among those of its disk, where those that use their quanta up and the others take turns.
+/// A disk that uses up its quantum goes behind all others once, and once more for each quantum that it went over. So
+/// does a port among those of its disk; there, ports that use up their quanta and the others take turns.
 pub fn wait_turns(disks: usize, ports: usize, over: i64) -> u64 {
     let passes = 1 + over / QUANTUM_BYTES;
     (2 * ports as i64 * passes * disks as i64 * passes) as u64
 }
 
-/// Bytes that one turn costs at most, where there are `disks` disks and a visit goes over what it may cost by at most
-/// `over`. What others have between two visits of a port is at most so many bytes for each turn of [`wait_turns`].
+/// Bytes that one turn costs at most, where there are `disks` disks and a visit costs at most `over` more than it may.
+/// Between two visits of a port, others get at most so many bytes for each turn of [`wait_turns`].
 pub fn turn_bytes(disks: usize, over: i64) -> i64 {
     let disks = disks as i64;
     disks.max(ALONE_QUANTA) * QUANTUM_BYTES + disks * over
@@ -297,8 +298,8 @@ impl<F: PortFaults> Flows<F> {
     }
 }
 
-/// Requests of a port that it has given, and that are not finished: those that the core has not seen yet, for the port
-/// had had its part, and those that the core has served in part.
+/// Requests that were taken from a port and are not finished: those that the core has not seen yet, because the port
+/// had used up its part of the turn, and those that the core has served in part.
 #[derive(Debug, Default)]
 pub struct Backlog<F: PortFaults = NoPortFaults> {
     waiting: VecDeque<Request>,

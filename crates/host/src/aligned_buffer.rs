@@ -1,4 +1,4 @@
-//! An aligned buffer: 64 KiB of memory that begins on a page, words to whom fills it and bytes to the file it goes to.
+//! An aligned buffer: 64 KiB of memory that begins on a page; it is filled as words, and written to a file as bytes.
 //!
 //! Owns its memory. Never does I/O. Invariant: all of it has been written once, so that nobody waits for the kernel to
 //! find its pages, and its start is aligned for direct I/O.

@@ -1,4 +1,4 @@
-//! Event descriptors that another process holds too: telling it something without ever waiting for it.
+//! Notifies another process through an event descriptor that it holds too, without ever waiting for that process.
 //!
 //! Owns the write, the watch over threads that write, and the slower way that cannot be held up. A write to an eventfd
 //! waits if its counter is full and nobody set `O_NONBLOCK`; both are in the hands of the other process, since the flag

@@ -1,6 +1,6 @@
-//! Work in the background: a thread that yields to all others, and knows how much it used.
+//! Priorities for background work: a thread that yields to all others, and the processor time that it has used.
 //!
-//! Owns nothing. Never raises a priority. Invariant: what is asked for is for the calling thread alone.
+//! Owns nothing. Never raises a priority. Invariant: a call changes one thread alone.
 
 /// Nanoseconds of processor time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
 pub fn thread_cpu_ns() -> u64 {

@@ -1,8 +1,8 @@
 //! Static probes at the stages of a request, for perf, bpftrace and gdb: `docs/probes.md` says what each tells.
 //!
-//! Owns the names and arguments of the probes. Never decides when one fires: who calls does. Invariant: a probe that
-//! nobody listens to is one `nop`, with its arguments in registers; what is dear to find out is asked for only while
-//! somebody listens.
+//! Owns the names and arguments of the probes. Never decides when one fires: the caller does. Invariant: a probe that
+//! nobody listens to is one `nop`, with its arguments in registers; an argument that costs time to find out is computed
+//! only while somebody listens.
 
 use probe::{probe, probe_lazy};
 

@@ -1,4 +1,4 @@
-//! Which event of a request counts, where a trace tells of several.
+//! Which event of a request counts as the request, in formats that record several events of each.
 //!
 //! Owns the three that can be chosen, and what they are called in files. Never reads one.
 

@@ -1,4 +1,4 @@
-//! A pipe kept in a file, to be read more than once.
+//! The data of a pipe, kept in a file so that it can be read more than once.
 //!
 //! Owns a file without a name: it is gone when this is dropped, and when the program dies. Never unpacks: what is
 //! compressed is kept so. Invariant: never more bytes than were allowed.

@@ -1,7 +1,8 @@
 //! Moves bytes between an NBD disk and its server, and brings the disk through the loss of a connection.
 //!
-//! Owns the order of sending and what a broken connection means for operations under way. Never blocks. Invariant: what
-//! a flush vouches for and is not known to be with a server that has lived on since was reported as lost before.
+//! Owns the order of sending and what a broken connection means for operations under way. Never blocks. Invariant:
+//! before a flush succeeds, every change that it covers is either known to be with a server that has not been restarted
+//! since, or was reported as lost.
 
 use super::link::{PAUSE_MAX, PAUSE_MIN};
 use super::*;

@@ -1,8 +1,8 @@
-//! What has been changed on a server and no flush has vouched for: what it may lose in a crash.
+//! Changes on a server that no successful flush covers yet, and that it may therefore lose in a crash.
 //!
 //! Owns the ranges, a bounded number of them. Never touches a socket. Invariant: a change is in here from the answer to
-//! it, or its failure, until a flush that was sent after that has succeeded; where ranges are too many, they are one:
-//! the whole disk.
+//! it, or its failure, until a flush that was sent after that has succeeded. If there are too many ranges, the whole
+//! disk stands for all of them.
 
 use std::collections::VecDeque;
 use std::ops::Range;

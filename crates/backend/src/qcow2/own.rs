@@ -1,7 +1,8 @@
 //! Which clusters a qcow2 image has of its own, and which come from the image behind it.
 //!
 //! Owns the walk over its tables, before anything is served from it. Reads only. Invariant: a cluster counts as the
-//! backing image's only if its entry is empty: what is compressed, zeroed, damaged or not understood is its own.
+//! backing image's only if its entry is empty; one that is compressed, zeroed, damaged or not understood counts as the
+//! image's own.
 
 use super::header::Header;
 use std::io;

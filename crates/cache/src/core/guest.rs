@@ -1,7 +1,7 @@
-//! What a core is told of its disks' guests, and asked about them.
+//! Calls of a core about the guests of its disks: which guest there is, what it holds, what the scanner has found.
 //!
-//! Owns no state: each disk has its guest's side. Never reads guest memory. Invariant: a guest whose table had to go is
-//! followed again once there is room for it.
+//! Owns no state: each disk has its guest's side. Never reads guest memory. Invariant: a guest whose table was dropped
+//! for lack of room gets a new table once there is room for it.
 
 use super::Core;
 use crate::content::ContentHash;
@@ -20,7 +20,7 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// How the disk's cache stands to its guest's.
+    /// Whether the disk's cache is exclusive of its guest's, and if not, why; `None` if there is no such disk.
     pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
         self.disk(id).map(|d| d.exclusive_report())
     }
@@ -45,7 +45,7 @@ impl<P: FaultInjection> Core<P> {
         self.disk_mut(id).map_or(0, |d| d.cool(found))
     }
 
-    /// Guests whose tables had to go while their disks' shares were too small are followed again, from nothing.
+    /// Makes new, empty tables for guests whose tables were dropped while their disks' shares were too small for them.
     pub(crate) fn restore_guests(&mut self) {
         for i in 0..self.disks.len() {
             if let Some(pages) = self.disks[i].as_ref().and_then(|d| d.guest_to_restore()) {

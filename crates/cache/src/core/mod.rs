@@ -185,8 +185,8 @@ impl<P: FaultInjection> Core<P> {
         self.disk(id).map_or(0, Disk::requests_room)
     }
 
-    /// Something has happened: deals with it, and has done through `fx` what is to be done. `now_ns` is the time of a
-    /// monotonic clock.
+    /// Deals with something that has happened. What is to be done outside of the core is asked of `fx`. `now_ns` is the
+    /// time of a monotonic clock.
     ///
     /// # Panics
     /// If a back end reports an operation that is not under way.

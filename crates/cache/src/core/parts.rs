@@ -1,4 +1,4 @@
-//! The parts of a disk, as a core is asked for them: set, moved, measured.
+//! Calls of a core about the parts of a disk: to set them, to change their shares, to measure them.
 //!
 //! Owns the order in which room is made and tables are built. Never counts anything: the disk does. Invariant: a list
 //! that is refused has changed nothing.
@@ -12,11 +12,12 @@ use undercroft_engine::ranges::REST;
 use undercroft_engine::{PartId, PartRange, PartSetting, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
-    /// Divides the disk into parts, each a leaf of its own with a policy and a share: the blocks in `ranges` belong to
-    /// the parts in `settings`, everything else to part 0, which has of the disk's capacity what the others' shares
-    /// leave. Replaces the parts that there were; those whose numbers stay keep what their policies and meters know.
-    /// What is cached keeps its frame and is the part's that has its range now; where that is more than its share, it
-    /// goes as with [`Core::set_share`]. A map of the ranges and 13 bytes for each slot come out of the disk's share.
+    /// Divides the disk into parts, each with a policy and a share of its own. The blocks in `ranges` belong to the
+    /// parts in `settings`, all others to part 0, whose share is what the others leave of the disk's capacity. This
+    /// replaces the former parts; those whose numbers stay keep what their policies and meters know. Cached blocks keep
+    /// their frames and count for the part that has their range now; a part that then has more than its share gives the
+    /// rest up as with [`Core::set_share`]. A map of the ranges and 13 bytes for each slot come out of the disk's
+    /// share.
     ///
     /// Takes time in proportion to the disk's slots.
     ///
@@ -50,7 +51,7 @@ impl<P: FaultInjection> Core<P> {
         set
     }
 
-    /// Makes the disk one again, with the policy of part 0 and all of what its parts had. What is cached stays.
+    /// Removes the parts: the disk has the policy of part 0 and the shares of all parts together. Cached blocks stay.
     pub fn clear_parts(&mut self, id: DiskId) {
         self.with_disk(id, |d, arena| {
             d.clear_parts(arena);
@@ -84,14 +85,15 @@ impl<P: FaultInjection> Core<P> {
         found
     }
 
-    /// What each part of the disk has and did, part 0 first; empty if the disk has no parts, or there is none.
+    /// Sizes and counts of each part of the disk, part 0 first; empty if the disk has no parts, or there is no such
+    /// disk.
     pub fn part_stats(&self, id: DiskId) -> Vec<PartStats> {
         let charged = self.stats(id).charged_blocks;
         self.disk(id).map_or_else(Vec::new, |d| d.part_stats(charged))
     }
 
-    /// Measures from now on what the requests of one part would be worth with other shares, as [`Core::measure`] does
-    /// for a disk; `None` ends it. False if there is no such part. Part 0 of a disk without parts is the disk.
+    /// Measures the miss-ratio curve of one part from now on, as [`Core::measure`] does for a disk; `None` ends it.
+    /// False if there is no such part. Part 0 of a disk without parts is the disk.
     pub fn measure_part(&mut self, id: DiskId, part: PartId, blocks_max: Option<u64>) -> bool {
         let mut found = false;
         self.with_disk(id, |d, arena| {

@@ -1,8 +1,8 @@
 //! What may change of a disk while it runs: capacity, share, limit, policy, hint, content, and what is measured of it.
 //!
 //! Owns how such a change takes effect, and how memory comes back when a disk may have less. Never adds or removes a
-//! disk. Invariants: more is promised to a disk only after the ceiling allowed it; the blocks that a disk has too many
-//! are evicted a bounded number at a time.
+//! disk. Invariants: more memory is promised to a disk only after the ceiling has allowed it; a disk that has become
+//! smaller evicts a bounded number of blocks at a time.
 
 use super::Core;
 use crate::disk::{B, block_bytes, usable_bytes};
@@ -58,8 +58,8 @@ impl<P: FaultInjection> Core<P> {
         Ok(())
     }
 
-    /// Measures from now on what the disk's requests would be worth with other capacities, up to `blocks_max`; what was
-    /// measured before is forgotten. `None` ends it. Its memory comes out of the disk's share.
+    /// Measures the disk's miss-ratio curve from now on, for capacities of up to `blocks_max` blocks; what was measured
+    /// before is forgotten. `None` ends it. Its memory comes out of the disk's share.
     pub fn measure(&mut self, id: DiskId, blocks_max: Option<u64>) {
         self.with_disk(id, |d, arena| d.measure(blocks_max, arena));
     }

@@ -1,7 +1,8 @@
-//! What a core tells of itself: counters, memory, who shares what, what is cached; and the checks of its invariants.
+//! What can be asked of a core: counters, memory in use, what disks hold in common, what is cached; and the checks of
+//! its invariants.
 //!
-//! Owns the form in which memory in use is told. Never changes anything: all it does takes the core as it is.
-//! Invariant: what it says is computed from the disks and the store when it is asked, so it is never out of date.
+//! Owns `MemoryUse`. Never changes anything. Invariant: every answer is computed from the disks and the store when it
+//! is asked for, so it is never out of date.
 
 use super::Core;
 use crate::disk::ARENA_BYTES_PER_FRAME;

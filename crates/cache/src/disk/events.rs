@@ -1,8 +1,8 @@
 //! What a disk does when something happens: a request comes, goes on or ends; an operation begins or ends.
 //!
 //! Owns the order in which an event is dealt with. Never sees another disk. Invariants: a request that is refused has
-//! changed nothing; one that was taken up is answered when nothing of it is under way and its cursor is at its end,
-//! once.
+//! changed nothing; one that is accepted is answered once, when nothing of it is under way and its cursor (the first
+//! byte that is not dealt with) is at its end.
 
 use super::records::What;
 use super::{Cx, Disk};

@@ -1,4 +1,5 @@
-//! What of a disk's guest can be seen, and how its cache is kept exclusive of it: pages copied, hashed, kept.
+//! The guest of a disk, as far as its memory can be seen: pages are copied and hashed, so that the cache keeps what the
+//! guest does not hold.
 //!
 //! Owns the guest's side of a disk, what a core says and is told of it, and the contents that wait to be hashed. Never
 //! decides what a guest holds (the engine does), never hashes memory that the guest can write: what is hashed is a

@@ -1,4 +1,4 @@
-//! What is measured of a disk: what its requests would be worth at other sizes, and what its parts do.
+//! Measurements of a disk: its miss-ratio curve (what its reads would hit with other sizes), and counts for its parts.
 //!
 //! Owns the disk's miss-ratio meter and the counts of its parts. Never decides anything by them. Invariant: every block
 //! that is read is told to the meter of the disk, or to that of its part, as often as it is counted.
@@ -13,8 +13,7 @@ use undercroft_engine::{Meter, MeterOptions, PartId, Served, Telemetry};
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Measuring {
-    /// The miss-ratio meter: hit ratios that its requests would have at other sizes. `None` unless a controller of
-    /// shares asked for it.
+    /// The miss-ratio meter. `None` unless a controller of shares has asked for it.
     meter: Option<Box<Meter>>,
     /// What its parts have and did, if it has any.
     parts: Option<Box<DiskParts>>,
@@ -134,7 +133,7 @@ impl Measuring {
 }
 
 impl<P: FaultInjection> Disk<P> {
-    /// Measures from now on what requests would be worth at other sizes, up to `blocks_max`; `None` ends it.
+    /// Measures the miss-ratio curve from now on, for sizes of up to `blocks_max`; `None` ends it.
     pub(crate) fn measure(&mut self, blocks_max: Option<u64>, arena: &mut Store) {
         self.measuring.meter = blocks_max.map(|max| {
             let kind = self.residents.index().kind();

@@ -1,7 +1,7 @@
-//! The parts of a disk, as leaves of their own: what each has, did and would be worth, and how they are set.
+//! The parts of a disk: shares, counts and miss-ratio meters of each, and how parts are set and changed.
 //!
 //! Owns the counts and meters of parts. Never decides which part a slot belongs to: the index does.
-//! Invariant: what parts have and did adds up to what their disk has and did.
+//! Invariant: the blocks and counts of all parts add up to those of their disk.
 
 use crate::disk::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
@@ -9,7 +9,7 @@ use crate::store::ram::Store;
 use crate::types::{PartStats, SetPartsError};
 use undercroft_engine::{Index, Meter, MeterOptions, PartId, PartRange, PartSetting, PolicyKind, Served, Telemetry};
 
-/// What one part did.
+/// Counts of one part.
 #[derive(Default)]
 struct Count {
     /// Blocks of it in RAM.
@@ -221,7 +221,7 @@ impl<P: FaultInjection> Disk<P> {
         Some(telemetry)
     }
 
-    /// Makes the disk one again.
+    /// Removes the parts: the disk is one again.
     pub(crate) fn clear_parts(&mut self, arena: &mut Store) {
         if !self.measuring.has_parts() {
             return;

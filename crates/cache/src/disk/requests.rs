@@ -1,9 +1,9 @@
 //! Requests under way, and the queues that they wait in.
 //!
 //! Owns the records of requests, and who is next. Never serves a request, never answers one.
-//! Invariants: what a record says it waits for is the queue it stands in, and it stands in one at most; whoever waits
-//! for frames gets them in order of arrival, but for the one that is being served; `pending` of a request is the number
-//! of operations it owns plus the reads it has joined, and it leaves only when that is 0.
+//! Invariants: a request is in at most one queue, the one for what it waits for; requests that wait for frames get them
+//! in order of arrival, but for the one that is being served; `pending` of a request is the number of operations it
+//! owns plus the reads it has joined, and its record is removed only when that is 0.
 
 use super::B;
 use super::reads::waiters::NONE;

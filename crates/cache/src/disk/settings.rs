@@ -1,8 +1,8 @@
 //! What a disk is like and how it is to be used: size, alignment, options, hint.
 //!
 //! Owns what was set when the disk was added, and the little of it that changes later. Never touches a block.
-//! Invariants: the size that can be reached is a multiple of the alignment; what is read or written is the first to go
-//! only where contents are known, since the place for it takes memory that is promised only there.
+//! Invariants: the size that can be reached is a multiple of the alignment; a hint makes blocks the first to be evicted
+//! only where contents are known, because the tier for such blocks takes memory that is promised only there.
 
 use super::B;
 use crate::types::{CoreOptions, DiskId, DiskOptions};

@@ -1,5 +1,4 @@
-//! A disk among those that it shares frames with: contents learned, equal frames found, blocks of its base, what it may
-//! keep.
+//! The frames that a disk holds in common with others: equal contents that were found, and blocks of its base image.
 //!
 //! Owns what a disk knows of its base and which of its blocks wait to be hashed. Never looks at another disk: what is
 //! shared is found through the store, within the disk's own domains.
@@ -34,7 +33,7 @@ impl Standing {
     }
 }
 
-/// What a disk shares; part of it.
+/// The part of a disk that is about frames held in common with other disks.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     /// The domain of its group.
@@ -101,8 +100,8 @@ impl Sharing {
 impl<P: FaultInjection> Disk<P> {
     // ---- the base ----
 
-    /// The disk stands on `base` from now on; what it has cached goes. False if there is no room for the map of its own
-    /// clusters, or it shares nothing.
+    /// Sets the base image below the disk; cached blocks are dropped. False if there is no room for the map of the
+    /// disk's own clusters, or if the disk holds nothing in common with others.
     pub(crate) fn set_base(&mut self, base: Base, arena: &mut Store) -> bool {
         let bytes = base.own.len() as u64 * size_of::<u64>() as u64;
         let cluster = u64::from(base.cluster_bytes);
@@ -180,8 +179,8 @@ impl<P: FaultInjection> Disk<P> {
         self.base_block(block).is_some_and(|(domain, n)| arena.has_base(domain, n))
     }
 
-    /// Takes `block` over from another disk on the same base, if one has it: into its slot, if it was given one.
-    /// Whether one has it.
+    /// Looks whether another disk on the same base has `block` in RAM. If so, puts its frame into this disk's slot, if
+    /// there is one for the block. Returns whether one has it.
     pub(super) fn adopt(&mut self, block: u64, arena: &mut Store) -> bool {
         let Some((domain, n)) = self.base_block(block) else { return false };
         let Some(held) = arena.again_base(domain, n) else { return false };
@@ -200,8 +199,8 @@ impl<P: FaultInjection> Disk<P> {
 
     // ---- slots ----
 
-    /// Puts a page into a slot, in place of what was there. False if it would be one frame too many: then the slot is
-    /// empty, and the caller gives it up.
+    /// Puts a page into a slot, in place of what was there. False if the disks would then hold one frame too many: the
+    /// slot is then empty, and the caller gives it up.
     #[must_use]
     pub(super) fn put_in_slot(&mut self, slot: u32, held: Held, domain: SharingDomain, arena: &mut Store) -> bool {
         let part = self.residents.part_of_slot(slot);
@@ -231,7 +230,7 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Where frames from elsewhere than the disk belong.
+    /// The same for a frame that was copied from a guest, which never counts as a block of the base.
     pub(super) fn domain_for_copy(&self, block: u64) -> (SharingDomain, Option<u32>) {
         if self.plant.has(Bug::CaptureTakenForBase) { self.domain_for(block) } else { (self.sharing.group, None) }
     }
@@ -271,8 +270,8 @@ impl<P: FaultInjection> Disk<P> {
         self.share_content(slot, hash, arena);
     }
 
-    /// Looks for the content of a slot, whose hash is known now, among those it may be shared with; lets it be found
-    /// otherwise.
+    /// The hash of a slot's content is known now: takes an equal frame of its domain instead, if there is one;
+    /// otherwise lets this one be found by others.
     pub(super) fn share_content(&mut self, slot: u32, hash: ContentHash, arena: &mut Store) {
         if !self.sharing.is_on() {
             return;

@@ -1,4 +1,4 @@
-//! The slots of a disk: frames come in with new content, and leave by eviction or because their content is doubtful.
+//! How frames come into the slots of a disk and leave them: by eviction, or because their content may be out of date.
 //!
 //! Owns how frames come into slots and leave them, one by one and all at once. Never starts I/O.
 //! Invariants: the first of the disk (`mod.rs`); every frame that leaves a slot is given back to the store.

@@ -26,9 +26,9 @@ pub enum Event {
     },
     /// Time has passed; sent a few times a second at most while anything is open.
     Tick,
-    /// The replies given so far are out: there is time for what could wait, of which as much is done as one event
-    /// should copy; [`Core::wants_spare`](crate::Core::wants_spare) says whether more is left. With `copies` false, no
-    /// guest memory is copied until the next one that allows it: the processor time for that is used up.
+    /// The replies given so far are out, so there is time for work that no reply waits for. As much of it is done as
+    /// one event should copy; [`Core::wants_spare`](crate::Core::wants_spare) says whether more is left. With `copies`
+    /// false the processor time for copying guest memory is used up: none is copied until an event that allows it.
     Spare {
         /// Whether pages of guests may be copied.
         copies: bool,
@@ -68,9 +68,9 @@ pub trait Effects {
     /// How the blocks of a read were found; comes before its reply. Not for a read that found all of its blocks cached
     /// and was answered in one event: then there is nothing to say, and nothing to pay for.
     fn found(&mut self, _req: ReqId, _found: Found) {}
-    /// The request has been served in part, and its event has copied as much as one should
-    /// ([`CoreOptions::step_bytes`](crate::CoreOptions::step_bytes)): it goes on with [`Event::Resume`], which whoever
-    /// implements this owes it exactly once for each call.
+    /// The request has been served in part, because its event has copied as much as one event should
+    /// ([`CoreOptions::step_bytes`](crate::CoreOptions::step_bytes)). For each call of this, the implementor must send
+    /// [`Event::Resume`] exactly once, with which the request goes on.
     fn paused(&mut self, req: ReqId, _paused: Paused) {
         panic!("{req:?} was paused by a core whose driver resumes nothing: its `step_bytes` must be u64::MAX");
     }

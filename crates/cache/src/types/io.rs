@@ -21,7 +21,7 @@ pub enum IoTarget {
 /// An operation that the core wants done. It owns its buffer until it comes back in an [`IoDone`].
 #[derive(Debug)]
 pub struct Io {
-    /// Handed back.
+    /// The core's number for it, which comes back in the [`IoDone`].
     pub op: OpId,
     /// The disk.
     pub disk: DiskId,
@@ -88,11 +88,11 @@ pub struct IoDone {
 /// What a disk may have lost, because its server crashed or may have crashed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Ranges of bytes, sorted, disjoint, whose content may be what it was before the changes of them that no flush has
-    /// vouched for; acknowledged or not.
+    /// Ranges of bytes, sorted and disjoint, in which changes may be lost: those after which no flush has succeeded,
+    /// acknowledged or not.
     pub ranges: Vec<Range<u64>>,
-    /// Whether such a change had been acknowledged: then each port's next flush fails, or its next write that must be
-    /// durable.
+    /// Whether one of these changes had been acknowledged. Then the next flush of each port fails, or its next write
+    /// that must be durable.
     pub unflushed: bool,
 }
 

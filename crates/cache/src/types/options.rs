@@ -1,4 +1,4 @@
-//! How a core and its disks are set up, and why that is refused.
+//! The options of a core and of its disks, and the errors when they are refused.
 //!
 //! Owns options and the errors of setting up. Never owns behaviour. Invariant: a refusal says what is needed and what
 //! there is.
@@ -39,13 +39,14 @@ pub struct CoreOptions {
     pub requests_per_disk: u32,
     /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
     pub hash_seed: u64,
-    /// Whether contents are known by their hashes; without, no disk is exclusive of its guest and nothing is shared,
-    /// and a block takes 48 bytes less.
+    /// Whether contents are hashed. Without, no disk is exclusive of its guest and no frame is held in common, and a
+    /// block takes 48 bytes less.
     pub contents: bool,
     /// The key of hashes of contents: one for all cores whose contents are compared.
     pub content_key: ContentKey,
-    /// Bytes that one event copies between requesters and RAM before the rest of a request has to wait, in whole
-    /// blocks: [`Effects::paused`]. What one operation carries is copied whole. `u64::MAX`: nothing waits. At least 1.
+    /// Bytes, in whole blocks, that one event copies between requesters and RAM; the rest of a longer request waits for
+    /// another event ([`Effects::paused`]). The data of one operation is copied whole. `u64::MAX`: no request waits. At
+    /// least 1.
     pub step_bytes: u64,
 }
 
@@ -100,12 +101,12 @@ pub struct DiskOptions {
 pub struct Base {
     /// The image.
     pub layer: LayerId,
-    /// Bytes of it; what the disk reads at an offset below, and has not of its own, is what the image has there.
+    /// Bytes of the image. Where the disk has nothing of its own below this offset, it reads what the image has there.
     pub size_bytes: u64,
     /// Unit in which `own` counts: a multiple of 4096, a power of two.
     pub cluster_bytes: u32,
-    /// Bit per cluster of the disk, lowest first: the disk has it of its own, or it is not known. Clusters past the end
-    /// count as own. Changes that go through the core need not be told.
+    /// One bit for each cluster of the disk, lowest first: set if the disk has the cluster of its own, or if that is
+    /// not known. Clusters past the end count as own. The core itself keeps track of writes that go through it.
     pub own: Vec<u64>,
 }
 

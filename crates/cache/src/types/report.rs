@@ -1,4 +1,4 @@
-//! What a core tells of its disks: counters, parts, sharing, how a disk stands to its guest.
+//! What a core reports of its disks: counters, parts, frames held in common, and the relation to the guest's cache.
 //!
 //! Owns the form. Never computes a number. Invariant: a counter only grows; what can fall is called a gauge.
 
@@ -6,15 +6,15 @@ use super::options::{GroupId, LayerId};
 use super::request::DiskId;
 use undercroft_engine::{ExclusiveMode, ExclusiveStats, PartId, PolicyKind};
 
-/// What one part of a disk has and did. The parts' numbers together are the disk's.
+/// Sizes and counts of one part of a disk. The numbers of all parts add up to those of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartStats {
     /// Its number.
     pub part: PartId,
     /// Its policy.
     pub policy: PolicyKind,
-    /// Blocks of read requests found in RAM. What a part that is gone did, and what the disk did before it had parts,
-    /// is part 0's.
+    /// Blocks of read requests found in RAM. Part 0 includes the counts of parts that are gone, and of the time before
+    /// the disk had parts.
     pub hit_blocks: u64,
     /// Blocks of read requests that were not: the disk's misses, and those that joined a read under way.
     pub miss_blocks: u64,
@@ -22,7 +22,7 @@ pub struct PartStats {
     pub evicted_blocks: u64,
     /// Gauge: blocks cached now.
     pub cached_blocks: u64,
-    /// Gauge: of the frames that the disk pays for, those in proportion to that.
+    /// Gauge: the frames that the disk pays for, divided among its parts in proportion to `cached_blocks`.
     pub charged_blocks: u64,
     /// Gauge: blocks of the disk's capacity that are its share.
     pub share_blocks: u64,
@@ -30,7 +30,7 @@ pub struct PartStats {
     pub limit_blocks: u64,
 }
 
-/// Who shares frames.
+/// Which disks hold frames in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shared {
     /// The disks of a trust group.
@@ -39,10 +39,10 @@ pub enum Shared {
     Layer(LayerId),
 }
 
-/// What is shared among some disks of a core.
+/// What some disks of a core hold in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharingDomainReport {
-    /// By whom.
+    /// Why these disks: a trust group, or an image below all of them.
     pub what: Shared,
     /// The disks.
     pub disks: Vec<DiskId>,
@@ -52,7 +52,7 @@ pub struct SharingDomainReport {
     pub shared_blocks: u64,
 }
 
-/// How a disk's cache stands to its guest's.
+/// Whether a disk's cache is exclusive of its guest's, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExclusiveState {
     /// Not asked for.

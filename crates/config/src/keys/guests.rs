@@ -6,18 +6,31 @@ use super::Live::{Attach, Name, Reload, Restart, Set};
 use super::{Key, Kind, Section, key};
 
 // What VMs, containers and disks have alike as nodes of the tree of shares.
-const NODE_WEIGHT: Key =
-    key!("weight", Number, "`100`", "1 to 10000", Set(""), "Its part of what its siblings and it contend for.");
-const NODE_FLOOR: Key =
-    key!("floor", Size, "`0`", "what its parent is entitled to", Set(""), "What it has whenever it wants it.");
-const NODE_CEILING: Key = key!("ceiling", Size, "none", "at least `floor`", Set("none"), "What it never has more of.");
+const NODE_WEIGHT: Key = key!(
+    "weight",
+    Number,
+    "`100`",
+    "1 to 10000",
+    Set(""),
+    "How large its part is where it and its siblings want more than there is: one with weight 200 gets twice what one with 100 gets."
+);
+const NODE_FLOOR: Key = key!(
+    "floor",
+    Size,
+    "`0`",
+    "what its parent is entitled to",
+    Set(""),
+    "The part of the store that it gets whenever it can make use of it, however much others want."
+);
+const NODE_CEILING: Key =
+    key!("ceiling", Size, "none", "at least `floor`", Set("none"), "The most of the store that it may ever have.");
 const NODE_CONTROLLER: Key = key!(
     "controller",
     Text,
     "as above it",
     "`static`, `donor`, `utility`, `target`, `paper`",
     Set("inherit"),
-    "Who divides its share among what is in it, and below, where nothing else is set."
+    "The controller that divides its share among what is in it. It also holds for everything below that has no controller of its own."
 );
 
 const NODE_POLICY: Key = key!(
@@ -26,7 +39,7 @@ const NODE_POLICY: Key = key!(
     "as above it, or `s3-fifo`",
     "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
     Set("inherit"),
-    "Replacement policy of disks in it that name none; of a container also of its ranges of disks."
+    "Replacement policy of disks in it that have none of their own. That of a container is also for its ranges of disks."
 );
 const NODE_STORE: Key = key!(
     "store",
@@ -34,7 +47,7 @@ const NODE_STORE: Key = key!(
     "as above it, or all there are",
     "`ram`",
     Set("inherit"),
-    "Which stores its blocks may be in. `ssd` and `both` are for daemons with an SSD store, which this version has not: they are refused."
+    "Which stores its blocks may be in. `ssd` and `both` are refused: they are for an SSD store, which this version does not have."
 );
 const NODE_GOAL: Key = key!(
     "goal",
@@ -42,7 +55,7 @@ const NODE_GOAL: Key = key!(
     "none",
     "`hit 90%`, `p99 2ms`, `iops 5000`",
     Set("none"),
-    "What it is to reach, where `target` divides the share of what it belongs to: a part of the blocks read, a time that 99 of 100 reads take at most, or reads a second. `undercroft why` says what it takes, and whether there is enough."
+    "What it is meant to reach, if the controller above it is `target`: a part of the blocks read that are hits, a time that 99 of 100 reads take at most, or a number of reads a second. `undercroft why` says how much of the store that takes, and whether there is enough."
 );
 
 /// `[[vm]]`.
@@ -58,7 +71,7 @@ pub const VM: Section = Section {
             "a group of its own",
             "letters, digits, `-`, `_`, `.`; at most 64",
             Attach,
-            "The trust group of its disks, where they name none."
+            "The trust group of those of its disks that name none."
         ),
         NODE_WEIGHT,
         NODE_FLOOR,
@@ -81,7 +94,7 @@ pub const VM: Section = Section {
             "none",
             "at most 107 bytes",
             Restart,
-            "A control socket for whoever runs this VM: on it, what is below the VM (its containers and disks) can be seen and given weights, floors, ceilings, controllers and ranges, and nothing else. `undercroft shares`, `why` and `set` use it with `--control PATH`."
+            "A control socket for the owner of this VM. On it, only what is below the VM (its containers and disks) can be seen, and given weights, floors, ceilings, controllers and ranges. `undercroft shares`, `why` and `set` use it with `--control PATH`."
         ),
         key!(
             "control_group",
@@ -105,7 +118,7 @@ pub const VM: Section = Section {
 /// `[[vm.container]]`.
 pub const CONTAINER: Section = Section {
     header: "[[vm.container]]",
-    doc: "A container of the VM above it: a group of its disks, those that name it. Only needed where something is set for it.",
+    doc: "A container of the VM above it: the group of those disks of the VM that name it. Only needed where something is set for it.",
     keys: &[
         key!(
             "name",
@@ -136,7 +149,7 @@ pub const SHARES: Section = Section {
             "`utility`",
             "`static`, `donor`, `utility`, `target`, `paper`",
             Set(""),
-            "Who divides, where no VM or container says otherwise. `static`: by weight, and what one does not use is lent, unless that has cost more than it brought; `utility`: where blocks save most misses, as measured, with floors; `donor`: quanta from those with few requests to those with many misses; `target`: what goals take (`goal`); `paper`: growth by accesses and misses, without what read-ahead foresaw."
+            "The controller that divides the store, where a VM or container has none of its own. `static` divides by weight, and lends what one does not use to others, unless that has cost more misses than it saved. `utility` gives blocks to those that save most misses with them, as measured, within floors. `donor` moves small pieces from those with few requests to those with many misses. `target` gives each what its `goal` takes. `paper` grows shares by accesses and misses, without those that read-ahead foresaw."
         ),
         key!(
             "interval",
@@ -144,7 +157,7 @@ pub const SHARES: Section = Section {
             "`5s`",
             "`1s` to `600s`",
             Reload,
-            "How often is measured and decided. What is decided is moved a little at a time."
+            "How often disks are measured and the store is divided anew. Shares then move to their new sizes in small steps."
         ),
     ],
 };
@@ -209,7 +222,7 @@ pub const DISK: Section = Section {
             "its container's, or its VM's, or `s3-fifo`",
             "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
             Set("inherit"),
-            "Replacement policy: which blocks stay when room is short."
+            "Replacement policy: the rule by which blocks are evicted."
         ),
         key!(
             "size",
@@ -217,7 +230,7 @@ pub const DISK: Section = Section {
             "what the controller gives it",
             "`4MiB` to `store.memory`",
             Set(""),
-            "A fixed share of the store for this disk, metadata included: floor and ceiling in one."
+            "A fixed share of the store for this disk, metadata included. It is floor and ceiling at the same time."
         ),
         key!(
             "weight",
@@ -225,7 +238,7 @@ pub const DISK: Section = Section {
             "`100`",
             "1 to 10000",
             Set(""),
-            "Its part of what it and the others in its container (in its VM, if it has none; on the host) contend for."
+            "How large its part is where it and the others in its container (or in its VM, or on the host, if it belongs to none) want more than there is: one with weight 200 gets twice what one with 100 gets."
         ),
         NODE_FLOOR,
         NODE_CEILING,
@@ -237,7 +250,7 @@ pub const DISK: Section = Section {
             "`normal`",
             "`normal`, `sequential`, `random`, `noreuse`, `dontneed`, `willneed`",
             Set(""),
-            "How it will be used, as in posix_fadvise, for all accesses to come. `sequential`: read-ahead twice as far, and its blocks are the first to go; `random`: no read-ahead; `noreuse`: its blocks are the first to go; `dontneed`: nothing is kept; `willneed`: it has its share before its misses show the need, and its blocks are fetched from the first one on, as far as space is free."
+            "How the disk will be used from now on, in the words of posix_fadvise. `sequential`: reads ahead twice as far, and its blocks are evicted first. `random`: no read-ahead. `noreuse`: its blocks are evicted first. `dontneed`: nothing is kept. `willneed`: it gets its share before its misses show that it needs it, and its blocks are fetched from the first one on, as far as space is free."
         ),
         key!(
             "container",
@@ -253,7 +266,7 @@ pub const DISK: Section = Section {
             "`512KiB`",
             "`0` (off) to `4MiB`",
             Set(""),
-            "How far to read ahead of a proven sequential stream at most."
+            "How far ahead of a sequential stream is read, at most."
         ),
         key!(
             "exclusive",
@@ -261,7 +274,7 @@ pub const DISK: Section = Section {
             "`auto`",
             "`auto`, `off`, `capture` or `delayed`",
             Set(""),
-            "Keep what the guest does not hold, as learned from its requests and its memory (vhost-user only). `auto` finds out which way pays, and keeps whatever passes where none does; `capture` copies pages when the guest reuses them; `delayed` copies them shortly before it evicts them, for guests that zero pages."
+            "Whether the cache keeps only what the guest does not hold itself, as learned from its requests and its memory (vhost-user only). `auto` finds out which of the two ways saves more, and keeps whatever passes where neither does. `capture` copies a page when the guest reuses it; `delayed` copies it shortly before the guest evicts it, for guests that zero pages. `off` keeps whatever passes."
         ),
         key!(
             "trust",
@@ -269,7 +282,7 @@ pub const DISK: Section = Section {
             "that of its VM; a disk without a VM trusts itself only",
             "letters, digits, `-`, `_`, `.`; at most 64",
             Attach,
-            "Disks that name the same group hold equal content once. Name one only for VMs that may learn of each other, by the time that reads take, which contents the others use."
+            "The trust group of the disk. Equal contents of disks of one group are held once. By the time that reads take, a VM can then learn which contents the others of its group use, so name a group only for VMs that may know that."
         ),
         key!(
             "share_base",
@@ -277,7 +290,7 @@ pub const DISK: Section = Section {
             "within the group if `trust` is named, for the disk or its VM; otherwise `true`",
             "",
             Attach,
-            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for the disks on it: `true` for all of those, whatever their groups; `false` for none. Disks that hold them in common can learn, by the time that reads take, which of them others read. So groups that are named share no base with anybody else unless it says `true`; disks without a named group share theirs among each other."
+            "Whether blocks of an image that nobody writes (the backing file of a qcow2 image, or the image of a read-only disk) are held once for all disks on it: with `true` whatever their trust groups are, with `false` not at all. By the time that reads take, disks that hold them in common can learn which of these blocks others read. So a disk of a named group holds them in common only with its own group, unless this is `true`; disks without a named group hold them in common with each other."
         ),
         key!(
             "trust_memory",
@@ -285,7 +298,7 @@ pub const DISK: Section = Section {
             "`false`",
             "",
             Attach,
-            "Whether guest memory may lie in any file. By default it must be memfd, tmpfs or hugetlbfs, since access to anything else (a file on a disk, on a network, on FUSE) can wait, and hold up every disk of the worker for as long."
+            "Whether guest memory may be in any kind of file. By default it must be memfd, tmpfs or hugetlbfs, because access to any other file (on a disk, on a network, on FUSE) can take long, and all disks of the worker would wait for it."
         ),
         key!(
             "write_allocate",
@@ -312,6 +325,6 @@ pub const DISK: Section = Section {
             "Queues of the vhost-user device; QEMU may use fewer, not more."
         ),
         key!("queue_size", Number, "`256`", "power of two, 2 to 1024", Attach, "Entries of each queue."),
-        key!("poll", Time, "`daemon.poll`", "`0` (off) to `10ms`", Set(""), "Bound of polling for this disk."),
+        key!("poll", Time, "`daemon.poll`", "`0` (off) to `10ms`", Set(""), "As `daemon.poll`, for this disk."),
     ],
 };

@@ -16,7 +16,7 @@ pub const STORE: Section = Section {
             "`true`",
             "",
             Restart,
-            "Holds equal blocks of one trust group in one piece of memory, blocks of zeroes in none, and blocks of an image below several disks once for all of them. Disks that share are served by one worker. `false` turns all of it off."
+            "Whether equal blocks are held once: those of one trust group in one piece of memory, blocks of zeroes in none, and blocks of an image below several disks once for all of these disks. Disks of one group, or on one image, are then served by one worker. `false` turns all of this off."
         ),
         key!(
             "memory",
@@ -24,7 +24,7 @@ pub const STORE: Section = Section {
             "a quarter of the machine's memory, at most `1GiB`",
             "`8MiB` to the machine's memory",
             Restart,
-            "Hard ceiling for cached data and its metadata together. It is never exceeded. `undercroft set --memory` goes below it live."
+            "Hard limit for cached data and its metadata together. It is never exceeded. `undercroft set --memory` sets a smaller limit while the daemon runs."
         ),
         key!(
             "floor",
@@ -32,7 +32,7 @@ pub const STORE: Section = Section {
             "a quarter of `memory`",
             "`0` to `memory`",
             Reload,
-            "What is never given back when the machine is short of memory, metadata included."
+            "How much of the store, metadata included, is never given back when the machine is short of memory."
         ),
     ],
 };
@@ -40,9 +40,9 @@ pub const STORE: Section = Section {
 /// `[pressure]`.
 pub const PRESSURE: Section = Section {
     header: "[pressure]",
-    doc: "When the machine is short of memory, the store gives back what it holds above its floor, half of it within `give_within`, \
-          and again while the shortage lasts; afterwards it grows again slowly. Shortage is seen by the kernel's pressure files (PSI), by \
-          the limit and the events of the control group that the daemon runs in, and by available memory.",
+    doc: "When the machine is short of memory, the store gives half of what it holds above its floor back within `give_within`, and half of \
+          the rest again while the shortage lasts; afterwards it grows again slowly. Shortage is seen in the kernel's pressure files (PSI), \
+          in the limit and the events of the control group that the daemon runs in, and in the memory that is available.",
     keys: &[
         key!("watch", Boolean, "`true`", "", Reload, "Whether memory is given back at all."),
         key!(
@@ -51,7 +51,7 @@ pub const PRESSURE: Section = Section {
             "`150ms`",
             "`1ms` to `1s`",
             Reload,
-            "How long in a second some process has to wait for memory until the machine (or the control group) counts as short of it. Needs PSI. Waits are not counted while the machine as a whole reclaims nothing (they are for the limit of another control group) or has a quarter of its memory available."
+            "The machine (or the control group) counts as short of memory when some process has waited for memory for this long within a second. Needs PSI. Waits are not counted while the machine as a whole reclaims no memory (the limit of another control group is then the reason) or has a quarter of its memory available."
         ),
         key!(
             "available_min",
@@ -59,7 +59,7 @@ pub const PRESSURE: Section = Section {
             "a fiftieth of the machine's memory; of a control group's limit, a 64th",
             "`0` (off) to half of the machine's memory",
             Reload,
-            "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit): the store gives back what is missing. Of a control group's limit, at most half."
+            "How much memory is to stay available (`MemAvailable`; in a control group, what is left of its limit). If less is available, the store gives back the difference. In a control group, at most half of its limit."
         ),
         key!(
             "give_within",
@@ -67,7 +67,7 @@ pub const PRESSURE: Section = Section {
             "`2s`",
             "`500ms` to `60s`",
             Reload,
-            "Within this from when shortage is seen, half of what the store holds above its floor is back with the kernel."
+            "How long it takes at most, from when shortage is seen, until the store has given half of what it holds above its floor back to the kernel."
         ),
         key!(
             "calm",
@@ -83,7 +83,7 @@ pub const PRESSURE: Section = Section {
             "`64s`",
             "`1s` to `3600s`",
             Reload,
-            "How long growing from nothing to the ceiling takes at least: with `64s`, a 64th of `memory` in a second."
+            "How long it would take at least to grow from nothing to `memory`: with `64s`, the store grows by a 64th of `memory` in a second."
         ),
     ],
 };
@@ -92,8 +92,8 @@ pub const PRESSURE: Section = Section {
 pub const KSM: Section = Section {
     header: "[ksm]",
     doc: "Kernel same-page merging for guests with private RAM: what this daemon sets in /sys/kernel/mm/ksm, for the whole machine, while \
-          it runs. What it found is put back when it ends, and after a crash by its next start. Keys that are left out leave the kernel's \
-          value alone. **Side channel:** merging lets a guest find out, by how long its own writes take, whether another guest holds the \
+          it runs. The former values are put back when it ends, and after a crash when it is started again. Where a key is left out, the \
+          kernel's value stays. **Side channel:** merging lets a guest find out, by how long its own writes take, whether another guest holds the \
           same page; use it only among guests that may know each other's memory. RAM that is shared (vhost-user, `share=on`) is never \
           merged: `undercroft ksm` shows what could be. Needs root, or the right to write those files.",
     keys: &[
@@ -103,7 +103,7 @@ pub const KSM: Section = Section {
             "`false`",
             "",
             Reload,
-            "Whether anything is changed when the daemon starts. `undercroft ksm on` and `off` switch it live; they use the other keys too."
+            "Whether the daemon changes the kernel's settings when it starts. `undercroft ksm on` and `off` switch this while it runs; they use the other keys too."
         ),
         key!(
             "run",
@@ -111,7 +111,7 @@ pub const KSM: Section = Section {
             "`true`",
             "",
             Reload,
-            "Whether the kernel looks for equal pages while this daemon manages it. What is merged already stays merged with `false`; `undercroft ksm off --unmerge` undoes it."
+            "Whether the kernel looks for equal pages while this daemon manages KSM. With `false`, pages that are merged already stay merged; `undercroft ksm off --unmerge` separates them."
         ),
         key!(
             "pages_to_scan",
@@ -225,7 +225,7 @@ pub const DAEMON: Section = Section {
             "`50us`",
             "`0` (off) to `10ms`",
             Reload,
-            "How long a worker looks for the next request at most before it sleeps. It polls only while that pays. Disks can differ."
+            "How long a worker without requests looks for the next one, at most, before it sleeps. It does so only while that pays. Can be set for each disk."
         ),
         key!(
             "copy_cpu",
@@ -241,7 +241,7 @@ pub const DAEMON: Section = Section {
             "`false`",
             "",
             Restart,
-            "For tests and for doubt: reads the block from the image whenever a page of a guest is about to be kept for it, and compares the two; the worker waits for that. `status` counts what was compared and what differed, and a difference is an error in the log and is not kept. Raw images only."
+            "For tests, or if the cache is suspected of an error: whenever a page of a guest is about to be kept as a cached block, the block is read from the image and the two are compared; the worker waits for that. `status` counts how many were compared and how many differed. A page that differs is not kept, and is an error in the log. Raw images only."
         ),
         key!(
             "metrics",
@@ -273,9 +273,9 @@ pub const DAEMON: Section = Section {
 /// `[scan]`.
 pub const SCAN: Section = Section {
     header: "[scan]",
-    doc: "The scan of guests' memory: blocks that a guest holds in its own memory are the first to leave the cache. Measured, that \
-          saved less than no scan (docs/decisions/0156): for experiments. Guests that \
-          connect over vhost-user are found by themselves; for others see `pid_file` of `[[vm]]`.",
+    doc: "The scan of guests' memory: it finds blocks that a guest holds in its own memory, and these are evicted first. It is for \
+          experiments, because it saved less than no scan where it was measured (docs/decisions/0156). The memory of guests that \
+          connect over vhost-user is known; for others see `pid_file` of `[[vm]]`.",
     keys: &[
         key!("enabled", Boolean, "`false`", "", Restart, "Whether guests' memory is scanned."),
         key!(
@@ -284,7 +284,7 @@ pub const SCAN: Section = Section {
             "`5%`",
             "`0.01%` to `100%`",
             Restart,
-            "Processor time of the scanner at most, of one core. It runs at the lowest priority besides."
+            "The most processor time that the scanner takes, as a part of one core. It also runs at the lowest priority."
         ),
         key!(
             "period_min",
@@ -292,7 +292,7 @@ pub const SCAN: Section = Section {
             "`10s`",
             "`1s` to `1440min`",
             Restart,
-            "Shortest time between two scans: under memory pressure, and while scans find much."
+            "Shortest time between two scans. It is used under memory pressure, and while scans find much."
         ),
         key!(
             "period_max",
@@ -300,7 +300,7 @@ pub const SCAN: Section = Section {
             "`600s`",
             "`period_min` to `1440min`",
             Restart,
-            "Longest time between two scans: while they find nothing."
+            "Longest time between two scans. It is used while scans find nothing."
         ),
         key!(
             "track_writes",
@@ -308,7 +308,7 @@ pub const SCAN: Section = Section {
             "`false`",
             "",
             Restart,
-            "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan need not read the others. Costs the guest a fault for each page that it writes to after a scan, and takes the notes from other programs that use them (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
+            "Whether the kernel notes which pages a guest with private memory writes to (`pid_file`), so that a scan need not read the others. This costs the guest a page fault for each page that it writes to after a scan, and disturbs other programs that use the same notes (CRIU). Needs CONFIG_MEM_SOFT_DIRTY."
         ),
         key!(
             "memory",
@@ -316,7 +316,7 @@ pub const SCAN: Section = Section {
             "`64MiB`",
             "at least `1MiB`",
             Restart,
-            "Most that the scanner's index takes, besides `store.memory`; about 30 bytes for each page of guests that is not zero. What has no room is looked up all the same."
+            "The most memory that the scanner's index takes, besides `store.memory`; it needs about 30 bytes for each page of guests that is not zero. Pages for which the index has no room are still looked up."
         ),
     ],
 };

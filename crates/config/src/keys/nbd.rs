@@ -8,9 +8,9 @@ use super::{Key, Kind, Section, key};
 /// `[nbd]`.
 pub const NBD: Section = Section {
     header: "[nbd]",
-    doc: "Where NBD clients connect, and the bounds of all of them. Each disk with `nbd = true` is exported under its full name \
-          (`VM:DISK`). Whoever reaches one of these two listeners reaches all exports, in the clear; for tenants and for TLS see \
-          `[[nbd.listen]]`.",
+    doc: "Where NBD clients connect, and limits for all of them. Each disk with `nbd = true` is exported under its full name \
+          (`VM:DISK`). Whoever can connect to `unix` or `tcp` reaches all exports, without encryption; for listeners of tenants and for TLS \
+          see `[[nbd.listen]]`.",
     keys: &[
         key!("unix", Path, "off", "at most 107 bytes", Restart, "A unix socket. Its group is `daemon.disk_group`."),
         key!(
@@ -35,7 +35,7 @@ pub const NBD: Section = Section {
             "`256MiB`",
             "at least `64MiB`",
             Restart,
-            "Most that the data of requests and replies under way may take, of all NBD connections together, besides 128KiB of each. Requests for which there is no room wait: the export that holds least is served first, within it who came first. Besides `store.memory`."
+            "The most memory that the data of requests and replies under way may take, for all NBD connections together and besides 128KiB for each connection; it is not part of `store.memory`. Requests for which there is no room wait: the export that holds least is served first, and within an export the request that came first."
         ),
         key!(
             "slow_after",
@@ -43,7 +43,7 @@ pub const NBD: Section = Section {
             "`10s`",
             "`100ms` to `600s`",
             Restart,
-            "While a connection waits for that memory, another that holds some and whose client moves less than 1MiB of data in this time is closed."
+            "If a connection waits for `memory`, another connection that holds some of it is closed if its client moves less than 1MiB of data in this time."
         ),
         key!(
             "connections",
@@ -51,7 +51,7 @@ pub const NBD: Section = Section {
             "`64`",
             "1 to 1024",
             Restart,
-            "Connections past their handshake, of each listener."
+            "The most connections of each listener that are past their handshake."
         ),
         key!(
             "connections_per_export",
@@ -59,7 +59,7 @@ pub const NBD: Section = Section {
             "half of `connections`",
             "1 to `connections`",
             Restart,
-            "Of those, to one export: so that the clients of one cannot keep out those of the others."
+            "The most of those connections to one export, so that the clients of one export cannot keep out those of others."
         ),
         key!(
             "handshakes",
@@ -67,7 +67,7 @@ pub const NBD: Section = Section {
             "`64`",
             "1 to 1024",
             Restart,
-            "Connections in their handshake, of each listener. When there are more, the oldest that has had a second gives way."
+            "The most connections of each listener that are in their handshake. When one more comes, the oldest that has had at least a second is closed."
         ),
         key!(
             "handshake_timeout",
@@ -75,7 +75,7 @@ pub const NBD: Section = Section {
             "`10s`",
             "`100ms` to `60s`",
             Restart,
-            "A client that is not done with its handshake by then, TLS included, is cut off."
+            "A client that has not finished its handshake, TLS included, in this time is disconnected."
         ),
     ],
 };
@@ -83,8 +83,8 @@ pub const NBD: Section = Section {
 /// `[[nbd.listen]]`.
 pub const NBD_LISTEN: Section = Section {
     header: "[[nbd.listen]]",
-    doc: "A listener that serves some exports, or with TLS: one for each tenant keeps tenants apart. What is not among its exports does \
-          not exist for its clients.",
+    doc: "A listener that serves only some exports, or with TLS. With one for each tenant, tenants are kept apart: for its clients, an \
+          export that it does not list does not exist.",
     keys: &[
         key!(
             "unix",
@@ -101,7 +101,7 @@ pub const NBD_LISTEN: Section = Section {
             "all",
             "`DISK`, `VM:DISK`, or `VM` for all of its disks",
             Restart,
-            "What can be reached here. The empty export name is the only one, if there is only one."
+            "The exports of this listener. If there is only one, the empty export name stands for it, too."
         ),
         key!(
             "tls",
@@ -109,7 +109,7 @@ pub const NBD_LISTEN: Section = Section {
             "`off`",
             "`off`, `offer`, `require`",
             Restart,
-            "Whether clients may (`offer`) or must (`require`) encrypt, as NBD_OPT_STARTTLS has it (TLS 1.2 or 1.3). Where they must, they learn nothing before."
+            "Whether clients may (`offer`) or must (`require`) use TLS 1.2 or 1.3, with NBD_OPT_STARTTLS. With `require` they are told nothing about exports before."
         ),
         key!(
             "tls_cert",
@@ -117,7 +117,7 @@ pub const NBD_LISTEN: Section = Section {
             "needed for TLS",
             "PEM",
             Restart,
-            "The server's certificate, followed by those between it and the authority's. Reload reads this and the next three files again, for connections that come afterwards."
+            "The server's certificate, followed by the intermediate certificates up to that of the authority. A reload reads this file and those of the next three keys again, for connections that come afterwards."
         ),
         key!("tls_key", Path, "needed for TLS", "PEM", Restart, "The private key of that certificate."),
         key!(

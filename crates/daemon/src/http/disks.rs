@@ -1,6 +1,6 @@
 //! The routes of disks.
 //!
-//! Owns their paths. Never touches a disk: the daemon does. Invariant: what is changed is changed whole or not at all.
+//! Owns their paths. Never touches a disk: the daemon does. Invariant: a change is made as a whole or not at all.
 
 use super::Caller;
 use super::answer::{Answer, Refused, Shared, bytes_of, call, name_of};

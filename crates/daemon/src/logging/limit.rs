@@ -1,9 +1,9 @@
-//! How many lines one place of the program may log, and one peer there.
+//! Limits the number of lines that one place in the program logs, in all and about one peer.
 //!
-//! Owns a fixed table of allowances. Never decides by level what matters: all up to `info` count alike, `debug` and
-//! `trace` are for who asked for them. Invariants: a peer that does the same thing for ever is worth [`PEER`] lines,
-//! all peers at one place together [`PLACE`]; what was left out is counted and said. What the main thread says, at the
-//! operator's own start and stop, is not limited.
+//! Owns a fixed table of allowances. Never decides by level what matters: lines of all levels up to `info` count alike,
+//! and `debug` and `trace` are not limited. Invariants: a peer that does the same thing for ever leads to [`PEER`]
+//! lines, and all peers at one place together to [`PLACE`]; lines that are left out are counted, and their number is
+//! logged. Lines of the main thread, which are about start and stop, are not limited.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

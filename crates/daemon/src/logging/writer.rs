@@ -1,8 +1,8 @@
-//! The way of a line from whoever logs it to standard error, which may be a pipe that nobody reads.
+//! Writes log lines to standard error, which may be a pipe that nobody reads.
 //!
-//! Owns a bounded queue and the thread that writes. Never lets whoever logs wait for who reads. Invariants: lines are
-//! written whole and in order; at most [`QUEUE_LINES`] wait; one that finds no room is dropped, counted, and said when
-//! there is room.
+//! Owns a bounded queue and the thread that writes. Never lets a thread that logs wait for the reader of the pipe.
+//! Invariants: lines are written whole and in order; at most [`QUEUE_LINES`] wait; a line for which there is no room is
+//! dropped and counted, and the count is logged when there is room again.
 
 use super::limit::{Limits, OWN_TARGET};
 use std::io::{self, Write};

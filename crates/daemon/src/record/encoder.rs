@@ -1,8 +1,8 @@
 //! The converter of a recording: reads notes, puts answers to their rows, writes row groups.
 //!
 //! Owns the file. Never decides when a recording ends, but says when its file can take no more. Invariants: the rows of
-//! a worker are written in their order; the file never grows past its limit, the spool counted, nor its disk past what
-//! it had promised; every row that it was given is in the file or counted as dropped.
+//! a worker are written in their order; the file and the spool together never grow past the recording's limit, and the
+//! file only into space that its disk has reserved for it; every row is in the file or counted as dropped.
 
 use super::file::RecordFile;
 use super::gauges::{Gauges, Late, Message};
@@ -52,7 +52,7 @@ pub enum EncodeError {
 pub struct Tally {
     /// Requests in the file, or about to be.
     pub rows: u64,
-    /// Requests that should be and are not.
+    /// Requests that are missing in the file.
     pub dropped: u64,
     /// Bytes of the file.
     pub bytes: u64,
@@ -121,8 +121,8 @@ impl Encoder {
         encoder
     }
 
-    /// Converts what comes until the keeper wants to go on with it, and gives itself back; with an error, the file is
-    /// of no use.
+    /// Converts messages until the keeper takes over, and returns the converter to it; with an error, the file is of no
+    /// use.
     pub fn run(mut self) -> (Self, Result<(), EncodeError>) {
         // Both are for this thread alone. What has no place to wait must not wait long.
         let _ = rustix::process::setpriority_process(None, NICE);
@@ -172,7 +172,7 @@ impl Encoder {
         Ok(true)
     }
 
-    /// Does without what is still to come: its rows are counted as dropped. What has been read is still written.
+    /// Drops all messages that are not read yet, and counts their rows. Rows that have been read are still written.
     pub fn give_up(&mut self) {
         while let Ok(message) = self.messages.try_recv() {
             self.lose(message);

@@ -1,4 +1,4 @@
-//! The file of a recording: created, or taken over empty; its space seen to before it is written.
+//! The file of a recording: created, or taken over if it is empty; space is reserved before it is written.
 //!
 //! Owns what may become of a path that a client names. Never follows a link at its end, and never touches a file that
 //! holds something unless told to. Invariant: what was promised by `reserve` can be written although the disk fills up.

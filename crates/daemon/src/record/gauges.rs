@@ -1,8 +1,7 @@
-//! What the keeper and the converter of a recording know of each other: numbers, and chunks that come back.
+//! What the keeper and the converter of a recording tell each other: numbers, and chunks that come back.
 //!
-//! Owns nothing else. Never lets the keeper wait: the converter has only idle time, and may stand still in the middle
-//! of anything. Invariant: each number is written by one of the two, but for `spool_bytes`, which is the keeper's
-//! alone.
+//! Owns nothing else. Never lets the keeper wait for the converter, which has only idle processor time and may stand
+//! still at any place. Invariant: each number is written by one of the two alone.
 
 use super::lock;
 use crate::worker::{Chunk, End, Head};
@@ -44,7 +43,7 @@ pub struct Gauges {
     pub slots_done: AtomicU64,
     /// Bytes that the file has.
     pub file_bytes: AtomicU64,
-    /// Bytes that it may take before the keeper hears of it again, its end included.
+    /// The size that the file may reach, its end included, before this number is set again.
     pub claimed_bytes: AtomicU64,
     /// Blocks that reads found in RAM, and asked for.
     pub hit_blocks: AtomicU64,

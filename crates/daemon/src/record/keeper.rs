@@ -1,8 +1,8 @@
 //! The thread that keeps a recording going: takes notes from the workers, passes them on, and sees to the end.
 //!
 //! Owns the end of the recording and what is told of it. Never wakes a worker, and converts nothing while the recording
-//! goes on: it needs little time, which is why it may have it when others want it too. Invariant: however the recording
-//! ends, all taps are off before its last row is converted.
+//! goes on; so it needs little processor time and may run at normal priority. Invariant: however the recording ends,
+//! all taps are off before its last row is converted.
 
 use super::encoder::{EncodeError, Encoder, NICE};
 use super::gauges::{Gauges, Message};

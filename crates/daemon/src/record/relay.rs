@@ -52,7 +52,7 @@ impl Relay {
         let _ = self.to.send(Message::Disk(disk));
     }
 
-    /// Looks for what the converter is done with; whether a chunk can be passed on, or it has to be seen.
+    /// Takes back what the converter is done with. Returns whether a chunk can be passed on, or put to the spool.
     pub fn look(&mut self) -> bool {
         self.gauges.take_emptied(&mut self.spares);
         if let Some(spool) = &mut self.spool {

@@ -1,4 +1,4 @@
-//! Where notes wait that the converter has no time for: a file without a name, in the directory of the recording.
+//! The spool: a file without a name, beside the recording, in which notes wait until the converter has time for them.
 //!
 //! Owns that file and which of its slots are free. Never reads it (the converter does), and never grows without space:
 //! that is asked for first. Invariants: a slot is written again only after the converter is done with it; what the file

@@ -1,6 +1,6 @@
-//! What NBD clients see of the served disks.
+//! The exports of NBD listeners: the served disks, as NBD clients see them.
 //!
-//! Owns a weak reference to the service. Invariant: a disk that is detaching is not found.
+//! Owns a weak reference to the service. Invariant: a disk that is being detached is no export any more.
 
 use super::disk::socket_access;
 use super::{ServedDisk, Service, ServiceError};

@@ -1,4 +1,4 @@
-//! Image files that are deleted or replaced while they are served: noticed, said, survived.
+//! Finds image files that are deleted or replaced while they are served, and says so; they are served on.
 //!
 //! Owns what each path named when its image was opened. Never opens or changes anything. Invariant: a disk whose file
 //! is gone goes on with the file that it holds open; that is said once in the log, and in its status for as long as it

@@ -1,9 +1,9 @@
 //! Memory around the cache: what the disks may hold while the machine is short of it, and the kernel's merging of
 //! pages.
 //!
-//! Owns the way from a number of bytes for the store to a number of blocks for each disk. Never decides the number:
-//! `pressure` does. Invariant: disks whose limits follow a smaller total never hold more than that total together, once
-//! they have given back.
+//! Owns the translation of a number of bytes for the store into a number of blocks for each disk. Never decides the
+//! number: `pressure` does. Invariant: once disks have given back what is over their limits, they hold together no more
+//! than the number of bytes that the limits were made from.
 
 use super::{Service, capacity_blocks, lock, write};
 use crate::http::server::prepare_runtime_dir;

@@ -1,7 +1,7 @@
-//! Where a disk goes: on which worker, in which trust group, on which base; and how its share gets there.
+//! Chooses the worker of a disk, its trust group and its base image, and brings its share and settings to that worker.
 //!
-//! Owns the numbers of groups and bases, which stay. Never opens an image. Invariant: disks that can share are on one
-//! worker.
+//! Owns the numbers of groups and bases, which never change. Never opens an image. Invariant: disks that can hold
+//! frames in common are on one worker.
 
 use super::disk::{self, ServedDisk};
 use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, lock, memory, shares};

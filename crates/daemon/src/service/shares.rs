@@ -1,9 +1,9 @@
 //! Shares that follow the load: measured, decided and moved while the daemon serves.
 //!
-//! Owns the thread, its pace, and the way from what workers measure to what controllers see. Never decides who gets
-//! what: the engine's controllers do. Invariants: shares, or what is still held where that is more, sum to at most the
-//! store at any time: nobody grows before somebody else has given, and on another worker not before the kernel has it
-//! back; fixed shares stay.
+//! Owns the thread, its pace, and the translation of what workers measure into what controllers see. Never decides
+//! which disk gets what: the engine's controllers do. Invariants: at any time the sum over all disks of the share, or
+//! of what the disk still holds if that is more, is at most the store; so a disk grows only after another has given,
+//! and on another worker only after the kernel has the memory back. Fixed shares stay.
 
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::{ServedDisk, Service, capacity_blocks};
@@ -43,7 +43,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// What its operations may take is never lent, nor the few blocks without which it keeps nothing at all.
+    /// The size below which its share is never lent: memory for its operations, and a few blocks.
     fn least_units(&self) -> u64 {
         if self.fixed_units > 0 { self.fixed_units + FEW_BYTES / UNIT_BYTES } else { 0 }
     }

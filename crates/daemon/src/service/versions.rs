@@ -1,4 +1,5 @@
-//! Versions of what is set for each node, by which two writers find out about each other.
+//! Versions of what is set for each node: a writer that names an old version is refused, so that two writers do not
+//! overwrite each other's changes.
 //!
 //! Owns the numbers. Never changes a setting. Invariants: the version of a node rises whenever what is set for it
 //! differs from when it was looked at last, by the API or by a reload; a version is never used for two settings, also

@@ -1,4 +1,5 @@
-//! Disks whose image, place or socket cannot be had: they wait and are tried again, while the others are served.
+//! Disks that cannot be served, because of their image, memory or socket: they wait and are tried again, while the
+//! others are served.
 //!
 //! Owns the list of them and the pace of trying. Never serves: a disk that opens becomes one of the service's.
 //! Invariants: a disk waits or is served, never both; its share stays its own meanwhile; it has neither a socket nor an

@@ -1,7 +1,8 @@
-//! Comparing what is kept from guests with their images: `daemon.check_captures`, for tests and for doubt.
+//! Compares pages that are kept from guests with their images (`daemon.check_captures`): for tests, or if an error of
+//! the cache is suspected.
 //!
-//! Owns the comparison and its count. Never on the way of a request unless it was asked for: it waits for the image.
-//! Invariant: what differs is counted, logged and not kept.
+//! Owns the comparison and its counts. Never runs unless it was asked for, because it waits for the image. Invariant: a
+//! page that differs is counted, logged and not kept.
 
 use super::Disk;
 use undercroft_host::FRAME_BYTES;

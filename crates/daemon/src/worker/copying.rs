@@ -1,7 +1,8 @@
 //! How much processor time copying and hashing guest memory may take.
 //!
-//! Owns the account: time saved up at the rate of the ceiling, time spent. Never reads a clock. Invariant: over any
-//! stretch, copies start only while what was spent is at most the ceiling's part of it and a short burst.
+//! Owns the account: time is credited at the rate of the limit, and time for copies is debited. Never reads a clock.
+//! Invariant: over any span, copies start only while the time spent is at most the limit's part of the span plus a
+//! short burst.
 
 /// Time saved up at most, in nanoseconds: a burst of copies this long may follow a quiet time.
 const BURST_NS: i64 = 20_000_000;

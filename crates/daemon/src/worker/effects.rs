@@ -1,4 +1,4 @@
-//! The live end of the core's effects: copies go to ports, operations to back ends, replies are timed.
+//! Carries out the core's effects in the daemon: copies go to ports, operations to back ends, and replies are timed.
 //!
 //! Owns no state but the lists of what a turn touched. Never calls the core.
 //! Invariant: whatever is submitted or replied here stands on a dirty list until the end of the turn.

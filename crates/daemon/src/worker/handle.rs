@@ -1,9 +1,8 @@
 //! How other threads reach a worker: closures through a mailbox, answered through channels.
 //!
-//! Owns the mailbox and the thread. Never touches the data path itself.
-//! Invariants: a closure runs between two turns, on the worker's thread, at most once; whoever was told that it did not
-//! run was told the truth. Nobody waits for a worker that is held up for longer than [`CALL_WAIT`], but for those who
-//! ask to.
+//! Owns the mailbox and the thread. Never touches the data path itself. Invariants: a closure runs between two turns,
+//! on the worker's thread, at most once; a caller who is told that it did not run can rely on it. Nobody waits longer
+//! than [`CALL_WAIT`] for a worker that is held up, but for those who ask to.
 
 use super::copying::Copying;
 use super::polling::Polling;

@@ -1,7 +1,8 @@
-//! Requests as a worker notes them: two words each, in buffers that whoever converts them reads in order.
+//! The form in which a worker notes requests for a recording: two words each, in buffers that the converter reads in
+//! order.
 //!
-//! Owns that form. Never decides what is noted. Invariants: what `put_row` and `put_end` wrote, `read` gives back, in
-//! that order; what does not fit in two words takes five, and nothing is rounded. A buffer never holds a row's part.
+//! Owns that form. Never decides what is noted. Invariants: `read` returns what `put_row` and `put_end` wrote, in that
+//! order; a request that does not fit in two words takes five, and nothing is rounded. A buffer holds whole notes only.
 
 use super::tap::End;
 use undercroft_cache::Found;
@@ -94,7 +95,7 @@ pub fn read(words: &[u64], base_ns: u64) -> impl Iterator<Item = Result<Note, Da
     })
 }
 
-/// What was noted and read back is not what was noted.
+/// Notes that were read back are not what was written.
 #[derive(Debug, thiserror::Error)]
 #[error("rows that were put aside have been damaged")]
 pub struct Damaged;

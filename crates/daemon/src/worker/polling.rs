@@ -1,5 +1,5 @@
-//! How long an idle worker looks for work before it sleeps: short-lived idleness is cheaper to spin through than to
-//! sleep through, and the bound on that comes from the configuration.
+//! How long an idle worker looks for work before it sleeps: while requests come soon after each other, looking for them
+//! is faster than sleeping and waking up. The configuration limits the time.
 //!
 //! Owns one number. Never reads a clock. Invariant: `window_ns <= bound_ns`.
 //! The rule is that of QEMU's event loop (`aio_poll` with `poll-max-ns`): grow when a wake-up came soon after going to

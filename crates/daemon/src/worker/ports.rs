@@ -1,7 +1,7 @@
 //! What a worker keeps for each port: its disk, its descriptors, when its requests began.
 //!
-//! Owns requests between two visits only. Never talks to the core. Invariant: a port stands among the flows exactly if
-//! `active` is set; one with requests that wait or are paused is active, or waits for room.
+//! Owns requests between two visits only. Never talks to the core. Invariant: a port is in the queues of `turns`
+//! exactly if `active` is set; a port with requests that wait or are paused is active, or waits for room.
 
 use std::sync::mpsc::Sender;
 use undercroft_cache::{DiskId, Op, Request};

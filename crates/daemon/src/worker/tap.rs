@@ -25,7 +25,7 @@ pub struct Head {
     pub worker: u32,
     /// Words of its buffer that are written.
     pub words: usize,
-    /// What its times count from.
+    /// Nanoseconds from the start of the recording to which the times of the notes are relative.
     pub base_ns: u64,
     /// The number of its first row, and how many it has.
     pub first: u64,

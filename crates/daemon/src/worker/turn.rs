@@ -1,7 +1,8 @@
 //! One turn of a worker: completions, requests, kicks, replies; and going to sleep.
 //!
-//! Owns the loop. Never looks inside a request: `serve` and `reap` do. Invariant: whatever a turn does is bounded in
-//! bytes, so that no disk keeps another waiting; a port that may have work is either active or armed.
+//! Owns the loop. Never looks inside a request: `serve` and `reap` do. Invariants: the work of a turn is bounded in
+//! bytes, so that no disk keeps another waiting; a port that may have work is either active (visited by the loop) or
+//! armed (its descriptor wakes the loop).
 
 use super::effects::Live;
 use super::ports::PortSlot;

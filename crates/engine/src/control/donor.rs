@@ -1,6 +1,7 @@
-//! `donor`: thin provisioning by the marks of heavy load.
+//! The controller `donor`: thin provisioning. Children under heavy load borrow space from children under light load;
+//! the thresholds between the two are called marks.
 //!
-//! Owns the marks and how long each child has been hot. Never looks at a curve but to learn the marks.
+//! Owns the marks and how long each child has been hot. Looks at a curve only to learn the marks.
 //! Invariant: a share is never taken below the quantum or the floor.
 //!
 //! Suryanarayana, Balasubramanya and Pendse, Cache Isolation and Thin Provisioning of Hypervisor Caches (LCN 2012),
@@ -68,7 +69,7 @@ impl Donor {
         Self { rounds: rounds.clamp(1, 4), children: BTreeMap::new() }
     }
 
-    /// Gives a child its marks, rather than learning them while it runs.
+    /// Sets a child's thresholds, which are otherwise learned while it runs.
     pub fn set_thresholds(&mut self, node: NodeId, thresholds: Thresholds) {
         self.children.entry(node).or_default().given = Some(thresholds);
     }

@@ -1,4 +1,4 @@
-//! `static`: shares by weight; what one does not demand is lent.
+//! The controller `static`: shares by weight, and what a child does not demand is lent to others.
 //!
 //! Owns nothing. Invariant: targets depend on settings and demands only.
 

@@ -1,8 +1,9 @@
-//! One interval for the whole tree: telemetry of the disks in, targets of the disks out.
+//! Divides the store among all nodes of the tree, once an interval: measurements of the disks in, targets of the disks
+//! out.
 //!
 //! Owns each node's controller, the targets and the event log. Never measures, never moves a limit. Invariant: after
-//! each interval the targets of the disks sum to at most what the host has, and differ from those before by what the
-//! events tell.
+//! each interval the targets of the disks sum to at most what the host has, and every difference to the targets before
+//! is told by events.
 
 use super::event::{Event, Events, Goal, Party};
 use super::view::{Activity, ChildView};
@@ -82,19 +83,19 @@ impl FromStr for ControllerKind {
     }
 }
 
-/// What is told of one disk.
+/// Measurements of one disk in an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf<'a> {
     /// The disk.
     pub node: NodeId,
     /// Blocks it holds.
     pub held: u64,
-    /// Blocks that it takes whatever it keeps, for operations under way: never lent. At most its ceiling.
+    /// Blocks that it needs for operations under way, which are never lent. At most its ceiling.
     pub least: u64,
     /// What happened in the interval.
     pub seen: Activity,
-    /// Its misses by size, as sampled, that fall (see [`Curve::falling`]); `None`: nothing is known yet, and it is
-    /// taken to want all it can get if it was used.
+    /// Its sampled misses by size, as a falling curve (see [`Curve::falling`]). `None` if nothing is known yet: then a
+    /// disk that was used counts as one that wants all it can get.
     pub curve: Option<&'a Curve>,
 }
 
@@ -167,8 +168,8 @@ impl Governor {
         }
     }
 
-    /// Who divides the share of `node` from now on, and of the nodes below for which nothing is set; `None`: as above
-    /// it.
+    /// Sets the controller of `node`, and of the nodes below that have none of their own; `None`: that of the node
+    /// above.
     pub fn set(&mut self, node: NodeId, kind: Option<ControllerKind>) {
         match kind {
             Some(kind) => self.set.insert(node, kind),
@@ -209,8 +210,8 @@ impl Governor {
         self.targets.get(&node).copied().unwrap_or(0)
     }
 
-    /// An interval has passed. Disks of which nothing is told did nothing; what is told of others than disks of the
-    /// tree is passed over. The targets of all disks, in the order of [`Tree::below`].
+    /// Divides the store after an interval; returns the targets of all disks, in the order of [`Tree::below`]. Disks
+    /// that are not in `leaves` count as idle; leaves that are no disk of the tree are ignored.
     pub fn interval(&mut self, tree: &Tree, leaves: &[Leaf<'_>]) -> Vec<(NodeId, u64)> {
         self.forget(tree);
         let told: BTreeMap<NodeId, &Leaf<'_>> = leaves.iter().map(|leaf| (leaf.node, leaf)).collect();

@@ -1,5 +1,5 @@
-//! Lets a controller decide only while that is better than what it falls back to: `static`, which lends what is not
-//! demanded, or, where lending has cost more than it brought, shares by weight alone.
+//! Lets a controller decide only while its division would miss less than the fallback. The fallback is `static`, which
+//! lends what is not demanded; where lending has cost more misses than it saved, it is division by weight alone.
 //!
 //! Owns two simulated divisions that always run, whichever is in use: the shares that the controller would give if it
 //! had always been free, and those that it falls back to; of each how full its parts would be and what they would miss,
@@ -75,7 +75,7 @@ impl Guarded<Fixed> {
 }
 
 impl<C: Controller> Guarded<C> {
-    /// Shares go as by `static` until `inner`, which decides by the same curves as the guard, would have been better
+    /// Divides as `static` does until `inner`, which decides by the same curves as the guard, would have missed less
     /// for some intervals.
     pub fn new(inner: C) -> Self {
         Self::over(inner, Some(Box::new(Guarded::lending())), false)
@@ -85,8 +85,8 @@ impl<C: Controller> Guarded<C> {
         Self { inner, base, shadows: vec![], free: 0.0, fallen_back: 0.0, on, earns: false }
     }
 
-    /// As [`Guarded::new`], for a rule that does not look at curves: it has to be better by as many misses as the
-    /// blocks that change hands with the charge, and `static` likewise.
+    /// As [`Guarded::new`], for a rule that does not look at curves: to be put in charge, it must miss less by at least
+    /// as many misses as blocks then move between children. The same holds for going back to `static`.
     pub fn earning(inner: C) -> Self {
         Self { earns: true, ..Self::new(inner) }
     }

@@ -1,6 +1,7 @@
-//! Where blocks save most: greedy by marginal gain, looking ahead past flat parts of a curve.
+//! Divides blocks where they save most misses: greedy by marginal gain, looking ahead past flat parts of a curve.
 //!
-//! Owns the search (Lookahead of Qureshi and Patt, Utility-Based Cache Partitioning, MICRO 2006). Never damps.
+//! Owns the search (Lookahead of Qureshi and Patt, Utility-Based Cache Partitioning, MICRO 2006). Never limits how much
+//! moves at once.
 //! Invariant: on convex curves the result is the best there is, to the resolution of the points; on others no extension
 //! that fits into what was left saved more per block than the one taken.
 
@@ -9,7 +10,7 @@ use crate::curve::points::slope;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// One party.
+/// One of those among whom blocks are divided.
 #[derive(Clone, Copy, Debug)]
 pub struct Appetite<'a> {
     /// What a miss of it weighs.

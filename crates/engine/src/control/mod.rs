@@ -1,6 +1,6 @@
 //! The controllers: they decide how a node's share is divided among its children, live and from one kind of telemetry.
 //!
-//! Owns targets and the reasons for them. Never touches an index (limits follow targets by way of [`Mover`]), reads no
+//! Owns targets and the reasons for them. Never touches an index ([`Mover`] moves limits towards targets), and reads no
 //! clock: the caller says when an interval ends. Invariant: targets of the children sum to at most what their
 //! parent has, floors and ceilings hold, and every difference between two targets is told by events with their reasons.
 

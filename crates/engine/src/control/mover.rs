@@ -1,8 +1,8 @@
-//! Limits follow targets, a little at every tick.
+//! Moves limits towards targets, by a step at every tick.
 //!
-//! Owns the pace. Never evicts: the data path does, and tells what is held. Invariant: limits, or what is held
-//! where that is still more, sum to at most the whole whenever they did before: a share grows only after
-//! another has shrunk.
+//! Owns the pace. Never evicts: the data path does, and says what is held. Invariant: if before a tick the sum of all
+//! limits, or of what is held where that is more, is at most the whole, it is so after the tick: a limit rises only
+//! after another has fallen.
 
 use crate::shares::{Claim, fill};
 

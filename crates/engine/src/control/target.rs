@@ -1,6 +1,8 @@
-//! `target`: as much as each child's goal takes, and no more; what is over saves misses elsewhere.
+//! The controller `target`: each child gets as much as its goal takes, and no more; the rest goes where it saves
+//! misses.
 //!
-//! Owns how far the curve of each child is off. Never promises: says whether goals are feasible and what they take.
+//! Owns how far the curve of each child is off. Never promises anything: it says whether goals can be reached, and how
+//! much they take.
 //! Invariant: a goal gets what it needs before a child without a goal gets more than its floor; goals that do not fit
 //! together get their parts by weight.
 //!

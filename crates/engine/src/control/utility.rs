@@ -1,8 +1,9 @@
-//! `utility`, the default: blocks go where they save most misses, each weighed by its node's weight.
+//! The controller `utility`, the default: blocks go where they save most misses, each miss weighed by its node's
+//! weight.
 //!
-//! Owns the damping. Never decides from anything but curves, settings and sizes. Invariant: every child keeps its floor
-//! and a part of what its weight alone would give it, so that no curve takes all from a child. Whether blocks
-//! should move at all is decided by `guard`.
+//! Owns the damping, which keeps shares from moving to and fro. Never decides from anything but curves, settings and
+//! sizes. Invariant: every child keeps its floor and a part of what its weight alone would give it, so that no curve
+//! takes all from a child. Whether blocks should move at all is decided by `guard`.
 //!
 //! The search is Lookahead (see `lookahead`). Damping: nothing moves for less than the noise; at most a part of the
 //! whole moves in an interval.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Activity {
     /// Blocks asked for.
     pub requests: u64,
-    /// Blocks that were not in the cache for having been kept: those that read-ahead had fetched count here too.
+    /// Blocks that the cache had not kept from before. Those that read-ahead had fetched count here too.
     pub misses: u64,
     /// Misses that read-ahead had fetched in time. At most `misses`.
     pub read_ahead_hits: u64,
@@ -79,7 +79,8 @@ pub struct ChildView<'a> {
     pub name: &'a Arc<str>,
     /// Its weight.
     pub weight: u32,
-    /// What it has whenever it demands it: its floor, or those below it as far as it is entitled to that.
+    /// The size that it gets whenever it demands it: its floor, or the floors below it as far as it is entitled to
+    /// them.
     pub floor: u64,
     /// What it may have at most, by ceilings, its own and those below.
     pub room: u64,

@@ -1,7 +1,7 @@
-//! What a leaf really missed at the size it has, held against what its curve says.
+//! Corrects a sampled curve by comparing it with what the disk really missed at the size that it has.
 //!
-//! Owns the counts of intervals in which the size stood still and the factor that they lead to. Never says more than
-//! chance in the sample explains. Invariant: the factor is within [`bound`] of the sample's size.
+//! Owns the counts of intervals in which the size stood still, and the factor that follows from them. Never corrects by
+//! more than chance in the sample explains. Invariant: the factor is within [`bound`] of the sample's size.
 //!
 //! A sample of n blocks is off by about 1/√n in how many blocks there are. Of a working set of a thousand blocks a
 //! sample at a rate of 1/48 has some twenty: a cliff may then be placed a quarter too early, and a controller that

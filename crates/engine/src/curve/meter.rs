@@ -1,8 +1,8 @@
-//! What a leaf of the tree of shares carries: what controllers are told of it.
+//! The meter of one disk, or of a container's part of one: counts its requests and estimates its miss-ratio curve.
 //!
-//! Owns the counts of an interval and both estimates of the leaf's curve, which share one hash and one comparison.
+//! Owns the counts of an interval and both estimates of the curve, which share one hash and one comparison a request.
 //! Never decides anything, and never reads a clock: the caller ends an interval.
-//! Invariant: nothing a guest asks for makes a request cost more than the options allow on average.
+//! Invariant: whatever a guest asks for, a request costs on average no more time than the options allow.
 
 use super::correction::Correction;
 use super::filter::Threshold;
@@ -129,7 +129,8 @@ impl<K: PolicySet> Meter<K> {
         }
     }
 
-    /// As [`Meter::observe`], by a guest that holds the block from now on, and whose departures [`Meter::left`] tells.
+    /// As [`Meter::observe`], for a guest that holds the block from now on; [`Meter::left`] says when it does no
+    /// longer.
     #[inline]
     pub fn observe_taken(&mut self, block: u64, served: Served) {
         if !self.exclusive {
@@ -221,8 +222,9 @@ impl<K: PolicySet> Meter<K> {
         self.policy.count(news);
     }
 
-    /// Ends the interval: what it showed. After an interval without requests the curve is that of the last ones, for no
-    /// requests. Takes time in proportion to the sample (some ten microseconds) and to the points of the curve.
+    /// Ends the interval and returns what was measured in it. After an interval without requests the curve has the
+    /// shape of the last one, scaled to no requests. Takes time in proportion to the sample (some ten microseconds) and
+    /// to the points of the curve.
     pub fn interval(&mut self) -> Telemetry {
         self.tell();
         let of_policy = self.policy.is_ready() && !self.exclusive;

@@ -1,7 +1,8 @@
-//! At which ages a guest evicts its pages, and from which age on to copy them early.
+//! At which ages a guest evicts its pages, and from which age on pages should be copied early. The age of a page is the
+//! number of page transfers since it was filled.
 //!
 //! Owns a histogram of the latest ages seen at eviction. Never sees pages or blocks. Invariant: the counts add up to
-//! the total, and what is old weighs ever less.
+//! the total, and older ones weigh less and less.
 
 /// Buckets, from age 0 to the oldest age that is told apart.
 const BUCKETS: usize = 512;

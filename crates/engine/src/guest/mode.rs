@@ -1,4 +1,4 @@
-//! What the exclusive cache is set to and what it tells: its modes and ways, what became of a block, counts.
+//! Settings and reports of the exclusive cache: its modes, its ways of learning contents, and its counts.
 //!
 //! Owns these types. Never decides. Invariant: a name that a mode has in configuration is read back as that mode.
 

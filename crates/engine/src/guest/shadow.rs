@@ -1,4 +1,5 @@
-//! What an inclusive cache of the same size and policy would have hit: a miniature of it, fed a sample of the blocks.
+//! The shadow cache: how many hits an inclusive cache of the same size and policy would have had. A small copy of such
+//! a cache, without data, is given a sample of the blocks.
 //!
 //! Owns the miniature and the comparison with the cache in use, over the same sampled blocks. Never changes the cache.
 //! Invariant: whether a block is sampled depends on its number and the key alone, so both see all accesses to it.

@@ -1,7 +1,7 @@
-//! What early copies of guest pages yield, and how many there are.
+//! How many early copies of guest pages were made, and how many of them proved useful.
 //!
-//! Owns these counts, the latest weighing most. Never copies. Invariant: of each class, at most as many copies proved
-//! useful as were made.
+//! Owns these counts, in which the latest weigh most. Never copies. Invariant: of each class, at most as many copies
+//! proved useful as were made.
 
 use super::residency::Class;
 

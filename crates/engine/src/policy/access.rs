@@ -1,4 +1,4 @@
-//! One access: in which order the map from block to slot and the policy are asked.
+//! One access to a cache: the order in which the map from block to slot and the policy are called.
 //!
 //! Owns that order, for every index, replay and miniature cache. Never decides which block goes. Invariant: see
 //! [`Policy`].

@@ -1,9 +1,10 @@
 //! Weighted max-min fairness in whole blocks: how an amount is divided among claims.
 //!
 //! Owns the arithmetic only. Never knows what a claim stands for. Invariant: blocks are handed out in one fixed order,
-//! that of (2k - 1) / weight for the k-th block of a claim (Webster's divisor method), equals in the order of the
-//! claims; first up to each claim's first step, then to the second, then to the third. An amount is a prefix of that
-//! order. So a larger amount never gives a claim less, and a claim that wants less never takes from another.
+//! that of (2k - 1) / weight for the k-th block of a claim (Webster's divisor method), and in the order of the claims
+//! where these are equal; first up to each claim's first step, then to the second, then to the third. Every amount is a
+//! prefix of that order. So a larger amount never gives a claim less, and a claim that wants less never takes from
+//! another.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! How much each may keep: the tree host > VM > container > disk, and the division of the cache among its nodes.
+//! How much of the store each disk may keep: the tree host > VM > container > disk, and the division among its nodes.
 //!
 //! Owns settings, entitlements and the arithmetic of shares, in blocks. Never touches an index: the caller takes
 //! the shares from here (or targets from `control`) and moves limits towards them. Invariant: parts sum to the

@@ -1,9 +1,9 @@
-//! Memory for the data of requests, of which all NBD connections of a daemon have one sum.
+//! Memory for the data of requests: all NBD connections of a daemon together have one limit, the sum.
 //!
-//! Owns the sum, and who waits for a part of it in which order. Never allocates a buffer. Invariants: what connections
-//! were granted is never more than the sum; of the exports that wait the one that holds least is served first, and of
-//! one export who came first, so that a large request is not passed by small ones for ever; who keeps memory because
-//! its client is slow is ended while others wait.
+//! Owns the sum, and the order in which connections that wait get a part of it. Never allocates a buffer. Invariants:
+//! connections are granted no more than the sum; of the exports that wait, the one that holds least is served first,
+//! and within an export the connection that came first, so that small requests do not pass a large one for ever; while
+//! others wait, a connection that keeps memory because its client is slow is ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -81,8 +81,8 @@ impl Buffers {
         self.making.as_ref().is_some_and(|m| m.0 == class)
     }
 
-    /// Makes a buffer for `len` bytes, for which there is room, a step with each call. Whether it is there: otherwise
-    /// this is to be called again, and as long nothing is to be taken.
+    /// Makes a buffer for `len` bytes, for which there has to be room. Each call makes a step, so that none takes long.
+    /// Returns whether the buffer is complete; until it is, this has to be called again, and no buffer may be taken.
     #[inline]
     pub fn make(&mut self, len: usize) -> bool {
         let class = class(len);

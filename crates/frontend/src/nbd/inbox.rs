@@ -1,7 +1,7 @@
 //! The receiving side of one connection: a fixed buffer of bytes, refilled with as few calls as possible.
 //!
 //! Owns bytes received and not yet looked at. Never interprets them.
-//! Invariant: `drained` is false whenever the socket may hold bytes of which no further event will tell.
+//! Invariant: `drained` is true only if the socket was seen empty, so that an event will tell of the next bytes.
 
 use super::buffers::HEADROOM;
 use super::stream::Stream;

@@ -1,4 +1,4 @@
-//! The way to a client before it has a worker: its socket, encrypted or not.
+//! The connection to a client during the handshake, before a worker has it: its socket, encrypted or not.
 //!
 //! Owns the socket. Never knows what the bytes mean. Invariant: no call blocks.
 

@@ -155,7 +155,7 @@ pub struct NewPort<S: Stream> {
     pub stream: S,
     /// Bytes received behind the handshake.
     pub first: Vec<u8>,
-    /// Who closes the connection.
+    /// What to do with the socket when the port is dropped.
     pub on_close: Option<OnClose<S>>,
     /// Its part of the memory for data that all connections share.
     pub account: Option<Arc<Account>>,

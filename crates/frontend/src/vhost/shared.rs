@@ -1,8 +1,8 @@
-//! What memory a front end may share: of which kind its files must be.
+//! Which kinds of files a front end may share as guest memory.
 //!
-//! Owns the check. Never maps anything, and never asks a file system that another process may serve: that could wait
-//! for it. Invariant: access to memory that passed the check waits for the kernel alone, unless the operator trusts the
-//! front end with more.
+//! Owns the check. Never maps anything, and never asks a file system that another process may serve, because that could
+//! take long. Invariant: access to memory that passed the check waits for the kernel alone, unless the operator allows
+//! other files (`trust_memory`).
 
 use std::io;
 use std::os::fd::AsFd;

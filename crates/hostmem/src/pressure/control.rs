@@ -139,8 +139,8 @@ impl Control {
         (self.allowed, self.direction) = (self.most, Direction::Full);
     }
 
-    /// Changes by hand what it may hold at most; held between floor and ceiling. Less holds at once; more does too
-    /// unless there was pressure lately, when it is grown into.
+    /// Changes by hand what it may hold at most, within floor and ceiling. A smaller value holds at once; a larger one
+    /// does too, unless there was pressure lately: then the store grows towards it slowly.
     pub fn set_most(&mut self, bytes: u64) {
         let was_full = self.allowed == self.most;
         self.most = bytes.clamp(self.rules.floor_bytes, self.rules.ceiling_bytes);

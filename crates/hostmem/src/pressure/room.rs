@@ -1,4 +1,4 @@
-//! What guests' memory may still take of our control group.
+//! How much memory of the daemon's control group copies to guests may still take.
 //!
 //! A page of shared memory is charged to the control group of the process that touches it first. Guests that are not
 //! preallocated have pages that nobody has touched yet; a copy to one is charged to the daemon's group, for as long as

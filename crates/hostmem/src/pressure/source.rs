@@ -1,8 +1,8 @@
 //! Where shortage of memory is seen: pressure files (PSI), events of control groups, available memory.
 //!
-//! Owns the descriptors and the choice among what this kernel and these privileges allow, made once and said. Never
-//! decides what to do about a shortage. Invariants: a source that is missing is replaced by the next best and named;
-//! reading costs a few small files.
+//! Owns the descriptors, and the choice among what this kernel and these privileges allow, which is made once and
+//! logged. Never decides what to do about a shortage. Invariants: a source that is missing is replaced by the next best
+//! one, and the log names it; a reading costs reading a few small files.
 
 use super::control::Reading;
 use super::group::{Group, Version};

@@ -1,7 +1,8 @@
 //! The hash of a page's content, and of the piece of it that a sample is chosen by.
 //!
-//! Owns the keys of one scanner. Never sees a byte that is still a guest's. Invariant: nobody inside a guest can make
-//! two contents meet: the keys are drawn anew for every report, and the daemon's is the one its cache uses.
+//! Owns the keys of one scanner. Never hashes a guest's own memory, only copies. Invariant: nobody inside a guest can
+//! make two contents have the same hash: keys are secret, drawn anew for every report; the daemon's is the one of its
+//! cache.
 
 use std::hash::{BuildHasher, RandomState};
 use undercroft_cache::{ContentHash, ContentKey};

@@ -3,9 +3,9 @@
 //! Owns which requests are picked and which blocks are watched. Never counts: it hands out what it has watched.
 //! Invariant: of every `gap` requests one is picked; a block is watched from its latest request on, or not at all.
 //!
-//! A spatial sample (all requests of some blocks) errs where few blocks have many of the requests: whether the hottest
-//! is in the sample decides. A sample of requests has no such error: it holds the hottest block as often as its
-//! requests say.
+//! A spatial sample (all requests of some blocks) is far off where few blocks have many of the requests, depending on
+//! whether the hottest block is in the sample. A sample of requests has no such error: it holds the hottest block as
+//! often as that block is asked for.
 
 use crate::curves::table::{Table, Value};
 use undercroft_engine::HashKey;

@@ -1,6 +1,8 @@
-//! Simulators and experiments over the daemon's own engine.
+//! Experiments with the daemon's own engine: policies compared over workloads and sizes, and errors of estimated
+//! curves.
 //!
-//! Owns no decision: each goes through the same index call as in the daemon. Invariant: results depend on input only.
+//! Owns the experiments and their figures. Never decides anything: every decision goes through the same index call as
+//! in the daemon. Invariant: results depend on input only.
 
 mod comparison;
 pub mod curve;

@@ -1,4 +1,4 @@
-//! One simulated cache, and what was counted of it.
+//! One simulated cache (a rule of eviction at one size), and its counts.
 //!
 //! Owns the counts and how they are added up. Never runs anything.
 

@@ -1,4 +1,4 @@
-//! Policies as people list them.
+//! Lists of policies as people write them, such as `lru,arc`, `disk` or `all`.
 //!
 //! Owns the notation, for the command line and for Python. Never acts. Invariant: a list names each policy once.
 

@@ -1,6 +1,6 @@
-//! How a run through a trace goes, and when it ends.
+//! Options that all simulations of traces have, and the answer by which a caller ends one.
 //!
-//! Owns the options that all simulations of traces have. Never runs anything.
+//! Owns these. Never runs anything.
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

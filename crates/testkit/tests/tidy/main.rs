@@ -7,11 +7,13 @@
 mod crates;
 mod dependencies;
 mod house;
+mod links;
 mod modules;
 mod reached;
 mod source;
 mod tests_only;
 mod tokens;
+mod walks;
 mod words;
 
 use std::path::{Path, PathBuf};

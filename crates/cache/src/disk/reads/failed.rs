@@ -1,4 +1,5 @@
-//! Reads that failed: who needs all of what failed is told so, for the others just their part is read again.
+//! Reads that failed: a request that needs every byte of the failed operation fails, and for each of the others only
+//! its own part is read again.
 //!
 //! Owns what happens after a read operation fails. Never caches what it reads, never takes more frames than the failed
 //! operation has: parts are read one after the other, in its frames, so no request waits for memory. Invariant: a

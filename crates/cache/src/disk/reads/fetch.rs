@@ -1,8 +1,8 @@
-//! What a disk that `willneed` is hinted for fetches before anybody asks: posix_fadvise's POSIX_FADV_WILLNEED.
+//! Fetching a disk with the hint `willneed` before its blocks are asked for, as POSIX_FADV_WILLNEED has it.
 //!
-//! Owns how far it has got. Never evicts for it, never takes what requests need: frames are those of read-ahead,
-//! operations a few at a time. Invariant: a block fetched is read and published as one that is read ahead, so a change
-//! of it makes it stale likewise.
+//! Owns the position that it has got to. Never evicts a block, and never takes what requests need: it uses frames of
+//! read-ahead, and a few operations at a time. Invariant: a fetched block is read and published like one that is read
+//! ahead, so a write to it makes it stale in the same way.
 
 use crate::disk::{Cx, Disk};
 use crate::fault_injection::FaultInjection;

@@ -1,4 +1,5 @@
-//! Reads: hits at once, misses as one operation for all who wait, published if no change came between.
+//! Reads: hits are answered at once, misses are one operation for all requests that wait for it, and what was read is
+//! cached if no change of it came between.
 //!
 //! Owns the life of a read. Never caches a block against the index's decision.
 //! Invariant: every block of a read goes through the index once, in order, also if the request has to wait.

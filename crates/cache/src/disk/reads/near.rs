@@ -1,4 +1,4 @@
-//! The blocks of a disk that are near at hand: being read, or read ahead and not used yet.
+//! The blocks of a disk that are in no slot yet, but near at hand: being read, or read ahead and not used.
 //!
 //! Owns the table of them, and the ring with the frames of those read ahead. Never reads a block. Invariants: a block
 //! is in the table once; those of the second kind are the blocks in the ring.

@@ -1,6 +1,6 @@
 //! How far a disk reads ahead, and how that changes while it serves.
 //!
-//! Owns what the streams may look ahead, and the moves of frames between requests and read-ahead. Never takes memory
+//! Owns how far the streams may reach, and the moves of frames between requests and read-ahead. Never takes memory
 //! that the core has not promised to the disk. Invariant: frames under way and blocks waiting to be used stay within
 //! the allowance at every moment, so frames move only as they come free.
 

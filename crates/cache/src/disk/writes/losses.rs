@@ -1,8 +1,8 @@
 //! Changes that a disk acknowledged and then lost with its server, and which ports have not been told of it.
 //!
-//! Owns the rule of which flushes fail: as errseq_t of Linux, with a port in place of an open file. Never knows what
-//! was lost. Invariant: after a loss, no port's flush succeeds before one flush, or one write that must be durable, of
-//! the same port failed.
+//! Owns the rule by which flushes fail: that of errseq_t in Linux, with a port in place of an open file. Never knows
+//! which bytes were lost. Invariant: after a loss, no flush of a port succeeds before one of its flushes, or one of its
+//! writes that must be durable, has failed.
 
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};

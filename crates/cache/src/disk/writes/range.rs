@@ -1,6 +1,6 @@
 //! Discard, the disk's own write-zeroes, flush and status: operations without frames.
 //!
-//! Owns their life. Never walks the blocks of a range that is larger than what is cached.
+//! Owns such requests from beginning to end. Never walks the blocks of a range that is larger than what is cached.
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 

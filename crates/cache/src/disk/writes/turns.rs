@@ -1,6 +1,7 @@
-//! The turn of a change: what its beginning makes doubtful, and whom its end lets go on.
+//! The beginning and the end of a change: at its beginning reads of its blocks become stale, at its end the requests
+//! go on that waited for it.
 //!
-//! Owns what happens at both ends of a change, whatever it does between. Never writes. Invariants: a block is read from
+//! Owns both ends of every change: write, write-zeroes, discard. Never writes. Invariants: a block is read from
 //! the disk only while no active change covers it; a read that was under way when a change began is stale: requests
 //! that had joined it get its data, and it is not published.
 

@@ -1,4 +1,4 @@
-//! Who shares with whom, and who pays: disks enter and leave sharing domains, and are charged for what they hold.
+//! Which disks hold frames in common, and which disk is charged for a frame: disks enter and leave sharing domains.
 //!
 //! Owns the members of domains, what disks are promised, and the list of disks whose charge may have gone up. Never
 //! evicts: the core does, for the disks that it takes off the list. Invariant: a disk leaves a domain only when it

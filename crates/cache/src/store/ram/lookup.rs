@@ -1,6 +1,6 @@
-//! Where a frame in a slot is found: by its content, or as a block of a base image.
+//! Finding a frame that some slot holds: by its content, or as a block of a base image.
 //!
-//! Owns what the two tables are asked and told, and their size. Never puts a frame into a slot, never charges anybody.
+//! Owns the use of the two tables, and their size. Never puts a frame into a slot, never charges anybody.
 //! Invariants: a frame is found within its domain only; one found by its hash is handed out after all its bytes were
 //! compared; a frame that no slot holds is in neither table. Planted bugs break the first two on purpose.
 

@@ -25,10 +25,10 @@ use undercroft_host::{Arena, Frame, Held};
 /// A domain's number; dense, from 1, reused when the last disk leaves.
 pub(crate) type SharingDomain = u16;
 
-/// Belongs to a disk that shares nothing.
+/// The domain of a disk that holds nothing in common with others.
 pub(crate) const ALONE: SharingDomain = 0;
 
-/// Prices of a domain's frames that go up unnoticed at most: one part in so many.
+/// How much a domain's disks may have to pay more for its frames before they are looked at: one part in so many.
 const DRIFT_PART: u32 = 64;
 
 /// What is known of a frame in a slot.
@@ -88,7 +88,7 @@ pub(crate) struct Store {
     arena: Arena,
     /// Whether anything but the arena is in use.
     on: bool,
-    /// Guests choose block numbers; they should not be able to choose ones that collide.
+    /// A secret key of the tables: guests choose block numbers, and must not be able to choose ones that collide.
     seed: u64,
     pages: Vec<Page>,
     contents: Places,

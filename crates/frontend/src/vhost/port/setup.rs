@@ -217,7 +217,7 @@ impl<F: PortFaults> VhostPort<F> {
         self.refresh();
     }
 
-    /// Ends the session: forgets all that the front end said. Requests under way go on, but their answers go nowhere.
+    /// Ends the session: forgets all that the front end said. Requests under way are finished, but not answered.
     pub fn sever(&mut self) {
         self.waits = false;
         self.connection = None;

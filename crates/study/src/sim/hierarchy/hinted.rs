@@ -1,7 +1,7 @@
-//! Levels that are told how ranges of blocks are used, and share the ranges out among themselves.
+//! Levels that are told how ranges of blocks are used, and divide their space among the ranges accordingly.
 //!
-//! Owns which range has how much of which level. Never learns how ranges are used: that is told (see `hints`).
-//! Invariants: what the ranges have of a level is at most its size; a block is in one level at most.
+//! Owns how much of which level each range has. Never finds out how ranges are used: hints say so (see `hints`).
+//! Invariants: the parts of all ranges of a level sum to at most its size; a block is in one level at most.
 //!
 //! After Karma (Yadgar, Factor and Schuster, FAST 2007): ranges take the space in the order of what a block of them
 //! gains, from the first level down; each has its part to itself, replaced as suits its use; a range on two levels is

@@ -1,5 +1,5 @@
 //! Several tenants on one cache, or on two levels of it: how each controller of the engine divides it, and with which
-//! misses.
+//! misses. One way of dividing is called an arm.
 //!
 //! Owns the loads, the arms and the rows of results. Never decides: tree, controllers, mover and index are the
 //! engine's. Invariant: every arm sees the same requests in the same order.
