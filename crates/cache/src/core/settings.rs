@@ -71,22 +71,26 @@ impl<P: FaultInjection> Core<P> {
         disk.telemetry(&mut self.arena)
     }
 
-    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
+    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way are
+    /// guaranteed, and what it brings into the pool for more of them.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
         let disk = self.disk(id);
-        let fixed = disk.map_or(0, |d| d.io_bytes() + d.ahead_more_bytes());
+        let fixed = disk.map_or(0, |d| d.io_bytes(0) + d.ahead_more_bytes());
         // Whoever asks bounds it by `blocks_per_disk_max`, which knows the read-ahead of now, not what this disk was
         // promised: then what an arena takes itself is not in that bound, and has to be in this one.
         let changed = disk.is_some_and(|d| d.is_readahead_changed());
         let bytes =
             if changed { usable_bytes(&CoreOptions { memory_bytes: bytes, ..self.options.clone() }) } else { bytes };
-        let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
+        let (left, block) = (bytes.saturating_sub(fixed), block_bytes(&self.options));
+        let blocks = disk.map_or(left / block, |d| d.blocks_within(left, block));
         blocks.min(u64::from(u32::MAX / 2)) as u32
     }
 
-    /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
+    /// Bytes of a share that `blocks` blocks take, what operations under way are guaranteed and its part of the
+    /// pool included.
     pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
-        let fixed = self.disk(id).map_or(0, |d| d.io_bytes() + d.ahead_more_bytes());
+        let of_disk = u32::try_from(blocks).unwrap_or(u32::MAX);
+        let fixed = self.disk(id).map_or(0, |d| d.io_bytes(of_disk) + d.ahead_more_bytes());
         fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 

@@ -153,7 +153,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The same with a capacity of `blocks`.
     pub(crate) fn promised_bytes_for(&self, blocks: u32) -> u64 {
-        self.operations.allowance().bytes() + u64::from(blocks) * self.capacity.block_bytes
+        self.operations.allowance().bytes(blocks) + u64::from(blocks) * self.capacity.block_bytes
     }
 
     /// The same with a capacity of `blocks`, while what is paid for now still is.
@@ -161,9 +161,15 @@ impl<P: FaultInjection> Disk<P> {
         self.promised_bytes_for(self.capacity.paid.max(blocks))
     }
 
+    /// Frames that its operations are guaranteed, and what it brings into the pool.
+    pub(crate) fn io_frames(&self) -> usize {
+        let allowance = self.operations.allowance();
+        allowance.guaranteed_frames() + allowance.pool_part(self.capacity.paid) as usize
+    }
+
     /// Of those, bytes of metadata.
     pub(crate) fn promised_metadata_bytes(&self) -> u64 {
-        let frames = u64::from(self.frames_promised()) + self.operations.allowance().frames() as u64;
+        let frames = u64::from(self.frames_promised()) + self.io_frames() as u64;
         self.promised_bytes() - frames * B + u64::from(self.overhead_with(self.slots_max())) * B
     }
 
@@ -225,6 +231,7 @@ impl<P: FaultInjection> Disk<P> {
         self.sharing.settled();
         let frames = self.frames_limit();
         arena.set_frames(self.settings.id(), self.frames_promised(), frames);
+        arena.set_pool_part(self.settings.id(), self.operations.allowance().pool_part(self.capacity.paid));
         let index = self.residents.index();
         let limit = frames.saturating_add(self.saved(arena)).min(index.capacity());
         let now = index.limit();

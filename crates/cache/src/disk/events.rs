@@ -121,11 +121,11 @@ impl<P: FaultInjection> Disk<P> {
     // ---- requests ----
 
     /// Frames that request `rec` may take now for one operation: 0 if none are left, or others wait in front of it.
-    pub(super) fn room(&self, rec: u32) -> u64 {
+    pub(super) fn room(&self, rec: u32, arena: &Store) -> u64 {
         if !self.requests.is_first_in_line(rec) || self.waiters.is_full() {
             return 0;
         }
-        self.operations.room()
+        self.demand_room(arena)
     }
 
     /// Puts a request to wait for frames.
@@ -206,6 +206,7 @@ impl<P: FaultInjection> Disk<P> {
             }
             Op::Flush | Op::Status => self.finish(rec, cx),
         }
+        self.note_loan(cx.arena);
     }
 
     /// Goes on with everything that an event has set free.
@@ -215,7 +216,7 @@ impl<P: FaultInjection> Disk<P> {
                 self.drive(rec, cx);
             }
             let Some(rec) = self.requests.serve_next() else { break };
-            let moved = self.room(rec) > 0;
+            let moved = self.room(rec, cx.arena) > 0;
             if moved {
                 self.drive(rec, cx);
             } else {
@@ -273,5 +274,6 @@ impl<P: FaultInjection> Disk<P> {
             What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
             What::Plain { rec, since } => self.plain_done(rec, since, done, cx),
         }
+        self.note_loan(cx.arena);
     }
 }

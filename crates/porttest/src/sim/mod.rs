@@ -196,6 +196,7 @@ impl Sim {
         let core_options = CoreOptions {
             memory_bytes: 64 << 20,
             io_frames_per_disk: *rng.pick(&[1u32, 2, 8, 64, 256]),
+            io_frames_guaranteed: undercroft_cache::limits::IO_FRAMES_GUARANTEED as u32,
             requests_per_disk: *rng.pick(&[4, 16, 64, 1024]),
             hash_seed: rng.bits(),
             contents: !rng.one_in(6),

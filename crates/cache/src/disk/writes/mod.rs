@@ -101,7 +101,7 @@ impl<P: FaultInjection> Disk<P> {
                     limit = end.min(up);
                 }
             }
-            let room = self.room(rec).min(IO_BLOCKS_MAX as u64);
+            let room = self.room(rec, cx.arena).min(IO_BLOCKS_MAX as u64);
             if room == 0 {
                 return self.starve(rec);
             }
