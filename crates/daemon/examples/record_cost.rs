@@ -192,13 +192,13 @@ impl Figures {
         (worker, disk): (&Arc<WorkerHandle>, DiskId),
         served: &AtomicU64,
         with_first: bool,
-        path: &PathBuf,
+        path: &std::path::Path,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let mut pair = [None, None];
         for with in [with_first, !with_first] {
             let (mut recorder, others) = (None, others_ns(worker)?);
             if with {
-                let order = Order::all(path.clone(), 1 << 30);
+                let order = Order::all(path.to_path_buf(), 1 << 30);
                 let file = record::create(path, true, &[])?;
                 let about = RecordedDisk { name: "vm:disk".into(), vm: Some("vm".into()), ..RecordedDisk::default() };
                 let watched = vec![Watched { worker: 0, id: disk, about }];
