@@ -167,6 +167,45 @@ def test_containers_share_what_their_vm_has(serve, scratch):
     assert two_thirds == nodes["web/large"]["entitled_bytes"]
 
 
+def test_a_share_of_11_mib_caches_9(serve, scratch):
+    """Each disk of a worker that has 11 MiB caches 9 of them, also after its share was larger: what operations take beyond a
+    little is lent. Nor does the store hold more than it may while both are busy."""
+    files = [images.raw(scratch / f"{n}.raw", 32 * images.MIB, seed=n) for n in range(2)]
+    disks = "".join(
+        f'[[vm.disk]]\nname = "d{n}"\nimage = "{file}"\nformat = "raw"\nnbd = true\nvhost_user = false\nsize = "11MiB"\n'
+        for n, file in enumerate(files)
+    )
+    extra = f'[daemon]\nworkers = 1\n[shares]\ncontroller = "static"\n[[vm]]\nname = "web"\n{disks}'
+    daemon = serve([], memory="40MiB", extra=extra)
+
+    def cached():
+        return [daemon.disk(f"web:d{n}")["cache"]["cached_bytes"] for n in range(2)]
+
+    def fill():
+        for load in [start_driver("run", daemon.nbd(f"web:d{n}"), "--ops", "2000", "--prefill", "--depth", "32") for n in range(2)]:
+            finish_driver(load)
+        store = daemon.status()["store"]
+        assert store["data_bytes"] + store["metadata_bytes"] + store["io_bytes"] <= store["memory_bytes"]
+
+    fill()
+    assert min(cached()) >= 9 * images.MIB, cached()
+    daemon.call("set", "web:d0", "--size", "24MiB")
+    fill()
+    assert cached()[0] >= 20 * images.MIB and cached()[1] >= 9 * images.MIB, cached()
+    daemon.call("set", "web:d0", "--size", "11MiB")
+    end = time.monotonic() + WITHIN_S
+    while cached()[0] > 11 * images.MIB:
+        assert time.monotonic() < end, cached()
+        time.sleep(0.1)
+    fill()
+    assert min(cached()) >= 9 * images.MIB, cached()
+    # And one that comes again.
+    daemon.call("detach", "web:d1")
+    daemon.call("attach", "later", str(files[1]), "--format", "raw", "--nbd", "--size", "11MiB")
+    finish_driver(start_driver("run", daemon.nbd("later"), "--ops", "2000", "--prefill", "--depth", "32"))
+    assert daemon.disk("later")["cache"]["cached_bytes"] >= 9 * images.MIB
+
+
 def test_goals_are_kept_and_what_they_take_is_said(two):
     """A hit ratio that is asked for is reached and no more than it takes is given; goals that do not fit are told so."""
     two.call("set", "host", "--controller", "target")

@@ -3,7 +3,7 @@
 //! Owns the target of traces, never a parser. Invariant: as for all targets, a panic is a defect of the parser.
 
 use undercroft_trace::options::{Csv, Event};
-use undercroft_trace::{Format, Options, Reader};
+use undercroft_trace::{Format, ReaderOptions, TraceReader};
 
 /// A few bytes can name 2^27 blocks; so many are as good as all.
 const ACCESSES_MAX: usize = 100_000;
@@ -26,7 +26,7 @@ pub fn trace(data: &[u8]) {
         // by the names in its first line
         _ => {}
     }
-    let options = Options {
+    let options = ReaderOptions {
         csv,
         // none: whatever it looks like
         format,
@@ -35,9 +35,9 @@ pub fn trace(data: &[u8]) {
         keys_are_blocks: bit(5),
         lenient: bit(2),
         event: if bit(3) { Event::Complete } else { Event::Queue },
-        ..Options::default()
+        ..ReaderOptions::default()
     };
-    let Ok(mut reader) = Reader::with(data, "fuzz", &options) else { return };
+    let Ok(mut reader) = TraceReader::with(data, "fuzz", &options) else { return };
     if bit(4) {
         let mut requests = Vec::new();
         while let Ok(1..) = reader.next_requests(&mut requests) {

@@ -138,11 +138,15 @@ pub enum Bug {
     AbandonedCounts,
     /// Those who wait until there is room among the waiters of a read are not woken.
     CrowdForgotten,
+    /// What a disk has borrowed for operations is not given back when they end.
+    LoanKept,
+    /// Operations get frames that the pool has not.
+    LentBeyondPool,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 52] = [
+    pub const ALL: [Bug; 54] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -195,5 +199,7 @@ impl Bug {
         Bug::PieceTakenAgain,
         Bug::AbandonedCounts,
         Bug::CrowdForgotten,
+        Bug::LoanKept,
+        Bug::LentBeyondPool,
     ];
 }

@@ -18,8 +18,17 @@ pub const IO_BLOCKS_MAX: usize = 64;
 /// Requests of one disk that are under way at most; further ones wait in their front end.
 pub const REQUESTS_PER_DISK_MAX: usize = 1024;
 
-/// Frames of one disk that I/O operations may own at a time, besides the cached ones (8 MiB).
+/// Frames of one disk that I/O operations may own at a time, besides the cached ones (8 MiB); what of them is more than
+/// guaranteed is lent from the pool of the disk's core.
 pub const IO_FRAMES_PER_DISK: usize = 2048;
+
+/// Frames that each disk is guaranteed for requests, and as many again for read-ahead: one operation of the largest
+/// size each (256 KiB).
+pub const IO_FRAMES_GUARANTEED: usize = IO_BLOCKS_MAX;
+
+/// A disk brings one frame into the pool of its core for so many blocks of its capacity, at most as many as it may have
+/// under way.
+pub const POOL_PART: u32 = 64;
 
 /// Bytes of metadata per 4 KiB block at most: index, policy, ghosts and the core's own.
 pub const METADATA_BYTES_PER_BLOCK_MAX: usize = 64;
@@ -51,9 +60,6 @@ pub const OPS_PER_DISK_MAX: usize = 512;
 /// so that it cannot take all frames of its disk.
 pub const REQUEST_OPS_MAX: u32 = 32;
 
-/// Frames for I/O that even the smallest disk gets (1 MiB), unless its core is given less.
-pub const IO_FRAMES_PER_DISK_MIN: usize = 256;
-
 /// Sequential streams that are watched per disk.
 pub const STREAMS_PER_DISK: usize = 16;
 
@@ -70,8 +76,18 @@ pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
 /// of capacity; the others go when the replies are out.
 pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;
 
+/// What a slot, a home or a ghost that is moved while a disk's tables become larger or smaller counts for among the
+/// bytes that an event may copy: 1,024 of them are an event's.
+pub const UNIT_BYTES: u64 = 64;
+
+/// Those that even the shortest step moves.
+pub const UNITS_MIN: u64 = 16;
+
 /// What an eviction counts for among the bytes that an event may copy: about what takes as long.
 pub const EVICTION_BYTES: u64 = 1024;
+
+/// What it counts for among those bytes to look whether a block is cached, for one that is to be dropped if it is.
+pub const LOOK_BYTES: u64 = 64;
 
 /// Unused frames whose memory goes back to the kernel for each tick (16 MiB).
 pub const TRIM_FRAMES_PER_TICK: usize = 4096;
@@ -82,11 +98,20 @@ pub const TRIM_FRAMES_PER_EVENT: usize = 64;
 /// Ports of one disk that are told of a loss each for itself; more of them share a place.
 pub const PORTS_PER_DISK_MAX: usize = 256;
 
-/// Empty frame lists kept for the next operations.
-pub const SPARE_LISTS_MAX: usize = 256;
+/// Frames that a short frame list has room for; most operations have one or a few.
+pub const SHORT_LIST_FRAMES: usize = 8;
+
+/// Empty short frame lists of one disk kept for the next operations.
+pub const SHORT_LISTS_MAX: usize = 128;
+
+/// Empty frame lists for operations of the largest size kept for the next ones.
+pub const LONG_LISTS_MAX: usize = 32;
 
 /// Contents of one disk that wait to be hashed at most; one more is hashed at once.
 pub const LATER_MAX: usize = 64;
+
+/// Those of them that each disk is guaranteed frames for; for more they are lent.
+pub const LATER_GUARANTEED: usize = 16;
 
 /// Pages of a guest copied early in one go.
 pub const EARLY_COPIES_MAX: u32 = 32;

@@ -425,6 +425,9 @@ fn furthest_ahead(r: &mut Rig, from: u64, end: u64) -> u64 {
 #[test]
 fn read_ahead_changes_while_the_disk_serves() {
     let mut r = Rig::new(|o| o.readahead_bytes = 0);
+    // What is read ahead beyond what the disk is guaranteed is lent, by one that brings enough for it.
+    let lender = DiskOptions { capacity_blocks: 2400, ..options_of_disk() };
+    r.core.add_disk(DiskId(7), lender).unwrap();
     assert_eq!(furthest_ahead(&mut r, 0, 40), 0);
     r.core.set_readahead(DISK, 64 << 10);
     assert_eq!(furthest_ahead(&mut r, 50, 90), 16);

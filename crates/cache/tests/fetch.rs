@@ -8,6 +8,7 @@ use undercroft_engine::shares::Hint;
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
+const LENDER: DiskId = DiskId(1);
 
 /// A client that looks at the first byte it gets, and a disk whose block n holds bytes of n, or what was written.
 #[derive(Default)]
@@ -57,7 +58,9 @@ impl Rig {
             exclusive: Default::default(),
             share: None,
         };
-        core.add_disk(DISK, options).unwrap();
+        core.add_disk(DISK, options.clone()).unwrap();
+        // What the disk has under way beyond what it is guaranteed is lent, by one that brings enough for it.
+        core.add_disk(LENDER, DiskOptions { capacity_blocks: 10_000, ..options }).unwrap();
         Self { core, front: Front::default(), read: vec![], most: 0 }
     }
 

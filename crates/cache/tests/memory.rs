@@ -164,11 +164,10 @@ fn steps_of_a_share_keep_what_fits_and_rebuild_seldom() {
     assert_eq!(core.stats(DiskId(0)).cached_blocks, 4000);
     // Past its slots it gets a quarter more than it needs; far below them they go.
     core.set_share(DiskId(0), 4400).unwrap();
+    tick(&mut core, 0, &mut front);
     assert_eq!(core.slots(DiskId(0)), 5500);
     core.set_share(DiskId(0), 1000).unwrap();
-    for _ in 0..100 {
-        core.apply(Event::Tick, 0, &mut front);
-    }
+    tick(&mut core, 0, &mut front);
     assert_eq!(core.slots(DiskId(0)), 1250);
     core.check();
 }

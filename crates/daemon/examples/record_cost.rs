@@ -17,7 +17,7 @@ use std::time::Duration;
 use undercroft_api::record::Order;
 use undercroft_backend::Backend;
 use undercroft_cache::Geometry;
-use undercroft_cache::{CoreOptions, DiskOptions, Io, IoDone, IoError, IoKind, Op};
+use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Io, IoDone, IoError, IoKind, Op};
 use undercroft_daemon::record::{self, Reason, Recorder, Watched};
 use undercroft_daemon::worker::{WorkerHandle, WorkerOptions};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
@@ -25,7 +25,7 @@ use undercroft_frontend::AnyPort;
 use undercroft_host::EventFd;
 use undercroft_host::idle::thread_cpu_ns;
 use undercroft_porttest::client::{Load, TestPort};
-use undercroft_trace::recording::Disk;
+use undercroft_trace::recording::RecordedDisk;
 
 const BLOCK: u64 = 4096;
 /// Blocks of the disk.
@@ -140,13 +140,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn measure(
-    name: &str,
-    capacity: u32,
-    among: u64,
-    rounds: usize,
-    path: &PathBuf,
-) -> Result<(), Box<dyn std::error::Error>> {
+/// A worker with one disk, whose reads are done at once.
+fn start(capacity: u32) -> Result<(Arc<WorkerHandle>, DiskId), Box<dyn std::error::Error>> {
     let worker = WorkerHandle::start(WorkerOptions {
         name: "worker".into(),
         core: CoreOptions::new(512 << 20),
@@ -176,6 +171,81 @@ fn measure(
     };
     let backend = Instant0 { geometry, wake_fd: EventFd::new()?, done: VecDeque::new() };
     let disk = worker.call(move |w| w.add_disk("disk".into(), Box::new(backend), options, 0))??;
+    Ok((worker, disk))
+}
+
+/// What all rounds took.
+#[derive(Default)]
+struct Figures {
+    off: Vec<f64>,
+    on: Vec<f64>,
+    ratio: Vec<f64>,
+    writer: Vec<f64>,
+    dropped: u64,
+    requests: u64,
+}
+
+impl Figures {
+    /// One round with a recording and one without; `with_first` says which comes first.
+    fn pair(
+        &mut self,
+        (worker, disk): (&Arc<WorkerHandle>, DiskId),
+        served: &AtomicU64,
+        with_first: bool,
+        path: &std::path::Path,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let mut pair = [None, None];
+        for with in [with_first, !with_first] {
+            let (mut recorder, others) = (None, others_ns(worker)?);
+            if with {
+                let order = Order::all(path.to_path_buf(), 1 << 30);
+                let file = record::create(path, true, &[])?;
+                let about = RecordedDisk { name: "vm:disk".into(), vm: Some("vm".into()), ..RecordedDisk::default() };
+                let watched = vec![Watched { worker: 0, id: disk, about }];
+                recorder = Some(Recorder::start(1, order, file, 512 << 20, std::slice::from_ref(worker), watched)?);
+                std::thread::sleep(ROUND / 8);
+            }
+            pair[usize::from(with)] = Some(round(worker, served)?);
+            if let Some(mut recorder) = recorder {
+                recorder.end(Reason::Stopped);
+                let tally = recorder.progress(false).tally;
+                self.dropped += tally.dropped;
+                self.requests += tally.rows;
+                self.writer.push((others_ns(worker)? - others) as f64 / tally.rows.max(1) as f64);
+            }
+        }
+        if let [Some(without), Some(with)] = pair {
+            assert!(without.requests > 0 && with.requests > 0, "nothing was served");
+            self.ratio.push(with.worker / without.worker);
+            self.off.push(without.worker);
+            self.on.push(with.worker);
+        }
+        Ok(())
+    }
+
+    fn print(self, name: &str, rounds: usize) {
+        let [off, on, ratio, writer] = [self.off, self.on, self.ratio, self.writer].map(quartiles);
+        let span = |q: [f64; 3]| format!("{:.1} ({:.1}-{:.1})", q[1], q[0], q[2]);
+        println!(
+            "{name:8} {:>22} {:>22} {:>10} {:>10} {:>8.1}%",
+            span(off),
+            span(on),
+            format!("{:.3}", ratio[1]),
+            format!("{:.1} ns", writer[1]),
+            self.dropped as f64 * 100.0 / (self.dropped + self.requests).max(1) as f64
+        );
+        println!("{:8} ratio of pairs: {:.3} to {:.3} between the quarters, {rounds} pairs", "", ratio[0], ratio[2]);
+    }
+}
+
+fn measure(
+    name: &str,
+    capacity: u32,
+    among: u64,
+    rounds: usize,
+    path: &PathBuf,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (worker, disk) = start(capacity)?;
     let served = Arc::new(AtomicU64::new(0));
     let count = served.clone();
     let host = undercroft_daemon::worker::DiskHost { worker: worker.clone(), disk };
@@ -188,35 +258,10 @@ fn measure(
     );
     // Until everything that fits is cached, and the processor runs at its speed.
     std::thread::sleep(Duration::from_millis(1500));
-    let (mut off, mut on, mut ratio, mut writer, mut dropped, mut requests) = (vec![], vec![], vec![], vec![], 0, 0);
+    let mut figures = Figures::default();
     for n in 0..rounds {
-        let mut pair = [None, None];
         // Which of the two comes first takes turns, too.
-        for which in [n % 2, 1 - n % 2] {
-            let (mut recorder, others) = (None, others_ns(&worker)?);
-            if which == 1 {
-                let order = Order::all(path.clone(), 1 << 30);
-                let file = record::create(path, true, &[])?;
-                let about = Disk { name: "vm:disk".into(), vm: Some("vm".into()), ..Disk::default() };
-                let watched = vec![Watched { worker: 0, id: disk, about }];
-                recorder = Some(Recorder::start(1, order, file, 512 << 20, std::slice::from_ref(&worker), watched)?);
-                std::thread::sleep(ROUND / 8);
-            }
-            pair[which] = Some(round(&worker, &served)?);
-            if let Some(mut recorder) = recorder {
-                recorder.end(Reason::Stopped);
-                let tally = recorder.progress(false).tally;
-                dropped += tally.dropped;
-                requests += tally.rows;
-                writer.push((others_ns(&worker)? - others) as f64 / tally.rows.max(1) as f64);
-            }
-        }
-        if let [Some(without), Some(with)] = pair {
-            assert!(without.requests > 0 && with.requests > 0, "nothing was served");
-            ratio.push(with.worker / without.worker);
-            off.push(without.worker);
-            on.push(with.worker);
-        }
+        figures.pair((&worker, disk), &served, n % 2 == 1, path)?;
     }
     let _ = std::fs::remove_file(path);
     undercroft_frontend::PortHost::detach(&host, port);
@@ -224,16 +269,6 @@ fn measure(
     worker.send(move |w| w.remove_disk(disk, tx))?;
     let _ = rx.recv();
     worker.stop();
-    let [off, on, ratio, writer] = [off, on, ratio, writer].map(quartiles);
-    let span = |q: [f64; 3]| format!("{:.1} ({:.1}-{:.1})", q[1], q[0], q[2]);
-    println!(
-        "{name:8} {:>22} {:>22} {:>10} {:>10} {:>8.1}%",
-        span(off),
-        span(on),
-        format!("{:.3}", ratio[1]),
-        format!("{:.1} ns", writer[1]),
-        dropped as f64 * 100.0 / (dropped + requests).max(1) as f64
-    );
-    println!("{:8} ratio of pairs: {:.3} to {:.3} between the quarters, {rounds} pairs", "", ratio[0], ratio[2]);
+    figures.print(name, rounds);
     Ok(())
 }

@@ -40,7 +40,7 @@ impl Histogram {
 
     /// Counts `n` latencies of the same length in nanoseconds: a batch whose requests were answered together.
     #[inline]
-    pub fn record_n(&mut self, ns: u64, n: u64) {
+    pub(crate) fn record_n(&mut self, ns: u64, n: u64) {
         if n == 0 {
             return;
         }
@@ -79,7 +79,7 @@ impl Histogram {
     }
 
     /// The part that took longer than `ns`, 0 to 1, by buckets: a bucket that `ns` lies in counts as not longer.
-    pub fn part_above(&self, ns: u64) -> f64 {
+    pub(crate) fn part_above(&self, ns: u64) -> f64 {
         let count = self.count();
         let above: u64 =
             self.filled().filter(|&(max, _)| max > ns && bucket_of(max) != bucket_of(ns)).map(|(_, n)| n).sum();

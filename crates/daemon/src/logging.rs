@@ -80,12 +80,12 @@ pub fn flush() {
 
 /// Lines that were not logged since the program began: those that were too many of one kind, and those that nobody
 /// read.
-pub fn lines_lost() -> (u64, u64) {
+pub(crate) fn lines_lost() -> (u64, u64) {
     (limit::LEFT_OUT.load(Ordering::Relaxed), writer::UNREAD.load(Ordering::Relaxed))
 }
 
 /// Changes the level of the running log, unless `UNDERCROFT_LOG` rules.
-pub fn set_level(level: LogLevel) {
+pub(crate) fn set_level(level: LogLevel) {
     if std::env::var_os(FILTER_VARIABLE).is_some_and(|v| !v.is_empty()) {
         return;
     }

@@ -13,7 +13,7 @@ pub fn ready(status: &str) {
 }
 
 /// The configuration is being read again; end it with `ready`.
-pub fn reloading() {
+pub(crate) fn reloading() {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));

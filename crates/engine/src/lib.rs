@@ -27,6 +27,7 @@ pub use index::tiers::Tier;
 pub use index::{Access, Index, ranges};
 pub use names::UnknownName;
 pub use policy::{AnyPolicyKind, Outcome, PolicyKind, PolicySet, StudiedPolicyKind};
+pub use structures::array::{Array, KeepAll, Release};
 pub use structures::slots::Slot;
 pub use structures::table::HashKey;
 pub use study::replay::Replay;

@@ -64,6 +64,8 @@ pub enum PortBug {
     PausedNotWoken,
     /// A flush that failed is answered as if it had not.
     LossUnsaid,
+    /// A failure that tells of a loss counts as told although its session has ended.
+    UnheardForgotten,
     /// The flush after one that failed is answered with the same error.
     LossSaidTwice,
     /// What a disk has lost is reported of the disk before it.
@@ -72,7 +74,7 @@ pub enum PortBug {
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 19] = [
+    pub const ALL: [PortBug; 20] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -90,6 +92,7 @@ impl PortBug {
         PortBug::OverQuantumForgotten,
         PortBug::PausedNotWoken,
         PortBug::LossUnsaid,
+        PortBug::UnheardForgotten,
         PortBug::LossSaidTwice,
         PortBug::LossOfAnotherDisk,
     ];

@@ -40,9 +40,15 @@ pub trait Port: Send {
     /// been copied out since it was taken, whatever `result` says.
     fn reply(&mut self, tag: u32, result: Result<(), IoError>);
 
-    /// Sends what the replies since the last time need: one notification, or what the socket takes. Called several
-    /// times in a batch, so that the peer works while the rest is served.
-    fn flush(&mut self);
+    /// Whether the last reply reached nobody, since the peer that had asked is gone; whoever comes in its place asks
+    /// again.
+    fn unheard(&self) -> bool {
+        false
+    }
+
+    /// Sends what the replies since the last time need: one notification, or what the socket takes, of which `most`
+    /// bytes (more than 0). Called several times in a batch, so that the peer works while the rest is served.
+    fn flush(&mut self, most: usize);
 
     /// Whether `flush` has left something that could go out at once, for it had sent as much as one call should.
     fn has_more_to_send(&self) -> bool {

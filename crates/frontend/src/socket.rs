@@ -47,9 +47,6 @@ pub enum SocketError {
     /// Something else has that name.
     #[error("{0} exists and is not a socket: move it away, or choose another path")]
     NotASocket(PathBuf),
-    /// No such group on this host.
-    #[error("there is no group '{0}' in /etc/group: create it, or give its number")]
-    NoGroup(String),
     /// The kernel refused.
     #[error("cannot {what} the socket {path}: {source}")]
     Os {
@@ -146,22 +143,6 @@ pub fn bind_unix(path: &Path, access: SocketPermissions) -> Result<BoundSocket, 
     Ok(BoundSocket { listener: UnixListener::from(fd), guard })
 }
 
-/// The number of a group: `name` itself if it is a number, else what /etc/group says.
-///
-/// # Errors
-/// [`SocketError::NoGroup`].
-pub fn group_id(name: &str) -> Result<u32, SocketError> {
-    if let Ok(gid) = name.parse() {
-        return Ok(gid);
-    }
-    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
-    let gid = groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    });
-    gid.ok_or_else(|| SocketError::NoGroup(name.to_owned()))
-}
-
 fn stream_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
@@ -251,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_the_group_or_says_why_not() {
+    fn sets_the_group() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let own = fs::metadata(dir.path()).unwrap();
@@ -261,9 +242,6 @@ mod tests {
         assert_eq!(fs::symlink_metadata(&path).unwrap().gid(), gid);
         assert_eq!(mode_of(&path), 0o660);
         drop(bound);
-        assert_eq!(group_id("root").unwrap(), 0);
-        assert_eq!(group_id("1234").unwrap(), 1234);
-        assert!(group_id("no such group").unwrap_err().to_string().contains("'no such group'"));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! Owns the order of ports with work and how many bytes each has had. Never looks at a request or a clock: the caller,
 //! who visits a port, says what the visit cost. Invariants: a disk or port that had more than its quantum waits until
 //! others have had as much; between two visits of a disk that takes less than its quantum, disks that take all of
-//! theirs get at most [`crowd_bytes`], and what their last visits went over. A port with work is in exactly one queue,
-//! or is being visited.
+//! theirs get at most the quanta of [`grants`], and what their last visits went over. A port with work is in exactly
+//! one queue, or is being visited.
 
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use std::collections::VecDeque;
@@ -18,15 +18,14 @@ pub const QUANTUM_BYTES: i64 = 64 * 1024;
 pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta that a disk may have in a turn if no other disk has work: only disks that sleep could be kept waiting.
 pub const ALONE_QUANTA: i64 = 4;
+/// Bytes of long replies that are sent at once where others may wait: some 10 us.
+pub const SEND_BYTES: usize = 32 * 1024;
+/// The same for a disk that has had the worker for itself: fewer calls.
+pub const LONE_SEND_BYTES: usize = 256 * 1024;
 /// With more disks than this that want little, they are looked at once in a turn.
 const GLANCE_DISKS_MAX: usize = 32;
 /// One disk that uses its quantum up is visited for so many that do not, and at least one in each turn.
 const LIGHT_PER_HEAVY: usize = 16;
-
-/// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
-pub fn crowd_bytes(light: usize) -> i64 {
-    grants(light) as i64 * QUANTUM_BYTES
-}
 
 /// How many disks that use their quanta up are visited in a turn, beside `light` others.
 fn grants(light: usize) -> usize {
@@ -115,6 +114,49 @@ struct Now {
     more: bool,
 }
 
+/// Which disks have had work of late: one for itself, or several.
+#[derive(Debug, Default)]
+struct Company {
+    now: Period,
+    before: Period,
+}
+
+/// Which disks had work between two ticks.
+#[derive(Debug, Default)]
+struct Period {
+    first: Option<u32>,
+    /// Others than the first had, too.
+    several: bool,
+}
+
+impl Period {
+    #[inline]
+    fn has_work(&mut self, disk: u32) {
+        self.several |= *self.first.get_or_insert(disk) != disk;
+    }
+
+    fn has_others(&self, disk: u32) -> bool {
+        self.several || self.first.is_some_and(|first| first != disk)
+    }
+}
+
+impl Company {
+    /// A period ends; those of `listed` go on with their work.
+    fn tick(&mut self, listed: impl Iterator<Item = u32>) {
+        self.before = std::mem::take(&mut self.now);
+        listed.for_each(|disk| self.now.has_work(disk));
+    }
+
+    fn is_lone(&self, disk: u32) -> bool {
+        !self.now.has_others(disk) && !self.before.has_others(disk)
+    }
+
+    /// Whether it was several.
+    fn is_several(&self) -> bool {
+        self.now.several || self.before.several || self.now.first.is_some_and(|disk| self.before.has_others(disk))
+    }
+}
+
 /// All ports with work, by disk.
 #[derive(Debug, Default)]
 pub struct Flows<F: PortFaults = NoPortFaults> {
@@ -124,6 +166,7 @@ pub struct Flows<F: PortFaults = NoPortFaults> {
     credits: Vec<i64>,
     /// Ports in queues, or being visited.
     ports: usize,
+    company: Company,
     faults: PhantomData<F>,
 }
 
@@ -132,6 +175,12 @@ impl<F: PortFaults> Flows<F> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ports == 0
+    }
+
+    /// Whether disks that want little wait for the end of a visit.
+    #[inline]
+    pub fn keeps_waiting(&self) -> bool {
+        !self.disks.light.is_empty()
     }
 
     /// Whether a disk used all of its quantum up at its last visit.
@@ -145,8 +194,19 @@ impl<F: PortFaults> Flows<F> {
         self.disks.len() <= usize::from(self.of.get(disk as usize).is_some_and(|flow| flow.listed))
     }
 
+    /// Whether no other disk has had work since the tick before the last one: nobody waits, and nobody is expected.
+    pub fn is_lone(&self, disk: u32) -> bool {
+        self.company.is_lone(disk)
+    }
+
+    /// A while has passed, a quarter of a second or more; see [`Flows::is_lone`].
+    pub fn tick(&mut self) {
+        self.company.tick(self.disks.light.iter().chain(&self.disks.heavy).copied());
+    }
+
     /// Port `port` of `disk` has work. It must not be in a queue.
     pub fn add(&mut self, disk: u32, port: u32) {
+        self.company.now.has_work(disk);
         if self.of.len() <= disk as usize {
             self.of.resize_with(disk as usize + 1, DiskFlow::default);
         }
@@ -194,11 +254,12 @@ impl<F: PortFaults> Flows<F> {
         Turn { light, heavy, quanta, now: None }
     }
 
-    /// Begins a look at the disks that took less than they might; none if that would take long, or if there is but one
-    /// with work.
+    /// Begins a look at the disks that took less than they might; none if that would take long, or if but one has had
+    /// work of late.
     pub fn glance(&self) -> Option<Turn> {
         let light = self.disks.light.len();
-        let worth = self.disks.len() > 1 && (1..=GLANCE_DISKS_MAX).contains(&light);
+        // A disk that floods need not be in a queue: its operations are work, too.
+        let worth = (1..=GLANCE_DISKS_MAX).contains(&light) && (self.disks.len() > 1 || self.company.is_several());
         worth.then_some(Turn { light, heavy: 0, quanta: 1, now: None })
     }
 
@@ -380,6 +441,11 @@ mod tests {
     /// What one step of a long request costs here: more than any does there.
     const STEP: i64 = 256 * 1024;
 
+    /// Bytes that disks which use their quanta up may have in one turn, beside `light` others.
+    fn crowd_bytes(light: usize) -> i64 {
+        grants(light) as i64 * QUANTUM_BYTES
+    }
+
     /// A port that has `cost` to do for each request and never runs out, or asks for one small thing per turn.
     #[derive(Clone, Copy, Debug)]
     struct Client {
@@ -464,6 +530,30 @@ mod tests {
         let mut had = 0;
         run(&clients, 100, |port, cost| had += if port >= 1000 { cost } else { 0 });
         assert!(had >= 60 * crowd_bytes(1000), "100 turns had {had} bytes for those with much to do");
+    }
+
+    #[test]
+    fn a_disk_is_lone_once_others_have_been_silent_for_a_period() {
+        let mut flows: Flows = Flows::default();
+        let run = |flows: &mut Flows, stays| {
+            let mut turn = flows.begin();
+            while let Some((port, _)) = flows.next(&mut turn) {
+                flows.done(&mut turn, port, Visit { cost: 1, more: false, stays });
+            }
+        };
+        flows.add(0, 0);
+        assert!(flows.is_lone(0));
+        flows.add(1, 1);
+        assert!(!flows.is_lone(0) && !flows.is_lone(1));
+        run(&mut flows, false);
+        flows.add(0, 0);
+        flows.tick();
+        assert!(!flows.is_lone(0), "the other one had work in the period before");
+        flows.tick();
+        assert!(flows.is_lone(0) && !flows.is_lone(1));
+        run(&mut flows, false);
+        flows.add(1, 1);
+        assert!(!flows.is_lone(0) && !flows.is_lone(1));
     }
 
     #[test]

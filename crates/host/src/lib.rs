@@ -19,6 +19,7 @@ pub mod operation;
 pub mod pool;
 pub mod probes;
 pub mod ring;
+pub mod spare;
 pub mod thread_pool;
 pub mod wait;
 
@@ -32,5 +33,6 @@ pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
 pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
 pub use guard::{Backing, Guarded, backing, faults};
 pub use operation::{Action, FileDone, FileOp, Region};
+pub use spare::give_back;
 pub use thread_pool::{ThreadPool, Work};
 pub use wait::{Epoll, EventFd, Interest, Ready, Trigger, now_ns, set_thread_name};

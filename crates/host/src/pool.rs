@@ -20,7 +20,7 @@ use std::sync::Arc;
 const PIECES_MAX: usize = 1024;
 
 /// A queue of operations on one file, and the threads that carry them out.
-pub struct Pool<T: Send + 'static>(ThreadPool<Calls<T>>);
+pub(crate) struct Pool<T: Send + 'static>(ThreadPool<Calls<T>>);
 
 struct Calls<T> {
     file: Arc<OpenFile>,

@@ -27,8 +27,8 @@ pub trait Load: Send + 'static {
         0
     }
 
-    /// Sends as much of them as one call does.
-    fn send(&mut self) {}
+    /// Sends `most` of them.
+    fn send(&mut self, _most: usize) {}
 }
 
 /// See the head of the file.
@@ -76,8 +76,8 @@ impl<L: Load> Port for TestPort<L> {
         self.load.replied(result);
     }
 
-    fn flush(&mut self) {
-        self.load.send();
+    fn flush(&mut self, most: usize) {
+        self.load.send(most);
     }
 
     fn has_more_to_send(&self) -> bool {

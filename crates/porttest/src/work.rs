@@ -62,7 +62,7 @@ pub struct Work {
 
 impl Work {
     /// Bytes of data that it moves.
-    pub fn data_len(&self) -> usize {
+    pub(crate) fn data_len(&self) -> usize {
         match self.verb {
             Verb::Read | Verb::Write => self.parts[0].len as usize,
             _ => 0,
@@ -79,7 +79,7 @@ impl Work {
 
 /// Work that is over.
 #[derive(Debug)]
-pub struct Finished {
+pub(crate) struct Finished {
     /// What it was.
     pub work: Work,
     /// Whether it went well, as its client was told.

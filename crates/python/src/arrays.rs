@@ -7,7 +7,7 @@ use crate::error::said;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use undercroft_trace::{Access, Kind};
+use undercroft_trace::{Access, AccessKind};
 
 /// Columns that come in; all but the blocks may be left out.
 #[derive(FromPyObject)]
@@ -57,9 +57,9 @@ impl Columns<'_> {
             bytes: bytes.map_or(0, |b| b[i]),
             tenant: tenants.map_or(0, |t| t[i]),
             kind: match writes {
-                None => Kind::Unknown,
-                Some(writes) if writes[i] => Kind::Write,
-                Some(_) => Kind::Read,
+                None => AccessKind::Unknown,
+                Some(writes) if writes[i] => AccessKind::Write,
+                Some(_) => AccessKind::Read,
             },
         };
         Ok(blocks.iter().enumerate().map(access).collect())
@@ -74,6 +74,6 @@ pub(crate) fn columns<'py>(py: Python<'py>, accesses: &[Access]) -> PyResult<Bou
     dict.set_item("block", PyArray1::from_vec(py, all.clone().map(|a| a.block).collect()))?;
     dict.set_item("bytes", PyArray1::from_vec(py, all.clone().map(|a| a.bytes).collect()))?;
     dict.set_item("tenant", PyArray1::from_vec(py, all.clone().map(|a| a.tenant).collect()))?;
-    dict.set_item("write", PyArray1::from_vec(py, all.map(|a| a.kind == Kind::Write).collect()))?;
+    dict.set_item("write", PyArray1::from_vec(py, all.map(|a| a.kind == AccessKind::Write).collect()))?;
     Ok(dict)
 }

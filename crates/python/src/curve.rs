@@ -16,7 +16,7 @@ use undercroft_study::curves::{
     partitioned, shared,
 };
 use undercroft_study::sim::Go;
-use undercroft_trace::Kind;
+use undercroft_trace::AccessKind;
 use undercroft_units::CacheSize;
 
 /// Requests of a batch: some milliseconds of work.
@@ -268,7 +268,7 @@ fn read(source: &Source, watch: &mut Watch, mut each: impl FnMut(&RequestBatch))
         batch.clear();
         for access in accesses.by_ref().take(BATCH) {
             let access = access.map_err(|e| of_trace(&e))?;
-            batch.push(access.block, access.kind == Kind::Write, access.time_ns);
+            batch.push(access.block, access.kind == AccessKind::Write, access.time_ns);
         }
         each(&batch);
         count += batch.blocks.len() as u64;

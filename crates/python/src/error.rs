@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::fmt::Display;
 use std::io;
-use undercroft_trace::Error as TraceError;
+use undercroft_trace::TraceError;
 
 pyo3::create_exception!(
     undercroft,

@@ -14,7 +14,9 @@ use undercroft_study::sim::{Go, Reference};
 use undercroft_trace::info::Info;
 use undercroft_trace::options::{Csv, Event};
 use undercroft_trace::synth::{Load, Pattern};
-use undercroft_trace::{Access, Blocks, Error, Format, Options, Reader, Request, Summary, Tenants, Unit};
+use undercroft_trace::{
+    Access, Blocks, Format, ReaderOptions, Summary, Tenants, TraceError, TraceReader, TraceRequest, Unit,
+};
 use undercroft_units::{Size, Time};
 
 /// Requests summed up at a time.
@@ -28,20 +30,20 @@ pub(crate) struct Source {
 }
 
 enum From {
-    File { path: PathBuf, options: Box<Options> },
+    File { path: PathBuf, options: Box<ReaderOptions> },
     Synth { pattern: Pattern, keys: u32, requests: u64, rate: u64, writes: f64, seed: u64 },
     Arrays(Arc<Vec<Access>>),
 }
 
 /// The accesses of a source, in order.
 pub(crate) enum Accesses {
-    File(Box<Reader<'static>>),
+    File(Box<TraceReader<'static>>),
     Synth { load: Box<Load>, left: u64 },
     Arrays { all: Arc<Vec<Access>>, at: usize },
 }
 
 impl Iterator for Accesses {
-    type Item = Result<Access, Error>;
+    type Item = Result<Access, TraceError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -50,7 +52,7 @@ impl Iterator for Accesses {
             Accesses::Synth { load, left } => {
                 *left = left.checked_sub(1)?;
                 load.next().map(|r| {
-                    let Request { time_ns, address, tenant, kind, .. } = r;
+                    let TraceRequest { time_ns, address, tenant, kind, .. } = r;
                     Ok(Access { time_ns, block: address, bytes: 0, tenant, kind })
                 })
             }
@@ -123,7 +125,7 @@ impl Source {
             "complete" => Event::Complete,
             other => return Err(said(format!("event={other:?} is no event; take queue, issue or complete"))),
         };
-        let options = Options {
+        let options = ReaderOptions {
             format: format.map(|f| f.parse::<Format>().map_err(said)).transpose()?,
             block_bytes: piece("block_size", block_size)?,
             key_bytes: piece("key_size", key_size)?,
@@ -199,7 +201,7 @@ impl Source {
         if !path.is_file() {
             return Ok(None);
         }
-        let blocks = py.detach(|| Reader::open_with(path, options)).map_err(|e| of_trace(&e))?.blocks();
+        let blocks = py.detach(|| TraceReader::open_with(path, options)).map_err(|e| of_trace(&e))?.blocks();
         Ok((blocks.unit == Unit::Bytes && !blocks.whole).then_some(blocks.block_bytes))
     }
 
@@ -209,8 +211,10 @@ impl Source {
         if options.block_bytes.is_some() || !path.is_file() {
             return Ok(());
         }
-        let sized = Options { sized: true, keys_are_blocks: true, ..(**options).clone() };
-        let blocks = |options: &Options| Reader::open_with(path, options).map(|r| r.blocks()).map_err(|e| of_trace(&e));
+        let sized = ReaderOptions { sized: true, keys_are_blocks: true, ..(**options).clone() };
+        let blocks = |options: &ReaderOptions| {
+            TraceReader::open_with(path, options).map(|r| r.blocks()).map_err(|e| of_trace(&e))
+        };
         let (split, plain) = py.detach(|| Ok::<_, PyErr>((blocks(&sized)?, blocks(options)?)))?;
         if split == plain {
             return Ok(());
@@ -251,7 +255,7 @@ impl Source {
     pub fn accesses(&self) -> PyResult<Accesses> {
         Ok(match &self.from {
             From::File { path, options } => {
-                Accesses::File(Box::new(Reader::open_with(path, options).map_err(|e| of_trace(&e))?))
+                Accesses::File(Box::new(TraceReader::open_with(path, options).map_err(|e| of_trace(&e))?))
             }
             &From::Synth { pattern, keys, requests, rate, writes, seed } => {
                 Accesses::Synth { load: Box::new(Load::new(pattern, keys, rate, writes, seed)), left: requests }
@@ -264,7 +268,7 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn references(&self) -> PyResult<impl Iterator<Item = Result<Reference, Error>> + use<>> {
+    pub fn references(&self) -> PyResult<impl Iterator<Item = Result<Reference, TraceError>> + use<>> {
         Ok(self.accesses()?.map(|a| a.map(Reference::from)))
     }
 
@@ -296,7 +300,7 @@ impl Source {
         let mut summary = Summary::new(Blocks::KEYS);
         loop {
             requests.clear();
-            requests.extend(accesses.by_ref().take(BATCH).map(|a| Request {
+            requests.extend(accesses.by_ref().take(BATCH).map(|a| TraceRequest {
                 time_ns: a.time_ns,
                 address: a.block,
                 bytes: a.bytes.into(),
@@ -334,7 +338,7 @@ impl Batches {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let batch: Result<Vec<Access>, Error> = py.detach(|| {
+        let batch: Result<Vec<Access>, TraceError> = py.detach(|| {
             // A thread that panicked would have said so.
             let mut accesses = self.accesses.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             accesses.by_ref().take(self.size).collect()

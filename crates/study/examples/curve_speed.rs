@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 use undercroft_engine::PolicyKind;
 use undercroft_study::curves::{Aet, Curve, ExactLru, Miniature, Paired, Requests, Sample, Shards};
-use undercroft_trace::Reader;
+use undercroft_trace::TraceReader;
 use undercroft_trace::synth::Zipf;
 
 const RATE: f64 = 0.01;
@@ -175,7 +175,7 @@ fn main() {
         return;
     }
     let start = thread_time();
-    let blocks: Result<Vec<u64>, _> = Reader::open(&p6).and_then(|r| r.map(|a| a.map(|a| a.block)).collect());
+    let blocks: Result<Vec<u64>, _> = TraceReader::open(&p6).and_then(|r| r.map(|a| a.map(|a| a.block)).collect());
     let blocks = blocks.expect("a sound trace");
     let reading = (thread_time() - start).as_nanos() as f64 / blocks.len() as f64;
     measure("arc-P6", &blocks, profiler);

@@ -8,7 +8,7 @@ use std::path::Path;
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};
 use undercroft_study::lab::curve::{CurveError, MattsonLru, error, sizes};
 use undercroft_study::lab::{Workload, misses};
-use undercroft_trace::Reader;
+use undercroft_trace::TraceReader;
 
 const SEEDS: u64 = 5;
 const LRU_SIZES: u32 = 50;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in files.into_iter().filter(|file| file.starts_with(&wanted)) {
         let workload = match traces.join(file) {
             _ if file == "zipf" => Workload::zipf("zipf", 1_000_000, 5_000_000, 1.0, 42),
-            path if path.exists() => Workload::of_trace(file, Reader::open(&path)?)?,
+            path if path.exists() => Workload::of_trace(file, TraceReader::open(&path)?)?,
             path => {
                 eprintln!("SKIPPED: no trace at {}", path.display());
                 continue;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use undercroft_engine::{Index, PolicyKind};
 use undercroft_study::lab::{Comparison, Standing, Workload, misses, misses_while_resized};
-use undercroft_trace::Reader;
+use undercroft_trace::TraceReader;
 
 /// Sizes of the reference's miss counts, by trace.
 const REFERENCE: [(&str, &str, &[u32]); 4] = [
@@ -102,7 +102,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut timed = vec![];
     for (name, file, reference) in REFERENCE {
         eprintln!("{name} ...");
-        let workload = Workload::of_trace(name, Reader::open(traces.join(file))?)?;
+        let workload = Workload::of_trace(name, TraceReader::open(traces.join(file))?)?;
         block.add(&workload, &sizes(&workload, reference));
         let largest = *reference.last().expect("every trace has sizes");
         resized.add_with(&workload, &[largest], |policy, capacity| {
@@ -113,7 +113,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     eprintln!("cloudPhysicsIO in 4 KiB blocks ...");
-    let in_4k = Workload::in_4k_blocks("cloudPhysicsIO, 4 KiB", Reader::open(traces.join("cloudPhysicsIO.vscsi"))?)?;
+    let in_4k =
+        Workload::in_4k_blocks("cloudPhysicsIO, 4 KiB", TraceReader::open(traces.join("cloudPhysicsIO.vscsi"))?)?;
     block.add(&in_4k, &sizes(&in_4k, &[]));
 
     eprintln!("synthetic ...");

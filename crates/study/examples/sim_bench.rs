@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::time::Instant;
 use undercroft_engine::{AnyPolicyKind, Replay};
-use undercroft_trace::{Reader, synth};
+use undercroft_trace::{TraceReader, synth};
 
 const RECORD: usize = 24;
 /// Records read at a time.
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["run", policy, capacity, trace] => run(policy.parse()?, capacity.parse()?, trace),
         ["zipf", out] => write(&synth::Zipf::new(1_000_000, 1.0, 42).take(20_000_000).collect::<Vec<_>>(), out),
         ["convert", trace, out] => {
-            let blocks: Result<Vec<u64>, _> = Reader::open(trace)?.map(|a| a.map(|a| a.block)).collect();
+            let blocks: Result<Vec<u64>, _> = TraceReader::open(trace)?.map(|a| a.map(|a| a.block)).collect();
             write(&blocks?, out)
         }
         _ => Err("usage: sim_bench zipf OUT | convert TRACE OUT | run POLICY BLOCKS TRACE".into()),

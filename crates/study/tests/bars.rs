@@ -6,7 +6,7 @@ use undercroft_engine::{AnyPolicyKind, PolicyKind, StudiedPolicyKind};
 use undercroft_study::curves::{
     CurveMethod, Estimate, EstimateOptions, ExactLru, MiniPoint, Miniature, RequestBatch, Requests,
 };
-use undercroft_trace::Reader;
+use undercroft_trace::TraceReader;
 use undercroft_trace::synth::Zipf;
 
 /// The sizes that `undercroft curve` shows.
@@ -105,7 +105,7 @@ fn trace(file: &str) -> Option<Vec<u64>> {
         undercroft_skips::skip(format_args!("{file} is not in ../shared/traces/block"));
         return None;
     }
-    Some(Reader::open(path).expect("it opens").map(|a| a.expect("it is sound").block).collect())
+    Some(TraceReader::open(path).expect("it opens").map(|a| a.expect("it is sound").block).collect())
 }
 
 /// A policy at sizes, beside replays: the misses that miniature caches say, and those that there are.

@@ -7,7 +7,7 @@
 use undercroft_engine::{HashKey, LruCurve, LruCurveOptions, PolicyCurve, PolicyCurveOptions, PolicyKind, curve};
 use undercroft_study::lab::curve::{CurveError, MattsonLru, error, sizes};
 use undercroft_study::lab::{Workload, misses};
-use undercroft_trace::Reader;
+use undercroft_trace::TraceReader;
 
 const SEEDS: u64 = 3;
 /// Requests of each trace that are looked at.
@@ -18,7 +18,8 @@ const SIZES: u32 = 50;
 /// The beginning of a trace; where it is absent, the test counts as skipped.
 fn trace(file: &str) -> Option<Workload> {
     let path = undercroft_skips::shared(&format!("traces/block/{file}"))?;
-    let mut blocks = Workload::of_trace(file, Reader::open(&path).expect("it opens")).expect("a sound trace").blocks;
+    let mut blocks =
+        Workload::of_trace(file, TraceReader::open(&path).expect("it opens")).expect("a sound trace").blocks;
     blocks.truncate(REQUESTS);
     Some(Workload::new(file, blocks))
 }

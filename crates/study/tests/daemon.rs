@@ -5,29 +5,30 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 use undercroft_engine::{Access, Index, Outcome, PolicyKind};
 use undercroft_study::sim::Go;
-use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, Timing, replay};
+use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, DaemonTiming, replay};
 use undercroft_trace::recording::{
-    Disk, DiskEnd, Failure, Header, Op, Recording, RecordingWriter, Row, Trailer, VERSION,
+    DiskEnd, RecordedDisk, RecordedFailure, RecordedOp, Recording, RecordingHeader, RecordingWriter, Row, Trailer,
+    VERSION,
 };
 use undercroft_trace::synth::Zipf;
 
 const CAPACITY: u64 = 200;
 const BLOCK: u64 = 4096;
 
-fn header() -> Header {
-    let disk = Disk {
+fn header() -> RecordingHeader {
+    let disk = RecordedDisk {
         name: "web:root".into(),
         size_bytes: 4000 * BLOCK,
         policy: "s3-fifo".into(),
         capacity_blocks: CAPACITY,
         write_allocate: true,
         exclusive: "off".into(),
-        ..Disk::default()
+        ..RecordedDisk::default()
     };
-    Header { format: VERSION, block_bytes: 4096, sample: 1, disks: vec![disk], ..Header::default() }
+    RecordingHeader { format: VERSION, block_bytes: 4096, sample: 1, disks: vec![disk], ..RecordingHeader::default() }
 }
 
-fn row(op: Op, offset_bytes: u64, length_bytes: u64, time_ns: u64) -> Row {
+fn row(op: RecordedOp, offset_bytes: u64, length_bytes: u64, time_ns: u64) -> Row {
     Row {
         time_ns,
         disk: 0,
@@ -44,18 +45,22 @@ fn row(op: Op, offset_bytes: u64, length_bytes: u64, time_ns: u64) -> Row {
     }
 }
 
-fn recorded(dir: &tempfile::TempDir, header: &Header, rows: &[Row]) -> PathBuf {
+fn recorded(dir: &tempfile::TempDir, header: &RecordingHeader, rows: &[Row]) -> PathBuf {
     let path = dir.path().join("x.parquet");
     let mut writer =
         RecordingWriter::new(std::fs::File::create(&path).expect("a file"), header.clone()).expect("a header");
     rows.chunks(1000).for_each(|some| writer.write(some).expect("rows"));
-    let of = |d: &Disk| DiskEnd { policy: d.policy.clone(), capacity_blocks: d.capacity_blocks, ..DiskEnd::default() };
+    let of = |d: &RecordedDisk| DiskEnd {
+        policy: d.policy.clone(),
+        capacity_blocks: d.capacity_blocks,
+        ..DiskEnd::default()
+    };
     let disks = header.disks.iter().map(of).collect();
     writer.finish(Trailer { disks, reason: "stopped".into(), ..Trailer::default() }).expect("an end");
     path
 }
 
-fn replayed(header: &Header, rows: &[Row], options: &DaemonOptions) -> DaemonReplay {
+fn replayed(header: &RecordingHeader, rows: &[Row], options: &DaemonOptions) -> DaemonReplay {
     let dir = tempfile::tempdir().expect("a place");
     let mut recording = Recording::open(recorded(&dir, header, rows)).expect("a recording");
     replay(&mut recording, options, &mut |_| Go::On).expect("it runs")
@@ -64,13 +69,16 @@ fn replayed(header: &Header, rows: &[Row], options: &DaemonOptions) -> DaemonRep
 /// Reads of one block to a few, 1 ms apart.
 fn reads(n: usize) -> Vec<Row> {
     let blocks = Zipf::new(3900, 0.9, 5).take(n);
-    blocks.enumerate().map(|(i, b)| row(Op::Read, b * BLOCK, (1 + b % 4) * BLOCK, i as u64 * 1_000_000)).collect()
+    blocks
+        .enumerate()
+        .map(|(i, b)| row(RecordedOp::Read, b * BLOCK, (1 + b % 4) * BLOCK, i as u64 * 1_000_000))
+        .collect()
 }
 
 #[test]
 fn reads_one_after_the_other_find_what_the_index_finds() {
     let rows = reads(20_000);
-    for timing in [Timing::Recorded, Timing::OneByOne] {
+    for timing in [DaemonTiming::Recorded, DaemonTiming::OneByOne] {
         for policy in PolicyKind::ALL {
             let options = DaemonOptions { policy: Some(policy), timing, ..DaemonOptions::default() };
             let done = replayed(&header(), &rows, &options);
@@ -93,26 +101,26 @@ fn reads_one_after_the_other_find_what_the_index_finds() {
 #[test]
 fn what_overlaps_is_joined_as_recorded() {
     // Two reads of one block 10 us apart, with 50 us to the reply: the second joins the first.
-    let rows: Vec<Row> = (0..10).map(|i| row(Op::Read, i / 2 * BLOCK, BLOCK, i * 10_000)).collect();
+    let rows: Vec<Row> = (0..10).map(|i| row(RecordedOp::Read, i / 2 * BLOCK, BLOCK, i * 10_000)).collect();
     let found =
         |timing| replayed(&header(), &rows, &DaemonOptions { timing, ..DaemonOptions::default() }).disks.remove(0);
-    let overlapping = found(Timing::Recorded).simulated;
+    let overlapping = found(DaemonTiming::Recorded).simulated;
     assert_eq!((overlapping.miss_blocks, overlapping.joined_blocks, overlapping.hit_blocks), (5, 5, 0));
-    let alone = found(Timing::OneByOne).simulated;
+    let alone = found(DaemonTiming::OneByOne).simulated;
     assert_eq!((alone.miss_blocks, alone.joined_blocks, alone.hit_blocks), (5, 0, 5));
 }
 
 #[test]
 fn writes_discards_and_failures_do_what_they_do_in_the_daemon() {
     let mut rows = vec![
-        row(Op::Write, 0, BLOCK, 0),
-        row(Op::Read, 0, BLOCK, 1_000_000),
-        row(Op::Discard, 0, BLOCK, 2_000_000),
-        row(Op::Read, 0, BLOCK, 3_000_000),
-        row(Op::Flush, 0, 0, 4_000_000),
-        row(Op::Write, 8 * BLOCK + 512, 512, 5_000_000),
-        Row { failure: Some(Failure::Io), ..row(Op::Read, 0, BLOCK, 6_000_000) },
-        row(Op::Read, 3999 * BLOCK, 2 * BLOCK, 7_000_000),
+        row(RecordedOp::Write, 0, BLOCK, 0),
+        row(RecordedOp::Read, 0, BLOCK, 1_000_000),
+        row(RecordedOp::Discard, 0, BLOCK, 2_000_000),
+        row(RecordedOp::Read, 0, BLOCK, 3_000_000),
+        row(RecordedOp::Flush, 0, 0, 4_000_000),
+        row(RecordedOp::Write, 8 * BLOCK + 512, 512, 5_000_000),
+        Row { failure: Some(RecordedFailure::Io), ..row(RecordedOp::Read, 0, BLOCK, 6_000_000) },
+        row(RecordedOp::Read, 3999 * BLOCK, 2 * BLOCK, 7_000_000),
     ];
     rows[1].hit_blocks = 1;
     rows[3].miss_blocks = 1;
@@ -134,7 +142,7 @@ fn doubts_and_impossible_disks_are_told() {
     for needle in ["one of 8 blocks", "not empty", "equal content", "exclusive of the guest's"] {
         assert!(doubts.contains(needle), "{needle}: {doubts}");
     }
-    let refused = |change: &dyn Fn(&mut Header)| {
+    let refused = |change: &dyn Fn(&mut RecordingHeader)| {
         let dir = tempfile::tempdir().expect("a place");
         let mut header = header.clone();
         change(&mut header);
@@ -156,13 +164,15 @@ fn it_stops_when_told() {
 }
 
 fn any_row() -> impl Strategy<Value = Row> {
-    let op = prop::sample::select(Op::ALL.to_vec());
+    let op = prop::sample::select(RecordedOp::ALL.to_vec());
     // Mostly what can be, and now and then anything.
     let offset = prop_oneof![8 => 0..4100 * BLOCK, 1 => any::<u64>()];
     let length = prop_oneof![8 => 0..80 * BLOCK, 1 => any::<u64>()];
     let time = prop_oneof![8 => 0..20_000_000u64, 1 => any::<u64>()];
-    let end =
-        (prop::option::of(any::<u64>()), prop::option::weighted(0.1, prop::sample::select(Failure::ALL.to_vec())));
+    let end = (
+        prop::option::of(any::<u64>()),
+        prop::option::weighted(0.1, prop::sample::select(RecordedFailure::ALL.to_vec())),
+    );
     (op, offset, length, time, end).prop_map(|(op, offset, length, time, (latency_ns, failure))| Row {
         latency_ns,
         failure,
@@ -176,7 +186,7 @@ proptest! {
     fn no_recording_makes_it_panic(rows in prop::collection::vec(any_row(), 0..300), readahead in 0u64..1 << 20, alone: bool) {
         let mut header = header();
         header.disks[0].readahead_bytes = readahead;
-        let timing = if alone { Timing::OneByOne } else { Timing::Recorded };
+        let timing = if alone { DaemonTiming::OneByOne } else { DaemonTiming::Recorded };
         let done = replayed(&header, &rows, &DaemonOptions { timing, ..DaemonOptions::default() });
         let disk = &done.disks[0];
         prop_assert_eq!(done.rows, rows.len() as u64);

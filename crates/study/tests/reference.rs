@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use undercroft_engine::PolicyKind;
 use undercroft_study::sim::{Cell, Footprint, Go, Reference, SweepOptions, sweep};
-use undercroft_trace::Reader;
+use undercroft_trace::TraceReader;
 use undercroft_units::CacheSize;
 
 /// Policies whose counts two independent implementations agree on.
@@ -18,11 +18,11 @@ fn shared() -> Option<PathBuf> {
     undercroft_skips::shared("")
 }
 
-fn open(shared: &Path, name: &str) -> impl Iterator<Item = Result<Reference, undercroft_trace::Error>> {
+fn open(shared: &Path, name: &str) -> impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>> {
     let files = std::fs::read_dir(shared.join("traces/block")).expect("the traces can be listed");
     let mut paths = files.map(|f| f.expect("an entry").path());
     let path = paths.find(|p| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(name)));
-    Reader::open(path.expect("the trace is there")).expect("it opens").map(|a| a.map(Reference::from))
+    TraceReader::open(path.expect("the trace is there")).expect("it opens").map(|a| a.map(Reference::from))
 }
 
 #[test]

@@ -49,6 +49,13 @@ pub struct Outcome {
     pub refused: u64,
     /// The longest that a request waited, in operations of its disk for each of its work: see `world::work_of`.
     pub slowest: u64,
+    /// Steps after which frames for I/O were lent, after which hardly any were left to lend, and after which some were
+    /// owed to disks that had gone or shrunk. Campaigns do not keep these three.
+    pub lent: u64,
+    /// See `lent`.
+    pub short: u64,
+    /// See `lent`.
+    pub owed: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -91,7 +98,7 @@ impl Faults {
 }
 
 impl Outcome {
-    /// Every count but those of coverage, in a fixed order.
+    /// Every count that campaigns keep, but those of coverage, in a fixed order.
     pub(crate) fn counts_mut(&mut self) -> [&mut u64; 30] {
         let f = &mut self.faults;
         [
@@ -136,6 +143,7 @@ impl Outcome {
             *n += *m;
         }
         self.slowest = slowest;
+        (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
         self.coverage.add(&o.coverage);
     }
 
@@ -152,6 +160,8 @@ impl Outcome {
         let all = [answers, crashes, hits, misses, joined, stale, ahead, evicted, failures, captures, promoted, early];
         assert!(all.iter().all(|&n| n > 0), "the runs missed something: {self:?}");
         assert!(self.taken > 0 && self.refused > 0, "capacities always fitted, or never: {self:?}");
+        let pool = [self.lent, self.short, self.owed];
+        assert!(pool.iter().all(|&n| n > 0), "the pool for I/O never ran short: {self:?}");
         let missing = self.coverage.missing(RARE);
         assert!(missing.is_empty(), "the runs never came by {missing:?}:\n{}", self.coverage.table());
     }

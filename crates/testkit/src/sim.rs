@@ -225,6 +225,7 @@ impl<P: FaultInjection> Sim<P> {
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));
         }
+        self.judge_pool();
         if self.steps.is_multiple_of(256) {
             self.core().check();
             self.world.forget_failures();

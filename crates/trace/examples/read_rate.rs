@@ -6,10 +6,10 @@
 
 use std::process::ExitCode;
 use std::time::Instant;
-use undercroft_trace::{BATCH, Error, Options, Reader};
+use undercroft_trace::{BATCH, ReaderOptions, TraceError, TraceReader};
 
-fn batches(path: &str, options: &Options) -> Result<(u64, u64), Error> {
-    let mut reader = Reader::open_with(path, options)?;
+fn batches(path: &str, options: &ReaderOptions) -> Result<(u64, u64), TraceError> {
+    let mut reader = TraceReader::open_with(path, options)?;
     let mut batch = Vec::with_capacity(BATCH);
     let (mut count, mut sum) = (0, 0u64);
     loop {
@@ -22,9 +22,9 @@ fn batches(path: &str, options: &Options) -> Result<(u64, u64), Error> {
     }
 }
 
-fn one_by_one(path: &str, options: &Options) -> Result<(u64, u64), Error> {
+fn one_by_one(path: &str, options: &ReaderOptions) -> Result<(u64, u64), TraceError> {
     let (mut count, mut sum) = (0, 0u64);
-    for access in Reader::open_with(path, options)? {
+    for access in TraceReader::open_with(path, options)? {
         count += 1;
         sum = sum.wrapping_add(access?.block);
     }
@@ -32,7 +32,7 @@ fn one_by_one(path: &str, options: &Options) -> Result<(u64, u64), Error> {
 }
 
 /// Reads a trace in one way: how many accesses, and the sum of their blocks.
-type Way = fn(&str, &Options) -> Result<(u64, u64), Error>;
+type Way = fn(&str, &ReaderOptions) -> Result<(u64, u64), TraceError>;
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let ways: [(&str, bool, Way); 3] =
         [("batches", false, batches), ("ahead", true, batches), ("iterator", false, one_by_one)];
     for (name, ahead, way) in ways {
-        let options = Options { format, ahead, ..Options::default() };
+        let options = ReaderOptions { format, ahead, ..ReaderOptions::default() };
         let mut best = f64::INFINITY;
         let mut found = (0, 0);
         for _ in 0..3 {

@@ -6,10 +6,10 @@
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
-use undercroft_trace::Error;
+use undercroft_trace::TraceError;
 use undercroft_trace::recording::Recording;
 
-fn print(path: &str, out: &mut impl Write) -> Result<io::Result<()>, Error> {
+fn print(path: &str, out: &mut impl Write) -> Result<io::Result<()>, TraceError> {
     let mut recording = Recording::open(path)?;
     let about = json!({ "header": recording.header(), "trailer": recording.trailer() });
     let mut written = writeln!(out, "{about}");

@@ -5,7 +5,7 @@
 
 /// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AccessKind {
     /// Reads the block.
     Read,
     /// Writes it.
@@ -14,13 +14,13 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl AccessKind {
     /// Its name in tables and text formats: `read`, `write`, `unknown`.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Unknown => "unknown",
+            AccessKind::Read => "read",
+            AccessKind::Write => "write",
+            AccessKind::Unknown => "unknown",
         }
     }
 }
@@ -38,12 +38,12 @@ pub struct Access {
     /// Whose access it is, of the reader's tenants; 0 where the trace knows none.
     pub tenant: u16,
     /// What is done.
-    pub kind: Kind,
+    pub kind: AccessKind,
 }
 
 /// One record of a trace, before it is split into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TraceRequest {
     /// As [`Access::time_ns`].
     pub time_ns: u64,
     /// The first byte on the tenant's disk, or the (first) key: which of the two, [`crate::Blocks::unit`] says.
@@ -55,7 +55,7 @@ pub struct Request {
     /// As [`Access::tenant`].
     pub tenant: u16,
     /// What is done.
-    pub kind: Kind,
+    pub kind: AccessKind,
 }
 
-const _: () = assert!(size_of::<Access>() == 24 && size_of::<Request>() == 32);
+const _: () = assert!(size_of::<Access>() == 24 && size_of::<TraceRequest>() == 32);

@@ -4,7 +4,7 @@
 //! request that [`Blocks::fits`] gives blocks that no request of another tenant gives, if tenants have disks of their
 //! own; and no sum here overflows.
 
-use crate::access::{Access, Request};
+use crate::access::{Access, TraceRequest};
 
 /// Where the tenant's number stands in a block's number.
 pub const TENANT_SHIFT: u32 = 51;
@@ -84,7 +84,7 @@ impl Blocks {
 
     /// The first block of a request and how many there are.
     #[inline]
-    pub fn of(&self, r: &Request) -> (u64, u64) {
+    pub fn of(&self, r: &TraceRequest) -> (u64, u64) {
         let (first, count) = match self.unit {
             Unit::Keys => (r.address, u64::from(r.keys)),
             Unit::Bytes => {
@@ -105,7 +105,7 @@ impl Blocks {
     /// # Errors
     /// What is wrong with it.
     #[inline]
-    pub fn fits(&self, r: &Request) -> Result<(), RangeError> {
+    pub fn fits(&self, r: &TraceRequest) -> Result<(), RangeError> {
         match self.unit {
             Unit::Keys => {
                 let last = r.address.checked_add(u64::from(r.keys).max(1) - 1);
@@ -127,19 +127,19 @@ impl Blocks {
     }
 
     /// The `n`-th block of a request as a request of its own.
-    pub fn part(&self, r: &Request, n: u64) -> Request {
+    pub fn part(&self, r: &TraceRequest, n: u64) -> TraceRequest {
         match self.unit {
-            Unit::Keys => Request { address: r.address + n, keys: 1, ..*r },
+            Unit::Keys => TraceRequest { address: r.address + n, keys: 1, ..*r },
             Unit::Bytes => {
                 let size = u64::from(self.block_bytes);
-                Request { address: (self.number(r.address) + n) * size, bytes: size, ..*r }
+                TraceRequest { address: (self.number(r.address) + n) * size, bytes: size, ..*r }
             }
         }
     }
 
     /// One access of a request.
     #[inline]
-    pub(crate) fn access(r: &Request, block: u64) -> Access {
+    pub(crate) fn access(r: &TraceRequest, block: u64) -> Access {
         let bytes = r.bytes.min(u64::from(u32::MAX)) as u32;
         Access { time_ns: r.time_ns, block, bytes, tenant: r.tenant, kind: r.kind }
     }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 /// Why a trace cannot be read on.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TraceError {
     /// The file cannot be opened.
     #[error("cannot open the trace {name}: {source}")]
     Open {

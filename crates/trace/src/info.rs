@@ -3,7 +3,7 @@
 //! Owns the fields of `undercroft trace info --json`, for the command line and for Python. Never reads a trace itself.
 
 use crate::blocks::{Blocks, Unit};
-use crate::reader::Reader;
+use crate::reader::TraceReader;
 use crate::summary::{Counts, Summary};
 use crate::tenants::Tenants;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub struct TenantInfo {
 
 impl Info {
     /// Of a trace that has been read to its end, and summed up.
-    pub fn of(reader: &Reader<'_>, summary: &Summary) -> Info {
+    pub fn of(reader: &TraceReader<'_>, summary: &Summary) -> Info {
         let mut info =
             Self::of_requests(reader.name(), reader.format().name(), reader.blocks(), reader.tenants(), summary);
         info.records_left_out = reader.tally().skipped;

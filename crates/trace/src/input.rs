@@ -5,7 +5,7 @@
 //! Invariant: `offset` and `record` belong to the next record; nothing is handed out twice.
 
 use crate::damage::Damage;
-use crate::error::Error;
+use crate::error::TraceError;
 use std::io::{self, Read};
 
 /// Bytes of one line at most; a longer one is damage, not a record.
@@ -29,7 +29,7 @@ pub(crate) struct Input<'a> {
     record: u64,
     ended: bool,
     /// What went wrong where nobody could be told.
-    failed: Option<Error>,
+    failed: Option<TraceError>,
     /// The rest of a line that was too long is still to be passed over.
     within_line: bool,
     head: Vec<u8>,
@@ -66,7 +66,7 @@ impl<'a> Input<'a> {
     }
 
     /// The error that [`Input::head`] met.
-    pub fn take_failed(&mut self) -> Option<Error> {
+    pub fn take_failed(&mut self) -> Option<TraceError> {
         self.failed.take()
     }
 
@@ -86,7 +86,7 @@ impl<'a> Input<'a> {
     }
 
     /// Has at least `n` bytes in the buffer, if the trace has as many; returns how many there are.
-    pub fn need(&mut self, n: usize) -> Result<usize, Error> {
+    pub fn need(&mut self, n: usize) -> Result<usize, TraceError> {
         debug_assert!(n <= BUFFER_BYTES, "no record is larger than the buffer");
         while self.end - self.at < n && !self.ended {
             self.fill()?;
@@ -94,7 +94,7 @@ impl<'a> Input<'a> {
         Ok(self.end - self.at)
     }
 
-    fn fill(&mut self) -> Result<(), Error> {
+    fn fill(&mut self) -> Result<(), TraceError> {
         if let Some(error) = self.failed.take() {
             self.ended = true;
             return Err(error);
@@ -109,7 +109,7 @@ impl<'a> Input<'a> {
             Err(source) => {
                 self.ended = true;
                 let offset = self.offset + self.end as u64;
-                return Err(Error::Read { name: self.name.clone(), offset, source });
+                return Err(TraceError::Read { name: self.name.clone(), offset, source });
             }
         }
         Ok(())
@@ -125,7 +125,7 @@ impl<'a> Input<'a> {
 
     /// The next line: its length without and with its end; it is at the beginning of [`Input::rest`]. `None` at the end
     /// of the trace.
-    pub fn line(&mut self) -> Result<Option<(usize, usize)>, Error> {
+    pub fn line(&mut self) -> Result<Option<(usize, usize)>, TraceError> {
         loop {
             let mut looked = 0;
             let found = loop {
@@ -160,8 +160,8 @@ impl<'a> Input<'a> {
     }
 
     /// An error about the next record.
-    pub fn damaged(&self, what: Damage) -> Error {
-        Error::Record { name: self.name.clone(), record: self.record + 1, offset: self.offset, what }
+    pub fn damaged(&self, what: Damage) -> TraceError {
+        TraceError::Record { name: self.name.clone(), record: self.record + 1, offset: self.offset, what }
     }
 }
 

@@ -5,12 +5,12 @@
 //! Invariant: a damaged file gives an error that names the record, never a panic or a wrong access.
 //!
 //! ```
-//! use undercroft_trace::{Format, Reader};
+//! use undercroft_trace::{Format, TraceReader};
 //! let lis = b"7 2 0 0\n3 1 0 1\n";
-//! let reader = Reader::new(&lis[..], "example.lis", Format::ArcLis)?;
+//! let reader = TraceReader::new(&lis[..], "example.lis", Format::ArcLis)?;
 //! let blocks: Result<Vec<u64>, _> = reader.map(|a| Ok(a?.block)).collect();
 //! assert_eq!(blocks?, [7, 8, 3]);
-//! # Ok::<(), undercroft_trace::Error>(())
+//! # Ok::<(), undercroft_trace::TraceError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -38,16 +38,16 @@ mod tally;
 mod tenants;
 pub mod write;
 
-pub use access::{Access, Kind, Request};
+pub use access::{Access, AccessKind, TraceRequest};
 pub use blocks::{BLOCK_BYTES, Blocks, RangeError, Unit};
 pub use damage::Damage;
-pub use error::{Error, RecordingError, SpoolError, UnfitRequest};
+pub use error::{RecordingError, SpoolError, TraceError, UnfitRequest};
 pub use format::{Format, NoSuchFormat};
 pub use hashed::mixed;
 pub use merge::Merge;
-pub use options::Options;
+pub use options::ReaderOptions;
 pub use options_error::{ColumnsError, OptionsError};
-pub use reader::{BATCH, Reader};
+pub use reader::{BATCH, TraceReader};
 pub use source::Progress;
 pub use spool::Spool;
 pub use summary::{Counts, Sample, Summary};

@@ -3,11 +3,11 @@
 //! Owns the order and the tenants' new numbers. Invariant: of each trace, requests keep their order; requests of equal
 //! times come in the order of the traces.
 
-use crate::access::Request;
+use crate::access::TraceRequest;
 use crate::blocks::{Blocks, DISK_TENANTS_MAX};
-use crate::error::Error;
+use crate::error::TraceError;
 use crate::options_error::OptionsError;
-use crate::reader::{BATCH, Reader};
+use crate::reader::{BATCH, TraceReader};
 use crate::tenants::Tenants;
 
 /// The order in which requests of several traces are merged.
@@ -32,9 +32,9 @@ pub struct Merge<'a> {
 }
 
 struct Trace<'a> {
-    reader: Reader<'a>,
+    reader: TraceReader<'a>,
     name: String,
-    requests: Vec<Request>,
+    requests: Vec<TraceRequest>,
     at: usize,
     /// New numbers of tenants.
     numbers: Vec<u16>,
@@ -48,14 +48,14 @@ impl<'a> Merge<'a> {
     ///
     /// # Errors
     /// Some have keys and others ranges of bytes, or blocks of different sizes.
-    pub fn new(traces: Vec<(String, Reader<'a>)>, order: Order, align: bool) -> Result<Self, Error> {
+    pub fn new(traces: Vec<(String, TraceReader<'a>)>, order: Order, align: bool) -> Result<Self, TraceError> {
         let mut blocks: Option<Blocks> = None;
         for (_, reader) in &traces {
             let own = Blocks { own_disks: true, ..reader.blocks() };
             let first = *blocks.get_or_insert(own);
             if (first.unit, first.block_bytes, first.whole) != (own.unit, own.block_bytes, own.whole) {
                 let what = OptionsError::Unmergeable(reader.name().to_owned());
-                return Err(Error::Options { what });
+                return Err(TraceError::Options { what });
             }
         }
         let trace = |(name, reader)| Trace {
@@ -84,15 +84,15 @@ impl<'a> Merge<'a> {
     }
 
     /// The readers, for what they have counted.
-    pub fn readers(&self) -> impl Iterator<Item = &Reader<'a>> {
+    pub fn readers(&self) -> impl Iterator<Item = &TraceReader<'a>> {
         self.traces.iter().map(|t| &t.reader)
     }
 
     /// Replaces `out` with the next requests and says how many; 0 at the end.
     ///
     /// # Errors
-    /// As [`Reader::next_requests`]; or there are too many tenants.
-    pub fn next_requests(&mut self, out: &mut Vec<Request>) -> Result<usize, Error> {
+    /// As [`TraceReader::next_requests`]; or there are too many tenants.
+    pub fn next_requests(&mut self, out: &mut Vec<TraceRequest>) -> Result<usize, TraceError> {
         out.clear();
         while out.len() < BATCH {
             let Some(n) = self.next_trace()? else { break };
@@ -104,14 +104,14 @@ impl<'a> Merge<'a> {
             r.tenant = trace.number(r.tenant, &mut self.tenants)?;
             self.blocks.fits(&r).map_err(|range| {
                 let what = OptionsError::MergedKey { name: trace.reader.name().to_owned(), range };
-                Error::Options { what }
+                TraceError::Options { what }
             })?;
             out.push(r);
         }
         Ok(out.len())
     }
 
-    fn next_trace(&mut self) -> Result<Option<usize>, Error> {
+    fn next_trace(&mut self) -> Result<Option<usize>, TraceError> {
         for trace in &mut self.traces {
             if trace.at == trace.requests.len() && !trace.ended {
                 trace.at = 0;
@@ -139,12 +139,12 @@ impl<'a> Merge<'a> {
 
 impl Trace<'_> {
     /// The time by which a request is put in order.
-    fn time(&self, r: &Request, align: bool) -> u64 {
+    fn time(&self, r: &TraceRequest, align: bool) -> u64 {
         let base = if align { self.first_ns.unwrap_or(0) } else { 0 };
         r.time_ns.saturating_sub(base).max(self.latest_ns)
     }
 
-    fn number(&mut self, tenant: u16, all: &mut Tenants) -> Result<u16, Error> {
+    fn number(&mut self, tenant: u16, all: &mut Tenants) -> Result<u16, TraceError> {
         let own = self.reader.tenants();
         while self.numbers.len() <= usize::from(tenant) {
             let name = match own.names().get(self.numbers.len()) {
@@ -152,9 +152,9 @@ impl Trace<'_> {
                 _ => self.name.clone(),
             };
             if all.len() >= DISK_TENANTS_MAX {
-                return Err(Error::Options { what: OptionsError::MergedTenants });
+                return Err(TraceError::Options { what: OptionsError::MergedTenants });
             }
-            self.numbers.push(all.add(&name).map_err(|e| Error::Options { what: e.into() })?);
+            self.numbers.push(all.add(&name).map_err(|e| TraceError::Options { what: e.into() })?);
         }
         Ok(self.numbers[usize::from(tenant)])
     }

@@ -8,7 +8,7 @@ use crate::format::Format;
 
 /// How a trace is read. The default is strict, and finds the format out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options {
+pub struct ReaderOptions {
     /// The format; by default its content or its name tells it.
     pub format: Option<Format>,
     /// Split requests into blocks of so many bytes. By default 4096, what a recording says, and not at all for vscsi.

@@ -3,9 +3,9 @@
 //! Owns a file without a name: it is gone when this is dropped, and when the program dies. Never unpacks: what is
 //! compressed is kept so. Invariant: never more bytes than were allowed.
 
-use crate::error::{Error, SpoolError};
-use crate::options::Options;
-use crate::reader::Reader;
+use crate::error::{SpoolError, TraceError};
+use crate::options::ReaderOptions;
+use crate::reader::TraceReader;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -38,18 +38,18 @@ impl Spool {
     /// bytes so far now and then, and ends it by returning false: what came until then is the trace.
     ///
     /// # Errors
-    /// [`Error::Open`] and [`Error::Read`] of the pipe; [`Error::Spool`] if it does not fit or cannot be kept.
+    /// [`TraceError::Open`] and [`TraceError::Read`] of the pipe; [`TraceError::Spool`] if it does not fit or cannot be kept.
     pub fn of(
         path: &Path,
         directory: &Path,
         bytes_max: u64,
         watch: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, TraceError> {
         if path == Path::new("-") {
             return Self::fill(&mut std::io::stdin().lock(), "standard input", None, directory, bytes_max, watch);
         }
         let name = path.display().to_string();
-        let mut pipe = File::open(path).map_err(|source| Error::Open { name: name.clone(), source })?;
+        let mut pipe = File::open(path).map_err(|source| TraceError::Open { name: name.clone(), source })?;
         Self::fill(&mut pipe, &name, Some(path.to_owned()), directory, bytes_max, watch)
     }
 
@@ -60,8 +60,8 @@ impl Spool {
         directory: &Path,
         bytes_max: u64,
         watch: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Self, Error> {
-        let failed = |what| Error::Spool { name: name.to_owned(), what };
+    ) -> Result<Self, TraceError> {
+        let failed = |what| TraceError::Spool { name: name.to_owned(), what };
         let unwritable = |source| failed(SpoolError::Unwritable { directory: directory.to_owned(), source });
         let mut file = without_name(directory).map_err(unwritable)?;
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -71,7 +71,7 @@ impl Spool {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(source) => return Err(Error::Read { name: name.to_owned(), offset: bytes, source }),
+                Err(source) => return Err(TraceError::Read { name: name.to_owned(), offset: bytes, source }),
             };
             bytes += n as u64;
             if bytes > bytes_max {
@@ -87,15 +87,15 @@ impl Spool {
         self.bytes
     }
 
-    /// Reads it from its beginning, as [`Reader::open_with`] would have read the pipe.
+    /// Reads it from its beginning, as [`TraceReader::open_with`] would have read the pipe.
     ///
     /// # Errors
-    /// Those of [`Reader::open_with`].
-    pub fn reader(&self, options: &Options) -> Result<Reader<'static>, Error> {
+    /// Those of [`TraceReader::open_with`].
+    pub fn reader(&self, options: &ReaderOptions) -> Result<TraceReader<'static>, TraceError> {
         // opened anew, as a copy of the descriptor would share its place in the file
         let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let file = file.map_err(|source| Error::Open { name: self.name.clone(), source })?;
-        Reader::of_file(file, &self.name, self.path.as_deref(), options)
+        let file = file.map_err(|source| TraceError::Open { name: self.name.clone(), source })?;
+        TraceReader::of_file(file, &self.name, self.path.as_deref(), options)
     }
 }
 
@@ -119,7 +119,7 @@ fn without_name(directory: &Path) -> std::io::Result<File> {
 mod tests {
     use super::*;
 
-    fn spooled(bytes: &[u8], most: u64) -> Result<Spool, Error> {
+    fn spooled(bytes: &[u8], most: u64) -> Result<Spool, TraceError> {
         let directory = tempfile::tempdir().expect("a directory");
         let path = Some(PathBuf::from("a.lis"));
         let kept = Spool::fill(&mut { bytes }, "a.lis", path, directory.path(), most, &mut |_| true);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_pipe_is_read_twice_at_once_and_its_name_tells_the_format() {
         let spool = spooled(b"7 2 0 0\n3 1 0 1\n", 16).expect("it fits");
-        let read = || spool.reader(&Options::default()).expect("opens").map(|a| a.expect("sound").block);
+        let read = || spool.reader(&ReaderOptions::default()).expect("opens").map(|a| a.expect("sound").block);
         let (one, two) = (read(), read());
         assert_eq!(one.zip(two).collect::<Vec<_>>(), [(7, 7), (8, 8), (3, 3)]);
         assert_eq!(spool.bytes(), 16);

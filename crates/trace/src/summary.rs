@@ -3,7 +3,7 @@
 //! Owns the sums. Exact up to [`EXACT_MAX`] distinct blocks, an estimate beyond. Invariant: memory is bounded, however
 //! large a trace is.
 
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::Blocks;
 use crate::hashed::{NumberSet, mixed};
 use serde::Serialize;
@@ -66,7 +66,7 @@ impl Summary {
     }
 
     /// Adds requests.
-    pub fn add(&mut self, requests: &[Request]) {
+    pub fn add(&mut self, requests: &[TraceRequest]) {
         for r in requests {
             let tenant = usize::from(r.tenant);
             if tenant >= self.tenants.len() {
@@ -83,12 +83,12 @@ impl Summary {
                 c.blocks += new;
                 c.bytes = c.bytes.saturating_add(r.bytes);
                 match r.kind {
-                    Kind::Read => c.reads += 1,
-                    Kind::Write => {
+                    AccessKind::Read => c.reads += 1,
+                    AccessKind::Write => {
                         c.writes += 1;
                         c.bytes_written = c.bytes_written.saturating_add(r.bytes);
                     }
-                    Kind::Unknown => {}
+                    AccessKind::Unknown => {}
                 }
             }
             let (from, to) = self.time_ns.unwrap_or((r.time_ns, r.time_ns));
@@ -180,7 +180,7 @@ impl Sample {
     }
 
     /// Adds to `out` what of `requests` is in the sample: each block that is, as a request of its own.
-    pub fn of_requests(&self, requests: &[Request], blocks: &Blocks, out: &mut Vec<Request>) {
+    pub fn of_requests(&self, requests: &[TraceRequest], blocks: &Blocks, out: &mut Vec<TraceRequest>) {
         for r in requests {
             let (first, count) = blocks.of(r);
             if count == 1 {

@@ -2,7 +2,7 @@
 //!
 //! Owns the counts. Invariant: memory is bounded, however bad a trace is.
 
-use crate::error::Error;
+use crate::error::TraceError;
 
 /// Messages kept.
 const FIRST_MAX: usize = 5;
@@ -23,7 +23,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn skip(&mut self, error: &Error) {
+    pub(crate) fn skip(&mut self, error: &TraceError) {
         self.skipped += 1;
         if self.first.len() < FIRST_MAX {
             self.first.push(error.to_string());

@@ -1,10 +1,10 @@
 //! Arbitrary bytes, and sound traces with bytes changed, are a trace or an error; never a panic or a run without end.
 
 use proptest::prelude::*;
-use undercroft_trace::{Format, Reader};
+use undercroft_trace::{Format, TraceReader};
 
 fn read(bytes: &[u8], format: Format) {
-    let Ok(reader) = Reader::new(bytes, "any", format) else { return };
+    let Ok(reader) = TraceReader::new(bytes, "any", format) else { return };
     let mut failed = false;
     for access in reader.take(10_000) {
         assert!(!failed, "an error is the last thing that a reader says");

@@ -1,10 +1,10 @@
 //! Every format, whole and damaged, compressed and not, in large pieces and byte by byte.
 
 use std::io::{self, Read, Write};
-use undercroft_trace::{Access, Error, Format, Kind, Reader};
+use undercroft_trace::{Access, AccessKind, Format, TraceError, TraceReader};
 
-fn read(bytes: &[u8], format: Format) -> Result<Vec<Access>, Error> {
-    Reader::new(bytes, "the.trace", format)?.collect()
+fn read(bytes: &[u8], format: Format) -> Result<Vec<Access>, TraceError> {
+    TraceReader::new(bytes, "the.trace", format)?.collect()
 }
 
 fn blocks(bytes: &[u8], format: Format) -> Vec<u64> {
@@ -55,9 +55,9 @@ fn vscsi_of_both_versions() {
     for make in [vscsi_1, vscsi_2] {
         let bytes = [make(0x28, 1000, 512, 5), make(0x2A, 7, 8192, 9), make(0x12, 8, 0, 10)].concat();
         let expected = [
-            Access { time_ns: 5_000, block: 1000, bytes: 512, tenant: 0, kind: Kind::Read },
-            Access { time_ns: 9_000, block: 7, bytes: 8192, tenant: 0, kind: Kind::Write },
-            Access { time_ns: 10_000, block: 8, bytes: 0, tenant: 0, kind: Kind::Unknown },
+            Access { time_ns: 5_000, block: 1000, bytes: 512, tenant: 0, kind: AccessKind::Read },
+            Access { time_ns: 9_000, block: 7, bytes: 8192, tenant: 0, kind: AccessKind::Write },
+            Access { time_ns: 10_000, block: 8, bytes: 0, tenant: 0, kind: AccessKind::Unknown },
         ];
         assert_eq!(read(&bytes, Format::Vscsi).expect("sound"), expected);
     }
@@ -79,8 +79,13 @@ fn u32le_and_oracle_general() {
     record.extend(0x0102_0304_0506_0708u64.to_le_bytes());
     record.extend(4096u32.to_le_bytes());
     record.extend((-1i64).to_le_bytes());
-    let expected =
-        Access { time_ns: 3_000_000_000, block: 0x0102_0304_0506_0708, bytes: 4096, tenant: 0, kind: Kind::Unknown };
+    let expected = Access {
+        time_ns: 3_000_000_000,
+        block: 0x0102_0304_0506_0708,
+        bytes: 4096,
+        tenant: 0,
+        kind: AccessKind::Unknown,
+    };
     assert_eq!(read(&record, Format::OracleGeneral).expect("sound"), [expected]);
 }
 
@@ -103,7 +108,8 @@ fn compression_is_told_by_the_first_bytes() {
     for bytes in [&plain, &zstd, &xz, &[&zstd[..], &zstd].concat(), &[&xz[..], &xz].concat()] {
         let times = if bytes.len() == 2 * zstd.len() || bytes.len() == 2 * xz.len() { 2 } else { 1 };
         assert_eq!(blocks(bytes, Format::U32Le), expected.repeat(times));
-        let slowly: Result<Vec<_>, _> = Reader::new(Trickle(bytes), "pipe", Format::U32Le).expect("sound").collect();
+        let slowly: Result<Vec<_>, _> =
+            TraceReader::new(Trickle(bytes), "pipe", Format::U32Le).expect("sound").collect();
         assert_eq!(slowly.expect("sound").len(), 100_000 * times);
         // a file cut short is said to be, wherever the cut is
         if bytes != &plain {
@@ -144,7 +150,7 @@ fn errors_name_the_file_the_record_and_what_is_wrong() {
 
 #[test]
 fn an_error_ends_the_trace() {
-    let mut reader = Reader::new(&b"1 1 0 0\nx\n2 1 0 0\n"[..], "x", Format::ArcLis).expect("sound");
+    let mut reader = TraceReader::new(&b"1 1 0 0\nx\n2 1 0 0\n"[..], "x", Format::ArcLis).expect("sound");
     assert!(reader.next().is_some_and(|a| a.is_ok()));
     assert!(reader.next().is_some_and(|a| a.is_err()));
     assert!(reader.next().is_none());
@@ -163,7 +169,7 @@ fn files_open_by_name() {
     }
     let error = Format::of_path("trace.dat".as_ref()).expect_err("unknown").to_string();
     assert!(error.contains("trace.dat") && error.contains("vscsi, arc-lis, u32le, u64le, oracle-general"), "{error}");
-    let missing = Reader::open("/nowhere/at/all.lis").err().expect("missing").to_string();
+    let missing = TraceReader::open("/nowhere/at/all.lis").err().expect("missing").to_string();
     assert!(missing.contains("cannot open the trace /nowhere/at/all.lis"), "{missing}");
 }
 
@@ -178,7 +184,7 @@ fn the_shared_traces_are_read_whole() {
     ] {
         let mut seen = std::collections::HashSet::new();
         let mut count = 0;
-        for access in Reader::open(directory.join(name)).expect("it opens") {
+        for access in TraceReader::open(directory.join(name)).expect("it opens") {
             seen.insert(access.expect("it is sound").block);
             count += 1;
         }

@@ -4,13 +4,13 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::io::Write;
 use undercroft_trace::recording::{
-    DISKS_MAX, Disk, DiskEnd, Failure, GROUP_ROWS, Gap, Header, Op, Recording, RecordingWriter, Row, Trailer, VERSION,
-    in_sample,
+    DISKS_MAX, DiskEnd, GROUP_ROWS, Gap, RecordedDisk, RecordedFailure, RecordedOp, Recording, RecordingHeader,
+    RecordingWriter, Row, Trailer, VERSION, in_sample,
 };
-use undercroft_trace::{Access, Error, Format, Kind, Reader};
+use undercroft_trace::{Access, AccessKind, Format, TraceError, TraceReader};
 
-fn header(disks: usize, sample: u32) -> Header {
-    let disk = |n: usize| Disk {
+fn header(disks: usize, sample: u32) -> RecordingHeader {
+    let disk = |n: usize| RecordedDisk {
         name: format!("vm{n}:root"),
         vm: n.is_multiple_of(2).then(|| format!("vm{n}")),
         container: n.is_multiple_of(3).then(|| "shop".to_string()),
@@ -18,9 +18,9 @@ fn header(disks: usize, sample: u32) -> Header {
         align_bytes: 512,
         policy: "s3-fifo".into(),
         capacity_blocks: 1000 + n as u64,
-        ..Disk::default()
+        ..RecordedDisk::default()
     };
-    Header {
+    RecordingHeader {
         format: VERSION,
         version: "0.1.0".into(),
         started_unix_ns: u64::MAX,
@@ -32,9 +32,9 @@ fn header(disks: usize, sample: u32) -> Header {
 }
 
 fn row(disks: u16) -> impl Strategy<Value = Row> {
-    let op = prop::sample::select(Op::ALL.to_vec());
+    let op = prop::sample::select(RecordedOp::ALL.to_vec());
     let counts = (any::<u32>(), any::<u32>(), any::<u32>(), 0..3u32);
-    let end = (any::<Option<u64>>(), prop::option::of(prop::sample::select(Failure::ALL.to_vec())));
+    let end = (any::<Option<u64>>(), prop::option::of(prop::sample::select(RecordedFailure::ALL.to_vec())));
     (any::<u64>(), 0..disks, any::<u32>(), op, any::<u64>(), any::<u64>(), counts, end).prop_map(
         |(time_ns, disk, client, op, offset_bytes, length_bytes, counts, (latency_ns, failure))| Row {
             time_ns,
@@ -53,7 +53,7 @@ fn row(disks: u16) -> impl Strategy<Value = Row> {
     )
 }
 
-fn write(header: &Header, groups: &[Vec<Row>]) -> Vec<u8> {
+fn write(header: &RecordingHeader, groups: &[Vec<Row>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = RecordingWriter::new(&mut bytes, header.clone()).expect("a header");
     for rows in groups {
@@ -71,7 +71,7 @@ fn write(header: &Header, groups: &[Vec<Row>]) -> Vec<u8> {
     bytes
 }
 
-fn read(bytes: Vec<u8>) -> Result<Vec<Vec<Row>>, Error> {
+fn read(bytes: Vec<u8>) -> Result<Vec<Vec<Row>>, TraceError> {
     let mut recording = Recording::of_bytes(Bytes::from(bytes), "the.parquet")?;
     let mut groups = Vec::new();
     while let Some(rows) = recording.next_group()? {
@@ -80,9 +80,9 @@ fn read(bytes: Vec<u8>) -> Result<Vec<Vec<Row>>, Error> {
     Ok(groups)
 }
 
-fn plain(time_ns: u64, op: Op, block: u64, blocks: u64) -> Row {
+fn plain(time_ns: u64, op: RecordedOp, block: u64, blocks: u64) -> Row {
     let (offset_bytes, length_bytes) = (block * 4096, blocks * 4096);
-    let hit_blocks = if op == Op::Read { blocks as u32 } else { 0 };
+    let hit_blocks = if op == RecordedOp::Read { blocks as u32 } else { 0 };
     Row {
         time_ns,
         disk: 0,
@@ -111,7 +111,7 @@ proptest! {
     /// Every byte that is changed either shows, or changes nothing that is read.
     #[test]
     fn changed_bytes_show(at: prop::sample::Index, with in 1..=255u8) {
-        let groups: Vec<_> = (0..3).map(|g| (0..50).map(|i| plain(g * 50 + i, Op::Read, i * 77 % 1000, 1 + i % 3)).collect()).collect();
+        let groups: Vec<_> = (0..3).map(|g| (0..50).map(|i| plain(g * 50 + i, RecordedOp::Read, i * 77 % 1000, 1 + i % 3)).collect()).collect();
         let mut bytes = write(&header(2, 1), &groups);
         let at = at.index(bytes.len());
         bytes[at] ^= with;
@@ -122,7 +122,7 @@ proptest! {
 
     #[test]
     fn a_file_cut_short_is_an_error(at: prop::sample::Index) {
-        let bytes = write(&header(1, 1), &[vec![plain(1, Op::Read, 0, 1); 20]]);
+        let bytes = write(&header(1, 1), &[vec![plain(1, RecordedOp::Read, 0, 1); 20]]);
         let short = bytes[..at.index(bytes.len())].to_vec();
         let e = read(short).expect_err("a part of a file").to_string();
         prop_assert!(e.contains("the.parquet"), "{}", e);
@@ -147,8 +147,8 @@ fn full_groups_of_many_disks_keep_to_the_bound() {
                     joined_blocks: (noise >> 23) as u32,
                     miss_blocks: (noise >> 33) as u32,
                     latency_ns: Some(noise.rotate_left(39)),
-                    failure: Some(Failure::ALL[(noise % 7) as usize]),
-                    op: Op::ALL[(noise % 5) as usize],
+                    failure: Some(RecordedFailure::ALL[(noise % 7) as usize]),
+                    op: RecordedOp::ALL[(noise % 5) as usize],
                 }
             })
             .collect()
@@ -160,39 +160,39 @@ fn full_groups_of_many_disks_keep_to_the_bound() {
 #[test]
 fn accesses_are_blocks_of_reads_writes_and_zeroes() {
     let rows = vec![
-        plain(5, Op::Read, 10, 2),
-        plain(6, Op::Flush, 0, 0),
-        plain(7, Op::Discard, 0, 100),
-        Row { disk: 1, offset_bytes: 4095, length_bytes: 2, ..plain(8, Op::Write, 0, 1) },
-        Row { failure: Some(Failure::Io), ..plain(9, Op::Read, 3, 1) },
-        plain(10, Op::WriteZeroes, 7, 1),
+        plain(5, RecordedOp::Read, 10, 2),
+        plain(6, RecordedOp::Flush, 0, 0),
+        plain(7, RecordedOp::Discard, 0, 100),
+        Row { disk: 1, offset_bytes: 4095, length_bytes: 2, ..plain(8, RecordedOp::Write, 0, 1) },
+        Row { failure: Some(RecordedFailure::Io), ..plain(9, RecordedOp::Read, 3, 1) },
+        plain(10, RecordedOp::WriteZeroes, 7, 1),
     ];
     let access =
         |time_ns, block: u64, bytes, kind| Access { time_ns, block, bytes, tenant: (block >> 51) as u16, kind };
     let expected = vec![
-        access(5, 10, 8192, Kind::Read),
-        access(5, 11, 8192, Kind::Read),
-        access(8, 1 << 51, 2, Kind::Write),
-        access(8, (1 << 51) + 1, 2, Kind::Write),
-        access(10, 7, 4096, Kind::Write),
+        access(5, 10, 8192, AccessKind::Read),
+        access(5, 11, 8192, AccessKind::Read),
+        access(8, 1 << 51, 2, AccessKind::Write),
+        access(8, (1 << 51) + 1, 2, AccessKind::Write),
+        access(10, 7, 4096, AccessKind::Write),
     ];
     let bytes = write(&header(2, 1), &[rows]);
-    let all = |r: Reader<'_>| r.collect::<Result<Vec<_>, _>>().expect("a sound trace");
-    assert_eq!(all(Reader::new(&bytes[..], "stream", Format::Recording).expect("a recording")), expected);
+    let all = |r: TraceReader<'_>| r.collect::<Result<Vec<_>, _>>().expect("a sound trace");
+    assert_eq!(all(TraceReader::new(&bytes[..], "stream", Format::Recording).expect("a recording")), expected);
     // A file is known by its content, whatever its name says.
     let mut file = tempfile::Builder::new().suffix(".lis").tempfile().expect("a file");
     file.write_all(&bytes).expect("written");
-    assert_eq!(all(Reader::open(file.path()).expect("a recording")), expected);
+    assert_eq!(all(TraceReader::open(file.path()).expect("a recording")), expected);
     let packed = zstd::encode_all(&bytes[..], 1).expect("zstd");
     let mut file = tempfile::Builder::new().suffix(".parquet.zst").tempfile().expect("a file");
     file.write_all(&packed).expect("written");
-    assert_eq!(all(Reader::open(file.path()).expect("a recording")), expected);
+    assert_eq!(all(TraceReader::open(file.path()).expect("a recording")), expected);
 }
 
 #[test]
 fn of_a_sample_only_its_blocks_are_accesses() {
-    let bytes = write(&header(1, 8), &[vec![plain(1, Op::Read, 0, 4096)]]);
-    let blocks: Vec<u64> = Reader::new(&bytes[..], "s", Format::Recording)
+    let bytes = write(&header(1, 8), &[vec![plain(1, RecordedOp::Read, 0, 4096)]]);
+    let blocks: Vec<u64> = TraceReader::new(&bytes[..], "s", Format::Recording)
         .expect("a recording")
         .map(|a| a.expect("sound").block)
         .collect();
@@ -213,7 +213,7 @@ fn what_is_no_recording_says_so() {
         let e = read(bytes).expect_err("no recording").to_string();
         assert!(e.contains(needle), "{e}");
     }
-    let other = Header { format: 2, ..header(1, 1) };
+    let other = RecordingHeader { format: 2, ..header(1, 1) };
     let e = read(write(&other, &[])).expect_err("of another version").to_string();
     assert!(e.contains("version 2"), "{e}");
 }

@@ -10,7 +10,8 @@ use undercroft_trace::recording::{Recording, Row};
 use undercroft_trace::synth::{Load, Pattern};
 use undercroft_trace::write::{Packing, Written};
 use undercroft_trace::{
-    Blocks, Error, Format, Kind, Merge, Options, Reader, Request, Sample, Summary, Tenants, Writer,
+    AccessKind, Blocks, Format, Merge, ReaderOptions, Sample, Summary, Tenants, TraceError, TraceReader, TraceRequest,
+    Writer,
 };
 
 /// 64-bit FNV-1a, so that a file's content can be pinned without keeping it.
@@ -24,7 +25,13 @@ fn tenants(names: &[&str]) -> Tenants {
     all
 }
 
-fn write(path: &Path, format: Format, blocks: Blocks, requests: &[Request], names: &[&str]) -> Result<Written, Error> {
+fn write(
+    path: &Path,
+    format: Format,
+    blocks: Blocks,
+    requests: &[TraceRequest],
+    names: &[&str],
+) -> Result<Written, TraceError> {
     let mut writer = Writer::create(path, format, Packing::of_path(path), blocks, false)?;
     for some in requests.chunks(100) {
         writer.write(some, &tenants(names))?;
@@ -32,8 +39,8 @@ fn write(path: &Path, format: Format, blocks: Blocks, requests: &[Request], name
     writer.finish()
 }
 
-fn read(path: &Path) -> (Vec<Request>, Vec<String>) {
-    let mut reader = Reader::open(path).expect("it opens");
+fn read(path: &Path) -> (Vec<TraceRequest>, Vec<String>) {
+    let mut reader = TraceReader::open(path).expect("it opens");
     let (mut all, mut some) = (vec![], vec![]);
     while reader.next_requests(&mut some).expect("it is sound") > 0 {
         all.extend_from_slice(&some);
@@ -41,12 +48,12 @@ fn read(path: &Path) -> (Vec<Request>, Vec<String>) {
     (all, reader.tenants().names().to_vec())
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
-    prop::sample::select(vec![Kind::Read, Kind::Write, Kind::Unknown])
+fn kind() -> impl Strategy<Value = AccessKind> {
+    prop::sample::select(vec![AccessKind::Read, AccessKind::Write, AccessKind::Unknown])
 }
 
 /// Requests for bytes of two disks, in order of time.
-fn disk_requests() -> impl Strategy<Value = Vec<Request>> {
+fn disk_requests() -> impl Strategy<Value = Vec<TraceRequest>> {
     let one = (0..1u64 << 40, 0..2u16, kind(), 0..1u64 << 45, 1..1u64 << 18);
     prop::collection::vec(one, 1..300).prop_map(|all| {
         let mut requests: Vec<_> = all.into_iter().map(|(t, who, k, a, n)| bytes(t, who, k, a, n)).collect();
@@ -73,7 +80,7 @@ proptest! {
         write(&parquet, Format::Recording, blocks, &requests, &["one", "two"]).expect("written");
         let (found, names) = read(&parquet);
         // a recording has reads and writes
-        let known: Vec<_> = requests.iter().map(|r| Request { kind: if r.kind == Kind::Write { Kind::Write } else { Kind::Read }, ..*r }).collect();
+        let known: Vec<_> = requests.iter().map(|r| TraceRequest { kind: if r.kind == AccessKind::Write { AccessKind::Write } else { AccessKind::Read }, ..*r }).collect();
         prop_assert_eq!(&found, &known);
         prop_assert_eq!(names, ["one", "two"]);
     }
@@ -82,8 +89,8 @@ proptest! {
     #[test]
     fn oracle_general_and_lcs_know_the_next_access(requests in disk_requests(), packed: bool) {
         let dir = tempfile::tempdir().expect("a directory");
-        let near = |r: &Request| Request { address: r.address % (1 << 24), ..*r };
-        let requests: Vec<Request> = requests.iter().map(near).collect();
+        let near = |r: &TraceRequest| TraceRequest { address: r.address % (1 << 24), ..*r };
+        let requests: Vec<TraceRequest> = requests.iter().map(near).collect();
         for (format, name, begin, length) in [(Format::OracleGeneral, "a.oracleGeneral", 0, 24), (Format::Lcs, "a.lcs", 8192, 36)] {
             let path = dir.path().join(if packed { format!("{name}.zst") } else { name.to_owned() });
             let size = 65_536u32;
@@ -91,7 +98,7 @@ proptest! {
             let written = write(&path, format, blocks, &requests, &["one", "two"]).expect("written");
             let mut file = std::fs::read(&path).expect("there");
             if packed { file = zstd::decode_all(&file[..]).expect("zstd") }
-            let expected: Vec<(u64, Request)> = requests.iter().flat_map(|r| {
+            let expected: Vec<(u64, TraceRequest)> = requests.iter().flat_map(|r| {
                 let (first, count) = blocks.of(r);
                 (0..count).map(move |n| (first + n, *r))
             }).collect();
@@ -102,7 +109,7 @@ proptest! {
                 let mut wanted = ((r.time_ns / 1_000_000_000) as u32).to_le_bytes().to_vec();
                 wanted.extend(block.to_le_bytes());
                 if format == Format::Lcs {
-                    let op = match r.kind { Kind::Read => 12u32, Kind::Write => 13, Kind::Unknown => 0 };
+                    let op = match r.kind { AccessKind::Read => 12u32, AccessKind::Write => 13, AccessKind::Unknown => 0 };
                     wanted.extend(u64::from(size).to_le_bytes());
                     wanted.extend((op | u32::from(r.tenant) << 8).to_le_bytes());
                     wanted.extend(0u32.to_le_bytes());
@@ -128,7 +135,8 @@ fn zipf_is_the_reference_bit_for_bit() {
     let dir = tempfile::tempdir().expect("a directory");
     for (keys, requests, alpha, seed, sum) in [(1000, 50_000, 1.0, 42, FNV_1), (5000, 30_000, 0.8, 7, FNV_2)] {
         let path = dir.path().join(format!("{seed}.oracleGeneral"));
-        let load: Vec<Request> = Load::new(Pattern::Zipf { alpha }, keys, 10_000, 0.0, seed).take(requests).collect();
+        let load: Vec<TraceRequest> =
+            Load::new(Pattern::Zipf { alpha }, keys, 10_000, 0.0, seed).take(requests).collect();
         write(&path, Format::OracleGeneral, Blocks::KEYS, &load, &[]).expect("written");
         let file = std::fs::read(&path).expect("there");
         assert_eq!((file.len(), fnv(&file)), (requests * 24, sum));
@@ -141,7 +149,7 @@ const FNV_2: u64 = 0x1ddd_eb41_3b0f_f6bf;
 #[test]
 fn keys_survive_each_format_of_keys() {
     let dir = tempfile::tempdir().expect("a directory");
-    let requests: Vec<Request> = (0..1000u64).map(|n| key(n * 1_000_000_000, 0, U, n * n % 97, 1)).collect();
+    let requests: Vec<TraceRequest> = (0..1000u64).map(|n| key(n * 1_000_000_000, 0, U, n * n % 97, 1)).collect();
     for name in ["a.oracleGeneral", "a.oracleGeneral.gz", "a.lcs.xz", "a.csv"] {
         let path = dir.path().join(name);
         write(&path, Format::of_path(&path).expect("known"), Blocks::KEYS, &requests, &[]).expect("written");
@@ -152,13 +160,13 @@ fn keys_survive_each_format_of_keys() {
     for name in ["a.u64le.zst", "a.u32le", "a.lis"] {
         let path = dir.path().join(name);
         write(&path, Format::of_path(&path).expect("known"), Blocks::KEYS, &requests, &[]).expect("written");
-        let found: Vec<u64> = Reader::open(&path).expect("opens").map(|a| a.expect("sound").block).collect();
+        let found: Vec<u64> = TraceReader::open(&path).expect("opens").map(|a| a.expect("sound").block).collect();
         assert_eq!(found, requests.iter().map(|r| r.address).collect::<Vec<_>>(), "{name}");
     }
     // as blocks of a disk, and back by their numbers
     let path = dir.path().join("a.parquet");
     write(&path, Format::Recording, Blocks::KEYS, &requests, &[]).expect("written");
-    let found: Vec<u64> = Reader::open(&path).expect("opens").map(|a| a.expect("sound").block).collect();
+    let found: Vec<u64> = TraceReader::open(&path).expect("opens").map(|a| a.expect("sound").block).collect();
     assert_eq!(found, requests.iter().map(|r| r.address).collect::<Vec<_>>());
     let mut recording = Recording::open(&path).expect("a recording");
     let rows: Vec<Row> = recording.next_group().expect("sound").expect("rows");
@@ -169,7 +177,7 @@ fn keys_survive_each_format_of_keys() {
 fn what_does_not_fit_a_format_is_said_and_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
-    let refused = |name: &str, r: Request, needle: &str| {
+    let refused = |name: &str, r: TraceRequest, needle: &str| {
         let path = at(name);
         let good = key(0, 0, U, 1, 1);
         let e = write(&path, Format::of_path(&path).expect("known"), Blocks::KEYS, &[good, r], &[])
@@ -229,7 +237,7 @@ fn traces_are_merged_by_time_with_tenants_apart() {
     let (a, b) = (spc(&[1, 5, 4, 9], 7), spc(&[2, 5, 6], 7));
     let merged = |order, align| {
         let traces = [("a", &a), ("b", &b)];
-        let readers = traces.map(|(n, t)| (n.to_owned(), Reader::new(&t[..], n, Format::Spc).expect("opens")));
+        let readers = traces.map(|(n, t)| (n.to_owned(), TraceReader::new(&t[..], n, Format::Spc).expect("opens")));
         let mut merge = Merge::new(readers.into(), order, align).expect("alike");
         let (mut all, mut some) = (vec![], vec![]);
         while merge.next_requests(&mut some).expect("sound") > 0 {
@@ -246,8 +254,8 @@ fn traces_are_merged_by_time_with_tenants_apart() {
     );
     assert_eq!(merged(Order::Time, true).iter().map(|r| r.0).collect::<Vec<_>>(), [0, 0, 3, 4, 4, 4, 8]);
     assert_eq!(merged(Order::Turn, false).iter().map(|r| r.1).collect::<Vec<_>>(), [0, 1, 0, 1, 0, 1, 0]);
-    let keys = Reader::new(&b"1 1 0 0\n"[..], "k", Format::ArcLis).expect("opens");
-    let bytes = Reader::new(&a[..], "a", Format::Spc).expect("opens");
+    let keys = TraceReader::new(&b"1 1 0 0\n"[..], "k", Format::ArcLis).expect("opens");
+    let bytes = TraceReader::new(&a[..], "a", Format::Spc).expect("opens");
     let Err(e) = Merge::new(vec![("a".into(), bytes), ("k".into(), keys)], Order::Time, false) else {
         panic!("not alike")
     };
@@ -291,7 +299,7 @@ fn recordings_are_split_as_asked() {
     let path = dir.path().join("a.parquet");
     write(&path, Format::Recording, Blocks::of_bytes(4096), &[bytes(0, 0, R, 0, 16_384)], &["d"]).expect("written");
     for (block_bytes, count) in [(None, 4), (Some(512), 32), (Some(1 << 20), 1)] {
-        let options = Options { block_bytes, ..Options::default() };
-        assert_eq!(Reader::open_with(&path, &options).expect("opens").count(), count);
+        let options = ReaderOptions { block_bytes, ..ReaderOptions::default() };
+        assert_eq!(TraceReader::open_with(&path, &options).expect("opens").count(), count);
     }
 }

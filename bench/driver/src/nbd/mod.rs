@@ -311,19 +311,7 @@ impl Connection {
                 Expect::Small { tag, kind, left, last } => {
                     let have = &self.input[self.taken..self.filled];
                     let Some(body) = have.get(..left as usize) else { return Ok(()) };
-                    match (kind, body) {
-                        (wire::chunk::NONE, []) => {}
-                        (wire::chunk::OFFSET_HOLE, b) if b.len() == 12 => {
-                            let offset = u64::from_be_bytes(b[..8].try_into().expect("eight bytes"));
-                            let length = u32::from_be_bytes(b[8..].try_into().expect("four bytes"));
-                            let at = place(&pending[tag], offset, length)?;
-                            buffers[tag][at..at + length as usize].fill(0);
-                        }
-                        (wire::chunk::ERROR | wire::chunk::ERROR_OFFSET, [a, b, c, d, ..]) => {
-                            pending[tag].error = Some(u32::from_be_bytes([*a, *b, *c, *d]));
-                        }
-                        _ => return Err(broke(format!("a chunk of kind {kind:#x} with {left} bytes"))),
-                    }
+                    small_chunk(kind, body, tag, pending, buffers)?;
                     self.taken += left as usize;
                     self.expect = Expect::Head;
                     if last {
@@ -333,6 +321,30 @@ impl Connection {
             }
         }
     }
+}
+
+/// Takes a chunk that holds no data: a hole, an error, or nothing.
+fn small_chunk(
+    kind: u16,
+    body: &[u8],
+    tag: usize,
+    pending: &mut [Pending],
+    buffers: &mut [Vec<u8>],
+) -> Result<(), Fault> {
+    match (kind, body) {
+        (wire::chunk::NONE, []) => {}
+        (wire::chunk::OFFSET_HOLE, b) if b.len() == 12 => {
+            let offset = u64::from_be_bytes(b[..8].try_into().expect("eight bytes"));
+            let length = u32::from_be_bytes(b[8..].try_into().expect("four bytes"));
+            let at = place(&pending[tag], offset, length)?;
+            buffers[tag][at..at + length as usize].fill(0);
+        }
+        (wire::chunk::ERROR | wire::chunk::ERROR_OFFSET, [a, b, c, d, ..]) => {
+            pending[tag].error = Some(u32::from_be_bytes([*a, *b, *c, *d]));
+        }
+        _ => return Err(broke(format!("a chunk of kind {kind:#x} with {} bytes", body.len()))),
+    }
+    Ok(())
 }
 
 fn tag_of(cookie: &[u8], pending: &[Pending]) -> Result<usize, Fault> {

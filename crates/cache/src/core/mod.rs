@@ -2,17 +2,20 @@
 //!
 //! Owns the arena and the ceiling. Never reads a clock, never does I/O, never blocks.
 //! Invariant: what has been promised to disks, data and metadata, is at most `memory_bytes`; so no operation ever
-//! finds the memory gone, and no disk can take another's.
+//! finds the memory gone, and no disk can take another's. What disks lend each other for operations (the pool) is
+//! within that, and each is guaranteed enough of its own to go on.
 
 mod guest;
 mod parts;
 mod settings;
 mod state;
 
-pub use state::MemoryUse;
+pub use state::{IoPoolUse, MemoryUse};
 
 use crate::content::ContentKey;
-use crate::disk::{B, Cx, Disk, HOT_LINES, arena_frames, disk_bytes, disk_frames, place_bytes, usable_bytes};
+use crate::disk::{
+    B, Cx, Disk, HOT_LINES, arena_frames, disk_bytes, disk_frames, frame_bytes, place_bytes, usable_bytes,
+};
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
@@ -93,7 +96,9 @@ impl<P: FaultInjection> Core<P> {
         }
         self.arena.enter(id, options.share, options.capacity_blocks);
         let group = self.arena.group_of(id);
-        self.disks[i] = Some(Box::new(Disk::new(id, options, &self.options, group, self.plant)));
+        let disk = Box::new(Disk::new(id, options, &self.options, group, self.plant));
+        disk.come(&mut self.arena);
+        self.disks[i] = Some(disk);
         Ok(())
     }
 
@@ -105,9 +110,11 @@ impl<P: FaultInjection> Core<P> {
         self.promise(disk_bytes(&self.options, capacity_blocks, readahead_bytes), 0)
     }
 
-    /// Bytes promised to disks.
+    /// Bytes promised to disks. What operations have borrowed of the part of a disk that is gone, or smaller now, stays
+    /// promised until they end.
     fn promised_bytes(&self) -> u64 {
-        self.disks.iter().flatten().map(|d| d.promised_bytes()).sum()
+        let owed = self.arena.pool().over() * frame_bytes(self.options.contents);
+        self.disks.iter().flatten().map(|d| d.promised_bytes()).sum::<u64>() + owed as u64
     }
 
     /// Checks that `needed` bytes can be promised in place of `instead_of`.
@@ -226,6 +233,7 @@ impl<P: FaultInjection> Core<P> {
                 let Some(disk) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.lose(&lost, cx);
+                disk.note_loan(cx.arena);
                 disk.go_on(cx);
             }
             Event::Spare { copies } => self.use_spare_time(copies, now_ns, fx),
@@ -272,6 +280,7 @@ impl<P: FaultInjection> Core<P> {
         for disk in self.disks.iter_mut().flatten() {
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
             disk.expire_ahead(READAHEAD_KEEP_NS, cx);
+            disk.note_loan(cx.arena);
             evictions -= disk.shrink_step(evictions, cx.arena);
             disk.go_on(cx);
             disk.fetch_on(cx);

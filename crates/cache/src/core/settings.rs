@@ -13,8 +13,8 @@ use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
-    /// Gives the disk another capacity, while it runs. Growing takes effect at once; shrinking goes on with the next
-    /// events, a bounded number of blocks each.
+    /// Gives the disk another capacity, while it runs. Both ways that goes on with the next events, and once the
+    /// replies are out: a bounded number of blocks, or places for them, each.
     ///
     /// # Errors
     /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
@@ -71,28 +71,38 @@ impl<P: FaultInjection> Core<P> {
         disk.telemetry(&mut self.arena)
     }
 
-    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way may take.
+    /// Blocks that the disk can keep with a share of `bytes`: less what its operations under way are
+    /// guaranteed, and what it brings into the pool for more of them.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
         let disk = self.disk(id);
-        let fixed = disk.map_or(0, |d| d.io_bytes() + d.ahead_more_bytes());
+        let fixed = disk.map_or(0, |d| d.io_bytes(0) + d.ahead_more_bytes());
         // Whoever asks bounds it by `blocks_per_disk_max`, which knows the read-ahead of now, not what this disk was
         // promised: then what an arena takes itself is not in that bound, and has to be in this one.
         let changed = disk.is_some_and(|d| d.is_readahead_changed());
         let bytes =
             if changed { usable_bytes(&CoreOptions { memory_bytes: bytes, ..self.options.clone() }) } else { bytes };
-        let blocks = bytes.saturating_sub(fixed) / block_bytes(&self.options);
+        let (left, block) = (bytes.saturating_sub(fixed), block_bytes(&self.options));
+        let blocks = disk.map_or(left / block, |d| d.blocks_within(left, block));
         blocks.min(u64::from(u32::MAX / 2)) as u32
     }
 
-    /// Bytes of a share that `blocks` blocks take, what operations under way may take included.
+    /// Bytes of a share that `blocks` blocks take, what operations under way are guaranteed and its part of the
+    /// pool included.
     pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
-        let fixed = self.disk(id).map_or(0, |d| d.io_bytes() + d.ahead_more_bytes());
+        let of_disk = u32::try_from(blocks).unwrap_or(u32::MAX);
+        let fixed = self.disk(id).map_or(0, |d| d.io_bytes(of_disk) + d.ahead_more_bytes());
         fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 
     /// Places for blocks that the disk has tables for, 0 if there is no such disk.
     pub fn slots(&self, id: DiskId) -> u32 {
         self.disk(id).map_or(0, |d| d.slots())
+    }
+
+    /// Work that was done at most so far on tables of the disk that became larger or smaller, in units of
+    /// [`UNIT_BYTES`](crate::limits::UNIT_BYTES).
+    pub fn table_units(&self, id: DiskId) -> u64 {
+        self.disk(id).map_or(0, |d| d.table_units())
     }
 
     /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
@@ -144,8 +154,7 @@ impl<P: FaultInjection> Core<P> {
         for _ in 0..self.arena.to_look_at() {
             let Some(id) = self.arena.next_to_look_at() else { break };
             let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-            disk.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-            if disk.is_resizing() {
+            if disk.keep_to_share(&mut self.arena) {
                 self.arena.look_at(id);
             }
         }

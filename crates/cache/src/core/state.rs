@@ -24,6 +24,17 @@ pub struct MemoryUse {
     pub ceiling_bytes: u64,
 }
 
+/// What the disks of a core lend each other for operations under way, beyond what each is guaranteed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoPoolUse {
+    /// Frames that the disks have brought, each in proportion to its capacity.
+    pub frames: u64,
+    /// Frames lent.
+    pub lent: u64,
+    /// Of those, frames of disks that are gone or have become smaller: nobody may have their memory yet.
+    pub owed: u64,
+}
+
 impl<P: FaultInjection> Core<P> {
     /// The counters of a disk; zeroes if there is none.
     pub fn stats(&self, id: DiskId) -> DiskStats {
@@ -57,6 +68,12 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
+    /// What the disks lend each other for operations under way.
+    pub fn io_pool(&self) -> IoPoolUse {
+        let pool = self.arena.pool();
+        IoPoolUse { frames: pool.frames() as u64, lent: pool.lent() as u64, owed: pool.owed() as u64 }
+    }
+
     /// Who shares, and how much.
     pub fn domains(&self) -> Vec<SharingDomainReport> {
         self.arena.report()
@@ -79,6 +96,9 @@ impl<P: FaultInjection> Core<P> {
     /// # Panics
     /// With what is broken.
     pub fn check(&self) {
+        self.arena.pool().check();
+        let lent: usize = self.disks.iter().flatten().map(|d| d.check_loan()).sum();
+        assert!(lent == self.arena.pool().lent(), "the pool has lent what no disk has");
         let mut held = 0;
         let mut shared = HashMap::new();
         for d in self.disks.iter().flatten() {

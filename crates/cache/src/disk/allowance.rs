@@ -1,7 +1,9 @@
 //! What a disk costs in memory, data and metadata, before it is added; what a core has beyond that.
 //!
 //! Owns the arithmetic of the ceiling. Never allocates. Invariant: the sum of what is promised to the disks stays
-//! under the ceiling, and each disk stays under what it was promised, at the most it can ever have under way.
+//! under the ceiling. A disk is promised its blocks, the tables for the most that it can ever have under way, frames for
+//! a part of that, and what it brings into the pool out of which its core lends frames for the rest; so all disks
+//! together stay under what they were promised.
 
 use super::DISK_BYTES;
 use super::guest::GuestSide;
@@ -15,12 +17,12 @@ use super::writes::changes::Changes;
 use super::writes::losses::PORTS_BYTES;
 use super::writes::segment::Segment;
 use crate::limits::{
-    CONTENT_BYTES_PER_BLOCK_MAX, IO_BLOCKS_MAX, IO_FRAMES_PER_DISK_MIN, LATER_MAX, METADATA_BYTES_PER_BLOCK_MAX,
-    OPS_PER_DISK_MAX, REQUEST_OPS_MAX, SPARE_LISTS_MAX,
+    CONTENT_BYTES_PER_BLOCK_MAX, LATER_GUARANTEED, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, POOL_PART,
+    REQUEST_OPS_MAX,
 };
 use crate::store::ram::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
 use crate::types::CoreOptions;
-use undercroft_host::{FRAME_BYTES, Frame};
+use undercroft_host::FRAME_BYTES;
 
 /// Bytes of metadata that an arena keeps per frame it reserves: its place in the list of free ones, and its holders.
 pub(crate) const ARENA_BYTES_PER_FRAME: usize = 6;
@@ -31,7 +33,7 @@ pub(crate) fn place_bytes(contents: bool) -> usize {
 }
 
 /// Bytes that a frame in use takes.
-fn frame_bytes(contents: bool) -> usize {
+pub(crate) fn frame_bytes(contents: bool) -> usize {
     FRAME_BYTES + ARENA_BYTES_PER_FRAME + if contents { SHARE_BYTES_PER_FRAME } else { 0 }
 }
 
@@ -44,15 +46,15 @@ pub(crate) fn block_bytes(options: &CoreOptions) -> u64 {
 /// What an index holds whatever its capacity: the least size of its tables.
 const INDEX_FIXED_BYTES: usize = 16 * 1024;
 
-/// What operations of one disk may have under way.
+/// What operations of one disk may have under way, and what of it the disk is guaranteed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Allowance {
     /// Frames for reads and writes that requests wait for.
     pub demand: usize,
     /// Frames for blocks read ahead, under way and unused: apart, so that read-ahead never keeps a request waiting.
     pub ahead: usize,
-    /// Frames behind contents that wait to be hashed.
-    pub later: usize,
+    /// Of either, how many need no loan.
+    pub guaranteed: usize,
     /// Operations with frames, read-ahead not counted.
     pub ops: usize,
     /// Operations and joined reads that one request waits for at a time.
@@ -61,6 +63,8 @@ pub(super) struct Allowance {
     pub requests: usize,
     /// Reads joined and waited for.
     pub waiters: usize,
+    /// Frames behind contents that wait to be hashed which need no loan.
+    later: usize,
     /// Bytes that each of those frames takes.
     frame_bytes: usize,
     /// Bytes of metadata that were promised with it.
@@ -68,14 +72,14 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// The allowance of a disk of `capacity_blocks` that reads ahead `readahead_bytes` at most.
-    pub(crate) fn new(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> Self {
-        let most = options.io_frames_per_disk.max(1) as usize;
-        let frames = (capacity_blocks as usize / 4).max(IO_FRAMES_PER_DISK_MIN).min(most);
+    /// The allowance of a disk that reads ahead `readahead_bytes` at most.
+    pub(crate) fn new(options: &CoreOptions, readahead_bytes: u32) -> Self {
+        let frames = options.io_frames_per_disk.max(1) as usize;
         let mut allowance = Self {
             demand: frames,
             ahead: 0,
-            later: if options.contents { LATER_MAX } else { 0 },
+            guaranteed: options.io_frames_guaranteed.max(1) as usize,
+            later: if options.contents { LATER_GUARANTEED } else { 0 },
             ops: 0,
             window: 0,
             requests: options.requests_per_disk.max(1) as usize,
@@ -117,9 +121,14 @@ impl Allowance {
         self.promised_fixed_bytes += bytes;
     }
 
-    /// Frames of all kinds.
-    pub(crate) fn frames(&self) -> usize {
-        self.demand + self.ahead + self.later
+    /// Frames of all kinds that the disk is guaranteed.
+    pub(crate) fn guaranteed_frames(&self) -> usize {
+        (2 * self.guaranteed).min(self.demand + self.ahead) + self.later
+    }
+
+    /// Frames that a disk of `blocks` blocks brings into the pool of its core.
+    pub(crate) fn pool_part(&self, blocks: u32) -> u32 {
+        (blocks / POOL_PART).min((self.demand + self.ahead) as u32)
     }
 
     /// Operations of any kind that may be under way at a time: with frames, and one without per request.
@@ -132,41 +141,51 @@ impl Allowance {
         self.demand + self.ahead
     }
 
-    /// Bytes that a disk with this allowance takes from a ceiling, besides its blocks.
-    pub(crate) fn bytes(&self) -> u64 {
-        let frames = self.frames() * self.frame_bytes;
+    /// Bytes that a disk of `blocks` blocks takes from a ceiling, besides those blocks: what its operations are
+    /// guaranteed, their tables, and what it brings into the pool.
+    pub(crate) fn bytes(&self, blocks: u32) -> u64 {
+        let frames = (self.guaranteed_frames() + self.pool_part(blocks) as usize) * self.frame_bytes;
         (frames + self.promised_fixed_bytes) as u64
+    }
+
+    /// The most blocks of `block_bytes` each that take no more than `bytes` with what they bring into the pool.
+    pub(crate) fn blocks_within(&self, bytes: u64, block_bytes: u64) -> u64 {
+        let (part, frame) = (u64::from(POOL_PART), self.frame_bytes as u64);
+        let most = u64::from(self.pool_part(u32::MAX)) * frame;
+        // Up to its most, the part grows with the blocks.
+        let growing = (u128::from(bytes) * u128::from(part) / u128::from(block_bytes * part + frame)) as u64;
+        growing.max(bytes.saturating_sub(most) / block_bytes)
     }
 
     /// Bytes of metadata that a disk with this allowance holds at most, those per block not counted.
     fn fixed_bytes(&self) -> usize {
-        let lists = (self.ops + self.ahead + SPARE_LISTS_MAX) * IO_BLOCKS_MAX * size_of::<Frame>();
         DISK_BYTES
             + PORTS_BYTES
             + INDEX_FIXED_BYTES
             + Requests::bytes_max(self.requests)
             + Operations::bytes_max(self.ops_of_any_kind())
+            + Operations::lists_bytes_max(self.demand + self.ahead)
             + Waiters::bytes_max(self.waiters)
             + Slab::<Segment>::bytes_max(self.ops)
             + Changes::bytes_max(self.requests)
             + NearBlocks::bytes_max(self)
             + GuestSide::later_bytes_max()
             + Sharing::queue_bytes_max()
-            + lists
     }
 }
 
-/// Bytes that a disk of `capacity_blocks` takes from a core's ceiling: its blocks, their metadata, and what its
-/// operations under way may hold.
+/// Bytes that a disk of `capacity_blocks` takes from a core's ceiling: its blocks, their metadata, what its operations
+/// under way are guaranteed, and what it brings into the pool that the disks of the core share.
 pub fn disk_bytes(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
-    let allowance = Allowance::new(options, capacity_blocks, readahead_bytes);
-    u64::from(capacity_blocks) * block_bytes(options) + allowance.bytes()
+    let allowance = Allowance::new(options, readahead_bytes);
+    u64::from(capacity_blocks) * block_bytes(options) + allowance.bytes(capacity_blocks)
 }
 
-/// Frames that such a disk may hold, operations included.
+/// Frames of that.
 pub(crate) fn disk_frames(options: &CoreOptions, capacity_blocks: u32, readahead_bytes: u32) -> u64 {
-    let allowance = Allowance::new(options, capacity_blocks, readahead_bytes);
-    u64::from(capacity_blocks) + allowance.frames() as u64
+    let allowance = Allowance::new(options, readahead_bytes);
+    let pool_part = allowance.pool_part(capacity_blocks);
+    u64::from(capacity_blocks) + u64::from(pool_part) + allowance.guaranteed_frames() as u64
 }
 
 /// The most blocks that each of `disks` equal disks can keep under the ceiling of `options`; 0 if not even disks
@@ -222,11 +241,39 @@ mod tests {
     }
 
     #[test]
-    fn a_small_disk_gets_a_small_allowance() {
+    fn a_share_of_eleven_mib_caches_nine() {
+        let nine = (9 << 20) / FRAME_BYTES as u32;
+        for disks in [1, 2, 7] {
+            let o = CoreOptions::new(u64::from(disks) * (11 << 20));
+            let blocks = blocks_per_disk_max(&o, disks, 512 << 10);
+            assert!(blocks >= nine, "{blocks} blocks for each of {disks}");
+        }
+    }
+
+    #[test]
+    fn what_a_share_holds_is_the_same_whichever_way_it_is_asked() {
         let o = CoreOptions::new(1 << 30);
-        let small = Allowance::new(&o, 16, 1 << 20);
-        assert_eq!(small.demand + small.ahead, IO_FRAMES_PER_DISK_MIN);
-        let none = Allowance::new(&o, 1 << 20, 0);
+        let allowance = Allowance::new(&o, 512 << 10);
+        let block = block_bytes(&o);
+        for blocks in [0u32, 1, 63, 64, 2500, 70_000, 131_071, 131_072, 200_000, 3_000_000] {
+            let bytes = u64::from(blocks) * block + allowance.bytes(blocks);
+            let within = allowance.blocks_within(bytes - allowance.bytes(0), block);
+            assert!(within <= u64::from(blocks) && within + 1 >= u64::from(blocks), "{within} of {blocks}");
+            let more = u64::from(blocks) * block * 3 / 2;
+            let most = allowance.blocks_within(more, block) as u32;
+            assert!(u64::from(most) * block + allowance.bytes(most) <= more + allowance.bytes(0));
+        }
+    }
+
+    #[test]
+    fn what_disks_are_guaranteed_does_not_depend_on_their_capacity() {
+        let o = CoreOptions::new(1 << 30);
+        let some = Allowance::new(&o, 1 << 20);
+        assert_eq!(some.guaranteed_frames(), 2 * crate::limits::IO_FRAMES_GUARANTEED + LATER_GUARANTEED);
+        assert_eq!((some.pool_part(6400), some.pool_part(1 << 30)), (100, crate::limits::IO_FRAMES_PER_DISK as u32));
+        let none = Allowance::new(&o, 0);
         assert_eq!((none.demand, none.ahead), (crate::limits::IO_FRAMES_PER_DISK, 0));
+        let least = Allowance::new(&CoreOptions { io_frames_per_disk: 1, contents: false, ..o }, 1 << 20);
+        assert_eq!((least.guaranteed_frames(), least.demand, least.ahead), (1, 1, 0));
     }
 }

@@ -5,11 +5,15 @@
 //! with it; the index's limit is the disk's frames and what sharing saves it, so its charge stays within its share;
 //! frames beyond the limit leave before others come.
 
-use super::allowance::ARENA_BYTES_PER_FRAME;
+use super::allowance::{ARENA_BYTES_PER_FRAME, block_bytes};
 use super::{B, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{METADATA_BYTES_PER_BLOCK_MAX, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX};
+use crate::limits::{
+    METADATA_BYTES_PER_BLOCK_MAX, SHRINK_BLOCKS_PER_EVENT, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX, UNIT_BYTES,
+    UNITS_MIN,
+};
 use crate::store::ram::{SHARE_BYTES_PER_FRAME, Store};
+use crate::types::{CoreOptions, DiskOptions};
 use undercroft_engine::shares::Admission;
 use undercroft_host::FRAME_BYTES;
 
@@ -25,6 +29,13 @@ const SLOTS_MAX: u32 = u32::MAX - 1;
 fn frames_for(blocks: u32, slots: u32) -> u32 {
     let more = u64::from(slots.saturating_sub(blocks)) * SLOT_BYTES;
     blocks.saturating_sub(u32::try_from(more.div_ceil(FRAME_COST)).unwrap_or(u32::MAX))
+}
+
+/// Slots that a disk of a core may have in time: as many as the whole of the core's memory would be blocks of.
+pub(super) fn slots_max(core: &CoreOptions, disk: &DiskOptions) -> u32 {
+    let per_block = if disk.share.is_some() { u64::from(SLOTS_PER_BLOCK_MAX) } else { 1 };
+    let slots = core.memory_bytes / block_bytes(core) * per_block;
+    slots.min(u64::from(SLOTS_MAX)) as u32
 }
 
 /// The numbers; see the head of the file.
@@ -115,9 +126,14 @@ impl<P: FaultInjection> Disk<P> {
         self.residents.index().capacity()
     }
 
+    /// Units of work that were done at most on tables that became larger or smaller.
+    pub(crate) fn table_units(&self) -> u64 {
+        self.residents.units()
+    }
+
     /// Slots that there are or are to be.
     pub(crate) fn slots_max(&self) -> u32 {
-        self.capacity.slots.max(self.slots())
+        self.capacity.slots.max(self.residents.index().capacity_max())
     }
 
     /// Slots that there are to be.
@@ -137,7 +153,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The same with a capacity of `blocks`.
     pub(crate) fn promised_bytes_for(&self, blocks: u32) -> u64 {
-        self.operations.allowance().bytes() + u64::from(blocks) * self.capacity.block_bytes
+        self.operations.allowance().bytes(blocks) + u64::from(blocks) * self.capacity.block_bytes
     }
 
     /// The same with a capacity of `blocks`, while what is paid for now still is.
@@ -145,9 +161,15 @@ impl<P: FaultInjection> Disk<P> {
         self.promised_bytes_for(self.capacity.paid.max(blocks))
     }
 
+    /// Frames that its operations are guaranteed, and what it brings into the pool.
+    pub(crate) fn io_frames(&self) -> usize {
+        let allowance = self.operations.allowance();
+        allowance.guaranteed_frames() + allowance.pool_part(self.capacity.paid) as usize
+    }
+
     /// Of those, bytes of metadata.
     pub(crate) fn promised_metadata_bytes(&self) -> u64 {
-        let frames = u64::from(self.frames_promised()) + self.operations.allowance().frames() as u64;
+        let frames = u64::from(self.frames_promised()) + self.io_frames() as u64;
         self.promised_bytes() - frames * B + u64::from(self.overhead_with(self.slots_max())) * B
     }
 
@@ -209,6 +231,7 @@ impl<P: FaultInjection> Disk<P> {
         self.sharing.settled();
         let frames = self.frames_limit();
         arena.set_frames(self.settings.id(), self.frames_promised(), frames);
+        arena.set_pool_part(self.settings.id(), self.operations.allowance().pool_part(self.capacity.paid));
         let index = self.residents.index();
         let limit = frames.saturating_add(self.saved(arena)).min(index.capacity());
         let now = index.limit();
@@ -281,11 +304,22 @@ impl<P: FaultInjection> Disk<P> {
         excess.max(index.len().saturating_sub(self.capacity.slots))
     }
 
-    /// Moves towards the capacity and the limit asked for: to a larger one at once, to a smaller one by evicting at
-    /// most `step` blocks. The index rebuilds its tables once, when few enough are left.
-    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) {
+    /// Moves towards the capacity and the limit asked for, as far as takes the time of `step` evictions: blocks that
+    /// are too many go first, then the tables become larger or smaller, which goes on in spare time. Returns how many
+    /// went, what was done to tables counted as evictions.
+    pub(crate) fn resize_step(&mut self, step: u32, arena: &mut Store) -> u32 {
+        let went = self.evict_step(step, arena);
+        if self.excess() > 0 {
+            return went;
+        }
+        went + self.fit_tables((step - went).min(SHRINK_BLOCKS_PER_EVENT), arena)
+    }
+
+    /// Evicts at most `step` of the blocks that are too many; returns how many.
+    fn evict_step(&mut self, step: u32, arena: &mut Store) -> u32 {
         self.move_ahead(arena);
         self.apply_limit(arena);
+        let before = self.len();
         for _ in 0..step {
             if self.excess() == 0 || !self.evict_one(arena) {
                 break;
@@ -295,17 +329,49 @@ impl<P: FaultInjection> Disk<P> {
                 self.apply_limit(arena);
             }
         }
-        if self.excess() > 0 {
-            return;
+        before.saturating_sub(self.len())
+    }
+
+    /// Keeps to the share that the disk has now, as others' charges have changed: evicts, at most as much as an event
+    /// may. Whether there is more to do than spare time does.
+    pub(crate) fn keep_to_share(&mut self, arena: &mut Store) -> bool {
+        self.evict_step(SHRINK_BLOCKS_PER_EVENT, arena);
+        if self.excess() == 0 {
+            // many disks may do this in one event: their tables have time, where that counts
+            let step = if self.step_bytes == u64::MAX { SHRINK_BLOCKS_PER_EVENT } else { 0 };
+            self.fit_tables(step, arena);
         }
-        if self.slots() == self.capacity.slots {
+        self.is_resizing() && (self.excess() > 0 || !self.residents.index().is_moving())
+    }
+
+    /// Makes the index fit the slots that there are to be, for the time of `step` evictions; all blocks that have to go
+    /// have gone. Returns what it took.
+    fn fit_tables(&mut self, step: u32, arena: &mut Store) -> u32 {
+        let (index, slots) = (self.residents.index(), self.capacity.slots);
+        if !index.is_resizing() && index.capacity() != slots {
+            self.residents.begin_resize(slots);
+        }
+        let moved = self.residents.index().is_moving();
+        if moved {
+            // the part of a whole event's
+            let whole = self.step_bytes / UNIT_BYTES;
+            let units = whole / u64::from(SHRINK_BLOCKS_PER_EVENT) * u64::from(step);
+            let units = units.clamp(UNITS_MIN, u64::from(u32::MAX)) as u32;
+            let lost = self.plant.has(Bug::MoveLosesFrame);
+            if step == 0 || !self.residents.step(units, self.settings.contents(), lost) {
+                self.shrinks = true;
+                self.apply_limit(arena);
+                return step;
+            }
+        }
+        if self.slots() == slots {
             self.pay_less(arena);
-            return self.apply_limit(arena);
         }
-        self.residents.resize(self.capacity.slots, self.settings.contents(), self.plant.has(Bug::MoveLosesFrame));
-        self.pay_less(arena);
         self.apply_limit(arena);
-        self.check_guest_table(arena);
+        if moved {
+            self.check_guest_table(arena);
+        }
+        if moved { step } else { 0 }
     }
 
     /// The disk pays for its capacity alone, once others pay for what they hold together with it, or have given it up.

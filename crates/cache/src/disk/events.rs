@@ -5,6 +5,7 @@
 //! byte that is not dealt with) is at its end.
 
 use super::records::What;
+use super::requests::Drops;
 use super::{Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
@@ -97,32 +98,34 @@ impl<P: FaultInjection> Disk<P> {
         self.spare_listed = false;
     }
 
-    /// Evicts at most `step` blocks of those that are too many; returns how many went.
+    /// Evicts at most `step` blocks of those that are too many, or takes as long for tables that become larger or
+    /// smaller; returns how many, or how long.
     pub(crate) fn shrink_step(&mut self, step: u32, arena: &mut Store) -> u32 {
-        let before = self.len();
-        self.resize_step(step, arena);
-        let went = before.saturating_sub(self.len());
+        let went = self.resize_step(step, arena);
         // Where nothing may go, the next event or tick tries again.
-        self.shrinks = went > 0 && self.excess() > 0;
+        self.shrinks = match self.excess() {
+            0 => self.residents.index().is_moving() || self.slots() != self.slots_wanted(),
+            _ => went > 0,
+        };
         went
     }
 
     /// The same in spare time, as far as what the event may do goes.
     pub(crate) fn shrink_in_spare_time<E>(&mut self, cx: &mut Cx<'_, E>) {
-        let step = (cx.left / EVICTION_BYTES).min(u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
-        if self.shrinks && step > 0 {
-            cx.left -= u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES;
+        if self.shrinks && cx.left > 0 {
+            let step = (cx.left / EVICTION_BYTES).clamp(1, u64::from(SHRINK_BLOCKS_PER_EVENT)) as u32;
+            cx.left = cx.left.saturating_sub(u64::from(self.shrink_step(step, cx.arena)) * EVICTION_BYTES);
         }
     }
 
     // ---- requests ----
 
     /// Frames that request `rec` may take now for one operation: 0 if none are left, or others wait in front of it.
-    pub(super) fn room(&self, rec: u32) -> u64 {
+    pub(super) fn room(&self, rec: u32, arena: &Store) -> u64 {
         if !self.requests.is_first_in_line(rec) || self.waiters.is_full() {
             return 0;
         }
-        self.operations.room()
+        self.demand_room(arena)
     }
 
     /// Puts a request to wait for frames.
@@ -178,6 +181,9 @@ impl<P: FaultInjection> Disk<P> {
         }
         s.errors += u64::from(result.is_err());
         cx.fx.reply(req.id, result);
+        if result.is_err() && self.losses.any() && cx.fx.unheard(req.id) {
+            self.losses.unheard(req.id);
+        }
     }
 
     /// Goes on with a request.
@@ -185,6 +191,7 @@ impl<P: FaultInjection> Disk<P> {
         let begins = self.requests.unpark(rec);
         match self.requests[rec].req.op {
             Op::Read => self.drive_read(rec, cx),
+            _ if self.requests[rec].drops != Drops::Nothing => self.drop_more(rec, cx),
             Op::Write { .. } | Op::WriteZeroes { .. } => {
                 if begins {
                     self.activate(rec, cx.arena);
@@ -199,6 +206,7 @@ impl<P: FaultInjection> Disk<P> {
             }
             Op::Flush | Op::Status => self.finish(rec, cx),
         }
+        self.note_loan(cx.arena);
     }
 
     /// Goes on with everything that an event has set free.
@@ -208,7 +216,7 @@ impl<P: FaultInjection> Disk<P> {
                 self.drive(rec, cx);
             }
             let Some(rec) = self.requests.serve_next() else { break };
-            let moved = self.room(rec) > 0;
+            let moved = self.room(rec, cx.arena) > 0;
             if moved {
                 self.drive(rec, cx);
             } else {
@@ -266,5 +274,6 @@ impl<P: FaultInjection> Disk<P> {
             What::Range { rec, from, to } => self.range_done(rec, from, to, done, cx),
             What::Plain { rec, since } => self.plain_done(rec, since, done, cx),
         }
+        self.note_loan(cx.arena);
     }
 }

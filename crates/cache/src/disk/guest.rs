@@ -80,6 +80,11 @@ impl GuestSide {
         self.later.iter().map(|j| &j.held)
     }
 
+    /// Contents that wait to be hashed.
+    pub(super) fn waits(&self) -> usize {
+        self.later.len()
+    }
+
     /// Whether there is a guest whose memory can be seen, and a table of its pages.
     #[inline]
     pub(super) fn is_seen(&self) -> bool {
@@ -329,13 +334,14 @@ impl<P: FaultInjection> Disk<P> {
 
     fn copy_at_reuse<E: Effects>(&mut self, page: u32, what: Resident, cx: &mut Cx<'_, E>) {
         // Nothing that waits may be dealt with here: it could evict the very slot that is being served.
-        if self.side.later.len() >= LATER_MAX {
+        if !self.later_room(cx.arena) {
             return self.exclusive_mut().missed();
         }
-        let mut frame = cx.arena.take().expect("the ceiling covers every disk's allowance");
+        let mut frame = cx.arena.take().expect("the ceiling covers what disks are guaranteed and the pool");
         if cx.fx.copy_guest_page(self.settings.id(), page, frame.bytes_mut()) {
             let held = cx.arena.share(frame);
             self.side.later.push_back(Job { block: Some(what.block), held, purpose: Purpose::Verify(what) });
+            self.note_loan(cx.arena);
         } else {
             cx.arena.put(frame);
             self.exclusive_mut().captured(&what, false, false);
@@ -352,7 +358,7 @@ impl<P: FaultInjection> Disk<P> {
             cx.arena.release(held);
             return;
         }
-        if self.side.later.len() >= LATER_MAX {
+        if !self.later_room(cx.arena) {
             let page = self.residents.cached(block);
             if page.is_none_or(|page| !page.is_same(&held)) {
                 return self.learn(block, held, cx);
@@ -362,6 +368,7 @@ impl<P: FaultInjection> Disk<P> {
             return self.learn_in_slot_later(block, cx.arena);
         }
         self.side.later.push_back(Job { block: Some(block), held, purpose: Purpose::Learn });
+        self.note_loan(cx.arena);
     }
 
     /// Notes the hash of what the disk holds of `block`.
@@ -429,6 +436,7 @@ impl<P: FaultInjection> Disk<P> {
             self.run_oldest(cx);
             cx.left = cx.left.saturating_sub(B);
         }
+        self.note_loan(cx.arena);
         while self.sharing.wants_spare() && cx.left > 0 {
             self.learn_oldest(cx.arena);
             cx.left = cx.left.saturating_sub(B);
@@ -445,7 +453,8 @@ impl<P: FaultInjection> Disk<P> {
             let Self { side, residents, .. } = self;
             let Some(due) = side.exclusive.as_mut().and_then(|e| e.due(residents.index_mut())) else { break };
             let block = due.what.block;
-            let mut frame = cx.arena.take().expect("nothing waits to be hashed, so its allowance is free");
+            let mut frame =
+                cx.arena.take().expect("nothing waits to be hashed, so what is guaranteed for that is free");
             let mut slot = None;
             let mut held = false;
             if self.may_keep(block) && cx.fx.copy_guest_page(self.settings.id(), due.page, frame.bytes_mut()) {

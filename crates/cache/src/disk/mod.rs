@@ -2,7 +2,7 @@
 //!
 //! Owns the parts of the disk's state, each with an invariant of its own, and what is done to several of them at once:
 //! `events` (what happens), `reads`, `writes`, `slots`, `capacity`, `guest`, `sharing`, `parts`. Never looks at another
-//! disk; takes frames from the core's arena only within its own allowance.
+//! disk; takes frames from the core's arena only within its own allowance, and what the pool lends.
 //!
 //! Invariants, beside those of the parts:
 //! 1. A frame sits in a slot only if its bytes are what the disk holds, or held when a change of the block began that
@@ -17,6 +17,7 @@ mod capacity;
 mod check;
 mod events;
 mod guest;
+mod loans;
 mod measuring;
 mod operations;
 mod parts;
@@ -30,7 +31,9 @@ mod slab;
 mod slots;
 mod writes;
 
-pub(crate) use allowance::{ARENA_BYTES_PER_FRAME, arena_frames, block_bytes, disk_frames, place_bytes, usable_bytes};
+pub(crate) use allowance::{
+    ARENA_BYTES_PER_FRAME, arena_frames, block_bytes, disk_frames, frame_bytes, place_bytes, usable_bytes,
+};
 pub use allowance::{blocks_per_disk_max, disk_bytes};
 pub(crate) use parts::parts_bytes;
 
@@ -38,7 +41,7 @@ use crate::fault_injection::FaultInjection;
 use crate::store::ram::{SharingDomain, Store};
 use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats};
 use allowance::Allowance;
-use capacity::Capacity;
+use capacity::{Capacity, slots_max};
 use guest::GuestSide;
 use measuring::Measuring;
 use operations::Operations;
@@ -62,7 +65,7 @@ use writes::segment::Segment;
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2304;
+const DISK_BYTES: usize = 2432;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -116,9 +119,10 @@ impl<P: FaultInjection> Disk<P> {
     /// A disk that shares frames with the others of `group`, and whose capacity the core's ceiling has room for.
     pub(crate) fn new(id: DiskId, options: DiskOptions, core: &CoreOptions, group: SharingDomain, plant: P) -> Self {
         let capacity = options.capacity_blocks;
-        let allowance = Allowance::new(core, capacity, options.readahead_bytes);
+        let allowance = Allowance::new(core, options.readahead_bytes);
         let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
         let settings = Settings::new(id, options, core);
+        let (kind, key, most) = (settings.options().policy, settings.hash_key(), slots_max(core, settings.options()));
         Self {
             spare_listed: false,
             shrinks: false,
@@ -126,7 +130,7 @@ impl<P: FaultInjection> Disk<P> {
             capacity: Capacity::new(capacity, block_bytes(core)),
             sharing: Sharing::new(group),
             side: GuestSide::new(core.content_key, mode),
-            residents: Residents::new(settings.options().policy, capacity, settings.hash_key(), core.contents),
+            residents: Residents::new(kind, capacity, most, key, core.contents),
             requests: Requests::new(allowance.requests),
             stats: DiskStats::default(),
             streams: Streams::new(settings.options().readahead_bytes, allowance.ahead),
@@ -169,14 +173,14 @@ impl<P: FaultInjection> Disk<P> {
         self.settings.close();
     }
 
-    /// Frames that its operations may have under way, and contents that wait to be hashed.
-    pub(crate) fn io_frames(&self) -> usize {
-        self.operations.allowance().frames()
+    /// Bytes of the core's ceiling that the disk takes besides its blocks, if it has `blocks` of them.
+    pub(crate) fn io_bytes(&self, blocks: u32) -> u64 {
+        self.operations.allowance().bytes(blocks)
     }
 
-    /// Bytes of the core's ceiling that the disk takes besides its blocks.
-    pub(crate) fn io_bytes(&self) -> u64 {
-        self.operations.allowance().bytes()
+    /// The most blocks of `block_bytes` each for which `bytes` will do, with what they bring into the pool.
+    pub(crate) fn blocks_within(&self, bytes: u64, block_bytes: u64) -> u64 {
+        self.operations.allowance().blocks_within(bytes, block_bytes)
     }
 
     /// The index, for those who ask about policies and parts.

@@ -8,7 +8,7 @@
 use super::allowance::Allowance;
 use super::records::{ReadOp, What};
 use super::slab::Slab;
-use crate::limits::{IO_BLOCKS_MAX, SPARE_LISTS_MAX};
+use crate::limits::{IO_BLOCKS_MAX, LONG_LISTS_MAX, SHORT_LIST_FRAMES, SHORT_LISTS_MAX};
 use crate::store::ram::Store;
 use crate::types::OpId;
 use undercroft_host::{Frame, IoBuf};
@@ -43,15 +43,19 @@ pub(super) struct Operations {
     ahead: usize,
     /// Operations with frames of the demand budget.
     count: usize,
-    /// Empty lists for the frames of the next operations.
-    lists: Vec<Vec<Frame>>,
+    /// What the pool has been told that the disk has of it.
+    loan: usize,
+    /// Empty lists for the frames of the next operations: short ones, and those for the largest.
+    short: Vec<Vec<Frame>>,
+    long: Vec<Vec<Frame>>,
 }
 
 impl Operations {
     pub(super) fn new(allowance: Allowance) -> Self {
         let slab = Slab::new(allowance.ops_of_any_kind());
         let ahead_target = allowance.ahead;
-        Self { slab, allowance, ahead_target, seq: 0, demand: 0, ahead: 0, count: 0, lists: Vec::new() }
+        let (short, long) = (Vec::new(), Vec::new());
+        Self { slab, allowance, ahead_target, seq: 0, demand: 0, ahead: 0, count: 0, loan: 0, short, long }
     }
 
     /// Bytes that `max` operations hold at most, lists not counted.
@@ -59,10 +63,20 @@ impl Operations {
         Slab::<OpRec>::bytes_max(max)
     }
 
+    /// Bytes that lists of `frames` frames under way, and empty ones, hold at most. A list of the long kind has more
+    /// frames than a short one has room for, so that no frame is in a list of more than that many places for it.
+    pub(super) const fn lists_bytes_max(frames: usize) -> usize {
+        let short = SHORT_LISTS_MAX * (size_of::<Vec<Frame>>() + SHORT_LIST_FRAMES * size_of::<Frame>());
+        let long = LONG_LISTS_MAX * (size_of::<Vec<Frame>>() + IO_BLOCKS_MAX * size_of::<Frame>());
+        short + long + frames * SHORT_LIST_FRAMES * size_of::<Frame>()
+    }
+
     /// Bytes of metadata held now.
     pub(super) fn memory_bytes(&self) -> usize {
-        let lists = self.lists.len() + self.count + self.ahead.min(self.allowance.ahead);
-        self.slab.memory_bytes() + lists * IO_BLOCKS_MAX * size_of::<Frame>()
+        let heads = (self.short.capacity() + self.long.capacity()) * size_of::<Vec<Frame>>();
+        let empty = self.short.len() * SHORT_LIST_FRAMES + self.long.len() * IO_BLOCKS_MAX;
+        let under_way = self.frames() * SHORT_LIST_FRAMES;
+        self.slab.memory_bytes() + heads + (empty + under_way) * size_of::<Frame>()
     }
 
     /// What the disk may have under way.
@@ -112,12 +126,28 @@ impl Operations {
 
     // ---- frames ----
 
-    /// Frames that one more operation of the demand budget may have; 0 if there are as many operations as may be.
-    pub(super) fn room(&self) -> u64 {
+    /// Frames that one more operation of the demand budget may have by the allowance; 0 if there are as many operations
+    /// as may be.
+    pub(super) fn room(&self) -> usize {
         if self.count >= self.allowance.ops {
             return 0;
         }
-        (self.allowance.demand - self.demand) as u64
+        self.allowance.demand - self.demand
+    }
+
+    /// Frames of the demand budget under way.
+    pub(super) fn demand(&self) -> usize {
+        self.demand
+    }
+
+    /// What the pool has been told that the disk has of it, in frames.
+    pub(super) fn loan(&self) -> usize {
+        self.loan
+    }
+
+    /// The pool has been told.
+    pub(super) fn set_loan(&mut self, loan: usize) {
+        self.loan = loan;
     }
 
     /// Frames of read-ahead under way.
@@ -139,8 +169,12 @@ impl Operations {
             }
             Budget::Ahead => self.ahead += n as usize,
         }
-        let mut list = self.lists.pop().unwrap_or_else(|| Vec::with_capacity(IO_BLOCKS_MAX));
-        list.extend((0..n).map(|_| arena.take().expect("the ceiling covers every disk's allowance")));
+        let (lists, room) = match n as usize > SHORT_LIST_FRAMES {
+            true => (&mut self.long, IO_BLOCKS_MAX),
+            false => (&mut self.short, SHORT_LIST_FRAMES),
+        };
+        let mut list = lists.pop().unwrap_or_else(|| Vec::with_capacity(room));
+        list.extend((0..n).map(|_| arena.take().expect("the ceiling covers what disks are guaranteed and the pool")));
         list
     }
 
@@ -158,8 +192,16 @@ impl Operations {
     /// Gives an operation's list back for the next one.
     pub(super) fn spare_list(&mut self, list: Vec<Frame>) {
         debug_assert!(list.is_empty());
-        if self.lists.len() < SPARE_LISTS_MAX && list.capacity() == IO_BLOCKS_MAX {
-            self.lists.push(list);
+        let (lists, most) = match list.capacity() {
+            SHORT_LIST_FRAMES => (&mut self.short, SHORT_LISTS_MAX),
+            IO_BLOCKS_MAX => (&mut self.long, LONG_LISTS_MAX),
+            _ => return,
+        };
+        if lists.capacity() == 0 {
+            lists.reserve_exact(most);
+        }
+        if lists.len() < most {
+            lists.push(list);
         }
     }
 

@@ -30,8 +30,21 @@ pub(super) struct Rec {
     pub untold: bool,
     /// A write: its segment that is being filled, while it is paused; else [`NONE`].
     pub segment: u32,
+    /// A discard or write-zeroes that the disk has done: how far what is cached of its range has been dropped.
+    pub drops: Drops,
     /// A planted bug has answered it already.
     pub answered: bool,
+}
+
+/// How far what is cached of a range has been dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drops {
+    /// Nothing is to be dropped.
+    Nothing,
+    /// The blocks of the range are looked up; this one is next.
+    Blocks(u64),
+    /// The slots are looked through; this one is next. Blocks had changed their slots so often when the first was.
+    Slots { next: u32, moves: u32 },
 }
 
 impl Rec {
@@ -47,6 +60,7 @@ impl Rec {
             error: None,
             untold: false,
             segment: NONE,
+            drops: Drops::Nothing,
             answered: false,
         }
     }

@@ -6,34 +6,50 @@
 //! frames; without knowledge of contents there are no hashes at all.
 
 use crate::content::ContentHash;
-use undercroft_engine::{Access, HashKey, Index, Outcome, PartId, PolicyKind};
-use undercroft_host::Held;
+use std::mem::MaybeUninit;
+use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, PolicyKind, Release};
+use undercroft_host::{Held, give_back};
+
+/// Bytes of memory that a step gives back at most, of what stands here: more than a step cuts off.
+const RELEASE_BYTES: usize = 256 << 10;
+
+/// Gives memory of the index back to the kernel.
+struct ToKernel;
+
+impl Release for ToKernel {
+    fn release<T>(&mut self, spare: &mut [MaybeUninit<T>]) {
+        give_back(spare);
+    }
+}
 
 /// See the head of the file. What a hit reads comes first.
 #[repr(C)]
 pub(super) struct Residents {
     /// The frame of each slot, if its block is here.
-    frames: Vec<Option<Held>>,
+    frames: Array<Option<Held>>,
     resident: u32,
     index: Index,
     /// The hash of each slot's content; 0 if it is not known. Empty if contents are not known at all.
-    hashes: Vec<u64>,
+    hashes: Array<u64>,
+    /// Slots that there may be in time: address space is reserved for them.
+    most: u32,
+    /// How often a block has changed its slot.
+    moves: u32,
+    /// Units of work on tables so far.
+    units: u64,
 }
 
 impl Residents {
-    pub(super) fn new(kind: PolicyKind, slots: u32, key: HashKey, contents: bool) -> Self {
-        let mut frames = Vec::new();
-        frames.reserve_exact(slots as usize);
-        frames.resize_with(slots as usize, || None);
-        let hashes = vec![0; if contents { slots as usize } else { 0 }];
-        Self { frames, resident: 0, index: Index::with_hash_key(kind, slots, key), hashes }
+    /// `slots` slots, of which there may be `most` in time.
+    pub(super) fn new(kind: PolicyKind, slots: u32, most: u32, key: HashKey, contents: bool) -> Self {
+        let frames = Array::new_with(slots as usize, most as usize, || None);
+        let hashes = Array::new(if contents { slots as usize } else { 0 }, most as usize, 0);
+        Self { frames, resident: 0, index: Index::with_room(kind, slots, most, key), hashes, most, moves: 0, units: 0 }
     }
 
     /// Bytes of metadata held now.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes()
-            + self.frames.capacity() * size_of::<Option<Held>>()
-            + self.hashes.capacity() * size_of::<u64>()
+        self.index.memory_bytes() + self.frames.memory_bytes() + self.hashes.memory_bytes()
     }
 
     // ---- the index ----
@@ -77,6 +93,16 @@ impl Residents {
     }
 
     // ---- frames ----
+
+    /// How often a block has changed its slot: who looks through the slots in several steps begins anew then.
+    pub(super) fn moves(&self) -> u32 {
+        self.moves
+    }
+
+    /// Units of work that were done at most on tables that became larger or smaller.
+    pub(super) fn units(&self) -> u64 {
+        self.units
+    }
 
     /// Slots with a frame.
     pub(super) fn count(&self) -> u32 {
@@ -154,50 +180,54 @@ impl Residents {
         let (kind, capacity, tiers) = (self.index.kind(), self.index.capacity(), self.index.has_tiers());
         // The old index's memory goes before the new one's comes.
         self.index = Index::new(kind, 0);
-        self.index = Index::with_hash_key(kind, capacity, key);
+        self.index = Index::with_room(kind, capacity, self.most, key);
         self.index.set_tiers(tiers);
     }
 
-    /// Changes the number of slots, of which no more than `slots` have a block. With `lost`, a planted bug, pages are
-    /// mixed up on the way.
-    pub(super) fn resize(&mut self, slots: u32, contents: bool, lost: bool) {
-        let have = self.index.capacity();
-        if slots > have {
-            self.frames.reserve_exact((slots - have) as usize);
-            self.frames.resize_with(slots as usize, || None);
-            if contents {
-                self.hashes.reserve_exact((slots - have) as usize);
-                self.hashes.resize(slots as usize, 0);
+    /// Begins to change the number of slots, of which no more than `slots` have a block. [`Residents::step`] does it.
+    pub(super) fn begin_resize(&mut self, slots: u32) {
+        self.index.begin_resize(slots);
+    }
+
+    /// Goes on with changes of the index's size for `units` units; whether they are done. With `lost`, a planted bug,
+    /// pages are mixed up on the way.
+    pub(super) fn step(&mut self, units: u32, contents: bool, lost: bool) -> bool {
+        self.units += u64::from(units);
+        let Self { index, frames, hashes, moves, .. } = self;
+        let done = index.step(units, &mut ToKernel, |from, to| {
+            assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
+            frames[to as usize] = frames[from as usize].take();
+            *moves = moves.wrapping_add(1);
+            if !hashes.is_empty() {
+                hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
             }
+            if lost {
+                frames.swap(0, to as usize);
+            }
+        });
+        let (slots, end) = (index.capacity() as usize, index.capacity_max() as usize);
+        if slots < frames.len() {
+            assert!(frames[slots..].iter().all(Option::is_none), "a shrunk slot still has a frame");
+            frames.cut(slots);
+            hashes.cut(slots);
+            let mut bytes = RELEASE_BYTES;
+            frames.release(&mut ToKernel, &mut bytes);
+            hashes.release(&mut ToKernel, &mut bytes);
+        } else if slots > frames.len() {
+            frames.stretch_with(slots, end, || None);
+            hashes.stretch_with(if contents { slots } else { 0 }, end, || 0);
         }
-        let Self { index, frames, hashes, .. } = self;
-        let reached = index.resize(
-            slots,
-            |_| true,
-            |_, _| unreachable!("all that had to go went before"),
-            |from, to| {
-                assert!(frames[to as usize].is_none(), "a block moved into a slot that is taken");
-                frames[to as usize] = frames[from as usize].take();
-                if !hashes.is_empty() {
-                    hashes[to as usize] = std::mem::take(&mut hashes[from as usize]);
-                }
-                if lost {
-                    frames.swap(0, to as usize);
-                }
-            },
-        );
-        assert!(reached == slots, "an index without locked slots did not reach its capacity");
-        assert!(self.frames[reached as usize..].iter().all(Option::is_none), "a shrunk slot still has a frame");
-        self.frames.truncate(reached as usize);
-        self.frames.shrink_to_fit();
-        self.hashes.truncate(reached as usize);
-        self.hashes.shrink_to_fit();
+        if slots == end {
+            frames.fit();
+            hashes.fit();
+        }
+        done
     }
 
     /// Checks the invariants; for tests.
     pub(super) fn check(&self, contents: bool) {
         self.index.check();
-        let hashed = self.hashes.iter().zip(&self.frames).all(|(&h, f)| h == 0 || f.is_some());
+        let hashed = self.hashes.iter().zip(self.frames.iter()).all(|(&h, f)| h == 0 || f.is_some());
         assert!(hashed && (!contents || self.hashes.len() == self.frames.len()), "a hash without its content");
         let resident = self.pages().count();
         assert!(resident == self.resident as usize, "resident blocks are miscounted");

@@ -119,12 +119,14 @@ impl<P: FaultInjection> Disk<P> {
         }
         // Of a core that is dropped with requests under way.
         self.segments.drain().flat_map(|s| s.frames).for_each(|frame| arena.put(frame));
+        self.note_loan(arena);
     }
 
     /// Forgets everything cached; nothing submitted before will be published.
     pub(crate) fn invalidate(&mut self, arena: &mut Store) {
         if !self.plant.has(Bug::InvalidateKeepsReads) {
             self.make_stale(0, u64::MAX, arena);
+            self.note_loan(arena);
         }
         self.epoch = self.epoch.wrapping_add(1);
         self.forget_guest();

@@ -5,7 +5,7 @@
 
 use super::request::DiskId;
 use crate::content::ContentKey;
-use crate::limits::{IO_FRAMES_PER_DISK, REQUESTS_PER_DISK_MAX};
+use crate::limits::{IO_FRAMES_GUARANTEED, IO_FRAMES_PER_DISK, REQUESTS_PER_DISK_MAX};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use undercroft_engine::{ExclusiveMode, PartsError, PolicyKind};
@@ -30,9 +30,11 @@ pub struct Geometry {
 pub struct CoreOptions {
     /// Hard ceiling in bytes for everything the core holds: cached data, metadata, and what operations under way need.
     pub memory_bytes: u64,
-    /// Frames that one disk's operations may hold besides its cached blocks, at most; small disks get fewer. At
-    /// least 1.
+    /// Frames that one disk's operations may hold besides its cached blocks, at most. At least 1.
     pub io_frames_per_disk: u32,
+    /// Of these, how many each disk is guaranteed for requests, and again for read-ahead; more is lent from the pool
+    /// that the disks of a core share. At least 1.
+    pub io_frames_guaranteed: u32,
     /// Requests of one disk under way at most. At least 1.
     pub requests_per_disk: u32,
     /// Seed of the secret hash keys: random in a daemon, fixed in a simulation.
@@ -54,6 +56,7 @@ impl CoreOptions {
         Self {
             memory_bytes,
             io_frames_per_disk: IO_FRAMES_PER_DISK as u32,
+            io_frames_guaranteed: IO_FRAMES_GUARANTEED as u32,
             requests_per_disk: REQUESTS_PER_DISK_MAX as u32,
             hash_seed: RandomState::new().hash_one(0u64),
             contents: true,

@@ -192,7 +192,8 @@ fn when_clones_shrink_no_frame_is_unpaid() {
     assert!(early.is_err(), "the planted bug is one");
 }
 
-/// Eight clones of one image, each with an eighth of the memory that holds all of it and 15 % more.
+/// Eight clones of one image, each with an eighth of the memory that holds all of it and 20 % more: what eight
+/// times the slots take is 15 % of it.
 #[test]
 fn eight_clones_need_hardly_more_memory_than_one() {
     const COMMON: u32 = 8000;
@@ -205,9 +206,9 @@ fn eight_clones_need_hardly_more_memory_than_one() {
     for policy in [PolicyKind::Lru, PolicyKind::Arc, PolicyKind::S3Fifo] {
         let o = CoreOptions { hash_seed: 7, ..CoreOptions::new(256 << 20) };
         let one = needed_by_one(policy);
-        // Blocks of one clone, such that all eight together are promised 1.15 times that.
+        // Blocks of one clone, such that all eight together are promised 1.2 times that.
         let block = (disk_bytes(&o, 1000, 0) - disk_bytes(&o, 0, 0)) / 1000;
-        let blocks = (one as f64 * 1.15 / 8.0 / block as f64) as u32;
+        let blocks = (one as f64 * 1.2 / 8.0 / block as f64) as u32;
         let groups: Vec<Option<u32>> = (0..8).map(Some).collect();
         // Every block of the image is unlike every other, by what is in its first bytes.
         let mut r = Rig::planted(NoFaults, ContentKey::from_seed(1), &[], 0, |_, _| 0);

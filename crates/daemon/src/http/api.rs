@@ -22,7 +22,7 @@ use undercroft_api::{
 };
 
 /// Every route, over a daemon.
-pub fn router(daemon: Arc<dyn Daemon>) -> Router {
+pub(crate) fn router(daemon: Arc<dyn Daemon>) -> Router {
     Router::new()
         .route("/v1/status", get(get_status))
         .route("/v1/disks", get(disks::get_disks).post(disks::post_disk))
@@ -49,7 +49,7 @@ pub fn router(daemon: Arc<dyn Daemon>) -> Router {
 }
 
 /// Metrics alone, for the TCP listener.
-pub fn metrics_router(daemon: Arc<dyn Daemon>) -> Router {
+pub(crate) fn metrics_router(daemon: Arc<dyn Daemon>) -> Router {
     Router::new()
         .route("/metrics", get(get_metrics))
         .fallback(not_found)

@@ -116,7 +116,7 @@ impl ControlListeners {
 ///
 /// # Errors
 /// It cannot be made, is no directory, or belongs to another user.
-pub fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
+pub(crate) fn prepare_runtime_dir(dir: &Path) -> Result<(), ListenError> {
     let fail = |reason: String| ListenError::RuntimeDir { dir: dir.display().to_string(), reason };
     // Sockets have modes of their own; others may search the directory so that a group can reach those it is given.
     match std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir) {

@@ -5,7 +5,7 @@
 //! file only into space that its disk has reserved for it; every row is in the file or counted as dropped.
 
 use super::file::RecordFile;
-use super::gauges::{Gauges, Late, Message};
+use super::gauges::{Gauges, LateAnswer, Message};
 use super::{Reason, spool, trailer};
 use crate::worker::{Damaged, Head, Note, read_notes};
 use std::collections::VecDeque;
@@ -16,7 +16,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 use undercroft_host::{AlignedBuffer, idle};
-use undercroft_trace::recording::{DiskEnd, Failure, GAPS_MAX, GROUP_ROWS, Gap, Op, RecordingWriter, Row, WriteError};
+use undercroft_trace::recording::{
+    DiskEnd, GAPS_MAX, GROUP_ROWS, Gap, RecordedFailure, RecordedOp, RecordingWriter, Row, WriteError,
+};
 
 /// Pause between two looks at what has come: nobody wakes it.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -230,7 +232,7 @@ impl Encoder {
         let pending = &mut self.pending[head.worker as usize];
         let rows = &mut self.rows;
         rows.clear();
-        let answer = |rows: &mut Vec<Row>, waiting: &mut VecDeque<Row>, (row, end): Late| {
+        let answer = |rows: &mut Vec<Row>, waiting: &mut VecDeque<Row>, (row, end): LateAnswer| {
             // Rows that have waited too long are written already.
             let row = match row.checked_sub(head.first) {
                 Some(at) => rows.get_mut(at as usize),
@@ -251,7 +253,7 @@ impl Encoder {
         if rows.len() as u64 != head.rows || rows.iter().any(|r| usize::from(r.disk) >= disks) {
             return Err(Damaged.into());
         }
-        let answered = |r: &Row| r.failure != Some(Failure::Unanswered);
+        let answered = |r: &Row| r.failure != Some(RecordedFailure::Unanswered);
         while pending.waiting.front().is_some_and(|r| answered(r) || pending.waiting.len() > WAITING_MAX) {
             let Some(row) = pending.waiting.pop_front() else { break };
             pending.first += 1;
@@ -353,7 +355,7 @@ impl Encoder {
 }
 
 fn count(row: &Row, tally: &mut Tally) {
-    if row.op == Op::Read {
+    if row.op == RecordedOp::Read {
         let hits = u64::from(row.hit_blocks) + u64::from(row.ahead_blocks);
         tally.hit_blocks += hits;
         tally.read_blocks += hits + u64::from(row.joined_blocks) + u64::from(row.miss_blocks);

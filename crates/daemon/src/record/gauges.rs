@@ -8,12 +8,12 @@ use crate::worker::{Chunk, End, Head};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use undercroft_host::AlignedBuffer;
-use undercroft_trace::recording::Disk;
+use undercroft_trace::recording::RecordedDisk;
 
 /// What goes to the converter, in order.
 pub enum Message {
     /// A disk, before its first row.
-    Disk(Disk),
+    Disk(RecordedDisk),
     /// Notes, in memory.
     Here(Box<Chunk>),
     /// Notes in a slot of the spool.
@@ -32,7 +32,7 @@ impl Message {
 }
 
 /// An answer that goes to a row by its number.
-pub type Late = (u64, End);
+pub type LateAnswer = (u64, End);
 
 /// See the head of the file. The keeper writes the last four, the converter the others.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use undercroft_cache::DiskId;
 use undercroft_host::{idle, now_ns};
-use undercroft_trace::recording::{Disk, DiskEnd};
+use undercroft_trace::recording::{DiskEnd, RecordedDisk};
 
 /// Pause between two looks at what has come: no worker has to wake anybody.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -26,11 +26,11 @@ pub const STOP_WITHIN: Duration = Duration::from_secs(10);
 const TELL_EVERY: u32 = 16;
 
 /// A disk that comes after the beginning.
-pub struct Late {
+pub struct LateDisk {
     pub(super) worker: usize,
     pub(super) id: DiskId,
     pub(super) number: u16,
-    pub(super) about: Disk,
+    pub(super) about: RecordedDisk,
 }
 
 /// Where a worker's chunks go back to.
@@ -44,7 +44,7 @@ pub struct Keeper {
     pub(super) order: Order,
     pub(super) shared: Arc<Shared>,
     pub(super) chunks: Receiver<Chunk>,
-    pub(super) late: Receiver<Late>,
+    pub(super) late: Receiver<LateDisk>,
     pub(super) returns: Vec<ChunkReturn>,
     /// Where each disk is: worker, id there, number.
     pub(super) places: Vec<(usize, DiskId, u16)>,

@@ -21,7 +21,7 @@ use crate::worker::{CHUNKS, Chunk, Tap, WorkerHandle};
 use encoder::Encoder;
 use file::RecordFile;
 use gauges::Gauges;
-use keeper::{ChunkReturn, Keeper, Late, STOP_WITHIN};
+use keeper::{ChunkReturn, Keeper, LateDisk, STOP_WITHIN};
 use relay::{Relay, SPARES};
 use spool::Spool;
 use std::path::Path;
@@ -34,7 +34,9 @@ use undercroft_api::record::Order;
 use undercroft_cache::DiskId;
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_host::now_ns;
-use undercroft_trace::recording::{DISKS_MAX, Disk, DiskEnd, Header, RecordingWriter, Trailer, VERSION};
+use undercroft_trace::recording::{
+    DISKS_MAX, DiskEnd, RecordedDisk, RecordingHeader, RecordingWriter, Trailer, VERSION,
+};
 
 /// The smallest limit of a recording that has a spool: a smaller one would be full of what waits.
 const SPOOLED_MIN: u64 = 64 << 20;
@@ -113,7 +115,7 @@ pub struct Watched {
     /// Its id there.
     pub id: DiskId,
     /// What is known of it besides what its core knows.
-    pub about: Disk,
+    pub about: RecordedDisk,
 }
 
 /// A recording, under way or ended.
@@ -125,15 +127,15 @@ pub struct Recorder {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Disks that come later, on their way to the file.
-    more: Sender<Late>,
+    more: Sender<LateDisk>,
     start_ns: u64,
     next_number: u16,
 }
 
 /// What a file says of itself before its first row.
-fn header(store_bytes: u64, sample: u32) -> Header {
+fn header(store_bytes: u64, sample: u32) -> RecordingHeader {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Header {
+    RecordingHeader {
         format: VERSION,
         version: env!("CARGO_PKG_VERSION").to_string(),
         started_unix_ns: since_1970.as_nanos() as u64,
@@ -199,7 +201,7 @@ impl Recorder {
         for (w, now) in watched.into_iter().zip(now) {
             let (capacity_blocks, cached_blocks) = now.unwrap_or_default();
             // There are fewer disks in a daemon than a recording takes.
-            let _ = writer.add_disk(Disk { capacity_blocks, cached_blocks, ..w.about });
+            let _ = writer.add_disk(RecordedDisk { capacity_blocks, cached_blocks, ..w.about });
         }
         let shared = Arc::new(Shared::new(STOP_WITHIN));
         let gauges = Arc::new(Gauges::default());
@@ -251,8 +253,8 @@ impl Recorder {
         let stats = worker.call(move |w| w.core().stats(id)).unwrap_or_default();
         let (capacity_blocks, cached_blocks) = (stats.capacity_blocks, stats.cached_blocks);
         // The writer has to know it before its first row comes.
-        let about = Disk { since_ns, capacity_blocks, cached_blocks, ..watched.about };
-        if self.more.send(Late { worker: watched.worker, id, number, about }).is_ok() {
+        let about = RecordedDisk { since_ns, capacity_blocks, cached_blocks, ..watched.about };
+        if self.more.send(LateDisk { worker: watched.worker, id, number, about }).is_ok() {
             self.next_number += 1;
             let _ = worker.send(move |w| {
                 if let Some(tap) = w.tap() {
@@ -263,7 +265,7 @@ impl Recorder {
     }
 
     /// Whether it goes on.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         lock(&self.shared.progress).ended.is_none()
     }
 
@@ -276,7 +278,7 @@ impl Recorder {
     }
 
     /// Takes no more requests; the file becomes whole by and by. If the daemon stops, soon.
-    pub fn ask_to_end(&self, reason: Reason) {
+    pub(crate) fn ask_to_end(&self, reason: Reason) {
         if reason == Reason::DaemonStopped {
             self.shared.hurry.store(true, Ordering::Relaxed);
         }
@@ -324,7 +326,7 @@ impl Shared {
 }
 
 /// Whether a disk is to be recorded.
-pub fn wants(order: &Order, disk: &Disk) -> bool {
+pub fn wants(order: &Order, disk: &RecordedDisk) -> bool {
     let all = order.disks.is_empty() && order.vms.is_empty();
     let short = disk.name.split_once(':').map(|(_, short)| short);
     let by_name = order.disks.iter().any(|d| *d == disk.name || Some(d.as_str()) == short);

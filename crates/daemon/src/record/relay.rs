@@ -10,7 +10,7 @@ use crate::worker::{Chunk, Head};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use undercroft_trace::recording::Disk;
+use undercroft_trace::recording::RecordedDisk;
 
 /// Chunks that may wait in memory, all workers together: 4 MiB, a quarter of a million hits.
 pub const SPARES: usize = 64;
@@ -48,7 +48,7 @@ impl Relay {
     }
 
     /// A disk goes before its first row.
-    pub fn disk(&self, disk: Disk) {
+    pub fn disk(&self, disk: RecordedDisk) {
         let _ = self.to.send(Message::Disk(disk));
     }
 

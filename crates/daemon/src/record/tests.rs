@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use undercroft_cache::{DiskId, Found, IoError, Op, ReqId, Request};
-use undercroft_trace::recording::{Disk, Failure, Header, Recording, RecordingWriter, Row, Trailer, VERSION};
+use undercroft_trace::recording::{
+    RecordedDisk, RecordedFailure, Recording, RecordingHeader, RecordingWriter, Row, Trailer, VERSION,
+};
 
 const START: u64 = 1_000_000;
 
@@ -34,13 +36,13 @@ impl Line {
     /// In `dir`; with so many chunks of memory, and a spool if `spooled`.
     fn new(dir: &Path, bytes_max: u64, spares: usize, spooled: bool) -> Self {
         let path = dir.join("a.parquet");
-        let header = Header {
+        let header = RecordingHeader {
             format: VERSION,
             version: "0".into(),
             block_bytes: 4096,
             sample: 1,
-            disks: vec![Disk { name: "a".into(), ..Disk::default() }],
-            ..Header::default()
+            disks: vec![RecordedDisk { name: "a".into(), ..RecordedDisk::default() }],
+            ..RecordingHeader::default()
         };
         let mut writer = RecordingWriter::new(create(&path, false, &[]).unwrap(), header).unwrap();
         let end = writer.bytes_bound(0);
@@ -136,7 +138,7 @@ fn hit(n: u64) -> Row {
         time_ns: n,
         disk: 0,
         client: 7,
-        op: undercroft_trace::recording::Op::Read,
+        op: undercroft_trace::recording::RecordedOp::Read,
         offset_bytes: n * 4096,
         length_bytes: 4096,
         hit_blocks: 1,
@@ -162,7 +164,7 @@ fn rows_that_had_to_wait_on_the_disk_are_all_there_in_order() {
     // What does not fit into two words, and what was not found at once.
     let odd = Request { id: id(1), disk: DiskId(3), op: Op::Discard, offset: 1 << 60, len: u64::MAX >> 4 };
     assert!(line.tap().begin(&odd, START + (1 << 40)));
-    let (op, latency_ns) = (undercroft_trace::recording::Op::Discard, None);
+    let (op, latency_ns) = (undercroft_trace::recording::RecordedOp::Discard, None);
     let far = Row { op, latency_ns, offset_bytes: odd.offset, length_bytes: odd.len, hit_blocks: 0, ..hit(1 << 40) };
     expected.push(far);
     assert!(line.tap().begin(&Request { len: 8192, ..of_block(9) }, START + 9));
@@ -170,7 +172,7 @@ fn rows_that_had_to_wait_on_the_disk_are_all_there_in_order() {
     expected.push(Row { length_bytes: 8192, hit_blocks: 0, ahead_blocks: 1, miss_blocks: 1, ..hit(9) });
     assert!(line.tap().begin(&of_block(10), START + 10));
     line.tap().refused(IoError::ReadOnly);
-    expected.push(Row { hit_blocks: 0, failure: Some(Failure::ReadOnly), ..hit(10) });
+    expected.push(Row { hit_blocks: 0, failure: Some(RecordedFailure::ReadOnly), ..hit(10) });
     let (rows, trailer) = line.end(None);
     assert!(rows == expected, "{} rows of {}", rows.len(), expected.len());
     assert_eq!((trailer.dropped, trailer.gaps), (0, vec![]));
@@ -210,9 +212,9 @@ fn an_answer_finds_its_row_wherever_that_waits() {
     assert!(line.pass().is_ok());
     while line.step() {}
     line.tap().replied_late(id(10_000), Err(IoError::Io), START + 10_000 + 5);
-    let io = Some(Failure::Io);
+    let io = Some(RecordedFailure::Io);
     expected[10_000] = Row { hit_blocks: 0, latency_ns: Some(5), failure: io, ..hit(10_000) };
-    expected[50_000] = Row { hit_blocks: 0, failure: Some(Failure::Unanswered), ..hit(50_000) };
+    expected[50_000] = Row { hit_blocks: 0, failure: Some(RecordedFailure::Unanswered), ..hit(50_000) };
     let (rows, trailer) = line.end(None);
     assert!(rows == expected, "{} rows", rows.len());
     assert_eq!(trailer.dropped, 0);

@@ -199,7 +199,7 @@ impl ServedDisk {
     }
 
     /// Whether NBD clients see it.
-    pub fn is_exported(&self) -> bool {
+    pub(crate) fn is_exported(&self) -> bool {
         self.nbd && !self.is_detaching()
     }
 
@@ -219,12 +219,12 @@ impl ServedDisk {
     }
 
     /// Which worker owns it, from 0.
-    pub fn worker_number(&self) -> usize {
+    pub(crate) fn worker_number(&self) -> usize {
         self.worker_number
     }
 
     /// Whether it is going.
-    pub fn is_detaching(&self) -> bool {
+    pub(crate) fn is_detaching(&self) -> bool {
         self.detaching.load(Ordering::Relaxed)
     }
 

@@ -57,7 +57,7 @@ struct Running {
 }
 
 /// The running daemon. The order of its locks is in `locks`.
-pub struct Service {
+pub(crate) struct Service {
     plan: RwLock<ServePlan>,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,

@@ -12,7 +12,7 @@ use undercroft_api::record::RecordingStatus;
 use undercroft_config::DiskPlan;
 use undercroft_config::{ControlError, ControlErrorKind};
 use undercroft_engine::ExclusiveMode;
-use undercroft_trace::recording::Disk;
+use undercroft_trace::recording::RecordedDisk;
 
 /// How long an order to end waits for the file, and between two looks at it.
 const STOP_WAITS: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
         ExclusiveMode::Off => "off".to_string(),
         mode => format!("{mode}"),
     };
-    let about = Disk {
+    let about = RecordedDisk {
         name: plan.name.clone(),
         vm: plan.vm.clone(),
         container: plan.container.clone(),
@@ -35,7 +35,7 @@ fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
         write_allocate: plan.write_allocate,
         exclusive,
         shares_content: disk.group().is_some() || disk.layer().is_some(),
-        ..Disk::default()
+        ..RecordedDisk::default()
     };
     Watched { worker: disk.worker_number(), id: disk.id(), about }
 }

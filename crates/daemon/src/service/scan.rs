@@ -16,7 +16,7 @@ use undercroft_config::ServePlan;
 use undercroft_host::FRAME_BYTES;
 use undercroft_host::foreign::{PAGE_BYTES, PageRun, SharedFile, soft_dirty_is_built_in};
 use undercroft_hostmem::scan::control::{Limits, Memory};
-use undercroft_hostmem::scan::scanner::{Cache, Guest, Scanner, Settings, Told};
+use undercroft_hostmem::scan::scanner::{Cache, ScanGuest, Scanner, Settings, Told};
 use undercroft_hostmem::scan::source::Source;
 use undercroft_hostmem::scan::vm;
 
@@ -116,7 +116,7 @@ struct Draft {
 impl Cache for Scanned {
     type Disk = Arc<ServedDisk>;
 
-    fn guests(&mut self) -> (Vec<Guest<Self::Disk>>, Vec<String>) {
+    fn guests(&mut self) -> (Vec<ScanGuest<Self::Disk>>, Vec<String>) {
         let Some(service) = self.service.upgrade() else { return Default::default() };
         let (plan, mut problems) = (service.plan(), Vec::new());
         let mut drafts: Vec<Draft> = Vec::new();
@@ -183,7 +183,7 @@ impl Cache for Scanned {
         }
         problems.sort();
         problems.dedup();
-        let guest = |d: Draft| Guest { name: d.name, ram: d.ram, disks: d.disks, changed: d.changed };
+        let guest = |d: Draft| ScanGuest { name: d.name, ram: d.ram, disks: d.disks, changed: d.changed };
         let guests = drafts.into_iter().map(guest);
         (guests.collect(), problems)
     }

@@ -13,10 +13,10 @@ use undercroft_cache::{DiskStats, ExclusiveReport, ExclusiveState};
 use undercroft_config::{DiskPlan, ImageFormat, ScanPlan};
 use undercroft_engine::PolicyKind;
 use undercroft_hostmem::pressure::{Direction, View};
-use undercroft_hostmem::scan::scanner::Report;
+use undercroft_hostmem::scan::scanner::ScanReport;
 
 /// Lines that were not logged.
-pub fn log_status() -> LogStatus {
+pub(crate) fn log_status() -> LogStatus {
     let (limited_lines, unread_lines) = crate::logging::lines_lost();
     LogStatus { limited_lines, unread_lines }
 }
@@ -34,7 +34,7 @@ pub fn sharing_status(trust: Option<String>, base: bool, s: &DiskStats) -> Shari
 }
 
 /// The scan: what was asked for and what was done.
-pub fn scan_status(plan: &ScanPlan, r: &Report) -> ScanStatus {
+pub(crate) fn scan_status(plan: &ScanPlan, r: &ScanReport) -> ScanStatus {
     let seconds = |ns: u64| ns as f64 / 1e9;
     ScanStatus {
         passes: r.passes,
@@ -72,7 +72,7 @@ fn direction(d: Direction) -> PressureDirection {
 }
 
 /// What the watch over memory sees.
-pub fn pressure_status(v: &View) -> PressureStatus {
+pub(crate) fn pressure_status(v: &View) -> PressureStatus {
     PressureStatus {
         watching: v.watching,
         source: v.source.clone(),
@@ -88,7 +88,7 @@ pub fn pressure_status(v: &View) -> PressureStatus {
 }
 
 /// How exclusive a disk is, from the core's numbers.
-pub fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
+pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
     let (state, reason) = match r.state {
         ExclusiveState::Off => ("off", None),
         ExclusiveState::NoGuest => ("no guest", None),
@@ -138,7 +138,7 @@ pub fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
 }
 
 /// A disk of `plan` that is not served, for `reason`.
-pub fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
+pub(crate) fn waiting_disk(plan: &DiskPlan, reason: String) -> DiskStatus {
     let stats = DiskStats::default();
     let nothing = latency(&Histogram::default());
     let format = match plan.image.format {
@@ -266,7 +266,7 @@ pub fn latency(h: &Histogram) -> LatencySnapshot {
 }
 
 /// How a recording stands; `heard` renews its lease.
-pub fn recording_status(recorder: &Recorder, heard: bool) -> RecordingStatus {
+pub(crate) fn recording_status(recorder: &Recorder, heard: bool) -> RecordingStatus {
     let p = recorder.progress(heard);
     RecordingStatus {
         id: recorder.id,

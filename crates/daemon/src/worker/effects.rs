@@ -177,6 +177,10 @@ impl Effects for Live<'_> {
         }
     }
 
+    fn unheard(&mut self, req: ReqId) -> bool {
+        self.port(req).is_some_and(|slot| slot.port.unheard())
+    }
+
     #[inline]
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
         let now_ns = self.now_ns;

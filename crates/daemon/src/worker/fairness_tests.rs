@@ -6,7 +6,7 @@ use super::{Worker, WorkerHandle, WorkerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use undercroft_backend::{OpenOptions, open};
-use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES};
+use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES, UNIT_BYTES};
 use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, IoError, Op};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_frontend::AnyPort;
@@ -77,8 +77,8 @@ impl Load for Client {
         self.unsent as usize
     }
 
-    fn send(&mut self) {
-        let some = self.unsent.min(SEND_BYTES);
+    fn send(&mut self, most: usize) {
+        let some = self.unsent.min(most as u64);
         self.unsent -= some;
         self.counts.flooded.fetch_add(some, Ordering::Relaxed);
     }
@@ -253,6 +253,47 @@ fn long_replies_are_sent_in_steps() {
 fn many_readers_of_what_is_being_read_are_not_all_answered_at_once() {
     let joined = Flood { clients: 64, len: MIB / 4, depth: 4, forgets: 40, ..READS };
     assert_bounded(joined, STEP_BYTES + 2 * MIB / 4 + 2 * STEP_BYTES);
+}
+
+/// A disk whose share moves, up or down, changes its tables a few slots at a time, in ticks and when the replies are
+/// out.
+#[test]
+fn a_disk_whose_tables_change_gives_way() {
+    const MOST: u64 = STEP_BYTES / UNIT_BYTES;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let core = CoreOptions { contents: false, ..CoreOptions::new(96 * MIB) };
+    let options =
+        WorkerOptions { name: "worker".into(), core, poll_ns_max: 0, copy_cpu_percent: 0, check_captures: false };
+    let worker = WorkerHandle::start(options).unwrap();
+    worker
+        .call(move |w| {
+            let disk = add_disk(w, &path, 1);
+            for (share, slots) in [(12_000, 15_000), (1000, 1250)] {
+                let mut before = w.core.table_units(disk);
+                let mut step = |w: &Worker| {
+                    let now = w.core.table_units(disk);
+                    assert!(now - before <= MOST, "{} units of work on tables at once", now - before);
+                    before = now;
+                };
+                w.core.set_share(disk, share).unwrap();
+                step(w);
+                w.apply(Event::Tick);
+                step(w);
+                let mut steps = 0;
+                while w.core.wants_spare() {
+                    steps += 1;
+                    assert!(steps < 1000, "it goes on for ever");
+                    w.use_spare_time();
+                    step(w);
+                }
+                assert_eq!(w.core.slots(disk), slots, "what a tick begins is done when the replies are out");
+                assert!(steps > 10, "there was something to do");
+            }
+        })
+        .unwrap();
+    worker.call(Worker::remove_all_for_test).unwrap();
+    worker.stop();
 }
 
 /// A disk whose share shrinks gives its blocks up a few at a time, in ticks and when the replies are out.

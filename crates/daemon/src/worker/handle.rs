@@ -133,7 +133,7 @@ impl WorkerHandle {
     }
 
     /// Whether the worker has left its mail unread for longer than [`CALL_WAIT`]: something holds it up.
-    pub fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         let since = self.unread_ns.load(Ordering::Relaxed);
         since != 0 && u128::from(now_ns().saturating_sub(since)) > CALL_WAIT.as_nanos()
     }
@@ -192,7 +192,10 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// [`Gone`] if the worker has ended.
-    pub fn wait_for<R: Send + 'static>(&self, f: impl FnOnce(&mut Worker) -> R + Send + 'static) -> Result<R, Gone> {
+    pub(crate) fn wait_for<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> Result<R, Gone> {
         let (tx, rx) = channel();
         self.send(move |w| drop(tx.send(f(w))))?;
         rx.recv().map_err(|_| Gone::Ended)

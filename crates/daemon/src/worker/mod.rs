@@ -249,13 +249,13 @@ impl Worker {
     }
 
     /// The guest memory that the disk's front ends share.
-    pub fn guest_files(&self, id: DiskId) -> Vec<GuestFile> {
+    pub(crate) fn guest_files(&self, id: DiskId) -> Vec<GuestFile> {
         let ports = self.ports.iter().flatten().filter(|s| s.disk == id);
         ports.filter_map(|s| s.port.memory()).flat_map(|memory| memory.files()).collect()
     }
 
     /// Changes the polling bound that a disk asks for, in nanoseconds.
-    pub fn set_poll(&mut self, id: DiskId, poll_ns_max: u64) {
+    pub(crate) fn set_poll(&mut self, id: DiskId, poll_ns_max: u64) {
         if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
             d.poll_ns_max = poll_ns_max;
         }
@@ -268,7 +268,7 @@ impl Worker {
     }
 
     /// Nanoseconds of processor time that copying and hashing contents has taken on this worker.
-    pub fn copying_ns(&self) -> u64 {
+    pub(crate) fn copying_ns(&self) -> u64 {
         self.copying.spent_ns()
     }
 
@@ -278,12 +278,12 @@ impl Worker {
     }
 
     /// The tap of a recording under way.
-    pub fn tap(&mut self) -> Option<&mut Tap> {
+    pub(crate) fn tap(&mut self) -> Option<&mut Tap> {
         self.tap.as_deref_mut()
     }
 
     /// Requests are noted no longer; what has been is handed over.
-    pub fn end_record(&mut self) {
+    pub(crate) fn end_record(&mut self) {
         if let Some(tap) = self.tap.take() {
             tap.finish();
         }

@@ -7,7 +7,7 @@
 use super::tap::End;
 use undercroft_cache::Found;
 use undercroft_host::{ALIGNED_WORDS, AlignedBuffer, FRAME_BYTES};
-use undercroft_trace::recording::{Failure, Op, Row};
+use undercroft_trace::recording::{RecordedFailure, RecordedOp, Row};
 
 /// Words of the longest note.
 pub(super) const NOTE_WORDS: usize = 5;
@@ -29,7 +29,7 @@ const LATE: u64 = 1 << 8;
 pub(super) struct Asked {
     pub(super) disk: u16,
     pub(super) client: u32,
-    pub(super) op: Op,
+    pub(super) op: RecordedOp,
     pub(super) offset_bytes: u64,
     pub(super) length_bytes: u64,
 }
@@ -76,7 +76,7 @@ pub(super) fn put_end(buffer: &mut AlignedBuffer, at: usize, row: u64, end: &End
 
 /// What a buffer says.
 pub enum Note {
-    /// A request; [`Failure::Unanswered`] if its answer is still to come.
+    /// A request; [`RecordedFailure::Unanswered`] if its answer is still to come.
     Row(Row),
     /// The answer, or a part of it, to the row of that number.
     End(u64, End),
@@ -109,7 +109,7 @@ fn one(words: &[u64], base_ns: u64) -> Option<(Note, usize)> {
         time_ns: base_ns.wrapping_add(first & mask(32)),
         disk: (first >> 48 & mask(13)) as u16,
         client: (first >> 32 & mask(16)) as u32,
-        op: Op::Flush,
+        op: RecordedOp::Flush,
         offset_bytes: (second & mask(OFFSET_BITS)) << UNIT_BITS,
         length_bytes: (second >> OFFSET_BITS & mask(LENGTH_BITS)) << UNIT_BITS,
         hit_blocks: 0,
@@ -131,7 +131,7 @@ fn one(words: &[u64], base_ns: u64) -> Option<(Note, usize)> {
             let (&[latency_ns, a, b], _) = rest.split_first_chunk::<3>()?;
             let failure = match (second & 0xff) as usize {
                 0 => None,
-                n => Some(*Failure::ALL.get(n - 1)?),
+                n => Some(*RecordedFailure::ALL.get(n - 1)?),
             };
             let found = Found { hits: a as u32, ahead: (a >> 32) as u32, joined: b as u32, missed: (b >> 32) as u32 };
             let latency_ns = (second & LATE != 0).then_some(latency_ns);
@@ -139,10 +139,10 @@ fn one(words: &[u64], base_ns: u64) -> Option<(Note, usize)> {
         }
         _ => return None,
     };
-    row.op = *Op::ALL.get((first >> 61) as usize)?;
+    row.op = *RecordedOp::ALL.get((first >> 61) as usize)?;
     if second & WAITS != 0 {
-        row.failure = Some(Failure::Unanswered);
-    } else if row.op == Op::Read {
+        row.failure = Some(RecordedFailure::Unanswered);
+    } else if row.op == RecordedOp::Read {
         row.hit_blocks = row.blocks(FRAME_BYTES as u32).1 as u32;
     }
     Some((Note::Row(row), length))
@@ -163,7 +163,7 @@ mod tests {
                 (0..=bits).prop_map(|b| (1u64 << b).wrapping_sub(512))
             ]
         };
-        let op = prop::sample::select(Op::ALL.to_vec());
+        let op = prop::sample::select(RecordedOp::ALL.to_vec());
         let client = prop_oneof![0..70_000u32, any::<u32>()];
         (0..8192u16, client, op, small(60), small(40)).prop_map(|(disk, client, op, offset_bytes, length_bytes)| {
             Asked { disk, client, op, offset_bytes, length_bytes }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn end() -> impl Strategy<Value = End> {
-        let failure = prop::option::of(prop::sample::select(Failure::ALL.to_vec()));
+        let failure = prop::option::of(prop::sample::select(RecordedFailure::ALL.to_vec()));
         let found = any::<(u32, u32, u32, u32)>();
         (any::<Option<u64>>(), found, failure).prop_map(|(latency_ns, (hits, ahead, joined, missed), failure)| End {
             latency_ns,
@@ -202,9 +202,9 @@ mod tests {
                 prop_assert_eq!(r.time_ns, base_ns.wrapping_add(delta_ns >> (row % 64)));
                 let what = (r.disk, r.client, r.op, r.offset_bytes, r.length_bytes);
                 prop_assert_eq!(what, (asked.disk, asked.client, asked.op, asked.offset_bytes, asked.length_bytes));
-                let hits = if waits || asked.op != Op::Read { 0 } else { r.blocks(FRAME_BYTES as u32).1 as u32 };
+                let hits = if waits || asked.op != RecordedOp::Read { 0 } else { r.blocks(FRAME_BYTES as u32).1 as u32 };
                 prop_assert_eq!((r.hit_blocks, r.miss_blocks, r.latency_ns), (hits, 0, None));
-                prop_assert_eq!(r.failure, waits.then_some(Failure::Unanswered));
+                prop_assert_eq!(r.failure, waits.then_some(RecordedFailure::Unanswered));
                 let Some(Ok(Note::End(of, e))) = said.next() else { panic!("an end") };
                 prop_assert_eq!((of, e), (row, end));
             }

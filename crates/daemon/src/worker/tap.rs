@@ -11,7 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::mpsc::{Receiver, Sender};
 use undercroft_cache::{DiskId, Found, IoError, Op, ReqId, Request};
 use undercroft_host::{ALIGNED_WORDS, AlignedBuffer, FRAME_BYTES};
-use undercroft_trace::recording::{self, Failure, Row, in_sample};
+use undercroft_trace::recording::{self, RecordedFailure, Row, in_sample};
 
 /// Chunks of a worker: what may be on the way to the keeper, with what is being filled.
 pub const CHUNKS: usize = 64;
@@ -56,7 +56,7 @@ pub struct End {
     /// How the blocks of a read were found.
     pub found: Found,
     /// Why it failed, if it did.
-    pub failure: Option<Failure>,
+    pub failure: Option<RecordedFailure>,
 }
 
 impl End {
@@ -139,7 +139,7 @@ impl Tap {
     }
 
     /// Whether requests to `disk` are noted as those of number `number`.
-    pub fn watches(&self, disk: DiskId, number: u16) -> bool {
+    pub(crate) fn watches(&self, disk: DiskId, number: u16) -> bool {
         self.disks.get(disk.0 as usize).copied().flatten() == Some(number)
     }
 
@@ -155,11 +155,11 @@ impl Tap {
     pub(crate) fn begin(&mut self, r: &Request, now_ns: u64) -> bool {
         let Some(Some(disk)) = self.disks.get(r.disk.0 as usize).copied() else { return false };
         let op = match r.op {
-            Op::Read => recording::Op::Read,
-            Op::Write { .. } => recording::Op::Write,
-            Op::Flush => recording::Op::Flush,
-            Op::Discard => recording::Op::Discard,
-            Op::WriteZeroes { .. } => recording::Op::WriteZeroes,
+            Op::Read => recording::RecordedOp::Read,
+            Op::Write { .. } => recording::RecordedOp::Write,
+            Op::Flush => recording::RecordedOp::Flush,
+            Op::Discard => recording::RecordedOp::Discard,
+            Op::WriteZeroes { .. } => recording::RecordedOp::WriteZeroes,
             Op::Status => return false,
         };
         let time_ns = now_ns.saturating_sub(self.start_ns);
@@ -270,13 +270,13 @@ impl Tap {
     }
 }
 
-fn failure(e: IoError) -> Failure {
+fn failure(e: IoError) -> RecordedFailure {
     match e {
-        IoError::Io => Failure::Io,
-        IoError::NoSpace => Failure::NoSpace,
-        IoError::Invalid => Failure::Invalid,
-        IoError::ReadOnly => Failure::ReadOnly,
-        IoError::Unsupported => Failure::Unsupported,
-        IoError::Shutdown => Failure::Shutdown,
+        IoError::Io => RecordedFailure::Io,
+        IoError::NoSpace => RecordedFailure::NoSpace,
+        IoError::Invalid => RecordedFailure::Invalid,
+        IoError::ReadOnly => RecordedFailure::ReadOnly,
+        IoError::Unsupported => RecordedFailure::Unsupported,
+        IoError::Shutdown => RecordedFailure::Shutdown,
     }
 }

@@ -9,7 +9,7 @@ use super::ports::PortSlot;
 use super::serve::LARGE_BYTES;
 use super::{STALL_NS, Worker};
 use undercroft_cache::{DiskId, Event, limits};
-use undercroft_frontend::turns::{ALONE_QUANTA, REQUEST_BYTES};
+use undercroft_frontend::turns::{LONE_SEND_BYTES, QUANTUM_BYTES, REQUEST_BYTES, SEND_BYTES};
 use undercroft_frontend::{AnyPort, MakePort, OnPort, Port, PortInterest};
 use undercroft_host::{Interest, Trigger, faults, now_ns};
 
@@ -22,8 +22,6 @@ pub(super) const PORT: u8 = 2;
 const TICK_NS: u64 = 250_000_000;
 /// Nanoseconds between two ticks of a worker that has nothing under way.
 const QUIET_NS: u64 = 1_000_000_000;
-/// Bytes of long replies that a turn sends, all ports together; the last call may go over: some 20 us.
-const SEND_BYTES: i64 = 64 * 1024;
 /// A busy worker looks for news of sleeping ports, back ends and the mailbox this often, in nanoseconds.
 const NEWS_NS: u64 = 50_000;
 
@@ -44,7 +42,7 @@ impl Worker {
             self.send_large();
             busy |= self.serve();
             self.finish_turn();
-            if self.flows.is_crowded() {
+            if self.is_laden() {
                 self.glance();
             }
             if faults() != self.faults {
@@ -66,6 +64,7 @@ impl Worker {
                 self.tick_ns = self.now_ns + TICK_NS;
                 self.apply(Event::Tick);
                 self.finish_turn();
+                self.flows.tick();
                 self.look_for_stalls();
                 if let Some(tap) = &mut self.tap {
                     tap.hand_over(self.now_ns);
@@ -162,7 +161,7 @@ impl Worker {
             if let Some(s) = self.ports[id as usize].as_mut() {
                 s.dirty = false;
                 if s.port.bytes_to_send() <= LARGE_BYTES {
-                    s.port.flush();
+                    s.port.flush(SEND_BYTES);
                     self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
                 }
                 // Replies with much data wait for the end of the turn.
@@ -174,8 +173,8 @@ impl Worker {
         }
     }
 
-    /// Sends replies with much data, port by port, until the turn has sent enough. Their disks are charged, so that a
-    /// turn which sends for a disk copies the less for it.
+    /// Sends replies with much data, port by port, until the turn has sent [`QUANTUM_BYTES`], or more for a disk that
+    /// is alone. Their disks are charged, so that a turn which sends for a disk copies the less for it.
     pub(super) fn send_large(&mut self) {
         let mut had = 0;
         while let Some(id) = self.dirty.sending.pop_front() {
@@ -183,7 +182,7 @@ impl Worker {
                 continue;
             };
             let before = s.port.bytes_to_send();
-            s.port.flush();
+            s.port.flush(if self.flows.is_lone(s.disk.0) { LONE_SEND_BYTES } else { SEND_BYTES });
             let sent = before.saturating_sub(s.port.bytes_to_send());
             let (disk, cost) = (s.disk.0, REQUEST_BYTES + sent as i64);
             self.flows.charge(disk, cost);
@@ -194,7 +193,7 @@ impl Worker {
             }
             self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
             self.glance();
-            if had >= SEND_BYTES * if self.flows.is_alone(disk) { ALONE_QUANTA } else { 1 } {
+            if had >= if self.flows.is_alone(disk) { LONE_SEND_BYTES as i64 } else { QUANTUM_BYTES } {
                 break;
             }
         }
@@ -373,7 +372,7 @@ impl Worker {
                     // Replies under way bring us back here.
                     continue;
                 }
-                slot.port.flush();
+                slot.port.flush(SEND_BYTES);
                 unwatch(&self.epoll, &*slot.port);
                 if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut)
                     && disk.guest_port == Some(n as u32)

@@ -3,7 +3,7 @@
 //!
 //! Owns nothing. Every wait has an end, but for those whose failure is that they have none.
 
-use crate::live::{Daemon, IN, OUT, Vm};
+use crate::rig::{Daemon, IN, OUT, Vm};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fs::File;

@@ -5,3 +5,4 @@
 
 mod harm;
 mod live;
+mod rig;

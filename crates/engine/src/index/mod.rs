@@ -7,6 +7,7 @@
 
 pub(crate) mod parts;
 pub mod ranges;
+mod resize;
 pub(crate) mod tiers;
 
 use self::parts::{Parts, policy_of};
@@ -38,11 +39,12 @@ pub enum Access {
 /// left it when its next request comes.
 #[repr(C)]
 pub struct Index<K: PolicySet = PolicyKind> {
-    /// Neither tiers nor parts: one question for both on the way to a hit.
+    /// Neither tiers nor parts, nor is the number of slots changing: one question for all on the way to a hit.
     pub(crate) plain: bool,
     /// Slots that may be occupied now; at most the capacity.
     pub(crate) limit: u32,
-    /// With more slots occupied than this, some must go: the limit, but with parts 0 or the largest number.
+    /// With more slots occupied than this, there is something to be done: the limit, but with parts 0 or the largest
+    /// number, and 0 while tables of policies become larger or smaller.
     pub(crate) line: u32,
     pub(crate) tiers: Option<Box<Tiers>>,
     pub(crate) parts: Option<Box<Parts<K>>>,
@@ -50,6 +52,10 @@ pub struct Index<K: PolicySet = PolicyKind> {
     pub(crate) places: Places,
     /// The policy of the disk, or of its part 0.
     pub(crate) policy: K::Policy,
+    /// Slots that there may ever be; 0 if nobody said.
+    pub(crate) most: u32,
+    /// Tables of policies become larger or smaller, or their queues another length.
+    pub(crate) moves: bool,
 }
 
 impl<K: PolicySet> Index<K> {
@@ -67,17 +73,32 @@ impl<K: PolicySet> Index<K> {
         Self::with_policy(kind.make(capacity, key), capacity, key)
     }
 
+    /// The same for a capacity that may become `most` in time: reserves address space for so many slots, so that what
+    /// is large need not be copied to grow.
+    pub fn with_room(kind: K, capacity: u32, most: u32, key: HashKey) -> Self {
+        assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
+        let mut policy = kind.make(capacity, key);
+        policy.reserve(most);
+        Self::with_policy_and_room(policy, capacity, most, key)
+    }
+
     /// The same with a policy made for that capacity and key.
     pub(crate) fn with_policy(policy: K::Policy, capacity: u32, key: HashKey) -> Self {
+        Self::with_policy_and_room(policy, capacity, 0, key)
+    }
+
+    fn with_policy_and_room(policy: K::Policy, capacity: u32, most: u32, key: HashKey) -> Self {
         Self {
-            slots: Slots::new(capacity, Fill::Half, key),
-            places: Places::new(capacity),
+            slots: Slots::with_room(capacity, most, Fill::Half, key),
+            places: Places::with_room(capacity, most),
             policy,
             limit: capacity,
             line: capacity,
             plain: true,
             tiers: None,
             parts: None,
+            most,
+            moves: false,
         }
     }
 
@@ -124,12 +145,36 @@ impl<K: PolicySet> Index<K> {
     /// [`Index::evict`], which the caller calls at its own pace; until then the number of blocks does not grow. At
     /// most the capacity; a change of capacity sets it to that.
     pub fn set_limit(&mut self, limit: u32) {
-        self.limit = limit.min(self.capacity());
-        self.line = self.limit;
+        self.limit = limit.min(self.slots.most());
         if self.parts.is_some() {
             return self.limit_parts();
         }
+        self.line_up();
         self.policy.limit(&mut self.places, self.limit);
+    }
+
+    fn is_plain(&self) -> bool {
+        self.tiers.is_none() && self.parts.is_none() && !self.slots.is_resizing()
+    }
+
+    /// Chooses the way to a hit: what it depends on has changed.
+    pub(crate) fn choose_way(&mut self) {
+        self.plain = self.is_plain();
+    }
+
+    /// Sets the line, where there are parts and where there are none.
+    pub(crate) fn line_up(&mut self) {
+        self.line = match &self.parts {
+            _ if self.moves => 0,
+            None => self.limit,
+            Some(parts) => {
+                if parts.over() > 0 {
+                    0
+                } else {
+                    u32::MAX
+                }
+            }
+        };
     }
 
     /// Blocks that are over a limit, that of the index or that of their part.
@@ -140,7 +185,7 @@ impl<K: PolicySet> Index<K> {
         }
     }
 
-    /// Whether there are any such.
+    /// Whether there are any such, or [`Index::step`] has something to do.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.slots.len() > self.line
@@ -201,52 +246,6 @@ impl<K: PolicySet> Index<K> {
         }
     }
 
-    /// Changes the capacity. Growing keeps every slot number. Shrinking first evicts down to the new capacity
-    /// (calling `evicted`), then moves blocks out of slots past the end: `moved(from, to)` for each.
-    /// Slots for which `may_evict` is false are neither evicted nor moved; where they stand in the way the index
-    /// shrinks as far as it can and returns the capacity reached: call again later.
-    ///
-    /// Allocates, and takes time in proportion to the capacity (the tables are rebuilt).
-    pub fn resize(
-        &mut self,
-        capacity: u32,
-        may_evict: impl Fn(Slot) -> bool,
-        mut evicted: impl FnMut(u64, Slot),
-        mut moved: impl FnMut(Slot, Slot),
-    ) -> u32 {
-        assert!(capacity < u32::MAX, "an index has fewer than 2^32 - 1 slots");
-        while self.len() > capacity {
-            match self.evict(&may_evict) {
-                Some((block, slot)) => evicted(block, slot),
-                None => break,
-            }
-        }
-        let reached = if capacity > self.capacity() {
-            self.slots.grow(capacity);
-            capacity
-        } else {
-            let Self { places, policy, tiers, parts, .. } = self;
-            self.slots.shrink(capacity.max(self.slots.len()), may_evict, |from, to| {
-                let part = parts.as_mut().map_or(REST, |parts| parts.moved(from, to));
-                if !tiers.as_mut().is_some_and(|t| t.moved(part, from, to)) {
-                    policy_of::<K>(policy, parts, part).moved(places, from, to);
-                }
-                moved(from, to);
-            })
-        };
-        self.places.resize(reached);
-        if let Some(tiers) = &mut self.tiers {
-            tiers.resize(reached);
-        }
-        (self.limit, self.line) = (reached, reached);
-        if self.parts.is_some() {
-            self.fit_parts();
-        } else {
-            self.policy.resize(&mut self.places, reached, self.slots.keys());
-        }
-        reached
-    }
-
     /// Changes the policy (of part 0, if there are parts) and keeps every block in its slot, coldest first as far as
     /// the old policy can tell. Ghosts and counts of the old policy are lost. Allocates, and takes time in proportion
     /// to the capacity.
@@ -277,8 +276,8 @@ impl<K: PolicySet> Index<K> {
     /// the capacity.
     pub fn check(&self) {
         self.slots.check();
-        assert!(self.limit <= self.capacity(), "more blocks are allowed than there are slots");
-        assert_eq!(self.plain, self.tiers.is_none() && self.parts.is_none(), "the index takes the wrong way to a hit");
+        assert!(self.limit <= self.slots.most(), "more blocks are allowed than there are slots");
+        assert_eq!(self.plain, self.is_plain(), "the index takes the wrong way to a hit");
         let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
         let mut marked = 0;
         let mut see = |policy: &K::Policy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {
@@ -295,7 +294,8 @@ impl<K: PolicySet> Index<K> {
         match &self.parts {
             None => {
                 see(&self.policy, self.slots.len() - in_tiers, &|_| true);
-                assert_eq!(self.line, self.limit, "the line is not the limit");
+                let line = if self.moves { 0 } else { self.limit };
+                assert_eq!(self.line, line, "the line is not the limit");
             }
             Some(parts) => parts.check(self, see),
         }

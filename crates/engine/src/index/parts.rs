@@ -17,6 +17,9 @@ use crate::index::Index;
 use crate::index::ranges::{PARTS_MAX, PartId, PartsError, RANGE_BYTES, REST, RangeMap};
 use crate::index::tiers::{LISTS_BYTES, Tiers};
 use crate::policy::{Makes, Policy, PolicyKind, PolicySet};
+use crate::structures::array::{Array, Release};
+use crate::structures::ghosts::Ghosts;
+use crate::structures::places::Places;
 use crate::structures::slots::Slot;
 
 /// What a part is to be.
@@ -43,6 +46,8 @@ struct Account {
     limit: u32,
     /// Slots that its policy's tables are made for.
     capacity: u32,
+    /// They are to become larger: after those of others have become smaller.
+    grows: bool,
 }
 
 /// A policy's tables are made for so many slots more than needed, as a part of those, so that a share that moves by
@@ -58,6 +63,7 @@ const BYTES_PER_SLOT: u64 = 13;
 const BYTES_PER_PART: u64 = (size_of::<<PolicyKind as Makes>::Policy>()
     + size_of::<Account>()
     + LISTS_BYTES
+    + size_of::<Ghosts>()
     + 24 * TABLE_EXCESS_SLOTS as usize
     + 256) as u64;
 
@@ -65,7 +71,7 @@ const BYTES_PER_PART: u64 = (size_of::<<PolicyKind as Makes>::Policy>()
 pub(crate) struct Parts<K: PolicySet> {
     map: RangeMap,
     /// The part of each occupied slot.
-    of: Vec<u8>,
+    of: Array<u8>,
     /// The policies of the parts from 1 on; part 0 has the index's own. Numbers without a part have an empty one.
     more: Vec<K::Policy>,
     accounts: Vec<Account>,
@@ -146,6 +152,38 @@ impl<K: PolicySet> Parts<K> {
         PartId(self.of[to as usize])
     }
 
+    /// There are `capacity` slots, on the way to `end`.
+    pub fn set_len(&mut self, capacity: u32, end: u32) {
+        self.of.set_len(capacity as usize, end as usize, REST.0);
+    }
+
+    /// Gives up memory that is there for more slots, unless there is on purpose.
+    pub fn fit(&mut self) {
+        self.of.fit();
+    }
+
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    pub fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.of.release(by, bytes);
+        self.more.iter_mut().for_each(|policy| policy.release(by, bytes));
+    }
+
+    /// Goes on with the tables of all parts' policies, those that become smaller before the others. Whether all is
+    /// done.
+    pub fn step(&mut self, first: &mut K::Policy, places: &mut Places, left: &mut u32) -> bool {
+        for grows in [false, true] {
+            let mut done = true;
+            for (n, account) in self.accounts.iter().enumerate() {
+                let policy = if n == 0 { &mut *first } else { &mut self.more[n - 1] };
+                done &= account.grows != grows || policy.step(places, left);
+            }
+            if !done {
+                return false;
+            }
+        }
+        true
+    }
+
     fn shares(&self) -> impl Iterator<Item = u32> + Clone + '_ {
         self.accounts.iter().map(|a| a.share)
     }
@@ -160,7 +198,7 @@ impl<K: PolicySet> Parts<K> {
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.map.memory_bytes()
-            + self.of.capacity()
+            + self.of.memory_bytes()
             + self.more.capacity() * size_of::<K::Policy>()
             + self.more.iter().map(|policy| policy.memory_bytes()).sum::<usize>()
             + self.accounts.capacity() * size_of::<Account>()
@@ -189,7 +227,8 @@ impl<K: PolicySet> Parts<K> {
             see(policy, a.len - in_tiers, &|slot| usize::from(self.of[slot as usize]) == n);
         }
         assert_eq!(over, self.over, "slots above the limits of their parts");
-        assert_eq!(index.line, if over > 0 { 0 } else { u32::MAX }, "the line does not say whether something must go");
+        let line = if over > 0 || index.moves { 0 } else { u32::MAX };
+        assert_eq!(index.line, line, "the line does not say whether something is to be done");
         let limits: u64 = self.accounts.iter().map(|a| u64::from(a.limit)).sum();
         assert_eq!(limits, u64::from(index.limit), "the limits of the parts are not the index's");
         assert_eq!(self.of.len(), index.capacity() as usize);

@@ -15,7 +15,8 @@ use crate::index::parts::policy_of;
 use crate::index::ranges::PartId;
 use crate::limits;
 use crate::policy::{Outcome, Policy, PolicySet, Seen};
-use crate::structures::list::{Links, List, resize_exact};
+use crate::structures::array::{Array, Release};
+use crate::structures::list::{Links, List};
 use crate::structures::slots::Slot;
 
 /// Where a block of an index with tiers stands.
@@ -41,7 +42,7 @@ const PROBATION_PART: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct Tiers {
     links: Links,
-    marks: Vec<u8>,
+    marks: Array<u8>,
     /// Of each part.
     of: Vec<Lists>,
     /// The block that last lost its slot while on probation.
@@ -61,9 +62,10 @@ struct Lists {
 pub(crate) const LISTS_BYTES: usize = size_of::<Lists>();
 
 impl Tiers {
-    fn new(capacity: u32, parts: usize) -> Self {
-        let slots = capacity as usize;
-        let mut tiers = Self { links: Links::new(slots), marks: vec![0; slots], of: Vec::new(), lapsed: None };
+    fn new(capacity: u32, most: u32, parts: usize) -> Self {
+        let (slots, most) = (capacity as usize, most as usize);
+        let (links, marks) = (Links::with_room(slots, most), Array::new(slots, most, 0));
+        let mut tiers = Self { links, marks, of: Vec::new(), lapsed: None };
         tiers.set_parts(parts);
         tiers
     }
@@ -129,17 +131,30 @@ impl Tiers {
         true
     }
 
-    pub fn resize(&mut self, capacity: u32) {
-        self.links.resize(capacity as usize);
-        resize_exact(&mut self.marks, capacity as usize, 0);
+    /// There are `capacity` slots, on the way to `end`.
+    pub fn set_len(&mut self, capacity: u32, end: u32) {
+        self.links.set_len(capacity as usize, end as usize);
+        self.marks.set_len(capacity as usize, end as usize, 0);
         if self.of.len() == 1 {
             self.set_capacity(0, capacity);
         }
     }
 
+    /// Gives up memory that is there for more slots, unless there is on purpose.
+    pub fn fit(&mut self) {
+        self.links.fit();
+        self.marks.fit();
+    }
+
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    pub fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.links.release(by, bytes);
+        self.marks.release(by, bytes);
+    }
+
     /// Bytes per slot that tiers add to an index.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.links.memory_bytes() + self.marks.capacity() + self.of.capacity() * LISTS_BYTES
+        size_of::<Self>() + self.links.memory_bytes() + self.marks.memory_bytes() + self.of.capacity() * LISTS_BYTES
     }
 
     /// Checks the lists; returns how many slots they hold.
@@ -174,7 +189,7 @@ impl<K: PolicySet> Index<K> {
         match (on, self.tiers.take()) {
             (true, None) => {
                 let parts = self.parts.as_ref().map_or(1, |p| p.count());
-                let mut tiers = Tiers::new(self.capacity(), parts);
+                let mut tiers = Tiers::new(self.capacity(), self.most, parts);
                 match &self.parts {
                     None => tiers.set_capacity(0, self.capacity()),
                     Some(p) => p.fit_tiers(&mut tiers, self.capacity()),
@@ -192,7 +207,7 @@ impl<K: PolicySet> Index<K> {
                 }
             }
         }
-        self.plain = self.tiers.is_none() && self.parts.is_none();
+        self.choose_way();
     }
 
     /// Whether the index has tiers.
@@ -260,7 +275,7 @@ impl<K: PolicySet> Index<K> {
         }
     }
 
-    /// An access to an index with tiers, parts, or both.
+    /// An access to an index with tiers, parts, or both, or whose number of slots is changing.
     pub(crate) fn access_apart(
         &mut self,
         block: u64,

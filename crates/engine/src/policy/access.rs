@@ -23,7 +23,8 @@ pub enum Outcome {
     Bypass,
 }
 
-/// Looks `block` up, tells the policy, and on a miss makes room for it: at most `limit` slots are occupied.
+/// Looks `block` up, tells the policy, and on a miss makes room for it: at most `limit` slots are occupied. Their
+/// number must not be changing.
 #[inline]
 pub(crate) fn access(
     slots: &mut Slots,
@@ -34,7 +35,7 @@ pub(crate) fn access(
     limit: u32,
     may_evict: impl Fn(Slot) -> bool,
 ) -> Outcome {
-    if let Some(slot) = slots.find(block, hash) {
+    if let Some(slot) = slots.find_still(block, hash) {
         policy.touch(places, slot, block);
         return Outcome::Hit(slot);
     }

@@ -8,6 +8,7 @@ use super::set::{Makes, PolicySet, named};
 use super::studied::StudiedPolicyKind;
 use super::{Outcome, Policy, Seen, access};
 use crate::names::UnknownName;
+use crate::structures::array::Release;
 use crate::structures::places::Places;
 use crate::structures::slots::{ChainedSlots, Slot, Slots};
 use crate::structures::table::HashKey;
@@ -135,10 +136,6 @@ impl Makes for AnyPolicyKind {
 pub(crate) type Boxed = Box<dyn StudiedPolicy + Send + Sync>;
 
 /// What holds any policy.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "an index has one, and a box would cost the replay of a served one a pointer"
-)]
 pub(crate) enum AnyPolicy {
     Served(ServedPolicy),
     Studied(StudiedPolicyKind, Boxed),
@@ -287,6 +284,24 @@ impl Policy for AnyPolicy {
         match self {
             Self::Served(p) => Policy::resize(p, places, capacity, keys),
             Self::Studied(_, p) => p.as_mut().resize(places, capacity, keys),
+        }
+    }
+    fn step(&mut self, places: &mut Places, left: &mut u32) -> bool {
+        match self {
+            Self::Served(p) => Policy::step(p, places, left),
+            Self::Studied(..) => true,
+        }
+    }
+    fn reserve(&mut self, most: u32) {
+        match self {
+            Self::Served(p) => Policy::reserve(p, most),
+            Self::Studied(..) => {}
+        }
+    }
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        match self {
+            Self::Served(p) => Policy::release(p, by, bytes),
+            Self::Studied(..) => {}
         }
     }
     fn limit(&mut self, places: &mut Places, limit: u32) {

@@ -83,7 +83,9 @@ macro_rules! dispatched {
             $(#[$about])* $kind: $($(#[$doc])* $name($of) = $text $(, model $model)?;)+
         }
 
-        /// One of these policies. An enum rather than a trait object, so that a hit needs no call through a table.
+        /// One of these policies. An enum rather than a trait object, so that a hit needs no call through a table; with
+        /// a number of its own, so that a hit reads which one it is and computes nothing.
+        #[repr(u32)]
         pub(crate) enum $policy {
             $($name($of),)+
         }
@@ -152,6 +154,15 @@ macro_rules! dispatched {
             }
             fn resize(&mut self, places: &mut Places, capacity: u32, keys: &[u64]) {
                 match self { $($policy::$name(p) => p.resize(places, capacity, keys),)+ }
+            }
+            fn step(&mut self, places: &mut Places, left: &mut u32) -> bool {
+                match self { $($policy::$name(p) => p.step(places, left),)+ }
+            }
+            fn reserve(&mut self, most: u32) {
+                match self { $($policy::$name(p) => p.reserve(most),)+ }
+            }
+            fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+                match self { $($policy::$name(p) => p.release(by, bytes),)+ }
             }
             fn limit(&mut self, places: &mut Places, limit: u32) {
                 match self { $($policy::$name(p) => p.limit(places, limit),)+ }

@@ -18,6 +18,7 @@ mod set;
 mod small_main;
 pub(crate) mod studied;
 
+use crate::structures::array::Release;
 use crate::structures::places::Places;
 use crate::structures::slots::{ChainedSlots, Slot, Slots};
 
@@ -46,8 +47,8 @@ pub(crate) enum Seen {
 /// need it. A miss is, in this order: `miss`, then `victim` if no slot is free, then `insert`; after a `victim` that
 /// finds none the miss ends there.
 pub(crate) trait Policy {
-    /// One access to `block`, as `access` says. What holds one of several policies overrides it: it then asks once
-    /// which one that is, and the whole access is compiled for each.
+    /// One access to `block` among slots whose number is not changing, as `access` says. What holds one of several
+    /// policies overrides it: it then asks once which one that is, and the whole access is compiled for each.
     #[inline]
     fn access(
         &mut self,
@@ -98,8 +99,21 @@ pub(crate) trait Policy {
     /// The block in `from` is in `to` (free before) now.
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot);
 
-    /// The policy is to have up to `capacity` slots now; `keys` are the blocks by slot.
+    /// The policy is to have up to `capacity` slots now; `keys` are the blocks by slot. One that a disk may have leaves
+    /// what takes long to [`Policy::step`], and can do without it until then.
     fn resize(&mut self, _places: &mut Places, _capacity: u32, _keys: &[u64]) {}
+
+    /// Goes on with what `resize` and `limit` have left to do, for at most `left` units, which it counts down: a unit
+    /// is a ghost or about as much work. Whether it is done.
+    fn step(&mut self, _places: &mut Places, _left: &mut u32) -> bool {
+        true
+    }
+
+    /// There may be `most` slots in time: tables can be made so that they need not be copied to grow.
+    fn reserve(&mut self, _most: u32) {}
+
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    fn release(&mut self, _by: &mut impl Release, _bytes: &mut usize) {}
 
     /// At most `limit` slots are to be occupied from now on, fewer than there are: sizes of queues follow, tables and
     /// ghosts stay. More may be occupied for a while.

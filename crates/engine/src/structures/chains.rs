@@ -6,8 +6,12 @@
 //! it is twice as fast; but a hit may read one line of memory more, so an index that serves guests keeps the other.
 //! Invariant: each slot in the table is in the chain of its key's home, once.
 
+mod rehash;
+
+use crate::structures::array::{Array, Release};
 use crate::structures::slots::Map;
-use crate::structures::table::{Fill, HashKey};
+use crate::structures::table::{Fill, HashKey, home_among};
+use rehash::Rehash;
 use std::hint::black_box;
 
 /// The end of a chain. Slots are smaller than `u32::MAX` in the bits they take, so no other cell looks like this.
@@ -15,23 +19,43 @@ const END: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Chains {
-    heads: Vec<u32>,
-    next: Vec<u32>,
+    heads: Array<u32>,
+    next: Array<u32>,
     /// The bits of a cell that are the slot; the others are the tag.
     slot_mask: u32,
+    /// While the table changes its size: every call goes by this then.
+    rehash: Option<Box<Rehash>>,
     key: HashKey,
     fill: Fill,
+}
+
+/// Heads of a table for slots `0..slots`.
+fn heads_for(slots: u32, fill: Fill) -> usize {
+    let heads = match fill {
+        Fill::Half => slots as usize * 2,
+        Fill::TwoThirds => slots as usize * 3 / 4,
+    };
+    heads.max(1)
+}
+
+/// The bits of a cell that are the slot, in a table for slots `0..slots`.
+fn slot_mask_for(slots: u32) -> u32 {
+    u32::MAX.checked_shr(slots.leading_zeros()).unwrap_or(0)
 }
 
 impl Chains {
     #[inline]
     fn home(&self, hash: u64) -> usize {
-        (((hash >> 32) * self.heads.len() as u64) >> 32) as usize
+        home_among(hash, self.heads.len())
     }
 
+    /// The home of a hash, and the bits of the cells of its chain that are the slot.
     #[inline]
-    fn matches(&self, cell: u32, key: u64, hash: u64, keys: &[u64]) -> bool {
-        (cell ^ hash as u32) & !self.slot_mask == 0 && keys[(cell & self.slot_mask) as usize] == key
+    fn chain(&self, hash: u64) -> (usize, u32) {
+        match &self.rehash {
+            None => (self.home(hash), self.slot_mask),
+            Some(rehash) => rehash.chain(hash),
+        }
     }
 
     /// What is first in the chain of a hash, for [`Chains::look`].
@@ -42,7 +66,7 @@ impl Chains {
 
     /// What the first two of a chain that begins with `first` tell of `key`: its slot (else `u32::MAX`), and whether it
     /// is surely absent. Without branches, since how far a search goes is what a processor cannot foresee; so more is
-    /// read than is needed. There must be slots.
+    /// read than is needed. There must be slots, and the table must not be changing its size.
     #[inline]
     pub fn look(&self, first: u32, key: u64, keys: &[u64]) -> (u32, bool) {
         let slot_of = |cell: u32| (cell & self.slot_mask).min(keys.len() as u32 - 1);
@@ -76,55 +100,50 @@ impl Chains {
 }
 
 impl Map for Chains {
-    fn new(slots: u32, fill: Fill, key: HashKey) -> Self {
-        let heads = match fill {
-            Fill::Half => slots as usize * 2,
-            Fill::TwoThirds => slots as usize * 3 / 4,
-        };
-        let slot_bits = u32::BITS - slots.leading_zeros();
+    fn new(slots: u32, most: u32, fill: Fill, key: HashKey) -> Self {
+        let most_heads = if most > 0 { heads_for(most, fill) } else { 0 };
         Self {
-            heads: vec![END; heads.max(1)],
-            next: vec![END; slots as usize],
-            slot_mask: u32::MAX.checked_shr(u32::BITS - slot_bits).unwrap_or(0),
+            heads: Array::new(heads_for(slots, fill), most_heads, END),
+            next: Array::new(slots as usize, most as usize, END),
+            slot_mask: slot_mask_for(slots),
+            rehash: None,
             key,
             fill,
         }
     }
 
-    fn resized(&self, slots: u32) -> Self {
-        Self::new(slots, self.fill, self.key)
-    }
-
     #[inline]
     fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
-        let mut cell = self.first(hash);
+        let (home, slot_mask) = self.chain(hash);
+        let mut cell = self.heads[home];
         while cell != END {
-            if self.matches(cell, key, hash, keys) {
-                return Some(cell & self.slot_mask);
+            let slot = (cell & slot_mask) as usize;
+            if (cell ^ hash as u32) & !slot_mask == 0 && keys[slot] == key {
+                return Some(slot as u32);
             }
-            cell = self.next[(cell & self.slot_mask) as usize];
+            cell = self.next[slot];
         }
         None
     }
 
     #[inline]
     fn insert(&mut self, hash: u64, slot: u32) {
-        let home = self.home(hash);
+        let (home, slot_mask) = self.chain(hash);
         self.next[slot as usize] = self.heads[home];
-        self.heads[home] = hash as u32 & !self.slot_mask | slot;
+        self.heads[home] = hash as u32 & !slot_mask | slot;
     }
 
     #[inline]
     fn remove(&mut self, key: u64, slot: u32, _keys: &[u64]) {
-        let home = self.home(self.key.hash(key));
-        let mut at = self.heads[home] & self.slot_mask;
+        let (home, slot_mask) = self.chain(self.key.hash(key));
+        let mut at = self.heads[home] & slot_mask;
         if at == slot {
             self.heads[home] = self.next[slot as usize];
             return;
         }
         loop {
             // past the end of the chain this is past the end of the array
-            let next = self.next[at as usize] & self.slot_mask;
+            let next = self.next[at as usize] & slot_mask;
             if next == slot {
                 self.next[at as usize] = self.next[slot as usize];
                 return;
@@ -139,18 +158,46 @@ impl Map for Chains {
     }
 
     fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        self.heads.iter().flat_map(move |&head| {
+        self.heads.iter().enumerate().flat_map(move |(home, &head)| {
+            let slot_mask = self.rehash.as_ref().map_or(self.slot_mask, |rehash| rehash.slot_mask_at(home));
             let mut cell = head;
             std::iter::from_fn(move || {
-                let slot = (cell != END).then_some(cell & self.slot_mask)?;
+                let slot = (cell != END).then_some(cell & slot_mask)?;
                 cell = self.next[slot as usize];
                 Some(slot)
             })
         })
     }
 
+    fn begin(&mut self, slots: u32) {
+        debug_assert!(self.rehash.is_none(), "a table changes its size twice at once");
+        if slots as usize != self.next.len() {
+            let heads = heads_for(slots, self.fill);
+            self.rehash = Some(Box::new(Rehash::new(self.heads.len(), heads, self.slot_mask, slots, self.key)));
+        }
+    }
+
+    fn step(&mut self, keys: &[u64], left: &mut u32) -> bool {
+        let Some(rehash) = &mut self.rehash else { return true };
+        if rehash.step(&mut self.heads, &mut self.next, keys, left) {
+            self.slot_mask = rehash.slot_mask();
+            self.rehash = None;
+        }
+        self.rehash.is_none()
+    }
+
+    fn reserve(&mut self, most: u32) {
+        self.heads.reserve(heads_for(most, self.fill));
+        self.next.reserve(most as usize);
+    }
+
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.heads.release(by, bytes);
+        self.next.release(by, bytes);
+    }
+
     fn memory_bytes(&self) -> usize {
-        (self.heads.capacity() + self.next.capacity()) * size_of::<u32>()
+        self.heads.memory_bytes() + self.next.memory_bytes()
     }
 
     fn check(&self, keys: &[u64], len: usize) {
@@ -181,8 +228,8 @@ mod tests {
             heads in 1usize..30,
             ops in prop::collection::vec((0u64..24, any::<bool>()), 1..200),
         ) {
-            let mut table = Chains::new(12, Fill::Half, HashKey::from_seed(seed));
-            table.heads = vec![END; heads];
+            let mut table = Chains::new(12, 0, Fill::Half, HashKey::from_seed(seed));
+            table.heads = Array::new(heads, 0, END);
             table.slot_mask = (1 << slot_bits) - 1;
             let mut keys = vec![0; 12];
             let mut free: Vec<u32> = (0..12).collect();

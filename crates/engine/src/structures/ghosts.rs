@@ -2,8 +2,10 @@
 //!
 //! Owns up to two queues of block numbers with a hash table of their own; every operation takes constant time and no
 //! memory beyond what was taken at the start. Never decides what a ghost means: ARC, CAR and S3-FIFO do.
-//! Invariant: a block is in at most one of the queues, and all of them together hold at most `capacity`.
+//! Invariant: a block is in at most one of the queues, and all of them together hold at most `capacity`, but for the
+//! time in which that is getting less.
 
+use crate::structures::array::{Array, Release};
 use crate::structures::list::{Links, List, NIL};
 use crate::structures::slots::ChainedSlots;
 use crate::structures::table::{Fill, HashKey};
@@ -15,7 +17,9 @@ pub(crate) struct Ghosts {
     links: Links,
     queues: [List; 2],
     /// Which queue an occupied slot is in.
-    second: Vec<bool>,
+    second: Array<bool>,
+    /// Places there are to be, once nothing is left to be done for that.
+    capacity: u32,
 }
 
 impl Ghosts {
@@ -24,8 +28,16 @@ impl Ghosts {
             slots: ChainedSlots::new(capacity, Fill::TwoThirds, key),
             links: Links::new(capacity as usize),
             queues: [List::new(), List::new()],
-            second: vec![false; capacity as usize],
+            second: Array::new(capacity as usize, 0, false),
+            capacity,
         }
+    }
+
+    /// There may be `most` places in time.
+    pub fn reserve(&mut self, most: u32) {
+        self.slots.reserve(most);
+        self.links.reserve(most as usize);
+        self.second.reserve(most as usize);
     }
 
     #[inline]
@@ -48,8 +60,14 @@ impl Ghosts {
     /// Remembers an absent block as the newest of `queue`. Where all places are taken, the oldest of that queue is
     /// forgotten, or of the other one if it is empty; with no places, nothing is remembered.
     pub fn push(&mut self, queue: usize, block: u64) {
-        if self.slots.is_full() && !(self.forget_oldest(queue) || self.forget_oldest(1 - queue)) {
-            return;
+        while self.slots.len() >= self.slots.most().min(self.capacity) {
+            if !(self.forget_oldest(queue) || self.forget_oldest(1 - queue)) {
+                return;
+            }
+            // Places that are too many go with the steps.
+            if self.slots.len() < self.slots.most() {
+                break;
+            }
         }
         let slot = self.slots.insert(block, self.slots.hash(block));
         self.second[slot as usize] = queue == 1;
@@ -79,21 +97,57 @@ impl Ghosts {
     /// Changes the number of places. Where there are too few, the oldest of each queue in turn are forgotten; callers
     /// with rules of their own forget enough before.
     pub fn resize(&mut self, capacity: u32) {
-        while self.len(0) + self.len(1) > capacity {
-            let longer = usize::from(self.len(1) > self.len(0));
-            self.forget_oldest(longer);
-        }
-        let mut resized = Self::new(capacity, self.slots.hash_key());
-        for queue in [0, 1] {
-            for slot in self.queues[queue].iter(&self.links) {
-                resized.push(queue, self.slots.keys()[slot as usize]);
+        self.begin(capacity);
+        while !self.step(&mut { u32::MAX }) {}
+    }
+
+    /// Begins with that. [`Ghosts::step`] does it.
+    pub fn begin(&mut self, capacity: u32) {
+        self.capacity = capacity;
+    }
+
+    /// Goes on with that, for at most `left` units, which it counts down; whether it is done.
+    pub fn step(&mut self, left: &mut u32) -> bool {
+        loop {
+            if !self.slots.is_resizing() {
+                if self.capacity == self.slots.capacity() {
+                    return true;
+                }
+                while self.slots.len() > self.capacity {
+                    if *left == 0 {
+                        return false;
+                    }
+                    *left -= 1;
+                    let longer = usize::from(self.len(1) > self.len(0));
+                    self.forget_oldest(longer);
+                }
+                self.slots.begin(self.capacity);
             }
+            let Self { slots, links, queues, second, .. } = self;
+            let done = slots.step(left, true, |from, to| {
+                second[to as usize] = second[from as usize];
+                queues[usize::from(second[to as usize])].replace(links, from, to);
+            });
+            let (now, end) = (slots.capacity() as usize, slots.capacity_max() as usize);
+            links.set_len(now, end);
+            second.set_len(now, end, false);
+            if !done {
+                return false;
+            }
+            links.fit();
+            second.fit();
         }
-        *self = resized;
+    }
+
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    pub fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.slots.release(by, bytes);
+        self.links.release(by, bytes);
+        self.second.release(by, bytes);
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.slots.memory_bytes() + self.links.memory_bytes() + self.second.capacity()
+        size_of::<Self>() + self.slots.memory_bytes() + self.links.memory_bytes() + self.second.memory_bytes()
     }
 
     pub fn check(&self) {

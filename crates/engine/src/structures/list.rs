@@ -3,6 +3,7 @@
 //! Owns the order of slots in queues. Never knows what is in a slot.
 //! Invariant: a slot is in at most one list at a time; the lists that share one `Links` never share a slot.
 
+use crate::structures::array::{Array, Release};
 use std::hint::black_box;
 
 /// No slot: the end of a list.
@@ -19,11 +20,16 @@ struct Node {
 
 /// The links of all slots.
 #[derive(Debug)]
-pub(crate) struct Links(Vec<Node>);
+pub(crate) struct Links(Array<Node>);
 
 impl Links {
     pub fn new(slots: usize) -> Self {
-        Self(vec![Node { newer: NIL, older: NIL }; slots])
+        Self::with_room(slots, 0)
+    }
+
+    /// The same for a number of slots that may grow to `most` in time; 0 if that is not known.
+    pub fn with_room(slots: usize, most: usize) -> Self {
+        Self(Array::new(slots, most, Node { newer: NIL, older: NIL }))
     }
 
     /// The neighbour of `slot` towards the head, or `NIL`.
@@ -46,11 +52,31 @@ impl Links {
 
     /// Grows or shrinks to `slots`; slots past the end must be in no list.
     pub fn resize(&mut self, slots: usize) {
-        resize_exact(&mut self.0, slots, Node { newer: NIL, older: NIL });
+        self.0.resize(slots, Node { newer: NIL, older: NIL });
+    }
+
+    /// Grows or shrinks to `slots` on the way to `end`; slots past the end must be in no list.
+    pub fn set_len(&mut self, slots: usize, end: usize) {
+        self.0.set_len(slots, end, Node { newer: NIL, older: NIL });
+    }
+
+    /// Gives up memory that is there for more slots, unless there is on purpose.
+    pub fn fit(&mut self) {
+        self.0.fit();
+    }
+
+    /// There may be `most` slots in time.
+    pub fn reserve(&mut self, most: usize) {
+        self.0.reserve(most);
+    }
+
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    pub fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.0.release(by, bytes);
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Node>()
+        self.0.memory_bytes()
     }
 }
 

@@ -1,9 +1,10 @@
 //! The data structures that index, policies, guest tables and curves are made of: flat arrays, fixed memory.
 //!
-//! Owns the hash tables, the map from block to slot, lists over arrays of links, ghosts and the frequency sketch. Never
-//! decides which block is kept, and uses no other module of the crate. Invariant: nothing here allocates but where it
-//! is made or resized.
+//! Owns the arrays that grow in place, the hash tables, the map from block to slot, lists over arrays of links, ghosts
+//! and the frequency sketch. Never decides which block is kept, and uses no other module of the crate. Invariant:
+//! nothing here allocates but where it is made or resized.
 
+pub(crate) mod array;
 pub(crate) mod chains;
 pub(crate) mod ghosts;
 pub(crate) mod list;

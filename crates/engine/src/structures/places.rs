@@ -4,27 +4,46 @@
 //! Never knows what a mark means: the policy that has the slot does. Invariant: the mark of a slot that is in no
 //! policy's queues is 0.
 
-use crate::structures::list::{Links, resize_exact};
+use crate::structures::array::{Array, Release};
+use crate::structures::list::Links;
 
 /// See the head of the file.
 #[derive(Debug)]
 pub(crate) struct Places {
     pub links: Links,
-    pub marks: Vec<u8>,
+    pub marks: Array<u8>,
 }
 
 impl Places {
     pub fn new(slots: u32) -> Self {
-        Self { links: Links::new(slots as usize), marks: vec![0; slots as usize] }
+        Self::with_room(slots, 0)
     }
 
-    /// Grows or shrinks to `slots`; slots past the end must be in no queue.
-    pub fn resize(&mut self, slots: u32) {
-        self.links.resize(slots as usize);
-        resize_exact(&mut self.marks, slots as usize, 0);
+    /// The same for a number of slots that may grow to `most` in time; 0 if that is not known.
+    pub fn with_room(slots: u32, most: u32) -> Self {
+        let (slots, most) = (slots as usize, most as usize);
+        Self { links: Links::with_room(slots, most), marks: Array::new(slots, most, 0) }
+    }
+
+    /// Grows or shrinks to `slots` on the way to `end`; slots past the end must be in no queue.
+    pub fn set_len(&mut self, slots: u32, end: u32) {
+        self.links.set_len(slots as usize, end as usize);
+        self.marks.set_len(slots as usize, end as usize, 0);
+    }
+
+    /// Gives up memory that is there for more slots, unless there is on purpose.
+    pub fn fit(&mut self) {
+        self.links.fit();
+        self.marks.fit();
+    }
+
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    pub fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.links.release(by, bytes);
+        self.marks.release(by, bytes);
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.marks.capacity()
+        self.links.memory_bytes() + self.marks.memory_bytes()
     }
 }

@@ -4,19 +4,23 @@
 //! Never decides which block is evicted.
 //! Invariant: every slot below `capacity` is either free or holds one block that the table finds there.
 
+mod resize;
+#[cfg(test)]
+pub(in crate::structures) mod tests;
+
+use crate::structures::array::{Array, Release};
 use crate::structures::chains::Chains;
-use crate::structures::list::{NIL, resize_exact};
+use crate::structures::list::NIL;
 use crate::structures::table::{Fill, HashKey, Table};
+use resize::Resize;
 
 /// A place in the cache of one disk, `0..capacity`. Dense, so that per-slot state can live in flat arrays.
 pub type Slot = u32;
 
 /// What finds the slot of a block, over an array of keys indexed by slot that the caller owns.
 pub(crate) trait Map {
-    /// An empty table for slots `0..slots`.
-    fn new(slots: u32, fill: Fill, key: HashKey) -> Self;
-    /// An empty table of the same kind for another number of slots.
-    fn resized(&self, slots: u32) -> Self;
+    /// An empty table for slots `0..slots`, of which there may be `most` in time; 0 if that is not known.
+    fn new(slots: u32, most: u32, fill: Fill, key: HashKey) -> Self;
     /// The slot of `key`, whose hash is `hash`.
     fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32>;
     /// Adds a key that is absent.
@@ -27,6 +31,14 @@ pub(crate) trait Map {
     fn relocate(&mut self, key: u64, keys: &[u64], from: u32, to: u32);
     /// Every slot in the table, in no particular order.
     fn slots(&self) -> impl Iterator<Item = u32> + '_;
+    /// Begins to make the table fit slots `0..slots`; all keys are in such.
+    fn begin(&mut self, slots: u32);
+    /// Goes on with that, for at most `left` units, which it counts down; whether it is done.
+    fn step(&mut self, keys: &[u64], left: &mut u32) -> bool;
+    /// There may be `most` slots in time.
+    fn reserve(&mut self, most: u32);
+    /// Gives back memory that is not needed any more, at most so many bytes; those are counted off.
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize);
     fn memory_bytes(&self) -> usize;
     /// Panics unless the table holds exactly `len` keys and each can be found.
     fn check(&self, keys: &[u64], len: usize);
@@ -40,17 +52,25 @@ pub(crate) struct Slots<M = Table> {
     table: M,
     key: HashKey,
     /// The block of an occupied slot; of a free one, the next free slot.
-    keys: Vec<u64>,
+    keys: Array<u64>,
     /// The first of the free slots below `fresh`, or `NIL`.
     free: u32,
     /// Slots from here on have never been used.
     fresh: u32,
     len: u32,
+    /// While the number of slots changes.
+    resize: Option<Box<Resize>>,
 }
 
 impl<M: Map> Slots<M> {
     pub fn new(capacity: u32, fill: Fill, key: HashKey) -> Self {
-        Self { table: M::new(capacity, fill, key), key, keys: vec![0; capacity as usize], free: NIL, fresh: 0, len: 0 }
+        Self::with_room(capacity, 0, fill, key)
+    }
+
+    /// The same for a number of slots that may grow to `most` in time; 0 if that is not known.
+    pub fn with_room(capacity: u32, most: u32, fill: Fill, key: HashKey) -> Self {
+        let keys = Array::new(capacity as usize, most as usize, 0);
+        Self { table: M::new(capacity, most, fill, key), key, keys, free: NIL, fresh: 0, len: 0, resize: None }
     }
 
     pub fn capacity(&self) -> u32 {
@@ -104,10 +124,7 @@ impl<M: Map> Slots<M> {
 
     fn take_free(&mut self) -> Slot {
         match self.free {
-            NIL => {
-                self.fresh += 1;
-                self.fresh - 1
-            }
+            NIL => self.take_other(),
             slot => {
                 self.free = self.keys[slot as usize] as u32;
                 slot
@@ -130,9 +147,11 @@ impl<M: Map> Slots<M> {
         let block = self.keys[slot as usize];
         debug_assert_eq!(self.find(block, self.hash(block)), Some(slot), "a slot that is freed is occupied");
         self.table.remove(block, slot, &self.keys);
-        self.keys[slot as usize] = u64::from(self.free);
-        self.free = slot;
         self.len -= 1;
+        if !self.goes(slot) {
+            self.keys[slot as usize] = u64::from(self.free);
+            self.free = slot;
+        }
         block
     }
 
@@ -140,72 +159,38 @@ impl<M: Map> Slots<M> {
         self.table.slots().map(|slot| (self.keys[slot as usize], slot))
     }
 
-    /// Makes the slots from `capacity` on free of blocks as far as `may_move` allows, tells `moved`, and cuts them
-    /// off. Returns the capacity reached. The caller has made the blocks few enough.
-    pub fn shrink(&mut self, capacity: u32, may_move: impl Fn(Slot) -> bool, mut moved: impl FnMut(Slot, Slot)) -> u32 {
-        assert!(self.len <= capacity && capacity <= self.capacity(), "blocks fit before slots are cut off");
-        let held = |s: &Slot| !may_move(*s) && self.block_of(*s).is_some();
-        let capacity = (capacity..self.fresh).rev().find(held).map_or(capacity, |slot| slot + 1);
-
-        // from here on the free list holds only slots that stay
-        let mut at = std::mem::replace(&mut self.free, NIL);
-        while at != NIL {
-            let next = self.keys[at as usize] as u32;
-            if at < capacity {
-                self.keys[at as usize] = u64::from(self.free);
-                self.free = at;
-            }
-            at = next;
-        }
-        let end = self.fresh;
-        self.fresh = end.min(capacity);
-        for from in capacity..end {
-            let Some(block) = self.block_of(from) else { continue };
-            let to = self.take_free();
-            self.table.relocate(block, &self.keys, from, to);
-            self.keys[to as usize] = block;
-            moved(from, to);
-        }
-        self.set_capacity(capacity);
-        capacity
-    }
-
-    /// Adds free slots.
-    pub fn grow(&mut self, capacity: u32) {
-        assert!(capacity >= self.capacity());
-        self.set_capacity(capacity);
-    }
-
-    /// Sizes the arrays; slots past the end hold nothing.
-    fn set_capacity(&mut self, capacity: u32) {
-        if capacity == self.capacity() {
-            return;
-        }
-        let mut table = self.table.resized(capacity);
-        for slot in self.table.slots() {
-            table.insert(self.hash(self.keys[slot as usize]), slot);
-        }
-        self.table = table;
-        resize_exact(&mut self.keys, capacity as usize, 0);
-    }
-
     pub fn memory_bytes(&self) -> usize {
-        self.table.memory_bytes() + self.keys.capacity() * size_of::<u64>()
+        self.table.memory_bytes() + self.keys.memory_bytes()
     }
 
     pub fn check(&self) {
         self.table.check(&self.keys, self.len as usize);
         let mut free = 0;
-        let mut at = self.free;
-        while at != NIL {
-            assert!(at < self.fresh, "free slot {at} is past the used ones");
-            assert_eq!(self.block_of(at), None, "slot {at} is free and occupied");
-            free += 1;
-            assert!(free <= self.fresh, "the free list is a ring");
-            at = self.keys[at as usize] as u32;
+        let kept = self.resize.as_ref().map_or(NIL, |resize| resize.kept());
+        for first in [self.free, kept] {
+            let mut at = first;
+            while at != NIL {
+                assert!(at < self.fresh, "free slot {at} is past the used ones");
+                assert_eq!(self.block_of(at), None, "slot {at} is free and occupied");
+                free += 1;
+                assert!(free <= self.fresh, "the free list is a ring");
+                at = self.keys[at as usize] as u32;
+            }
         }
-        assert_eq!(self.len + free, self.fresh, "every used slot is free or occupied");
+        assert!(self.len <= self.most(), "more blocks than there will be slots");
         assert!(self.fresh as usize <= self.keys.len(), "slots past the end are in use");
+        match &self.resize {
+            None => assert_eq!(self.len + free, self.fresh, "every used slot is free or occupied"),
+            Some(resize) => resize.check(self, free),
+        }
+    }
+}
+
+impl Slots {
+    /// As [`Slots::find`], while the number of slots does not change: what a hit pays for.
+    #[inline]
+    pub fn find_still(&self, block: u64, hash: u64) -> Option<Slot> {
+        self.table.find_still(block, hash, &self.keys)
     }
 }
 

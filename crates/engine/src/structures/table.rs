@@ -6,8 +6,14 @@
 //! costs a cache miss, almost only where it is the one sought, and a deletion almost never. Invariant: the cells are
 //! never fuller than the table was made for, and each full cell can be reached from its key's home without crossing an
 //! empty one.
+//!
+//! Homes are in the order of hashes, so a table is made larger or smaller where it is, in steps: see `rehash`.
 
+mod rehash;
+
+use crate::structures::array::{Array, Release};
 use crate::structures::slots::Map;
+use rehash::Rehash;
 use std::hash::{BuildHasher, RandomState};
 
 /// No cell content: slots are smaller than `u32::MAX` in the bits they take, so no full cell looks like this.
@@ -69,10 +75,9 @@ pub(crate) enum Fill {
     TwoThirds,
 }
 
-/// See the head of the file. The callers pass the array of keys, indexed by slot.
-#[derive(Debug)]
-pub(crate) struct Table {
-    cells: Vec<u32>,
+/// How a cell tells its slot, its distance from home and its tag.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
     /// The bits of a cell that are the slot.
     slot_mask: u32,
     /// Where the distance begins, above the slot.
@@ -81,39 +86,67 @@ pub(crate) struct Table {
     far: u32,
     /// The bits that are the tag.
     tag_mask: u32,
-    key: HashKey,
-    fill: Fill,
 }
 
-impl Table {
-    /// An empty table for slots `0..slots`.
-    pub fn new(slots: u32, fill: Fill, key: HashKey) -> Self {
-        let cells = match fill {
-            Fill::Half => slots as usize * 2,
-            Fill::TwoThirds => slots as usize * 3 / 2,
-        };
-        Self::with_cells(cells.max(slots as usize + 1), slots, fill, key)
-    }
-
-    /// A table with cells as they are laid out for slots `0..slots`.
-    fn with_cells(cells: usize, slots: u32, fill: Fill, key: HashKey) -> Self {
+impl Layout {
+    /// That of a table for slots `0..slots`.
+    fn new(slots: u32) -> Self {
         let slot_bits = u32::BITS - slots.leading_zeros();
         let distance_bits = DISTANCE_BITS.min(u32::BITS - slot_bits);
         let ones = |bits: u32| u32::MAX.checked_shr(u32::BITS - bits).unwrap_or(0);
         Self {
-            cells: vec![EMPTY; cells],
             slot_mask: ones(slot_bits),
             distance_shift: slot_bits.min(u32::BITS - 1),
             far: ones(distance_bits),
             tag_mask: !ones(slot_bits + distance_bits),
-            key,
-            fill,
         }
     }
 
-    /// An empty table of the same kind for another number of slots.
-    pub fn resized(&self, slots: u32) -> Self {
-        Self::new(slots, self.fill, self.key)
+    /// The content of a cell `distance` cells from its key's home.
+    #[inline]
+    fn cell(&self, slot: u32, hash: u64, distance: usize) -> u32 {
+        // without bits for it the distance is 0 and adds nothing
+        let distance = distance.min(self.far as usize) as u32;
+        hash as u32 & self.tag_mask | distance << self.distance_shift | slot
+    }
+}
+
+/// Where among `cells` cells a hash is at home.
+#[inline]
+pub(in crate::structures) fn home_among(hash: u64, cells: usize) -> usize {
+    (((hash >> 32) * cells as u64) >> 32) as usize
+}
+
+/// See the head of the file. The callers pass the array of keys, indexed by slot.
+#[derive(Debug)]
+pub(crate) struct Table {
+    cells: Array<u32>,
+    layout: Layout,
+    /// While the table changes its size: every call goes by this then.
+    rehash: Option<Box<Rehash>>,
+    key: HashKey,
+    fill: Fill,
+}
+
+/// Cells of a table for slots `0..slots`.
+fn cells_for(slots: usize, fill: Fill) -> usize {
+    let cells = match fill {
+        Fill::Half => slots * 2,
+        Fill::TwoThirds => slots * 3 / 2,
+    };
+    cells.max(slots + 1)
+}
+
+impl Table {
+    /// An empty table for slots `0..slots`, of which there may be `most` in time.
+    pub fn new(slots: u32, most: u32, fill: Fill, key: HashKey) -> Self {
+        let most = if most > 0 { cells_for(most as usize, fill) } else { 0 };
+        Self::with_cells(cells_for(slots as usize, fill), most, slots, fill, key)
+    }
+
+    /// A table with cells as they are laid out for slots `0..slots`.
+    fn with_cells(cells: usize, most: usize, slots: u32, fill: Fill, key: HashKey) -> Self {
+        Self { cells: Array::new(cells, most, EMPTY), layout: Layout::new(slots), rehash: None, key, fill }
     }
 
     #[inline]
@@ -123,7 +156,7 @@ impl Table {
 
     #[inline]
     fn home(&self, hash: u64) -> usize {
-        (((hash >> 32) * self.cells.len() as u64) >> 32) as usize
+        home_among(hash, self.cells.len())
     }
 
     #[inline]
@@ -137,28 +170,30 @@ impl Table {
         if to >= from { to - from } else { to + self.cells.len() - from }
     }
 
-    /// The content of a cell `distance` cells from its key's home.
-    #[inline]
-    fn cell(&self, slot: u32, hash: u64, distance: usize) -> u32 {
-        // without bits for it the distance is 0 and adds nothing
-        let distance = distance.min(self.far as usize) as u32;
-        hash as u32 & self.tag_mask | distance << self.distance_shift | slot
-    }
-
     /// How far the key of the full cell `at` is from its home.
     #[inline]
     fn distance_from_home(&self, at: usize, keys: &[u64]) -> usize {
         let cell = self.cells[at];
-        let told = cell >> self.distance_shift & self.far;
-        if told < self.far {
+        let told = cell >> self.layout.distance_shift & self.layout.far;
+        if told < self.layout.far {
             return told as usize;
         }
-        self.distance(self.home(self.hash(keys[(cell & self.slot_mask) as usize])), at)
+        self.distance(self.home(self.hash(keys[(cell & self.layout.slot_mask) as usize])), at)
     }
 
     /// The slot of `key`, whose hash is `hash`.
     #[inline]
     pub fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
+        match &self.rehash {
+            None => self.find_still(key, hash, keys),
+            Some(rehash) => rehash.find(&self.cells, key, hash, keys),
+        }
+    }
+
+    /// The same in a table that does not change its size.
+    #[inline]
+    pub fn find_still(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
+        debug_assert!(self.rehash.is_none(), "a table that changes its size is asked as if it did not");
         self.find_cell(key, hash, keys).map(|(_, slot)| slot)
     }
 
@@ -170,8 +205,8 @@ impl Table {
             if cell == EMPTY {
                 return None;
             }
-            let slot = cell & self.slot_mask;
-            if (cell ^ hash as u32) & self.tag_mask == 0 && keys[slot as usize] == key {
+            let slot = cell & self.layout.slot_mask;
+            if (cell ^ hash as u32) & self.layout.tag_mask == 0 && keys[slot as usize] == key {
                 return Some((at, slot));
             }
             at = self.after(at);
@@ -181,20 +216,29 @@ impl Table {
     /// Adds a key that is absent.
     #[inline]
     pub fn insert(&mut self, hash: u64, slot: u32) {
-        debug_assert!(slot & !self.slot_mask == 0);
+        if let Some(rehash) = &self.rehash {
+            return rehash.insert(&mut self.cells, hash, slot);
+        }
+        debug_assert!(slot & !self.layout.slot_mask == 0);
         let mut at = self.home(hash);
         let mut distance = 0;
         while self.cells[at] != EMPTY {
             at = self.after(at);
             distance += 1;
         }
-        self.cells[at] = self.cell(slot, hash, distance);
+        self.cells[at] = self.layout.cell(slot, hash, distance);
     }
 
     /// Takes `key` out; `keys` must still hold it and all others.
     #[inline]
     pub fn remove(&mut self, key: u64, keys: &[u64]) -> Option<u32> {
-        let (mut hole, slot) = self.find_cell(key, self.hash(key), keys)?;
+        let hash = self.hash(key);
+        if let Some(rehash) = &self.rehash {
+            let (at, slot) = rehash.find_cell(&self.cells, key, hash, keys)?;
+            rehash.remove_at(&mut self.cells, at, keys);
+            return Some(slot);
+        }
+        let (mut hole, slot) = self.find_cell(key, hash, keys)?;
         let mut at = hole;
         loop {
             at = self.after(at);
@@ -205,8 +249,9 @@ impl Table {
             let from_home = self.distance_from_home(at, keys);
             let back = self.distance(hole, at);
             if from_home >= back {
-                let told = ((from_home - back).min(self.far as usize) as u32) << self.distance_shift;
-                self.cells[hole] = cell & !(self.far << self.distance_shift) | told;
+                let Layout { far, distance_shift, .. } = self.layout;
+                let told = ((from_home - back).min(far as usize) as u32) << distance_shift;
+                self.cells[hole] = cell & !(far << distance_shift) | told;
                 hole = at;
             }
         }
@@ -217,17 +262,50 @@ impl Table {
     /// Replaces the slot of a key that is present.
     pub fn relocate(&mut self, key: u64, keys: &[u64], to: u32) {
         let hash = self.hash(key);
-        let (at, _) = self.find_cell(key, hash, keys).expect("a key that moves is in the table");
-        self.cells[at] = self.cells[at] & !self.slot_mask | to;
+        let (found, layout) = match &self.rehash {
+            Some(rehash) => {
+                let found = rehash.find_cell(&self.cells, key, hash, keys);
+                (found, found.map_or(self.layout, |(at, _)| rehash.layout_at(at)))
+            }
+            None => (self.find_cell(key, hash, keys), self.layout),
+        };
+        let (at, _) = found.expect("a key that moves is in the table");
+        self.cells[at] = self.cells[at] & !layout.slot_mask | to;
     }
 
     /// Every slot in the table, in no particular order.
     pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        self.cells.iter().filter(|&&cell| cell != EMPTY).map(|&cell| cell & self.slot_mask)
+        let layout_at = |at| self.rehash.as_ref().map_or(self.layout, |rehash| rehash.layout_at(at));
+        let full = self.cells.iter().enumerate().filter(|&(_, &cell)| cell != EMPTY);
+        full.map(move |(at, &cell)| cell & layout_at(at).slot_mask)
+    }
+
+    /// Begins to make the table fit slots `0..slots`; all keys are in such. [`Table::step`] does it.
+    pub fn begin(&mut self, slots: u32) {
+        debug_assert!(self.rehash.is_none(), "a table changes its size twice at once");
+        let cells = cells_for(slots as usize, self.fill);
+        if cells != self.cells.len() {
+            self.rehash = Some(Box::new(Rehash::new(self.cells.len(), cells, self.layout, slots, self.key)));
+        }
+    }
+
+    /// Goes on with that, for at most `left` units, which it counts down; whether it is done.
+    pub fn step(&mut self, keys: &[u64], left: &mut u32) -> bool {
+        let Some(rehash) = &mut self.rehash else { return true };
+        if rehash.step(&mut self.cells, keys, left) {
+            self.layout = rehash.layout();
+            self.rehash = None;
+        }
+        self.rehash.is_none()
+    }
+
+    /// There may be `most` slots in time.
+    pub fn reserve(&mut self, most: u32) {
+        self.cells.reserve(cells_for(most as usize, self.fill));
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.cells.capacity() * size_of::<u32>()
+        self.cells.memory_bytes()
     }
 
     /// Panics unless the table holds exactly `len` keys and each can be found.
@@ -237,22 +315,29 @@ impl Table {
         for slot in self.slots() {
             let key = keys[slot as usize];
             let hash = self.hash(key);
-            let Some((at, found)) = self.find_cell(key, hash, keys) else { panic!("key {key} cannot be reached") };
-            assert_eq!(found, slot, "key {key} is in the table twice");
-            let distance = self.distance(self.home(hash), at);
-            assert_eq!(self.cells[at], self.cell(slot, hash, distance), "the cell of key {key} tells it wrongly");
+            assert_eq!(self.find(key, hash, keys), Some(slot), "key {key} cannot be reached, or is there twice");
+            if self.rehash.is_none()
+                && let Some((at, _)) = self.find_cell(key, hash, keys)
+            {
+                let distance = self.distance(self.home(hash), at);
+                assert_eq!(
+                    self.cells[at],
+                    self.layout.cell(slot, hash, distance),
+                    "the cell of {key} tells it wrongly"
+                );
+            }
             seen += 1;
+        }
+        if let Some(rehash) = &self.rehash {
+            rehash.check(&self.cells, keys);
         }
         assert_eq!(seen, len, "keys in the table");
     }
 }
 
 impl Map for Table {
-    fn new(slots: u32, fill: Fill, key: HashKey) -> Self {
-        Self::new(slots, fill, key)
-    }
-    fn resized(&self, slots: u32) -> Self {
-        self.resized(slots)
+    fn new(slots: u32, most: u32, fill: Fill, key: HashKey) -> Self {
+        Self::new(slots, most, fill, key)
     }
     #[inline]
     fn find(&self, key: u64, hash: u64, keys: &[u64]) -> Option<u32> {
@@ -272,6 +357,18 @@ impl Map for Table {
     }
     fn slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots()
+    }
+    fn begin(&mut self, slots: u32) {
+        self.begin(slots);
+    }
+    fn step(&mut self, keys: &[u64], left: &mut u32) -> bool {
+        self.step(keys, left)
+    }
+    fn reserve(&mut self, most: u32) {
+        self.reserve(most);
+    }
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.cells.release(by, bytes);
     }
     fn memory_bytes(&self) -> usize {
         self.memory_bytes()
@@ -297,7 +394,7 @@ mod tests {
             cells in prop::sample::select(vec![14, 18, 24]),
             ops in prop::collection::vec((0u64..24, any::<bool>()), 1..200),
         ) {
-            let mut table = Table::with_cells(cells, slots, Fill::Half, HashKey::from_seed(seed));
+            let mut table = Table::with_cells(cells, 0, slots, Fill::Half, HashKey::from_seed(seed));
             let mut keys = vec![0; 12];
             let mut free: Vec<u32> = (0..12).collect();
             let mut model = BTreeMap::new();
@@ -323,7 +420,7 @@ mod tests {
     #[test]
     fn slots_fit_beside_their_tags_at_every_size() {
         for slots in [0, 1, 2, 3, 4, 255, 256, 257] {
-            let mut table = Table::new(slots, Fill::TwoThirds, HashKey::from_seed(1));
+            let mut table = Table::new(slots, 0, Fill::TwoThirds, HashKey::from_seed(1));
             let keys: Vec<u64> = (0..u64::from(slots)).map(|k| k << 32).collect();
             for slot in 0..slots {
                 table.insert(table.hash(keys[slot as usize]), slot);

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use undercroft_engine::{AnyPolicyKind, PolicyKind, StudiedPolicyKind, replay::replay};
-use undercroft_trace::{Reader, synth};
+use undercroft_trace::{TraceReader, synth};
 
 /// One line of miss-counts.csv that names a policy of ours.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ pub fn blocks(trace: &str) -> Vec<u64> {
         .map(|entry| entry.expect("an entry").path())
         .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(trace)))
         .unwrap_or_else(|| panic!("no trace {trace} in {}", directory.display()));
-    Reader::open(path).and_then(|accesses| accesses.map(|a| a.map(|a| a.block)).collect()).expect("a sound trace")
+    TraceReader::open(path).and_then(|accesses| accesses.map(|a| a.map(|a| a.block)).collect()).expect("a sound trace")
 }
 
 /// The misses of a policy.

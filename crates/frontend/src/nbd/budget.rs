@@ -118,12 +118,12 @@ impl Budget {
 
     /// Whether a connection waits for memory.
     #[inline]
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// `wake_fd` is signalled when somebody begins to wait: then [`Budget::look`] has to be called from time to time.
-    pub fn add_wake_fd(&self, wake_fd: EventFd) {
+    pub(crate) fn add_wake_fd(&self, wake_fd: EventFd) {
         lock(self).wake_fds.push(wake_fd);
     }
 
@@ -223,7 +223,7 @@ impl Account {
 
     /// Whether the connection was called since this was asked last.
     #[inline]
-    pub fn was_called(&self) -> bool {
+    pub(crate) fn was_called(&self) -> bool {
         if !self.called.load(Ordering::Relaxed) {
             return false;
         }
@@ -233,12 +233,12 @@ impl Account {
 
     /// Whether others wait for memory.
     #[inline]
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.budget.is_short()
     }
 
     /// Whether the connection has to end: its client was slow while others waited.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
@@ -298,7 +298,7 @@ impl Account {
     }
 
     /// Says whether the connection waits for its client.
-    pub fn set_waits_for_client(&self, waits: bool) {
+    pub(crate) fn set_waits_for_client(&self, waits: bool) {
         self.waits_for_client.store(waits, Ordering::Relaxed);
     }
 }

@@ -12,8 +12,6 @@ use std::io::IoSlice;
 
 /// Replies handed to the kernel with one call at most.
 const GATHER: usize = 64;
-/// Bytes handed to the kernel by one flush at most, so that one client's replies keep no other waiting: some 16 us.
-const SEND_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a reply without data at most: a chunk with an error and its words.
 const SMALL_MAX: usize = 64;
 
@@ -152,9 +150,9 @@ impl Outbox {
         self.framed(&[&chunk_header(chunk::DONE, chunk::BLOCK_STATUS, cookie, len as u32)], buffer, len);
     }
 
-    /// Sends as much as the socket takes; buffers sent go back.
-    pub fn send(&mut self, stream: &mut impl Stream, buffers: &mut Buffers) -> Sent {
-        let mut left = SEND_BYTES_MAX;
+    /// Sends as much as the socket takes, and at most `most` bytes; buffers sent go back.
+    pub fn send(&mut self, stream: &mut impl Stream, buffers: &mut Buffers, most: usize) -> Sent {
+        let mut left = most;
         while !self.queue.is_empty() {
             if left == 0 {
                 return Sent::Enough;

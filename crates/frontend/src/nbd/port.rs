@@ -4,8 +4,10 @@
 //! Invariants: requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded
 //! (see `Buffers`); a request is answered at most once; reply data that the core did not fill are never sent.
 
+mod extents;
 mod incoming;
 
+use self::extents::encode_extents;
 use self::incoming::Stop;
 use super::budget::Account;
 use super::buffers::{Buffer, Buffers, HEADROOM};
@@ -13,9 +15,10 @@ use super::inbox::{Inbox, Received};
 use super::outbox::{Outbox, Sent};
 use super::rules::ExportRules;
 use super::stream::Stream;
-use super::wire::{CONTEXT_ID, STATE_HOLE, STATE_ZERO, errno};
+use super::wire::errno;
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
 use crate::filled::Filled;
+use crate::turns::SEND_BYTES;
 use crate::{Peer, Port, PortInterest, Protocol};
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -340,7 +343,7 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         self.buffers.set_waits_for_client(matches!(self.expect, Expect::Payload { .. }) || !self.outbox.is_empty());
         if out.len() == start && (!self.outbox.is_empty() || self.state != State::Open) {
             // Only errors, or the end: no reply of the core will remind anybody to send them, or to close.
-            self.flush();
+            self.flush(SEND_BYTES);
         }
         self.can_go_on()
     }
@@ -424,11 +427,11 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
         self.release(tag);
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, most: usize) {
         let Some(stream) = &mut self.stream else { return };
         if !self.outbox.is_empty() || stream.is_pending() {
             let waiting = self.outbox.len();
-            let sent = self.outbox.send(stream, &mut self.buffers);
+            let sent = self.outbox.send(stream, &mut self.buffers, most);
             self.unsent = sent == Sent::Enough;
             match sent {
                 Sent::All | Sent::Enough => {}
@@ -525,40 +528,6 @@ impl<S: Stream, F: PortFaults> Drop for NbdPort<S, F> {
             on_close(stream, self.outbox.take_bytes(&mut self.buffers));
         }
     }
-}
-
-/// Writes context id and descriptors for the first `len` bytes of `extents`; returns the bytes written, 0 if there is
-/// no extent.
-fn encode_extents(to: &mut [u8], extents: &[Extent], len: u32, one: bool) -> usize {
-    let mut left = len;
-    let mut at = 4;
-    let mut last: Option<(usize, u32)> = None;
-    to[..4].copy_from_slice(&CONTEXT_ID.to_be_bytes());
-    for e in extents {
-        let n = u32::try_from(e.len).unwrap_or(u32::MAX).min(left);
-        if n == 0 {
-            continue;
-        }
-        let state = u32::from(e.hole) * STATE_HOLE + u32::from(e.zero) * STATE_ZERO;
-        match last {
-            // Neighbours of one kind are one extent. The sum cannot overflow: both are parts of the request.
-            Some((place, kind)) if kind == state => {
-                let mut bytes = [0; 4];
-                bytes.copy_from_slice(&to[place..place + 4]);
-                to[place..place + 4].copy_from_slice(&(u32::from_be_bytes(bytes) + n).to_be_bytes());
-            }
-            Some(_) if one => break,
-            _ => {
-                let Some(entry) = to.get_mut(at..at + 8) else { break };
-                entry[..4].copy_from_slice(&n.to_be_bytes());
-                entry[4..].copy_from_slice(&state.to_be_bytes());
-                last = Some((at, state));
-                at += 8;
-            }
-        }
-        left -= n;
-    }
-    if last.is_some() { at } else { 0 }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub trait Stream: Send + 'static {
 /// watched for that would be woken twice for each request. So only reading is watched on the socket itself; an epoll
 /// set of its own watches for room, and is told to only when a send came back short.
 #[derive(Debug)]
-pub struct SocketStream {
+pub(crate) struct SocketStream {
     socket: OwnedFd,
     room: OwnedFd,
     watched: bool,

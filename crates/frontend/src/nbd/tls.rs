@@ -17,7 +17,7 @@ const SEND_BYTES_MAX: usize = 64 << 10;
 const RECORDS_PER_CALL: u32 = 16;
 
 /// The socket of an encrypted connection.
-pub struct TlsStream {
+pub(crate) struct TlsStream {
     socket: SocketStream,
     tls: ServerConnection,
 }

@@ -109,7 +109,7 @@ impl Profile {
     }
 
     /// The config space of a device with `queues` queues: `struct virtio_blk_config`, then zeroes.
-    pub fn config_space(&self, queues: u16) -> [u8; CONFIG_BYTES_MAX] {
+    pub(crate) fn config_space(&self, queues: u16) -> [u8; CONFIG_BYTES_MAX] {
         let mut space = [0; CONFIG_BYTES_MAX];
         let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
         let preferred_blocks = (PREFERRED_BYTES / self.block_bytes).max(1);

@@ -159,7 +159,7 @@ impl GuestMap {
 
     /// Whether all of it had memory when it was shared.
     #[inline]
-    pub fn is_allocated(&self) -> bool {
+    pub(crate) fn is_allocated(&self) -> bool {
         self.allocated
     }
 
@@ -204,7 +204,7 @@ impl GuestMap {
 
     /// The span of `len` bytes at `guest` if it lies inside one region.
     #[inline]
-    pub fn locate(&self, guest: u64, len: u32, hint: &mut u32) -> Option<GuestSpan> {
+    pub(crate) fn locate(&self, guest: u64, len: u32, hint: &mut u32) -> Option<GuestSpan> {
         let at = self.find(guest, hint)?;
         let r = &self.regions[at];
         let offset = guest - r.guest;
@@ -214,7 +214,13 @@ impl GuestMap {
     /// Hands the spans of `len` bytes at `guest` to `push`, in order: several if the range crosses regions that touch.
     /// False if some of it is not memory, or if `push` said false.
     #[inline]
-    pub fn locate_all(&self, guest: u64, len: u32, hint: &mut u32, mut push: impl FnMut(GuestSpan) -> bool) -> bool {
+    pub(crate) fn locate_all(
+        &self,
+        guest: u64,
+        len: u32,
+        hint: &mut u32,
+        mut push: impl FnMut(GuestSpan) -> bool,
+    ) -> bool {
         if let Some(span) = self.locate(guest, len, hint) {
             return push(span);
         }
@@ -247,7 +253,7 @@ impl GuestMap {
 
     /// Writes the one byte of `span`.
     #[inline]
-    pub fn put_byte(&self, span: GuestSpan, byte: u8) {
+    pub(crate) fn put_byte(&self, span: GuestSpan, byte: u8) {
         self.slice(span, 0, 1).get_ref::<u8>(0).expect("a slice of one byte has it").store(byte);
     }
 

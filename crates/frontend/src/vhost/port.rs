@@ -21,6 +21,7 @@ use super::request::Range;
 use super::ring::SplitRing;
 use super::slots::{Maps, Slots};
 use crate::faults::{NoPortFaults, PortBug, PortFaults};
+use crate::turns::SEND_BYTES;
 use crate::{GuestFile, GuestMemory, Peer, Port, PortInterest, Protocol};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -61,6 +62,8 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     orphans: usize,
     /// Requests handed to the core.
     under_way: usize,
+    /// The last answer was to a session that has ended.
+    unheard: bool,
     event_idx: bool,
     /// Writes must be durable at once: the driver does not know how to flush.
     fua: bool,
@@ -116,6 +119,7 @@ impl<F: PortFaults> VhostPort<F> {
             session: 0,
             orphans: 0,
             under_way: 0,
+            unheard: false,
             event_idx: false,
             fua: true,
             wake_fd,
@@ -136,13 +140,13 @@ impl<F: PortFaults> VhostPort<F> {
     }
 
     /// The same, taking memory of guests from `room`.
-    pub fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort<F> {
+    pub(crate) fn with_room(mut self, room: Arc<GuestRoom>) -> VhostPort<F> {
         self.room = room;
         self
     }
 
     /// A front end has connected.
-    pub fn welcome(&mut self, connection: UnixStream) {
+    pub(crate) fn welcome(&mut self, connection: UnixStream) {
         self.told = false;
         self.connection = Some(connection);
         self.dropped = false;
@@ -241,7 +245,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
             self.refresh();
         }
         // No reply will follow for what was answered here.
-        self.flush();
+        self.flush(SEND_BYTES);
         if self.waits && !std::mem::replace(&mut self.told, true) {
             tracing::warn!(disk = self.disk.name, "requests wait: {WAITS_FOR_ROOM}");
         }
@@ -275,6 +279,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
     #[inline]
     fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
         self.under_way -= 1;
+        self.unheard = false;
         let Some(parent) = self.slots.get(tag).parent else { return self.finish(tag, result) };
         self.release(tag);
         let whole = self.slots.get(parent);
@@ -290,7 +295,11 @@ impl<F: PortFaults> Port for VhostPort<F> {
         }
     }
 
-    fn flush(&mut self) {
+    fn unheard(&self) -> bool {
+        self.unheard
+    }
+
+    fn flush(&mut self, _most: usize) {
         for index in self.dirty.drain(..) {
             let queue = &mut self.queues[usize::from(index)];
             queue.dirty = false;

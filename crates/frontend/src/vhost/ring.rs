@@ -132,18 +132,18 @@ impl SplitRing {
     }
 
     /// Position of the next available entry to take: what the front end must be told when the ring stops.
-    pub fn next_available(&self) -> u16 {
+    pub(crate) fn next_available(&self) -> u16 {
         self.next_available
     }
 
     /// Sets the position of the next available entry to take.
-    pub fn set_next_available(&mut self, at: u16) {
+    pub(crate) fn set_next_available(&mut self, at: u16) {
         self.next_available = at;
         self.seen_available = at;
     }
 
     /// Position after the last used entry that the driver can see.
-    pub fn published(&self) -> u16 {
+    pub(crate) fn published(&self) -> u16 {
         self.published
     }
 
@@ -201,7 +201,7 @@ impl SplitRing {
 
     /// Used entries that are not visible yet.
     #[inline]
-    pub fn unpublished(&self) -> u16 {
+    pub(crate) fn unpublished(&self) -> u16 {
         self.next_used.wrapping_sub(self.published)
     }
 

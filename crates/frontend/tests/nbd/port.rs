@@ -9,6 +9,7 @@ use undercroft_frontend::faults::PortBug;
 use undercroft_frontend::nbd::port::{CALM_SLEEPS, EXTENT_BYTES, NbdPort, NewPort, OnClose, PortLimits};
 use undercroft_frontend::nbd::rules::ExportRules;
 use undercroft_frontend::nbd::wire::{REQUEST_HEADER, command, command_flag, errno};
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_porttest::faults::{Switched, plant};
 use undercroft_porttest::nbd::exercise::{
     ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request,
@@ -88,9 +89,9 @@ impl Fixture {
 
     /// Sends all that the wire takes, as a worker does in some turns.
     fn flush(&mut self) {
-        self.port.flush();
+        self.port.flush(SEND_BYTES);
         while self.port.has_more_to_send() {
-            self.port.flush();
+            self.port.flush(SEND_BYTES);
         }
     }
 
@@ -153,7 +154,7 @@ fn many_requests_cost_one_receive_and_one_send() {
     assert_eq!(f.wire.with(|w| w.receives), 1);
     f.disk.serve(&mut f.requests, &mut f.port);
     assert!(f.wire.with(|w| w.output.is_empty()));
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert_eq!(f.wire.with(|w| w.sends), 1);
     assert_eq!(f.replies().len(), 12);
     assert!(!f.port.take(64, &mut f.requests));
@@ -183,7 +184,7 @@ fn a_read_that_the_core_did_not_fill_is_an_error() {
     let tag = f.requests.remove(0).id.tag;
     f.port.copy_out(tag, 0, &[1; 4096]);
     f.port.reply(tag, Ok(()));
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert_eq!(f.replies(), [(1, Reply::Error(errno::EIO))]);
 }
 
@@ -235,7 +236,7 @@ fn a_trim_with_fua_is_followed_by_a_flush() {
     let first = f.requests.remove(0);
     assert_eq!(first.op, Op::Discard);
     f.port.reply(first.id.tag, Ok(()));
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert!(f.replies().is_empty(), "not durable yet");
     assert_eq!(f.port.inflight(), 1);
     assert!(f.port.arm(), "there is a flush to take");
@@ -243,7 +244,7 @@ fn a_trim_with_fua_is_followed_by_a_flush() {
     let second = f.requests.remove(0);
     assert_eq!((second.op, second.offset, second.len), (Op::Flush, 0, 0));
     f.port.reply(second.id.tag, Ok(()));
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert_eq!(f.replies(), [(5, Reply::Done)]);
     assert_eq!(f.port.inflight(), 0);
 }
@@ -263,7 +264,7 @@ fn cache_reads_all_of_its_range_in_parts_and_sends_nothing_but_success() {
         f.port.reply(r.id.tag, result);
     }
     assert_eq!(at, 100 + (40 << 20));
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert_eq!(f.replies(), [(5, Reply::Done)]);
 }
 
@@ -304,7 +305,7 @@ fn a_failure_of_any_step_is_the_answer_and_ends_the_request() {
                     assert_eq!(f.requests.len(), 1, "one step at a time");
                     let r = f.requests.remove(0);
                     f.port.reply(r.id.tag, if step == bad { Err(IoError::NoSpace) } else { Ok(()) });
-                    f.port.flush();
+                    f.port.flush(SEND_BYTES);
                 }
                 assert_eq!(f.replies(), [(9, Reply::Error(errno::ENOSPC))], "command {command}, step {bad}");
                 f.take();
@@ -332,7 +333,7 @@ fn data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error() {
             f.port.copy_out(tag, at, &want[at..at + n]);
         }
         f.port.reply(tag, Ok(()));
-        f.port.flush();
+        f.port.flush(SEND_BYTES);
         assert_eq!(f.replies(), [(1, Reply::Data(want.clone()))], "too many bytes are no failure");
         // As many bytes as were asked for, but not all of them.
         f.ask(0, command::READ, offset as u64, len as u32, 2);
@@ -342,7 +343,7 @@ fn data_that_come_twice_are_sent_once_and_data_that_do_not_are_an_error() {
             f.port.copy_out(tag, at, &want[at..at + n]);
         }
         f.port.reply(tag, Ok(()));
-        f.port.flush();
+        f.port.flush(SEND_BYTES);
         assert_eq!(f.replies(), [(2, Reply::Error(errno::EIO))], "one block is what the buffer held before");
     }
 }
@@ -371,7 +372,7 @@ fn extents_are_joined_cut_and_bounded() {
         let tag = f.requests.remove(0).id.tag;
         f.port.extents(tag, extents);
         f.port.reply(tag, Ok(()));
-        f.port.flush();
+        f.port.flush(SEND_BYTES);
         f.replies().remove(0).1
     };
     let e = |len, hole, zero| Extent { len, hole, zero };
@@ -399,7 +400,7 @@ fn a_client_that_takes_no_replies_is_not_read_from_and_costs_bounded_memory() {
     for _ in 0..50 {
         f.take();
         f.disk.serve(&mut f.requests, &mut f.port);
-        f.port.flush();
+        f.port.flush(SEND_BYTES);
         assert!(f.port.held_bytes() <= limits.bytes_max);
     }
     assert!(!f.port.arm(), "the worker may sleep");
@@ -413,13 +414,13 @@ fn a_client_that_takes_no_replies_is_not_read_from_and_costs_bounded_memory() {
     }
     for _ in 0..50 {
         g.take();
-        g.port.flush();
+        g.port.flush(SEND_BYTES);
     }
     assert_eq!(g.port.replies_waiting(), 128);
     // And once there is room again, all are served.
     for (f, n) in [(&mut f, 5000), (&mut g, 5000)] {
         f.wire.with(|w| w.room = usize::MAX);
-        f.port.flush();
+        f.port.flush(SEND_BYTES);
         let cookies: Vec<_> = f.run().into_iter().map(|r| r.0).collect();
         assert_eq!(cookies, (0..n).collect::<Vec<_>>());
     }
@@ -435,7 +436,7 @@ fn room_made_by_a_reply_wakes_a_worker_that_sleeps() {
     assert!(!f.port.arm(), "the second request has to wait for the first");
     assert!(!f.wire.with(|w| w.watches_room));
     f.disk.serve(&mut f.requests, &mut f.port);
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert!(f.wire.with(|w| w.watches_room), "the worker was told to look again");
     assert_eq!(f.run().len(), 2);
     for _ in 0..CALM_SLEEPS {
@@ -496,7 +497,7 @@ fn goodbye_comes_after_the_last_reply() {
     f.ask(0, command::READ, 0, 10, 2);
     f.take();
     assert_eq!(f.requests.len(), 1, "nothing after a goodbye is served");
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert!(!f.port.is_closed());
     assert_eq!(f.run().len(), 1);
     assert!(f.port.is_closed());
@@ -536,7 +537,7 @@ fn what_was_not_sent_is_handed_over_at_the_end() {
     f.wire.with(|w| w.room = 7);
     f.take();
     f.disk.serve(&mut f.requests, &mut f.port);
-    f.port.flush();
+    f.port.flush(SEND_BYTES);
     assert_eq!(f.wire.with(|w| w.output.len()), 7);
     drop(f.port);
     let rest = rx.recv().unwrap();

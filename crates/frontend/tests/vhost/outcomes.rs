@@ -7,6 +7,7 @@ use std::fs::File;
 use undercroft_cache::IoError;
 use undercroft_frontend::Port;
 use undercroft_frontend::faults::{PortBug, StoreSite};
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::limits::RANGES_MAX;
 use undercroft_frontend::vhost::parts::{InflightArea, Profile, VhostPort};
 use undercroft_porttest::faults::{die_at, living, plant};
@@ -41,7 +42,7 @@ fn worst_of_three(kind: u32, fails: usize, order: [usize; 3]) -> u8 {
         assert_eq!(rig.guest.used(0), [], "{n} of 3 parts are over");
         rig.failure = (part == fails).then_some(IoError::Io);
         rig.serve(parts[part]);
-        rig.port.flush();
+        rig.port.flush(SEND_BYTES);
     }
     assert_eq!(rig.guest.used(0), [(0, 1)]);
     rig.guest.read(DATA + 0x200, 1)[0]
@@ -88,7 +89,7 @@ fn a_read_ends_well_if_all_of_its_data_came_however_often() {
         let bytes = rig.disk[7 * 512..7 * 512 + 8192].to_vec();
         pieces.iter().for_each(|&(at, n)| rig.port.copy_out(out[0].id.tag, at, &bytes[at..at + n]));
         rig.port.reply(out[0].id.tag, Ok(()));
-        rig.port.flush();
+        rig.port.flush(SEND_BYTES);
         let written = if status == OK { 8193 } else { 1 };
         assert_eq!(rig.guest.used(0), [(0, written)], "{pieces:?}");
         assert_eq!(rig.guest.read(DATA + 0x100, 1), [status], "{pieces:?}");
@@ -164,11 +165,11 @@ impl Mortal {
             let half = out.len() / 2;
             for (n, r) in out.into_iter().enumerate() {
                 if n == half {
-                    rig.port.flush();
+                    rig.port.flush(SEND_BYTES);
                 }
                 rig.port.reply(r.id.tag, Ok(()));
             }
-            rig.port.flush();
+            rig.port.flush(SEND_BYTES);
         })
     }
 

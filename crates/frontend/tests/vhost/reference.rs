@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use undercroft_frontend::Port;
 use undercroft_frontend::faults::NoPortFaults;
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::parts::{GuestMap, SplitRing, walk};
 use undercroft_porttest::vhost::rig::{DATA, DATA_END, Guest, INDIRECT, NEXT, RigWith, WRITE, geometry};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -152,7 +153,7 @@ fn costs_of_a_request() {
                 }
                 rig.port.reply(r.id.tag, Ok(()));
             }
-            rig.port.flush();
+            rig.port.flush(SEND_BYTES);
             let took = start.elapsed().as_nanos() as f64 / n as f64;
             if copy {
                 copying = copying.min(took)

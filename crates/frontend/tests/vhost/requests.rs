@@ -139,11 +139,11 @@ fn one_failed_range_fails_the_request_after_all_have_ended() {
     let parts = rig.take();
     rig.failure = Some(IoError::Io);
     rig.serve(parts[1]);
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [], "not before the other part has ended");
     rig.failure = None;
     rig.serve(parts[0]);
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [(0, 1)]);
     assert_eq!(rig.guest.read(STATUS, 1), [IOERR]);
 }
@@ -188,7 +188,7 @@ fn ranges_that_do_not_fit_a_turn_wait_for_the_next() {
     assert_eq!(out.len(), 2 * RANGES_MAX);
     assert_eq!(rig.port.inflight(), out.len());
     out.into_iter().for_each(|r| rig.port.reply(r.id.tag, Ok(())));
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [(0, 1), (3, 1)]);
 }
 

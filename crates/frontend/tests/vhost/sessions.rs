@@ -19,7 +19,7 @@ fn a_stopping_queue_waits_for_its_requests_and_tells_its_position() {
     assert_eq!(rig.take(), [], "a stopped queue is not served");
     rig.serve(under_way[0]);
     assert!(base.try_recv().is_err(), "the guest cannot see the answer yet");
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [(0, 513)]);
     assert_eq!(base.try_recv(), Ok(1));
     rig.start(0, 1, false);
@@ -40,7 +40,7 @@ fn a_new_memory_table_keeps_rings_and_requests_under_way() {
     let less = Arc::new(whole.without(0, user, 0x4_0000).unwrap());
     rig.port.set_memory(less);
     rig.serve(under_way[0]);
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [], "there is no ring to write to");
     assert_eq!(rig.take(), []);
     let mapping = Arc::new(undercroft_host::Guarded::new(MmapRegion::new(0x1000).unwrap()).unwrap());
@@ -71,7 +71,7 @@ fn after_a_disconnect_answers_go_nowhere_and_hold_up_the_next_session() {
     }
     let under_way = rig.take();
     rig.serve(under_way[1]);
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [(3, 513)]);
 
     rig.port.sever();
@@ -87,7 +87,7 @@ fn after_a_disconnect_answers_go_nowhere_and_hold_up_the_next_session() {
     assert_eq!(signals(&rig.wake_fd), 0);
     rig.serve(under_way[2]);
     assert_eq!(signals(&rig.wake_fd), 1, "the worker is woken when the last has ended");
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), []);
     assert_eq!(rig.guest.read(BUFFER, 512), [0x55; 512], "no memory of the guest is touched");
     assert_eq!(rig.guest.read(STATUS, 1), [0x55]);
@@ -117,7 +117,7 @@ fn a_restarted_device_serves_again_what_the_killed_one_had_taken() {
     }
     let under_way = rig.take();
     rig.serve(under_way[2]);
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!(rig.guest.used(0), [(6, 513)]);
 
     // Another process: nothing survives but the shared memory and the guest's.
@@ -167,7 +167,7 @@ fn a_shut_device_takes_nothing_but_answers() {
     assert_eq!(rig.take(), []);
     assert_eq!(rig.port.inflight(), 1);
     rig.serve(under_way[0]);
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert_eq!((rig.guest.used(0), rig.port.inflight()), (vec![(0, 513)], 0));
 }
 

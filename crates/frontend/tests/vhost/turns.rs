@@ -71,7 +71,7 @@ fn queues_take_turns() {
         assert!(rig.port.take(16, &mut out));
         assert_eq!(out.len(), 16);
         out.into_iter().for_each(|r| rig.port.reply(r.id.tag, Ok(())));
-        rig.port.flush();
+        rig.port.flush(SEND_BYTES);
         (0..3).for_each(|q| served[usize::from(q)] += rig.guest.used(q).len());
     }
     assert_eq!(served, [16; 3], "a queue that always has more does not starve the others");
@@ -93,7 +93,7 @@ fn a_guest_that_never_stops_posting_is_held_at_the_size_of_its_queue() {
     assert_eq!(signals(&rig.wake_fd), 1, "no kick will come for what was posted before the ring was armed");
     rig.serve(first[1]);
     assert_eq!(signals(&rig.wake_fd), 0, "once is enough");
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert!(rig.port.arm());
     assert_eq!(rig.take().len(), 2);
 }
@@ -123,7 +123,7 @@ fn a_queue_that_was_held_up_comes_first_when_there_is_room() {
         (0..512).for_each(|_| rig.guest.offer(queue, 0));
     }
     rig.take().into_iter().for_each(|r| rig.serve(r));
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     let served: Vec<usize> = (0..3).map(|q| rig.guest.used(q).len()).collect();
     assert_eq!(served.iter().sum::<usize>(), 1024 - RANGES_MAX);
     // The first queues post as much again; the one that got least must not fall back further.
@@ -131,6 +131,6 @@ fn a_queue_that_was_held_up_comes_first_when_there_is_room() {
         (0..served[usize::from(queue)]).for_each(|_| rig.guest.offer(queue, 0));
     }
     rig.take().into_iter().for_each(|r| rig.serve(r));
-    rig.port.flush();
+    rig.port.flush(SEND_BYTES);
     assert!(rig.guest.used(2).len() >= 512 - served[2], "all that the third queue had posted");
 }

@@ -11,7 +11,7 @@ mod saved;
 mod sysfs;
 
 pub use keeper::{Keeper, KsmError};
-pub use process::{Guest, guests};
+pub use process::{KsmGuest, guests};
 pub use sysfs::Ksm;
 pub use undercroft_api::ksm::{Numbers, Settings};
 

@@ -16,7 +16,7 @@ const PAGE_BYTES: i64 = undercroft_host::FRAME_BYTES as i64;
 
 /// The RAM of one guest, as its QEMU process has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guest {
+pub struct KsmGuest {
     /// Process id of QEMU.
     pub pid: u32,
     /// Name of the guest (`-name`), else the program's.
@@ -48,7 +48,7 @@ pub struct Guest {
 ///
 /// # Errors
 /// If there is no such directory.
-pub fn guests(proc: &Path, mut progress: impl FnMut(u32)) -> io::Result<Vec<Guest>> {
+pub fn guests(proc: &Path, mut progress: impl FnMut(u32)) -> io::Result<Vec<KsmGuest>> {
     let mut list = Vec::new();
     let entries = fs::read_dir(proc)?;
     let mut pids: Vec<u32> =
@@ -81,9 +81,9 @@ fn is_emulator(dir: &Path) -> bool {
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
 }
 
-fn look_at(dir: &Path, pid: u32) -> Option<Guest> {
+fn look_at(dir: &Path, pid: u32) -> Option<KsmGuest> {
     let command = text(&dir.join("cmdline")).unwrap_or_default();
-    let mut guest = Guest { pid, name: name_of(&command), ..Guest::default() };
+    let mut guest = KsmGuest { pid, name: name_of(&command), ..KsmGuest::default() };
     match fs::File::open(dir.join("smaps")).and_then(|f| parse::smaps(BufReader::with_capacity(1 << 16, f))) {
         Ok(ram) => fill(&mut guest, ram),
         // Ended meanwhile: nothing to list.
@@ -112,7 +112,7 @@ fn look_at(dir: &Path, pid: u32) -> Option<Guest> {
     Some(guest)
 }
 
-fn fill(guest: &mut Guest, ram: Ram) {
+fn fill(guest: &mut KsmGuest, ram: Ram) {
     guest.mergeable_bytes = ram.mergeable_bytes;
     guest.mergeable_present_bytes = ram.mergeable_present_bytes;
     guest.unmarked_bytes = ram.unmarked_bytes;

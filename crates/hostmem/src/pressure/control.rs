@@ -66,7 +66,7 @@ pub enum Direction {
 
 /// See the head of the file.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct PressureControl {
     rules: Rules,
     /// What it may hold at most: the ceiling, or less by hand.
     most: u64,
@@ -81,7 +81,7 @@ pub struct Control {
     patience: u32,
 }
 
-impl Control {
+impl PressureControl {
     /// A store that may hold everything.
     ///
     /// # Panics
@@ -89,7 +89,7 @@ impl Control {
     pub fn new(rules: Rules) -> Self {
         assert!(rules.floor_bytes <= rules.ceiling_bytes, "the floor is above the ceiling");
         let ceiling = rules.ceiling_bytes;
-        Control {
+        PressureControl {
             rules,
             most: ceiling,
             allowed: ceiling,
@@ -251,7 +251,7 @@ mod tests {
 
     /// A store of two disks that gives at once what it must, and fills at once what it may.
     struct World {
-        control: Control,
+        control: PressureControl,
         disks: Vec<Holding>,
         now_ns: u64,
     }
@@ -259,7 +259,7 @@ mod tests {
     impl World {
         fn full() -> Self {
             let disks = [768, 256].map(|m| Holding { share_bytes: m * MIB, held_bytes: m * MIB });
-            World { control: Control::new(RULES), disks: disks.to_vec(), now_ns: 100 * S }
+            World { control: PressureControl::new(RULES), disks: disks.to_vec(), now_ns: 100 * S }
         }
 
         /// Goes on by `ns` and takes a reading.
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn the_hand_sets_the_most_within_floor_and_ceiling() {
-        let mut c = Control::new(RULES);
+        let mut c = PressureControl::new(RULES);
         c.set_most(512 * MIB);
         assert_eq!((c.allowed_bytes(), c.direction()), (512 * MIB, Direction::Full));
         c.set_most(1);
@@ -424,7 +424,7 @@ mod tests {
             floor in 0u64..=1024, hand in proptest::option::of(0u64..2000),
         ) {
             let rules = Rules { floor_bytes: floor * MIB, ..RULES };
-            let mut c = Control::new(rules);
+            let mut c = PressureControl::new(rules);
             if let Some(hand) = hand {
                 c.set_most(hand * MIB);
             }
@@ -456,7 +456,7 @@ mod tests {
         fn under_lasting_stalls_half_goes_in_each_stated_time(share in 64u64..4096, fill in 1u64..=100, floor in 0u64..=100) {
             let ceiling_bytes = share * MIB;
             let rules = Rules { ceiling_bytes, floor_bytes: ceiling_bytes / 100 * floor, ..RULES };
-            let mut c = Control::new(rules);
+            let mut c = PressureControl::new(rules);
             let mut held = ceiling_bytes / 100 * fill;
             for round in 0..12u64 {
                 let above = held.saturating_sub(rules.floor_bytes);

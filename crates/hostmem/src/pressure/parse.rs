@@ -48,7 +48,7 @@ pub fn limit(text: &str) -> Option<u64> {
 
 /// Control groups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnGroups {
+pub(crate) struct OwnGroups {
     /// Its path in the one tree of version 2.
     pub v2: Option<String>,
     /// Its path in the tree of version 1 that has the memory controller.

@@ -3,7 +3,7 @@
 //! Owns the thread, the clock and the log lines. Never runs on a worker, and never makes one wait: it asks for steps of
 //! bounded work. Invariant: one line of log for each change of direction, not for each step.
 
-use super::control::{Control, Direction, Rules};
+use super::control::{Direction, PressureControl, Rules};
 use super::divide::Holding;
 use super::source::{Roots, Sources};
 use std::os::fd::AsFd;
@@ -72,7 +72,7 @@ pub struct View {
 }
 
 struct Shared {
-    control: Control,
+    control: PressureControl,
     plan: PressurePlan,
     /// The plan has changed: sources are to be looked for again.
     replanned: bool,
@@ -109,7 +109,7 @@ impl Watch {
     /// # Errors
     /// If the kernel has no descriptor left.
     pub fn new(plan: PressurePlan, floor_bytes: u64, ceiling_bytes: u64) -> std::io::Result<Self> {
-        let control = Control::new(rules(&plan, floor_bytes, ceiling_bytes));
+        let control = PressureControl::new(rules(&plan, floor_bytes, ceiling_bytes));
         let shared = Shared { control, plan, replanned: true, stopping: false, view: View::default() };
         Ok(Watch { shared: Arc::new(Mutex::new(shared)), wake_fd: Arc::new(EventFd::new()?), thread: Mutex::default() })
     }

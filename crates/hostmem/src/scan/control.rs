@@ -48,7 +48,7 @@ const CALM: f64 = 0.5;
 
 /// The control loop.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct ScanControl {
     limits: Limits,
     period_ns: u64,
     last_ns: u64,
@@ -65,13 +65,13 @@ pub enum Due {
     Pressure,
 }
 
-impl Control {
+impl ScanControl {
     /// Starts at `now_ns`, with the first scrub after the shortest period. Limits that contradict themselves are
     /// mended: the longest period is at least the shortest.
     pub fn new(mut limits: Limits, now_ns: u64) -> Self {
         limits.period_ns_min = limits.period_ns_min.max(1);
         limits.period_ns_max = limits.period_ns_max.max(limits.period_ns_min);
-        Control { limits, period_ns: limits.period_ns_min, last_ns: now_ns, useless: 0 }
+        ScanControl { limits, period_ns: limits.period_ns_min, last_ns: now_ns, useless: 0 }
     }
 
     /// The period now, nanoseconds.
@@ -134,8 +134,8 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn control() -> Control {
-        Control::new(Limits::default(), 0)
+    fn control() -> ScanControl {
+        ScanControl::new(Limits::default(), 0)
     }
 
     fn memory(cached: u64, free: u64) -> Memory {
@@ -240,7 +240,7 @@ mod tests {
         #[test]
         fn the_period_stays_within_its_bounds(min: u64, max: u64, cached_max: f64, free_min: f64,
                                               scrubs in proptest::collection::vec((any_memory(), any::<u64>(), any::<u64>()), 0..50)) {
-            let mut c = Control::new(Limits { period_ns_min: min, period_ns_max: max, cached_max, free_min }, 0);
+            let mut c = ScanControl::new(Limits { period_ns_min: min, period_ns_max: max, cached_max, free_min }, 0);
             let (low, high) = (min.max(1), max.max(min).max(1));
             for (m, dropped, now) in scrubs {
                 c.scrubbed(m, dropped, now);

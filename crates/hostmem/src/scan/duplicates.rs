@@ -34,7 +34,7 @@ pub struct Options {
 
 /// The report, as `--json` shows it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DuplicatesReport {
     /// Whether everything was read; false after an interruption.
     pub complete: bool,
     /// Part of the contents that was compared; below 1 the figures but `present` and `zero` are estimates.
@@ -143,7 +143,12 @@ struct Walk {
 ///
 /// # Errors
 /// No memory for the batch. What goes wrong with one guest is among the report's problems.
-pub fn run(mut found: Found, options: &Options, stop: &AtomicBool, progress: Progress<'_>) -> io::Result<Report> {
+pub fn run(
+    mut found: Found,
+    options: &Options,
+    stop: &AtomicBool,
+    progress: Progress<'_>,
+) -> io::Result<DuplicatesReport> {
     let began = now_ns();
     let cpu_began = thread_cpu_ns();
     let mut images: Vec<Source> = found.images.iter().map(|i| Source::of_cached(i.file.clone())).collect();
@@ -156,7 +161,7 @@ pub fn run(mut found: Found, options: &Options, stop: &AtomicBool, progress: Pro
     let image_reports =
         read_images(&found, &mut images, &mut reader, &mut passed, total, &mut problems, &mut *progress);
     let (read_pages, complete) = (reader.read_pages, !reader.stopped());
-    let mut report = Report {
+    let mut report = DuplicatesReport {
         complete,
         sample: options.sample,
         seconds: 0.0,
@@ -260,7 +265,7 @@ fn read_images(
 }
 
 /// Turns the tally into the report's figures.
-fn fill(report: &mut Report, tally: Tally, sample: f64) {
+fn fill(report: &mut DuplicatesReport, tally: Tally, sample: f64) {
     let counted = tally.count(report.vms.len(), report.images.len());
     let scaled = |pages: u64| scale(pages as f64, sample);
     let total = &mut report.total;

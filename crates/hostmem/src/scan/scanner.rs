@@ -8,7 +8,7 @@
 mod pass;
 
 use self::pass::Scan;
-use super::control::{Control, Limits, Memory};
+use super::control::{Limits, Memory, ScanControl};
 use super::hash::PageHash;
 use super::index::ContentIndex;
 use super::source::{Source, Walked};
@@ -36,7 +36,7 @@ pub struct Settings {
 }
 
 /// A guest, as found at the beginning of a pass.
-pub struct Guest<D> {
+pub struct ScanGuest<D> {
     /// For messages.
     pub name: String,
     /// Its memory.
@@ -62,7 +62,7 @@ pub trait Cache: Send {
     type Disk: Clone + Send;
 
     /// The guests of now, and what is wrong with those that cannot be scanned, in words.
-    fn guests(&mut self) -> (Vec<Guest<Self::Disk>>, Vec<String>);
+    fn guests(&mut self) -> (Vec<ScanGuest<Self::Disk>>, Vec<String>);
 
     /// The state of the cache's memory.
     fn memory(&mut self) -> Memory;
@@ -73,7 +73,7 @@ pub trait Cache: Send {
 
 /// What the scan has done since it started, and how it stands.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct ScanReport {
     /// Passes finished.
     pub passes: u64,
     /// Guests in the last pass.
@@ -112,7 +112,7 @@ pub struct Report {
 
 #[derive(Default)]
 struct Shared {
-    report: Mutex<Report>,
+    report: Mutex<ScanReport>,
     stopping: (Mutex<bool>, Condvar),
 }
 
@@ -134,7 +134,7 @@ impl Scanner {
             hash: PageHash::with_key(key),
             index: ContentIndex::new(settings.index_bytes),
             throttle: Throttle::new(settings.cpu_percent),
-            control: Control::new(settings.limits, now_ns()),
+            control: ScanControl::new(settings.limits, now_ns()),
             batch: Batch::new()?,
             shared: shared.clone(),
             cpu_ns: 0,
@@ -153,7 +153,7 @@ impl Scanner {
     }
 
     /// What it has done.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> ScanReport {
         lock(&self.shared.report).clone()
     }
 

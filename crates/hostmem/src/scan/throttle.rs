@@ -10,7 +10,7 @@ pub const SLEEP_NS_MAX: u64 = 500_000_000;
 
 /// A ceiling.
 #[derive(Clone, Debug)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     /// Nanoseconds of processor time a second: a share of one core in units of 1e-9.
     per_second_ns: u64,
     /// What may still be used, in units of 1e-9 ns so that nothing is lost by rounding; negative after a step that took

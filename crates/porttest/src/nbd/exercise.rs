@@ -17,6 +17,7 @@ use undercroft_frontend::nbd::rules::{ExportRules, RequestHeader, Verdict};
 use undercroft_frontend::nbd::stream::Stream;
 use undercroft_frontend::nbd::wire::{self, WireReader, command, command_flag};
 use undercroft_frontend::nbd::{ExportInfo, Exports, Listed, ServedExport, TlsMode};
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::{DiskInfo, MakePort, OnPort, Port, PortHost};
 
 /// Both ends of a [`ByteStream`].
@@ -505,7 +506,7 @@ impl Run {
             }
             let room = if idle > 1 { 1 << 30 } else { self.dice(5000) };
             self.wire.with(|w| w.room = room);
-            self.port.flush();
+            self.port.flush(SEND_BYTES);
             let more = more || self.port.has_more_to_send();
             let quiet = !news && !more && n == 0 && !self.port.arm();
             idle = if quiet { idle + 1 } else { 0 };

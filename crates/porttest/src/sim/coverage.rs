@@ -61,6 +61,7 @@ const WANTED: &[(&str, &str)] = &[
     ("lost writes", "told over virtio"),
     ("lost writes", "told over NBD"),
     ("lost writes", "told by a structured reply"),
+    ("lost writes", "a failure answered to nobody"),
     ("lost writes", "under a flush"),
     ("flood", "beside another port's requests"),
     ("requests waited", "for the next visit of their port"),

@@ -21,6 +21,7 @@ impl Sim {
                     self.now_ns += 6_000_000_000;
                 }
                 self.apply(Event::Tick);
+                self.flows.tick();
             }
             8..20 => self.mask(p),
             20..26 => self.reconnect(p),
@@ -151,7 +152,6 @@ impl Sim {
             return;
         }
         self.cover_end(p, "reconnected");
-        self.world.ports[p].answers_may_be_lost();
         self.world.note(|| format!("port {p}: the front end connects anew"));
         self.arm_death();
         let Peer::Guest(g) = &mut self.world.ports[p].peer else { return };

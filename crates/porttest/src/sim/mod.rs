@@ -137,59 +137,66 @@ struct Sim {
     lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
 
+/// A disk, and how the core is to serve it, drawn.
+fn drawn_disk(rng: &mut Rng, d: u32) -> (Side, DiskOptions) {
+    let blocks = *rng.pick(&[4u64, 16, 40, 100, 600]);
+    let partial = if rng.one_in(2) { 0 } else { rng.below(8) * 512 };
+    let mut geometry = SimGeometry {
+        size: blocks * B + partial,
+        align: *rng.pick(&[1, 512, 512]),
+        can_discard: !rng.one_in(4),
+        can_write_zeroes: !rng.one_in(3),
+        zeroes_lie: rng.one_in(5),
+        fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
+    };
+    let mut bad = None;
+    if rng.one_in(3) {
+        geometry.fails_one_in = 0;
+        let block = rng.below(blocks);
+        bad = Some(block * B..(block + 1) * B);
+    }
+    let options = DiskOptions {
+        size_bytes: geometry.size,
+        align: geometry.align as u32,
+        read_only: false,
+        can_discard: geometry.can_discard,
+        can_write_zeroes: geometry.can_write_zeroes,
+        policy: *rng.pick(&PolicyKind::ALL),
+        capacity_blocks: *rng.pick(&[0, 2, 20, 64, 300]),
+        readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
+        write_allocate: !rng.one_in(3),
+        exclusive: *rng.pick(&ExclusiveMode::ALL),
+        share: None,
+    };
+    let info = DiskInfo {
+        name: format!("disk {d}"),
+        disk: DiskId(d),
+        geometry: Geometry {
+            size_bytes: geometry.size,
+            align: geometry.align as u32,
+            read_only: false,
+            can_discard: geometry.can_discard,
+            can_write_zeroes: geometry.can_write_zeroes,
+        },
+        serial: "simulated".into(),
+    };
+    (Side::new(info, SimDisk::new(geometry), bad), options)
+}
+
 impl Sim {
     fn new(plan: &Plan, with_log: bool) -> Sim {
         let mut rng = Rng::new(plan.seed);
-        let disks = rng.between(1, 3) as usize;
+        let disks = rng.between(1, 3) as u32;
         let (mut sides, mut disk_options) = (Vec::new(), Vec::new());
         for d in 0..disks {
-            let blocks = *rng.pick(&[4u64, 16, 40, 100, 600]);
-            let partial = if rng.one_in(2) { 0 } else { rng.below(8) * 512 };
-            let mut geometry = SimGeometry {
-                size: blocks * B + partial,
-                align: *rng.pick(&[1, 512, 512]),
-                can_discard: !rng.one_in(4),
-                can_write_zeroes: !rng.one_in(3),
-                zeroes_lie: rng.one_in(5),
-                fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
-            };
-            let mut bad = None;
-            if rng.one_in(3) {
-                geometry.fails_one_in = 0;
-                let block = rng.below(blocks);
-                bad = Some(block * B..(block + 1) * B);
-            }
-            disk_options.push(DiskOptions {
-                size_bytes: geometry.size,
-                align: geometry.align as u32,
-                read_only: false,
-                can_discard: geometry.can_discard,
-                can_write_zeroes: geometry.can_write_zeroes,
-                policy: *rng.pick(&PolicyKind::ALL),
-                capacity_blocks: *rng.pick(&[0, 2, 20, 64, 300]),
-                readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
-                write_allocate: !rng.one_in(3),
-                exclusive: *rng.pick(&ExclusiveMode::ALL),
-                share: None,
-            });
-            let info = DiskInfo {
-                name: format!("disk {d}"),
-                disk: DiskId(d as u32),
-                geometry: Geometry {
-                    size_bytes: geometry.size,
-                    align: geometry.align as u32,
-                    read_only: false,
-                    can_discard: geometry.can_discard,
-                    can_write_zeroes: geometry.can_write_zeroes,
-                },
-                serial: "simulated".into(),
-            };
-            let disk = SimDisk::new(geometry);
-            sides.push(Side::new(info, disk, bad));
+            let (side, options) = drawn_disk(&mut rng, d);
+            sides.push(side);
+            disk_options.push(options);
         }
         let core_options = CoreOptions {
             memory_bytes: 64 << 20,
             io_frames_per_disk: *rng.pick(&[1u32, 2, 8, 64, 256]),
+            io_frames_guaranteed: undercroft_cache::limits::IO_FRAMES_GUARANTEED as u32,
             requests_per_disk: *rng.pick(&[4, 16, 64, 1024]),
             hash_seed: rng.bits(),
             contents: !rng.one_in(6),

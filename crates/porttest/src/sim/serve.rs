@@ -8,6 +8,7 @@ use super::world::Peer;
 use crate::faults::{die_at, living};
 use undercroft_cache::limits::{BATCH, STEP_BYTES};
 use undercroft_cache::{DiskId, Event, Op, Request};
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::turns::{QUANTUM_BYTES, REQUEST_BYTES, Visit, turn_bytes, wait_turns};
 
 /// Visits within which a port that is active is visited, with a margin over what [`wait_turns`] promises.
@@ -198,7 +199,7 @@ impl Sim {
         let port = slot.port();
         let mut armed = false;
         let lived = living(|| {
-            port.flush();
+            port.flush(SEND_BYTES);
             armed = port.arm();
         });
         self.world.lived(lived);

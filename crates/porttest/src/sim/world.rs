@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use undercroft_cache::{DiskId, Effects, Extent, Io, IoDone, IoError, IoKind, Paused, ReqId};
 use undercroft_frontend::faults::StoreSite;
-use undercroft_frontend::turns::Backlog;
+use undercroft_frontend::turns::{Backlog, LONE_SEND_BYTES, SEND_BYTES};
 use undercroft_frontend::{DiskInfo, GuestMemory, Port};
 use undercroft_host::IoBuf;
 use undercroft_testkit::model::{Change, Model};
@@ -146,6 +146,8 @@ pub(super) struct World {
     pub dead: Option<StoreSite>,
     /// Memory of operations that a dead process has submitted.
     pub grave: Vec<IoBuf>,
+    /// Whether the last port that sent was let send as much as one of a disk that is alone.
+    pub large_sends: bool,
     /// Requests that the core has: port and tag, and the step at which it saw them.
     pub open: BTreeMap<(u32, u32), u64>,
     /// Ports that slept when a request of theirs was paused.
@@ -170,6 +172,7 @@ impl World {
             time: 1,
             dead: None,
             grave: Vec::new(),
+            large_sends: false,
             open: BTreeMap::new(),
             to_wake: Vec::new(),
             longest_wait: 0,
@@ -367,8 +370,11 @@ impl World {
     pub(super) fn flush_ports(&mut self) {
         for p in 0..self.ports.len() {
             if self.dead.is_none() && std::mem::take(&mut self.ports[p].dirty) {
+                // As much as a worker sends for a disk among others, or for one that is alone.
+                self.large_sends = !self.large_sends;
+                let most = if self.large_sends { LONE_SEND_BYTES } else { SEND_BYTES };
                 let port = self.ports[p].port();
-                let result = living(|| port.flush());
+                let result = living(|| port.flush(most));
                 self.lived(result);
             }
         }
@@ -470,6 +476,14 @@ impl Effects for World {
         if self.dead.is_none() {
             self.ports[req.port as usize].port().extents(req.tag, extents);
         }
+    }
+
+    fn unheard(&mut self, req: ReqId) -> bool {
+        let unheard = self.dead.is_none() && self.ports[req.port as usize].port().unheard();
+        if unheard {
+            self.coverage.met("lost writes", "a failure answered to nobody");
+        }
+        unheard
     }
 
     fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use undercroft_cache::{Geometry, IoError, Request};
 use undercroft_frontend::Port;
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::parts::{EVENT_IDX, FLUSH, InflightArea, Profile};
 
 const DISK_BYTES: u64 = 256 * 1024;
@@ -140,7 +141,7 @@ impl Exercise<'_> {
                     let request = self.open.swap_remove(at);
                     self.rig.serve(request);
                     self.rig.failure = None;
-                    self.rig.port.flush();
+                    self.rig.port.flush(SEND_BYTES);
                 }
             }
             17 => {
@@ -193,9 +194,9 @@ impl Exercise<'_> {
             for request in std::mem::take(&mut self.open) {
                 self.rig.serve(request);
             }
-            self.rig.port.flush();
+            self.rig.port.flush(SEND_BYTES);
         }
-        self.rig.port.flush();
+        self.rig.port.flush(SEND_BYTES);
     }
 
     /// Looks past the used entries so far; those of a guest that broke the rules say nothing.

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{Op, Request};
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::VhostOptions;
 use undercroft_frontend::vhost::parts::{Profile, Session, VhostPort};
 use undercroft_frontend::{MakePort, OnPort, Port, PortHost};
@@ -56,7 +57,7 @@ fn serve(port: &mut VhostPort) {
             assert!(inside, "request past the end of the disk: {r:?}");
             execute(&r, port);
         }
-        port.flush();
+        port.flush(SEND_BYTES);
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::atomic::fence;
 use undercroft_cache::{DiskId, Geometry, IoError, Op, Request};
 use undercroft_frontend::faults::PortFaults;
+use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::parts::{GuestMap, MemoryRegion, MemoryWindow, Profile, RingAddresses, VhostPort};
 use undercroft_frontend::{DiskInfo, Port};
 use vm_memory::{Bytes, FileOffset, MmapRegion};
@@ -147,7 +148,7 @@ impl Guest {
     }
 
     /// Chains made available and not seen used.
-    pub fn outstanding(&self, queue: u16) -> u16 {
+    pub(crate) fn outstanding(&self, queue: u16) -> u16 {
         self.available[usize::from(queue)].wrapping_sub(self.used[usize::from(queue)])
     }
 
@@ -157,7 +158,7 @@ impl Guest {
     }
 
     /// Has the rings of a queue begin at another position than 0, as those of a guest do that has run for long.
-    pub fn begin_at(&mut self, queue: u16, index: u16) {
+    pub(crate) fn begin_at(&mut self, queue: u16, index: u16) {
         self.available[usize::from(queue)] = index;
         self.used[usize::from(queue)] = index;
         self.set_available(queue, index);
@@ -316,7 +317,7 @@ impl<F: PortFaults> RigWith<F> {
     }
 
     /// Whether the disk refuses writes.
-    pub fn disk_is_read_only(&self) -> bool {
+    pub(crate) fn disk_is_read_only(&self) -> bool {
         self.read_only
     }
 
@@ -365,7 +366,7 @@ impl<F: PortFaults> RigWith<F> {
         let requests = self.take();
         let n = requests.len();
         requests.into_iter().for_each(|r| self.serve(r));
-        self.port.flush();
+        self.port.flush(SEND_BYTES);
         n
     }
 }

@@ -90,7 +90,7 @@ impl Aet {
     }
 
     /// Requests in the sample.
-    pub fn picked(&self) -> u64 {
+    pub(crate) fn picked(&self) -> u64 {
         self.watch.picked()
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use undercroft_trace::synth::Zipf;
-use undercroft_trace::{Error, Reader};
+use undercroft_trace::{TraceError, TraceReader};
 
 /// Bytes of a sector, the unit of vscsi block numbers.
 const SECTOR_BYTES: u64 = 512;
@@ -34,7 +34,7 @@ impl Workload {
     ///
     /// # Errors
     /// The trace cannot be read to its end.
-    pub fn of_trace(name: &str, trace: Reader<'_>) -> Result<Self, Error> {
+    pub fn of_trace(name: &str, trace: TraceReader<'_>) -> Result<Self, TraceError> {
         let blocks: Result<_, _> = trace.map(|a| a.map(|a| a.block)).collect();
         Ok(Self::new(name, blocks?))
     }
@@ -44,7 +44,7 @@ impl Workload {
     ///
     /// # Errors
     /// As [`Workload::of_trace`].
-    pub fn in_4k_blocks(name: &str, trace: Reader<'_>) -> Result<Self, Error> {
+    pub fn in_4k_blocks(name: &str, trace: TraceReader<'_>) -> Result<Self, TraceError> {
         let mut blocks = vec![];
         for access in trace {
             let access = access?;
@@ -102,7 +102,7 @@ mod tests {
             r
         };
         let file = [record(7, 4096), record(16, 0), record(8, 4096)].concat();
-        let trace = Reader::new(&file[..], "t", undercroft_trace::Format::Vscsi).expect("opens");
+        let trace = TraceReader::new(&file[..], "t", undercroft_trace::Format::Vscsi).expect("opens");
         let workload = Workload::in_4k_blocks("t", trace);
         assert_eq!(workload.expect("sound").blocks, [0, 1, 2, 1]);
     }

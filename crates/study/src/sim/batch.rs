@@ -30,7 +30,7 @@ pub(crate) struct Ended {
 
 /// Reads the next batch; false at the end of the trace. What was read before an error is in the batch.
 fn fill(
-    trace: &mut impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    trace: &mut impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
     batch: &mut Vec<Reference>,
     at_most: u64,
 ) -> Result<bool, SimError> {
@@ -58,7 +58,7 @@ pub(crate) fn threads(jobs: Option<usize>) -> Result<Option<rayon::ThreadPool>, 
 /// Runs a trace through everything in `all`: the caller's thread reads the next batch while the others take the one
 /// before. `watch` is told how many references have been taken, after each batch.
 pub(crate) fn drive<T: Take>(
-    mut trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    mut trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
     all: &mut [T],
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,

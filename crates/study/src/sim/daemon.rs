@@ -19,7 +19,7 @@ use undercroft_cache::{
     Request, disk_bytes,
 };
 use undercroft_engine::{ExclusiveMode, PolicyKind, UnknownName};
-use undercroft_trace::recording::{self, Failure, Header, Recording, Row};
+use undercroft_trace::recording::{self, RecordedFailure, Recording, RecordingHeader, Row};
 
 /// Nanoseconds between two ticks of a core, as in a worker that is at work.
 const TICK_NS: u64 = 250_000_000;
@@ -34,7 +34,7 @@ const ALIGN: u32 = 512;
 
 /// When operations complete in a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Timing {
+pub enum DaemonTiming {
     /// When the daemon's reply went out, as recorded: requests overlap as they did.
     #[default]
     Recorded,
@@ -50,7 +50,7 @@ pub struct DaemonOptions {
     /// Another capacity for every disk, in blocks.
     pub capacity_blocks: Option<u32>,
     /// When operations complete.
-    pub timing: Timing,
+    pub timing: DaemonTiming,
 }
 
 /// How the blocks of reads were found.
@@ -232,7 +232,7 @@ pub fn replay(
         for row in &group {
             // Rows of different workers alternate in pieces; a core's own clock never goes back.
             let now_ns = row.time_ns.max(world.clock_ns);
-            let until_ns = if options.timing == Timing::OneByOne { u64::MAX } else { now_ns };
+            let until_ns = if options.timing == DaemonTiming::OneByOne { u64::MAX } else { now_ns };
             pass(&mut core, &mut world, until_ns, now_ns);
             world.clock_ns = now_ns;
             guess_ns = row.latency_ns.unwrap_or(guess_ns);
@@ -256,22 +256,22 @@ pub fn replay(
 fn put(core: &mut Core, world: &mut World, row: &Row, tag: u32, completes_ns: u64) {
     let now_ns = world.clock_ns;
     let op = match row.op {
-        recording::Op::Read => Op::Read,
-        recording::Op::Write => Op::Write { fua: false },
-        recording::Op::Flush => Op::Flush,
-        recording::Op::Discard => Op::Discard,
-        recording::Op::WriteZeroes => Op::WriteZeroes { unmap: true, fua: false },
+        recording::RecordedOp::Read => Op::Read,
+        recording::RecordedOp::Write => Op::Write { fua: false },
+        recording::RecordedOp::Flush => Op::Flush,
+        recording::RecordedOp::Discard => Op::Discard,
+        recording::RecordedOp::WriteZeroes => Op::WriteZeroes { unmap: true, fua: false },
     };
     let disk = DiskId(row.disk.into());
     // Without room a worker leaves requests with the guest; so does the replay, until operations have completed.
     while core.room(disk) == 0 && complete_one(core, world, now_ns) {}
-    if row.failure.is_some_and(|f| f != Failure::Unanswered) {
+    if row.failure.is_some_and(|f| f != RecordedFailure::Unanswered) {
         world.disks[usize::from(row.disk)].left_out += 1;
         return;
     }
     let recorded =
         Found { hits: row.hit_blocks, ahead: row.ahead_blocks, joined: row.joined_blocks, missed: row.miss_blocks };
-    let counts = row.op == recording::Op::Read && row.failure.is_none();
+    let counts = row.op == recording::RecordedOp::Read && row.failure.is_none();
     let blocks = u32::try_from(row.blocks(BLOCK_BYTES as u32).1).unwrap_or(u32::MAX);
     let open = Open { disk: row.disk, recorded: counts.then_some(recorded), blocks };
     world.open.insert(tag, (open, None));
@@ -319,9 +319,10 @@ fn complete_one(core: &mut Core, world: &mut World, now_ns: u64) -> bool {
 }
 
 /// A core with the disks of the recording.
-fn core(header: &Header, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>), SimError> {
-    let bad =
-        |disk: &recording::Disk, what: String| SimError::Options(format!("the recorded disk {}: {what}", disk.name));
+fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<DiskReplay>), SimError> {
+    let bad = |disk: &recording::RecordedDisk, what: String| {
+        SimError::Options(format!("the recorded disk {}: {what}", disk.name))
+    };
     if header.block_bytes as usize != BLOCK_BYTES {
         let what = format!("its blocks have {} bytes; the data path knows only {BLOCK_BYTES}", header.block_bytes);
         return Err(SimError::Options(format!("the recording cannot be replayed: {what}")));

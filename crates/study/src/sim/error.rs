@@ -9,7 +9,7 @@ use undercroft_units::SlotsError;
 pub enum SimError {
     /// The trace cannot be read on.
     #[error(transparent)]
-    Trace(#[from] undercroft_trace::Error),
+    Trace(#[from] undercroft_trace::TraceError),
     /// A cache would have more blocks than an index can have, or its size needs what is not known.
     #[error(transparent)]
     Slots(#[from] SlotsError),

@@ -4,7 +4,7 @@
 
 use crate::sim::run::Go;
 use rustc_hash::FxHashSet;
-use undercroft_trace::{Access, Kind};
+use undercroft_trace::{Access, AccessKind};
 
 /// Accesses between two looks at whether to go on.
 const LOOK_EVERY: u64 = 1 << 15;
@@ -34,14 +34,14 @@ impl Reference {
 
 impl From<Access> for Reference {
     fn from(access: Access) -> Self {
-        Self { time_ns: access.time_ns, block: access.block, write: access.kind == Kind::Write }
+        Self { time_ns: access.time_ns, block: access.block, write: access.kind == AccessKind::Write }
     }
 }
 
 /// Shows a trace to `see` up to its end or to damage, which a second pass meets at the same place, or up to `limit`
 /// accesses. `watch` is told every so often how many there have been; false if it says to stop.
 pub(crate) fn look_through(
-    trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
     limit: Option<u64>,
     watch: &mut dyn FnMut(u64) -> Go,
     mut see: impl FnMut(Reference),
@@ -69,7 +69,7 @@ pub struct Footprint {
 impl Footprint {
     /// Counts a trace: as far as [`look_through`] goes; `None` if `watch` says to stop.
     pub fn of(
-        trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+        trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
         limit: Option<u64>,
         watch: &mut dyn FnMut(u64) -> Go,
     ) -> Option<Self> {
@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn what_a_trace_does_not_say_is_a_read() {
-        for (kind, write) in [(Kind::Read, false), (Kind::Unknown, false), (Kind::Write, true)] {
-            let access = undercroft_trace::Reader::new(&b"7 1 0 0\n"[..], "x", undercroft_trace::Format::ArcLis)
+        for (kind, write) in [(AccessKind::Read, false), (AccessKind::Unknown, false), (AccessKind::Write, true)] {
+            let access = undercroft_trace::TraceReader::new(&b"7 1 0 0\n"[..], "x", undercroft_trace::Format::ArcLis)
                 .and_then(|mut r| r.next().expect("one record"))
                 .expect("sound");
             let reference = Reference::from(Access { kind, ..access });

@@ -21,12 +21,12 @@ pub struct HierarchyPlan {
     /// What is told of ranges of blocks, for levels that keep by it.
     pub hints: Option<Arc<Hints>>,
     /// What they and the disk take, and when requests come; no times without.
-    pub timing: Option<Timing>,
+    pub timing: Option<HierarchyTiming>,
 }
 
 /// See [`HierarchyPlan::timing`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Timing {
+pub struct HierarchyTiming {
     /// One for each level, and at last the disk's.
     pub devices: Vec<Device>,
     /// When requests come.
@@ -111,7 +111,7 @@ impl Running {
     }
 }
 
-fn check(timing: &Timing, levels: usize) -> Result<(), SimError> {
+fn check(timing: &HierarchyTiming, levels: usize) -> Result<(), SimError> {
     let positive = |x: f64| x.is_finite() && x > 0.0;
     let sensible = match timing.arrivals {
         Arrivals::Trace(speed) => positive(speed),
@@ -137,7 +137,7 @@ fn check(timing: &Timing, levels: usize) -> Result<(), SimError> {
 /// A plan that makes no sense, or threads that cannot be had. A trace that breaks off is told in
 /// [`Simulation::broken`].
 pub fn simulate(
-    trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
     plans: &[HierarchyPlan],
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,
@@ -165,7 +165,7 @@ mod tests {
             let host = LevelOptions { keeps, ..LevelOptions::new("host", PolicyKind::Lru, 300) };
             let levels = vec![LevelOptions::new("guest", PolicyKind::Lru, 200), host];
             let devices = vec![device(1_000), device(20_000), device(500_000)];
-            let timing = Some(Timing { devices, arrivals: Arrivals::Closed(4), seed: 5 });
+            let timing = Some(HierarchyTiming { devices, arrivals: Arrivals::Closed(4), seed: 5 });
             HierarchyPlan { name: format!("{keeps:?}"), levels, hints: None, timing }
         };
         [Keeps::Passing, Keeps::Demoted, Keeps::Captured].map(plan).to_vec()
@@ -203,10 +203,10 @@ mod tests {
 
     #[test]
     fn plans_that_make_no_sense_are_refused() {
-        let refused = |change: &dyn Fn(&mut Timing), what: &str| {
+        let refused = |change: &dyn Fn(&mut HierarchyTiming), what: &str| {
             let mut plan = plans().remove(0);
             change(plan.timing.as_mut().expect("timed"));
-            let none = std::iter::empty::<Result<Reference, undercroft_trace::Error>>();
+            let none = std::iter::empty::<Result<Reference, undercroft_trace::TraceError>>();
             let said = simulate(none, &[plan], &SweepOptions::default(), &mut |_| Go::On).expect_err(what).to_string();
             assert!(said.contains(what), "{said}");
         };

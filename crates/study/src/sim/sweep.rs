@@ -77,7 +77,7 @@ impl Take for Taker<'_> {
 /// A cell that is too large, a trace that is too long for OPT, or threads that cannot be had. A trace that breaks off
 /// is told in [`Sweep::broken`].
 pub fn sweep(
-    trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+    trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
     cells: Vec<Cell>,
     options: &SweepOptions,
     watch: &mut dyn FnMut(u64) -> Go,
@@ -181,7 +181,7 @@ mod tests {
         let whole = trace(BATCH + 100);
         let lines: String = whole.iter().map(|r| format!("{} 1 0 0\n", r.block)).collect();
         let damaged = format!("{lines}not a line\n");
-        let reader = undercroft_trace::Reader::new(damaged.as_bytes(), "x.lis", undercroft_trace::Format::ArcLis);
+        let reader = undercroft_trace::TraceReader::new(damaged.as_bytes(), "x.lis", undercroft_trace::Format::ArcLis);
         let trace = reader.expect("it opens").map(|a| a.map(Reference::from));
         let done = sweep(trace, cells(), &SweepOptions::default(), &mut |_| Go::On).expect("it runs");
         assert!(done.broken.expect("damage").to_string().contains("x.lis"));
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn too_large_a_cell_is_refused() {
         let cell = Cell::new(PolicyKind::Lru, CacheSize::Blocks(1 << 31), 1 << 31);
-        let none = std::iter::empty::<Result<Reference, undercroft_trace::Error>>();
+        let none = std::iter::empty::<Result<Reference, undercroft_trace::TraceError>>();
         let refused = sweep(none, vec![cell], &SweepOptions::default(), &mut |_| Go::On);
         assert!(refused.expect_err("too large").to_string().contains("2147483648 blocks"));
     }

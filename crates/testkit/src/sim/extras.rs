@@ -40,6 +40,9 @@ pub(super) struct Extras {
     pub loses: bool,
     /// Disks have bad sectors.
     pub bad: bool,
+    /// Frames for I/O that each disk is guaranteed, where that is few: then they borrow of the pool that they share, and
+    /// it runs short. With a number of its own, likewise.
+    pub guaranteed: Option<u32>,
     /// How disks read ahead, and how they are exclusive of their guests, changes. With numbers of its own, so that
     /// other runs are as they were.
     pub live: Option<Rng>,
@@ -54,7 +57,9 @@ impl Extras {
         let (one_guest, mixes, calm) = (one_in(3), one_in(3), one_in(5));
         let (loses, bad) = (one_in(3), one_in(4));
         let live = (on && seed % 6 == 2).then(|| Rng::new(seed ^ 0x11fe_0000_0000_0000));
-        Self { rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
+        let mut few = Rng::new(seed ^ 0x9001_0000_0000_0000);
+        let guaranteed = (on && seed % 7 == 6).then(|| *few.pick(&[1, 1, 2, 4, 8]));
+        Self { guaranteed, rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
     }
 
     /// How a disk differs from the usual one.

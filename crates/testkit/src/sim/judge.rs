@@ -29,6 +29,18 @@ impl<P: FaultInjection> Sim<P> {
         }
     }
 
+    /// That no more frames are lent for I/O than disks have brought; notes whether the pool runs short.
+    pub(super) fn judge_pool(&mut self) {
+        let pool = self.core().io_pool();
+        if pool.lent > pool.frames + pool.owed {
+            self.world.violate(format!("more is lent than there is: {pool:?}"));
+        }
+        let o = &mut self.outcome;
+        o.lent += u64::from(pool.lent > 0);
+        o.short += u64::from(pool.lent > 0 && pool.lent + 1 >= pool.frames);
+        o.owed += u64::from(pool.owed > 0);
+    }
+
     /// That disks of two groups hold no frame in common, but for those of an image that both stand on.
     fn judge_groups(&mut self) {
         let mut held: HashMap<*const u8, usize> = HashMap::new();

@@ -12,7 +12,7 @@ use crate::sim_disk::{SimDisk, SimGeometry};
 use crate::space::Space;
 use crate::world::World;
 use undercroft_cache::fault_injection::FaultInjection;
-use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, GroupId, disk_bytes};
+use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, GroupId, disk_bytes, limits};
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_host::FRAME_BYTES;
@@ -120,6 +120,7 @@ impl<P: FaultInjection> Sim<P> {
         let mut core_options = CoreOptions {
             memory_bytes: 0,
             io_frames_per_disk: io_frames,
+            io_frames_guaranteed: extras.guaranteed.unwrap_or(limits::IO_FRAMES_GUARANTEED as u32),
             requests_per_disk: *rng.pick(&[4, 16, 64]),
             hash_seed: rng.bits(),
             contents: !rng.one_in(6),

@@ -9,6 +9,7 @@ mod dependencies;
 mod house;
 mod links;
 mod modules;
+mod names;
 mod reached;
 mod source;
 mod tests_only;

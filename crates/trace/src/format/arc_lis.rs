@@ -6,7 +6,7 @@ use super::fields::{decimal, number, words};
 use super::sink::Sink;
 use super::sniff::second;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{REQUEST_KEYS_MAX, RangeError, Unit};
 use crate::damage::Damage;
 
@@ -41,6 +41,13 @@ impl Line for ArcLis {
         if count == 0 {
             return Ok(());
         }
-        to.key(Request { time_ns: 0, address: start, bytes: 0, keys: count as u32, tenant: 0, kind: Kind::Unknown })
+        to.key(TraceRequest {
+            time_ns: 0,
+            address: start,
+            bytes: 0,
+            keys: count as u32,
+            tenant: 0,
+            kind: AccessKind::Unknown,
+        })
     }
 }

@@ -12,7 +12,7 @@ use super::fields::{NS_PER_S, decimal, fixed_point, number, shown, u16_at, u32_a
 use super::sink::Sink;
 use super::sniff::second;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES, Unit};
 use crate::damage::Damage;
 use crate::event::Event;
@@ -74,8 +74,8 @@ impl Varying for Blktrace {
         let action = u32_at(r, 28);
         let bytes = u32_at(r, 24);
         let kind = match action & (CATEGORY_READ | CATEGORY_WRITE) {
-            CATEGORY_READ => Kind::Read,
-            CATEGORY_WRITE => Kind::Write,
+            CATEGORY_READ => AccessKind::Read,
+            CATEGORY_WRITE => AccessKind::Write,
             _ => return Ok(()),
         };
         // the low byte alone: bit 8 says that a control group's number follows
@@ -86,7 +86,7 @@ impl Varying for Blktrace {
         let name = format!("{},{}", device >> 20, device & 0xf_ffff);
         let tenant = to.tenant(name.as_bytes(), DISK_TENANTS_MAX)?;
         let address = bytes_of(u64_at(r, 16))?;
-        to.bytes(Request { time_ns: u64_at(r, 8), address, bytes: u64::from(bytes), keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns: u64_at(r, 8), address, bytes: u64::from(bytes), keys: 1, tenant, kind })
     }
 
     fn after_bad(&self, rest: &[u8]) -> usize {
@@ -131,8 +131,8 @@ impl Line for Blkparse {
         }
         let kind = match what {
             w if w.contains(&b'D') => return Ok(()),
-            w if w.contains(&b'R') => Kind::Read,
-            w if w.contains(&b'W') => Kind::Write,
+            w if w.contains(&b'R') => AccessKind::Read,
+            w if w.contains(&b'W') => AccessKind::Write,
             _ => return Ok(()),
         };
         let (sector, plus) = (all.next().unwrap_or_default(), all.next());
@@ -143,6 +143,6 @@ impl Line for Blkparse {
         let sectors = number(all.next().unwrap_or_default(), "length", decimal)?;
         let address = bytes_of(number(sector, "sector", decimal)?)?;
         let tenant = to.tenant(device, DISK_TENANTS_MAX)?;
-        to.bytes(Request { time_ns, address, bytes: bytes_of(sectors)?, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns, address, bytes: bytes_of(sectors)?, keys: 1, tenant, kind })
     }
 }

@@ -9,7 +9,7 @@ use super::fields::{NS_PER_S, NS_PER_US, decimal, fields, fixed_point, number, s
 use super::sink::Sink;
 use super::sniff::second;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES, Unit};
 use crate::damage::Damage;
 
@@ -115,10 +115,10 @@ fn split<'l, const N: usize>(line: &'l [u8], names: &'static str) -> Result<Opti
 }
 
 /// What a letter or a word says.
-fn kind(field: &[u8]) -> Result<Kind, Damage> {
+fn kind(field: &[u8]) -> Result<AccessKind, Damage> {
     match field.first() {
-        Some(b'r' | b'R') => Ok(Kind::Read),
-        Some(b'w' | b'W') => Ok(Kind::Write),
+        Some(b'r' | b'R') => Ok(AccessKind::Read),
+        Some(b'w' | b'W') => Ok(AccessKind::Write),
         _ => Err(Damage::Operation { found: shown(field), known: "a read nor a write" }),
     }
 }
@@ -139,7 +139,7 @@ impl Line for Msr {
         self.tenant.push(b'_');
         self.tenant.extend_from_slice(disk);
         let tenant = to.tenant(&self.tenant, DISK_TENANTS_MAX)?;
-        to.bytes(Request { time_ns: time.saturating_mul(100), address, bytes, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns: time.saturating_mul(100), address, bytes, keys: 1, tenant, kind })
     }
 }
 
@@ -152,7 +152,7 @@ impl Line for Alibaba {
         let (time, kind) = (number(time, "timestamp", decimal)?, kind(op)?);
         let (address, bytes) = (number(offset, "offset", decimal)?, number(size, "length", decimal)?);
         let tenant = to.tenant(device, DISK_TENANTS_MAX)?;
-        to.bytes(Request { time_ns: time.saturating_mul(NS_PER_US), address, bytes, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns: time.saturating_mul(NS_PER_US), address, bytes, keys: 1, tenant, kind })
     }
 }
 
@@ -164,13 +164,13 @@ impl Line for Tencent {
         let time_ns = number(time, "timestamp", |f| fixed_point(f, NS_PER_S))?;
         let (address, bytes) = (sectors(offset, "offset")?, sectors(size, "size")?);
         let kind = match op {
-            b"0" => Kind::Read,
-            b"1" => Kind::Write,
+            b"0" => AccessKind::Read,
+            b"1" => AccessKind::Write,
             _ => return Err(Damage::Operation { found: shown(op), known: "0 (read) nor 1 (write)" }),
         };
         number(volume, "volume", decimal)?;
         let tenant = to.tenant(volume, DISK_TENANTS_MAX)?;
-        to.bytes(Request { time_ns, address, bytes, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns, address, bytes, keys: 1, tenant, kind })
     }
 }
 
@@ -182,6 +182,6 @@ impl Line for Spc {
         let kind = kind(op)?;
         let time_ns = number(time, "timestamp", |f| fixed_point(f, NS_PER_S))?;
         let tenant = to.tenant(asu, DISK_TENANTS_MAX)?;
-        to.bytes(Request { time_ns, address, bytes, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns, address, bytes, keys: 1, tenant, kind })
     }
 }

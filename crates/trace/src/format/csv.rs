@@ -9,7 +9,7 @@ use super::drive::Line;
 use super::fields::{any_base, decimal, fixed_point, number, shown};
 use super::sink::Sink;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{DISK_TENANTS_MAX, REQUEST_KEYS_MAX, Unit};
 use crate::damage::Damage;
 use crate::hashed::of_text;
@@ -98,7 +98,7 @@ impl Line for Table {
             return Ok(());
         }
         let Layout { columns, separator, .. } = &self.layout;
-        let mut r = Request { time_ns: 0, address: 0, bytes: 0, keys: 1, tenant: 0, kind: Kind::Unknown };
+        let mut r = TraceRequest { time_ns: 0, address: 0, bytes: 0, keys: 1, tenant: 0, kind: AccessKind::Unknown };
         let mut left = columns.iter().flatten().count();
         for (cell, meaning) in cells(line, *separator).zip(columns) {
             let Some((field, unit)) = *meaning else { continue };
@@ -119,9 +119,9 @@ impl Line for Table {
                 }
                 Field::Op => {
                     r.kind = match cell.first() {
-                        Some(b'r' | b'R' | b'0') => Kind::Read,
-                        Some(b'w' | b'W' | b'1') => Kind::Write,
-                        _ => Kind::Unknown,
+                        Some(b'r' | b'R' | b'0') => AccessKind::Read,
+                        Some(b'w' | b'W' | b'1') => AccessKind::Write,
+                        _ => AccessKind::Unknown,
                     }
                 }
                 Field::Tenant => r.tenant = to.tenant(cell, DISK_TENANTS_MAX)?,

@@ -6,7 +6,7 @@
 use super::csv_columns::BOM;
 use super::sink::{Context, Decode, Sink};
 use crate::damage::Damage;
-use crate::error::Error;
+use crate::error::TraceError;
 
 /// A format of lines.
 pub(super) trait Line: Send {
@@ -18,7 +18,7 @@ pub(super) trait Line: Send {
 pub(super) struct Lines<P>(pub P);
 
 impl<P: Line> Decode for Lines<P> {
-    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), Error> {
+    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), TraceError> {
         while cx.sink.out.len() < cx.max {
             let (line, bytes) = match cx.input.line() {
                 Ok(Some(found)) => found,
@@ -60,7 +60,7 @@ pub(super) trait Fixed: Send {
 pub(super) struct Records<P>(pub P);
 
 impl<P: Fixed> Decode for Records<P> {
-    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), Error> {
+    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), TraceError> {
         loop {
             let there = loop {
                 match cx.input.need(P::BYTES) {
@@ -109,7 +109,7 @@ pub(super) trait Varying: Send {
 pub(super) struct Said<P>(pub P);
 
 impl<P: Varying> Decode for Said<P> {
-    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), Error> {
+    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), TraceError> {
         while cx.sink.out.len() < cx.max {
             let head = self.0.head();
             let there = match cx.input.need(head) {
@@ -153,7 +153,7 @@ impl<P: Varying> Decode for Said<P> {
 impl Context<'_, '_> {
     /// A record is bad: the end of a strict reader.
     #[cold]
-    pub(super) fn bad(&mut self, error: Error) -> Result<(), Error> {
+    pub(super) fn bad(&mut self, error: TraceError) -> Result<(), TraceError> {
         if !self.lenient {
             return Err(error);
         }
@@ -163,7 +163,7 @@ impl Context<'_, '_> {
 
     /// The end of the trace, with `there` bytes of a record of `whole` that are left over.
     #[cold]
-    fn cut(&mut self, there: usize, whole: usize) -> Result<(), Error> {
+    fn cut(&mut self, there: usize, whole: usize) -> Result<(), TraceError> {
         if there == 0 {
             return Ok(());
         }

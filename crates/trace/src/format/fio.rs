@@ -7,7 +7,7 @@ use super::drive::Line;
 use super::fields::{NS_PER_US, decimal, number, shown, words};
 use super::sink::Sink;
 use super::spec::{Beginning, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{DISK_TENANTS_MAX, Unit};
 use crate::damage::Damage;
 
@@ -50,8 +50,8 @@ impl Line for Fio {
         }
         let action = all.next().ok_or(Damage::Malformed("it has no action"))?;
         let kind = match action {
-            b"read" => Kind::Read,
-            b"write" => Kind::Write,
+            b"read" => AccessKind::Read,
+            b"write" => AccessKind::Write,
             b"wait" => {
                 let wait = number(all.next().unwrap_or_default(), "time to wait", decimal)?;
                 self.waited_ns = self.waited_ns.saturating_add(wait.saturating_mul(NS_PER_US));
@@ -63,6 +63,6 @@ impl Line for Fio {
         let address = number(all.next().unwrap_or_default(), "offset", decimal)?;
         let bytes = number(all.next().unwrap_or_default(), "length", decimal)?;
         let tenant = to.tenant(file, DISK_TENANTS_MAX)?;
-        to.bytes(Request { time_ns, address, bytes, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns, address, bytes, keys: 1, tenant, kind })
     }
 }

@@ -7,7 +7,7 @@ use super::fields::{decimal, hexadecimal, number, shown};
 use super::sink::Sink;
 use super::sniff::second;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::Unit;
 use crate::damage::Damage;
 
@@ -46,11 +46,11 @@ impl Line for Lackey {
         let (letter, address, size) = parts(line).ok_or_else(|| Damage::Unknown { found: shown(line), kind })?;
         let address = number(address, "address", hexadecimal)?;
         let bytes = number(size, "size", decimal)?;
-        let of = |kind| Request { time_ns: 0, address, bytes, keys: 1, tenant: 0, kind };
+        let of = |kind| TraceRequest { time_ns: 0, address, bytes, keys: 1, tenant: 0, kind };
         match letter {
-            b'S' => to.bytes(of(Kind::Write)),
-            b'M' => to.bytes(of(Kind::Read)).and_then(|()| to.bytes(of(Kind::Write))),
-            _ => to.bytes(of(Kind::Read)),
+            b'S' => to.bytes(of(AccessKind::Write)),
+            b'M' => to.bytes(of(AccessKind::Read)).and_then(|()| to.bytes(of(AccessKind::Write))),
+            _ => to.bytes(of(AccessKind::Read)),
         }
     }
 }

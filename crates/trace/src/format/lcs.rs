@@ -9,7 +9,7 @@ use super::drive::Varying;
 use super::fields::{NS_PER_S, u32_at, u64_at};
 use super::sink::Sink;
 use super::spec::{Beginning, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::Unit;
 use crate::damage::Damage;
 use crate::tenants::TENANTS_MAX;
@@ -54,7 +54,7 @@ impl Varying for Lcs {
             None => self.header(r),
             Some(1) => {
                 let (address, bytes) = (u64_at(r, 4), u64::from(u32_at(r, 12)));
-                to.key(Request { time_ns, address, bytes, keys: 1, tenant: 0, kind: Kind::Unknown })
+                to.key(TraceRequest { time_ns, address, bytes, keys: 1, tenant: 0, kind: AccessKind::Unknown })
             }
             Some(version) => {
                 let (bytes, at) = if version == 2 { (u64::from(u32_at(r, 12)), 16) } else { (u64_at(r, 12), 20) };
@@ -65,7 +65,7 @@ impl Varying for Lcs {
                 let mut digits = [0; 8];
                 let tenant = to.tenant(decimal_digits(op_and_tenant >> 8, &mut digits), TENANTS_MAX)?;
                 let kind = kind(op_and_tenant as u8);
-                to.key(Request { time_ns, address: u64_at(r, 4), bytes, keys: 1, tenant, kind })
+                to.key(TraceRequest { time_ns, address: u64_at(r, 4), bytes, keys: 1, tenant, kind })
             }
         }
     }
@@ -103,10 +103,10 @@ fn decimal_digits(mut n: u32, digits: &mut [u8; 8]) -> &[u8] {
 }
 
 /// libCacheSim's operations: what looks up reads, what stores or changes writes.
-fn kind(op: u8) -> Kind {
+fn kind(op: u8) -> AccessKind {
     match op {
-        1 | 2 | 12 => Kind::Read,
-        3..=8 | 10 | 11 | 13 | 14 => Kind::Write,
-        _ => Kind::Unknown,
+        1 | 2 | 12 => AccessKind::Read,
+        3..=8 | 10 | 11 | 13 | 14 => AccessKind::Write,
+        _ => AccessKind::Unknown,
     }
 }

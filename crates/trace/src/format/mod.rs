@@ -22,7 +22,7 @@ mod sniff;
 mod spec;
 mod vscsi;
 
-use crate::error::Error;
+use crate::error::TraceError;
 pub(crate) use sink::{Context, Decode, Sink};
 pub(crate) use spec::{Beginning, Spec, Told};
 use std::fmt;
@@ -131,15 +131,15 @@ impl Format {
     /// The format that a file's name tells, compression suffixes aside.
     ///
     /// # Errors
-    /// [`Error::UnknownFormat`] with the formats there are.
-    pub fn of_path(path: &Path) -> Result<Self, Error> {
+    /// [`TraceError::UnknownFormat`] with the formats there are.
+    pub fn of_path(path: &Path) -> Result<Self, TraceError> {
         let name = path.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         let plain = [".zst", ".xz", ".gz"].iter().find_map(|s| name.strip_suffix(s)).unwrap_or(&name);
         let suffix = plain.rsplit('.').next().unwrap_or_default();
         let named =
             |s: &Spec| s.endings.contains(&suffix) || suffix == "bin" && s.bin.is_some_and(|b| plain.contains(b));
         let found = Self::ALL.into_iter().find(|f| named(f.spec()));
-        found.ok_or_else(|| Error::UnknownFormat { name: path.display().to_string(), known: Self::known() })
+        found.ok_or_else(|| TraceError::UnknownFormat { name: path.display().to_string(), known: Self::known() })
     }
 
     /// The format that the first bytes of a trace (not compressed) tell, if they do: raw numbers have nothing to be

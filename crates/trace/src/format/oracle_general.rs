@@ -6,7 +6,7 @@ use super::drive::Fixed;
 use super::fields::{NS_PER_S, u32_at, u64_at};
 use super::sink::Sink;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::Unit;
 use crate::damage::Damage;
 
@@ -57,13 +57,13 @@ impl Fixed for OracleGeneral {
 
     #[inline]
     fn record(&mut self, r: &[u8], to: &mut Sink<'_>) -> Result<(), Damage> {
-        to.key(Request {
+        to.key(TraceRequest {
             time_ns: u64::from(u32_at(r, 0)) * NS_PER_S,
             address: u64_at(r, 4),
             bytes: size(r),
             keys: 1,
             tenant: 0,
-            kind: Kind::Unknown,
+            kind: AccessKind::Unknown,
         })
     }
 }

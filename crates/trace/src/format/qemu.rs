@@ -12,7 +12,7 @@ use super::drive::Line;
 use super::fields::{NS_PER_S, NS_PER_US, any_base, decimal, fixed_point, number, shown, words};
 use super::sink::Sink;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{DISK_TENANTS_MAX, SECTOR_BYTES, Unit};
 use crate::damage::Damage;
 
@@ -28,14 +28,14 @@ pub(super) static SPEC: Spec = Spec {
 };
 
 /// Event, layer, kind, and the argument that tells devices apart.
-const EVENTS: [(&str, u8, Kind, &str); 7] = [
-    ("blk_co_preadv", 1, Kind::Read, "blk"),
-    ("blk_co_pwritev", 1, Kind::Write, "blk"),
-    ("bdrv_co_preadv_part", 2, Kind::Read, "bs"),
-    ("bdrv_co_pwritev_part", 2, Kind::Write, "bs"),
-    ("bdrv_co_pwrite_zeroes", 2, Kind::Write, "bs"),
-    ("virtio_blk_handle_read", 3, Kind::Read, "vdev"),
-    ("virtio_blk_handle_write", 3, Kind::Write, "vdev"),
+const EVENTS: [(&str, u8, AccessKind, &str); 7] = [
+    ("blk_co_preadv", 1, AccessKind::Read, "blk"),
+    ("blk_co_pwritev", 1, AccessKind::Write, "blk"),
+    ("bdrv_co_preadv_part", 2, AccessKind::Read, "bs"),
+    ("bdrv_co_pwritev_part", 2, AccessKind::Write, "bs"),
+    ("bdrv_co_pwrite_zeroes", 2, AccessKind::Write, "bs"),
+    ("virtio_blk_handle_read", 3, AccessKind::Read, "vdev"),
+    ("virtio_blk_handle_write", 3, AccessKind::Write, "vdev"),
 ];
 
 #[derive(Default)]
@@ -117,6 +117,6 @@ impl Line for Qemu {
         };
         let tenant = to.tenant(who, DISK_TENANTS_MAX)?;
         let time_ns = logged.unwrap_or(self.elapsed_ns);
-        to.bytes(Request { time_ns, address, bytes, keys: 1, tenant, kind })
+        to.bytes(TraceRequest { time_ns, address, bytes, keys: 1, tenant, kind })
     }
 }

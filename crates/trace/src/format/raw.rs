@@ -4,7 +4,7 @@
 use super::drive::Fixed;
 use super::sink::Sink;
 use super::spec::{Beginning, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::Unit;
 use crate::damage::Damage;
 
@@ -51,6 +51,6 @@ impl Fixed for U64Le {
 }
 
 #[inline]
-fn of(address: u64) -> Request {
-    Request { time_ns: 0, address, bytes: 0, keys: 1, tenant: 0, kind: Kind::Unknown }
+fn of(address: u64) -> TraceRequest {
+    TraceRequest { time_ns: 0, address, bytes: 0, keys: 1, tenant: 0, kind: AccessKind::Unknown }
 }

@@ -3,10 +3,10 @@
 //! Owns which rows are accesses, and which of their blocks. Never reads the file itself.
 
 use super::spec::Spec;
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{Blocks, REQUEST_BYTES_MAX};
-use crate::error::Error;
-use crate::recording::{MAGIC, Op, Recording, in_sample};
+use crate::error::TraceError;
+use crate::recording::{MAGIC, RecordedOp, Recording, in_sample};
 
 pub(super) static SPEC: Spec = Spec {
     name: "undercroft-parquet",
@@ -19,14 +19,18 @@ pub(super) static SPEC: Spec = Spec {
 };
 
 /// Adds the requests of the next row group to `out`; false after the last.
-pub(crate) fn next_group(recording: &mut Recording, blocks: &Blocks, out: &mut Vec<Request>) -> Result<bool, Error> {
+pub(crate) fn next_group(
+    recording: &mut Recording,
+    blocks: &Blocks,
+    out: &mut Vec<TraceRequest>,
+) -> Result<bool, TraceError> {
     let Some(rows) = recording.next_group()? else { return Ok(false) };
     let (one_of, block_bytes) = (recording.header().sample, u64::from(recording.header().block_bytes));
     for row in rows {
         let kind = match row.op {
-            Op::Read => Kind::Read,
-            Op::Write | Op::WriteZeroes => Kind::Write,
-            Op::Flush | Op::Discard => continue,
+            RecordedOp::Read => AccessKind::Read,
+            RecordedOp::Write | RecordedOp::WriteZeroes => AccessKind::Write,
+            RecordedOp::Flush | RecordedOp::Discard => continue,
         };
         if row.failure.is_some() || row.length_bytes == 0 {
             continue;
@@ -34,7 +38,7 @@ pub(crate) fn next_group(recording: &mut Recording, blocks: &Blocks, out: &mut V
         // zeroes may cover a whole disk
         let bytes = row.length_bytes.min(REQUEST_BYTES_MAX);
         let address = row.offset_bytes;
-        let request = Request { time_ns: row.time_ns, address, bytes, keys: 1, tenant: row.disk, kind };
+        let request = TraceRequest { time_ns: row.time_ns, address, bytes, keys: 1, tenant: row.disk, kind };
         if blocks.fits(&request).is_err() {
             continue;
         }
@@ -44,7 +48,7 @@ pub(crate) fn next_group(recording: &mut Recording, blocks: &Blocks, out: &mut V
         }
         let (first, last) = (address / block_bytes, (address + (bytes - 1)) / block_bytes);
         for block in (first..=last).filter(|&b| in_sample(b, one_of)) {
-            out.push(Request { address: block * block_bytes, bytes: block_bytes, ..request });
+            out.push(TraceRequest { address: block * block_bytes, bytes: block_bytes, ..request });
         }
     }
     Ok(true)

@@ -3,10 +3,10 @@
 //! Owns the step from a key to a piece of a disk. Never reads a record. Invariant: every request in a sink fits its
 //! blocks.
 
-use crate::access::Request;
+use crate::access::TraceRequest;
 use crate::blocks::Blocks;
 use crate::damage::Damage;
-use crate::error::Error;
+use crate::error::TraceError;
 use crate::input::Input;
 use crate::tally::Tally;
 use crate::tenants::Tenants;
@@ -24,12 +24,12 @@ pub(crate) struct Context<'c, 'i> {
 /// Reads one format.
 pub(crate) trait Decode: Send {
     /// Adds requests, at least one if there is any left; none at the end of the trace.
-    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), Error>;
+    fn fill(&mut self, cx: &mut Context<'_, '_>) -> Result<(), TraceError>;
 }
 
 /// Where decoders put requests.
 pub(crate) struct Sink<'c> {
-    pub out: &'c mut Vec<Request>,
+    pub out: &'c mut Vec<TraceRequest>,
     pub tenants: &'c mut Tenants,
     pub blocks: Blocks,
     /// Bytes of a key, if keys are pieces of a disk.
@@ -45,7 +45,7 @@ impl Sink<'_> {
 
     /// Adds a request for bytes.
     #[inline]
-    pub fn bytes(&mut self, r: Request) -> Result<(), Damage> {
+    pub fn bytes(&mut self, r: TraceRequest) -> Result<(), Damage> {
         self.blocks.fits(&r)?;
         self.out.push(r);
         Ok(())
@@ -53,7 +53,7 @@ impl Sink<'_> {
 
     /// Adds a request for keys.
     #[inline]
-    pub fn key(&mut self, r: Request) -> Result<(), Damage> {
+    pub fn key(&mut self, r: TraceRequest) -> Result<(), Damage> {
         let Some(bytes) = self.key_bytes else {
             if r.keys != 1 {
                 self.blocks.fits(&r)?;
@@ -63,6 +63,6 @@ impl Sink<'_> {
         };
         let bytes = u64::from(bytes);
         let address = r.address.checked_mul(bytes).ok_or(Damage::KeyPastEnd(r.address))?;
-        self.bytes(Request { address, bytes: r.bytes.max(bytes * u64::from(r.keys)), keys: 1, ..r })
+        self.bytes(TraceRequest { address, bytes: r.bytes.max(bytes * u64::from(r.keys)), keys: 1, ..r })
     }
 }

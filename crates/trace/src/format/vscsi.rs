@@ -12,7 +12,7 @@ use super::drive::Varying;
 use super::fields::{NS_PER_US, u16_at, u32_at, u64_at};
 use super::sink::Sink;
 use super::spec::{Beginning, Looks, Spec};
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{SECTOR_BYTES, Unit};
 use crate::damage::Damage;
 
@@ -77,7 +77,7 @@ impl Varying for Vscsi {
         let (command, bytes) = if r.len() == 32 { (u16_at(r, 12), u32_at(r, 4)) } else { (u16_at(r, 0), u32_at(r, 8)) };
         let sector = u64_at(r, 16);
         let address = sector.checked_mul(u64::from(SECTOR_BYTES));
-        to.bytes(Request {
+        to.bytes(TraceRequest {
             time_ns: u64_at(r, 24).saturating_mul(NS_PER_US),
             address: address.ok_or(Damage::SectorPastEnd(sector))?,
             bytes: u64::from(bytes),
@@ -89,10 +89,10 @@ impl Varying for Vscsi {
 }
 
 /// Reads and writes among the SCSI commands.
-fn kind(command: u16) -> Kind {
+fn kind(command: u16) -> AccessKind {
     match command {
-        0x08 | 0x28 | 0x88 | 0xA8 => Kind::Read,
-        0x0A | 0x2A | 0x8A | 0xAA | 0x2E | 0x8E | 0xAE => Kind::Write,
-        _ => Kind::Unknown,
+        0x08 | 0x28 | 0x88 | 0xA8 => AccessKind::Read,
+        0x0A | 0x2A | 0x8A | 0xAA | 0x2E | 0x8E | 0xAE => AccessKind::Write,
+        _ => AccessKind::Unknown,
     }
 }

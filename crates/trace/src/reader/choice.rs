@@ -4,17 +4,17 @@
 //! does not fit is refused with what to write instead, and nothing is split that has no places on a disk.
 
 use crate::blocks::{BLOCK_BYTES, Blocks, SECTOR_BYTES, Unit};
-use crate::error::Error;
+use crate::error::TraceError;
 use crate::format::{Beginning, Format};
-use crate::options::{Csv, Options};
+use crate::options::{Csv, ReaderOptions};
 use crate::options_error::{ColumnsError, OptionsError};
 use std::path::Path;
 
 /// The format that content and name tell.
 ///
 /// # Errors
-/// [`Error::UnknownFormat`].
-pub(super) fn format_of(head: &[u8], path: Option<&Path>, name: &str, csv: &Csv) -> Result<Format, Error> {
+/// [`TraceError::UnknownFormat`].
+pub(super) fn format_of(head: &[u8], path: Option<&Path>, name: &str, csv: &Csv) -> Result<Format, TraceError> {
     if let Some(format) = Format::of_magic(head) {
         return Ok(format);
     }
@@ -24,7 +24,7 @@ pub(super) fn format_of(head: &[u8], path: Option<&Path>, name: &str, csv: &Csv)
         Some(Format::Csv) if *csv == Csv::default() => Ok(Format::of_content(head).unwrap_or(Format::Csv)),
         Some(format) => Ok(format),
         None => Format::of_content(head)
-            .ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), known: Format::known() }),
+            .ok_or_else(|| TraceError::UnknownFormat { name: name.to_owned(), known: Format::known() }),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn format_of(head: &[u8], path: Option<&Path>, name: &str, csv: &Csv)
 ///
 /// # Errors
 /// The options do not fit it.
-pub(super) fn blocks_of(format: Format, begun: &Beginning, options: &Options) -> Result<Blocks, OptionsError> {
+pub(super) fn blocks_of(format: Format, begun: &Beginning, options: &ReaderOptions) -> Result<Blocks, OptionsError> {
     if options.key_bytes.is_some() && begun.text {
         return Err(ColumnsError::TextHasNoSize.into());
     }
@@ -60,7 +60,7 @@ pub(super) fn blocks_of(format: Format, begun: &Beginning, options: &Options) ->
 }
 
 /// How columns and sizes were interpreted, if neither the format nor the options say it.
-pub(super) fn note_of(begun: &mut Beginning, options: &Options, blocks: Blocks) -> Option<String> {
+pub(super) fn note_of(begun: &mut Beginning, options: &ReaderOptions, blocks: Blocks) -> Option<String> {
     let split = match blocks.unit {
         _ if !options.sized || options.block_bytes.is_some() => None,
         Unit::Bytes if begun.whole => {

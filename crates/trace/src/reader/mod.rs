@@ -7,10 +7,10 @@
 mod choice;
 mod open;
 
-use crate::access::{Access, Request};
+use crate::access::{Access, TraceRequest};
 use crate::blocks::{Blocks, Unit};
 use crate::damage::Damage;
-use crate::error::Error;
+use crate::error::TraceError;
 use crate::format::{Context, Decode, Format, Sink, recording};
 use crate::input::Input;
 use crate::recording::Recording;
@@ -22,8 +22,8 @@ use crate::tenants::Tenants;
 pub const BATCH: usize = 1024;
 
 /// Reads a trace, compressed with zstd, gzip or xz or not at all. Take accesses from it as an iterator or with
-/// [`Reader::next_batch`], or requests with [`Reader::next_requests`].
-pub struct Reader<'a> {
+/// [`TraceReader::next_batch`], or requests with [`TraceReader::next_requests`].
+pub struct TraceReader<'a> {
     name: String,
     source: Source<'a>,
     format: Format,
@@ -35,14 +35,14 @@ pub struct Reader<'a> {
     note: Option<String>,
     progress: Progress,
     /// Requests decoded, and which of them is next.
-    requests: Vec<Request>,
+    requests: Vec<TraceRequest>,
     at: usize,
     /// The rest of that request: its next block, and how many blocks are left.
     within: Option<(u64, u64)>,
     /// What the iterator gives next.
     accesses: std::vec::IntoIter<Access>,
     /// The error that follows the requests at hand.
-    failed: Option<Error>,
+    failed: Option<TraceError>,
     ended: bool,
     /// Requests decoded so far, and the latest time of any.
     count: u64,
@@ -55,7 +55,7 @@ enum Source<'a> {
     Recording(Box<Recording>),
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TraceReader<'a> {
     /// The file, as errors name it.
     pub fn name(&self) -> &str {
         &self.name
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As the iterator; nothing comes after an error.
-    pub fn next_batch(&mut self, out: &mut Vec<Access>) -> Result<usize, Error> {
+    pub fn next_batch(&mut self, out: &mut Vec<Access>) -> Result<usize, TraceError> {
         let before = out.len();
         let limit = before + BATCH;
         out.reserve(BATCH);
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As the iterator; nothing comes after an error.
-    pub fn next_requests(&mut self, out: &mut Vec<Request>) -> Result<usize, Error> {
+    pub fn next_requests(&mut self, out: &mut Vec<TraceRequest>) -> Result<usize, TraceError> {
         out.clear();
         self.within = None;
         if self.at == self.requests.len() && !self.refill()? {
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Decodes the next requests; false at the end.
-    fn refill(&mut self) -> Result<bool, Error> {
+    fn refill(&mut self) -> Result<bool, TraceError> {
         self.requests.clear();
         self.at = 0;
         if let Some(error) = self.failed.take() {
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
             self.ended = true;
             if self.count == 0 && self.tally.skipped > 0 {
                 let first = self.tally.first.first().cloned().unwrap_or_default();
-                return Err(Error::Nothing { name: self.name.clone(), skipped: self.tally.skipped, first });
+                return Err(TraceError::Nothing { name: self.name.clone(), skipped: self.tally.skipped, first });
             }
             return Ok(false);
         }
@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    fn decode(&mut self) -> Result<(), Error> {
+    fn decode(&mut self) -> Result<(), TraceError> {
         match &mut self.source {
             Source::Stream { input, decoder, key_bytes } => {
                 let (out, tenants) = (&mut self.requests, &mut self.tenants);
@@ -250,8 +250,8 @@ impl<'a> Reader<'a> {
 
     /// Adds to an error about a record that the file looks like another format, if it does.
     #[cold]
-    fn with_hint(&self, error: Error) -> Error {
-        let (Error::Record { name, record, offset, what }, Source::Stream { input, .. }) = (&error, &self.source)
+    fn with_hint(&self, error: TraceError) -> TraceError {
+        let (TraceError::Record { name, record, offset, what }, Source::Stream { input, .. }) = (&error, &self.source)
         else {
             return error;
         };
@@ -259,15 +259,15 @@ impl<'a> Reader<'a> {
             Some(other) if other != self.format && self.format != Format::Csv => {
                 let (read_as, like) = (self.format.name(), other.name());
                 let what = Damage::OtherFormat { damage: Box::new(what.clone()), read_as, like };
-                Error::Record { name: name.clone(), record: *record, offset: *offset, what }
+                TraceError::Record { name: name.clone(), record: *record, offset: *offset, what }
             }
             _ => error,
         }
     }
 }
 
-impl Iterator for Reader<'_> {
-    type Item = Result<Access, Error>;
+impl Iterator for TraceReader<'_> {
+    type Item = Result<Access, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(access) = self.accesses.next() {

@@ -4,13 +4,13 @@
 //! once.
 
 use super::choice::{blocks_of, format_of, note_of};
-use super::{BATCH, Reader, Source};
+use super::{BATCH, Source, TraceReader};
 use crate::blocks::Blocks;
 use crate::compressed::decompressed;
-use crate::error::{Error, RecordingError};
+use crate::error::{RecordingError, TraceError};
 use crate::format::{Format, Told};
 use crate::input::Input;
-use crate::options::Options;
+use crate::options::ReaderOptions;
 use crate::options_error::OptionsError;
 use crate::recording::Recording;
 use crate::source::{Ahead, Counted, Progress};
@@ -24,21 +24,21 @@ use std::path::Path;
 /// Bytes of a recording that is no file, or is compressed as a whole, at most: it is read from its end.
 const RECORDING_BYTES_MAX: u64 = 1 << 30;
 
-impl Reader<'static> {
+impl TraceReader<'static> {
     /// Opens a file, or standard input for `-`; its content or its name tells the format.
     ///
     /// # Errors
-    /// [`Error::Open`] if the file cannot be opened, [`Error::Read`] if its first bytes cannot be read,
-    /// [`Error::UnknownFormat`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::open_with(path, &Options::default())
+    /// [`TraceError::Open`] if the file cannot be opened, [`TraceError::Read`] if its first bytes cannot be read,
+    /// [`TraceError::UnknownFormat`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
+        Self::open_with(path, &ReaderOptions::default())
     }
 
     /// Opens a file, or standard input for `-`, as `options` say.
     ///
     /// # Errors
-    /// As [`Reader::open`]; [`Error::Options`] if they do not fit the format.
-    pub fn open_with(path: impl AsRef<Path>, options: &Options) -> Result<Self, Error> {
+    /// As [`TraceReader::open`]; [`TraceError::Options`] if they do not fit the format.
+    pub fn open_with(path: impl AsRef<Path>, options: &ReaderOptions) -> Result<Self, TraceError> {
         let path = path.as_ref();
         if path == Path::new("-") {
             let progress = Progress::of(None);
@@ -46,17 +46,22 @@ impl Reader<'static> {
             return Self::of_static(input, "standard input", None, options, progress);
         }
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| Error::Open { name: name.clone(), source })?;
+        let file = File::open(path).map_err(|source| TraceError::Open { name: name.clone(), source })?;
         Self::of_file(file, &name, Some(path), options)
     }
 
     /// Reads an open file from where it stands; `path` tells the format if nothing else does.
-    pub(crate) fn of_file(mut file: File, name: &str, path: Option<&Path>, options: &Options) -> Result<Self, Error> {
-        let unreadable = |source| Error::Read { name: name.to_owned(), offset: 0, source };
+    pub(crate) fn of_file(
+        mut file: File,
+        name: &str,
+        path: Option<&Path>,
+        options: &ReaderOptions,
+    ) -> Result<Self, TraceError> {
+        let unreadable = |source| TraceError::Read { name: name.to_owned(), offset: 0, source };
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_dir() {
             let source = std::io::Error::from(std::io::ErrorKind::IsADirectory);
-            return Err(Error::Open { name: name.to_owned(), source });
+            return Err(TraceError::Open { name: name.to_owned(), source });
         }
         // a pipe cannot be read twice, and what cannot be sought is no plain recording
         if metadata.is_file() {
@@ -77,10 +82,10 @@ impl Reader<'static> {
         input: impl Read + Send + 'static,
         name: &str,
         path: Option<&Path>,
-        options: &Options,
+        options: &ReaderOptions,
         progress: Progress,
-    ) -> Result<Self, Error> {
-        let unreadable = |source| Error::Read { name: name.to_owned(), offset: 0, source };
+    ) -> Result<Self, TraceError> {
+        let unreadable = |source| TraceError::Read { name: name.to_owned(), offset: 0, source };
         let mut inner = decompressed(input).map_err(unreadable)?;
         if options.ahead {
             inner = Box::new(Ahead::of(inner).map_err(unreadable)?);
@@ -89,22 +94,22 @@ impl Reader<'static> {
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TraceReader<'a> {
     /// Reads from anything; `name` appears in errors.
     ///
     /// # Errors
-    /// [`Error::Read`] if the first bytes cannot be read; [`Error::Recording`] if it is to be a recording and is none.
-    pub fn new(input: impl Read + Send + 'a, name: &str, format: Format) -> Result<Self, Error> {
-        Self::with(input, name, &Options { format: Some(format), ..Options::default() })
+    /// [`TraceError::Read`] if the first bytes cannot be read; [`TraceError::Recording`] if it is to be a recording and is none.
+    pub fn new(input: impl Read + Send + 'a, name: &str, format: Format) -> Result<Self, TraceError> {
+        Self::with(input, name, &ReaderOptions { format: Some(format), ..ReaderOptions::default() })
     }
 
     /// Reads from anything, as `options` say; `name` appears in errors.
     ///
     /// # Errors
-    /// As [`Reader::new`]; [`Error::UnknownFormat`] if neither they nor the content tell the format; [`Error::Options`]
+    /// As [`TraceReader::new`]; [`TraceError::UnknownFormat`] if neither they nor the content tell the format; [`TraceError::Options`]
     /// if they do not fit it.
-    pub fn with(input: impl Read + Send + 'a, name: &str, options: &Options) -> Result<Self, Error> {
-        let unreadable = |source| Error::Read { name: name.to_owned(), offset: 0, source };
+    pub fn with(input: impl Read + Send + 'a, name: &str, options: &ReaderOptions) -> Result<Self, TraceError> {
+        let unreadable = |source| TraceError::Read { name: name.to_owned(), offset: 0, source };
         let progress = Progress::of(None);
         let input = Counted { inner: input, progress: progress.clone() };
         let inner = decompressed(input).map_err(unreadable)?;
@@ -115,11 +120,11 @@ impl<'a> Reader<'a> {
         mut inner: Box<dyn Read + Send + 'a>,
         name: &str,
         path: Option<&Path>,
-        options: &Options,
+        options: &ReaderOptions,
         progress: Progress,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, TraceError> {
         if options.format == Some(Format::Recording) {
-            return Reader::of_recording_bytes(inner.as_mut(), name, options);
+            return TraceReader::of_recording_bytes(inner.as_mut(), name, options);
         }
         let mut input = Box::new(Input::new(inner, name));
         let head = input.head().to_vec();
@@ -128,14 +133,14 @@ impl<'a> Reader<'a> {
             None => format_of(&head, path, name, &options.csv).map_err(|e| input.take_failed().unwrap_or(e))?,
         };
         let refused = |what| match format {
-            Format::Csv => Error::Columns { name: name.to_owned(), what },
-            _ => Error::Options { what },
+            Format::Csv => TraceError::Columns { name: name.to_owned(), what },
+            _ => TraceError::Options { what },
         };
         let told = Told { event: options.event, csv: &options.csv, head: &head };
         let mut begun = (format.spec().begin)(told).map_err(|e| refused(e.into()))?;
         let blocks = blocks_of(format, &begun, options).map_err(refused)?;
         let Some(decoder) = begun.decoder.take() else {
-            return Reader::of_recording_bytes(&mut input, name, options);
+            return TraceReader::of_recording_bytes(&mut input, name, options);
         };
         let source = Source::Stream { input, decoder, key_bytes: options.key_bytes };
         let mut reader = Self::begin(name, source, format, blocks, options, progress);
@@ -143,18 +148,27 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    fn of_recording_bytes(input: &mut (dyn Read + '_), name: &str, options: &Options) -> Result<Self, Error> {
+    fn of_recording_bytes(
+        input: &mut (dyn Read + '_),
+        name: &str,
+        options: &ReaderOptions,
+    ) -> Result<Self, TraceError> {
         let mut bytes = Vec::new();
         let read = input.take(RECORDING_BYTES_MAX + 1).read_to_end(&mut bytes);
-        read.map_err(|source| Error::Read { name: name.to_owned(), offset: bytes.len() as u64, source })?;
+        read.map_err(|source| TraceError::Read { name: name.to_owned(), offset: bytes.len() as u64, source })?;
         if bytes.len() as u64 > RECORDING_BYTES_MAX {
-            return Err(Error::Recording { name: name.to_owned(), what: RecordingError::TooLarge });
+            return Err(TraceError::Recording { name: name.to_owned(), what: RecordingError::TooLarge });
         }
         let length = bytes.len() as u64;
-        Reader::of_recording(Recording::of_bytes(Bytes::from(bytes), name)?, name, Some(length), options)
+        TraceReader::of_recording(Recording::of_bytes(Bytes::from(bytes), name)?, name, Some(length), options)
     }
 
-    fn of_recording(recording: Recording, name: &str, length: Option<u64>, options: &Options) -> Result<Self, Error> {
+    fn of_recording(
+        recording: Recording,
+        name: &str,
+        length: Option<u64>,
+        options: &ReaderOptions,
+    ) -> Result<Self, TraceError> {
         let header = recording.header();
         let block_bytes = options.block_bytes.unwrap_or(header.block_bytes);
         let wrong = if options.key_bytes.is_some() {
@@ -167,12 +181,12 @@ impl<'a> Reader<'a> {
             None
         };
         if let Some(what) = wrong {
-            return Err(Error::Options { what });
+            return Err(TraceError::Options { what });
         }
         let mut tenants = Tenants::default();
         for disk in &header.disks {
             let number = tenants.add(&disk.name);
-            number.map_err(|e| Error::Recording { name: name.to_owned(), what: e.into() })?;
+            number.map_err(|e| TraceError::Recording { name: name.to_owned(), what: e.into() })?;
         }
         let source = Source::Recording(Box::new(recording));
         let blocks = Blocks::of_bytes(block_bytes);
@@ -186,7 +200,7 @@ impl<'a> Reader<'a> {
         source: Source<'a>,
         format: Format,
         blocks: Blocks,
-        options: &Options,
+        options: &ReaderOptions,
         progress: Progress,
     ) -> Self {
         Self {

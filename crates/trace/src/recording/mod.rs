@@ -27,7 +27,7 @@ pub const GAPS_MAX: usize = 256;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
+pub enum RecordedOp {
     /// Reads the range.
     Read,
     /// Writes it.
@@ -40,25 +40,26 @@ pub enum Op {
     WriteZeroes,
 }
 
-impl Op {
+impl RecordedOp {
     /// All of them.
-    pub const ALL: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+    pub const ALL: [RecordedOp; 5] =
+        [RecordedOp::Read, RecordedOp::Write, RecordedOp::Flush, RecordedOp::Discard, RecordedOp::WriteZeroes];
 
     /// Its name in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Op::Read => "read",
-            Op::Write => "write",
-            Op::Flush => "flush",
-            Op::Discard => "discard",
-            Op::WriteZeroes => "write_zeroes",
+            RecordedOp::Read => "read",
+            RecordedOp::Write => "write",
+            RecordedOp::Flush => "flush",
+            RecordedOp::Discard => "discard",
+            RecordedOp::WriteZeroes => "write_zeroes",
         }
     }
 }
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Failure {
+pub enum RecordedFailure {
     /// The image failed.
     Io,
     /// The image is full.
@@ -75,28 +76,28 @@ pub enum Failure {
     Unanswered,
 }
 
-impl Failure {
+impl RecordedFailure {
     /// All of them.
-    pub const ALL: [Failure; 7] = [
-        Failure::Io,
-        Failure::NoSpace,
-        Failure::Invalid,
-        Failure::ReadOnly,
-        Failure::Unsupported,
-        Failure::Shutdown,
-        Failure::Unanswered,
+    pub const ALL: [RecordedFailure; 7] = [
+        RecordedFailure::Io,
+        RecordedFailure::NoSpace,
+        RecordedFailure::Invalid,
+        RecordedFailure::ReadOnly,
+        RecordedFailure::Unsupported,
+        RecordedFailure::Shutdown,
+        RecordedFailure::Unanswered,
     ];
 
     /// Its name in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Failure::Io => "io",
-            Failure::NoSpace => "no_space",
-            Failure::Invalid => "invalid",
-            Failure::ReadOnly => "read_only",
-            Failure::Unsupported => "unsupported",
-            Failure::Shutdown => "shutdown",
-            Failure::Unanswered => "unanswered",
+            RecordedFailure::Io => "io",
+            RecordedFailure::NoSpace => "no_space",
+            RecordedFailure::Invalid => "invalid",
+            RecordedFailure::ReadOnly => "read_only",
+            RecordedFailure::Unsupported => "unsupported",
+            RecordedFailure::Shutdown => "shutdown",
+            RecordedFailure::Unanswered => "unanswered",
         }
     }
 }
@@ -106,12 +107,12 @@ impl Failure {
 pub struct Row {
     /// Nanoseconds from the start of the recording to the turn of the worker in which the cache dealt with it.
     pub time_ns: u64,
-    /// Which disk, of [`Header::disks`].
+    /// Which disk, of [`RecordingHeader::disks`].
     pub disk: u16,
     /// Which client of the daemon: a vhost-user device or an NBD connection; numbers are used again.
     pub client: u32,
     /// What it asks for.
-    pub op: Op,
+    pub op: RecordedOp,
     /// First byte.
     pub offset_bytes: u64,
     /// Bytes.
@@ -127,7 +128,7 @@ pub struct Row {
     /// Nanoseconds to the reply; `None` if it came in the same turn, which reads no clock.
     pub latency_ns: Option<u64>,
     /// Why it failed, if it did.
-    pub failure: Option<Failure>,
+    pub failure: Option<RecordedFailure>,
 }
 
 impl Row {
@@ -144,7 +145,7 @@ impl Row {
 
 /// What a recording knew when it began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Header {
+pub struct RecordingHeader {
     /// [`VERSION`] of the format.
     pub format: u32,
     /// Version of the daemon.
@@ -158,12 +159,12 @@ pub struct Header {
     /// One of so many blocks is in the recording; see [`in_sample`].
     pub sample: u32,
     /// The disks, in the order of [`Row::disk`].
-    pub disks: Vec<Disk>,
+    pub disks: Vec<RecordedDisk>,
 }
 
 /// A disk of a recording, as it was when its recording began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Disk {
+pub struct RecordedDisk {
     /// Its full name.
     pub name: String,
     /// Its VM.
@@ -208,7 +209,7 @@ pub struct Trailer {
     pub dropped: u64,
     /// Where those were; the last one may stand for several.
     pub gaps: Vec<Gap>,
-    /// The disks at the end, as in [`Header::disks`]: a simulation can be exact only if nothing changed in between.
+    /// The disks at the end, as in [`RecordingHeader::disks`]: a simulation can be exact only if nothing changed in between.
     pub disks: Vec<DiskEnd>,
     /// One sum for each row group, over its rows.
     pub sums: Vec<u64>,

@@ -4,8 +4,8 @@
 //! of a row group is given before its sum agrees. Invariant: any bytes give rows or an error.
 
 use super::columns::{self, HEADER_KEY, TRAILER_KEY};
-use super::{DISKS_MAX, Failure, Header, Op, Row, Trailer, VERSION, sum_of};
-use crate::error::{Error, RecordingError};
+use super::{DISKS_MAX, RecordedFailure, RecordedOp, RecordingHeader, Row, Trailer, VERSION, sum_of};
+use crate::error::{RecordingError, TraceError};
 use bytes::Bytes;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -29,7 +29,7 @@ const FOOTER_BYTES_MAX: u32 = 64 << 20;
 pub struct Recording {
     file: Box<dyn FileReader>,
     name: String,
-    header: Header,
+    header: RecordingHeader,
     trailer: Trailer,
     disks: HashMap<Vec<u8>, u16>,
     /// Where each column stands in the file.
@@ -42,9 +42,9 @@ impl Recording {
     ///
     /// # Errors
     /// It cannot be opened, is no recording, or is damaged or cut short.
-    pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self, Error> {
+    pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self, TraceError> {
         let name = path.as_ref().display().to_string();
-        let file = File::open(path).map_err(|source| Error::Open { name: name.clone(), source })?;
+        let file = File::open(path).map_err(|source| TraceError::Open { name: name.clone(), source })?;
         Self::of_file(file, &name)
     }
 
@@ -52,9 +52,9 @@ impl Recording {
     ///
     /// # Errors
     /// As for [`Recording::open`].
-    pub fn of_file(file: File, name: &str) -> Result<Self, Error> {
+    pub fn of_file(file: File, name: &str) -> Result<Self, TraceError> {
         let bytes = file.metadata().map(|m| m.len());
-        let bytes = bytes.map_err(|source| Error::Read { name: name.into(), offset: 0, source })?;
+        let bytes = bytes.map_err(|source| TraceError::Read { name: name.into(), offset: 0, source })?;
         Self::begin(file, bytes, name)
     }
 
@@ -62,13 +62,13 @@ impl Recording {
     ///
     /// # Errors
     /// It is no recording, or is damaged or cut short.
-    pub fn of_bytes(bytes: Bytes, name: &str) -> Result<Self, Error> {
+    pub fn of_bytes(bytes: Bytes, name: &str) -> Result<Self, TraceError> {
         let length = bytes.len() as u64;
         Self::begin(bytes, length, name)
     }
 
-    fn begin(source: impl ChunkReader + 'static, bytes: u64, name: &str) -> Result<Self, Error> {
-        let bad = |what| Error::Recording { name: name.to_owned(), what };
+    fn begin(source: impl ChunkReader + 'static, bytes: u64, name: &str) -> Result<Self, TraceError> {
+        let bad = |what| TraceError::Recording { name: name.to_owned(), what };
         check_ends(&source, bytes).map_err(&bad)?;
         let file = guarded(|| SerializedFileReader::new(source)).map_err(&bad)?;
         let metadata = file.metadata().file_metadata();
@@ -78,7 +78,7 @@ impl Recording {
         };
         let said = |key| move |source| RecordingError::Said { key, source };
         let header = text(HEADER_KEY).ok_or_else(|| bad(RecordingError::NotOurs(HEADER_KEY)))?;
-        let header: Header = serde_json::from_str(header).map_err(said(HEADER_KEY)).map_err(&bad)?;
+        let header: RecordingHeader = serde_json::from_str(header).map_err(said(HEADER_KEY)).map_err(&bad)?;
         let trailer = text(TRAILER_KEY).ok_or_else(|| bad(RecordingError::Unsaid(TRAILER_KEY)))?;
         let trailer: Trailer = serde_json::from_str(trailer).map_err(said(TRAILER_KEY)).map_err(&bad)?;
         if header.format != VERSION {
@@ -102,7 +102,7 @@ impl Recording {
     }
 
     /// What was known at the beginning.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
@@ -121,7 +121,7 @@ impl Recording {
     ///
     /// # Errors
     /// The file is damaged; what comes after cannot be read then.
-    pub fn next_group(&mut self) -> Result<Option<Vec<Row>>, Error> {
+    pub fn next_group(&mut self) -> Result<Option<Vec<Row>>, TraceError> {
         let n = self.next_group;
         if n >= self.file.num_row_groups() {
             return Ok(None);
@@ -133,7 +133,7 @@ impl Recording {
         let rows = rows.map_err(|what| {
             self.next_group = usize::MAX;
             let what = RecordingError::Group { number: n, what: Box::new(what) };
-            Error::Recording { name: self.name.clone(), what }
+            TraceError::Recording { name: self.name.clone(), what }
         })?;
         Ok(Some(rows))
     }
@@ -155,13 +155,13 @@ impl Recording {
         let time = from.required::<Int64Type>(0)?;
         let disks = from.texts(3, disk)?;
         let client = from.required::<Int32Type>(4)?;
-        let op = from.texts(5, |name| Op::ALL.into_iter().find(|o| o.name().as_bytes() == name.data()))?;
+        let op = from.texts(5, |name| RecordedOp::ALL.into_iter().find(|o| o.name().as_bytes() == name.data()))?;
         let (offset, length) = (from.required::<Int64Type>(6)?, from.required::<Int64Type>(7)?);
         let [hit, ahead, joined, miss] = [8, 9, 10, 11].map(|c| from.required::<Int32Type>(c));
         let (hit, ahead, joined, miss) = (hit?, ahead?, joined?, miss?);
         let mut latency = from.optional::<Int64Type>(12)?;
         let mut failure = from.optional::<ByteArrayType>(13)?;
-        let known = |f: &ByteArray| Failure::ALL.into_iter().find(|k| k.name().as_bytes() == f.data());
+        let known = |f: &ByteArray| RecordedFailure::ALL.into_iter().find(|k| k.name().as_bytes() == f.data());
         (0..count as usize)
             .map(|i| {
                 Ok(Row {

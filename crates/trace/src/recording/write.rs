@@ -4,7 +4,9 @@
 //! large the file becomes at most, so that the caller can see to the space before anything is written.
 
 use super::columns::{self, HEADER_KEY, TRAILER_KEY};
-use super::{DISKS_MAX, Disk, Failure, GAPS_MAX, GROUP_ROWS, Header, Op, Row, Trailer, sum_of};
+use super::{
+    DISKS_MAX, GAPS_MAX, GROUP_ROWS, RecordedDisk, RecordedFailure, RecordedOp, RecordingHeader, Row, Trailer, sum_of,
+};
 use crate::error::WriteError;
 use bytes::Bytes;
 use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
@@ -32,7 +34,7 @@ const RUN_MAX: usize = 1024;
 /// Writes one recording.
 pub struct RecordingWriter<W: Write + Send> {
     file: SerializedFileWriter<W>,
-    header: Header,
+    header: RecordingHeader,
     names: Vec<Names>,
     names_bytes: u64,
     sums: Vec<u64>,
@@ -56,13 +58,13 @@ impl<W: Write + Send> RecordingWriter<W> {
     ///
     /// # Errors
     /// There are too many disks, or `to` fails.
-    pub fn new(to: W, header: Header) -> Result<Self, WriteError> {
+    pub fn new(to: W, header: RecordingHeader) -> Result<Self, WriteError> {
         let properties = Arc::new(columns::properties(&header.version)?);
         let file = SerializedFileWriter::new(to, columns::schema()?, properties)?;
         let disks = header.disks.clone();
         let mut writer = Self {
             file,
-            header: Header { disks: Vec::new(), ..header },
+            header: RecordingHeader { disks: Vec::new(), ..header },
             names: Vec::new(),
             names_bytes: 0,
             sums: Vec::new(),
@@ -80,7 +82,7 @@ impl<W: Write + Send> RecordingWriter<W> {
     ///
     /// # Errors
     /// There are [`DISKS_MAX`] already.
-    pub fn add_disk(&mut self, disk: Disk) -> Result<u16, WriteError> {
+    pub fn add_disk(&mut self, disk: RecordedDisk) -> Result<u16, WriteError> {
         if self.names.len() >= DISKS_MAX {
             return Err(WriteError::TooManyDisks(DISKS_MAX));
         }
@@ -97,7 +99,7 @@ impl<W: Write + Send> RecordingWriter<W> {
     }
 
     /// What the file will say about its beginning.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
@@ -150,7 +152,7 @@ impl<W: Write + Send> RecordingWriter<W> {
         let mut to = Columns { group: &mut group, rows, longs, ints, texts, levels };
         // Static: nothing is counted when they are copied.
         let text = |name: &'static str| ByteArray::from(Bytes::from_static(name.as_bytes()));
-        let (ops, failures) = (Op::ALL.map(|o| text(o.name())), Failure::ALL.map(|f| text(f.name())));
+        let (ops, failures) = (RecordedOp::ALL.map(|o| text(o.name())), RecordedFailure::ALL.map(|f| text(f.name())));
         to.longs(|r| r.time_ns as i64)?;
         to.texts(true, |r| r.disk, |r| names[usize::from(r.disk)].vm.as_ref())?;
         to.texts(true, |r| r.disk, |r| names[usize::from(r.disk)].container.as_ref())?;

@@ -4,7 +4,7 @@
 //! any part of a load can be made without the rest. Keys count from 1.
 
 use super::Zipf;
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::hashed::finished;
 use std::str::FromStr;
 
@@ -166,15 +166,15 @@ impl Load {
 }
 
 impl Iterator for Load {
-    type Item = Request;
+    type Item = TraceRequest;
 
-    fn next(&mut self) -> Option<Request> {
+    fn next(&mut self) -> Option<TraceRequest> {
         let index = self.drawn;
         self.drawn += 1;
         let address = self.key(index);
-        let kind = if u128::from(self.draw(1)) < self.writes { Kind::Write } else { Kind::Read };
+        let kind = if u128::from(self.draw(1)) < self.writes { AccessKind::Write } else { AccessKind::Read };
         let time_ns = (u128::from(index) * u128::from(NS_PER_S) / u128::from(self.rate)) as u64;
-        Some(Request { time_ns, address, bytes: 0, keys: 1, tenant: 0, kind })
+        Some(TraceRequest { time_ns, address, bytes: 0, keys: 1, tenant: 0, kind })
     }
 }
 
@@ -217,11 +217,11 @@ mod tests {
     fn writes_and_times_come_as_asked_for() {
         let load = Load::new(Pattern::Uniform, 10, 10_000, 0.3, 7);
         let requests: Vec<_> = load.take(20_000).collect();
-        let writes = requests.iter().filter(|r| r.kind == Kind::Write).count();
+        let writes = requests.iter().filter(|r| r.kind == AccessKind::Write).count();
         assert!((5_700..6_300).contains(&writes), "{writes}");
         assert_eq!((requests[0].time_ns, requests[10_000].time_ns), (0, NS_PER_S));
         // which requests write says nothing about what they ask for
-        let small = requests.iter().filter(|r| r.kind == Kind::Write && r.address <= 5).count();
+        let small = requests.iter().filter(|r| r.kind == AccessKind::Write && r.address <= 5).count();
         assert!((2_700..3_300).contains(&small), "{small}");
     }
 

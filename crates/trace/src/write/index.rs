@@ -7,7 +7,7 @@
 use super::Bad;
 use super::packed::{Packed, Packing};
 use super::target::Target;
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::error::UnfitRequest;
 use crate::format::lcs;
 use crate::hashed::NumberMap;
@@ -65,7 +65,7 @@ impl Indexed {
     }
 
     /// One access.
-    pub fn push(&mut self, r: &Request, block: u64, bytes: u64) -> Result<(), Bad> {
+    pub fn push(&mut self, r: &TraceRequest, block: u64, bytes: u64) -> Result<(), Bad> {
         let seconds = u32::try_from(r.time_ns / NS_PER_S).map_err(|_| Bad::Unfit(UnfitRequest::Time))?;
         let about = &mut self.about;
         if self.records == 0 {
@@ -80,9 +80,9 @@ impl Indexed {
         record[4..12].copy_from_slice(&block.to_le_bytes());
         let length = if self.is_lcs {
             let op = match r.kind {
-                Kind::Read => OP_READ,
-                Kind::Write => OP_WRITE,
-                Kind::Unknown => 0,
+                AccessKind::Read => OP_READ,
+                AccessKind::Write => OP_WRITE,
+                AccessKind::Unknown => 0,
             };
             about.reads += u64::from(op == OP_READ);
             about.writes += u64::from(op == OP_WRITE);

@@ -11,12 +11,12 @@ mod text;
 pub use packed::Packing;
 use target::Target;
 
-use crate::access::{Kind, Request};
+use crate::access::{AccessKind, TraceRequest};
 use crate::blocks::{BLOCK_BYTES, Blocks, TENANT_SHIFT, Unit};
-use crate::error::{Error, UnfitRequest};
+use crate::error::{TraceError, UnfitRequest};
 use crate::format::Format;
 use crate::options_error::OptionsError;
-use crate::recording::{self, Disk, DiskEnd, GROUP_ROWS, Header, Op, Row, Trailer, VERSION};
+use crate::recording::{self, DiskEnd, GROUP_ROWS, RecordedDisk, RecordedOp, RecordingHeader, Row, Trailer, VERSION};
 use crate::tenants::Tenants;
 use index::Indexed;
 use packed::Packed;
@@ -72,15 +72,21 @@ impl Writer {
     /// # Errors
     /// The format cannot be written or compressed, the file is there already and may not be replaced (`replace`), or it
     /// cannot be created.
-    pub fn create(path: &Path, format: Format, packing: Packing, blocks: Blocks, replace: bool) -> Result<Self, Error> {
+    pub fn create(
+        path: &Path,
+        format: Format,
+        packing: Packing,
+        blocks: Blocks,
+        replace: bool,
+    ) -> Result<Self, TraceError> {
         let name = if path == Path::new("-") { "standard output".to_owned() } else { path.display().to_string() };
-        let failed = |source: io::Error| Error::Write { name: name.clone(), source };
+        let failed = |source: io::Error| TraceError::Write { name: name.clone(), source };
         if !WRITTEN.contains(&format) {
             let written = WRITTEN.map(Format::name).join(", ");
-            return Err(Error::Options { what: OptionsError::NotWritten { format: format.name(), written } });
+            return Err(TraceError::Options { what: OptionsError::NotWritten { format: format.name(), written } });
         }
         if format == Format::Recording && packing != Packing::None {
-            return Err(Error::Options { what: OptionsError::PackedParquet });
+            return Err(TraceError::Options { what: OptionsError::PackedParquet });
         }
         let target = Target::create(path, replace).map_err(failed)?;
         let sink = match format {
@@ -88,7 +94,7 @@ impl Writer {
                 Sink::Indexed(Box::new(Indexed::new(target, packing, format == Format::Lcs).map_err(failed)?))
             }
             Format::Recording => {
-                let header = Header {
+                let header = RecordingHeader {
                     format: VERSION,
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     block_bytes: if blocks.unit == Unit::Keys || blocks.whole {
@@ -97,7 +103,7 @@ impl Writer {
                         blocks.block_bytes
                     },
                     sample: 1,
-                    ..Header::default()
+                    ..RecordingHeader::default()
                 };
                 let writer = recording::RecordingWriter::new(target, header);
                 let writer = writer.map_err(|e| failed(io::Error::other(e)))?;
@@ -117,20 +123,20 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be written, or a request does not fit the format: it is of no use then.
-    pub fn write(&mut self, requests: &[Request], tenants: &Tenants) -> Result<(), Error> {
+    pub fn write(&mut self, requests: &[TraceRequest], tenants: &Tenants) -> Result<(), TraceError> {
         for r in requests {
             self.written.requests += 1;
             let time_ns = r.time_ns.saturating_sub(*self.base_ns.get_or_insert_with(|| base(self.format, r.time_ns)));
-            let result = self.request(&Request { time_ns, ..*r }, tenants);
+            let result = self.request(&TraceRequest { time_ns, ..*r }, tenants);
             result.map_err(|bad| match bad {
-                Bad::Io(source) => Error::Write { name: self.name.clone(), source },
-                Bad::Unfit(what) => Error::Unfit { name: self.name.clone(), request: self.written.requests, what },
+                Bad::Io(source) => TraceError::Write { name: self.name.clone(), source },
+                Bad::Unfit(what) => TraceError::Unfit { name: self.name.clone(), request: self.written.requests, what },
             })?;
         }
         Ok(())
     }
 
-    fn request(&mut self, r: &Request, tenants: &Tenants) -> Result<(), Bad> {
+    fn request(&mut self, r: &TraceRequest, tenants: &Tenants) -> Result<(), Bad> {
         let line = &mut self.line;
         line.clear();
         let (first, count) = self.blocks.of(r);
@@ -152,7 +158,9 @@ impl Writer {
                 let known = writer.header().disks.len();
                 for n in known..tenants.len().max(1) {
                     let name = tenants.names().get(n).map_or("trace", |n| n).to_owned();
-                    writer.add_disk(Disk { name, ..Disk::default() }).map_err(|e| Bad::Unfit(e.into()))?;
+                    writer
+                        .add_disk(RecordedDisk { name, ..RecordedDisk::default() })
+                        .map_err(|e| Bad::Unfit(e.into()))?;
                 }
                 if rows.len() == GROUP_ROWS {
                     writer.write(rows).map_err(|e| Bad::Io(e.into_io()))?;
@@ -195,9 +203,9 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be written: there is none then.
-    pub fn finish(self) -> Result<Written, Error> {
+    pub fn finish(self) -> Result<Written, TraceError> {
         let Self { name, sink, mut written, blocks, mut line, format, .. } = self;
-        let failed = |source: io::Error| Error::Write { name: name.clone(), source };
+        let failed = |source: io::Error| TraceError::Write { name: name.clone(), source };
         let finish = move || -> io::Result<u64> {
             match sink {
                 Sink::Stream(mut to) => {
@@ -247,7 +255,7 @@ fn base(format: Format, first_ns: u64) -> u64 {
 }
 
 /// A request as a row; a key is the block of that number.
-fn row(r: &Request, blocks: &Blocks) -> Result<Row, Bad> {
+fn row(r: &TraceRequest, blocks: &Blocks) -> Result<Row, Bad> {
     let block_bytes = u64::from(BLOCK_BYTES);
     let (offset_bytes, length_bytes) = match blocks.unit {
         Unit::Bytes => (r.address, r.bytes),
@@ -260,7 +268,7 @@ fn row(r: &Request, blocks: &Blocks) -> Result<Row, Bad> {
         time_ns: r.time_ns,
         disk: r.tenant,
         client: 0,
-        op: if r.kind == Kind::Write { Op::Write } else { Op::Read },
+        op: if r.kind == AccessKind::Write { RecordedOp::Write } else { RecordedOp::Read },
         offset_bytes,
         length_bytes,
         hit_blocks: 0,

@@ -2,7 +2,7 @@
 //!
 //! Owns the lines. Invariant: what is written here, the readers of `.lis` and CSV read back to the same requests.
 
-use crate::access::Request;
+use crate::access::TraceRequest;
 use crate::blocks::{Blocks, Unit};
 use crate::tenants::Tenants;
 use std::io::Write;
@@ -23,7 +23,7 @@ pub(super) fn csv_names(blocks: &Blocks, line: &mut Vec<u8>) {
 }
 
 /// A request as a line of CSV.
-pub(super) fn csv(r: &Request, first: u64, blocks: &Blocks, tenants: &Tenants, line: &mut Vec<u8>) {
+pub(super) fn csv(r: &TraceRequest, first: u64, blocks: &Blocks, tenants: &Tenants, line: &mut Vec<u8>) {
     let name = tenants.name(r.tenant);
     let _ = write!(line, "{},", r.time_ns);
     if name.contains([',', '"', '\n', '\r']) || name.trim() != name {

@@ -5,17 +5,17 @@
 use super::{message, options, requests};
 use crate::samples::{R, U, W, bytes, key};
 use undercroft_trace::options::{Column, Csv};
-use undercroft_trace::{Format, Options, Reader, Request};
+use undercroft_trace::{Format, ReaderOptions, TraceReader, TraceRequest};
 
 #[test]
 fn csv_is_read_by_names_and_by_numbers() {
     let csv = |map: &str, file: &[u8]| {
         let mut csv = Csv { time_unit_ns: 1_000_000, offset_unit: 512, ..Csv::default() };
         csv.set_columns(map).expect("a map");
-        requests(file, &Options { csv, ..options(Format::Csv) })
+        requests(file, &ReaderOptions { csv, ..options(Format::Csv) })
     };
     let expected = [bytes(1500, 0, R, 1024, 4096), bytes(2_000_000, 1, W, 512, 512)];
-    let expected = [Request { time_ns: 1_500_000, ..expected[0] }, expected[1]];
+    let expected = [TraceRequest { time_ns: 1_500_000, ..expected[0] }, expected[1]];
     let map = "time=1,offset=3,size=4,op=2,tenant=5";
     assert_eq!(csv(map, b"1.5,READ,2,4096,vm1\n2,w,1,512,vm2\n"), expected);
     assert_eq!(csv(map, b"when;what;where;how much;who\r\n1.5;R;2;4096;vm1\r\n2;Write;1;512;vm2\r\n"), expected);
@@ -28,7 +28,7 @@ fn csv_is_read_by_names_and_by_numbers() {
     let mut wrong = Csv::default();
     wrong.set_columns("offset=9").expect("a map");
     assert!(
-        message(b"1,2\n", &Options { csv: wrong, ..options(Format::Csv) })
+        message(b"1,2\n", &ReaderOptions { csv: wrong, ..options(Format::Csv) })
             .contains("\"1,2\", has 2 columns, no column 9")
     );
     for bad in ["time", "when=1", "time=0", "time=999", "offset=1,key=2", "key=1,text=2", "time="] {
@@ -38,10 +38,12 @@ fn csv_is_read_by_names_and_by_numbers() {
 }
 
 /// Requests of a file that says by itself what it is, with what its reader took for what.
-fn noted(file: &[u8]) -> (Vec<Request>, String) {
-    let note =
-        Reader::with(file, "the.trace", &Options::default()).expect("its beginning tells").note().map(str::to_owned);
-    (requests(file, &Options::default()), note.expect("said"))
+fn noted(file: &[u8]) -> (Vec<TraceRequest>, String) {
+    let note = TraceReader::with(file, "the.trace", &ReaderOptions::default())
+        .expect("its beginning tells")
+        .note()
+        .map(str::to_owned);
+    (requests(file, &ReaderOptions::default()), note.expect("said"))
 }
 
 #[test]
@@ -64,7 +66,7 @@ fn csv_as_libcachesim_writes_it_is_read_and_what_was_taken_is_said() {
     // a map of columns says it all: nothing to be noted
     let mut csv = Csv::default();
     csv.set_columns("key=2").expect("a map");
-    let reader = Reader::with(&b"0,7\n"[..], "t", &Options { csv, ..options(Format::Csv) }).expect("opens");
+    let reader = TraceReader::with(&b"0,7\n"[..], "t", &ReaderOptions { csv, ..options(Format::Csv) }).expect("opens");
     assert_eq!(reader.note(), None);
 }
 
@@ -82,14 +84,15 @@ fn csv_without_known_names_is_not_guessed() {
         let text = message(file.as_bytes(), &options(Format::Csv));
         assert!(text.contains("the.trace") && text.contains(needle), "{file:?}: {text}");
     }
-    let empty = Reader::with(&b""[..], "t", &options(Format::Csv)).expect("nothing is no error").count();
+    let empty = TraceReader::with(&b""[..], "t", &options(Format::Csv)).expect("nothing is no error").count();
     assert_eq!(empty, 0);
 }
 
 #[test]
 fn keys_may_be_text_and_lines_nothing_but_keys() {
-    let blocks =
-        |file: &[u8], options: &Options| -> Vec<u64> { requests(file, options).iter().map(|r| r.address).collect() };
+    let blocks = |file: &[u8], options: &ReaderOptions| -> Vec<u64> {
+        requests(file, options).iter().map(|r| r.address).collect()
+    };
     let plain = noted(b"17\n18\n17\n");
     assert_eq!(plain.0.iter().map(|r| r.address).collect::<Vec<_>>(), [17, 18, 17]);
     assert_eq!(plain.1, "no names in its first line, and one column: each line is a key");
@@ -104,7 +107,7 @@ fn keys_may_be_text_and_lines_nothing_but_keys() {
     assert!(note.ends_with("keys are text, and their hashes stand for them"), "{note}");
     let mut csv = Csv::default();
     csv.set_columns("time=1,text=2").expect("a map");
-    let mapped = Options { csv, ..options(Format::Csv) };
+    let mapped = ReaderOptions { csv, ..options(Format::Csv) };
     assert_eq!(blocks(b"1,/a\n2,/b\n", &mapped), names[..2]);
     assert_eq!(blocks(b"when,what\n1,/a\n2,/b\n", &mapped), names[..2], "a line of names is none of keys");
     // what begins as numbers stays numbers
@@ -113,7 +116,7 @@ fn keys_may_be_text_and_lines_nothing_but_keys() {
         text.contains("the key is \"/a\", not a number; if keys are any text") && text.contains("text=2"),
         "{text}"
     );
-    let text = message(b"/a\n/b\n", &Options { key_bytes: Some(512), ..options(Format::Csv) });
+    let text = message(b"/a\n/b\n", &ReaderOptions { key_bytes: Some(512), ..options(Format::Csv) });
     assert!(text.contains("its keys are text, which are no pieces of a disk"), "{text}");
 }
 

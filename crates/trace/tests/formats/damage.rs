@@ -5,7 +5,7 @@
 use super::{gzip, message, options, read, requests};
 use crate::samples::{FIO_3, MSR, Sample, all, blktrace, vscsi_1};
 use proptest::prelude::*;
-use undercroft_trace::{Error, Format, Kind, Options, Reader};
+use undercroft_trace::{AccessKind, Format, ReaderOptions, TraceError, TraceReader};
 
 /// Cut at every byte: the requests before, then perhaps an error; never anything else.
 #[test]
@@ -13,14 +13,14 @@ fn a_file_cut_anywhere_gives_a_prefix() {
     for Sample { format, file, requests: expected, ends, dull, .. } in all() {
         for cut in dull..file.len() {
             for lenient in [false, true] {
-                let (found, _, failed) = read(&file[..cut], &Options { lenient, ..options(format) });
+                let (found, _, failed) = read(&file[..cut], &ReaderOptions { lenient, ..options(format) });
                 // a number that is cut is another number
                 let sure = found.len() - usize::from(ends.is_none() && !found.is_empty());
                 assert!(found.len() <= expected.len() && found[..sure] == expected[..sure], "{format} cut at {cut}");
                 // of a line of names that is cut nobody can tell what it names
                 let names = format == Format::Csv && found.is_empty();
-                let only_nothing = matches!(failed, None | Some(Error::Nothing { .. }))
-                    || names && matches!(failed, Some(Error::Columns { .. }));
+                let only_nothing = matches!(failed, None | Some(TraceError::Nothing { .. }))
+                    || names && matches!(failed, Some(TraceError::Columns { .. }));
                 assert!(!lenient || only_nothing, "{format} cut at {cut}: {failed:?}");
                 let whole = ends.as_ref().is_none_or(|ends| ends.contains(&cut));
                 assert!(whole || lenient || found.len() == expected.len() || failed.is_some(), "{format} cut at {cut}");
@@ -63,7 +63,8 @@ fn bad_records_are_named_strictly_and_counted_leniently() {
     for (format, file, bad, needle) in cases {
         let text = message(file, &options(format));
         assert!(text.contains("the.trace") && text.contains(needle), "{format}: {text}");
-        let mut reader = Reader::with(file, "the.trace", &Options { lenient: true, ..options(format) }).expect("opens");
+        let mut reader =
+            TraceReader::with(file, "the.trace", &ReaderOptions { lenient: true, ..options(format) }).expect("opens");
         let good = reader.by_ref().inspect(|a| assert!(a.is_ok(), "lenient")).count();
         assert!(good > 0, "{format}");
         assert_eq!((reader.tally().skipped, reader.tally().first.len()), (bad as u64, bad), "{format}");
@@ -73,10 +74,10 @@ fn bad_records_are_named_strictly_and_counted_leniently() {
     let good = blktrace(5, 8, 4096, 1 << 16 | 1, 8 << 20, b"");
     let file = [&good[..], &[0xEE; 77], &good].concat();
     assert!(message(&file, &options(Format::Blktrace)).contains("record 2 at byte 48: it begins with 0xeeeeeeee"));
-    assert_eq!(requests(&file, &Options { lenient: true, ..options(Format::Blktrace) }).len(), 2);
+    assert_eq!(requests(&file, &ReaderOptions { lenient: true, ..options(Format::Blktrace) }).len(), 2);
     // a line without end
     let file = [b"1 1 0 0\n".as_slice(), &[b'7'; 10_000], b"\n2 1 0 0\n"].concat();
-    assert_eq!(requests(&file, &Options { lenient: true, ..options(Format::ArcLis) }).len(), 2);
+    assert_eq!(requests(&file, &ReaderOptions { lenient: true, ..options(Format::ArcLis) }).len(), 2);
 }
 
 #[test]
@@ -88,9 +89,9 @@ fn a_wrong_format_says_what_the_file_looks_like() {
     let text = message(&vscsi_1(0x28, 1, 512, 1).repeat(3), &options(Format::ArcLis));
     assert!(text.contains("looks like vscsi"), "{text}");
     // leniently, too, when nothing makes sense
-    let text = message(MSR, &Options { lenient: true, ..options(Format::Blkparse) });
+    let text = message(MSR, &ReaderOptions { lenient: true, ..options(Format::Blkparse) });
     assert!(text.contains("no record of the trace the.trace makes sense (3 were left out)"), "{text}");
-    let text = message(b"\x01\x02\x03", &Options::default());
+    let text = message(b"\x01\x02\x03", &ReaderOptions::default());
     assert!(text.contains("--format") && text.contains("oracle-general"), "{text}");
 }
 
@@ -100,7 +101,8 @@ fn truncated_compression_is_an_error_or_counted() {
     for packed in [zstd::encode_all(&plain[..], 1).expect("zstd"), gzip(&plain)] {
         let cut = &packed[..packed.len() / 2];
         assert!(message(cut, &options(Format::U64Le)).contains("cannot read the trace the.trace at byte"));
-        let mut reader = Reader::with(cut, "t", &Options { lenient: true, ..options(Format::U64Le) }).expect("opens");
+        let mut reader =
+            TraceReader::with(cut, "t", &ReaderOptions { lenient: true, ..options(Format::U64Le) }).expect("opens");
         let good: Vec<u64> = reader.by_ref().map(|a| a.expect("lenient").block).collect();
         assert!(good.len() > 10_000 && reader.tally().skipped >= 1, "{}", good.len());
         assert!(good.iter().enumerate().all(|(n, b)| *b == n as u64 * 0x9e37_79b9));
@@ -130,8 +132,8 @@ proptest! {
                 _ => { file.remove(at); }
             }
         }
-        let (found, ..) = read(&file, &Options { lenient, ..options(format) });
+        let (found, ..) = read(&file, &ReaderOptions { lenient, ..options(format) });
         prop_assert!(found.len() <= 20);
-        prop_assert!(found.iter().all(|r| r.kind != Kind::Unknown || r.keys >= 1));
+        prop_assert!(found.iter().all(|r| r.kind != AccessKind::Unknown || r.keys >= 1));
     }
 }

@@ -10,15 +10,15 @@ mod samples;
 
 use samples::*;
 use undercroft_trace::options::Event;
-use undercroft_trace::{Access, BATCH, Error, Format, Options, Reader, Request, Unit};
+use undercroft_trace::{Access, BATCH, Format, ReaderOptions, TraceError, TraceReader, TraceRequest, Unit};
 
-fn options(format: Format) -> Options {
-    Options { format: Some(format), ..Options::default() }
+fn options(format: Format) -> ReaderOptions {
+    ReaderOptions { format: Some(format), ..ReaderOptions::default() }
 }
 
 /// Requests, tenants' names, and the error at the end.
-fn read(bytes: &[u8], options: &Options) -> (Vec<Request>, Vec<String>, Option<Error>) {
-    let mut reader = match Reader::with(bytes, "the.trace", options) {
+fn read(bytes: &[u8], options: &ReaderOptions) -> (Vec<TraceRequest>, Vec<String>, Option<TraceError>) {
+    let mut reader = match TraceReader::with(bytes, "the.trace", options) {
         Ok(reader) => reader,
         Err(error) => return (vec![], vec![], Some(error)),
     };
@@ -37,18 +37,18 @@ fn read(bytes: &[u8], options: &Options) -> (Vec<Request>, Vec<String>, Option<E
     (all, reader.tenants().names().to_vec(), failed)
 }
 
-fn requests(bytes: &[u8], options: &Options) -> Vec<Request> {
+fn requests(bytes: &[u8], options: &ReaderOptions) -> Vec<TraceRequest> {
     let (all, _, failed) = read(bytes, options);
     assert!(failed.is_none(), "{failed:?}");
     all
 }
 
-fn message(bytes: &[u8], options: &Options) -> String {
+fn message(bytes: &[u8], options: &ReaderOptions) -> String {
     read(bytes, options).2.expect("an error").to_string()
 }
 
-fn accesses(bytes: &[u8], options: &Options) -> Vec<Access> {
-    Reader::with(bytes, "the.trace", options).expect("sound").collect::<Result<_, _>>().expect("sound")
+fn accesses(bytes: &[u8], options: &ReaderOptions) -> Vec<Access> {
+    TraceReader::with(bytes, "the.trace", options).expect("sound").collect::<Result<_, _>>().expect("sound")
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn content_tells_the_format() {
     for Sample { format, file, requests: expected, recognised, .. } in all() {
         assert_eq!(Format::of_content(&file), recognised.then_some(format), "{format}");
         for packed in [zstd::encode_all(&file[..], 3).expect("zstd"), gzip(&file)] {
-            let (found, _, failed) = read(&packed, &Options::default());
+            let (found, _, failed) = read(&packed, &ReaderOptions::default());
             match (recognised, failed) {
-                (false, Some(Error::UnknownFormat { .. })) => {}
+                (false, Some(TraceError::UnknownFormat { .. })) => {}
                 (true, None) => assert_eq!(found, expected, "{format}"),
                 other => panic!("{format}: {other:?}"),
             }
@@ -101,7 +101,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn wide_requests_are_split_into_blocks_of_the_size_asked_for() {
     let blocks = |format, file: &[u8], block_bytes, key_bytes| -> Vec<u64> {
-        let o = Options { block_bytes, key_bytes, ..options(format) };
+        let o = ReaderOptions { block_bytes, key_bytes, ..options(format) };
         accesses(file, &o).iter().map(|a| a.block).collect()
     };
     // 6 blocks long, but not aligned to them
@@ -120,11 +120,11 @@ fn wide_requests_are_split_into_blocks_of_the_size_asked_for() {
     assert_eq!(blocks(Format::OracleGeneral, &keys, None, None), [15]);
     assert_eq!(blocks(Format::OracleGeneral, &keys, None, Some(512)), [1, 2, 3]);
     assert_eq!(blocks(Format::ArcLis, b"7 3 0 0\n", Some(1024), Some(512)), [3, 4]);
-    let refused = Options { block_bytes: Some(4096), ..options(Format::OracleGeneral) };
+    let refused = ReaderOptions { block_bytes: Some(4096), ..options(Format::OracleGeneral) };
     assert!(message(&keys, &refused).contains("cannot be split"));
-    let refused = Options { key_bytes: Some(4096), ..options(Format::Msr) };
+    let refused = ReaderOptions { key_bytes: Some(4096), ..options(Format::Msr) };
     assert!(message(MSR, &refused).contains("no size to be told"));
-    let huge = Options { key_bytes: Some(4096), ..options(Format::U64Le) };
+    let huge = ReaderOptions { key_bytes: Some(4096), ..options(Format::U64Le) };
     assert!(message(&u64::MAX.to_le_bytes(), &huge).contains("past any disk"));
 }
 
@@ -134,7 +134,7 @@ fn batches_and_the_iterator_agree() {
     let text = b"0 5000 0 0\n9 1 0 1\n100000 3000 0 2\n".repeat(50);
     let one_by_one = accesses(&text, &options(Format::ArcLis));
     assert_eq!(one_by_one.len(), 50 * 8001);
-    let mut reader = Reader::new(&text[..], "t", Format::ArcLis).expect("opens");
+    let mut reader = TraceReader::new(&text[..], "t", Format::ArcLis).expect("opens");
     let (mut all, mut batch) = (vec![], vec![]);
     loop {
         batch.clear();
@@ -151,7 +151,7 @@ fn batches_and_the_iterator_agree() {
 #[test]
 fn what_comes_before_an_error_is_given() {
     let text = [b"1 1 0 0\n".repeat(3000), b"x\n".to_vec()].concat();
-    let mut reader = Reader::new(&text[..], "t", Format::ArcLis).expect("opens");
+    let mut reader = TraceReader::new(&text[..], "t", Format::ArcLis).expect("opens");
     assert_eq!(reader.by_ref().take(3000).filter(Result::is_ok).count(), 3000);
     assert!(reader.next().is_some_and(|a| a.is_err_and(|e| e.to_string().contains("record 3001 at byte 24000"))));
     assert!(reader.next().is_none());
@@ -159,8 +159,9 @@ fn what_comes_before_an_error_is_given() {
 
 #[test]
 fn times_that_go_back_are_counted_and_kept() {
-    let mut reader = Reader::new(&b"0,0,512,r,5.0\n0,0,512,r,4.5\n0,0,512,r,4.9\n0,0,512,r,6\n"[..], "t", Format::Spc)
-        .expect("opens");
+    let mut reader =
+        TraceReader::new(&b"0,0,512,r,5.0\n0,0,512,r,4.5\n0,0,512,r,4.9\n0,0,512,r,6\n"[..], "t", Format::Spc)
+            .expect("opens");
     let times: Vec<u64> = reader.by_ref().map(|a| a.expect("sound").time_ns / 1_000_000).collect();
     assert_eq!(times, [5000, 4500, 4900, 6000]);
     let tally = reader.tally();
@@ -169,7 +170,7 @@ fn times_that_go_back_are_counted_and_kept() {
 
 #[test]
 fn the_event_that_counts_can_be_chosen() {
-    let of = |format, file: &[u8], event| requests(file, &Options { event, ..options(format) });
+    let of = |format, file: &[u8], event| requests(file, &ReaderOptions { event, ..options(format) });
     assert_eq!(of(Format::Blkparse, BLKPARSE, Event::Issue), [bytes(9_508_000, 0, W, 223_490 * 512, 28_672)]);
     assert_eq!(of(Format::Blkparse, BLKPARSE, Event::Complete), [bytes(2_500_000_000, 0, W, 223_490 * 512, 28_672)]);
     let file = [blktrace(1, 8, 512, 1 << 16 | 1, 0, b""), blktrace(2, 8, 512, 1 << 16 | 8, 0, b"")].concat();
@@ -193,7 +194,8 @@ fn more_tenants_than_numbers_are_refused() {
     let text = message(file.as_bytes(), &options(Format::Alibaba));
     assert!(text.contains("\"8192\" is one tenant more than the 8192"), "{text}");
     let mut reader =
-        Reader::with(file.as_bytes(), "t", &Options { lenient: true, ..options(Format::Alibaba) }).expect("opens");
+        TraceReader::with(file.as_bytes(), "t", &ReaderOptions { lenient: true, ..options(Format::Alibaba) })
+            .expect("opens");
     let blocks: std::collections::HashSet<u64> = reader.by_ref().map(|a| a.expect("lenient").block).collect();
     assert_eq!((blocks.len(), reader.tally().skipped), (8192, 1), "no two tenants share a block");
 }
@@ -204,12 +206,17 @@ fn files_are_read_ahead_and_pipes_like_files() {
     let mut file = tempfile::Builder::new().suffix(".u32le.zst").tempfile().expect("a file");
     std::io::Write::write_all(&mut file, &zstd::encode_all(&plain[..], 1).expect("zstd")).expect("written");
     for ahead in [false, true] {
-        let reader = Reader::open_with(file.path(), &Options { ahead, ..Options::default() }).expect("opens");
+        let reader =
+            TraceReader::open_with(file.path(), &ReaderOptions { ahead, ..ReaderOptions::default() }).expect("opens");
         let progress = reader.progress();
         assert_eq!((reader.format(), reader.blocks().unit), (Format::U32Le, Unit::Keys));
         assert!(reader.map(|a| a.expect("sound").block).eq(0..1_000_000));
         assert_eq!(Some(progress.done()), progress.total());
         // dropped before its end, the thread ends, too
-        drop(Reader::open_with(file.path(), &Options { ahead, ..Options::default() }).expect("opens").next());
+        drop(
+            TraceReader::open_with(file.path(), &ReaderOptions { ahead, ..ReaderOptions::default() })
+                .expect("opens")
+                .next(),
+        );
     }
 }

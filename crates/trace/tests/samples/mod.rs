@@ -11,17 +11,17 @@ mod text;
 
 pub use binary::{blktrace, lcs, lcs_header, oracle_general, vscsi_1, vscsi_2};
 pub use text::*;
-use undercroft_trace::{Format, Kind, Request};
+use undercroft_trace::{AccessKind, Format, TraceRequest};
 
-pub const R: Kind = Kind::Read;
-pub const W: Kind = Kind::Write;
-pub const U: Kind = Kind::Unknown;
+pub const R: AccessKind = AccessKind::Read;
+pub const W: AccessKind = AccessKind::Write;
+pub const U: AccessKind = AccessKind::Unknown;
 
-pub fn bytes(time_ns: u64, tenant: u16, kind: Kind, address: u64, bytes: u64) -> Request {
-    Request { time_ns, address, bytes, keys: 1, tenant, kind }
+pub fn bytes(time_ns: u64, tenant: u16, kind: AccessKind, address: u64, bytes: u64) -> TraceRequest {
+    TraceRequest { time_ns, address, bytes, keys: 1, tenant, kind }
 }
 
-pub fn key(time_ns: u64, tenant: u16, kind: Kind, address: u64, size: u64) -> Request {
+pub fn key(time_ns: u64, tenant: u16, kind: AccessKind, address: u64, size: u64) -> TraceRequest {
     bytes(time_ns, tenant, kind, address, size)
 }
 
@@ -29,7 +29,7 @@ pub fn key(time_ns: u64, tenant: u16, kind: Kind, address: u64, size: u64) -> Re
 pub struct Sample {
     pub format: Format,
     pub file: Vec<u8>,
-    pub requests: Vec<Request>,
+    pub requests: Vec<TraceRequest>,
     /// The names of its tenants.
     pub tenants: Vec<&'static str>,
     /// Where records end, of a file whose records cannot be told from others when they are cut; `None` of text, where a
@@ -42,12 +42,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    fn text(format: Format, file: &[u8], requests: Vec<Request>, tenants: Vec<&'static str>) -> Self {
+    fn text(format: Format, file: &[u8], requests: Vec<TraceRequest>, tenants: Vec<&'static str>) -> Self {
         Sample { format, file: file.to_vec(), requests, tenants, ends: None, recognised: true, dull: 0 }
     }
 
     /// Of a header, if there is one, and records.
-    fn binary(format: Format, parts: &[Vec<u8>], requests: Vec<Request>, tenants: Vec<&'static str>) -> Self {
+    fn binary(format: Format, parts: &[Vec<u8>], requests: Vec<TraceRequest>, tenants: Vec<&'static str>) -> Self {
         let ends = parts.iter().scan(0, |end, part| {
             *end += part.len();
             Some(*end)

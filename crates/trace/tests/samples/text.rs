@@ -3,7 +3,7 @@
 //! Owns the files and what is in them. Never reads one.
 
 use super::{R, Sample, U, W, bytes, key};
-use undercroft_trace::{Format, Request};
+use undercroft_trace::{Format, TraceRequest};
 
 pub const ARC_LIS: &[u8] = b"110765 64 0 0\n110888 1 0 1\n";
 pub const MSR: &[u8] = b"128166372003061629,usr,0,Read,7014609920,24576,41286\n\
@@ -49,7 +49,7 @@ pub fn all() -> Vec<Sample> {
 }
 
 fn arc_lis() -> Vec<Sample> {
-    let arc = |start, count| Request { keys: count, ..key(0, 0, U, start, 0) };
+    let arc = |start, count| TraceRequest { keys: count, ..key(0, 0, U, start, 0) };
     vec![Sample::text(Format::ArcLis, ARC_LIS, vec![arc(110_765, 64), arc(110_888, 1)], vec![])]
 }
 

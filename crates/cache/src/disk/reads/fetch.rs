@@ -46,11 +46,11 @@ impl<P: FaultInjection> Disk<P> {
         let stop = end.min(self.fetch.0.saturating_add(LOOK_MAX));
         while self.fetch.0 < stop {
             let under_way = self.operations.ahead();
-            let left = self.ahead_room();
+            let left = self.ahead_room(cx.arena);
             let room = left.min(UNDER_WAY_MAX.saturating_sub(under_way)).min(IO_BLOCKS_MAX);
             // Whole operations, unless there never is so much.
             if room == 0
-                || room < IO_BLOCKS_MAX.min(self.operations.allowance().ahead / 2)
+                || room < IO_BLOCKS_MAX.min(self.ahead_guaranteed())
                 || self.residents.index().len() >= self.residents.index().limit()
             {
                 return;
@@ -63,6 +63,7 @@ impl<P: FaultInjection> Disk<P> {
             self.fetch.0 = first + count.max(1);
             if count > 0 {
                 self.start_read(first, count, None, cx);
+                self.note_loan(cx.arena);
             }
         }
         if self.fetch.0 >= end {

@@ -98,6 +98,7 @@ impl<P: FaultInjection> Disk<P> {
         (rec.cursor, rec.touched, rec.found) = (at, block + 1, found);
         let rec = self.requests.insert(rec);
         self.drive_read(rec, cx);
+        self.note_loan(cx.arena);
         if self.streams.is_on() {
             let now = self.stats.miss_blocks + self.stats.readahead_hit_blocks + self.stats.joined_blocks;
             self.note_stream(req.offset, req.offset + req.len, now > misses, cx);
@@ -221,7 +222,7 @@ impl<P: FaultInjection> Disk<P> {
             if self.is_changing(block) {
                 return self.requests.block(rec);
             }
-            let room = self.room(rec).min(IO_BLOCKS_MAX as u64);
+            let room = self.room(rec, cx.arena).min(IO_BLOCKS_MAX as u64);
             if room == 0 {
                 return self.starve(rec);
             }
@@ -326,7 +327,8 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Reads blocks `first..first+count` for a request, or ahead of one. The caller has checked the allowance.
+    /// Reads blocks `first..first+count` for a request, or ahead of one. The caller has asked how many may be
+    /// read.
     pub(in crate::disk) fn start_read<E: Effects>(
         &mut self,
         first: u64,
@@ -406,15 +408,11 @@ impl<P: FaultInjection> Disk<P> {
 
     // ---- read-ahead ----
 
-    /// Blocks that may be read ahead beside those under way or waiting to be used.
-    pub(super) fn ahead_room(&self) -> usize {
-        self.operations.allowance().ahead - self.operations.ahead() - self.near.ahead()
-    }
-
     /// Tells the streams about a read and reads ahead if one of them is proven.
     fn note_stream<E: Effects>(&mut self, from: u64, to: u64, missed: bool, cx: &mut Cx<'_, E>) {
         if let Some((first, end)) = self.streams.note(from, to, missed) {
             self.read_ahead(first, end, cx);
+            self.note_loan(cx.arena);
         }
     }
 
@@ -432,7 +430,7 @@ impl<P: FaultInjection> Disk<P> {
                 continue;
             }
             self.shed_for(count as usize, cx);
-            let room = self.ahead_room() as u64;
+            let room = self.ahead_room(cx.arena) as u64;
             let fits = count.min(room);
             if fits > 0 {
                 self.start_read(b, fits, None, cx);
@@ -456,7 +454,8 @@ impl<P: FaultInjection> Disk<P> {
     /// Drops old blocks read ahead that no stream is about to use, until `count` more fit or none such is left.
     fn shed_for<E: Effects>(&mut self, count: usize, cx: &mut Cx<'_, E>) {
         let mut wasted = 0;
-        while self.ahead_room() < count && self.near.oldest_ahead().is_some_and(|(block, _)| !self.streams.wants(block))
+        while self.ahead_room(cx.arena) < count
+            && self.near.oldest_ahead().is_some_and(|(block, _)| !self.streams.wants(block))
         {
             self.drop_oldest_ahead(cx.arena);
             wasted += 1;

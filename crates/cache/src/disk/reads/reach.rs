@@ -59,6 +59,7 @@ impl<P: FaultInjection> Disk<P> {
         let waiting = self.near.ahead();
         self.operations.move_ahead(waiting, self.plant.has(Bug::AheadCutUnderWay));
         self.limit_streams();
+        self.note_loan(arena);
     }
 
     /// How far streams look, by the settings, the hint, and the frames there are for it.

@@ -7,14 +7,15 @@
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::PORTS_PER_DISK_MAX;
-use crate::types::Lost;
+use crate::types::{Lost, ReqId};
 
 /// A port of a disk.
 #[derive(Clone, Copy, Debug)]
 struct Port {
     id: u32,
-    /// The loss it was told of last.
+    /// The loss it was told of last, and the tag of the request whose answer told of it.
     seen: u32,
+    teller: u32,
     /// Number of its last change that was acknowledged.
     wrote: u64,
 }
@@ -70,7 +71,7 @@ impl Losses {
         }
         let owed = self.debts > 0 && self.count > 0;
         self.debts -= u32::from(owed);
-        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), wrote: 0 });
+        self.ports.push(Port { id, seen: self.count.wrapping_sub(u32::from(owed)), teller: u32::MAX, wrote: 0 });
     }
 
     /// A port is gone.
@@ -102,18 +103,38 @@ impl Losses {
         self.debts = self.debts.saturating_add(std::mem::take(&mut self.left));
     }
 
-    /// Whether a port must be told now, by a flush that fails; it has been then.
+    /// Whether the port of `req` must be told now, by the failure of this request; it has been then.
     #[inline]
-    pub(in crate::disk) fn tell(&mut self, id: u32) -> bool {
+    pub(in crate::disk) fn tell(&mut self, req: ReqId) -> bool {
         if self.count == 0 {
             return false;
         }
         let count = self.count;
-        std::mem::replace(&mut self.port(id).seen, count) != count
+        let port = self.port(req.port);
+        let tells = std::mem::replace(&mut port.seen, count) != count;
+        if tells {
+            port.teller = req.tag;
+        }
+        tells
     }
 
-    /// A flush of a port has ended on the disk. Whether it vouches for all it should.
-    pub(in crate::disk) fn flush_ended(&mut self, id: u32, since: Since, done: bool) -> bool {
+    /// The failure of `req` was answered to a peer that had gone: if it was to tell of a loss, the next one is to.
+    #[cold]
+    pub(in crate::disk) fn unheard(&mut self, req: ReqId) {
+        let count = self.count;
+        if let Some(port) = self.ports.iter_mut().find(|p| p.id == req.port && p.teller == req.tag && p.seen == count) {
+            port.seen = count.wrapping_sub(1);
+        }
+    }
+
+    /// Whether anything was ever lost.
+    #[inline]
+    pub(in crate::disk) fn any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// A flush has ended on the disk. Whether it vouches for all it should.
+    pub(in crate::disk) fn flush_ended(&mut self, req: ReqId, since: Since, done: bool) -> bool {
         let vouches = done && since.losses == self.count;
         if vouches {
             self.flushed = self.flushed.max(since.acked);
@@ -121,7 +142,7 @@ impl Losses {
                 self.left = 0;
             }
         } else {
-            self.tell(id);
+            self.tell(req);
         }
         vouches
     }
@@ -158,6 +179,10 @@ impl<P: FaultInjection> Disk<P> {
 mod tests {
     use super::*;
 
+    fn req(id: u32) -> ReqId {
+        ReqId { port: id, tag: 7 }
+    }
+
     /// Loses everything unflushed.
     fn lose(l: &mut Losses) {
         l.lose();
@@ -165,7 +190,7 @@ mod tests {
 
     fn flush(l: &mut Losses, id: u32) -> bool {
         let since = l.since();
-        !l.tell(id) && l.flush_ended(id, since, true)
+        !l.tell(req(id)) && l.flush_ended(req(id), since, true)
     }
 
     #[test]
@@ -195,13 +220,30 @@ mod tests {
         l.wrote(1);
         let since = l.since();
         lose(&mut l);
-        assert!(!l.flush_ended(1, since, true));
+        assert!(!l.flush_ended(req(1), since, true));
         assert!(flush(&mut l, 1));
         // One that fails for another reason tells as well.
         lose(&mut l);
         let since = l.since();
-        assert!(!l.flush_ended(1, since, false));
+        assert!(!l.flush_ended(req(1), since, false));
         assert!(flush(&mut l, 1));
+    }
+
+    #[test]
+    fn what_nobody_heard_is_told_again() {
+        let mut l = Losses::default();
+        l.open(1);
+        l.wrote(1);
+        lose(&mut l);
+        assert!(!flush(&mut l, 1));
+        l.unheard(ReqId { port: 1, tag: 8 });
+        assert!(flush(&mut l, 1), "that answer told of nothing");
+        l.unheard(req(1));
+        assert!(!flush(&mut l, 1) && flush(&mut l, 1));
+        // A later loss has to be told anyway, once.
+        lose(&mut l);
+        l.unheard(req(1));
+        assert!(!flush(&mut l, 1) && flush(&mut l, 1));
     }
 
     #[test]
@@ -240,7 +282,7 @@ mod tests {
         // A flush that began before the change does not vouch for it.
         let since = l.since();
         l.wrote(4);
-        assert!(!l.tell(4) && l.flush_ended(4, since, true));
+        assert!(!l.tell(req(4)) && l.flush_ended(req(4), since, true));
         l.close(4);
         lose(&mut l);
         l.open(5);

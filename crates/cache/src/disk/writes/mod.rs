@@ -38,7 +38,7 @@ pub(in crate::disk) enum Part {
 impl<P: FaultInjection> Disk<P> {
     /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
     pub(in crate::disk) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        let told = req.op.is_durable() && self.losses.tell(req.id.port);
+        let told = req.op.is_durable() && self.losses.tell(req.id);
         if told || self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
@@ -101,7 +101,7 @@ impl<P: FaultInjection> Disk<P> {
                     limit = end.min(up);
                 }
             }
-            let room = self.room(rec).min(IO_BLOCKS_MAX as u64);
+            let room = self.room(rec, cx.arena).min(IO_BLOCKS_MAX as u64);
             if room == 0 {
                 return self.starve(rec);
             }

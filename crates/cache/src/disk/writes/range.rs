@@ -1,14 +1,16 @@
 //! Discard, the disk's own write-zeroes, flush and status: operations without frames.
 //!
-//! Owns such requests from beginning to end. Never walks the blocks of a range that is larger than what is cached.
+//! Owns such requests from beginning to end. Never walks the blocks of a range that is larger than what may be cached,
+//! nor more of it in an event than one should.
 //! Invariant: cached blocks of a range are dropped when the disk has done its part, before the answer; until then
 //! readers get the old ones.
 
 use crate::disk::records::What;
-use crate::disk::requests::Rec;
+use crate::disk::requests::{Drops, Rec};
 use crate::disk::writes::losses::Since;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
+use crate::limits::{EVICTION_BYTES, LOOK_BYTES};
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
 use undercroft_host::IoBuf;
 
@@ -57,10 +59,6 @@ impl<P: FaultInjection> Disk<P> {
     ) {
         let discard = self.requests[rec].req.op == Op::Discard;
         let keep = self.plant.has(if discard { Bug::DiscardKeepsCache } else { Bug::ZeroesKeepCache });
-        if !keep {
-            self.drop_cached(from, to, cx.arena);
-        }
-        self.doubt(from / B, to.div_ceil(B));
         let mut error = done.result.err();
         if error == Some(IoError::Unsupported) {
             error = None;
@@ -70,12 +68,73 @@ impl<P: FaultInjection> Disk<P> {
                 self.requests[rec].cursor = from;
             }
         }
-        self.requests.settle_one(rec, error);
+        let r = &mut self.requests[rec];
+        r.error = r.error.or(error);
+        if keep {
+            return self.range_dropped(rec, from, to);
+        }
+        let slots = u64::from(self.residents.index().capacity());
+        r.drops = if to.div_ceil(B) - from / B <= slots {
+            Drops::Blocks(from / B)
+        } else {
+            Drops::Slots { next: 0, moves: self.residents.moves() }
+        };
+        self.drop_more(rec, cx);
+    }
+
+    /// Drops more of what is cached of a range that the disk has done, as far as the event's allowance goes; the change
+    /// is over when all is dropped, so nothing of the range comes into the cache meanwhile.
+    pub(in crate::disk) fn drop_more<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
+        let r = self.requests[rec];
+        // the part that `start_range` was given
+        let from = r.req.offset.next_multiple_of(self.settings.align());
+        let to = r.end() / self.settings.align() * self.settings.align();
+        let (first, end) = (from / B, to.div_ceil(B));
+        let drops = match r.drops {
+            Drops::Nothing => return,
+            Drops::Blocks(next) => self.drop_by_number(next, end, cx),
+            Drops::Slots { moves, .. } if moves != self.residents.moves() => self.drop_by_slot(0, first, end, cx),
+            Drops::Slots { next, .. } => self.drop_by_slot(next, first, end, cx),
+        };
+        self.requests[rec].drops = drops;
+        if drops != Drops::Nothing {
+            return self.pause(rec, cx);
+        }
+        self.range_dropped(rec, from, to);
+    }
+
+    fn drop_by_number<E>(&mut self, mut next: u64, end: u64, cx: &mut Cx<'_, E>) -> Drops {
+        while next < end && cx.left > 0 {
+            let dropped = self.residents.slot(next).is_some();
+            self.drop_block(next, cx.arena);
+            cx.left = cx.left.saturating_sub(if dropped { EVICTION_BYTES } else { LOOK_BYTES });
+            next += 1;
+        }
+        if next < end { Drops::Blocks(next) } else { Drops::Nothing }
+    }
+
+    fn drop_by_slot<E>(&mut self, mut next: u32, first: u64, end: u64, cx: &mut Cx<'_, E>) -> Drops {
+        let slots = self.residents.index().capacity();
+        while next < slots && cx.left > 0 {
+            let block = self.residents.index().block_of(next).filter(|block| (first..end).contains(block));
+            cx.left = cx.left.saturating_sub(if block.is_some() { EVICTION_BYTES } else { LOOK_BYTES });
+            if let Some(block) = block {
+                self.drop_block(block, cx.arena);
+            }
+            next += 1;
+        }
+        if next < slots { Drops::Slots { next, moves: self.residents.moves() } } else { Drops::Nothing }
+    }
+
+    /// Nothing is cached of the range any more: the request goes on.
+    fn range_dropped(&mut self, rec: u32, from: u64, to: u64) {
+        self.doubt(from / B, to.div_ceil(B));
+        self.requests.settle_one(rec, None);
     }
 
     /// Passes a flush or a status request on at once: every write acknowledged before is complete on the disk.
     pub(in crate::disk) fn pass_on<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
-        if req.op == Op::Flush && self.losses.tell(req.id.port) {
+        if req.op == Op::Flush && self.losses.tell(req.id) {
             return self.answer(req, Err(IoError::Io), cx);
         }
         if req.op == Op::Flush && self.plant.has(Bug::FlushNotSent) {
@@ -99,7 +158,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn plain_done<E: Effects>(&mut self, rec: u32, since: Since, done: IoDone, cx: &mut Cx<'_, E>) {
         let req = self.requests[rec].req;
         let mut error = done.result.err();
-        if req.op == Op::Flush && !self.losses.flush_ended(req.id.port, since, error.is_none()) {
+        if req.op == Op::Flush && !self.losses.flush_ended(req.id, since, error.is_none()) {
             error = error.or(Some(IoError::Io));
         }
         if req.op == Op::Status {

@@ -41,6 +41,7 @@ impl Store {
     /// before [`Store::fit`]: see [`Store::overdrawn`].
     pub(crate) fn leave(&mut self, disk: DiskId) {
         self.set_frames(disk, 0, 0);
+        self.set_pool_part(disk, 0);
         self.quit(disk, 0);
         self.quit(disk, 1);
     }
@@ -86,6 +87,15 @@ impl Store {
         account.limit = limit;
         if self.seats > self.room {
             self.fit();
+        }
+    }
+
+    /// How many frames the disk brings into the pool for I/O.
+    pub(crate) fn set_pool_part(&mut self, disk: DiskId, frames: u32) {
+        let account = &mut self.accounts[disk.0 as usize];
+        if account.pool_part != frames {
+            self.pool.bring(account.pool_part as usize, frames as usize);
+            account.pool_part = frames;
         }
     }
 

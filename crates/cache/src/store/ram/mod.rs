@@ -1,6 +1,6 @@
 //! Frames that several slots hold: who holds them, who pays, and where equal content or the same base block is found.
 //!
-//! Owns the arena, a record for each of its frames, an account for each disk, and two tables: frames by content and
+//! Owns the arena, the pool of frames for I/O, a record for each of its frames, an account for each disk, and two tables: frames by content and
 //! frames by the block of a base image that they are. Never decides what is cached. Every frame in a slot belongs to
 //! one *sharing domain*: a trust group, or a base image that several disks stand on; it is found within its domain
 //! only.
@@ -13,9 +13,11 @@
 mod domains;
 mod lookup;
 mod places;
+mod pool;
 
 use crate::types::{DiskId, Shared};
 use places::Places;
+use pool::IoPool;
 use std::collections::VecDeque;
 use std::io;
 use undercroft_host::{Arena, Frame, Held};
@@ -63,6 +65,8 @@ pub(crate) struct Account {
     frames: u32,
     /// Frames that it pays for at most now.
     limit: u32,
+    /// Frames that it brings into the pool for I/O.
+    pool_part: u32,
     /// Whether it stands on the list of those to look at.
     listed: bool,
 }
@@ -98,6 +102,7 @@ pub(crate) struct Store {
     room: u32,
     /// Disks whose charge has gone up by what others did, each in its turn.
     over: VecDeque<DiskId>,
+    pool: IoPool,
 }
 
 impl Store {
@@ -113,7 +118,8 @@ impl Store {
         let (contents, bases) = (Places::new(0, n), Places::new(0, n));
         let (rings, accounts, over) = (vec![Ring::default()], Vec::new(), VecDeque::new());
         let seed = seed.rotate_left(17) | 1;
-        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated: 0, seats: 0, room: 0, over })
+        let pool = IoPool::default();
+        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated: 0, seats: 0, room: 0, over, pool })
     }
 
     // ---- the arena ----
@@ -147,6 +153,16 @@ impl Store {
     /// Gives memory of unused frames back to the kernel, all but `keep` of them.
     pub(crate) fn trim(&mut self, keep: usize) {
         self.arena.trim(keep);
+    }
+
+    /// The pool of frames for I/O.
+    pub(crate) fn pool(&self) -> &IoPool {
+        &self.pool
+    }
+
+    /// The pool, for disks that borrow of it and give back.
+    pub(crate) fn pool_mut(&mut self) -> &mut IoPool {
+        &mut self.pool
     }
 
     // ---- slots ----

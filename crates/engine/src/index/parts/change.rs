@@ -10,7 +10,7 @@ use super::{
 use crate::index::Index;
 use crate::index::ranges::{PartId, PartRange, PartsError, REST, RangeMap};
 use crate::policy::{Policy, PolicySet, Seen};
-use crate::structures::list::resize_exact;
+use crate::structures::array::Array;
 use crate::structures::slots::Slot;
 
 impl<K: PolicySet> Index<K> {
@@ -36,7 +36,7 @@ impl<K: PolicySet> Index<K> {
             Some(parts) => parts,
             None => {
                 let first = Account { len: self.slots.len(), capacity: self.capacity(), ..Account::default() };
-                let of = vec![REST.0; self.capacity() as usize];
+                let of = Array::new(self.capacity() as usize, self.most as usize, REST.0);
                 let map = RangeMap::default();
                 Box::new(Parts { map, of, more: Vec::new(), accounts: vec![first], over: 0 })
             }
@@ -64,6 +64,9 @@ impl<K: PolicySet> Index<K> {
             if K::of(&parts.more[n - 1]) != setting.policy {
                 if parts.accounts[n].len == 0 {
                     parts.more[n - 1] = setting.policy.make(0, key);
+                    if self.most > 0 {
+                        parts.more[n - 1].reserve(self.most);
+                    }
                     parts.accounts[n].capacity = 0;
                 } else {
                     self.switch_part(setting.part, setting.policy);
@@ -86,6 +89,7 @@ impl<K: PolicySet> Index<K> {
             tiers.set_parts(accounts.len());
         }
         self.limit_parts();
+        self.finish_policies();
         Ok(())
     }
 
@@ -133,13 +137,15 @@ impl<K: PolicySet> Index<K> {
         if let Some(tiers) = &mut self.tiers {
             tiers.set_parts(1);
         }
-        self.plain = self.tiers.is_none();
+        self.choose_way();
         let (limit, capacity) = (self.limit, self.capacity());
         self.policy.resize(&mut self.places, capacity, self.slots.keys());
+        self.moves = true;
         if let Some(tiers) = &mut self.tiers {
             tiers.set_capacity(0, capacity);
         }
         self.set_limit(limit);
+        self.finish_policies();
     }
 
     /// Gives every block to the part that its number says, the coldest of each part first.
@@ -186,9 +192,9 @@ impl<K: PolicySet> Index<K> {
     /// sets the limits.
     pub(crate) fn fit_parts(&mut self) {
         let capacity = self.capacity();
-        let Self { slots, places, policy, parts, tiers, .. } = self;
+        let Self { slots, places, policy, parts, tiers, moves, .. } = self;
         let Some(parts) = parts else { return };
-        resize_exact(&mut parts.of, capacity as usize, REST.0);
+        parts.set_len(capacity, slots.capacity_max());
         let wanted: Vec<u32> = divided(capacity, parts.shares()).collect();
         for (n, &slots_wanted) in wanted.iter().enumerate() {
             let a = &mut parts.accounts[n];
@@ -198,9 +204,11 @@ impl<K: PolicySet> Index<K> {
             }
             // One that grows is likely to go on.
             let slack = if (1..slots_wanted).contains(&a.capacity) { slots_wanted / TABLE_SLACK_PART } else { 0 };
-            a.capacity = slots_wanted.saturating_add(slack).min(capacity);
+            let made_for = slots_wanted.saturating_add(slack).min(capacity);
+            a.grows = made_for > std::mem::replace(&mut a.capacity, made_for);
             let policy = if n == 0 { &mut *policy } else { &mut parts.more[n - 1] };
             policy.resize(places, a.capacity, slots.keys());
+            *moves = true;
             // until the limits are set
             a.limit = u32::MAX;
         }
@@ -229,7 +237,7 @@ impl<K: PolicySet> Index<K> {
             over += a.len.saturating_sub(limit);
         }
         parts.over = over;
-        self.line = if over > 0 { 0 } else { u32::MAX };
+        self.line_up();
     }
 
     /// A slot has been given to a block of `part`.
@@ -237,7 +245,7 @@ impl<K: PolicySet> Index<K> {
     pub(crate) fn note_filled(&mut self, slot: Slot, part: PartId) {
         if let Some(parts) = &mut self.parts {
             parts.filled(slot, part);
-            self.line = if parts.over > 0 { 0 } else { u32::MAX };
+            self.line = if parts.over > 0 || self.moves { 0 } else { u32::MAX };
         }
     }
 
@@ -246,7 +254,7 @@ impl<K: PolicySet> Index<K> {
     pub(crate) fn note_freed(&mut self, slot: Slot) {
         if let Some(parts) = &mut self.parts {
             parts.freed(slot);
-            self.line = if parts.over > 0 { 0 } else { u32::MAX };
+            self.line = if parts.over > 0 || self.moves { 0 } else { u32::MAX };
         }
     }
 }

@@ -110,7 +110,7 @@ impl<K: PolicySet> Index<K> {
             _ => return,
         };
         let key = self.slots.hash_key();
-        let Self { slots, places, policy, parts, .. } = self;
+        let Self { slots, places, policy, parts, most, .. } = self;
         let policy = policy_of::<K>(policy, parts, part);
         let mut order = Vec::new();
         policy.coldest_first(places, &mut |slot| order.push(slot));
@@ -120,6 +120,9 @@ impl<K: PolicySet> Index<K> {
         // the old policy's memory goes before the new one's comes
         *policy = K::FIFO.make(0, key);
         *policy = kind.make(capacity, key);
+        if *most > 0 {
+            policy.reserve(*most);
+        }
         for slot in order {
             let block = slots.keys()[slot as usize];
             let seen = policy.miss(block);

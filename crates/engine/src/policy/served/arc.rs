@@ -3,12 +3,14 @@
 //!
 //! Owns T1 (blocks accessed once of late), T2 (more than once), their ghosts B1 and B2, and the target size `p` of T1.
 //! Never keeps more ghosts than there are slots.
-//! Invariants: |T1| + |B1| <= c while B1 has any, |B1| + |B2| <= c after every insertion, 0 <= p <= c.
+//! Invariants: |T1| + |B1| <= c while B1 has any, |B1| + |B2| <= c after every insertion, 0 <= p <= c; after c has
+//! become much smaller, the first two hold again some insertions or steps later.
 //!
 //! The paper deletes from B1 or B2 before it makes room; this file does so after the insertion, which comes to the same
 //! while every eviction is for a miss, and holds the invariants also where blocks are removed and the cache shrinks.
 
 use crate::policy::{Policy, Search, Seen, oldest};
+use crate::structures::array::Release;
 use crate::structures::ghosts::Ghosts;
 use crate::structures::list::List;
 use crate::structures::places::Places;
@@ -27,10 +29,15 @@ pub(crate) struct Arc {
     capacity: u32,
     t1: List,
     t2: List,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Target size of T1; a real number, as in the paper.
     p: f64,
+    /// There are more ghosts than the invariants allow: they go with the next insertions and steps.
+    trims: bool,
 }
+
+/// Ghosts that one call forgets at most.
+const TRIM_MAX: u32 = 64;
 
 /// `p` after a hit in B1 (the target grows) or B2 (it shrinks), with the ghosts as they were before the hit.
 pub(super) fn adapted(p: f64, capacity: u32, ghosts: &Ghosts, hit: usize) -> f64 {
@@ -41,14 +48,28 @@ pub(super) fn adapted(p: f64, capacity: u32, ghosts: &Ghosts, hit: usize) -> f64
     }
 }
 
-/// Forgets ghosts until the invariants hold.
-pub(super) fn trim(ghosts: &mut Ghosts, t1: u32, capacity: u32) {
-    while t1 + ghosts.len(B1) > capacity && ghosts.forget_oldest(B1) {}
-    while ghosts.len(B1) + ghosts.len(B2) > capacity {
-        if !ghosts.forget_oldest(B2) {
-            ghosts.forget_oldest(B1);
+/// Forgets ghosts until the invariants hold, but not too many at once. Whether some are left to forget.
+pub(super) fn trim(ghosts: &mut Ghosts, t1: u32, capacity: u32) -> bool {
+    for _ in 0..TRIM_MAX {
+        let forgot = (t1 + ghosts.len(B1) > capacity && ghosts.forget_oldest(B1))
+            || (ghosts.len(B1) + ghosts.len(B2) > capacity && (ghosts.forget_oldest(B2) || ghosts.forget_oldest(B1)));
+        if !forgot {
+            return false;
         }
     }
+    true
+}
+
+/// Goes on to forget ghosts and to make their table fit, for at most `left` units. Whether it does.
+pub(super) fn step(ghosts: &mut Ghosts, t1: u32, capacity: u32, trims: &mut bool, left: &mut u32) -> bool {
+    while *trims {
+        if *left == 0 {
+            return false;
+        }
+        *left = left.saturating_sub(TRIM_MAX);
+        *trims = trim(ghosts, t1, capacity);
+    }
+    ghosts.step(left)
 }
 
 impl Arc {
@@ -58,8 +79,9 @@ impl Arc {
             t1: List::new(),
             t2: List::new(),
             // one more: a victim is remembered just before the insertion trims
-            ghosts: Ghosts::new(capacity + 1, key),
+            ghosts: Box::new(Ghosts::new(capacity + 1, key)),
             p: 0.0,
+            trims: false,
         }
     }
 }
@@ -109,7 +131,7 @@ impl Policy for Arc {
         let again = seen != Seen::Never;
         places.marks[slot as usize] = if again { IN_T2 } else { 0 };
         if again { &mut self.t2 } else { &mut self.t1 }.push(&mut places.links, slot);
-        trim(&mut self.ghosts, self.t1.len(), self.capacity);
+        self.trims = trim(&mut self.ghosts, self.t1.len(), self.capacity);
     }
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
@@ -135,14 +157,26 @@ impl Policy for Arc {
     fn limit(&mut self, _places: &mut Places, limit: u32) {
         self.capacity = limit;
         self.p = self.p.min(f64::from(limit));
-        trim(&mut self.ghosts, self.t1.len(), limit);
+        self.trims = trim(&mut self.ghosts, self.t1.len(), limit);
     }
 
     fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
         self.p = self.p.min(f64::from(capacity));
-        trim(&mut self.ghosts, self.t1.len(), capacity);
-        self.ghosts.resize(capacity + 1);
+        self.trims = trim(&mut self.ghosts, self.t1.len(), capacity);
+        self.ghosts.begin(capacity + 1);
+    }
+
+    fn step(&mut self, _places: &mut Places, left: &mut u32) -> bool {
+        step(&mut self.ghosts, self.t1.len(), self.capacity, &mut self.trims, left)
+    }
+
+    fn reserve(&mut self, most: u32) {
+        self.ghosts.reserve(most.saturating_add(1));
+    }
+
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.ghosts.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
@@ -163,7 +197,8 @@ impl Policy for Arc {
             "a slot of T2 is marked as of T1"
         );
         self.ghosts.check();
-        assert!(self.ghosts.len(B1) + self.ghosts.len(B2) <= self.capacity + 1, "ghosts");
+        let ghosts = self.ghosts.len(B1) + self.ghosts.len(B2);
+        assert!(self.trims || ghosts <= self.capacity + 1, "{ghosts} ghosts");
         assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);
     }
 }

@@ -5,8 +5,9 @@
 //! and B2, and the target size `p` of T1. Never reorders on a hit.
 //! Invariants: as for ARC.
 
-use super::arc::{B1, B2, adapted, trim};
+use super::arc::{B1, B2, adapted, step, trim};
 use crate::policy::{Policy, Search, Seen};
+use crate::structures::array::Release;
 use crate::structures::ghosts::Ghosts;
 use crate::structures::list::{List, NIL};
 use crate::structures::places::Places;
@@ -22,9 +23,11 @@ pub(crate) struct Car {
     capacity: u32,
     t1: List,
     t2: List,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Target size of T1; a real number, as in ARC.
     p: f64,
+    /// As in ARC.
+    trims: bool,
 }
 
 impl Car {
@@ -34,8 +37,9 @@ impl Car {
             t1: List::new(),
             t2: List::new(),
             // one more: a victim is remembered just before the insertion trims
-            ghosts: Ghosts::new(capacity + 1, key),
+            ghosts: Box::new(Ghosts::new(capacity + 1, key)),
             p: 0.0,
+            trims: false,
         }
     }
 }
@@ -111,7 +115,7 @@ impl Policy for Car {
             places.marks[slot as usize] = IN_T2;
             self.t2.push(&mut places.links, slot);
         }
-        trim(&mut self.ghosts, self.t1.len(), self.capacity);
+        self.trims = trim(&mut self.ghosts, self.t1.len(), self.capacity);
     }
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
@@ -137,14 +141,26 @@ impl Policy for Car {
     fn limit(&mut self, _places: &mut Places, limit: u32) {
         self.capacity = limit;
         self.p = self.p.min(f64::from(limit));
-        trim(&mut self.ghosts, self.t1.len(), limit);
+        self.trims = trim(&mut self.ghosts, self.t1.len(), limit);
     }
 
     fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
         self.p = self.p.min(f64::from(capacity));
-        trim(&mut self.ghosts, self.t1.len(), capacity);
-        self.ghosts.resize(capacity + 1);
+        self.trims = trim(&mut self.ghosts, self.t1.len(), capacity);
+        self.ghosts.begin(capacity + 1);
+    }
+
+    fn step(&mut self, _places: &mut Places, left: &mut u32) -> bool {
+        step(&mut self.ghosts, self.t1.len(), self.capacity, &mut self.trims, left)
+    }
+
+    fn reserve(&mut self, most: u32) {
+        self.ghosts.reserve(most.saturating_add(1));
+    }
+
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.ghosts.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
@@ -168,7 +184,8 @@ impl Policy for Car {
         assert!(self.t1.iter(&places.links).all(|s| !in_t2(s)), "a slot of T1 is marked as of T2");
         assert!(self.t2.iter(&places.links).all(in_t2), "a slot of T2 is marked as of T1");
         self.ghosts.check();
-        assert!(self.ghosts.len(B1) + self.ghosts.len(B2) <= self.capacity + 1, "ghosts");
+        let ghosts = self.ghosts.len(B1) + self.ghosts.len(B2);
+        assert!(self.trims || ghosts <= self.capacity + 1, "{ghosts} ghosts");
         assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);
     }
 }

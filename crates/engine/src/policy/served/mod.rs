@@ -23,6 +23,7 @@ pub(crate) mod models {
 use super::kinds::dispatched;
 use super::set::PolicySet;
 use super::{Outcome, Policy, Seen};
+use crate::structures::array::Release;
 use crate::structures::places::Places;
 use crate::structures::slots::{ChainedSlots, Slot, Slots};
 use crate::structures::table::HashKey;

@@ -9,6 +9,7 @@
 
 use crate::policy::small_main::{HITS, SmallMain};
 use crate::policy::{Policy, Seen};
+use crate::structures::array::Release;
 use crate::structures::ghosts::Ghosts;
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
@@ -23,7 +24,7 @@ const GHOST: usize = 0;
 pub(crate) struct S3Fifo {
     capacity: u32,
     queues: SmallMain,
-    ghosts: Ghosts,
+    ghosts: Box<Ghosts>,
     /// Whether the insertion to come had to make room: the cache is full.
     made_room: bool,
 }
@@ -38,7 +39,12 @@ fn ghost_target(capacity: u32) -> u32 {
 
 impl S3Fifo {
     pub fn new(capacity: u32, key: HashKey) -> Self {
-        Self { capacity, queues: SmallMain::new(), ghosts: Ghosts::new(ghost_target(capacity), key), made_room: false }
+        Self {
+            capacity,
+            queues: SmallMain::new(),
+            ghosts: Box::new(Ghosts::new(ghost_target(capacity), key)),
+            made_room: false,
+        }
     }
 }
 
@@ -104,7 +110,19 @@ impl Policy for S3Fifo {
 
     fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
         self.capacity = capacity;
-        self.ghosts.resize(ghost_target(capacity));
+        self.ghosts.begin(ghost_target(capacity));
+    }
+
+    fn step(&mut self, _places: &mut Places, left: &mut u32) -> bool {
+        self.ghosts.step(left)
+    }
+
+    fn reserve(&mut self, most: u32) {
+        self.ghosts.reserve(ghost_target(most));
+    }
+
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.ghosts.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {

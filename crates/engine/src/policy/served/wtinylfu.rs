@@ -3,12 +3,14 @@
 //! Owns a small window (an LRU queue for newcomers), a main part (segmented LRU: probation and protected), and a
 //! sketch of how often blocks were asked for. What falls out of the window must be asked for more often than the main
 //! part's next victim, or it goes. Never searches: no ghosts.
-//! Invariant: each occupied slot is in the queue that its mark says.
+//! Invariant: each occupied slot is in the queue that its mark says; protected is longer than its target only for a
+//! while after that has become smaller.
 //!
 //! Parameters and rules are those of libCacheSim 0.3.5, peculiarities included, so that miss counts agree with its;
 //! docs/decisions/0011 names them and what they cost.
 
 use crate::policy::{Policy, Search, Seen, oldest};
+use crate::structures::array::Release;
 use crate::structures::list::List;
 use crate::structures::places::Places;
 use crate::structures::sketch::Sketch;
@@ -25,12 +27,16 @@ const HITS_PER_AGE: u64 = 32;
 /// Blocks that one miss moves from the window to a main part with room. Only while a new cache first becomes full are
 /// there more to move (nearly all: until then everything is in the window).
 const MOVES_MAX: u32 = 64;
+/// Blocks that one call takes out of protected at most, where that is longer than its target has become.
+const SHORTEN_MAX: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct WTinyLfu {
     targets: Targets,
     queues: [List; 3],
     sketch: Sketch,
+    /// Entries that the sketch is to be made for: it gets there in steps.
+    entries: u32,
     /// Hits in the main part since the sketch last aged.
     hits: u64,
     /// An eviction from probation that a hit called for; the next miss carries it out.
@@ -98,12 +104,15 @@ impl WTinyLfu {
         }
     }
 
-    /// Segments that are too long shrink as their blocks are evicted, but protected is not a victim's place.
-    fn shorten_protected(&mut self, places: &mut Places) {
-        while self.len(PROTECTED) > self.targets.protected {
+    /// Segments that are too long shrink as their blocks are evicted, but protected is not a victim's place: it gives
+    /// blocks to probation, at most `most` at once. Returns how many.
+    fn shorten_protected(&mut self, places: &mut Places, most: u32) -> u32 {
+        let some = self.len(PROTECTED).saturating_sub(self.targets.protected).min(most);
+        for _ in 0..some {
             let coldest = self.queues[usize::from(PROTECTED)].tail();
             self.transfer(places, coldest, PROBATION);
         }
+        some
     }
 
     fn oldest(
@@ -124,6 +133,7 @@ impl WTinyLfu {
             targets,
             queues: [const { List::new() }; 3],
             sketch: Sketch::new(targets.main, key),
+            entries: targets.main,
             hits: 0,
             owed: false,
         }
@@ -154,6 +164,7 @@ impl Policy for WTinyLfu {
         may_evict: impl Fn(Slot) -> bool,
         _seen: Seen,
     ) -> Option<Slot> {
+        self.shorten_protected(places, SHORTEN_MAX);
         let mut search = Search::default();
         if std::mem::take(&mut self.owed)
             && let Some(slot) = self.oldest(places, PROBATION, &may_evict, &mut search)
@@ -210,24 +221,25 @@ impl Policy for WTinyLfu {
 
     fn limit(&mut self, places: &mut Places, limit: u32) {
         self.targets = Targets::new(limit);
-        self.shorten_protected(places);
+        self.shorten_protected(places, SHORTEN_MAX);
     }
 
-    /// The sketch is made anew, with what it knew of the blocks in the cache.
-    fn resize(&mut self, places: &mut Places, capacity: u32, keys: &[u64]) {
-        let targets = Targets::new(capacity);
-        if targets.main != self.targets.main {
-            let mut sketch = self.sketch.resized(targets.main);
-            for queue in &self.queues {
-                for slot in queue.iter(&places.links) {
-                    let block = keys[slot as usize];
-                    sketch.raise(block, self.sketch.estimate(block));
-                }
-            }
-            self.sketch = sketch;
-        }
-        self.targets = targets;
-        self.shorten_protected(places);
+    fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
+        self.targets = Targets::new(capacity);
+        self.entries = self.targets.main;
+    }
+
+    fn step(&mut self, places: &mut Places, left: &mut u32) -> bool {
+        *left -= self.shorten_protected(places, *left);
+        self.len(PROTECTED) <= self.targets.protected && self.sketch.step(self.entries, left)
+    }
+
+    fn reserve(&mut self, most: u32) {
+        self.sketch.reserve(Targets::new(most).main);
+    }
+
+    fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
+        self.sketch.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
@@ -250,6 +262,5 @@ impl Policy for WTinyLfu {
             );
         }
         assert_eq!(self.len(WINDOW) + self.main_len(), occupied, "slots in the queues");
-        assert!(self.len(PROTECTED) <= self.targets.protected, "protected holds more than its target");
     }
 }

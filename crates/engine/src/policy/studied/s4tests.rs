@@ -10,7 +10,7 @@ use crate::structures::places::Places;
 use crate::study::replay::replay;
 use crate::{Access, HashKey, Index, Replay};
 use proptest::prelude::*;
-use undercroft_trace::{Reader, synth};
+use undercroft_trace::{TraceReader, synth};
 
 const S4_FIFO: AnyPolicyKind = AnyPolicyKind::Studied(StudiedPolicyKind::S4Fifo);
 
@@ -87,7 +87,7 @@ fn fixed(knobs: Knobs, capacity: u32, blocks: &[u64]) -> u64 {
 #[test]
 fn fixed_knobs_miss_what_the_reference_misses() {
     let Some(trace) = undercroft_skips::shared("traces/block/arc-OLTP.lis.zst") else { return };
-    let accesses = Reader::open(trace).expect("the trace can be opened");
+    let accesses = TraceReader::open(trace).expect("the trace can be opened");
     let blocks: Vec<u64> = accesses.map(|a| a.map(|a| a.block)).collect::<Result<_, _>>().expect("a sound trace");
     let knobs = |small, proven, ghost_hits, ghosts, skip| Knobs { small, proven, ghost_hits, ghosts, skip };
     for (knobs, expected) in [
@@ -216,7 +216,8 @@ fn a_record_of_memory_touches_the_blocks_between_its_ends() {
 fn the_choice_beside_all_configurations() {
     let asked = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("say {name}: see above"));
     let trace = asked("S4_TRACE");
-    let accesses = Reader::open(&trace).expect("the trace can be opened").map(|a| a.expect("the trace is whole").block);
+    let accesses =
+        TraceReader::open(&trace).expect("the trace can be opened").map(|a| a.expect("the trace is whole").block);
     let blocks: Vec<u64> = match std::env::var("S4_LINE") {
         Ok(bytes) => touched(accesses, bytes.parse().expect("S4_LINE is a number of bytes")),
         Err(_) => accesses.collect(),

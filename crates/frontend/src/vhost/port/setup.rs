@@ -13,6 +13,7 @@ use super::VhostPort;
 use super::queue::{Queue, notify, report};
 use crate::Port;
 use crate::faults::{PortBug, PortFaults};
+use crate::turns::SEND_BYTES;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -73,7 +74,7 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Replaces the memory table. Requests under way go on with the memory they were taken with.
     pub fn set_memory(&mut self, map: Arc<GuestMap>) {
-        self.flush();
+        self.flush(SEND_BYTES);
         self.maps.set(map);
         self.memory_changed = true;
         self.whole_at = u64::MAX;
@@ -98,7 +99,7 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Sets where a ring lies.
     pub fn set_addresses(&mut self, index: u32, at: RingAddresses) -> Result<(), QueueRefusal> {
-        self.flush();
+        self.flush(SEND_BYTES);
         let queue = self.queues.get_mut(index as usize).ok_or(QueueRefusal::NoSuchQueue)?;
         queue.addresses = Some(at);
         queue.remap::<F>(self.maps.current(), self.event_idx);
@@ -192,7 +193,7 @@ impl<F: PortFaults> VhostPort<F> {
     /// Stops a queue. When its last chain has been given back and published, `done` is sent the position of the next
     /// available entry.
     pub fn stop(&mut self, index: u32, done: SyncSender<u16>) -> Result<(), QueueRefusal> {
-        self.flush();
+        self.flush(SEND_BYTES);
         let queue = self.queue(index)?;
         queue.started = false;
         queue.kick = None;

@@ -3,12 +3,12 @@
 //! Owns the index, the rhythm and what the last pass read to the end. Never starts or ends the thread, and never reads
 //! a byte in place. Invariant: a page whose content is not remembered is read, whatever the kernel says of it.
 
-use super::super::control::{Control, Memory};
+use super::super::control::{Memory, ScanControl};
 use super::super::hash::{PageHash, is_zero};
 use super::super::index::{ContentIndex, Place, SOURCES_MAX, Seen};
 use super::super::source::{Source, Walked};
 use super::super::throttle::Throttle;
-use super::{Cache, Guest, Shared, TELL_MAX, Told, lock};
+use super::{Cache, ScanGuest, Shared, TELL_MAX, Told, lock};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) struct Scan<C: Cache> {
     pub(super) hash: PageHash,
     pub(super) index: ContentIndex,
     pub(super) throttle: Throttle,
-    pub(super) control: Control,
+    pub(super) control: ScanControl,
     pub(super) batch: Batch,
     pub(super) shared: Arc<Shared>,
     pub(super) cpu_ns: u64,
@@ -150,7 +150,7 @@ impl<C: Cache> Scan<C> {
         self.said = problems.to_vec();
     }
 
-    fn guest(&mut self, guest: &mut Guest<C::Disk>, number: &mut usize, pass: &mut Pass) -> io::Result<()> {
+    fn guest(&mut self, guest: &mut ScanGuest<C::Disk>, number: &mut usize, pass: &mut Pass) -> io::Result<()> {
         let first = *number as u16;
         let mut pending: Vec<ContentHash> = Vec::with_capacity(TELL_MAX);
         let mut result = Ok(());

@@ -37,13 +37,13 @@ fn hash(byte: u8) -> ContentHash {
 impl Cache for Toy {
     type Disk = u8;
 
-    fn guests(&mut self) -> (Vec<Guest<u8>>, Vec<String>) {
+    fn guests(&mut self) -> (Vec<ScanGuest<u8>>, Vec<String>) {
         let source = |file: &File| {
             let shared = Arc::new(SharedFile::new(file.try_clone().unwrap()).unwrap().unwrap());
             let run = PageRun { first: 0, count: shared.pages() };
             Source::of_shared(shared, run)
         };
-        let guest = |(name, files, disks): &(&str, Vec<File>, Vec<u8>)| Guest {
+        let guest = |(name, files, disks): &(&str, Vec<File>, Vec<u8>)| ScanGuest {
             name: name.to_string(),
             ram: files.iter().map(source).collect(),
             disks: disks.clone(),
@@ -71,7 +71,7 @@ fn settings(period_ms: u64) -> Settings {
     Settings { cpu_percent: 100.0, limits, index_bytes: 1 << 20 }
 }
 
-fn until(scanner: &Scanner, what: impl Fn(&Report) -> bool) -> Report {
+fn until(scanner: &Scanner, what: impl Fn(&ScanReport) -> bool) -> ScanReport {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         let report = scanner.report();

@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 
 /// How a range is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RangeUse {
+pub(crate) enum RangeUse {
     /// Its blocks are not used again, or hardly.
     Once,
     /// Its blocks are used in order, again and again.
@@ -25,7 +25,7 @@ pub enum RangeUse {
 
 /// What is known of one range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RangeHint {
+pub(crate) struct RangeHint {
     /// Accesses to it.
     pub accesses: u64,
     /// Distinct blocks of it that are used.
@@ -37,7 +37,7 @@ pub struct RangeHint {
 
 impl RangeHint {
     /// How it is used: in order if three accesses in four are, once if fewer than half of its blocks come back.
-    pub fn pattern(&self) -> RangeUse {
+    pub(crate) fn pattern(&self) -> RangeUse {
         if self.accesses * 2 < self.blocks * 3 {
             RangeUse::Once
         } else if self.in_order * 4 >= self.accesses * 3 {
@@ -62,7 +62,7 @@ impl HintWindow {
 
     /// The ranges whose blocks come back, those with most accesses for each block first: keeping a block of them gains
     /// that much.
-    pub fn by_gain(&self) -> Vec<(u64, RangeHint)> {
+    pub(crate) fn by_gain(&self) -> Vec<(u64, RangeHint)> {
         let mut ranges: Vec<_> =
             self.ranges.iter().filter(|(_, r)| r.pattern() != RangeUse::Once).map(|(&n, &r)| (n, r)).collect();
         let gain = |r: &RangeHint| u128::from(r.accesses);
@@ -98,7 +98,7 @@ impl Hints {
     pub fn of(
         range_blocks: u64,
         every: Option<NonZeroU64>,
-        trace: impl Iterator<Item = Result<Reference, undercroft_trace::Error>>,
+        trace: impl Iterator<Item = Result<Reference, undercroft_trace::TraceError>>,
         limit: Option<u64>,
         watch: &mut dyn FnMut(u64) -> Go,
     ) -> Option<Self> {
@@ -108,7 +108,7 @@ impl Hints {
 
     /// The range of a block.
     #[inline]
-    pub fn range_of(&self, block: u64) -> u64 {
+    pub(crate) fn range_of(&self, block: u64) -> u64 {
         block / self.range_blocks
     }
 

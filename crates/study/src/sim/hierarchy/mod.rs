@@ -16,7 +16,7 @@ mod tests;
 use crate::sim::error::SimError;
 use crate::sim::reference::Reference;
 use hinted::Hinted;
-pub use hints::{HintWindow, Hints, RangeHint, RangeUse};
+pub use hints::{HintWindow, Hints};
 use pages::Pages;
 use serde::Serialize;
 use stack::Stack;

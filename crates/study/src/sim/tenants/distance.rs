@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 /// Computes stack distances within one tenant.
 #[derive(Clone, Debug)]
-pub struct Distances {
+pub(crate) struct Distances {
     last: HashMap<u64, usize>,
     /// Fenwick tree over times 1..
     marks: Vec<u32>,

@@ -99,7 +99,7 @@ impl TenantLoad {
 
     /// For each interval the phase, and every request as (tenant, block): tenants take turns in proportion
     /// to their rates.
-    pub fn intervals_of_requests(&self) -> Vec<(usize, Vec<(usize, u64)>)> {
+    pub(crate) fn intervals_of_requests(&self) -> Vec<(usize, Vec<(usize, u64)>)> {
         let mut once = ONCE;
         let mut intervals = vec![];
         // where loops stand goes on from phase to phase

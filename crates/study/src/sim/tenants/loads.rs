@@ -96,12 +96,12 @@ pub fn all_heavy() -> TenantLoad {
 
 /// Two tenants that are busy in turn for `stretch` of `intervals` intervals, each coming back to the same blocks, which
 /// fit into an equal share: a controller that takes an idle tenant's blocks makes it read them again.
-pub fn in_turn(name: &'static str, stretch: u32, intervals: u32) -> TenantLoad {
+pub(crate) fn in_turn(name: &'static str, stretch: u32, intervals: u32) -> TenantLoad {
     taking_turns(name, stretch, intervals, 10)
 }
 
 /// The same, but the tenant whose turn it is not sends no request at all.
-pub fn silent_in_turn(name: &'static str, stretch: u32, intervals: u32) -> TenantLoad {
+pub(crate) fn silent_in_turn(name: &'static str, stretch: u32, intervals: u32) -> TenantLoad {
     taking_turns(name, stretch, intervals, 0)
 }
 
@@ -119,7 +119,7 @@ fn taking_turns(name: &'static str, stretch: u32, intervals: u32, idle: u32) -> 
 
 /// Loops beside a Zipf load: a loop misses everything until all of it fits. One fits into half of the cache, one never
 /// does.
-pub fn loops() -> TenantLoad {
+pub(crate) fn loops() -> TenantLoad {
     TenantLoad {
         name: "loops".into(),
         total: TOTAL,

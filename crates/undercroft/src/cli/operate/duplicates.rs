@@ -13,7 +13,7 @@ use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use undercroft_host::idle::lowest_priority;
-use undercroft_hostmem::scan::duplicates::{self, ImageReport, Options, Report, VmReport};
+use undercroft_hostmem::scan::duplicates::{self, DuplicatesReport, ImageReport, Options, VmReport};
 use undercroft_hostmem::scan::vm;
 use undercroft_units::human_size;
 
@@ -80,7 +80,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn shown(report: &Report) -> String {
+fn shown(report: &DuplicatesReport) -> String {
     let mut text = String::new();
     if !report.vms.is_empty() {
         text += &vms(&report.vms);
@@ -129,7 +129,7 @@ fn images(images: &[ImageReport]) -> String {
     lines(&t)
 }
 
-fn sums(report: &Report) -> String {
+fn sums(report: &DuplicatesReport) -> String {
     let t = &report.total;
     let held = t.present_bytes + t.cached_bytes;
     let percent = if held == 0 { 0.0 } else { t.give_back_bytes as f64 * 100.0 / held as f64 };

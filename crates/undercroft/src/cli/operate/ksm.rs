@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 use undercroft_api::body::KsmChangeBody;
 use undercroft_api::{KsmStatus, client};
-use undercroft_hostmem::ksm::{Guest, Ksm, Numbers, SHARED_RAM, SIDE_CHANNEL, SYSFS, Settings, guests};
+use undercroft_hostmem::ksm::{Ksm, KsmGuest, Numbers, SHARED_RAM, SIDE_CHANNEL, SYSFS, Settings, guests};
 use undercroft_units::human_size;
 
 /// Everything that `undercroft ksm status --json` says.
@@ -26,7 +26,7 @@ struct Report {
     available: bool,
     settings: Settings,
     numbers: Numbers,
-    guests: Vec<Guest>,
+    guests: Vec<KsmGuest>,
 }
 
 /// Runs it.
@@ -163,7 +163,7 @@ fn kernel(s: &Settings, n: &Numbers) -> String {
 }
 
 /// Why memory of a guest is not merged.
-fn reasons(g: &Guest) -> Vec<String> {
+fn reasons(g: &KsmGuest) -> Vec<String> {
     let mut said = Vec::new();
     if g.shared_bytes > 0 {
         let with = if g.shared_with.is_empty() { String::new() } else { format!(" ({})", g.shared_with.join(", ")) };
@@ -185,7 +185,7 @@ fn reasons(g: &Guest) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn report(guests: Vec<Guest>) -> Report {
+    fn report(guests: Vec<KsmGuest>) -> Report {
         let settings =
             Settings { run: Some(1), pages_to_scan: Some(100), sleep_millisecs: Some(20), ..Settings::default() };
         let numbers = Numbers {
@@ -199,13 +199,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_merged_is_said_with_the_reason() {
-        let shared = Guest {
+        let shared = KsmGuest {
             pid: 7,
             name: "web".into(),
             shared_bytes: 64 << 20,
             shared_with: vec!["/memfd:memory-backend-memfd".into()],
             merged_bytes: Some(0),
-            ..Guest::default()
+            ..KsmGuest::default()
         };
         let text = describe(&report(vec![shared]));
         let line = text.lines().last().unwrap();

@@ -156,7 +156,7 @@ fn one_problem(error: &str, remedy: &str) -> Problems {
 }
 
 /// What is printed once the images are served: where, and what QEMU needs.
-pub fn announce(plan: &ServePlan) -> String {
+pub(crate) fn announce(plan: &ServePlan) -> String {
     let mut text = String::new();
     for disk in &plan.disks {
         let attachment = Attachment::of_plan(plan, disk);

@@ -9,7 +9,7 @@ use crate::cli::output::complain;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use undercroft_trace::options::{Csv, Event};
-use undercroft_trace::{Format, Options, Reader};
+use undercroft_trace::{Format, ReaderOptions, TraceReader};
 use undercroft_units::{Size, Time, human_time};
 
 /// Takes one of `all` by its name.
@@ -78,7 +78,7 @@ impl ReadArgs {
     ///
     /// # Errors
     /// They make no sense.
-    pub fn options(&self) -> Result<Options, Failure> {
+    pub fn options(&self) -> Result<ReaderOptions, Failure> {
         let (time_unit_ns, offset_unit, size_unit) = (self.time_unit.0, self.offset_unit.0, self.size_unit.0);
         if time_unit_ns == 0 || offset_unit == 0 || size_unit == 0 {
             return Err(Failure::Said("a unit of 0 makes no sense".into()));
@@ -90,7 +90,7 @@ impl ReadArgs {
         if let Some(map) = &self.columns {
             csv.set_columns(map).map_err(|e| Failure::Said(format!("--columns: {e}")))?;
         }
-        Ok(Options {
+        Ok(ReaderOptions {
             // a map of columns is only of use for CSV
             format: self.format.or(self.columns.as_ref().map(|_| Format::Csv)),
             key_bytes: bytes(self.key_size, "key-size")?,
@@ -101,7 +101,7 @@ impl ReadArgs {
                 EventArg::Complete => Event::Complete,
             },
             csv,
-            ..Options::default()
+            ..ReaderOptions::default()
         })
     }
 
@@ -110,21 +110,21 @@ impl ReadArgs {
     ///
     /// # Errors
     /// As [`ReadArgs::options`].
-    pub fn of_blocks(&self, block_size: Option<Size>, ahead: bool, sized: bool) -> Result<Options, Failure> {
+    pub fn of_blocks(&self, block_size: Option<Size>, ahead: bool, sized: bool) -> Result<ReaderOptions, Failure> {
         let block_bytes = bytes(block_size, "block-size")?;
-        Ok(Options { block_bytes, keys_are_blocks: true, ahead, sized, ..self.options()? })
+        Ok(ReaderOptions { block_bytes, keys_are_blocks: true, ahead, sized, ..self.options()? })
     }
 }
 
 /// Says what the reader took for what where the file does not say.
-pub fn note(reader: &Reader<'_>) {
+pub fn note(reader: &TraceReader<'_>) {
     if let Some(note) = reader.note() {
         complain(&format!("undercroft: {} ({}): {note}", reader.name(), reader.format()));
     }
 }
 
 /// Says what the reader passed over.
-pub fn warn(reader: &Reader<'_>) {
+pub fn warn(reader: &TraceReader<'_>) {
     let (name, tally) = (reader.name(), reader.tally());
     if tally.skipped > 0 {
         complain(&format!("undercroft: warning: {} records of {name} make no sense and were left out:", tally.skipped));

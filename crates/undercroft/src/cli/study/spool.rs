@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use undercroft_trace::{Error, Options, Reader, Spool};
+use undercroft_trace::{ReaderOptions, Spool, TraceError, TraceReader};
 use undercroft_units::human_size;
 
 /// Bytes of a pipe, as they come, that are kept at most.
@@ -48,7 +48,7 @@ pub fn keep(path: &Path, stop: &AtomicBool) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Those of the reader.
-pub fn open(path: &Path, options: &Options) -> Result<Reader<'static>, Error> {
+pub fn open(path: &Path, options: &ReaderOptions) -> Result<TraceReader<'static>, TraceError> {
     let spool = kept().get(path).cloned();
-    spool.map_or_else(|| Reader::open_with(path, options), |spool| spool.reader(options))
+    spool.map_or_else(|| TraceReader::open_with(path, options), |spool| spool.reader(options))
 }

@@ -264,15 +264,9 @@ impl ReferenceModel for WTinyLfu {
     }
 
     fn resize(&mut self, capacity: usize) {
-        let before = self.main_target();
         self.capacity = capacity;
-        if self.main_target() != before {
-            let mut sketch = Sketch::new(self.main_target() as u32, key());
-            for block in self.coldest_first() {
-                sketch.raise(block, self.sketch.estimate(block));
-            }
-            self.sketch = sketch;
-        }
+        let entries = self.main_target() as u32;
+        while !self.sketch.step(entries, &mut { u32::MAX }) {}
         while self.protected.len() > self.protected_target() {
             let coldest = self.protected.remove(0);
             self.probation.push(coldest);

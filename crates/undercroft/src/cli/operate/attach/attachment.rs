@@ -16,7 +16,7 @@ const UNIX_HOST: &str = "localhost";
 
 /// How a disk can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
+pub(crate) struct Attachment {
     /// Its full name.
     pub name: String,
     /// Whether writes are refused.

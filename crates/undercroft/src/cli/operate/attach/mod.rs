@@ -6,7 +6,7 @@
 mod attachment;
 mod quoting;
 
-pub use attachment::Attachment;
+pub(crate) use attachment::Attachment;
 pub use quoting::{broken, shell};
 
 use super::args::{AttachArgs, AttachForm};

@@ -48,7 +48,7 @@ fn rate(text: &str) -> Result<f64, UnitError> {
 
 /// What both commands take of traces.
 #[derive(Debug, Args)]
-pub struct TraceArgs {
+pub struct CurveTraceArgs {
     /// Bytes of a block: ranges of bytes are split into such, sizes in bytes are counted in them, and a block or key of
     /// other traces stands for so many [default: 4KiB]
     #[arg(long, value_name = "SIZE")]
@@ -71,7 +71,7 @@ pub struct TraceArgs {
     pub read: ReadArgs,
 }
 
-impl TraceArgs {
+impl CurveTraceArgs {
     /// Bytes of a block: 4 KiB, unless something else was asked for.
     pub fn block_bytes(&self) -> u64 {
         self.block_size.map_or(u64::from(BLOCK_BYTES), |size| size.0)
@@ -154,7 +154,7 @@ pub struct CurveArgs {
     pub plot: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub trace: TraceArgs,
+    pub trace: CurveTraceArgs,
     /// For programs: {complete, traces}; miss_ratio_error is half of an interval of 95 %
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
@@ -222,7 +222,7 @@ pub struct PartitionArgs {
     pub ceiling: Vec<(String, Size)>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub trace: TraceArgs,
+    pub trace: CurveTraceArgs,
     /// Draw the tenants' curves into this file, .svg or .png
     #[arg(long, value_name = "FILE", value_parser = plot_file, value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,

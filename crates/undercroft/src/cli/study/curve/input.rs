@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use undercroft_study::curves::RequestBatch;
-use undercroft_trace::{Kind, Options};
+use undercroft_trace::{AccessKind, ReaderOptions};
 
 /// Requests of a batch: some milliseconds of work.
 const BATCH: usize = 1 << 16;
@@ -23,7 +23,7 @@ const BATCH: usize = 1 << 16;
 pub struct Input {
     stop: Arc<AtomicBool>,
     meter: Mutex<Meter>,
-    options: Options,
+    options: ReaderOptions,
     /// Traces whose warnings were told: some are read twice.
     told: Mutex<BTreeSet<PathBuf>>,
     /// And those of which it was told what was taken for what.
@@ -35,7 +35,7 @@ impl Input {
     ///
     /// # Errors
     /// Signals cannot be caught.
-    pub fn new(options: Options, traces: &[PathBuf], passes: u64) -> Result<Self, Failure> {
+    pub fn new(options: ReaderOptions, traces: &[PathBuf], passes: u64) -> Result<Self, Failure> {
         let stop = interrupt()?;
         if passes > 1 {
             traces.iter().try_for_each(|path| spool::keep(path, &stop))?;
@@ -60,7 +60,7 @@ impl Input {
         path: &Path,
         per_tenant: bool,
         mut each: impl FnMut(&[RequestBatch]),
-    ) -> Result<Vec<String>, undercroft_trace::Error> {
+    ) -> Result<Vec<String>, undercroft_trace::TraceError> {
         let mut reader = spool::open(path, &self.options)?;
         if lock(&self.noted).insert(path.to_owned()) {
             lock(&self.meter).suspend(|| note(&reader));
@@ -80,7 +80,7 @@ impl Input {
                 if part >= parts.len() {
                     parts.resize_with(part + 1, RequestBatch::default);
                 }
-                parts[part].push(access.block, access.kind == Kind::Write, access.time_ns);
+                parts[part].push(access.block, access.kind == AccessKind::Write, access.time_ns);
             }
             lock(&self.meter).read(accesses.len() as u64);
             each(&parts);

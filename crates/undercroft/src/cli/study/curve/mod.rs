@@ -95,7 +95,7 @@ fn counts_first(args: &CurveArgs) -> bool {
 enum NoCurve {
     /// It cannot be read, or not to its end.
     #[error(transparent)]
-    Trace(#[from] undercroft_trace::Error),
+    Trace(#[from] undercroft_trace::TraceError),
     /// Nothing is asked for in it.
     #[error("the trace {} has no requests", .0.display())]
     Empty(PathBuf),

@@ -82,7 +82,7 @@ pub fn run(args: &PartitionArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let paths: Vec<PathBuf> = traces.iter().map(|t| t.1.clone()).collect();
     let input = Input::new(options, &paths, 1)?;
-    let read: Vec<Result<Vec<(String, Estimate)>, undercroft_trace::Error>> =
+    let read: Vec<Result<Vec<(String, Estimate)>, undercroft_trace::TraceError>> =
         traces.par_iter().map(|(name, path)| estimates(name, path, args, &input)).collect();
     input.done();
     let mut failed = false;
@@ -144,7 +144,7 @@ fn estimates(
     path: &Path,
     args: &PartitionArgs,
     input: &Input,
-) -> Result<Vec<(String, Estimate)>, undercroft_trace::Error> {
+) -> Result<Vec<(String, Estimate)>, undercroft_trace::TraceError> {
     let sizes = if args.by.needs_sizes(args.policy) { simulated(args) } else { vec![] };
     let new = || (0u64, Estimate::new(args.by, args.policy, Requests::All, &sizes, &args.trace.estimate(None)));
     let mut all = vec![];

@@ -291,7 +291,7 @@ pub struct CompareArgs {
 /// The name of a file says no kind of picture.
 #[derive(Debug, thiserror::Error)]
 #[error("the name ends with .svg or .png, which says what is written")]
-pub struct PlotNameError;
+pub(crate) struct PlotNameError;
 
 /// The name of a plot.
 pub(crate) fn plot_file(text: &str) -> Result<PathBuf, PlotNameError> {

@@ -13,7 +13,7 @@ use crate::cli::table::{lines, plain};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_engine::PolicyKind;
-use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, DiskReplay, FoundBlocks, Timing, replay};
+use undercroft_study::sim::daemon::{DaemonOptions, DaemonReplay, DaemonTiming, DiskReplay, FoundBlocks, replay};
 use undercroft_study::sim::{Go, only_policies, without_repeats};
 use undercroft_trace::recording::Recording;
 use undercroft_units::CacheSize;
@@ -69,7 +69,7 @@ pub fn run(args: &SimArgs, stop: &AtomicBool, out: &mut Out) -> Result<(), Failu
     if sizes.is_empty() {
         sizes.push((None, "recorded".to_string()));
     }
-    let timing = if args.one_by_one { Timing::OneByOne } else { Timing::Recorded };
+    let timing = if args.one_by_one { DaemonTiming::OneByOne } else { DaemonTiming::Recorded };
     let (mut replays, mut error) = (vec![], None);
     'all: for (capacity_blocks, size) in &sizes {
         for &policy in &policies {

@@ -10,7 +10,7 @@ use std::path::Path;
 use undercroft_engine::{AnyPolicyKind, ExclusiveMode, PolicyKind};
 use undercroft_study::sim::hierarchy::{Keeps, LevelOptions, LinuxGuest, Writes};
 use undercroft_study::sim::latency::{Arrivals, Device, Spread};
-use undercroft_study::sim::simulate::{HierarchyPlan, Timing};
+use undercroft_study::sim::simulate::{HierarchyPlan, HierarchyTiming};
 use undercroft_units::{CacheSize, Percent, Size, Time, WrittenSize};
 
 /// The seed of what is drawn by chance, unless the file has another.
@@ -251,7 +251,7 @@ impl PlanFile {
         Ok(HierarchyPlan { name: self.name.clone(), levels, hints: None, timing: self.timing()? })
     }
 
-    fn timing(&self) -> Result<Option<Timing>, PlanError> {
+    fn timing(&self) -> Result<Option<HierarchyTiming>, PlanError> {
         let timed = self.text.level.iter().any(|l| l.read.is_some() || l.write.is_some());
         let (Some(disk), Some(requests)) = (&self.text.disk, &self.text.requests) else {
             return if timed || self.text.disk.is_some() || self.text.requests.is_some() {
@@ -268,7 +268,7 @@ impl PlanFile {
             (ArriveText::Closed, None, depth, None) => Arrivals::Closed(depth.unwrap_or(1)),
             _ => return Err(PlanError::Requests),
         };
-        Ok(Some(Timing { devices, arrivals, seed: requests.seed.unwrap_or(SEED) }))
+        Ok(Some(HierarchyTiming { devices, arrivals, seed: requests.seed.unwrap_or(SEED) }))
     }
 }
 

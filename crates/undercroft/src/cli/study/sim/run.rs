@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use undercroft_config::Machine;
 use undercroft_study::sim::{Footprint, Go, Grid, Reference, Rule, SweepOptions, TraceRun, sweep};
-use undercroft_trace::{Access, BLOCK_BYTES, Progress, Reader};
+use undercroft_trace::{Access, BLOCK_BYTES, Progress, TraceReader};
 use undercroft_units::{CacheSize, WrittenSize};
 
 /// What a trace is called in results: its file's name.
@@ -26,7 +26,7 @@ pub fn name_of(path: &Path) -> String {
 }
 
 /// A trace that says at its end what of it was left out.
-pub struct Told(Reader<'static>);
+pub struct Told(TraceReader<'static>);
 
 impl Told {
     /// The tenants seen so far, by number.
@@ -36,7 +36,7 @@ impl Told {
 }
 
 impl Iterator for Told {
-    type Item = Result<Access, undercroft_trace::Error>;
+    type Item = Result<Access, undercroft_trace::TraceError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -50,7 +50,7 @@ impl Drop for Told {
     }
 }
 
-fn reader(path: &Path, args: &SweepArgs, sized: bool) -> Result<Reader<'static>, Failure> {
+fn reader(path: &Path, args: &SweepArgs, sized: bool) -> Result<TraceReader<'static>, Failure> {
     let options = args.read.of_blocks(args.block_size, args.jobs != Some(1), sized)?;
     spool::open(path, &options).map_err(|e| Failure::Said(e.to_string()))
 }
@@ -81,7 +81,7 @@ pub fn block_bytes(args: &SweepArgs) -> Result<u32, Failure> {
 }
 
 /// A trace as caches take it.
-pub type References = Box<dyn Iterator<Item = Result<Reference, undercroft_trace::Error>>>;
+pub type References = Box<dyn Iterator<Item = Result<Reference, undercroft_trace::TraceError>>>;
 
 /// What is shown a trace before it is simulated: accesses, and whoever may end it.
 type FirstPass<'a, T> = &'a mut dyn FnMut(References, &mut dyn FnMut(u64) -> Go) -> Option<T>;

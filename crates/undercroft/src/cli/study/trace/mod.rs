@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use undercroft_trace::write::{Packing, Written};
-use undercroft_trace::{Blocks, Error, Format, Options, Reader, Writer};
+use undercroft_trace::{Blocks, Format, ReaderOptions, TraceError, TraceReader, Writer};
 use undercroft_units::human_size;
 
 /// Runs it.
@@ -38,9 +38,9 @@ pub fn run(args: &TraceArgs, out: &mut Out) -> Result<(), Failure> {
 }
 
 /// What went wrong with a trace, as the command line says it.
-pub(super) fn failure(error: Error) -> Failure {
+pub(super) fn failure(error: TraceError) -> Failure {
     match error {
-        Error::Write { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => Failure::Output(source),
+        TraceError::Write { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => Failure::Output(source),
         other => Failure::Said(other.to_string()),
     }
 }
@@ -65,13 +65,13 @@ impl Session {
 }
 
 /// What the arguments say about reading.
-pub(super) fn options(args: &InputArgs) -> Result<Options, Failure> {
-    Ok(Options { block_bytes: bytes(args.block_size, "block-size")?, ahead: true, ..args.read.options()? })
+pub(super) fn options(args: &InputArgs) -> Result<ReaderOptions, Failure> {
+    Ok(ReaderOptions { block_bytes: bytes(args.block_size, "block-size")?, ahead: true, ..args.read.options()? })
 }
 
 /// Opens a trace.
-pub(super) fn open(path: &Path, args: &InputArgs) -> Result<Reader<'static>, Failure> {
-    let reader = Reader::open_with(path, &options(args)?).map_err(failure)?;
+pub(super) fn open(path: &Path, args: &InputArgs) -> Result<TraceReader<'static>, Failure> {
+    let reader = TraceReader::open_with(path, &options(args)?).map_err(failure)?;
     note(&reader);
     Ok(reader)
 }

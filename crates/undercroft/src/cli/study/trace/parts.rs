@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use undercroft_trace::merge::Order;
 use undercroft_trace::write::WRITTEN;
-use undercroft_trace::{Blocks, Format, Merge, Reader, Request, Tenants, Writer};
+use undercroft_trace::{Blocks, Format, Merge, Tenants, TraceReader, TraceRequest, Writer};
 use undercroft_units::Time;
 
 /// Files that are written at once.
@@ -61,7 +61,7 @@ pub(super) fn split(args: &SplitArgs, session: &Session) -> Result<(), Failure> 
 }
 
 /// Why there is nothing to write. `asked`: some tenants were asked for.
-fn no_parts(reader: &Reader<'_>, asked: bool) -> String {
+fn no_parts(reader: &TraceReader<'_>, asked: bool) -> String {
     let (name, known) = (reader.name(), reader.tenants().names());
     if !asked {
         return format!("{name} has no requests, so that there are no parts");
@@ -99,14 +99,14 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn new(args: &'a SplitArgs, reader: &Reader<'_>) -> Self {
+    fn new(args: &'a SplitArgs, reader: &TraceReader<'_>) -> Self {
         let own = reader.format();
         let format = args.written.to.unwrap_or(if WRITTEN.contains(&own) { own } else { Format::Csv });
         Self { args, blocks: reader.blocks(), format, open: BTreeMap::new(), names: HashSet::new() }
     }
 
     /// A request to its tenant's file, where that tenant is the only one.
-    fn of_tenant(&mut self, r: &Request, names: &Tenants) -> Result<(), Failure> {
+    fn of_tenant(&mut self, r: &TraceRequest, names: &Tenants) -> Result<(), Failure> {
         let key = u64::from(r.tenant);
         if !self.open.contains_key(&key) {
             if self.open.len() >= PARTS_OPEN_MAX {
@@ -121,11 +121,11 @@ impl<'a> Parts<'a> {
             let name = if name.is_empty() { "none" } else { name };
             self.begin(key, name, alone)?;
         }
-        self.write(key, &Request { tenant: 0, ..*r }, None)
+        self.write(key, &TraceRequest { tenant: 0, ..*r }, None)
     }
 
     /// A request to the file of that number; files before it are done.
-    fn of_number(&mut self, number: u64, r: &Request, names: &Tenants) -> Result<(), Failure> {
+    fn of_number(&mut self, number: u64, r: &TraceRequest, names: &Tenants) -> Result<(), Failure> {
         if !self.open.contains_key(&number) {
             self.finish_open()?;
             self.begin(number, &format!("{number:04}"), Tenants::default())?;
@@ -164,7 +164,7 @@ impl<'a> Parts<'a> {
         PathBuf::from(name)
     }
 
-    fn write(&mut self, key: u64, r: &Request, names: Option<&Tenants>) -> Result<(), Failure> {
+    fn write(&mut self, key: u64, r: &TraceRequest, names: Option<&Tenants>) -> Result<(), Failure> {
         let Some((_, writer, alone)) = self.open.get_mut(&key) else { return Ok(()) };
         writer.write(std::slice::from_ref(r), names.unwrap_or(alone)).map_err(failure)
     }

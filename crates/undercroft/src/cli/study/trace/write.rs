@@ -7,8 +7,28 @@ use super::{Session, create, failure, open, report};
 use crate::cli::Failure;
 use crate::cli::meter::Meter;
 use crate::cli::study::reading::warn;
+use std::path::Path;
 use undercroft_trace::synth::{Load, Pattern};
-use undercroft_trace::{BATCH, Blocks, Sample, Tenants};
+use undercroft_trace::{BATCH, Blocks, Sample, Tenants, TraceReader, Writer};
+
+/// Ends an output, and says what was written, after what was wrong with what it was made from.
+fn end(
+    writer: Writer,
+    meter: Meter,
+    from: Option<&TraceReader<'_>>,
+    output: &Path,
+    session: &Session,
+) -> Result<(), Failure> {
+    // What fed a pipe may have been interrupted, too, and the end of the pipe is not that of the trace then.
+    session.go_on()?;
+    let written = writer.finish().map_err(failure)?;
+    drop(meter);
+    if let Some(reader) = from {
+        warn(reader);
+    }
+    report(output, &written);
+    Ok(())
+}
 
 /// Writes a trace in another format.
 ///
@@ -24,13 +44,7 @@ pub(super) fn convert(args: &ConvertArgs, session: &Session) -> Result<(), Failu
         writer.write(&requests, reader.tenants()).map_err(failure)?;
         meter.add(requests.len());
     }
-    // what fed a pipe may have been interrupted, too, and the end of the pipe is not that of the trace then
-    session.go_on()?;
-    let written = writer.finish().map_err(failure)?;
-    drop(meter);
-    warn(&reader);
-    report(&args.output, &written);
-    Ok(())
+    end(writer, meter, Some(&reader), &args.output, session)
 }
 
 /// Writes the first requests.
@@ -49,12 +63,7 @@ pub(super) fn head(args: &HeadArgs, session: &Session) -> Result<(), Failure> {
         writer.write(&requests, reader.tenants()).map_err(failure)?;
         meter.add(requests.len());
     }
-    session.go_on()?;
-    let written = writer.finish().map_err(failure)?;
-    drop(meter);
-    warn(&reader);
-    report(&args.output, &written);
-    Ok(())
+    end(writer, meter, Some(&reader), &args.output, session)
 }
 
 /// Writes what goes to a sample of the blocks.
@@ -75,12 +84,7 @@ pub(super) fn sample(args: &SampleArgs, session: &Session) -> Result<(), Failure
         writer.write(&held, reader.tenants()).map_err(failure)?;
         meter.add(requests.len());
     }
-    session.go_on()?;
-    let written = writer.finish().map_err(failure)?;
-    drop(meter);
-    warn(&reader);
-    report(&args.output, &written);
-    Ok(())
+    end(writer, meter, Some(&reader), &args.output, session)
 }
 
 /// Makes a trace.
@@ -117,9 +121,5 @@ pub(super) fn synth(args: &SynthArgs, session: &Session) -> Result<(), Failure> 
         writer.write(&requests, &tenants).map_err(failure)?;
         meter.add(requests.len());
     }
-    session.go_on()?;
-    let written = writer.finish().map_err(failure)?;
-    drop(meter);
-    report(&args.output, &written);
-    Ok(())
+    end(writer, meter, None, &args.output, session)
 }

@@ -1,0 +1,256 @@
+//! The pool of frames for I/O that the disks of a core share: what a share holds with it, who gets how much, and what
+//! becomes of loans when disks shrink or go.
+
+use undercroft_cache::{
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId,
+    Request, blocks_per_disk_max, disk_bytes, limits,
+};
+use undercroft_engine::PolicyKind;
+
+const B: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const READAHEAD: u32 = 512 << 10;
+const WRITE: Op = Op::Write { fua: false };
+
+fn options(capacity_blocks: u32) -> DiskOptions {
+    DiskOptions {
+        size_bytes: 1 << 40,
+        align: 512,
+        read_only: false,
+        can_discard: true,
+        can_write_zeroes: true,
+        policy: PolicyKind::S3Fifo,
+        capacity_blocks,
+        readahead_bytes: READAHEAD,
+        write_allocate: true,
+        exclusive: Default::default(),
+        share: None,
+    }
+}
+
+#[derive(Default)]
+struct Front {
+    ios: Vec<Io>,
+    replies: usize,
+}
+
+impl Effects for Front {
+    fn copy_out(&mut self, _req: ReqId, _at: usize, _bytes: &[u8]) {}
+    fn copy_in(&mut self, _req: ReqId, _at: usize, _bytes: &mut [u8]) {}
+    fn submit(&mut self, io: Io) {
+        self.ios.push(io);
+    }
+    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
+    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
+        assert_eq!(result, Ok(()));
+        self.replies += 1;
+    }
+}
+
+impl Front {
+    /// Frames under way for a disk.
+    fn frames(&self, disk: u32) -> usize {
+        self.ios.iter().filter(|io| io.disk == DiskId(disk)).map(|io| io.buf.frames.len()).sum()
+    }
+}
+
+struct Rig {
+    core: Core,
+    front: Front,
+}
+
+impl Rig {
+    /// A core with a ceiling of `disks` times `share`, and as many disks that have it to themselves.
+    fn new(disks: u32, share: u64) -> Self {
+        let o = CoreOptions::new(u64::from(disks) * share);
+        let blocks = blocks_per_disk_max(&o, disks, READAHEAD);
+        let mut core = Core::new(o).unwrap();
+        (0..disks).for_each(|d| core.add_disk(DiskId(d), options(blocks)).unwrap());
+        Self { core, front: Front::default() }
+    }
+
+    fn ask(&mut self, disk: u32, op: Op, block: u64, blocks: u64) {
+        let id = ReqId { port: 0, tag: 0 };
+        let req = Request { id, disk: DiskId(disk), op, offset: block * B, len: blocks * B };
+        self.core.apply(Event::Request(req), 0, &mut self.front);
+        self.look();
+    }
+
+    /// The oldest operation of a disk, or of any, ends; false if there is none.
+    fn end_one(&mut self, disk: Option<u32>) -> bool {
+        let Some(at) = self.front.ios.iter().position(|io| disk.is_none_or(|d| io.disk == DiskId(d))) else {
+            return false;
+        };
+        let io = self.front.ios.remove(at);
+        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
+        self.core.apply(Event::IoDone(done), 0, &mut self.front);
+        self.look();
+        true
+    }
+
+    fn end_all(&mut self) {
+        while self.end_one(None) {}
+    }
+
+    fn look(&self) {
+        let m = self.core.memory();
+        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+    }
+
+    fn cached(&self, disk: u32) -> u64 {
+        self.core.stats(DiskId(disk)).cached_blocks
+    }
+}
+
+/// Reads so much, one block after the other, that a disk holds what it can.
+fn fill(r: &mut Rig, disk: u32, blocks: u64) {
+    for b in 0..blocks {
+        r.ask(disk, Op::Read, 3 * b, 1);
+        r.end_all();
+    }
+}
+
+#[test]
+fn a_share_of_eleven_mib_holds_nine() {
+    for disks in [1, 2, 5] {
+        let mut r = Rig::new(disks, 11 * MIB);
+        for d in 0..disks {
+            fill(&mut r, d, 3000);
+        }
+        // At once, and with reads ahead of streams.
+        for b in (0..4000).step_by(4) {
+            (0..disks).for_each(|d| r.ask(d, Op::Read, 100_000 + b, 4));
+            (0..disks).for_each(|d| r.ask(d, WRITE, 7 * b, 64));
+            if b % 64 == 0 {
+                r.end_all();
+            }
+        }
+        r.end_all();
+        r.core.check();
+        for d in 0..disks {
+            assert!(r.cached(d) * B >= 9 * MIB, "{} blocks of disk {d} of {disks}", r.cached(d));
+        }
+    }
+}
+
+#[test]
+fn a_share_that_becomes_eleven_mib_holds_nine_too() {
+    let o = CoreOptions::new(512 * MIB);
+    let all = blocks_per_disk_max(&o, 1, READAHEAD);
+    let mut core = Core::new(o).unwrap();
+    core.add_disk(DiskId(0), options(all)).unwrap();
+    let blocks = core.blocks_for(DiskId(0), 11 * MIB);
+    assert!(u64::from(blocks) * B >= 9 * MIB, "{blocks} blocks");
+    assert!(core.bytes_for(DiskId(0), blocks.into()) <= 11 * MIB);
+    assert!(core.bytes_for(DiskId(0), u64::from(blocks) + 1) > 11 * MIB - B);
+    core.set_capacity(DiskId(0), blocks).unwrap();
+    assert_eq!(core.io_pool().frames, u64::from(blocks / limits::POOL_PART));
+    core.check();
+    // What it gave is there for others.
+    let other = blocks_per_disk_max(&CoreOptions::new(500 * MIB), 1, READAHEAD);
+    core.add_disk(DiskId(1), options(other)).unwrap();
+    core.check();
+}
+
+#[test]
+fn a_disk_alone_has_nearly_all_of_the_pool() {
+    let mut r = Rig::new(1, 256 * MIB);
+    let pool = r.core.io_pool().frames;
+    assert!(pool > 900, "{pool}");
+    (0..32).for_each(|n| r.ask(0, WRITE, n * 256, 256));
+    let (guaranteed, lent) = (limits::IO_FRAMES_GUARANTEED, r.core.io_pool().lent);
+    assert_eq!(r.front.frames(0), guaranteed + lent as usize);
+    assert!(lent * 10 >= pool * 8, "{lent} of {pool}");
+    r.core.check();
+    r.end_all();
+    assert_eq!((r.front.replies, r.core.io_pool().lent), (32, 0));
+    // Small requests at depth 32 take no loan at all.
+    (0..32).for_each(|n| r.ask(0, Op::Read, 1_000_000 + 9 * n, 1));
+    assert_eq!((r.front.ios.len(), r.core.io_pool().lent), (32, 0));
+    r.end_all();
+}
+
+#[test]
+fn a_disk_that_floods_leaves_others_their_part() {
+    let mut r = Rig::new(3, 64 * MIB);
+    let pool = r.core.io_pool().frames as usize;
+    (0..64).for_each(|n| r.ask(0, WRITE, n * 256, 256));
+    let alone = r.front.frames(0);
+    // Another comes: what it is guaranteed is there at once, and something of the pool.
+    (0..64).for_each(|n| r.ask(1, Op::Read, 1_000_000 + n * 300, 256));
+    assert!(r.front.frames(1) > limits::IO_FRAMES_GUARANTEED, "{} frames", r.front.frames(1));
+    // As the first one's operations end, both have as much.
+    for _ in 0..12 {
+        (0..2).for_each(|d| assert!(r.end_one(Some(d))));
+        r.core.check();
+    }
+    let (first, second) = (r.front.frames(0), r.front.frames(1));
+    assert!(first < alone && first.abs_diff(second) <= 2 * limits::IO_BLOCKS_MAX, "{first} and {second} of {pool}");
+    // The third is served, whatever they do, with operations of the largest size.
+    r.ask(2, Op::Read, 0, 64);
+    assert!(r.front.frames(2) >= limits::IO_FRAMES_GUARANTEED);
+    r.end_all();
+    assert_eq!((r.front.replies, r.core.io_pool().lent), (129, 0));
+    r.core.check();
+}
+
+#[test]
+fn loans_of_what_a_disk_takes_with_it_stay_promised_until_they_end() {
+    let mut r = Rig::new(2, 64 * MIB);
+    let ceiling = r.core.memory().ceiling_bytes;
+    (0..64).for_each(|n| r.ask(0, WRITE, n * 256, 256));
+    let lent = r.core.io_pool().lent;
+    r.core.remove_disk(DiskId(1));
+    let (pool, promised) = (r.core.io_pool(), r.core.memory().promised_bytes);
+    assert!(pool.lent == lent && pool.owed == lent - pool.frames && pool.owed > 0, "{pool:?}");
+    r.core.check();
+    // Nobody gets memory that operations still have.
+    let o = CoreOptions::new(ceiling);
+    let left = blocks_per_disk_max(&o, 2, READAHEAD);
+    let refused = r.core.may_add(left, READAHEAD);
+    assert!(matches!(refused, Err(AddDiskError::NoMemory { .. })), "{refused:?}");
+    while r.core.io_pool().owed > 0 {
+        assert!(r.end_one(None));
+        r.core.check();
+    }
+    let owed = promised - r.core.memory().promised_bytes;
+    assert!(owed >= pool.owed * B, "{owed} bytes for {} frames", pool.owed);
+    r.core.add_disk(DiskId(1), options(left)).unwrap();
+    r.end_all();
+    r.core.check();
+    assert_eq!((r.front.replies, r.core.io_pool().owed), (64, 0));
+}
+
+#[test]
+fn a_disk_that_shrinks_under_load_gives_its_part_back_as_operations_end() {
+    let mut r = Rig::new(2, 64 * MIB);
+    let blocks = r.core.stats(DiskId(0)).capacity_blocks as u32;
+    (0..64).for_each(|n| r.ask(0, WRITE, n * 256, 256));
+    r.core.set_capacity(DiskId(1), blocks / 8).unwrap();
+    r.core.set_capacity(DiskId(0), blocks / 8).unwrap();
+    assert!(r.core.io_pool().owed > 0);
+    r.core.set_limit(DiskId(0), 100);
+    r.core.check();
+    while r.end_one(None) {
+        r.core.check();
+    }
+    assert_eq!(r.core.io_pool().owed, 0);
+    // And may grow again.
+    r.core.set_limit(DiskId(0), u32::MAX);
+    r.core.set_capacity(DiskId(0), blocks).unwrap();
+    assert_eq!(r.core.io_pool().frames, u64::from(blocks / 64 + blocks / 8 / 64));
+    fill(&mut r, 0, 6000);
+    assert!(r.cached(0) > u64::from(blocks / 8));
+    r.core.check();
+}
+
+#[test]
+fn a_second_disk_pays_for_tables_and_what_it_is_guaranteed_and_no_more() {
+    let o = CoreOptions::new(1 << 30);
+    let least = disk_bytes(&o, 0, READAHEAD);
+    assert!(least < 3 * MIB / 2, "{least} bytes for a disk without a cache");
+    let part = |blocks: u32| disk_bytes(&o, blocks, READAHEAD) - least;
+    let per_block = part(64) as f64 / 64.0;
+    let bare = (B as usize + limits::METADATA_BYTES_PER_BLOCK_MAX + limits::CONTENT_BYTES_PER_BLOCK_MAX) as f64;
+    assert!(per_block < bare * 1.017, "{per_block} bytes a block");
+}

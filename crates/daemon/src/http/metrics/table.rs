@@ -1,0 +1,495 @@
+//! Every metric: its name, what it says, its type and unit, and where in the status it is read.
+//!
+//! Owns the names; [`super`] makes text of them, and docs/metrics.md is this table. Never reads anything but the status.
+//! Invariants: a metric never changes its meaning, so a new one gets a new name; base units (seconds and bytes), which
+//! end names; counters end in `_total`.
+
+use super::family::Unit::{Blocks, Bytes, Number, Pages, Seconds};
+use super::family::{AsNumber, Family, Place, Read, counter, gauge, histogram};
+use undercroft_api::status::{DiskState, PressureDirection};
+
+macro_rules! place {
+    ($before:literal, $first:ident $(. $more:ident)*) => {
+        Place {
+            path: concat!($before, stringify!($first), $(".", stringify!($more)),*),
+            read: |of| of.$first $(.$more)*.number(),
+        }
+    };
+}
+
+macro_rules! status {
+    ($($path:ident).+) => { Read::Daemon(place!("", $($path).+)) };
+}
+
+macro_rules! scan {
+    ($field:ident) => {
+        Read::Daemon(Place { path: concat!("scan.", stringify!($field)), read: |s| s.scan.as_ref()?.$field.number() })
+    };
+}
+
+macro_rules! direction {
+    ($way:ident) => {
+        Place { path: "pressure.direction", read: |s| (s.pressure.direction == PressureDirection::$way).number() }
+    };
+}
+
+macro_rules! shares {
+    ($field:ident) => {
+        Read::Shares(place!("", $field))
+    };
+}
+
+macro_rules! node {
+    ($field:ident) => {
+        Read::Node(place!("nodes[].", $field))
+    };
+}
+
+macro_rules! disk {
+    ($($path:ident).+) => { Read::Disk(place!("disks[].", $($path).+)) };
+}
+
+macro_rules! state {
+    ($state:ident) => {
+        Place { path: "disks[].state", read: |d| (d.state == DiskState::$state).number() }
+    };
+}
+
+macro_rules! times {
+    ($field:ident) => {
+        |d| &d.latency.$field
+    };
+}
+
+/// All metrics, in the order in which they are told.
+pub(super) const TABLE: &[Family] = &[
+    gauge(
+        "undercroft_build_info",
+        "Version of the running program; always 1.",
+        Number,
+        Read::Info(&[("version", |s| &s.version)]),
+    ),
+    counter(
+        "undercroft_log_lines_left_out_total",
+        "Lines that were not logged: too many of one kind, or nobody read the log.",
+        Number,
+        Read::DaemonBy("why", &[("limit", place!("", log.limited_lines)), ("unread", place!("", log.unread_lines))]),
+    ),
+    gauge("undercroft_uptime_seconds", "Seconds since the daemon started.", Seconds, status!(uptime_seconds)),
+    gauge("undercroft_workers", "Threads that serve disks.", Number, status!(workers)),
+    gauge(
+        "undercroft_nbd_data_bytes",
+        "Bytes of data of NBD requests under way, but for the reserve of each connection.",
+        Bytes,
+        status!(nbd_data.used_bytes),
+    ),
+    gauge("undercroft_nbd_data_max_bytes", "What those may come to.", Bytes, status!(nbd_data.max_bytes)),
+    counter(
+        "undercroft_nbd_slow_closed_total",
+        "NBD connections closed because they were slow while others waited for memory.",
+        Number,
+        status!(nbd_data.slow_closed),
+    ),
+    counter(
+        "undercroft_copying_seconds_total",
+        "Processor time spent on copying and hashing contents.",
+        Seconds,
+        status!(copying_seconds),
+    ),
+    counter("undercroft_scan_passes_total", "Passes over the memory of all guests.", Number, scan!(passes)),
+    counter("undercroft_scan_read_pages_total", "Pages of guests read.", Pages, scan!(read_pages)),
+    counter("undercroft_scan_hole_pages_total", "Pages of guests without memory, left so.", Pages, scan!(hole_pages)),
+    counter(
+        "undercroft_scan_unreadable_pages_total",
+        "Pages of guests that could not be read.",
+        Pages,
+        scan!(unreadable_pages),
+    ),
+    counter(
+        "undercroft_scan_unchanged_pages_total",
+        "Pages of guests unchanged since the pass before.",
+        Pages,
+        scan!(unchanged_pages),
+    ),
+    counter(
+        "undercroft_scan_equal_pages_total",
+        "Pages of guests equal to one met before in the pass.",
+        Pages,
+        scan!(equal_pages),
+    ),
+    counter(
+        "undercroft_scan_lookahead_hits_total",
+        "Equal pages found by looking ahead.",
+        Pages,
+        scan!(lookahead_hits),
+    ),
+    counter("undercroft_scan_found_blocks_total", "Cached blocks found in guests.", Blocks, scan!(found_blocks)),
+    counter(
+        "undercroft_scan_cooled_blocks_total",
+        "Cached blocks found in guests that became the first to go.",
+        Blocks,
+        scan!(cooled_blocks),
+    ),
+    counter("undercroft_scan_cpu_seconds_total", "Processor time of the scanner.", Seconds, scan!(cpu_seconds)),
+    gauge("undercroft_scan_guests", "Guests in the last pass.", Number, scan!(guests)),
+    gauge("undercroft_scan_period_seconds", "Time between passes as of now.", Seconds, scan!(period_seconds)),
+    gauge("undercroft_scan_index_bytes", "Memory of the scanner's index.", Bytes, scan!(index_bytes)),
+    gauge(
+        "undercroft_disks",
+        "Disks attached.",
+        Number,
+        Read::Daemon(Place { path: "disks", read: |s| s.disks.len().number() }),
+    ),
+    gauge(
+        "undercroft_store_saved_bytes",
+        "Cached data that takes no memory of its own: zeroes, and contents held once for several blocks.",
+        Bytes,
+        status!(store.saved_bytes),
+    ),
+    gauge(
+        "undercroft_store_limit_bytes",
+        "Hard ceiling for data and metadata of the RAM store.",
+        Bytes,
+        status!(store.memory_bytes),
+    ),
+    gauge(
+        "undercroft_store_bytes",
+        "Memory of the RAM store in use, by kind.",
+        Bytes,
+        Read::DaemonBy(
+            "kind",
+            &[
+                ("data", place!("", store.data_bytes)),
+                ("metadata", place!("", store.metadata_bytes)),
+                ("io", place!("", store.io_bytes)),
+            ],
+        ),
+    ),
+    gauge(
+        "undercroft_store_floor_bytes",
+        "What is never given back when memory is short.",
+        Bytes,
+        status!(store.floor_bytes),
+    ),
+    gauge(
+        "undercroft_store_set_bytes",
+        "What the store may hold at most: its ceiling, or less by hand.",
+        Bytes,
+        status!(store.limit_bytes),
+    ),
+    gauge("undercroft_store_allowed_bytes", "What the store may hold now.", Bytes, status!(store.allowed_bytes)),
+    gauge("undercroft_pressure_watching", "1 if the machine's memory is watched.", Number, status!(pressure.watching)),
+    gauge(
+        "undercroft_guests_charged_bytes",
+        "Shared memory charged to the daemon's control group: guests' pages that it touched first.",
+        Bytes,
+        status!(pressure.guests_bytes),
+    ),
+    gauge(
+        "undercroft_pressure_direction",
+        "1 for the way the store goes.",
+        Number,
+        Read::DaemonBy(
+            "direction",
+            &[
+                ("full", direction!(Full)),
+                ("giving", direction!(Giving)),
+                ("waiting", direction!(Waiting)),
+                ("growing", direction!(Growing)),
+            ],
+        ),
+    ),
+    counter(
+        "undercroft_pressure_given_total",
+        "How often memory was given back.",
+        Number,
+        status!(pressure.given_count),
+    ),
+    counter(
+        "undercroft_pressure_given_bytes_total",
+        "Bytes given back to the kernel.",
+        Bytes,
+        status!(pressure.given_bytes),
+    ),
+    counter(
+        "undercroft_pressure_ignored_stalls_total",
+        "Stalls of others, at their own limits.",
+        Number,
+        status!(pressure.ignored_stalls),
+    ),
+    gauge("undercroft_ksm_managed", "1 if this daemon has set KSM up.", Number, status!(ksm.managed)),
+    gauge("undercroft_ksm_run", "The switch of KSM: 0 off, 1 on, 2 unmerged.", Number, status!(ksm.settings.run)),
+    gauge(
+        "undercroft_ksm_pages_to_scan",
+        "Pages that KSM looks at before each pause.",
+        Pages,
+        status!(ksm.settings.pages_to_scan),
+    ),
+    gauge("undercroft_ksm_pages_shared", "Merged pages of the machine.", Pages, status!(ksm.numbers.pages_shared)),
+    gauge("undercroft_ksm_pages_sharing", "Pages saved by merging.", Pages, status!(ksm.numbers.pages_sharing)),
+    gauge(
+        "undercroft_ksm_pages_unshared",
+        "Candidates whose content nobody else has.",
+        Pages,
+        status!(ksm.numbers.pages_unshared),
+    ),
+    gauge(
+        "undercroft_ksm_pages_volatile",
+        "Candidates that change too fast.",
+        Pages,
+        status!(ksm.numbers.pages_volatile),
+    ),
+    gauge(
+        "undercroft_ksm_zero_pages",
+        "Empty pages that became the zero page.",
+        Pages,
+        status!(ksm.numbers.ksm_zero_pages),
+    ),
+    gauge(
+        "undercroft_ksm_profit_bytes",
+        "Bytes saved by KSM less its own.",
+        Bytes,
+        status!(ksm.numbers.general_profit),
+    ),
+    counter(
+        "undercroft_ksm_full_scans_total",
+        "Scans of all candidates since boot.",
+        Number,
+        Read::Daemon(Place {
+            path: "ksm.numbers.full_scans",
+            // What a kernel says below zero is no count.
+            read: |s| s.ksm.numbers.full_scans.filter(|n| *n >= 0).number(),
+        }),
+    ),
+    gauge("undercroft_shares_moving", "1 while shares are on their way to their targets.", Number, shares!(moving)),
+    counter("undercroft_shares_intervals_total", "Intervals after which was decided.", Number, shares!(intervals)),
+    gauge("undercroft_node_share_bytes", "What the node has of the store.", Bytes, node!(share_bytes)),
+    gauge("undercroft_node_target_bytes", "What it is to have.", Bytes, node!(target_bytes)),
+    gauge(
+        "undercroft_node_entitled_bytes",
+        "What it has when everybody wants all they can get.",
+        Bytes,
+        node!(entitled_bytes),
+    ),
+    gauge(
+        "undercroft_node_working_set_bytes",
+        "What would have to be kept for hardly a miss to be left that any size saves.",
+        Bytes,
+        node!(working_set_bytes),
+    ),
+    gauge(
+        "undercroft_disk_info",
+        "What a disk is; always 1.",
+        Number,
+        Read::DiskInfo(&[("policy", |d| &d.cache.policy), ("format", |d| &d.format), ("backend", |d| &d.backend)]),
+    ),
+    gauge(
+        "undercroft_disk_state",
+        "1 for the state that a disk is in.",
+        Number,
+        Read::DiskBy(
+            "state",
+            &[
+                ("serving", state!(Serving)),
+                ("stalled", state!(Stalled)),
+                ("waiting", state!(Waiting)),
+                ("failed", state!(Failed)),
+                ("detaching", state!(Detaching)),
+            ],
+        ),
+    ),
+    gauge("undercroft_disk_size_bytes", "Size of a disk as guests see it.", Bytes, disk!(size_bytes)),
+    gauge(
+        "undercroft_disk_clients",
+        "Front ends connected to a disk.",
+        Number,
+        Read::Disk(Place { path: "disks[].frontends", read: |d| d.frontends.len().number() }),
+    ),
+    gauge("undercroft_disk_inflight_requests", "Requests of guests under way.", Number, disk!(inflight_requests)),
+    gauge("undercroft_backend_inflight_operations", "Operations of an image under way.", Number, disk!(inflight_ops)),
+    gauge(
+        "undercroft_backend_stalled_operations",
+        "Operations that an image has not answered for more than five seconds.",
+        Number,
+        disk!(stalled_ops),
+    ),
+    counter("undercroft_disk_read_requests_total", "Read requests finished.", Number, disk!(counters.reads)),
+    counter("undercroft_disk_write_requests_total", "Write requests finished.", Number, disk!(counters.writes)),
+    counter("undercroft_disk_flush_requests_total", "Flush requests finished.", Number, disk!(counters.flushes)),
+    counter("undercroft_disk_discard_requests_total", "Discard requests finished.", Number, disk!(counters.discards)),
+    counter(
+        "undercroft_disk_write_zeroes_requests_total",
+        "Write-zeroes requests finished.",
+        Number,
+        disk!(counters.write_zeroes),
+    ),
+    counter("undercroft_disk_request_errors_total", "Requests answered with an error.", Number, disk!(counters.errors)),
+    counter(
+        "undercroft_disk_read_bytes_total",
+        "Bytes that read requests asked for.",
+        Bytes,
+        disk!(counters.read_bytes),
+    ),
+    counter(
+        "undercroft_disk_written_bytes_total",
+        "Bytes that write requests brought.",
+        Bytes,
+        disk!(counters.write_bytes),
+    ),
+    counter(
+        "undercroft_cache_hits_total",
+        "Blocks of 4096 bytes of read requests found in RAM.",
+        Blocks,
+        disk!(counters.hit_blocks),
+    ),
+    counter(
+        "undercroft_cache_misses_total",
+        "Blocks of read requests read from the image.",
+        Blocks,
+        disk!(counters.miss_blocks),
+    ),
+    counter(
+        "undercroft_cache_joins_total",
+        "Blocks of read requests that joined a read under way.",
+        Blocks,
+        disk!(counters.joined_blocks),
+    ),
+    counter(
+        "undercroft_cache_readahead_hits_total",
+        "Blocks read ahead and then read.",
+        Blocks,
+        disk!(counters.readahead_hit_blocks),
+    ),
+    counter(
+        "undercroft_cache_readahead_wasted_total",
+        "Blocks read ahead and dropped.",
+        Blocks,
+        disk!(counters.readahead_wasted_blocks),
+    ),
+    counter("undercroft_cache_evictions_total", "Blocks evicted.", Blocks, disk!(counters.evicted_blocks)),
+    counter("undercroft_cache_bypasses_total", "Blocks that were not let in.", Blocks, disk!(counters.bypassed_blocks)),
+    counter(
+        "undercroft_cache_stale_fills_total",
+        "Blocks not let in because they were written meanwhile.",
+        Blocks,
+        disk!(counters.stale_fills),
+    ),
+    counter(
+        "undercroft_cache_shared_hit_blocks_total",
+        "Blocks had from another disk on the same base.",
+        Blocks,
+        disk!(counters.shared_hit_blocks),
+    ),
+    counter(
+        "undercroft_cache_hashed_blocks_total",
+        "Blocks whose content was hashed, to be shared.",
+        Blocks,
+        disk!(counters.hashed_blocks),
+    ),
+    counter("undercroft_backend_reads_total", "Reads sent to the image.", Number, disk!(counters.backend_reads)),
+    counter("undercroft_backend_writes_total", "Writes sent to the image.", Number, disk!(counters.backend_writes)),
+    counter(
+        "undercroft_backend_read_bytes_total",
+        "Bytes read from the image.",
+        Bytes,
+        disk!(counters.backend_read_bytes),
+    ),
+    counter(
+        "undercroft_backend_written_bytes_total",
+        "Bytes written to the image.",
+        Bytes,
+        disk!(counters.backend_write_bytes),
+    ),
+    counter(
+        "undercroft_backend_errors_total",
+        "Operations that the image failed.",
+        Number,
+        disk!(counters.backend_errors),
+    ),
+    gauge("undercroft_cache_bytes", "Data of a disk that is cached.", Bytes, disk!(cache.cached_bytes)),
+    gauge(
+        "undercroft_cache_zero_bytes",
+        "Cached zeroes of a disk, which take no memory.",
+        Bytes,
+        disk!(sharing.zero_bytes),
+    ),
+    gauge(
+        "undercroft_cache_shared_bytes",
+        "Cached data of a disk that shares its memory.",
+        Bytes,
+        disk!(sharing.shared_bytes),
+    ),
+    gauge("undercroft_cache_charged_bytes", "Memory that a disk is charged for.", Bytes, disk!(sharing.charged_bytes)),
+    gauge("undercroft_cache_capacity_bytes", "Data of a disk that may be cached.", Bytes, disk!(cache.capacity_bytes)),
+    gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", Bytes, disk!(cache.share_bytes)),
+    gauge(
+        "undercroft_exclusive_blocks",
+        "Blocks cached: not in the guest, about to leave it, in both.",
+        Blocks,
+        Read::DiskBy(
+            "tier",
+            &[
+                ("hot", place!("disks[].", exclusive.hot_blocks)),
+                ("probation", place!("disks[].", exclusive.probation_blocks)),
+                ("cold", place!("disks[].", exclusive.cold_blocks)),
+            ],
+        ),
+    ),
+    counter(
+        "undercroft_guest_evictions_total",
+        "Evictions of the guest, inferred.",
+        Blocks,
+        disk!(exclusive.evictions),
+    ),
+    counter(
+        "undercroft_guest_evictions_cached_total",
+        "Evicted blocks that were cached already.",
+        Blocks,
+        disk!(exclusive.evictions_cached),
+    ),
+    counter(
+        "undercroft_guest_captures_tried_total",
+        "Guest pages copied at reuse.",
+        Pages,
+        disk!(exclusive.captures_tried),
+    ),
+    counter(
+        "undercroft_guest_captures_total",
+        "Guest pages copied at reuse that held their block.",
+        Pages,
+        disk!(exclusive.captures),
+    ),
+    counter(
+        "undercroft_guest_captures_compared_total",
+        "Guest pages compared with the image first.",
+        Pages,
+        disk!(exclusive.captures_compared),
+    ),
+    counter(
+        "undercroft_guest_captures_wrong_total",
+        "Of those, pages that differed and were not kept.",
+        Pages,
+        disk!(exclusive.captures_wrong),
+    ),
+    counter(
+        "undercroft_guest_early_copies_tried_total",
+        "Guest pages copied before eviction.",
+        Pages,
+        disk!(exclusive.early_tried),
+    ),
+    counter(
+        "undercroft_guest_early_copies_total",
+        "Guest pages copied before eviction that held their block.",
+        Pages,
+        disk!(exclusive.early),
+    ),
+    histogram(
+        "undercroft_disk_request_duration_seconds",
+        "Time from when the daemon saw a request to its reply: reads from RAM alone, other reads, writes.",
+        Seconds,
+        Read::DiskTimes(
+            "kind",
+            &[("read_hit", times!(read_hit)), ("read_miss", times!(read_miss)), ("write", times!(write))],
+        ),
+    ),
+];

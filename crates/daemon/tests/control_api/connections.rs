@@ -1,0 +1,103 @@
+//! Connections to the API: who may open them, how long they may take, and that none disturbs another.
+//!
+//! Owns nothing. Never waits without an end.
+
+use crate::rig::{Api, daemon_plan};
+use hyper::Method;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use undercroft_api::client;
+use undercroft_daemon::http::ControlListeners;
+
+#[test]
+fn the_socket_is_ours_alone_and_goes_with_the_server() {
+    let mut api = Api::start();
+    let meta = std::fs::metadata(&api.socket).unwrap();
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+    let (_, plan) = daemon_plan(api.dir.path());
+    let e = ControlListeners::bind(&plan).unwrap_err().to_string();
+    assert!(e.contains("in use") && e.contains("control.sock"), "a second daemon: {e}");
+    api.server.take().unwrap().stop();
+    assert!(!api.socket.exists() && !api.dir.path().join("web.sock").exists());
+    let e = client::request(&api.socket, Method::GET, "/v1/status", None).unwrap_err().to_string();
+    assert!(e.contains("no daemon answers") && e.contains("undercroft serve"), "{e}");
+}
+
+#[test]
+fn a_long_body_is_refused_and_the_server_lives_on() {
+    let api = Api::start();
+    let (code, answer) = api.raw("POST /v1/disks", &" ".repeat(70_000));
+    assert!(code == 400 && answer.contains("longer than 65536 bytes"), "{code} {answer}");
+    // A length past all bounds, and a head that never ends.
+    let mut stream = UnixStream::connect(&api.socket).unwrap();
+    stream.write_all(b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let mut stream = UnixStream::connect(&api.socket).unwrap();
+    let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\n");
+    let _ = stream.write_all("x: y\r\n".repeat(10_000).as_bytes());
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(api.raw("GET /v1/version", "").0, 200);
+}
+
+#[test]
+fn half_a_body_is_given_up_within_half_a_minute() {
+    let api = Api::start();
+    let begun = std::time::Instant::now();
+    // As many as there are places: what one client does at most.
+    let halves: Vec<_> = (0..64)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&api.socket).unwrap();
+            stream.write_all(b"POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"na").unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream
+        })
+        .collect();
+    for mut half in halves {
+        let mut answer = String::new();
+        half.read_to_string(&mut answer).expect("an answer and the end of the connection");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("took more than 25 s"), "{answer}");
+    }
+    // The promise is 30 s; the rest is for a machine that is slow.
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+    assert_eq!(api.raw("GET /v1/version", "").0, 200);
+}
+
+#[test]
+fn garbage_and_idle_connections_do_not_disturb_others() {
+    let api = Api::start();
+    // As many idle connections as there are places but one, and one that says nonsense.
+    let idle: Vec<_> = (0..62).map(|_| UnixStream::connect(&api.socket).unwrap()).collect();
+    let mut nonsense = UnixStream::connect(&api.socket).unwrap();
+    nonsense.write_all(&[0xff; 300]).unwrap();
+    assert_eq!(api.raw("GET /v1/version", "").0, 200);
+    drop(idle);
+    // Once past the last place, connections wait until one is free.
+    let full: Vec<_> = (0..80).map(|_| UnixStream::connect(&api.socket).unwrap()).collect();
+    let mut waiting = UnixStream::connect(&api.socket).unwrap();
+    waiting.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    waiting.write_all(b"GET /v1/version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    assert!(waiting.read(&mut [0; 1]).is_err(), "it was served although every place is taken");
+    drop(full);
+    waiting.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
+fn stopping_ends_idle_connections_too() {
+    let mut api = Api::start();
+    let mut idle = UnixStream::connect(&api.socket).unwrap();
+    assert_eq!(api.raw("POST /v1/stop", "").0, 202);
+    assert!(api.daemon.stopped.load(Ordering::SeqCst));
+    api.server.take().unwrap().stop();
+    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "closed, not left hanging");
+}

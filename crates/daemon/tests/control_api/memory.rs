@@ -1,0 +1,243 @@
+//! A daemon that lives in memory: it keeps a plan and invents counters.
+//!
+//! Owns what it was told. Never serves a disk. Invariant: what it answers follows from its plan alone.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use undercroft_api::ranges::{DiskRanges, RangeList};
+use undercroft_api::record::Order;
+use undercroft_api::{
+    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, KsmStatus, LatencySnapshot, LogStatus, NodeChanged,
+    NodeStatus, PressureDirection, PressureStatus, RangesStatus, RangesTaken, RecordingStatus, ReloadReport,
+    ShareEvent, SharesStatus, Status, StoreStatus,
+};
+use undercroft_cache::DiskStats;
+use undercroft_config::{
+    self as config, ControlError, ControlErrorKind, DiskSpec, NodeChange, NodeSet, NodeSettings, ServePlan,
+};
+use undercroft_daemon::http::{Caller, Daemon};
+use undercroft_daemon::latency::Histogram;
+use undercroft_daemon::service::shown;
+use undercroft_hostmem::ksm::Numbers;
+
+/// A daemon that keeps a plan and invents counters.
+pub struct Memory {
+    pub plan: Mutex<ServePlan>,
+    pub stopped: AtomicBool,
+    pub memory: AtomicU64,
+    pub ksm: AtomicBool,
+    pub version: AtomicU64,
+    pub ranges: Mutex<DiskRanges>,
+}
+
+fn latency() -> LatencySnapshot {
+    let mut h = Histogram::new();
+    [900, 1500, 3_000_000, u64::MAX].iter().for_each(|ns| h.record(*ns));
+    shown::latency(&h)
+}
+
+impl Memory {
+    fn disk_status(plan: &config::DiskPlan) -> DiskStatus {
+        let stats = DiskStats { reads: 7, read_bytes: 28672, hit_blocks: 3, miss_blocks: 1, ..DiskStats::default() };
+        DiskStatus {
+            name: plan.name.clone(),
+            vm: plan.vm.clone(),
+            state: DiskState::Serving,
+            reason: None,
+            image: plan.image.location.clone(),
+            format: "raw".into(),
+            backend: "in memory, \"quoted\"".into(),
+            read_only: plan.image.read_only,
+            size_bytes: 1 << 30,
+            socket: plan.socket.as_ref().map(|s| s.display().to_string()),
+            nbd: plan.nbd,
+            frontends: vec![],
+            cache: shown::cache_status(plan.policy, plan.share_bytes, &stats),
+            sharing: shown::sharing_status(Some(plan.trust.clone()), false, &stats),
+            exclusive: ExclusiveStatus { mode: "auto".into(), state: "no guest".into(), ..ExclusiveStatus::default() },
+            counters: shown::counters(&stats),
+            latency: DiskLatency { read_hit: latency(), ..DiskLatency::default() },
+            stalled_ops: 0,
+            inflight_requests: 0,
+            inflight_ops: 0,
+            poll_us: plan.poll.as_secs_f64() * 1e6,
+            worker: 0,
+            queues: plan.queues,
+            queue_size: plan.queue_size,
+        }
+    }
+}
+
+impl Daemon for Memory {
+    fn status(&self) -> Status {
+        let plan = self.plan.lock().unwrap();
+        Status {
+            version: "0".into(),
+            pid: std::process::id(),
+            uptime_seconds: 1.5,
+            config_file: None,
+            workers: 2,
+            copying_seconds: 0.25,
+            scan: None,
+            nbd: vec![],
+            nbd_listeners: Vec::new(),
+            nbd_data: undercroft_api::NbdDataStatus::default(),
+            log: LogStatus::default(),
+            sharing: Vec::new(),
+            store: StoreStatus {
+                memory_bytes: plan.store.memory_bytes,
+                limit_bytes: self.memory.load(Ordering::SeqCst),
+                allowed_bytes: plan.store.floor_bytes,
+                floor_bytes: plan.store.floor_bytes,
+                ..StoreStatus::default()
+            },
+            pressure: PressureStatus {
+                given_count: 3,
+                direction: PressureDirection::Giving,
+                ..PressureStatus::default()
+            },
+            ksm: KsmStatus {
+                managed: self.ksm.load(Ordering::SeqCst),
+                numbers: Numbers { pages_sharing: Some(7), ..Numbers::default() },
+                ..KsmStatus::default()
+            },
+            disks: plan.disks.iter().map(Self::disk_status).collect(),
+        }
+    }
+
+    fn disk(&self, name: &str) -> Result<DiskStatus, ControlError> {
+        let plan = self.plan.lock().unwrap();
+        let found = plan.disks.iter().find(|d| d.name == name).map(Self::disk_status);
+        found.ok_or_else(|| ControlError::no_disk(name, plan.disks.iter().map(|d| d.name.as_str())))
+    }
+
+    fn change_disk(&self, name: &str, change: NodeChange, _: &Caller) -> Result<DiskStatus, ControlError> {
+        let changed = self.plan.lock().unwrap().with_change(name, &change)?;
+        *self.plan.lock().unwrap() = changed;
+        self.disk(name)
+    }
+
+    fn shares(&self) -> SharesStatus {
+        let plan = self.plan.lock().unwrap();
+        let version = self.version.load(Ordering::SeqCst);
+        let node = |(name, set): (String, NodeSet)| NodeStatus {
+            policy: set.keys.get("policy").filter(|p| *p != "inherit").cloned(),
+            level: if name.contains(':') {
+                "disk"
+            } else if name == "host" {
+                "host"
+            } else {
+                "vm"
+            }
+            .into(),
+            parent: Some("host".into()),
+            name,
+            weight: set.weight,
+            version,
+            ..NodeStatus::default()
+        };
+        SharesStatus { nodes: plan.settings().into_iter().map(node).collect(), ..SharesStatus::default() }
+    }
+
+    fn node(&self, name: &str) -> Result<NodeStatus, ControlError> {
+        let name = self.plan.lock().unwrap().node_name(name)?;
+        Ok(self.shares().nodes.into_iter().find(|n| n.name == name).unwrap_or_default())
+    }
+
+    fn share_events(&self, name: &str, within: Option<&str>) -> Result<Vec<ShareEvent>, ControlError> {
+        let plan = self.plan.lock().unwrap();
+        plan.node_name(name)?;
+        let event = |node: &str| ShareEvent { node: node.into(), ..ShareEvent::default() };
+        Ok(["host", "web"].into_iter().filter(|n| within.is_none_or(|vm| vm == *n)).map(event).collect())
+    }
+
+    fn change_node(
+        &self,
+        name: &str,
+        change: NodeChange,
+        expected: Option<Vec<u64>>,
+        _: &Caller,
+    ) -> Result<NodeChanged, ControlError> {
+        let mut plan = self.plan.lock().unwrap();
+        let name = plan.node_name(name)?;
+        let previous = NodeSettings::new(&plan.settings()[&name], self.version.load(Ordering::SeqCst));
+        if let Some(expected) = expected.filter(|e| !e.contains(&previous.version)) {
+            return Err(ControlError::stale(&name, &expected, previous));
+        }
+        *plan = plan.with_node(&name, &change)?;
+        drop(plan);
+        self.version.fetch_add(1, Ordering::SeqCst);
+        Ok(NodeChanged { node: self.node(&name)?, previous })
+    }
+
+    fn ranges(&self, disk: &str) -> Result<RangesStatus, ControlError> {
+        self.disk(disk)?;
+        Ok(RangesStatus::new(disk, &self.ranges.lock().unwrap()))
+    }
+
+    fn set_ranges(&self, list: RangeList, _: &Caller) -> Result<RangesTaken, ControlError> {
+        self.disk(list.disk())?;
+        let mut ranges = self.ranges.lock().unwrap();
+        let taken = RangesTaken::new(&list, &ranges);
+        ranges.put(&list)?;
+        Ok(taken)
+    }
+
+    fn record(&self, order: Order) -> Result<RecordingStatus, ControlError> {
+        let path = order.path.display().to_string();
+        Ok(RecordingStatus { id: 1, path, running: true, ..RecordingStatus::default() })
+    }
+
+    fn recordings(&self) -> Vec<RecordingStatus> {
+        Vec::new()
+    }
+
+    fn recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        Err(ControlError::no_recording(id))
+    }
+
+    fn end_recording(&self, id: u64) -> Result<RecordingStatus, ControlError> {
+        Err(ControlError::no_recording(id))
+    }
+
+    fn set_memory(&self, bytes: u64, _: &Caller) -> Result<StoreStatus, ControlError> {
+        self.memory.store(bytes, Ordering::SeqCst);
+        Ok(self.status().store)
+    }
+
+    fn manage_ksm(&self, manage: bool, unmerge: bool, _: &Caller) -> Result<KsmStatus, ControlError> {
+        if unmerge && !self.ksm.load(Ordering::SeqCst) {
+            return Err(ControlError::new(ControlErrorKind::Conflict, "KSM is not managed", "switch it on"));
+        }
+        self.ksm.store(manage, Ordering::SeqCst);
+        Ok(self.status().ksm)
+    }
+
+    fn add_disk(&self, spec: DiskSpec, _: &Caller) -> Result<DiskStatus, ControlError> {
+        if spec.name == "crash" {
+            panic!("a bug of the daemon");
+        }
+        let mut plan = self.plan.lock().unwrap();
+        let disk = plan.plan_disk(spec)?;
+        plan.disks.push(disk.clone());
+        Ok(Self::disk_status(&disk))
+    }
+
+    fn remove_disk(&self, name: &str, _: &Caller) -> Result<(), ControlError> {
+        let without = self.plan.lock().unwrap().without_disk(name)?;
+        *self.plan.lock().unwrap() = without;
+        Ok(())
+    }
+
+    fn drop_cache(&self, name: &str) -> Result<u64, ControlError> {
+        self.disk(name).map(|_| 4096)
+    }
+
+    fn reload(&self, _detach_most: bool, _: &Caller) -> Result<ReloadReport, ControlError> {
+        Err(ControlError::new(ControlErrorKind::Unavailable, "it is stopping", "wait"))
+    }
+
+    fn stop(&self, _: &Caller) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+}

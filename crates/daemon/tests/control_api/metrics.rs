@@ -1,0 +1,64 @@
+//! Metrics, on the control socket and over TCP.
+//!
+//! Owns nothing. Invariant: what is compared is the text that a scraper gets.
+
+use crate::rig::{Api, daemon_plan, exchange};
+use std::sync::atomic::Ordering;
+use undercroft_config::DaemonPlan;
+use undercroft_daemon::http::ControlListeners;
+
+#[test]
+fn a_metrics_address_in_use_is_named() {
+    let api = Api::start();
+    let other = tempfile::tempdir().unwrap();
+    let (_, plan) = daemon_plan(other.path());
+    let e = ControlListeners::bind(&DaemonPlan { metrics: Some(api.metrics), ..plan }).unwrap_err().to_string();
+    assert!(e.contains(&api.metrics.to_string()) && e.contains("daemon.metrics"), "{e}");
+}
+
+#[test]
+fn metrics_over_tcp_are_metrics_alone() {
+    let api = Api::start();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(api.metrics).unwrap();
+        exchange(&mut stream, &format!("GET {path}"), "")
+    };
+    let (code, text) = get("/metrics");
+    assert_eq!(code, 200);
+    assert!(text.contains("undercroft_disk_read_requests_total{disk=\"root\",vm=\"web\"} 7\n"), "{text}");
+    assert_eq!(get("/v1/status").0, 404);
+    let mut stream = std::net::TcpStream::connect(api.metrics).unwrap();
+    assert_eq!(exchange(&mut stream, "POST /v1/stop", "").0, 404);
+    assert!(!api.daemon.stopped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn metrics_have_base_units_and_exact_buckets() {
+    let api = Api::start();
+    let (_, text) = api.raw("GET /metrics", "");
+    for line in [
+        "undercroft_disk_read_bytes_total{disk=\"root\",vm=\"web\"} 28672",
+        "undercroft_cache_hits_total{disk=\"root\",vm=\"web\"} 3",
+        "undercroft_store_limit_bytes 268435456",
+        "undercroft_store_floor_bytes 67108864",
+        "undercroft_store_allowed_bytes 67108864",
+        "undercroft_pressure_given_total 3",
+        "undercroft_pressure_direction{direction=\"giving\"} 1",
+        "undercroft_pressure_direction{direction=\"full\"} 0",
+        "undercroft_ksm_managed 0",
+        "undercroft_shares_moving 0",
+        "undercroft_node_share_bytes{node=\"web\",level=\"vm\"} 0",
+        "undercroft_ksm_pages_sharing 7",
+        "undercroft_disk_state{disk=\"root\",vm=\"web\",state=\"serving\"} 1",
+        // 900 ns; 900 and 1500 ns; all but the endless one.
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.000001024\"} 1",
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.000002048\"} 2",
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"0.004194304\"} 3",
+        "undercroft_disk_request_duration_seconds_bucket{disk=\"root\",vm=\"web\",kind=\"read_hit\",le=\"+Inf\"} 4",
+        "undercroft_disk_request_duration_seconds_count{disk=\"root\",vm=\"web\",kind=\"read_hit\"} 4",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\nis missing in\n{text}");
+    }
+    assert!(text.contains("backend=\"in memory, \\\"quoted\\\"\""), "labels are escaped");
+    assert!(text.contains("process_resident_memory_bytes"));
+}

@@ -1,0 +1,166 @@
+//! Indexes whose number of slots changes in steps while blocks come and go.
+
+use crate::structures::array::KeepAll;
+use crate::{Access, HashKey, Index, Outcome, PartId, PartRange, PartSetting, PolicyKind};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// What happens to an index.
+#[derive(Clone, Debug)]
+enum Step {
+    Read(u64),
+    Take(u64),
+    Remove(u64),
+    Evict,
+    Limit(u32),
+    /// Another capacity, once the last change is over.
+    Begin(u32),
+    /// So many units of that.
+    Units(u32),
+    Tiers(bool),
+    Switch(PolicyKind),
+    /// Shares of the parts, if there are any.
+    Shares(u32, u32),
+}
+
+fn any_step(blocks: u64) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => (0..blocks).prop_map(Step::Read),
+        20 => (0..blocks / 4).prop_map(Step::Read),
+        2 => (0..blocks).prop_map(Step::Take),
+        3 => (0..blocks).prop_map(Step::Remove),
+        1 => Just(Step::Evict),
+        1 => (0..blocks as u32).prop_map(Step::Limit),
+        2 => (0..blocks as u32).prop_map(Step::Begin),
+        20 => (1u32..30).prop_map(Step::Units),
+        1 => any::<bool>().prop_map(Step::Tiers),
+        1 => prop::sample::select(PolicyKind::ALL.to_vec()).prop_map(Step::Switch),
+        1 => (0u32..50, 0u32..50).prop_map(|(a, b)| Step::Shares(a, b)),
+    ]
+}
+
+/// An index, and where its blocks should be.
+struct Rig {
+    index: Index,
+    model: BTreeMap<u64, u32>,
+}
+
+impl Rig {
+    fn access(&mut self, block: u64, access: Access) {
+        match self.index.access(block, access, |_| true) {
+            Outcome::Hit(slot) => assert_eq!(self.model.get(&block), Some(&slot)),
+            Outcome::Fill { slot, evicted } => {
+                if let Some((gone, slot)) = evicted {
+                    assert_eq!(self.model.remove(&gone), Some(slot));
+                }
+                assert!(slot < self.index.capacity(), "slot {slot} is past the end");
+                assert!(!self.model.values().any(|&s| s == slot), "slot {slot} is taken");
+                assert_eq!(self.model.insert(block, slot), None, "a miss of a block that is there");
+            }
+            Outcome::Bypass => assert!(!self.model.contains_key(&block)),
+        }
+    }
+
+    fn evict(&mut self) {
+        if let Some((block, slot)) = self.index.evict(|_| true) {
+            assert_eq!(self.model.remove(&block), Some(slot));
+        }
+    }
+
+    fn units(&mut self, units: u32) -> bool {
+        let Self { index, model } = self;
+        index.step(units, &mut KeepAll, |from, to| {
+            *model.values_mut().find(|slot| **slot == from).expect("a block moves that is not there") = to;
+        })
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Read(block) => self.access(block, Access::Read),
+            Step::Take(block) => self.access(block, Access::Take),
+            Step::Remove(block) => assert_eq!(self.index.remove(block), self.model.remove(&block)),
+            Step::Evict => self.evict(),
+            Step::Limit(limit) => self.index.set_limit(limit),
+            Step::Begin(to) if !self.index.is_resizing() => {
+                while self.index.len() > to {
+                    self.evict();
+                }
+                self.index.begin_resize(to);
+            }
+            Step::Begin(_) => {}
+            Step::Units(units) => _ = self.units(units),
+            Step::Tiers(on) => self.index.set_tiers(on),
+            Step::Switch(kind) => self.index.switch(kind),
+            Step::Shares(a, b) => self.index.set_part_shares(&[(PartId(0), a), (PartId(2), b)]),
+        }
+        self.index.check();
+        assert_eq!(self.index.iter().collect::<BTreeMap<_, _>>(), self.model);
+        for (&block, &slot) in &self.model {
+            assert_eq!(self.index.peek(block), Some(slot));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn an_index_serves_while_its_capacity_moves(
+        kind in prop::sample::select(PolicyKind::ALL.to_vec()),
+        capacity in 0u32..80,
+        parts: bool,
+        steps in prop::collection::vec(any_step(120), 0..500),
+    ) {
+        let mut rig = Rig { index: Index::new(kind, capacity), model: BTreeMap::new() };
+        if parts {
+            let ranges = [PartRange { first: 30, blocks: 40, part: PartId(2) }];
+            let settings = [PartSetting { part: PartId(2), policy: kind, share_blocks: capacity / 2 }];
+            rig.index.set_parts(&ranges, 120, &settings, capacity).expect("the lists are sound");
+        }
+        for step in &steps {
+            rig.step(step);
+        }
+        while rig.index.is_moving() {
+            rig.units(5);
+            rig.index.check();
+        }
+        rig.index.set_limit(u32::MAX);
+        if !parts && !rig.index.has_tiers() {
+            let new = Index::new(rig.index.kind(), rig.index.capacity());
+            prop_assert_eq!(rig.index.memory_bytes(), new.memory_bytes());
+        }
+        for block in 0..200 {
+            rig.step(&Step::Read(block));
+        }
+    }
+}
+
+/// With room for all there may be, nothing is copied and all memory comes back, for every policy.
+#[test]
+fn what_a_large_index_no_longer_needs_goes_back() {
+    for kind in PolicyKind::ALL {
+        let key = HashKey::from_seed(1);
+        let mut index = Index::with_room(kind, 100_000, 400_000, key);
+        let before = index.memory_bytes();
+        for block in 0..250_000u64 {
+            index.access(block % 120_000, Access::Read, |_| true);
+        }
+        let mut to = |capacity: u32| {
+            while index.len() > capacity {
+                index.evict(|_| true);
+            }
+            index.begin_resize(capacity);
+            let mut steps = 0;
+            while !index.step(1024, &mut KeepAll, |_, _| {}) {
+                steps += 1;
+                assert!(steps < 5_000, "{kind} does not come to an end");
+            }
+            index.check();
+            index.memory_bytes()
+        };
+        assert!(to(400_000) >= 4 * before - 4096, "{kind}");
+        assert!(to(200_000).abs_diff(2 * before) <= 4096, "{kind}");
+        assert!(to(100_000).abs_diff(before) <= 4096, "{kind}");
+        assert_eq!(to(30_000), Index::new(kind, 30_000).memory_bytes(), "{kind}: small ones have what they need");
+    }
+}
