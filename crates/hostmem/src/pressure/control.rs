@@ -66,7 +66,7 @@ pub enum Direction {
 
 /// See the head of the file.
 #[derive(Clone, Debug)]
-pub struct PressureControl {
+pub(crate) struct PressureControl {
     rules: Rules,
     /// What it may hold at most: the ceiling, or less by hand.
     most: u64,
