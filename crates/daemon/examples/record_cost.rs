@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -192,7 +192,7 @@ impl Figures {
         (worker, disk): (&Arc<WorkerHandle>, DiskId),
         served: &AtomicU64,
         with_first: bool,
-        path: &std::path::Path,
+        path: &Path,
     ) -> Result<(), Box<dyn std::error::Error>> {
         let mut pair = [None, None];
         for with in [with_first, !with_first] {
@@ -243,7 +243,7 @@ fn measure(
     capacity: u32,
     among: u64,
     rounds: usize,
-    path: &PathBuf,
+    path: &Path,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (worker, disk) = start(capacity)?;
     let served = Arc::new(AtomicU64::new(0));

@@ -38,7 +38,8 @@ impl Spool {
     /// bytes so far now and then, and ends it by returning false: what came until then is the trace.
     ///
     /// # Errors
-    /// [`TraceError::Open`] and [`TraceError::Read`] of the pipe; [`TraceError::Spool`] if it does not fit or cannot be kept.
+    /// [`TraceError::Open`] and [`TraceError::Read`] of the pipe; [`TraceError::Spool`] if it does not fit or cannot be
+    /// kept.
     pub fn of(
         path: &Path,
         directory: &Path,

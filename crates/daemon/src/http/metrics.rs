@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, made from the status.
 //!
-//! Owns the way from the table of metrics to text. Never decides what there is to know: the table does. Invariant: buckets
-//! are cumulative counts at exact powers of two of nanoseconds.
+//! Owns the way from the table of metrics to text. Never decides what there is to know: the table does. Invariant:
+//! buckets are cumulative counts at exact powers of two of nanoseconds.
 
 mod family;
 mod table;

@@ -17,7 +17,7 @@ const LEFTOVER_PART: u64 = 64;
 
 /// Sizes in bytes and times in nanoseconds by which the store shrinks and grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub(crate) struct Rules {
     /// The most there can ever be.
     pub ceiling_bytes: u64,
     /// What is never given back; at most the ceiling.
@@ -66,7 +66,7 @@ pub enum Direction {
 
 /// See the head of the file.
 #[derive(Clone, Debug)]
-pub struct PressureControl {
+pub(crate) struct PressureControl {
     rules: Rules,
     /// What it may hold at most: the ceiling, or less by hand.
     most: u64,

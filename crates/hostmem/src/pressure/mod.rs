@@ -11,7 +11,7 @@ mod room;
 mod source;
 mod watch;
 
-pub use control::{Direction, PressureControl, Reading, Rules};
+pub use control::{Direction, Reading};
 pub use divide::{Holding, allowed_bytes, held_above};
 pub use group::Group;
 pub use room::GuestRoom;

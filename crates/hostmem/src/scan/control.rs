@@ -48,7 +48,7 @@ const CALM: f64 = 0.5;
 
 /// The control loop.
 #[derive(Clone, Debug)]
-pub struct ScanControl {
+pub(crate) struct ScanControl {
     limits: Limits,
     period_ns: u64,
     last_ns: u64,

@@ -98,7 +98,8 @@ impl<'a> TraceReader<'a> {
     /// Reads from anything; `name` appears in errors.
     ///
     /// # Errors
-    /// [`TraceError::Read`] if the first bytes cannot be read; [`TraceError::Recording`] if it is to be a recording and is none.
+    /// [`TraceError::Read`] if the first bytes cannot be read; [`TraceError::Recording`] if it is to be a recording and
+    /// is none.
     pub fn new(input: impl Read + Send + 'a, name: &str, format: Format) -> Result<Self, TraceError> {
         Self::with(input, name, &ReaderOptions { format: Some(format), ..ReaderOptions::default() })
     }
@@ -106,8 +107,8 @@ impl<'a> TraceReader<'a> {
     /// Reads from anything, as `options` say; `name` appears in errors.
     ///
     /// # Errors
-    /// As [`TraceReader::new`]; [`TraceError::UnknownFormat`] if neither they nor the content tell the format; [`TraceError::Options`]
-    /// if they do not fit it.
+    /// As [`TraceReader::new`]; [`TraceError::UnknownFormat`] if neither they nor the content tell the format;
+    /// [`TraceError::Options`] if they do not fit it.
     pub fn with(input: impl Read + Send + 'a, name: &str, options: &ReaderOptions) -> Result<Self, TraceError> {
         let unreadable = |source| TraceError::Read { name: name.to_owned(), offset: 0, source };
         let progress = Progress::of(None);

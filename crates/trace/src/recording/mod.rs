@@ -209,7 +209,8 @@ pub struct Trailer {
     pub dropped: u64,
     /// Where those were; the last one may stand for several.
     pub gaps: Vec<Gap>,
-    /// The disks at the end, as in [`RecordingHeader::disks`]: a simulation can be exact only if nothing changed in between.
+    /// The disks at the end, as in [`RecordingHeader::disks`]: a simulation can be exact only if nothing changed in
+    /// between.
     pub disks: Vec<DiskEnd>,
     /// One sum for each row group, over its rows.
     pub sums: Vec<u64>,
