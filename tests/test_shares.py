@@ -175,8 +175,8 @@ def test_a_share_of_11_mib_caches_9(serve, scratch):
         f'[[vm.disk]]\nname = "d{n}"\nimage = "{file}"\nformat = "raw"\nnbd = true\nvhost_user = false\nsize = "11MiB"\n'
         for n, file in enumerate(files)
     )
-    extra = f'[daemon]\nworkers = 1\n[shares]\ncontroller = "static"\n[[vm]]\nname = "web"\n{disks}'
-    daemon = serve([], memory="40MiB", extra=extra)
+    extra = f'[shares]\ncontroller = "static"\n[[vm]]\nname = "web"\n{disks}'
+    daemon = serve([], memory="40MiB", workers=1, extra=extra)
 
     def cached():
         return [daemon.disk(f"web:d{n}")["cache"]["cached_bytes"] for n in range(2)]
