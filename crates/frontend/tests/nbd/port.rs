@@ -9,7 +9,7 @@ use undercroft_frontend::faults::PortBug;
 use undercroft_frontend::nbd::port::{CALM_SLEEPS, EXTENT_BYTES, NbdPort, NewPort, OnClose, PortLimits};
 use undercroft_frontend::nbd::rules::ExportRules;
 use undercroft_frontend::nbd::wire::{REQUEST_HEADER, command, command_flag, errno};
-use undercroft_frontend::turns::SEND_BYTES;
+use undercroft_frontend::turns::{LONE_SEND_BYTES, SEND_BYTES};
 use undercroft_porttest::faults::{Switched, plant};
 use undercroft_porttest::nbd::exercise::{
     ByteDisk, ByteStream, Reads, Reply, Wire, fuzz_commands, geometry, replies, request,
@@ -154,7 +154,7 @@ fn many_requests_cost_one_receive_and_one_send() {
     assert_eq!(f.wire.with(|w| w.receives), 1);
     f.disk.serve(&mut f.requests, &mut f.port);
     assert!(f.wire.with(|w| w.output.is_empty()));
-    f.port.flush(SEND_BYTES);
+    f.port.flush(LONE_SEND_BYTES);
     assert_eq!(f.wire.with(|w| w.sends), 1);
     assert_eq!(f.replies().len(), 12);
     assert!(!f.port.take(64, &mut f.requests));
