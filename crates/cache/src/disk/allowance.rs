@@ -1,8 +1,8 @@
 //! What a disk costs in memory, data and metadata, before it is added; what a core has beyond that.
 //!
-//! Owns the arithmetic of the ceiling. Never allocates. Invariant: the sum of what is promised to the disks stays
-//! under the ceiling. A disk is promised its blocks, the tables for the most that it can ever have under way, frames for
-//! a part of that, and what it brings into the pool out of which its core lends frames for the rest; so all disks
+//! Owns the arithmetic of the ceiling. Never allocates. Invariant: the sum of what is promised to the disks stays under
+//! the ceiling. A disk is promised its blocks, the tables for the most that it can ever have under way, frames for a
+//! part of that, and what it brings into the pool out of which its core lends frames for the rest; so all disks
 //! together stay under what they were promised.
 
 use super::DISK_BYTES;

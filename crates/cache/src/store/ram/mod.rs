@@ -1,9 +1,9 @@
 //! Frames that several slots hold: who holds them, who pays, and where equal content or the same base block is found.
 //!
-//! Owns the arena, the pool of frames for I/O, a record for each of its frames, an account for each disk, and two tables: frames by content and
-//! frames by the block of a base image that they are. Never decides what is cached. Every frame in a slot belongs to
-//! one *sharing domain*: a trust group, or a base image that several disks stand on; it is found within its domain
-//! only.
+//! Owns the arena, the pool of frames for I/O, a record for each of its frames, an account for each disk, and two
+//! tables: frames by content and frames by the block of a base image that they are. Never decides what is cached. Every
+//! frame in a slot belongs to one *sharing domain*: a trust group, or a base image that several disks stand on; it is
+//! found within its domain only.
 //!
 //! Invariants: a frame is in a table only while a slot holds it; a frame found by its hash is handed out after all its
 //! bytes were compared; what is in the table of bases came from a read of a block that its disk had never changed.
