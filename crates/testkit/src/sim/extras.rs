@@ -40,8 +40,8 @@ pub(super) struct Extras {
     pub loses: bool,
     /// Disks have bad sectors.
     pub bad: bool,
-    /// Frames for I/O that each disk is guaranteed, where that is few: then they borrow of the pool that they share, and
-    /// it runs short. With a number of its own, likewise.
+    /// Frames for I/O that each disk is guaranteed, where that is few: then they borrow of the pool that they share,
+    /// and it runs short. With a number of its own, likewise.
     pub guaranteed: Option<u32>,
     /// How disks read ahead, and how they are exclusive of their guests, changes. With numbers of its own, so that
     /// other runs are as they were.
