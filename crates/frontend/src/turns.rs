@@ -286,7 +286,10 @@ impl<F: PortFaults> Flows<F> {
                     && let Some(port) = ports.heavy.pop_front()
                 {
                     let credit = &mut self.credits[port as usize];
-                    if *credit <= 0 {
+                    if ports.heavy.is_empty() && ports.light.is_empty() && *credit > -QUANTUM_BYTES {
+                        // There is no other port of the disk: it may have all that the disk may.
+                        *credit = now.left;
+                    } else if *credit <= 0 {
                         *credit += QUANTUM_BYTES;
                     }
                     if *credit <= 0 {
