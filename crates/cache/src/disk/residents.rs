@@ -43,7 +43,7 @@ impl Residents {
     /// `slots` slots, of which there may be `most` in time.
     pub(super) fn new(kind: PolicyKind, slots: u32, most: u32, key: HashKey, contents: bool) -> Self {
         let frames = Array::new_with(slots as usize, most as usize, || None);
-        let hashes = Array::new(if contents { slots as usize } else { 0 }, most as usize, 0);
+        let hashes = Array::zeroed(if contents { slots as usize } else { 0 }, most as usize);
         Self { frames, resident: 0, index: Index::with_room(kind, slots, most, key), hashes, most, moves: 0, units: 0 }
     }
 

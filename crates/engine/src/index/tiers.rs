@@ -64,7 +64,7 @@ pub(crate) const LISTS_BYTES: usize = size_of::<Lists>();
 impl Tiers {
     fn new(capacity: u32, most: u32, parts: usize) -> Self {
         let (slots, most) = (capacity as usize, most as usize);
-        let (links, marks) = (Links::with_room(slots, most), Array::new(slots, most, 0));
+        let (links, marks) = (Links::with_room(slots, most), Array::zeroed(slots, most));
         let mut tiers = Self { links, marks, of: Vec::new(), lapsed: None };
         tiers.set_parts(parts);
         tiers

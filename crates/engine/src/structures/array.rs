@@ -151,6 +151,18 @@ impl<T> Array<T> {
     }
 }
 
+impl<T: Clone + Default> Array<T> {
+    /// `len` elements of the type's default, of which there may be `most` in time (0 if that is not known). Where the
+    /// default is zero no memory is taken: zeroes come from the kernel as they are touched.
+    pub fn zeroed(len: usize, most: usize) -> Self {
+        let room = if len > SMALL { len.max(most) } else { len };
+        let mut array = Self { items: vec![T::default(); room], room: None };
+        array.items.truncate(len);
+        array.reserve(most);
+        array
+    }
+}
+
 impl<T: Clone> Array<T> {
     /// The same as [`Array::new_with`] with equal elements.
     pub fn new(len: usize, most: usize, fill: T) -> Self {
@@ -207,6 +219,16 @@ mod tests {
         array.set_len(50, 50, 0);
         array.fit();
         assert_eq!((array.memory_bytes(), array[49]), (400, 7));
+    }
+
+    #[test]
+    fn zeroes_are_as_many_as_asked_for_and_grow_where_they_are() {
+        let mut array = Array::<u64>::zeroed(SMALL + 1, 1 << 20);
+        assert!(array.len() == SMALL + 1 && array.iter().all(|&n| n == 0));
+        let at = array.as_ptr();
+        array.set_len(1 << 20, 1 << 20, 9);
+        assert_eq!((array.as_ptr(), array[SMALL], array[SMALL + 1]), (at, 0, 9));
+        assert_eq!(Array::<u8>::zeroed(10, 1 << 20).memory_bytes(), 10);
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Places {
     /// The same for a number of slots that may grow to `most` in time; 0 if that is not known.
     pub fn with_room(slots: u32, most: u32) -> Self {
         let (slots, most) = (slots as usize, most as usize);
-        Self { links: Links::with_room(slots, most), marks: Array::new(slots, most, 0) }
+        Self { links: Links::with_room(slots, most), marks: Array::zeroed(slots, most) }
     }
 
     /// Grows or shrinks to `slots` on the way to `end`; slots past the end must be in no queue.

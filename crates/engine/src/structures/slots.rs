@@ -69,7 +69,7 @@ impl<M: Map> Slots<M> {
 
     /// The same for a number of slots that may grow to `most` in time; 0 if that is not known.
     pub fn with_room(capacity: u32, most: u32, fill: Fill, key: HashKey) -> Self {
-        let keys = Array::new(capacity as usize, most as usize, 0);
+        let keys = Array::zeroed(capacity as usize, most as usize);
         Self { table: M::new(capacity, most, fill, key), key, keys, free: NIL, fresh: 0, len: 0, resize: None }
     }
 
