@@ -111,7 +111,7 @@ fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
             let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
             core.apply(Event::IoDone(done), 0, &mut front);
         }
-        // Then to as many operations of more than eight blocks at a time as there are frames for: their lists are longer.
+        // Then to as many operations of more than eight blocks as there are frames for: their lists are longer.
         for block in (0..4096).step_by(128) {
             core.apply(request(Op::Read, block + 10, 9), 0, &mut front);
         }
