@@ -18,8 +18,8 @@ pub const QUANTUM_BYTES: i64 = 64 * 1024;
 pub const REQUEST_BYTES: i64 = 2 * 1024;
 /// Quanta that a disk may have in a turn if no other disk has work: only disks that sleep could be kept waiting.
 pub const ALONE_QUANTA: i64 = 4;
-/// Bytes of long replies that are sent at once where others may wait: some 10 us.
-pub const SEND_BYTES: usize = 32 * 1024;
+/// Bytes of long replies that are sent at once where others may wait: some 20 us.
+pub const SEND_BYTES: usize = 64 * 1024;
 /// The same for a disk that has had the worker for itself: fewer calls.
 pub const LONE_SEND_BYTES: usize = 256 * 1024;
 /// With more disks than this that want little, they are looked at once in a turn.
@@ -150,11 +150,6 @@ impl Company {
     fn is_lone(&self, disk: u32) -> bool {
         !self.now.has_others(disk) && !self.before.has_others(disk)
     }
-
-    /// Whether it was several.
-    fn is_several(&self) -> bool {
-        self.now.several || self.before.several || self.now.first.is_some_and(|disk| self.before.has_others(disk))
-    }
 }
 
 /// All ports with work, by disk.
@@ -175,12 +170,6 @@ impl<F: PortFaults> Flows<F> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ports == 0
-    }
-
-    /// Whether disks that want little wait for the end of a visit.
-    #[inline]
-    pub fn keeps_waiting(&self) -> bool {
-        !self.disks.light.is_empty()
     }
 
     /// Whether a disk used all of its quantum up at its last visit.
@@ -254,12 +243,11 @@ impl<F: PortFaults> Flows<F> {
         Turn { light, heavy, quanta, now: None }
     }
 
-    /// Begins a look at the disks that took less than they might; none if that would take long, or if but one has had
-    /// work of late.
+    /// Begins a look at the disks that took less than they might; none if that would take long, or if there is but one
+    /// with work.
     pub fn glance(&self) -> Option<Turn> {
         let light = self.disks.light.len();
-        // A disk that floods need not be in a queue: its operations are work, too.
-        let worth = (1..=GLANCE_DISKS_MAX).contains(&light) && (self.disks.len() > 1 || self.company.is_several());
+        let worth = self.disks.len() > 1 && (1..=GLANCE_DISKS_MAX).contains(&light);
         worth.then_some(Turn { light, heavy: 0, quanta: 1, now: None })
     }
 

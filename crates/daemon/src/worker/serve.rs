@@ -16,8 +16,8 @@ const HAND_OVER: usize = 4;
 pub(super) const LARGE_BYTES: usize = 32 * 1024;
 /// Requests taken at a time at least, as far as there is room: front ends have some that become so many.
 const TAKE_MIN: usize = 16;
-/// While the worker is busy for other disks, a port without requests is looked at for so many nanoseconds before it
-/// sleeps: a busy worker asks seldom whom to wake.
+/// While a disk uses its turns up, a port without requests is looked at for so many nanoseconds before it sleeps: to be
+/// woken takes longer then.
 const LINGER_NS: u64 = 100_000;
 
 /// Whether, after the first `n` of a batch, what they led to goes out before the rest is looked at. Were everything
@@ -112,9 +112,7 @@ impl Worker {
         if slot.port.is_closed() {
             self.leaving = true;
         }
-        let disk = slot.disk;
-        let linger_ns = if self.is_busy_beside(disk) { LINGER_NS } else { 0 };
-        let Some(slot) = self.ports[id as usize].as_mut() else { return Visit { cost, more: false, stays: false } };
+        let linger_ns = if self.flows.is_crowded() { LINGER_NS } else { 0 };
         if idle_ns < self.polling.window_ns().max(linger_ns) {
             return Visit { cost, more: false, stays: true };
         }
@@ -128,22 +126,6 @@ impl Worker {
         }
         slot.active = false;
         Visit { cost, more: false, stays: false }
-    }
-
-    /// Whether the worker has much to do: requests, replies or operations.
-    pub(super) fn is_laden(&self) -> bool {
-        self.flows.is_crowded() || !self.dirty.sending.is_empty() || !self.busy_disks.is_empty()
-    }
-
-    /// The same for others than `disk`.
-    fn is_busy_beside(&self, disk: DiskId) -> bool {
-        self.flows.is_crowded()
-            || !self.dirty.sending.is_empty()
-            || match self.busy_disks[..] {
-                [] => false,
-                [only] => only != disk.0,
-                _ => true,
-            }
     }
 
     /// Puts requests of port `id` to the core while any of the `left` bytes are left, new ones and those that waited.
@@ -175,11 +157,6 @@ impl Worker {
     /// Lets requests of port `id` go on that are paused, while any of the `left` bytes are left.
     fn resume(&mut self, id: u32, left: &mut i64) {
         while *left > 0 {
-            if !self.dirty.disks.is_empty() && self.flows.keeps_waiting() {
-                // To start a long operation takes as long as a step: others are looked at between the two.
-                *left = 0;
-                return;
-            }
             let Some(slot) = self.ports[id as usize].as_mut() else { return };
             let Some((_, paused)) = slot.backlog.next_paused() else { return };
             *left -= STEP_BYTES as i64;

@@ -42,7 +42,7 @@ impl Worker {
             self.send_large();
             busy |= self.serve();
             self.finish_turn();
-            if self.is_laden() {
+            if self.flows.is_crowded() {
                 self.glance();
             }
             if faults() != self.faults {
