@@ -8,13 +8,19 @@ pub fn thread_cpu_ns() -> u64 {
     (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// The calling thread's number, for [`ordinary`]. It is another thread's as soon as the thread is gone and joined.
+pub fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
 /// Lets the calling thread have only the processor time that nobody else wants (`SCHED_IDLE`); its niceness stays as it
 /// is, and counts once [`ordinary`] has taken that back. Whether it worked.
 pub fn only_idle_time() -> bool {
     set_policy(0, libc::SCHED_IDLE)
 }
 
-/// Takes back what [`only_idle_time`] did to thread `tid` of this process. Only root may; whether it worked.
+/// Takes back what [`only_idle_time`] did to thread `tid` of this process; its niceness stays. Only root may; whether it
+/// worked. Do that before somebody waits for the thread: where others want all of the time, it would never be done.
 pub fn ordinary(tid: i32) -> bool {
     set_policy(tid, libc::SCHED_OTHER)
 }

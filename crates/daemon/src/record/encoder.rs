@@ -131,7 +131,7 @@ impl Encoder {
         if self.spool.is_some() {
             idle::only_idle_time();
         }
-        self.gauges.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+        self.gauges.tid.store(idle::thread_id(), Ordering::Relaxed);
         while !self.gauges.handed_over.load(Ordering::Relaxed) {
             match self.step() {
                 Ok(true) => {}

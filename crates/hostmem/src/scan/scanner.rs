@@ -14,11 +14,12 @@ use super::index::ContentIndex;
 use super::source::{Source, Walked};
 use super::throttle::Throttle;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use undercroft_cache::{ContentHash, ContentKey};
 use undercroft_host::foreign::{Batch, PageRun};
-use undercroft_host::idle::lowest_priority;
+use undercroft_host::idle;
 use undercroft_host::{now_ns, set_thread_name};
 
 /// Hashes told to the cache at once: what a worker looks up in a few tens of microseconds.
@@ -114,6 +115,8 @@ pub struct ScanReport {
 struct Shared {
     report: Mutex<ScanReport>,
     stopping: (Mutex<bool>, Condvar),
+    /// The thread's number once it runs; 0 before.
+    tid: AtomicI32,
 }
 
 /// A running scan.
@@ -144,9 +147,7 @@ impl Scanner {
         };
         let thread = std::thread::Builder::new().name("undercroft-scan".into()).spawn(move || {
             set_thread_name("undercroft-scan");
-            if !lowest_priority() {
-                tracing::warn!("the scan runs at the usual priority: the kernel refused a lower one");
-            }
+            scan.begin();
             scan.run();
         })?;
         Ok(Scanner { shared, thread: Mutex::new(Some(thread)) })
@@ -157,7 +158,8 @@ impl Scanner {
         lock(&self.shared.report).clone()
     }
 
-    /// Stops it, and waits until it has.
+    /// Stops it, and waits until it has. It has an ordinary priority for what is left to do, so that a machine whose
+    /// processors are all busy does not keep it from ending.
     pub fn stop(&self) {
         *lock(&self.shared.stopping.0) = true;
         self.shared.stopping.1.notify_all();
@@ -165,6 +167,10 @@ impl Scanner {
         if let Some(thread) = lock(&self.thread).take()
             && thread.thread().id() != std::thread::current().id()
         {
+            let tid = self.shared.tid.load(Ordering::Relaxed);
+            if tid != 0 {
+                idle::ordinary(tid);
+            }
             let _ = thread.join();
         }
     }

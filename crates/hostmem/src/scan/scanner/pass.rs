@@ -11,10 +11,11 @@ use super::super::throttle::Throttle;
 use super::{Cache, ScanGuest, Shared, TELL_MAX, Told, lock};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use undercroft_cache::ContentHash;
 use undercroft_host::foreign::{BATCH_PAGES, Batch, PAGE_BYTES, PageRun, Piece};
-use undercroft_host::idle::thread_cpu_ns;
+use undercroft_host::idle::{self, thread_cpu_ns};
 use undercroft_host::now_ns;
 
 /// Longest time between two looks at memory, nanoseconds.
@@ -52,6 +53,16 @@ struct Pass {
 }
 
 impl<C: Cache> Scan<C> {
+    /// Lowers the thread's priority, unless somebody waits for its end already.
+    pub(super) fn begin(&self) {
+        // Locked meanwhile, so that whoever stops the scan either finds the priority lowered or has it not lowered.
+        let stopping = lock(&self.shared.stopping.0);
+        self.shared.tid.store(idle::thread_id(), Ordering::Relaxed);
+        if !*stopping && !idle::lowest_priority() {
+            tracing::warn!("the scan runs at the usual priority: the kernel refused a lower one");
+        }
+    }
+
     pub(super) fn run(&mut self) {
         self.cpu_ns = thread_cpu_ns();
         while !self.stopping() {

@@ -141,6 +141,67 @@ fn what_is_told_comes_in_small_batches_and_a_stop_does_not_wait_for_a_pass() {
     assert!(lock(&told).iter().all(|(_, n)| *n <= TELL_MAX));
 }
 
+/// A cache that is told something, and answers once the thread that tells it has an ordinary priority.
+struct Patient {
+    toy: Toy,
+    /// Whether it was told, and whether the priority became ordinary.
+    seen: Arc<Mutex<(bool, Option<bool>)>>,
+}
+
+/// Whether the calling thread is of `SCHED_IDLE`.
+fn is_idle() -> bool {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // The field "policy" is the 41st; the second may hold anything, blanks too.
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(38) == Some("5")
+}
+
+impl Cache for Patient {
+    type Disk = u8;
+
+    fn guests(&mut self) -> (Vec<ScanGuest<u8>>, Vec<String>) {
+        self.toy.guests()
+    }
+
+    fn memory(&mut self) -> Memory {
+        self.toy.memory()
+    }
+
+    fn held_by_guest(&mut self, disk: &u8, contents: &[ContentHash]) -> Option<Told> {
+        assert!(is_idle(), "it scans at the lowest priority");
+        lock(&self.seen).0 = true;
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while is_idle() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        lock(&self.seen).1 = Some(!is_idle());
+        self.toy.held_by_guest(disk, contents)
+    }
+}
+
+#[test]
+fn whoever_waits_for_its_end_has_it_run_at_an_ordinary_priority() {
+    let may = std::thread::spawn(|| idle::lowest_priority() && is_idle() && idle::ordinary(idle::thread_id()));
+    if !may.join().unwrap() {
+        return undercroft_skips::skip("only root may take the lowest priority back");
+    }
+    let seen = Arc::new(Mutex::new((false, None)));
+    let toy = Toy {
+        guests: vec![("web", vec![memory_file(10, &[(1, 1)])], vec![0])],
+        kept: Arc::new(Mutex::new(vec![BTreeSet::new()])),
+        told: Arc::new(Mutex::new(Vec::new())),
+        changed: None,
+    };
+    let patient = Patient { toy, seen: seen.clone() };
+    let scanner = Scanner::start(patient, ContentKey::from_seed(KEY), settings(10)).unwrap();
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while !lock(&seen).0 {
+        assert!(Instant::now() < give_up, "nothing was told");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    scanner.stop();
+    assert_eq!(lock(&seen).1, Some(true), "it ended at the lowest priority");
+}
+
 #[test]
 fn what_the_kernel_knows_unchanged_is_not_read_but_told() {
     let file = memory_file(1000, &[(0, 1), (1, 2), (2, 0), (500, 3), (501, 4)]);
