@@ -19,8 +19,8 @@ pub fn only_idle_time() -> bool {
     set_policy(0, libc::SCHED_IDLE)
 }
 
-/// Takes back what [`only_idle_time`] did to thread `tid` of this process; its niceness stays. Only root may; whether it
-/// worked. Do that before somebody waits for the thread: where others want all of the time, it would never be done.
+/// Takes back what [`only_idle_time`] did to thread `tid` of this process; its niceness stays. Only root may; whether
+/// it worked. Do that before somebody waits for the thread: where others want all the time there is, it would never end.
 pub fn ordinary(tid: i32) -> bool {
     set_policy(tid, libc::SCHED_OTHER)
 }
