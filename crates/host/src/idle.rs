@@ -20,7 +20,7 @@ pub fn only_idle_time() -> bool {
 }
 
 /// Takes back what [`only_idle_time`] did to thread `tid` of this process; its niceness stays. Only root may; whether
-/// it worked. Do that before somebody waits for the thread: where others want all the time there is, it would never end.
+/// it worked. To be done before somebody waits for the thread: where others want all the time, it would never end.
 pub fn ordinary(tid: i32) -> bool {
     set_policy(tid, libc::SCHED_OTHER)
 }
