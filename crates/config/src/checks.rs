@@ -244,10 +244,13 @@ impl<'m> Checker<'m> {
         let rest = chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
         if !start || !rest || name.len() > keys::NAME_BYTES_MAX {
             let error = format!("\"{}\" cannot be the name of a {what}", clip(name));
-            let remedy = format!(
+            let mut remedy = format!(
                 "use letters, digits, '-', '_' and '.', beginning with a letter or digit, at most {}",
                 keys::NAME_BYTES_MAX
             );
+            if what == "disk" && name.contains(':') {
+                remedy = format!("{}; {remedy}", keys::DISKS_OF_VMS);
+            }
             self.error(line, place, error, remedy);
         }
     }

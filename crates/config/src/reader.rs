@@ -100,6 +100,7 @@ impl Reader {
                 header => header,
             };
             let remedy = match keys::nearest(name, section.keys.iter().map(|k| k.name)) {
+                _ if name == "vm" && section.header == keys::DISK.header => keys::DISKS_OF_VMS.to_owned(),
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => match keys::SECTIONS.iter().find(|s| s.keys.iter().any(|k| k.name == name)) {
                     Some(other) if !other.header.is_empty() => format!("it belongs into {}", other.header),

@@ -48,6 +48,7 @@ fn bad_notation_names_the_thing_and_the_remedy() {
         ("[store]\nmemroy = \"1GiB\"".into(), &[":2: error: store: unknown key \"memroy\"", "\"memory\"?"]),
         (disk("sise = \"1GiB\""), &[":4: error: disk \"d\": unknown key \"sise\"", "did you mean \"size\"?"]),
         (disk("memory = \"1GiB\""), &["unknown key \"memory\"", "it belongs into [store]"]),
+        (disk("vm = \"web\""), &["unknown key \"vm\" in a disk", "[[vm.disk]]"]),
         (disk("wombat = 1"), &["unknown key \"wombat\"", "known keys are name, image"]),
         ("disk = 3".into(), &["\"disk\" must be a list of tables", "[[disk]]"]),
         ("[vm]\nname = \"a\"".into(), &["\"vm\" is one table", "[[vm]] in double brackets"]),
@@ -123,6 +124,10 @@ fn bad_names_name_the_thing_and_the_remedy() {
         (
             "[[disk]]\nname = \"a/b\"\nimage = \"a.raw\"".into(),
             &["\"a/b\" cannot be the name of a disk", "use letters"],
+        ),
+        (
+            "[[disk]]\nname = \"web:root\"\nimage = \"a.raw\"".into(),
+            &["\"web:root\" cannot be the name", "[[vm.disk]]"],
         ),
         (format!("[[disk]]\nname = \"{long}\"\nimage = \"a.raw\""), &["cannot be the name of a disk", "at most 64"]),
         ("[[disk]]\nname = \"\"\nimage = \"a.raw\"".into(), &["\"\" cannot be the name of a disk"]),

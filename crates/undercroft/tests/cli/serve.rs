@@ -24,6 +24,8 @@ fn check_names_every_problem_with_its_line() {
     let json: serde_json::Value =
         serde_json::from_str(&p.run(&["check", "--json", "good.toml"]).is(0, &[], &[]).out).unwrap();
     assert_eq!(json["disks"][0]["share_bytes"].as_u64(), Some(64 << 20));
+    fs::write(p.at("gone.toml"), "[[disk]]\nname = \"d\"\nimage = \"no.raw\"\n").unwrap();
+    p.run(&["check", "gone.toml"]).is(1, &["does not exist", "1 error and 0 warnings"], &[]);
     p.run(&["check", "none.toml"]).is(1, &["none.toml: error: the configuration cannot be read", "1 error and"], &[]);
 }
 

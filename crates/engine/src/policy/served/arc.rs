@@ -1,88 +1,30 @@
 //! ARC: adaptive replacement cache (Megiddo and Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003,
 //! figure 4).
 //!
-//! Owns T1 (blocks accessed once of late), T2 (more than once), their ghosts B1 and B2, and the target size `p` of T1.
-//! Never keeps more ghosts than there are slots.
-//! Invariants: |T1| + |B1| <= c while B1 has any, |B1| + |B2| <= c after every insertion, 0 <= p <= c; after c has
-//! become much smaller, the first two hold again some insertions or steps later.
-//!
-//! The paper deletes from B1 or B2 before it makes room; this file does so after the insertion, which comes to the same
-//! while every eviction is for a miss, and holds the invariants also where blocks are removed and the cache shrinks.
+//! Owns T1 (blocks accessed once of late) and T2 (more than once). Never keeps ghosts or the target size of T1 itself:
+//! `adaptive` does. Invariant: a slot is in the one of the two lists that its mark names.
 
+use super::adaptive::{Adaptive, B1, B2};
 use crate::policy::{Policy, Search, Seen, oldest};
 use crate::structures::array::Release;
-use crate::structures::ghosts::Ghosts;
 use crate::structures::list::List;
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
 use crate::structures::table::HashKey;
-
-/// The names of the ghost queues.
-pub(super) const B1: usize = 0;
-pub(super) const B2: usize = 1;
 
 /// The mark of a slot in T2.
 const IN_T2: u8 = 1;
 
 #[derive(Debug)]
 pub(crate) struct Arc {
-    capacity: u32,
     t1: List,
     t2: List,
-    ghosts: Box<Ghosts>,
-    /// Target size of T1; a real number, as in the paper.
-    p: f64,
-    /// There are more ghosts than the invariants allow: they go with the next insertions and steps.
-    trims: bool,
-}
-
-/// Ghosts that one call forgets at most.
-const TRIM_MAX: u32 = 64;
-
-/// `p` after a hit in B1 (the target grows) or B2 (it shrinks), with the ghosts as they were before the hit.
-pub(super) fn adapted(p: f64, capacity: u32, ghosts: &Ghosts, hit: usize) -> f64 {
-    let (b1, b2) = (f64::from(ghosts.len(B1)), f64::from(ghosts.len(B2)));
-    match hit {
-        B1 => (p + (b2 / b1).max(1.0)).min(f64::from(capacity)),
-        _ => (p - (b1 / b2).max(1.0)).max(0.0),
-    }
-}
-
-/// Forgets ghosts until the invariants hold, but not too many at once. Whether some are left to forget.
-pub(super) fn trim(ghosts: &mut Ghosts, t1: u32, capacity: u32) -> bool {
-    for _ in 0..TRIM_MAX {
-        let forgot = (t1 + ghosts.len(B1) > capacity && ghosts.forget_oldest(B1))
-            || (ghosts.len(B1) + ghosts.len(B2) > capacity && (ghosts.forget_oldest(B2) || ghosts.forget_oldest(B1)));
-        if !forgot {
-            return false;
-        }
-    }
-    true
-}
-
-/// Goes on to forget ghosts and to make their table fit, for at most `left` units. Whether it does.
-pub(super) fn step(ghosts: &mut Ghosts, t1: u32, capacity: u32, trims: &mut bool, left: &mut u32) -> bool {
-    while *trims {
-        if *left == 0 {
-            return false;
-        }
-        *left = left.saturating_sub(TRIM_MAX);
-        *trims = trim(ghosts, t1, capacity);
-    }
-    ghosts.step(left)
+    adaptive: Adaptive,
 }
 
 impl Arc {
     pub fn new(capacity: u32, key: HashKey) -> Self {
-        Self {
-            capacity,
-            t1: List::new(),
-            t2: List::new(),
-            // one more: a victim is remembered just before the insertion trims
-            ghosts: Box::new(Ghosts::new(capacity + 1, key)),
-            p: 0.0,
-            trims: false,
-        }
+        Self { t1: List::new(), t2: List::new(), adaptive: Adaptive::new(capacity, key) }
     }
 }
 
@@ -99,9 +41,8 @@ impl Policy for Arc {
     }
 
     fn miss(&mut self, block: u64) -> Seen {
-        let Some(queue) = self.ghosts.find(block) else { return Seen::Never };
-        self.p = adapted(self.p, self.capacity, &self.ghosts, queue);
-        self.ghosts.forget(block);
+        let Some(queue) = self.adaptive.queue_of(block) else { return Seen::Never };
+        self.adaptive.adapt(block, queue);
         if queue == B1 { Seen::Once } else { Seen::Often }
     }
 
@@ -113,17 +54,15 @@ impl Policy for Arc {
         may_evict: impl Fn(Slot) -> bool,
         seen: Seen,
     ) -> Option<Slot> {
-        let t1 = f64::from(self.t1.len());
-        let from_t1 = self.t2.len() == 0 || t1 > 0.0 && (t1 > self.p || (t1 == self.p && seen == Seen::Often));
+        let (t1, target) = (f64::from(self.t1.len()), self.adaptive.target());
+        let from_t1 = self.t2.len() == 0 || t1 > 0.0 && (t1 > target || (t1 == target && seen == Seen::Often));
         let mut search = Search::default();
         let (first, second) = if from_t1 { (&self.t1, &self.t2) } else { (&self.t2, &self.t1) };
         let slot = oldest(first, &places.links, &may_evict, &mut search)
             .or_else(|| oldest(second, &places.links, &may_evict, &mut search))?;
         let ghost = if places.marks[slot as usize] == IN_T2 { B2 } else { B1 };
         self.remove(places, slot);
-        self.ghosts.push(ghost, keys[slot as usize]);
-        // the insertion trims; where none follows, since the cache shrinks, this does
-        trim(&mut self.ghosts, self.t1.len(), self.capacity + 1);
+        self.adaptive.evicted(ghost, keys[slot as usize], self.t1.len());
         Some(slot)
     }
 
@@ -131,7 +70,7 @@ impl Policy for Arc {
         let again = seen != Seen::Never;
         places.marks[slot as usize] = if again { IN_T2 } else { 0 };
         if again { &mut self.t2 } else { &mut self.t1 }.push(&mut places.links, slot);
-        self.trims = trim(&mut self.ghosts, self.t1.len(), self.capacity);
+        self.adaptive.inserted(self.t1.len());
     }
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
@@ -141,11 +80,11 @@ impl Policy for Arc {
 
     #[inline]
     fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
-        self.ghosts.read_ahead(hashes);
+        self.adaptive.read_ahead(hashes);
     }
 
     fn forget(&mut self, block: u64) {
-        self.ghosts.forget(block);
+        self.adaptive.forget(block);
     }
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
@@ -155,28 +94,23 @@ impl Policy for Arc {
     }
 
     fn limit(&mut self, _places: &mut Places, limit: u32) {
-        self.capacity = limit;
-        self.p = self.p.min(f64::from(limit));
-        self.trims = trim(&mut self.ghosts, self.t1.len(), limit);
+        self.adaptive.limit(self.t1.len(), limit);
     }
 
     fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
-        self.capacity = capacity;
-        self.p = self.p.min(f64::from(capacity));
-        self.trims = trim(&mut self.ghosts, self.t1.len(), capacity);
-        self.ghosts.begin(capacity + 1);
+        self.adaptive.resize(self.t1.len(), capacity);
     }
 
     fn step(&mut self, _places: &mut Places, left: &mut u32) -> bool {
-        step(&mut self.ghosts, self.t1.len(), self.capacity, &mut self.trims, left)
+        self.adaptive.step(self.t1.len(), left)
     }
 
     fn reserve(&mut self, most: u32) {
-        self.ghosts.reserve(most.saturating_add(1));
+        self.adaptive.reserve(most);
     }
 
     fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
-        self.ghosts.release(by, bytes);
+        self.adaptive.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
@@ -184,7 +118,7 @@ impl Policy for Arc {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.ghosts.memory_bytes()
+        self.adaptive.memory_bytes()
     }
 
     fn check(&self, places: &Places, occupied: u32) {
@@ -196,9 +130,6 @@ impl Policy for Arc {
             self.t2.iter(&places.links).all(|s| places.marks[s as usize] == IN_T2),
             "a slot of T2 is marked as of T1"
         );
-        self.ghosts.check();
-        let ghosts = self.ghosts.len(B1) + self.ghosts.len(B2);
-        assert!(self.trims || ghosts <= self.capacity + 1, "{ghosts} ghosts");
-        assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);
+        self.adaptive.check();
     }
 }

@@ -1,14 +1,13 @@
 //! CAR: clock with adaptive replacement (Bansal and Modha, "CAR: Clock with Adaptive Replacement", FAST 2004, figure
 //! 2).
 //!
-//! Owns the clocks T1 (blocks accessed once of late) and T2 (more than once), a reference bit per slot, the ghosts B1
-//! and B2, and the target size `p` of T1. Never reorders on a hit.
-//! Invariants: as for ARC.
+//! Owns the clocks T1 (blocks accessed once of late) and T2 (more than once), and a reference bit per slot. Never
+//! reorders on a hit; ghosts and the target size of T1 are those of `adaptive`. Invariant: a slot is in the one of the
+//! two clocks that its mark names.
 
-use super::arc::{B1, B2, adapted, step, trim};
+use super::adaptive::{Adaptive, B1, B2};
 use crate::policy::{Policy, Search, Seen};
 use crate::structures::array::Release;
-use crate::structures::ghosts::Ghosts;
 use crate::structures::list::{List, NIL};
 use crate::structures::places::Places;
 use crate::structures::slots::Slot;
@@ -20,27 +19,14 @@ const IN_T2: u8 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Car {
-    capacity: u32,
     t1: List,
     t2: List,
-    ghosts: Box<Ghosts>,
-    /// Target size of T1; a real number, as in ARC.
-    p: f64,
-    /// As in ARC.
-    trims: bool,
+    adaptive: Adaptive,
 }
 
 impl Car {
     pub fn new(capacity: u32, key: HashKey) -> Self {
-        Self {
-            capacity,
-            t1: List::new(),
-            t2: List::new(),
-            // one more: a victim is remembered just before the insertion trims
-            ghosts: Box::new(Ghosts::new(capacity + 1, key)),
-            p: 0.0,
-            trims: false,
-        }
+        Self { t1: List::new(), t2: List::new(), adaptive: Adaptive::new(capacity, key) }
     }
 }
 
@@ -52,7 +38,7 @@ impl Policy for Car {
 
     fn miss(&mut self, block: u64) -> Seen {
         // unlike ARC, CAR adapts after it has made room: see `insert`
-        match self.ghosts.find(block) {
+        match self.adaptive.queue_of(block) {
             None => Seen::Never,
             Some(B1) => Seen::Once,
             Some(_) => Seen::Often,
@@ -69,7 +55,7 @@ impl Policy for Car {
         let mut search = Search::default();
         let (mut hand1, mut hand2) = (self.t1.tail(), self.t2.tail());
         loop {
-            let from_t1 = hand1 != NIL && (hand2 == NIL || f64::from(self.t1.len()) >= self.p.max(1.0));
+            let from_t1 = hand1 != NIL && (hand2 == NIL || f64::from(self.t1.len()) >= self.adaptive.target().max(1.0));
             let at = if from_t1 { hand1 } else { hand2 };
             if at == NIL {
                 return None;
@@ -95,9 +81,8 @@ impl Policy for Car {
                 }
             } else {
                 self.remove(places, at);
-                self.ghosts.push(if from_t1 { B1 } else { B2 }, keys[at as usize]);
-                // the insertion trims; where none follows, since the cache shrinks, this does
-                trim(&mut self.ghosts, self.t1.len(), self.capacity + 1);
+                let ghost = if from_t1 { B1 } else { B2 };
+                self.adaptive.evicted(ghost, keys[at as usize], self.t1.len());
                 return Some(at);
             }
             *if from_t1 { &mut hand1 } else { &mut hand2 } = next;
@@ -110,12 +95,11 @@ impl Policy for Car {
             self.t1.push(&mut places.links, slot);
         } else {
             let queue = if seen == Seen::Once { B1 } else { B2 };
-            self.p = adapted(self.p, self.capacity, &self.ghosts, queue);
-            self.ghosts.forget(block);
+            self.adaptive.adapt(block, queue);
             places.marks[slot as usize] = IN_T2;
             self.t2.push(&mut places.links, slot);
         }
-        self.trims = trim(&mut self.ghosts, self.t1.len(), self.capacity);
+        self.adaptive.inserted(self.t1.len());
     }
 
     fn remove(&mut self, places: &mut Places, slot: Slot) {
@@ -125,11 +109,11 @@ impl Policy for Car {
 
     #[inline]
     fn ahead(&self, _places: &Places, _slots: &[Slot], hashes: &[u64]) {
-        self.ghosts.read_ahead(hashes);
+        self.adaptive.read_ahead(hashes);
     }
 
     fn forget(&mut self, block: u64) {
-        self.ghosts.forget(block);
+        self.adaptive.forget(block);
     }
 
     fn moved(&mut self, places: &mut Places, from: Slot, to: Slot) {
@@ -139,28 +123,23 @@ impl Policy for Car {
     }
 
     fn limit(&mut self, _places: &mut Places, limit: u32) {
-        self.capacity = limit;
-        self.p = self.p.min(f64::from(limit));
-        self.trims = trim(&mut self.ghosts, self.t1.len(), limit);
+        self.adaptive.limit(self.t1.len(), limit);
     }
 
     fn resize(&mut self, _places: &mut Places, capacity: u32, _keys: &[u64]) {
-        self.capacity = capacity;
-        self.p = self.p.min(f64::from(capacity));
-        self.trims = trim(&mut self.ghosts, self.t1.len(), capacity);
-        self.ghosts.begin(capacity + 1);
+        self.adaptive.resize(self.t1.len(), capacity);
     }
 
     fn step(&mut self, _places: &mut Places, left: &mut u32) -> bool {
-        step(&mut self.ghosts, self.t1.len(), self.capacity, &mut self.trims, left)
+        self.adaptive.step(self.t1.len(), left)
     }
 
     fn reserve(&mut self, most: u32) {
-        self.ghosts.reserve(most.saturating_add(1));
+        self.adaptive.reserve(most);
     }
 
     fn release(&mut self, by: &mut impl Release, bytes: &mut usize) {
-        self.ghosts.release(by, bytes);
+        self.adaptive.release(by, bytes);
     }
 
     fn coldest_first(&self, places: &Places, visit: &mut dyn FnMut(Slot)) {
@@ -173,7 +152,7 @@ impl Policy for Car {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.ghosts.memory_bytes()
+        self.adaptive.memory_bytes()
     }
 
     fn check(&self, places: &Places, occupied: u32) {
@@ -183,9 +162,6 @@ impl Policy for Car {
         let in_t2 = |s: Slot| places.marks[s as usize] & IN_T2 != 0;
         assert!(self.t1.iter(&places.links).all(|s| !in_t2(s)), "a slot of T1 is marked as of T2");
         assert!(self.t2.iter(&places.links).all(in_t2), "a slot of T2 is marked as of T1");
-        self.ghosts.check();
-        let ghosts = self.ghosts.len(B1) + self.ghosts.len(B2);
-        assert!(self.trims || ghosts <= self.capacity + 1, "{ghosts} ghosts");
-        assert!((0.0..=f64::from(self.capacity)).contains(&self.p), "p is {}", self.p);
+        self.adaptive.check();
     }
 }

@@ -4,6 +4,7 @@
 //! Owns the table of them; each has a file of its own. Never uses a policy that is only studied. Invariant: every row
 //! has a reference model.
 
+mod adaptive;
 mod arc;
 mod car;
 mod clock;

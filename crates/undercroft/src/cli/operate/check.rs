@@ -116,6 +116,8 @@ fn of_image(disk: &config::DiskPlan) -> Option<Problem> {
         Err(e @ (OpenError::Damaged { .. } | OpenError::Unsupported { .. })) => {
             problem(Severity::Disk, e.to_string(), "repair, convert or replace the image")
         }
+        // Said already: it is an error of the configuration.
+        Err(OpenError::NotFound { image, .. }) if image == disk.image.location => None,
         // In use, say, or not for this user to read.
         Err(e) => problem(Severity::Warning, format!("its tables were not verified: {e}"), "check it again then"),
     }
