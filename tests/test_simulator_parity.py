@@ -43,14 +43,24 @@ def start(serve, scratch, policy, readahead="0"):
     """A daemon with one disk that can be replayed exactly: nothing is shared, no guest's memory is seen."""
     image = images.raw(scratch / "a.raw", SIZE, seed=1)
     options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"'}
-    daemon = serve([Disk("a", image, "raw", options)], memory="64MiB", store="share = false")
+    shares = '[shares]\ninterval = "1s"'
+    daemon = serve([Disk("a", image, "raw", options)], memory="64MiB", store="share = false", extra=shares)
     # What the disk is measured with takes its part of the share at the first division of shares: requests come after it, however
     # busy this machine is.
-    end = time.monotonic() + 60
-    while json.loads(daemon.call("shares", "--json").stdout)["intervals"] < 2:
+    wait_for_intervals(daemon, 2)
+    return daemon
+
+
+def wait_for_intervals(daemon, more):
+    """Waits until shares were divided so many times more."""
+
+    def ended():
+        return json.loads(daemon.call("shares", "--json").stdout)["intervals"]
+
+    until, end = ended() + more, time.monotonic() + 60
+    while ended() < until:
         assert time.monotonic() < end, "shares are not divided"
         time.sleep(0.2)
-    return daemon
 
 
 def skewed(chance, blocks):
@@ -63,7 +73,9 @@ def read_all_over(daemon, path, requests, kinds, longest, seed):
     chance = random.Random(seed)
     recorder = Recorder(daemon, path)
     with Wire(daemon.nbd_socket).handshake("a") as wire:
-        for _ in range(requests):
+        for n in range(requests):
+            if n % (requests // 4) == requests // 8:
+                wait_for_intervals(daemon, 1)  # what is measured has no say in what is found
             command = chance.choice(kinds)
             length = 512 * chance.randint(1, longest)
             offset = 512 * skewed(chance, (SIZE - length) // 512)

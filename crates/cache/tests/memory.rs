@@ -316,3 +316,26 @@ fn a_meter_tells_what_reads_would_be_worth_and_comes_out_of_the_share() {
     assert!(core.telemetry(DiskId(0)).is_none());
     core.check();
 }
+
+#[test]
+fn what_a_disk_keeps_does_not_depend_on_how_much_it_was_measured() {
+    let mut core = Core::new(CoreOptions { hash_seed: 1, ..CoreOptions::new(64 << 20) }).unwrap();
+    let o = DiskOptions { readahead_bytes: 0, ..options(PolicyKind::Lru, 2000) };
+    core.add_disk(DiskId(0), o).unwrap();
+    core.measure(DiskId(0), Some(16_384));
+    let mut front = Front::default();
+    let kept = |core: &Core| core.stats(DiskId(0)).cached_blocks;
+    (0..2000).for_each(|block| read(&mut core, &mut front, 0, block, 1));
+    let first = kept(&core);
+    assert!((1900..2000).contains(&first), "{first} blocks: the meter takes a few of 2000");
+    // ever more blocks are in the meter's sample
+    for from in [2000, 6000, 12_000, 20_000] {
+        (from..from + 4000).for_each(|block| read(&mut core, &mut front, 0, block, 1));
+        core.telemetry(DiskId(0)).unwrap();
+        assert_eq!(kept(&core), first, "after {from} blocks");
+    }
+    core.measure(DiskId(0), None);
+    (0..2000).for_each(|block| read(&mut core, &mut front, 0, block, 1));
+    assert_eq!(kept(&core), 2000);
+    core.check();
+}

@@ -71,6 +71,7 @@ proptest! {
         let mut meter = Meter::new(PolicyKind::DEFAULT, 100, 1000, options, key(seed));
         let mut asked = 0;
         for (what, wild, count) in steps {
+            let most = meter.memory_bytes_max();
             match what {
                 0 => {
                     let told = meter.interval();
@@ -87,6 +88,10 @@ proptest! {
             }
             asked += if what >= 4 { count } else { 0 };
             meter.check();
+            if !(1..=3).contains(&what) {
+                prop_assert_eq!(meter.memory_bytes_max(), most, "requests moved the bound");
+            }
+            prop_assert!(meter.memory_bytes() <= meter.memory_bytes_max());
         }
         prop_assert!(meter.lru().samples() <= 100);
         // 64 KiB of histogram at most, 100 blocks of 32 bytes, six caches of 50 slots, and what is beside
@@ -184,7 +189,7 @@ fn one_hot_block_hits_in_the_smallest_cache_whether_it_is_sampled_or_not() {
 fn blocks_that_never_return_miss_at_every_size_and_take_bounded_memory() {
     let options = LruCurveOptions { rate_max: 1.0, samples_max: 1000, size_max: u64::MAX };
     let mut lru = LruCurve::new(options, key(1));
-    let before = lru.memory_bytes();
+    let (before, most) = (lru.memory_bytes(), lru.memory_bytes_max());
     // from the top of the number range on, past its end
     (0..300_000u64).for_each(|i| lru.observe((u64::MAX - 1000).wrapping_add(i)));
     lru.check();
@@ -194,6 +199,7 @@ fn blocks_that_never_return_miss_at_every_size_and_take_bounded_memory() {
         assert!(ratio > 0.9, "{ratio} at {size}");
     }
     assert!((lru.distinct() / 300_000.0 - 1.0).abs() < 0.1, "{} distinct blocks", lru.distinct());
+    assert!(lru.memory_bytes() <= most && lru.memory_bytes_max() == most, "{most}");
     assert!(before < 8_000 && lru.memory_bytes() < 64_000 + 32 * 1000, "{before}, {}", lru.memory_bytes());
 }
 

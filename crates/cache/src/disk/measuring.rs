@@ -125,10 +125,12 @@ impl Measuring {
         self.meter.as_ref().map_or(0, |m| m.memory_bytes())
     }
 
-    /// Blocks of the disk's capacity that meters take instead.
+    /// Blocks of the disk's capacity that meters take instead: what the disk's own may come to take, so that what the
+    /// disk keeps does not depend on how much it has measured; what those of parts take now.
     pub(super) fn overhead_blocks(&self) -> u32 {
+        let own = self.meter.as_ref().map_or(0, |m| m.memory_bytes_max());
         let of_parts = self.parts.as_ref().map_or(0, |p| p.meter_bytes());
-        (self.meter_bytes() as u64).div_ceil(B) as u32 + (of_parts as u64).div_ceil(B) as u32
+        (own as u64).div_ceil(B) as u32 + (of_parts as u64).div_ceil(B) as u32
     }
 }
 

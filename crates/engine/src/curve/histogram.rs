@@ -97,6 +97,11 @@ impl Histogram {
         full.map(|(b, &weight)| (if b == 0 { 0 } else { last_of(b - 1) }, last_of(b), weight))
     }
 
+    /// Bytes of memory held once sizes up to `size_max` were added.
+    pub fn bytes_max(size_max: u64) -> usize {
+        (bucket(size_max) + 1).next_multiple_of(PER_DOUBLING as usize) * size_of::<Weight>()
+    }
+
     pub fn memory_bytes(&self) -> usize {
         self.weights.capacity() * size_of::<Weight>()
     }

@@ -52,6 +52,10 @@ const FALL: f64 = 0.75;
 const IDLE_REQUESTS_PER_BLOCK: u64 = 64;
 /// Boundaries in time that are remembered between now and the oldest position.
 const EPOCHS: u64 = 16;
+/// Bytes that a block of the sample takes at most.
+const SAMPLE_BYTES_MAX: usize = 32;
+/// Bytes of the sample's tables besides, whatever their size.
+const FIXED_BYTES_MAX: usize = 1024;
 /// No position: the slot is free.
 const FREE: u32 = u32::MAX;
 
@@ -445,6 +449,28 @@ impl LruCurve {
             + self.recency.memory_bytes()
             + self.histogram.memory_bytes()
             + self.epochs.capacity() * size_of::<(u64, u32)>()
+    }
+
+    /// Blocks that the sample may come to have room for: as many as the largest size of interest has in it, twice as
+    /// many as long as that does not do, like in `make_room`.
+    fn samples_room_max(&self) -> u32 {
+        let deepest = self.options.size_max as f64 * Threshold::of_rate(self.options.rate_max).rate() + 1.0;
+        let mut room = SAMPLES_MIN;
+        while room < self.options.samples_max && deepest > f64::from(room - room / 8) {
+            room = room.saturating_mul(2);
+        }
+        room.min(self.options.samples_max).max(self.slots.capacity())
+    }
+
+    /// Bytes of memory that it may come to hold, as long as its options stay: what whoever gives it memory gives, so
+    /// that nothing else has to go when the sample grows.
+    pub fn memory_bytes_max(&self) -> usize {
+        let most = size_of::<Self>() - size_of::<Slots>()
+            + self.samples_room_max() as usize * SAMPLE_BYTES_MAX
+            + FIXED_BYTES_MAX
+            + Histogram::bytes_max(self.options.size_max)
+            + self.epochs.capacity() * size_of::<(u64, u32)>();
+        most.max(self.memory_bytes())
     }
 
     /// Checks the invariants; for tests. Panics with what is broken.

@@ -314,6 +314,11 @@ impl<K: PolicySet> Meter<K> {
         &self.policy
     }
 
+    /// Bytes of memory that it may come to hold, as long as share, sizes and policy stay.
+    pub fn memory_bytes_max(&self) -> usize {
+        self.memory_bytes() - self.lru.memory_bytes() + self.lru.memory_bytes_max()
+    }
+
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() - size_of::<LruCurve>() - size_of::<PolicyCurve>()
