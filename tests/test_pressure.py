@@ -145,11 +145,16 @@ def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed
         assert group.killed() == 0
         return daemon.status()["pressure"]["room_bytes"]
 
-    until(lambda: room_after_reading() < 4 * MIB, "all that is there is taken")
+    def has_taken_all() -> bool:
+        # Memory of the driver's that the daemon was the first to touch is the group's, and back when the driver is gone: what was
+        # left beside it is less than what there is.
+        return room_after_reading() < 4 * MIB and daemon.status()["store"]["data_bytes"] > LIMIT * 3 // 4
+
+    until(has_taken_all, "all that is there is taken")
     status = daemon.status()
     assert status["pressure"]["given_count"] == 0, status["pressure"]
     assert "for which too little memory is available: it grows by half of what there is" in daemon.log()
-    assert LIMIT * 3 // 4 < status["store"]["data_bytes"] < LIMIT, status["store"]
+    assert status["store"]["data_bytes"] < LIMIT, status["store"]
     group.raise_limit(4 * LIMIT)
     until(lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT, "the larger limit is seen and used")
 

@@ -307,8 +307,10 @@ proptest! {
              [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
         );
         // By VM: a size that was set there. Whoever runs the host is not bound by floors below other VMs, so that one
-        // may leave a disk of another VM less than its floor, and that one's changes are refused then.
+        // may leave a disk of another VM less than its floor, and that one's changes are refused then. A weight takes the
+        // place of the disk's size: then its floor counts again, which its neighbour's size may have left no room for.
         let mut sized = [false; 2];
+        let mut floored = [false; 3];
         for (disk, what, amount) in changes {
             let vm = disk / 2;
             let (name, bytes) = (["web:a", "web:b", "db:c"][disk], amount * MIB);
@@ -319,9 +321,11 @@ proptest! {
                 3 => node(set_bytes("floor", bytes)),
                 _ => node(set_bytes("ceiling", bytes)),
             };
-            prop_assert!(done.is_ok() || what != 2 || sized[1 - vm], "a weight always fits");
+            let may_uncover = sized[vm] && floored[disk];
+            prop_assert!(done.is_ok() || what != 2 || sized[1 - vm] || may_uncover, "a weight always fits");
             let Ok(next) = done else { continue };
             sized[vm] |= what < 2;
+            floored[disk] |= what == 3;
             let shares: Vec<u64> = next.disks.iter().map(|d| d.share_bytes).collect();
             prop_assert!(shares.iter().sum::<u64>() <= GIB, "{:?} after {} {} {}", shares, name, what, amount);
             if what < 2 {
@@ -330,6 +334,22 @@ proptest! {
             plan = next;
         }
     }
+}
+
+#[test]
+fn a_weight_in_place_of_a_size_brings_back_a_floor_which_must_fit() {
+    let place = Place::new();
+    let plan = place.good(
+        "[store]\nmemory=\"1GiB\"\n[[vm]]\nname=\"web\"\n[[vm.disk]]\nname=\"a\"\nimage=\"a.raw\"\n\
+         [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
+    );
+    let plan = plan.with_node("web:b", &set_bytes("floor", 5 * MIB)).unwrap();
+    let plan = plan.with_change("web:b", &set_bytes("size", 4 * MIB)).unwrap();
+    let plan = plan.with_change("web:a", &set_bytes("size", 508 * MIB)).unwrap();
+    let e = plan.with_node("web:b", &NodeChange::default().with("weight", Written::Number(1))).unwrap_err();
+    assert!(e.error.contains("too little for floors and sizes of 513MiB"), "{e}");
+    let plan = plan.with_node("web:b", &set_bytes("floor", 4 * MIB)).unwrap();
+    assert_eq!(plan.disks[1].share_bytes, 4 * MIB);
 }
 
 #[test]
