@@ -7,56 +7,16 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId, Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Op, Request};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_testkit::front::{Buffer, Front, Guest, NoData, block_request, fill_blocks};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64 * 1024;
 const DISK: DiskId = DiskId(0);
 
-/// Copies to one buffer, as a front end would copy to a guest, and keeps what is submitted.
-struct Front {
-    to: Vec<u8>,
-    /// The memory of a guest, and the page that the request under way is for.
-    guest: Vec<[u8; BLOCK]>,
-    page: Option<u32>,
-    ios: Vec<Io>,
-    replies: u64,
-}
-
-impl Effects for Front {
-    #[inline]
-    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
-        match self.page {
-            Some(page) => self.guest[page as usize][at..at + bytes.len()].copy_from_slice(bytes),
-            None => self.to[at..at + bytes.len()].copy_from_slice(bytes),
-        }
-    }
-    fn guest_page(&mut self, _req: ReqId, _at: usize) -> Option<u32> {
-        self.page
-    }
-    fn copy_guest_page(&mut self, _disk: DiskId, page: u32, to: &mut [u8; BLOCK]) -> bool {
-        to.copy_from_slice(&self.guest[page as usize]);
-        true
-    }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(7);
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    #[inline]
-    fn reply(&mut self, _req: ReqId, _result: Result<(), IoError>) {
-        self.replies += 1;
-    }
-}
-
 fn read(block: u64, blocks: u64) -> Request {
-    let id = ReqId { port: 0, tag: 0 };
-    Request { id, disk: DISK, op: Op::Read, offset: block * BLOCK as u64, len: blocks * BLOCK as u64 }
+    block_request(DISK, Op::Read, block, blocks)
 }
 
 /// Units of the first `blocks` blocks in an order that no prefetcher guesses.
@@ -81,19 +41,9 @@ fn measure(at: &[u64], mut f: impl FnMut(&[u64])) -> (f64, f64) {
 /// A core with one disk.
 fn one_disk(policy: PolicyKind, capacity_blocks: u64, readahead_bytes: u32, exclusive: ExclusiveMode) -> Core {
     let mut core = Core::new(CoreOptions::new(400 << 20)).unwrap_or_else(|e| panic!("no address space: {e}"));
-    let options = DiskOptions {
-        size_bytes: BLOCKS * BLOCK as u64,
-        align: 512,
-        read_only: false,
-        can_discard: false,
-        can_write_zeroes: false,
-        policy,
-        capacity_blocks: capacity_blocks as u32,
-        readahead_bytes,
-        write_allocate: true,
-        exclusive,
-        share: None,
-    };
+    let geometry = Geometry::new(BLOCKS * BLOCK as u64);
+    let options = DiskOptions::new(&geometry, policy, capacity_blocks as u32);
+    let options = DiskOptions { readahead_bytes, exclusive, ..options };
     core.add_disk(DISK, options).unwrap_or_else(|e| panic!("{e}"));
     core
 }
@@ -104,15 +54,11 @@ fn main() {
         std::process::exit(2);
     });
     let mut core = one_disk(policy, BLOCKS * 5 / 4, 1 << 20, ExclusiveMode::Off);
-    let mut front = Front { to: vec![0; 64 * BLOCK], guest: Vec::new(), page: None, ios: Vec::new(), replies: 0 };
+    // Copies to one buffer, as a front end would copy to a guest.
+    let mut front = Front::new(Buffer(vec![0; 64 * BLOCK]));
     for block in (0..BLOCKS).step_by(16) {
-        core.apply(Event::Request(read(block, 16)), 0, &mut front);
-        while let Some(mut io) = front.ios.pop() {
-            // Written, or all frames would be the kernel's one page of zeroes.
-            io.buf.pieces_mut().for_each(|p| p.fill(1));
-            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-            core.apply(Event::IoDone(done), 0, &mut front);
-        }
+        // Written, or all frames would be the kernel's one page of zeroes.
+        front.run(&mut core, read(block, 16), |io| fill_blocks(io, |_| 1));
     }
     let reads_before = core.stats(DISK).backend_reads;
     let from: Vec<u8> = vec![1; (BLOCKS as usize) * BLOCK];
@@ -145,9 +91,9 @@ fn main() {
                     {
                         core.prefetch(&read(next, unit));
                     }
-                    core.apply(Event::Request(read(b, unit)), 0, &mut front);
+                    front.ask(&mut core, read(b, unit));
                 }
-                black_box(&mut front.to);
+                black_box(&mut front.client.0);
             })
         };
         for (label, ahead, metered) in [
@@ -163,12 +109,12 @@ fn main() {
     }
     assert_eq!(core.stats(DISK).backend_reads, reads_before, "all that was measured were hits");
     drop(from);
-    beside_a_guest(policy, &mut front);
+    beside_a_guest(policy);
 }
 
 /// Reads of a guest whose memory is seen and that reuses its pages in a ring, over four times what the cache holds:
 /// nearly everything is captured at reuse.
-fn beside_a_guest(policy: PolicyKind, front: &mut Front) {
+fn beside_a_guest(policy: PolicyKind) {
     const PAGES: u64 = 16 * 1024;
     for (name, mode, measured) in [
         ("off", ExclusiveMode::Off, false),
@@ -179,25 +125,19 @@ fn beside_a_guest(policy: PolicyKind, front: &mut Front) {
         let mut core = one_disk(policy, BLOCKS / 4, 0, mode);
         core.set_guest(DISK, PAGES as u32);
         core.measure(DISK, measured.then_some(BLOCKS));
-        front.guest = vec![[0; BLOCK]; PAGES as usize];
+        let mut front = Front::new(Guest::<NoData>::new(PAGES as u32));
         let (mut n, mut reply, mut spare) = (0u64, Vec::new(), Vec::new());
         for round in 0..12 {
             let (mut reply_ns, mut spare_ns, mut pages) = (0u64, 0u64, 0u64);
             for _ in 0..BLOCKS / 16 {
                 let began = Instant::now();
                 for _ in 0..16 {
-                    front.page = Some((n % PAGES) as u32);
-                    core.apply(Event::Request(read(n * 7919 % BLOCKS, 1)), 0, front);
-                    while let Some(mut io) = front.ios.pop() {
-                        io.buf.pieces_mut().for_each(|p| p.fill(io.offset as u8 | 1));
-                        let done =
-                            IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-                        core.apply(Event::IoDone(done), 0, front);
-                    }
+                    front.client.page = Some((n % PAGES) as u32);
+                    front.run(&mut core, read(n * 7919 % BLOCKS, 1), |io| fill_blocks(io, |block| block as u8 | 1));
                     n += 1;
                 }
                 let replied = Instant::now();
-                core.apply(Event::Spare { copies: true }, 0, front);
+                core.apply(Event::Spare { copies: true }, 0, &mut front);
                 spare_ns += replied.elapsed().as_nanos() as u64;
                 reply_ns += (replied - began).as_nanos() as u64;
                 pages += 16;
@@ -208,7 +148,6 @@ fn beside_a_guest(policy: PolicyKind, front: &mut Front) {
                 spare.push(spare_ns as f64 / pages as f64);
             }
         }
-        front.page = None;
         for (what, ns) in [("before the reply", &mut reply), ("after it", &mut spare)] {
             ns.sort_by(f64::total_cmp);
             let label = format!("4 KiB, guest, {name}: {what}");

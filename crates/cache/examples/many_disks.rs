@@ -8,10 +8,9 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId, Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Geometry, Op, Request};
 use undercroft_engine::{PartId, PartRange, PartSetting, PolicyKind};
+use undercroft_testkit::front::{Buffer, Front, block_request, fill_blocks};
 
 /// As the daemon's.
 #[global_allocator]
@@ -27,31 +26,6 @@ const RANGES: u64 = 2000;
 const METER_BLOCKS: u64 = 200;
 const READS: usize = 10_000;
 const AHEAD: usize = 8;
-
-#[derive(Default)]
-struct Front {
-    to: Vec<u8>,
-    ios: Vec<Io>,
-    replies: u64,
-}
-
-impl Effects for Front {
-    #[inline]
-    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
-        self.to[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(7);
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    #[inline]
-    fn reply(&mut self, _req: ReqId, _result: Result<(), IoError>) {
-        self.replies += 1;
-    }
-}
 
 /// One core of those compared.
 struct Case {
@@ -72,20 +46,11 @@ impl Case {
         };
         for d in 0..disks {
             let id = DiskId(d as u32);
-            let options = DiskOptions {
-                size_bytes: per_disk * BLOCK as u64,
-                align: 512,
-                read_only: false,
-                can_discard: false,
-                can_write_zeroes: false,
-                policy: PolicyKind::S3Fifo,
-                // As many frames for all; but what is measured pays for that, and parts for theirs.
-                capacity_blocks: (per_disk * 5 / 4 + spare(d)) as u32,
-                readahead_bytes: 1 << 20,
-                write_allocate: true,
-                exclusive: Default::default(),
-                share: None,
-            };
+            // As many frames for all; but what is measured pays for that, and parts for theirs.
+            let capacity_blocks = (per_disk * 5 / 4 + spare(d)) as u32;
+            let geometry = Geometry::new(per_disk * BLOCK as u64);
+            let options = DiskOptions::new(&geometry, PolicyKind::S3Fifo, capacity_blocks);
+            let options = DiskOptions { readahead_bytes: 1 << 20, ..options };
             core.add_disk(id, options).unwrap_or_else(|e| panic!("{e}"));
             if d < metered {
                 core.measure(id, Some(BLOCKS * 4));
@@ -110,19 +75,14 @@ impl Case {
     /// Block `n` of all disks' together: neighbours are on different disks.
     fn read(&self, n: u64) -> Request {
         let (disk, block) = (DiskId((n % self.disks) as u32), n / self.disks);
-        let id = ReqId { port: 0, tag: 0 };
-        Request { id, disk, op: Op::Read, offset: block * BLOCK as u64, len: BLOCK as u64 }
+        block_request(disk, Op::Read, block, 1)
     }
 
-    fn fill(&mut self, front: &mut Front) {
+    fn fill(&mut self, front: &mut Front<Buffer>) {
         for n in 0..BLOCKS {
-            self.core.apply(Event::Request(self.read(n)), 0, front);
-            while let Some(mut io) = front.ios.pop() {
-                // Written, or all frames would be the kernel's one page of zeroes.
-                io.buf.pieces_mut().for_each(|p| p.fill(1));
-                let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-                self.core.apply(Event::IoDone(done), 0, front);
-            }
+            let read = self.read(n);
+            // Written, or all frames would be the kernel's one page of zeroes.
+            front.run(&mut self.core, read, |io| fill_blocks(io, |_| 1));
         }
     }
 
@@ -131,7 +91,7 @@ impl Case {
     }
 
     /// Nanoseconds per read of the blocks in `at`.
-    fn round(&mut self, at: &[u64], ahead: usize, front: &mut Front) -> f64 {
+    fn round(&mut self, at: &[u64], ahead: usize, front: &mut Front<Buffer>) -> f64 {
         let began = Instant::now();
         for (i, &n) in at.iter().enumerate() {
             if ahead > 0
@@ -144,9 +104,10 @@ impl Case {
             {
                 self.core.prefetch(&self.read(next));
             }
-            self.core.apply(Event::Request(self.read(n)), 0, front);
+            let read = self.read(n);
+            front.ask(&mut self.core, read);
         }
-        black_box(&mut front.to);
+        black_box(&mut front.client.0);
         began.elapsed().as_nanos() as f64 / at.len() as f64
     }
 }
@@ -166,7 +127,7 @@ fn main() {
     });
     // For a profiler: one case alone.
     let only: Option<usize> = numbers.pop().and_then(|n| n.parse().ok());
-    let mut front = Front { to: vec![0; BLOCK], ..Front::default() };
+    let mut front = Front::new(Buffer(vec![0; BLOCK]));
     let mut cases = [
         Case::new("one disk", 1, 0, false, 0),
         Case::new("one disk, again", 1, 0, false, 0),

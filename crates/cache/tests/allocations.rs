@@ -4,10 +4,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, Op, ReqId, Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, Op, Request};
 use undercroft_engine::PolicyKind;
+use undercroft_testkit::front::{Buffer, Front, block_request};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -39,43 +38,15 @@ static COUNTING: Counting = Counting;
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
 
-/// A front end with room for everything from the start.
-struct Front {
-    data: Vec<u8>,
-    ios: Vec<Io>,
-    replies: u64,
+fn request(op: Op, block: u64, blocks: u64) -> Request {
+    block_request(DISK, op, block, blocks)
 }
 
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
-        self.data[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    fn copy_in(&mut self, _req: ReqId, at: usize, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&self.data[at..at + bytes.len()]);
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
-        assert_eq!(result, Ok(()));
-        self.replies += 1;
-    }
-}
-
-fn request(op: Op, block: u64, blocks: u64) -> Event {
-    let id = ReqId { port: 0, tag: 0 };
-    Event::Request(Request { id, disk: DISK, op, offset: block * B, len: blocks * B })
-}
-
-/// Applies an event and completes everything it starts; allocations that happened within the core.
-fn through(core: &mut Core, front: &mut Front, event: Event) -> u64 {
+/// Applies a request and completes everything it starts; allocations that happened within the core, since the front end
+/// has room for everything from the start.
+fn through(core: &mut Core, front: &mut Front<Buffer>, request: Request) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
-    core.apply(event, 0, front);
-    while let Some(io) = front.ios.pop() {
-        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-        core.apply(Event::IoDone(done), 0, front);
-    }
+    front.run(core, request, |_| ());
     if core.wants_spare() {
         core.apply(Event::Spare { copies: false }, 0, front);
     }
@@ -87,38 +58,25 @@ fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
     for (policy, share) in PolicyKind::ALL.into_iter().flat_map(|p| [(p, false), (p, true)]) {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
         let options = DiskOptions {
-            size_bytes: 4096 * B,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy,
-            capacity_blocks: 1024,
             readahead_bytes: 256 << 10,
-            write_allocate: true,
-            exclusive: Default::default(),
             share: share.then_some(GroupId(0)),
+            ..DiskOptions::new(&Geometry::new(4096 * B), policy, 1024)
         };
         core.add_disk(DISK, options).unwrap();
-        let mut front = Front { data: vec![0; 64 * B as usize], ios: Vec::with_capacity(64), replies: 0 };
+        let mut front = Front::new(Buffer(vec![0; 64 * B as usize]));
+        front.ios.reserve(64);
 
         // Warm up: tables grow to what this load needs. First to more operations at a time than any request below can
         // split into, whatever the policy keeps: 64 blocks of which every other one is cached.
         for block in (0..4096).step_by(32) {
-            core.apply(request(Op::Read, block, 1), 0, &mut front);
+            front.ask(&mut core, request(Op::Read, block, 1));
         }
-        while let Some(io) = front.ios.pop() {
-            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-            core.apply(Event::IoDone(done), 0, &mut front);
-        }
+        front.end_all(&mut core, |_| ());
         // Then to as many operations of more than eight blocks as there are frames for: their lists are longer.
         for block in (0..4096).step_by(128) {
-            core.apply(request(Op::Read, block + 10, 9), 0, &mut front);
+            front.ask(&mut core, request(Op::Read, block + 10, 9));
         }
-        while let Some(io) = front.ios.pop() {
-            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-            core.apply(Event::IoDone(done), 0, &mut front);
-        }
+        front.end_all(&mut core, |_| ());
         for block in (0..4096).step_by(16) {
             through(&mut core, &mut front, request(Op::Read, block, 16));
             through(&mut core, &mut front, request(Op::Write { fua: false }, block, 4));

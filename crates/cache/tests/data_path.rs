@@ -1,61 +1,25 @@
 //! The rules of the data path, one small scenario each; the simulation looks for everything in between.
 
 use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
-    blocks_per_disk_max,
+    Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, IoError, IoKind, Op, blocks_per_disk_max,
 };
 use undercroft_engine::PolicyKind;
 use undercroft_engine::shares::Hint;
+use undercroft_testkit::front::{Front, Values, request};
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
 const WRITE: Op = Op::Write { fua: false };
 
 /// A client that writes bytes of the value of its tag, and a disk that does nothing until told.
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-    replies: Vec<(u32, Result<(), IoError>)>,
-    /// First byte of the last data copied out, per request.
-    seen: Vec<(u32, usize, u8)>,
-}
-
-impl Effects for Front {
-    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
-        self.seen.push((req.tag, at, bytes[0]));
-    }
-    fn copy_in(&mut self, req: ReqId, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(req.tag as u8);
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
-        self.replies.push((req.tag, result));
-    }
-}
-
 struct Rig {
     core: Core,
-    front: Front,
+    front: Front<Values>,
 }
 
 /// A small disk.
 fn options_of_disk() -> DiskOptions {
-    DiskOptions {
-        size_bytes: 256 * B,
-        align: 512,
-        read_only: false,
-        can_discard: true,
-        can_write_zeroes: true,
-        policy: PolicyKind::Lru,
-        capacity_blocks: 64,
-        readahead_bytes: 0,
-        write_allocate: true,
-        exclusive: Default::default(),
-        share: None,
-    }
+    DiskOptions::new(&Geometry::new(256 * B), PolicyKind::Lru, 64)
 }
 
 impl Rig {
@@ -64,32 +28,29 @@ impl Rig {
         let mut options = options_of_disk();
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
-        Self { core, front: Front::default() }
+        Self { core, front: Front::noting(Values::default()) }
     }
 
     fn ask(&mut self, tag: u32, op: Op, offset: u64, len: u64) {
-        let req = Request { id: ReqId { port: 0, tag }, disk: DISK, op, offset, len };
-        self.core.apply(Event::Request(req), 0, &mut self.front);
+        self.front.ask(&mut self.core, request(tag, DISK, op, offset, len));
     }
 
     /// Completes the oldest operation; a read finds bytes of `value`.
     fn complete(&mut self, value: u8, result: Result<(), IoError>) -> IoKind {
-        let mut io = self.front.ios.remove(0);
-        if io.kind == IoKind::Read {
-            io.buf.pieces_mut().for_each(|p| p.fill(value));
-        }
-        let kind = io.kind;
-        let done = IoDone { op: io.op, disk: DISK, buf: io.buf, result, extents: Vec::new() };
-        self.core.apply(Event::IoDone(done), 0, &mut self.front);
-        kind
+        self.front.end(&mut self.core, 0, |io| {
+            if io.kind == IoKind::Read {
+                io.buf.pieces_mut().for_each(|p| p.fill(value));
+            }
+            result
+        })
     }
 
     fn replies(&mut self) -> Vec<(u32, Result<(), IoError>)> {
-        std::mem::take(&mut self.front.replies)
+        std::mem::take(&mut self.front.answers)
     }
 
     fn seen(&mut self) -> Vec<(u32, usize, u8)> {
-        std::mem::take(&mut self.front.seen)
+        std::mem::take(&mut self.front.client.seen)
     }
 
     fn shapes(&self) -> Vec<(u64, u64)> {
@@ -98,11 +59,19 @@ impl Rig {
 
     /// Completes everything and checks that nothing is left.
     fn rest(mut self) {
-        while !self.front.ios.is_empty() {
-            self.complete(0, Ok(()));
-        }
+        self.complete_all(0);
         assert!(self.core.is_idle(DISK));
         self.core.check();
+    }
+
+    /// Completes everything; reads find bytes of `value`. How many operations it were.
+    fn complete_all(&mut self, value: u8) -> u32 {
+        let mut operations = 0;
+        while !self.front.ios.is_empty() {
+            self.complete(value, Ok(()));
+            operations += 1;
+        }
+        operations
     }
 }
 
@@ -293,20 +262,7 @@ fn a_long_request_leaves_frames_to_others() {
     core_options.io_frames_per_disk = 64;
     let mut r = Rig::new(|_| ());
     r.core = Core::new(core_options).unwrap();
-    let options = DiskOptions {
-        size_bytes: 1 << 30,
-        align: 512,
-        read_only: false,
-        can_discard: false,
-        can_write_zeroes: false,
-        policy: PolicyKind::Fifo,
-        capacity_blocks: 16,
-        readahead_bytes: 0,
-        write_allocate: true,
-        exclusive: Default::default(),
-        share: None,
-    };
-    r.core.add_disk(DISK, options).unwrap();
+    r.core.add_disk(DISK, DiskOptions::new(&Geometry::new(1 << 30), PolicyKind::Fifo, 16)).unwrap();
     r.ask(1, Op::Read, 0, 32 << 20);
     r.ask(2, Op::Read, 1 << 29, B);
     let mut steps = 0;
@@ -342,9 +298,7 @@ impl Rig {
         let before = self.core.stats(DISK).miss_blocks;
         for b in blocks {
             self.ask(1, Op::Read, b * B, B);
-            while !self.front.ios.is_empty() {
-                self.complete(b as u8, Ok(()));
-            }
+            self.complete_all(b as u8);
             assert_eq!(self.seen().pop(), Some((1, 0, b as u8)), "block {b}");
         }
         self.core.stats(DISK).miss_blocks - before
@@ -392,10 +346,7 @@ fn hints_say_how_far_is_read_ahead() {
         for b in 0..100 {
             r.ask(1, Op::Read, b * B, B);
             furthest = r.shapes().iter().map(|(at, len)| (at + len) / B - b).max().unwrap_or(0).max(furthest);
-            while !r.front.ios.is_empty() {
-                r.complete(b as u8, Ok(()));
-                reads += 1;
-            }
+            reads += r.complete_all(b as u8);
         }
         (furthest, reads)
     };
@@ -414,9 +365,7 @@ fn furthest_ahead(r: &mut Rig, from: u64, end: u64) -> u64 {
     for b in from..end {
         r.ask(1, Op::Read, b * B, B);
         furthest = r.shapes().iter().map(|(at, len)| (at + len) / B - b - 1).max().unwrap_or(0).max(furthest);
-        while !r.front.ios.is_empty() {
-            r.complete(b as u8, Ok(()));
-        }
+        r.complete_all(b as u8);
         r.core.check();
     }
     furthest
@@ -474,8 +423,6 @@ fn read_ahead_ends_while_it_is_under_way() {
     // What was asked for in time is there; nothing is asked for any more.
     r.ask(7, Op::Read, 3 * B, B);
     assert!(r.front.ios.is_empty() || r.shapes() == [(3 * B, B)]);
-    while !r.front.ios.is_empty() {
-        r.complete(8, Ok(()));
-    }
+    r.complete_all(8);
     r.rest();
 }

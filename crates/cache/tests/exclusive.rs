@@ -1,11 +1,8 @@
 //! A disk whose guest's memory can be seen: what is captured, what is kept, what is forgotten.
 
-use std::collections::HashMap;
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, ExclusiveState, Extent, Io, IoDone, IoError, IoKind, Op,
-    ReqId, Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, ExclusiveState, Geometry, IoKind, Op};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_testkit::front::{Front, Guest, ValueDisks, Values, block_request};
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
@@ -13,49 +10,10 @@ const DISK: DiskId = DiskId(0);
 /// A guest of some pages over a disk whose block n is filled with n.
 struct Rig {
     core: Core,
-    front: Front,
-    disk: HashMap<u64, u8>,
-}
-
-#[derive(Default)]
-struct Front {
-    pages: Vec<[u8; 4096]>,
-    /// The page of the request under way.
-    page: Option<u32>,
-    ios: Vec<Io>,
+    front: Front<Guest<Values>>,
+    disk: ValueDisks,
     /// Blocks read from the disk, in order.
     fetched: Vec<u64>,
-    got: Vec<u8>,
-    copies: u32,
-    write: u8,
-}
-
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
-        self.got.resize(at + bytes.len(), 0);
-        self.got[at..].copy_from_slice(bytes);
-        if let Some(page) = self.page {
-            self.pages[page as usize][at..at + bytes.len()].copy_from_slice(bytes);
-        }
-    }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(self.write);
-    }
-    fn guest_page(&mut self, _req: ReqId, at: usize) -> Option<u32> {
-        self.page.filter(|_| at == 0)
-    }
-    fn copy_guest_page(&mut self, _disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
-        self.copies += 1;
-        to.copy_from_slice(&self.pages[page as usize]);
-        true
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
-        result.unwrap();
-    }
 }
 
 impl Rig {
@@ -65,47 +23,22 @@ impl Rig {
 
     fn with_readahead(mode: ExclusiveMode, capacity_blocks: u32, pages: u32, readahead_bytes: u32) -> Self {
         let mut core = Core::new(CoreOptions { hash_seed: 1, ..CoreOptions::new(32 << 20) }).unwrap();
-        let options = DiskOptions {
-            size_bytes: 1000 * B,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy: PolicyKind::Lru,
-            capacity_blocks,
-            readahead_bytes,
-            write_allocate: true,
-            exclusive: mode,
-            share: None,
-        };
-        core.add_disk(DISK, options).unwrap();
+        let options = DiskOptions::new(&Geometry::new(1000 * B), PolicyKind::Lru, capacity_blocks);
+        core.add_disk(DISK, DiskOptions { readahead_bytes, exclusive: mode, ..options }).unwrap();
         core.set_guest(DISK, pages);
-        let front = Front { pages: vec![[0; 4096]; pages as usize], ..Front::default() };
-        Self { core, front, disk: HashMap::new() }
-    }
-
-    fn content(&self, block: u64) -> u8 {
-        self.disk.get(&block).copied().unwrap_or(block as u8 | 1)
+        let disk = ValueDisks::new(|_, block| block as u8 | 1);
+        Self { core, front: Front::new(Guest::new(pages)), disk, fetched: Vec::new() }
     }
 
     fn run(&mut self, op: Op, block: u64, page: Option<u32>) {
-        self.front.page = page;
-        let id = ReqId { port: 0, tag: 0 };
-        self.core.apply(Event::Request(Request { id, disk: DISK, op, offset: block * B, len: B }), 0, &mut self.front);
-        while let Some(mut io) = self.front.ios.pop() {
-            let mut next = io.offset / B;
-            match io.kind {
-                IoKind::Read => io.buf.pieces_mut().for_each(|p| {
-                    p.fill(self.disk.get(&next).copied().unwrap_or(next as u8 | 1));
-                    self.front.fetched.push(next);
-                    next += 1;
-                }),
-                IoKind::Write { .. } => _ = self.disk.insert(io.offset / B, self.front.write),
-                _ => {}
+        self.front.client.page = page;
+        self.front.client.data.seen.clear();
+        self.front.run(&mut self.core, block_request(DISK, op, block, 1), |io| {
+            if io.kind == IoKind::Read {
+                self.fetched.extend(io.offset / B..(io.offset + io.len) / B);
             }
-            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-            self.core.apply(Event::IoDone(done), 0, &mut self.front);
-        }
+            self.disk.serve(io);
+        });
         self.core.apply(Event::Spare { copies: true }, 0, &mut self.front);
         self.core.check();
     }
@@ -114,8 +47,19 @@ impl Rig {
     fn read(&mut self, block: u64, page: u32) -> bool {
         let before = self.core.stats(DISK).hit_blocks;
         self.run(Op::Read, block, Some(page));
-        assert!(self.front.got.iter().all(|&b| b == self.content(block)), "block {block}");
+        assert_eq!(self.got(), self.disk.value(DISK.0, block), "block {block}");
         self.core.stats(DISK).hit_blocks > before
+    }
+
+    /// What the last read was given.
+    fn got(&self) -> u8 {
+        let &[(0, 0, value)] = &self.front.client.data.seen[..] else { panic!("not read, or in pieces") };
+        value
+    }
+
+    /// What requests write from now on.
+    fn writes(&mut self, value: u8) {
+        self.front.client.data.write = Some(value);
     }
 
     fn cached(&self) -> Vec<u64> {
@@ -160,8 +104,8 @@ fn a_page_that_was_zeroed_or_changed_is_not_captured() {
     full(&mut rig, 60);
     rig.read(1, 1);
     rig.read(2, 2);
-    rig.front.pages[1].fill(0);
-    rig.front.pages[2][4000] ^= 1;
+    rig.front.client.pages[1].fill(0);
+    rig.front.client.pages[2][4000] ^= 1;
     let before = rig.core.exclusive(DISK).unwrap().stats;
     rig.read(11, 1);
     rig.read(12, 2);
@@ -176,19 +120,18 @@ fn a_write_between_makes_the_old_content_worthless() {
     full(&mut rig, 60);
     rig.read(1, 1);
     // another client writes the block; the guest's page still has what it read before
-    rig.front.write = 77;
+    rig.writes(77);
     rig.run(Op::Write { fua: false }, 1, None);
     rig.read(11, 1);
     rig.read(1, 5);
-    assert_eq!(rig.front.got[0], 77);
+    assert_eq!(rig.got(), 77);
     for discarded in [false, true] {
         rig.read(2, 2);
         let op = if discarded { Op::Discard } else { Op::WriteZeroes { unmap: false, fua: false } };
         rig.run(op, 2, None);
-        rig.disk.insert(2, 0);
         rig.read(12, 2);
         assert!(!rig.read(2, 2), "what the page held was not the block any more");
-        rig.disk.remove(&2);
+        rig.disk.changed.remove(&(DISK.0, 2));
         rig.core.invalidate(DISK);
     }
 }
@@ -197,14 +140,14 @@ fn a_write_between_makes_the_old_content_worthless() {
 fn what_a_guest_writes_is_captured_when_its_page_is_reused() {
     let mut rig = Rig::new(ExclusiveMode::Capture, 40, 8);
     full(&mut rig, 60);
-    rig.front.write = 33;
-    rig.front.pages[3].fill(33);
+    rig.writes(33);
+    rig.front.client.pages[3].fill(33);
     rig.run(Op::Write { fua: false }, 9, Some(3));
     full(&mut rig, 60);
     rig.read(10, 3);
     let reads = rig.core.stats(DISK).backend_reads;
     assert!(rig.read(9, 4), "captured with what was written");
-    assert_eq!((rig.front.got[0], rig.core.stats(DISK).backend_reads), (33, reads));
+    assert_eq!((rig.got(), rig.core.stats(DISK).backend_reads), (33, reads));
 }
 
 #[test]
@@ -214,7 +157,7 @@ fn pages_of_a_zeroing_guest_are_copied_before_they_go() {
     let mut hits = 0;
     for n in 0..6000u64 {
         let page = (n % 200) as u32;
-        rig.front.pages[page as usize].fill(0);
+        rig.front.client.pages[page as usize].fill(0);
         hits += u64::from(rig.read(n % 240, page) && n > 3000);
     }
     let e = rig.core.exclusive(DISK).unwrap();
@@ -230,9 +173,9 @@ fn a_new_memory_map_empties_the_table() {
     assert!(rig.core.exclusive(DISK).unwrap().stats.pages_held > 0);
     rig.core.set_guest(DISK, 8);
     assert_eq!(rig.core.exclusive(DISK).unwrap().stats.pages_held, 0);
-    let copies = rig.front.copies;
+    let copies = rig.front.client.copies;
     rig.read(2, 1);
-    assert_eq!(rig.front.copies, copies, "nothing is known of page 1");
+    assert_eq!(rig.front.client.copies, copies, "nothing is known of page 1");
     rig.core.set_guest(DISK, 0);
     assert_eq!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::NoGuest);
     rig.read(3, 1);
@@ -241,7 +184,7 @@ fn a_new_memory_map_empties_the_table() {
 #[test]
 fn a_guest_too_large_for_the_share_is_served_inclusively_and_said_so() {
     let mut rig = Rig::new(ExclusiveMode::Auto, 40, 1);
-    rig.front.pages = vec![[0; 4096]; 1];
+    rig.front.client.pages = vec![[0; 4096]; 1];
     rig.core.set_guest(DISK, 1 << 20);
     match rig.core.exclusive(DISK).unwrap().state {
         ExclusiveState::NoMemory { needed_bytes, allowed_bytes } => {
@@ -317,12 +260,12 @@ fn what_the_guest_holds_is_not_read_ahead() {
     for block in (100..160).rev() {
         rig.read(block, (block - 100) as u32);
     }
-    rig.front.fetched.clear();
+    rig.fetched.clear();
     // a stream up to what is held, through other pages, and on behind it
     for (n, block) in (40..100).chain(160..210).enumerate() {
         rig.read(block, 60 + n as u32);
     }
-    let fetched = std::mem::take(&mut rig.front.fetched);
+    let fetched = std::mem::take(&mut rig.fetched);
     assert!((40..100).chain(160..210).all(|b| fetched.contains(&b)));
     assert!(fetched.iter().all(|b| !(100..160).contains(b)), "{fetched:?}");
     assert!(rig.core.stats(DISK).readahead_hit_blocks > 80, "and the rest was");
@@ -342,7 +285,7 @@ fn with_off_no_page_is_looked_at() {
     for n in 0..200 {
         rig.read(n % 50, (n % 8) as u32);
     }
-    assert_eq!((rig.front.copies, rig.core.exclusive(DISK).unwrap().state), (0, ExclusiveState::Off));
+    assert_eq!((rig.front.client.copies, rig.core.exclusive(DISK).unwrap().state), (0, ExclusiveState::Off));
 }
 
 #[test]
@@ -357,7 +300,7 @@ fn what_a_scan_finds_in_the_guest_goes_first_and_only_if_it_is_still_that() {
         from = rig.core.cached_hashes(DISK, at, 7, &mut found);
     }
     assert_eq!(found.len(), 20);
-    rig.front.write = 99;
+    rig.writes(99);
     rig.run(Op::Write { fua: false }, 15, None);
     found.retain(|&(_, block)| block >= 10);
     assert_eq!(rig.core.cool(DISK, &found), 9, "block 15 is another now");
@@ -378,18 +321,18 @@ fn a_disk_becomes_inclusive_and_exclusive_again_while_it_serves() {
     assert_eq!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::Off);
     rig.core.check();
     // Nobody looks on while a block that the guest holds changes.
-    rig.front.write = 77;
+    rig.writes(77);
     rig.run(Op::Write { fua: false }, 1, None);
-    let copies = rig.front.copies;
+    let copies = rig.front.client.copies;
     rig.read(30, 7);
-    assert_eq!(rig.front.copies, copies, "nothing is copied");
+    assert_eq!(rig.front.client.copies, copies, "nothing is copied");
     rig.core.set_exclusive(DISK, ExclusiveMode::Capture);
     assert!(matches!(rig.core.exclusive(DISK).unwrap().state, ExclusiveState::On { .. }));
     // What pages held before is not known any more: their reuse captures nothing.
     (100..107).for_each(|b| _ = rig.read(b, (b - 100) as u32));
-    assert_eq!(rig.front.copies, copies);
+    assert_eq!(rig.front.client.copies, copies);
     rig.read(1, 7);
-    assert_eq!(rig.front.got[0], 77, "what was written, whether it is cached or not");
+    assert_eq!(rig.got(), 77, "what was written, whether it is cached or not");
     // From now on it is as ever.
     full(&mut rig, 60);
     (0..6).for_each(|b| _ = rig.read(b, b as u32));

@@ -1,72 +1,46 @@
 //! Reads that fail: only the requests fail that need what could not be read, and nobody is given a byte twice.
 
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Geometry, Io, IoError, IoKind, Op, ReqId};
 use undercroft_engine::PolicyKind;
+use undercroft_testkit::front::{Client, Front, request};
 
 const DISK: DiskId = DiskId(0);
 const B: u64 = 4096;
 
-/// A disk with bad sectors, and who was given what.
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-    bad: Vec<u64>,
-    /// Reads as they came to the disk.
-    reads: Vec<(u64, u64)>,
-    /// Per request and byte: how often it was copied out.
-    copied: Vec<Vec<u8>>,
-    replies: Vec<(u32, Result<(), IoError>)>,
-}
+/// Who was given what. Per request and byte: how often it was copied out.
+struct Copied(Vec<Vec<u8>>);
 
-impl Effects for Front {
-    fn copy_out(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
-        let copied = &mut self.copied[req.tag as usize];
+impl Client for Copied {
+    fn take(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
+        let copied = &mut self.0[req.tag as usize];
         copied.resize(copied.len().max(at + bytes.len()), 0);
         copied[at..at + bytes.len()].iter_mut().for_each(|n| *n += 1);
     }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
+    fn give(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
         bytes.fill(1);
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, req: ReqId, result: Result<(), IoError>) {
-        self.replies.push((req.tag, result));
     }
 }
 
+/// A disk with bad sectors.
 struct Rig {
     core: Core,
-    front: Front,
+    front: Front<Copied>,
+    bad: Vec<u64>,
+    /// Reads as they came to the disk.
+    reads: Vec<(u64, u64)>,
 }
 
 impl Rig {
     fn new(readahead_bytes: u32, bad: &[u64]) -> Self {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
-        let options = DiskOptions {
-            size_bytes: 1 << 20,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy: PolicyKind::Lru,
-            capacity_blocks: 64,
-            readahead_bytes,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
-        core.add_disk(DISK, options).unwrap();
-        let front = Front { bad: bad.to_vec(), copied: vec![Vec::new(); 64], ..Front::default() };
-        Self { core, front }
+        let options = DiskOptions::new(&Geometry::new(1 << 20), PolicyKind::Lru, 64);
+        core.add_disk(DISK, DiskOptions { readahead_bytes, ..options }).unwrap();
+        let front = Front::noting(Copied(vec![Vec::new(); 64]));
+        Self { core, front, bad: bad.to_vec(), reads: Vec::new() }
     }
 
     fn begin(&mut self, tag: u32, op: Op, offset: u64, len: u64) {
-        let request = Request { id: ReqId { port: 0, tag }, disk: DISK, op, offset, len };
-        self.core.apply(Event::Request(request), 0, &mut self.front);
+        self.front.ask(&mut self.core, request(tag, DISK, op, offset, len));
     }
 
     fn read(&mut self, tag: u32, offset: u64, len: u64) {
@@ -77,15 +51,14 @@ impl Rig {
     fn complete(&mut self, at: Option<u64>) {
         let touches = |io: &Io| at.is_none_or(|at| (io.offset..io.offset + io.len).contains(&at));
         let i = self.front.ios.iter().position(touches).expect("an operation under way");
-        let io = self.front.ios.remove(i);
-        let fails = io.kind == IoKind::Read
-            && self.front.bad.iter().any(|b| (io.offset..io.offset + io.len).contains(&(b / 512 * 512)));
-        if io.kind == IoKind::Read {
-            self.front.reads.push((io.offset, io.len));
-        }
-        let result = if fails { Err(IoError::Io) } else { Ok(()) };
-        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result, extents: Vec::new() };
-        self.core.apply(Event::IoDone(done), 0, &mut self.front);
+        self.front.end(&mut self.core, i, |io| {
+            if io.kind != IoKind::Read {
+                return Ok(());
+            }
+            self.reads.push((io.offset, io.len));
+            let range = io.offset..io.offset + io.len;
+            if self.bad.iter().any(|b| range.contains(&(b / 512 * 512))) { Err(IoError::Io) } else { Ok(()) }
+        });
     }
 
     fn complete_all(&mut self) {
@@ -98,10 +71,10 @@ impl Rig {
 
     /// The answer to a request, and how often each of its bytes was copied out at least and at most.
     fn answer(&self, tag: u32, len: u64) -> (Result<(), IoError>, u8, u8) {
-        let mut answers = self.front.replies.iter().filter(|r| r.0 == tag);
+        let mut answers = self.front.answers.iter().filter(|r| r.0 == tag);
         let (answer, again) = (answers.next().expect("an answer"), answers.next());
         assert_eq!(again, None);
-        let copied = &self.front.copied[tag as usize];
+        let copied = &self.front.client.0[tag as usize];
         let least = if (copied.len() as u64) < len { 0 } else { copied.iter().copied().min().unwrap_or(0) };
         (answer.1, least, copied.iter().copied().max().unwrap_or(0))
     }
@@ -118,7 +91,7 @@ fn a_reader_that_joined_a_failed_read_is_given_each_byte_once() {
     rig.complete_all();
     assert_eq!(rig.answer(1, 8 * B), (Err(IoError::Io), 0, 0), "it needs block 5");
     assert_eq!(rig.answer(2, 5 * B), (Ok(()), 1, 1));
-    assert_eq!(rig.front.reads, [(8 * B, 4 * B), (0, 8 * B), (7 * B, B)]);
+    assert_eq!(rig.reads, [(8 * B, 4 * B), (0, 8 * B), (7 * B, B)]);
 }
 
 /// A bad sector fails the requests of this sector; those of others in its block are read sector by sector.
@@ -140,7 +113,7 @@ fn a_bad_sector_fails_only_who_needs_this_sector() {
         assert_eq!(rig.answer(tag, len), (Ok(()), 1, 1), "request {tag}");
     }
     assert!(rig.answer(7, 4 * B).0.is_err());
-    assert!(rig.front.copied[7].iter().all(|&n| n <= 1));
+    assert!(rig.front.client.0[7].iter().all(|&n| n <= 1));
 }
 
 /// What is read ahead fails nobody, though the bad sector is 20 blocks further on.

@@ -1,41 +1,18 @@
 //! What `willneed` fetches before anybody asks. The simulation hints disks so, too.
 
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, ReqId, Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, IoError, IoKind, Op};
 use undercroft_engine::PolicyKind;
 use undercroft_engine::shares::Hint;
+use undercroft_testkit::front::{Front, Values, block_request, fill_blocks};
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
 const LENDER: DiskId = DiskId(1);
 
-/// A client that looks at the first byte it gets, and a disk whose block n holds bytes of n, or what was written.
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-    seen: Vec<u8>,
-}
-
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, _at: usize, bytes: &[u8]) {
-        self.seen.push(bytes[0]);
-    }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(255);
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
-        assert_eq!(result, Ok(()));
-    }
-}
-
+/// A disk whose block n holds bytes of n, or 255 if it was written.
 struct Rig {
     core: Core,
-    front: Front,
+    front: Front<Values>,
     /// Blocks that were read from the disk, in order.
     read: Vec<u64>,
     /// Operations that the disk had at the same time at most.
@@ -46,22 +23,14 @@ impl Rig {
     fn new(blocks: u64, capacity_blocks: u32) -> Self {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
         let options = DiskOptions {
-            size_bytes: blocks * B,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy: PolicyKind::S3Fifo,
-            capacity_blocks,
             readahead_bytes: 1 << 20,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
+            ..DiskOptions::new(&Geometry::new(blocks * B), PolicyKind::S3Fifo, capacity_blocks)
         };
         core.add_disk(DISK, options.clone()).unwrap();
         // What the disk has under way beyond what it is guaranteed is lent, by one that brings enough for it.
         core.add_disk(LENDER, DiskOptions { capacity_blocks: 10_000, ..options }).unwrap();
-        Self { core, front: Front::default(), read: vec![], most: 0 }
+        let front = Front::new(Values { write: Some(255), ..Values::default() });
+        Self { core, front, read: vec![], most: 0 }
     }
 
     fn hint(&mut self, hint: Hint) {
@@ -70,20 +39,23 @@ impl Rig {
     }
 
     fn ask(&mut self, op: Op, block: u64, count: u64) {
-        let req = Request { id: ReqId { port: 0, tag: 0 }, disk: DISK, op, offset: block * B, len: count * B };
-        self.core.apply(Event::Request(req), 0, &mut self.front);
+        self.front.ask(&mut self.core, block_request(DISK, op, block, count));
     }
 
     fn complete(&mut self, at: usize, result: Result<(), IoError>) {
         self.most = self.most.max(self.front.ios.len());
-        let mut io = self.front.ios.remove(at);
-        let first = io.offset / B;
-        if io.kind == IoKind::Read {
-            self.read.extend(first..first + io.len / B);
-            io.buf.pieces_mut().zip(first..).for_each(|(p, n)| p.fill(n as u8));
-        }
-        let done = IoDone { op: io.op, disk: DISK, buf: io.buf, result, extents: Vec::new() };
-        self.core.apply(Event::IoDone(done), 0, &mut self.front);
+        self.front.end(&mut self.core, at, |io| {
+            if io.kind == IoKind::Read {
+                self.read.extend(io.offset / B..(io.offset + io.len) / B);
+            }
+            fill_blocks(io, |block| block as u8);
+            result
+        });
+    }
+
+    /// The value of what a request was given last.
+    fn last_seen(&mut self) -> Option<u8> {
+        self.front.client.seen.pop().map(|(_, _, value)| value)
     }
 
     /// The disk does all it was told, and is idle then.
@@ -110,7 +82,7 @@ fn a_disk_that_fits_is_there_before_it_is_asked_for() {
     for block in 0..200 {
         r.ask(Op::Read, block, 1);
     }
-    assert_eq!(r.front.seen, (0..200).map(|n| n as u8).collect::<Vec<_>>());
+    assert_eq!(r.front.client.seen, (0..200).map(|n| (0, 0, n as u8)).collect::<Vec<_>>());
     let stats = r.core.stats(DISK);
     assert_eq!((stats.hit_blocks, stats.miss_blocks, stats.readahead_hit_blocks), (200, 0, 0));
     r.core.apply(Event::Tick, 0, &mut r.front);
@@ -162,7 +134,7 @@ fn a_write_meanwhile_makes_it_stale() {
     r.rest();
     r.ask(Op::Read, 5, 1);
     r.rest();
-    assert_eq!(r.front.seen.pop(), Some(255), "what was written, not what was fetched before");
+    assert_eq!(r.last_seen(), Some(255), "what was written, not what was fetched before");
 }
 
 #[test]
@@ -177,7 +149,7 @@ fn what_is_being_written_is_not_fetched() {
     r.complete(1, Ok(()));
     r.rest();
     r.ask(Op::Read, 5, 1);
-    assert_eq!(r.front.seen.pop(), Some(255));
+    assert_eq!(r.last_seen(), Some(255));
 }
 
 #[test]
@@ -186,7 +158,7 @@ fn a_guest_that_asks_meanwhile_waits_for_the_same_read() {
     r.hint(Hint::WillNeed);
     r.ask(Op::Read, 7, 1);
     r.rest();
-    assert_eq!((r.read.len(), r.front.seen.pop()), (64, Some(7)));
+    assert_eq!((r.read.len(), r.last_seen()), (64, Some(7)));
 }
 
 #[test]
@@ -198,5 +170,5 @@ fn a_disk_that_fails_is_asked_again_by_who_wants_it_only() {
     assert_eq!(r.cached(), 0, "no slot without a block");
     r.ask(Op::Read, 3, 1);
     r.rest();
-    assert_eq!(r.front.seen.pop(), Some(3));
+    assert_eq!(r.last_seen(), Some(3));
 }

@@ -2,10 +2,10 @@
 //! becomes of loans when disks shrink or go.
 
 use undercroft_cache::{
-    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId,
-    Request, blocks_per_disk_max, disk_bytes, limits,
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Geometry, Op, blocks_per_disk_max, disk_bytes, limits,
 };
 use undercroft_engine::PolicyKind;
+use undercroft_testkit::front::{Front, NoData, block_request, check_ceiling};
 
 const B: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -13,50 +13,13 @@ const READAHEAD: u32 = 512 << 10;
 const WRITE: Op = Op::Write { fua: false };
 
 fn options(capacity_blocks: u32) -> DiskOptions {
-    DiskOptions {
-        size_bytes: 1 << 40,
-        align: 512,
-        read_only: false,
-        can_discard: true,
-        can_write_zeroes: true,
-        policy: PolicyKind::S3Fifo,
-        capacity_blocks,
-        readahead_bytes: READAHEAD,
-        write_allocate: true,
-        exclusive: Default::default(),
-        share: None,
-    }
-}
-
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-    replies: usize,
-}
-
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, _at: usize, _bytes: &[u8]) {}
-    fn copy_in(&mut self, _req: ReqId, _at: usize, _bytes: &mut [u8]) {}
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
-        assert_eq!(result, Ok(()));
-        self.replies += 1;
-    }
-}
-
-impl Front {
-    /// Frames under way for a disk.
-    fn frames(&self, disk: u32) -> usize {
-        self.ios.iter().filter(|io| io.disk == DiskId(disk)).map(|io| io.buf.frames.len()).sum()
-    }
+    let options = DiskOptions::new(&Geometry::new(1 << 40), PolicyKind::S3Fifo, capacity_blocks);
+    DiskOptions { readahead_bytes: READAHEAD, ..options }
 }
 
 struct Rig {
     core: Core,
-    front: Front,
+    front: Front<NoData>,
 }
 
 impl Rig {
@@ -66,14 +29,12 @@ impl Rig {
         let blocks = blocks_per_disk_max(&o, disks, READAHEAD);
         let mut core = Core::new(o).unwrap();
         (0..disks).for_each(|d| core.add_disk(DiskId(d), options(blocks)).unwrap());
-        Self { core, front: Front::default() }
+        Self { core, front: Front::new(NoData) }
     }
 
     fn ask(&mut self, disk: u32, op: Op, block: u64, blocks: u64) {
-        let id = ReqId { port: 0, tag: 0 };
-        let req = Request { id, disk: DiskId(disk), op, offset: block * B, len: blocks * B };
-        self.core.apply(Event::Request(req), 0, &mut self.front);
-        self.look();
+        self.front.ask(&mut self.core, block_request(DiskId(disk), op, block, blocks));
+        check_ceiling(&self.core);
     }
 
     /// The oldest operation of a disk, or of any, ends; false if there is none.
@@ -81,10 +42,8 @@ impl Rig {
         let Some(at) = self.front.ios.iter().position(|io| disk.is_none_or(|d| io.disk == DiskId(d))) else {
             return false;
         };
-        let io = self.front.ios.remove(at);
-        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-        self.core.apply(Event::IoDone(done), 0, &mut self.front);
-        self.look();
+        self.front.end(&mut self.core, at, |_| Ok(()));
+        check_ceiling(&self.core);
         true
     }
 
@@ -92,9 +51,9 @@ impl Rig {
         while self.end_one(None) {}
     }
 
-    fn look(&self) {
-        let m = self.core.memory();
-        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+    /// Frames under way for a disk.
+    fn frames(&self, disk: u32) -> usize {
+        self.front.ios.iter().filter(|io| io.disk == DiskId(disk)).map(|io| io.buf.frames.len()).sum()
     }
 
     fn cached(&self, disk: u32) -> u64 {
@@ -159,11 +118,11 @@ fn a_disk_alone_has_nearly_all_of_the_pool() {
     assert!(pool > 900, "{pool}");
     (0..32).for_each(|n| r.ask(0, WRITE, n * 256, 256));
     let (guaranteed, lent) = (limits::IO_FRAMES_GUARANTEED, r.core.io_pool().lent);
-    assert_eq!(r.front.frames(0), guaranteed + lent as usize);
+    assert_eq!(r.frames(0), guaranteed + lent as usize);
     assert!(lent * 10 >= pool * 8, "{lent} of {pool}");
     r.core.check();
     r.end_all();
-    assert_eq!((r.front.replies, r.core.io_pool().lent), (32, 0));
+    assert_eq!((r.front.answered, r.core.io_pool().lent), (32, 0));
     // Small requests at depth 32 take no loan at all.
     (0..32).for_each(|n| r.ask(0, Op::Read, 1_000_000 + 9 * n, 1));
     assert_eq!((r.front.ios.len(), r.core.io_pool().lent), (32, 0));
@@ -175,22 +134,22 @@ fn a_disk_that_floods_leaves_others_their_part() {
     let mut r = Rig::new(3, 64 * MIB);
     let pool = r.core.io_pool().frames as usize;
     (0..64).for_each(|n| r.ask(0, WRITE, n * 256, 256));
-    let alone = r.front.frames(0);
+    let alone = r.frames(0);
     // Another comes: what it is guaranteed is there at once, and something of the pool.
     (0..64).for_each(|n| r.ask(1, Op::Read, 1_000_000 + n * 300, 256));
-    assert!(r.front.frames(1) > limits::IO_FRAMES_GUARANTEED, "{} frames", r.front.frames(1));
+    assert!(r.frames(1) > limits::IO_FRAMES_GUARANTEED, "{} frames", r.frames(1));
     // As the first one's operations end, both have as much.
     for _ in 0..12 {
         (0..2).for_each(|d| assert!(r.end_one(Some(d))));
         r.core.check();
     }
-    let (first, second) = (r.front.frames(0), r.front.frames(1));
+    let (first, second) = (r.frames(0), r.frames(1));
     assert!(first < alone && first.abs_diff(second) <= 2 * limits::IO_BLOCKS_MAX, "{first} and {second} of {pool}");
     // The third is served, whatever they do, with operations of the largest size.
     r.ask(2, Op::Read, 0, 64);
-    assert!(r.front.frames(2) >= limits::IO_FRAMES_GUARANTEED);
+    assert!(r.frames(2) >= limits::IO_FRAMES_GUARANTEED);
     r.end_all();
-    assert_eq!((r.front.replies, r.core.io_pool().lent), (129, 0));
+    assert_eq!((r.front.answered, r.core.io_pool().lent), (129, 0));
     r.core.check();
 }
 
@@ -218,7 +177,7 @@ fn loans_of_what_a_disk_takes_with_it_stay_promised_until_they_end() {
     r.core.add_disk(DiskId(1), options(left)).unwrap();
     r.end_all();
     r.core.check();
-    assert_eq!((r.front.replies, r.core.io_pool().owed), (64, 0));
+    assert_eq!((r.front.answered, r.core.io_pool().owed), (64, 0));
 }
 
 #[test]

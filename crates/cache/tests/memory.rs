@@ -1,60 +1,20 @@
 //! The promises about memory: 64 bytes of metadata a block, and a ceiling over data and metadata.
 
 use undercroft_cache::{
-    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, Op, ReqId,
-    Request, blocks_per_disk_max, disk_bytes, limits,
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Op, blocks_per_disk_max, disk_bytes, limits,
 };
 use undercroft_engine::PolicyKind;
+use undercroft_testkit::front::{Front, NoData, block_request, check_ceiling};
 
 const B: u64 = 4096;
 
 fn options(policy: PolicyKind, capacity_blocks: u32) -> DiskOptions {
-    DiskOptions {
-        size_bytes: 1 << 40,
-        align: 512,
-        read_only: false,
-        can_discard: true,
-        can_write_zeroes: true,
-        policy,
-        capacity_blocks,
-        readahead_bytes: 1 << 20,
-        write_allocate: true,
-        exclusive: Default::default(),
-        share: None,
-    }
+    let options = DiskOptions::new(&Geometry::new(1 << 40), policy, capacity_blocks);
+    DiskOptions { readahead_bytes: 1 << 20, ..options }
 }
 
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-}
-
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, _at: usize, _bytes: &[u8]) {}
-    fn copy_in(&mut self, _req: ReqId, _at: usize, _bytes: &mut [u8]) {}
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, _req: ReqId, _result: Result<(), IoError>) {}
-}
-
-/// A tick, and what it leaves for spare time.
-fn tick(core: &mut Core, now_ns: u64, front: &mut Front) {
-    core.apply(Event::Tick, now_ns, front);
-    while core.wants_spare() {
-        core.apply(Event::Spare { copies: false }, now_ns, front);
-    }
-}
-
-fn read(core: &mut Core, front: &mut Front, disk: u32, block: u64, blocks: u64) {
-    let id = ReqId { port: 0, tag: 0 };
-    let req = Request { id, disk: DiskId(disk), op: Op::Read, offset: block * B, len: blocks * B };
-    core.apply(Event::Request(req), 0, front);
-    while let Some(io) = front.ios.pop() {
-        let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-        core.apply(Event::IoDone(done), 0, front);
-    }
+fn read(core: &mut Core, front: &mut Front<NoData>, disk: u32, block: u64, blocks: u64) {
+    front.run(core, block_request(DiskId(disk), Op::Read, block, blocks), |_| ());
 }
 
 #[test]
@@ -73,7 +33,7 @@ fn metadata_per_block(contents: bool) {
         core.add_disk(DiskId(0), options(policy, blocks)).unwrap();
         // A guest of two pages: its table hardly counts, the tiers do.
         core.set_guest(DiskId(0), 2);
-        let mut front = Front::default();
+        let mut front = Front::new(NoData);
         for block in 0..2 * u64::from(blocks) {
             // Some seen twice, so that ghosts and both queues fill.
             read(&mut core, &mut front, 0, block * 7919 % 50_021, 1 + block % 2);
@@ -101,15 +61,14 @@ fn the_ceiling_holds_through_growth_shrinkage_and_changes_of_policy() {
     core.add_disk(DiskId(1), options(PolicyKind::Fifo, most)).unwrap();
     let err = core.add_disk(DiskId(2), options(PolicyKind::Fifo, 1000)).unwrap_err();
     assert!(matches!(err, AddDiskError::NoMemory { .. }), "{err}");
-    let mut front = Front::default();
+    let mut front = Front::new(NoData);
     let mut at = 0;
-    let mut churn = |core: &mut Core, front: &mut Front| {
+    let mut churn = |core: &mut Core, front: &mut Front<NoData>| {
         for _ in 0..300 {
             at += 64;
             read(core, front, 0, at, 64);
             read(core, front, 1, at, 33);
-            let m = core.memory();
-            assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+            check_ceiling(core);
         }
     };
     churn(&mut core, &mut front);
@@ -136,8 +95,8 @@ fn the_ceiling_holds_through_growth_shrinkage_and_changes_of_policy() {
 fn steps_of_a_share_keep_what_fits_and_rebuild_seldom() {
     let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
     core.add_disk(DiskId(0), options(PolicyKind::Lru, 4000)).unwrap();
-    let mut front = Front::default();
-    let hits = |core: &mut Core, front: &mut Front, blocks: std::ops::Range<u64>| {
+    let mut front = Front::new(NoData);
+    let hits = |core: &mut Core, front: &mut Front<NoData>, blocks: std::ops::Range<u64>| {
         let before = core.stats(DiskId(0)).hit_blocks;
         for b in blocks {
             read(core, front, 0, b * 3, 1);
@@ -151,8 +110,7 @@ fn steps_of_a_share_keep_what_fits_and_rebuild_seldom() {
         while core.stats(DiskId(0)).cached_blocks > u64::from(blocks) {
             core.apply(Event::Tick, 0, &mut front);
         }
-        let m = core.memory();
-        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+        check_ceiling(&core);
         assert!(core.slots(DiskId(0)) == 4000, "no step down to the half rebuilds");
     }
     let kept = core.stats(DiskId(0)).cached_blocks;
@@ -164,10 +122,10 @@ fn steps_of_a_share_keep_what_fits_and_rebuild_seldom() {
     assert_eq!(core.stats(DiskId(0)).cached_blocks, 4000);
     // Past its slots it gets a quarter more than it needs; far below them they go.
     core.set_share(DiskId(0), 4400).unwrap();
-    tick(&mut core, 0, &mut front);
+    front.tick(&mut core, 0);
     assert_eq!(core.slots(DiskId(0)), 5500);
     core.set_share(DiskId(0), 1000).unwrap();
-    tick(&mut core, 0, &mut front);
+    front.tick(&mut core, 0);
     assert_eq!(core.slots(DiskId(0)), 1250);
     core.check();
 }
@@ -176,7 +134,7 @@ fn steps_of_a_share_keep_what_fits_and_rebuild_seldom() {
 fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
     let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
     core.add_disk(DiskId(0), options(PolicyKind::Sieve, 8000)).unwrap();
-    let mut front = Front::default();
+    let mut front = Front::new(NoData);
     for i in 0..200 {
         read(&mut core, &mut front, 0, i * 64, 64);
     }
@@ -185,7 +143,7 @@ fn memory_of_a_smaller_capacity_goes_back_to_the_kernel() {
     core.set_capacity(DiskId(0), 1000).unwrap();
     for seconds in 0..20 {
         // Blocks read ahead and not used go in time, too.
-        tick(&mut core, seconds * 1_000_000_000, &mut front);
+        front.tick(&mut core, seconds * 1_000_000_000);
     }
     assert_eq!(core.stats(DiskId(0)).cached_blocks, 1000);
     let left = core.memory().frames_bytes;
@@ -197,7 +155,7 @@ fn what_was_promised_is_given_back_in_bounded_steps_without_ticks() {
     let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
     core.add_disk(DiskId(0), options(PolicyKind::S3Fifo, 4000)).unwrap();
     core.add_disk(DiskId(1), options(PolicyKind::Lru, 4000)).unwrap();
-    let mut front = Front::default();
+    let mut front = Front::new(NoData);
     for i in 0..125 {
         read(&mut core, &mut front, i % 2, u64::from(i / 2) * 64, 64);
     }
@@ -225,12 +183,12 @@ fn a_limit_takes_memory_away_and_gives_it_back_without_losing_what_is_kept() {
     for policy in PolicyKind::ALL {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
         core.add_disk(DiskId(0), options(policy, 8000)).unwrap();
-        let mut front = Front::default();
+        let mut front = Front::new(NoData);
         let mut now_ns = 0;
-        let mut ticks = |core: &mut Core, front: &mut Front| {
+        let mut ticks = |core: &mut Core, front: &mut Front<NoData>| {
             for _ in 0..40 {
                 now_ns += 1_000_000_000;
-                tick(core, now_ns, front);
+                front.tick(core, now_ns);
             }
         };
         for i in 0..125 {
@@ -292,12 +250,11 @@ fn a_meter_tells_what_reads_would_be_worth_and_comes_out_of_the_share() {
     core.add_disk(DiskId(0), o).unwrap();
     assert!(core.telemetry(DiskId(0)).is_none(), "nobody asked for it");
     core.measure(DiskId(0), Some(16_384));
-    let mut front = Front::default();
+    let mut front = Front::new(NoData);
     // A loop over 3000 blocks: none of it hits with 2000 blocks, all of it would with 3000.
     for i in 0..60_000u64 {
         read(&mut core, &mut front, 0, i % 3000 * 7, 1);
-        let m = core.memory();
-        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+        check_ceiling(&core);
     }
     let seen = core.telemetry(DiskId(0)).unwrap();
     assert_eq!((seen.requests, seen.misses, seen.ahead), (60_000, 60_000, 0));
@@ -323,7 +280,7 @@ fn what_a_disk_keeps_does_not_depend_on_how_much_it_was_measured() {
     let o = DiskOptions { readahead_bytes: 0, ..options(PolicyKind::Lru, 2000) };
     core.add_disk(DiskId(0), o).unwrap();
     core.measure(DiskId(0), Some(16_384));
-    let mut front = Front::default();
+    let mut front = Front::new(NoData);
     let kept = |core: &Core| core.stats(DiskId(0)).cached_blocks;
     (0..2000).for_each(|block| read(&mut core, &mut front, 0, block, 1));
     let first = kept(&core);

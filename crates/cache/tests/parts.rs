@@ -2,52 +2,23 @@
 
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
 use undercroft_cache::{
-    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, GroupId, Io, IoDone, IoError, Op,
-    PartStats, ReqId, Request, SetPartsError,
+    AddDiskError, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, Op, PartStats, SetPartsError,
 };
 use undercroft_engine::{ExclusiveMode, PartId, PartRange, PartSetting, PartsError, PolicyKind};
+use undercroft_testkit::front::{Front, Guest, Values, block_request, check_ceiling, fill_blocks};
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
 
-/// A guest of some pages, or none, over disks whose blocks are told by their numbers.
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-    last: u8,
-    pages: Vec<[u8; 4096]>,
-    page: Option<u32>,
+/// The value of all bytes of a block of the disk.
+fn content(block: u64) -> u8 {
+    (block % 251) as u8 + 1
 }
 
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, at: usize, bytes: &[u8]) {
-        self.last = bytes[0];
-        if let Some(page) = self.page {
-            self.pages[page as usize][at..at + bytes.len()].copy_from_slice(bytes);
-        }
-    }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, bytes: &mut [u8]) {
-        bytes.fill(9);
-    }
-    fn guest_page(&mut self, _req: ReqId, at: usize) -> Option<u32> {
-        self.page.filter(|_| at == 0)
-    }
-    fn copy_guest_page(&mut self, _disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
-        to.copy_from_slice(&self.pages[page as usize]);
-        true
-    }
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
-        result.unwrap();
-    }
-}
-
+/// A guest of some pages, or none, over a disk whose blocks are told by their numbers.
 struct Rig<P: FaultInjection = NoFaults> {
     core: Core<P>,
-    front: Front,
+    front: Front<Guest<Values>>,
 }
 
 impl Rig {
@@ -59,49 +30,26 @@ impl Rig {
 impl<P: FaultInjection> Rig<P> {
     fn planted(plant: P, capacity_blocks: u32, change: impl FnOnce(&mut DiskOptions)) -> Self {
         let mut core = Core::with_faults(CoreOptions::new(64 << 20), plant).unwrap();
-        let mut options = DiskOptions {
-            size_bytes: 10_000 * B,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy: PolicyKind::Lru,
-            capacity_blocks,
-            readahead_bytes: 0,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
+        let mut options = DiskOptions::new(&Geometry::new(10_000 * B), PolicyKind::Lru, capacity_blocks);
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
-        Self { core, front: Front::default() }
+        Self { core, front: Front::new(Guest::new(0)) }
     }
 
     /// Reads blocks; how many of them were hits.
     fn read(&mut self, blocks: impl IntoIterator<Item = u64>) -> u64 {
         let before = self.core.stats(DISK).hit_blocks;
         for block in blocks {
-            let id = ReqId { port: 0, tag: 0 };
-            let req = Request { id, disk: DISK, op: Op::Read, offset: block * B, len: B };
-            self.core.apply(Event::Request(req), 0, &mut self.front);
-            while let Some(mut io) = self.front.ios.pop() {
-                io.buf.pieces_mut().for_each(|p| p.fill((io.offset / B % 251) as u8 + 1));
-                let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-                self.core.apply(Event::IoDone(done), 0, &mut self.front);
-            }
-            assert_eq!(self.front.last, (block % 251) as u8 + 1);
+            self.front.client.data.seen.clear();
+            self.front.run(&mut self.core, block_request(DISK, Op::Read, block, 1), |io| fill_blocks(io, content));
+            assert_eq!(self.front.client.data.seen, [(0, 0, content(block))]);
         }
-        let m = self.core.memory();
-        assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "{m:?}");
+        check_ceiling(&self.core);
         self.core.stats(DISK).hit_blocks - before
     }
 
     fn tick(&mut self) {
-        self.core.apply(Event::Tick, 0, &mut self.front);
-        // What the tick leaves for spare time.
-        while self.core.wants_spare() {
-            self.core.apply(Event::Spare { copies: false }, 0, &mut self.front);
-        }
+        self.front.tick(&mut self.core, 0);
         self.core.check();
     }
 
@@ -261,17 +209,17 @@ fn an_invalidated_disk_keeps_its_parts() {
 #[test]
 fn a_part_of_a_disk_that_is_kept_exclusive_of_its_guest_has_cold_blocks_of_its_own() {
     let mut r = Rig::new(400, |o| o.exclusive = ExclusiveMode::Capture);
-    r.front.pages = vec![[0; 4096]; 64];
+    r.front.client.pages = vec![[0; 4096]; 64];
     r.core.set_guest(DISK, 64);
     r.core.set_parts(DISK, &[range(0, 5000, 1), range(5000, 5000, 2)], &[lru(1, 200), lru(2, 200)]).unwrap();
     let limit = r.part(1).limit_blocks;
     for block in 0..20 {
-        r.front.page = Some(block as u32);
+        r.front.client.page = Some(block as u32);
         r.read([block]);
-        r.front.page = Some(20 + block as u32);
+        r.front.client.page = Some(20 + block as u32);
         r.read([5000 + block]);
     }
-    r.front.page = None;
+    r.front.client.page = None;
     // Their hashes are learned, so that they can be told later.
     r.core.apply(Event::Spare { copies: true }, 0, &mut r.front);
     assert_eq!(r.core.exclusive(DISK).unwrap().tiers[2], 40, "the guest holds them");
@@ -284,12 +232,12 @@ fn a_part_of_a_disk_that_is_kept_exclusive_of_its_guest_has_cold_blocks_of_its_o
     assert_eq!(r.core.exclusive(DISK).unwrap().tiers[2], 0, "those of part 2 went too");
     // The guest's pages are used for other blocks: what they held comes back, to its part.
     for page in 0..20 {
-        r.front.page = Some(20 + page as u32);
+        r.front.client.page = Some(20 + page as u32);
         r.read([9000 + page]);
         r.core.apply(Event::Spare { copies: true }, 0, &mut r.front);
         r.core.check();
     }
-    r.front.page = None;
+    r.front.client.page = None;
     assert_eq!(r.read(5000..5020), 20);
     assert_eq!((r.core.exclusive(DISK).unwrap().stats.captures, r.part(1).evicted_blocks), (20, 20));
     r.core.clear_parts(DISK);
@@ -328,13 +276,7 @@ fn a_part_that_grows_takes_the_slots_of_one_that_shrinks() {
         let two = r.part(2);
         assert!(over > 64, "{over} blocks too many");
         // One request, so that nothing shrinks between its blocks.
-        let id = ReqId { port: 0, tag: 0 };
-        let req = Request { id, disk: DISK, op: Op::Read, offset: 5000 * B, len: 64 * B };
-        r.core.apply(Event::Request(req), 0, &mut r.front);
-        while let Some(io) = r.front.ios.pop() {
-            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-            r.core.apply(Event::IoDone(done), 0, &mut r.front);
-        }
+        r.front.run(&mut r.core, block_request(DISK, Op::Read, 5000, 64), |io| fill_blocks(io, content));
         let now = r.part(2);
         assert_eq!((now.evicted_blocks, now.miss_blocks), (two.evicted_blocks, two.miss_blocks + 64));
         r

@@ -1,91 +1,40 @@
 //! What takes long is done in steps: tables that follow a share, and what is dropped for a discard.
 
 use undercroft_cache::limits::{EVICTION_BYTES, STEP_BYTES, UNIT_BYTES};
-use undercroft_cache::{
-    Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, Paused, ReqId,
-    Request,
-};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Op};
 use undercroft_engine::PolicyKind;
+use undercroft_testkit::front::{Front, Numbered, block_request, number_blocks};
 
-const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
 
-/// Answers reads with the number of each block, and does what is asked of it when it is told to.
-#[derive(Default)]
-struct Front {
-    ios: Vec<Io>,
-    paused: Vec<Paused>,
-    replies: u32,
-    seen: u64,
-}
-
-impl Effects for Front {
-    fn copy_out(&mut self, _req: ReqId, _at: usize, bytes: &[u8]) {
-        self.seen = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-    }
-    fn copy_in(&mut self, _req: ReqId, _at: usize, _bytes: &mut [u8]) {}
-    fn submit(&mut self, io: Io) {
-        self.ios.push(io);
-    }
-    fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}
-    fn paused(&mut self, _req: ReqId, paused: Paused) {
-        self.paused.push(paused);
-    }
-    fn reply(&mut self, _req: ReqId, result: Result<(), IoError>) {
-        assert_eq!(result, Ok(()));
-        self.replies += 1;
-    }
-}
-
+/// A disk whose blocks hold their numbers, and what is paused until the test resumes it.
 struct Rig {
     core: Core,
-    front: Front,
+    front: Front<Numbered>,
 }
 
 impl Rig {
     fn new(policy: PolicyKind, blocks: u32) -> Self {
         let core = CoreOptions { step_bytes: STEP_BYTES, hash_seed: 1, ..CoreOptions::new(256 << 20) };
         let mut core = Core::new(core).unwrap();
-        let options = DiskOptions {
-            size_bytes: 1 << 40,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy,
-            capacity_blocks: blocks,
-            readahead_bytes: 0,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
-        core.add_disk(DISK, options).unwrap();
-        Self { core, front: Front::default() }
+        core.add_disk(DISK, DiskOptions::new(&Geometry::new(1 << 40), policy, blocks)).unwrap();
+        Self { core, front: Front::new(Numbered::default()) }
     }
 
     fn request(&mut self, op: Op, block: u64, blocks: u64) {
-        let id = ReqId { port: 0, tag: 0 };
-        let request = Request { id, disk: DISK, op, offset: block * B, len: blocks * B };
-        self.core.apply(Event::Request(request), 0, &mut self.front);
+        self.front.ask(&mut self.core, block_request(DISK, op, block, blocks));
     }
 
     /// Completes what was submitted.
     fn complete(&mut self) {
-        while let Some(mut io) = self.front.ios.pop() {
-            if io.kind == IoKind::Read {
-                for (n, piece) in io.buf.pieces_mut().enumerate() {
-                    piece[..8].copy_from_slice(&(io.offset / B + n as u64).to_le_bytes());
-                }
-            }
-            let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-            self.core.apply(Event::IoDone(done), 0, &mut self.front);
-        }
+        self.front.end_all(&mut self.core, number_blocks);
     }
 
     fn read(&mut self, block: u64) {
+        let before = self.front.client.blocks;
         self.request(Op::Read, block, 1);
         self.complete();
-        assert_eq!(self.front.seen, block, "another block's content");
+        assert_eq!(self.front.client.blocks, before + 1, "not read");
     }
 
     fn discard(&mut self, block: u64, blocks: u64) {
@@ -151,14 +100,14 @@ fn a_discard_of_all_that_is_cached_is_done_in_steps() {
             // Those that are left have slots that go.
             r.core.set_capacity(DISK, 3500).unwrap();
         }
-        r.front.replies = 0;
+        r.front.answered = 0;
         r.request(Op::Discard, 0, blocks);
         assert_eq!(r.cached(), 3000, "until it is done readers get what was there");
         let mut before = r.cached();
         r.complete();
         let mut events = 0;
         while let Some(paused) = r.front.paused.pop() {
-            assert_eq!(r.front.replies, 0, "it is answered before all is dropped");
+            assert_eq!(r.front.answered, 0, "it is answered before all is dropped");
             assert!(before - r.cached() <= STEP_BYTES / EVICTION_BYTES, "too many blocks go in an event");
             before = r.cached();
             r.event(Event::Resume(paused));
@@ -170,7 +119,7 @@ fn a_discard_of_all_that_is_cached_is_done_in_steps() {
             assert!(events < 2000, "it goes on for ever");
         }
         assert!(events > 40, "there was something to do");
-        assert_eq!((r.cached(), r.front.replies), (0, 1));
+        assert_eq!((r.cached(), r.front.answered), (0, 1));
         r.core.check();
     }
 }

@@ -149,26 +149,9 @@ fn start(capacity: u32) -> Result<(Arc<WorkerHandle>, DiskId), Box<dyn std::erro
         copy_cpu_percent: 0,
         check_captures: false,
     })?;
-    let geometry = Geometry {
-        size_bytes: BLOCKS * BLOCK,
-        align: 512,
-        read_only: false,
-        can_discard: false,
-        can_write_zeroes: false,
-    };
-    let options = DiskOptions {
-        size_bytes: geometry.size_bytes,
-        align: 512,
-        read_only: false,
-        can_discard: false,
-        can_write_zeroes: false,
-        policy: PolicyKind::S3Fifo,
-        capacity_blocks: capacity,
-        readahead_bytes: 0,
-        write_allocate: true,
-        exclusive: ExclusiveMode::Off,
-        share: None,
-    };
+    let geometry = Geometry { can_discard: false, can_write_zeroes: false, ..Geometry::new(BLOCKS * BLOCK) };
+    let options = DiskOptions::new(&geometry, PolicyKind::S3Fifo, capacity);
+    let options = DiskOptions { exclusive: ExclusiveMode::Off, ..options };
     let backend = Instant0 { geometry, wake_fd: EventFd::new()?, done: VecDeque::new() };
     let disk = worker.call(move |w| w.add_disk("disk".into(), Box::new(backend), options, 0))??;
     Ok((worker, disk))

@@ -6,6 +6,7 @@
 pub mod alike;
 pub mod campaign;
 pub mod coverage;
+pub mod front;
 mod mixing;
 pub mod model;
 pub mod outcome;

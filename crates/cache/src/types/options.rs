@@ -25,6 +25,13 @@ pub struct Geometry {
     pub can_write_zeroes: bool,
 }
 
+impl Geometry {
+    /// A disk of `size_bytes` in sectors of 512 bytes that can be written, discards, and writes zeroes itself.
+    pub fn new(size_bytes: u64) -> Self {
+        Self { size_bytes, align: 512, read_only: false, can_discard: true, can_write_zeroes: true }
+    }
+}
+
 /// How a core is set up.
 #[derive(Clone, Debug)]
 pub struct CoreOptions {
@@ -94,6 +101,27 @@ pub struct DiskOptions {
     /// The disks among which equal content is held once, of those of the same core; `None` for not even within this
     /// disk. Nothing without [`CoreOptions::contents`](crate::CoreOptions::contents).
     pub share: Option<GroupId>,
+}
+
+impl DiskOptions {
+    /// A disk that is what `geometry` says and may keep `capacity_blocks`. Nothing is read ahead, what is written is
+    /// kept, the cache is exclusive of a guest's where that pays, and equal contents are held as often as they come.
+    pub fn new(geometry: &Geometry, policy: PolicyKind, capacity_blocks: u32) -> Self {
+        let &Geometry { size_bytes, align, read_only, can_discard, can_write_zeroes } = geometry;
+        Self {
+            size_bytes,
+            align,
+            read_only,
+            can_discard,
+            can_write_zeroes,
+            policy,
+            capacity_blocks,
+            readahead_bytes: 0,
+            write_allocate: true,
+            exclusive: ExclusiveMode::default(),
+            share: None,
+        }
+    }
 }
 
 /// The base of a disk: a read-only image below what the disk has of its own (a backing file).

@@ -3,13 +3,12 @@
 //! Owns the scenarios of bases and clones. Never compares contents of trust groups: the tests beside it do. Invariant:
 //! a test that plants a bug also asserts that it sees the bug.
 
-use crate::rig::{B, Numbered, Rig, WRITE, options};
+use crate::rig::{B, Rig, WRITE, options, read_numbered};
 use std::panic::catch_unwind;
 use undercroft_cache::fault_injection::{Bug, FaultInjection, NoFaults, Planted};
-use undercroft_cache::{
-    Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, LayerId, Op, disk_bytes, limits,
-};
+use undercroft_cache::{Base, ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, LayerId, Op, disk_bytes};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
+use undercroft_testkit::front::{Front, Numbered, check_ceiling};
 
 fn by_block(_disk: u32, block: u64) -> u8 {
     1 + block as u8
@@ -27,7 +26,7 @@ fn a_block_of_the_base_is_read_once_for_all_who_have_not_changed_it() {
     r.read(2, 0, 20);
     assert_eq!((r.stats(2).miss_blocks, r.frames()), (20, 41), "another image has nothing to do with it");
     // A write takes the block out, from when it begins.
-    r.world.value = 77;
+    r.front.client.data.write = Some(77);
     r.ask(1, WRITE, 3, 1);
     r.ask(1, Op::Read, 3, 1);
     r.settle();
@@ -96,16 +95,16 @@ fn what_was_copied_from_a_guest_is_never_taken_for_a_block_of_the_base() {
         r.core.set_guest(DiskId(0), 16);
         let hash = |v: u8| key.hash(&[v; 4096]);
         let forged = (2..250u8).find(|&v| hash(v) == hash(1)).expect("one bit of hash");
-        r.world.pages.insert(0, vec![forged; 16]);
+        r.front.client.pages.insert(0, vec![forged; 16]);
         // Block 0 goes to page 0; nothing of it stays cached; the page, changed, is used for another block.
-        r.world.page = Some(0);
+        r.front.client.page = Some(0);
         r.read(0, 0, 1);
-        r.world.page = None;
+        r.front.client.page = None;
         r.core.set_limit(DiskId(0), 0);
         r.core.set_limit(DiskId(0), u32::MAX);
-        r.world.page = Some(0);
+        r.front.client.page = Some(0);
         r.read(0, 1, 1);
-        r.world.page = None;
+        r.front.client.page = None;
         let captured = r.core.exclusive(DiskId(0)).unwrap().stats.captures;
         assert_eq!(captured, 1, "the forged page was kept");
         let seen = r.read(1, 0, 1);
@@ -142,7 +141,6 @@ fn a_disk_that_others_leave_keeps_to_its_share() {
     }
     assert!(r.stats(1).cached_blocks >= 90 && r.stats(0).charged_blocks <= 100);
     r.core.check();
-    let _ = limits::SLOTS_PER_BLOCK_MAX;
 }
 
 /// Six clones of one image hold all of it together; all but one of them go, one after the other.
@@ -151,10 +149,10 @@ fn clones_that_go<P: FaultInjection>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
     let groups = [Some(0); CLONES as usize];
     let mut r = Rig::planted(plant, ContentKey::from_seed(1), &groups, 2000, |_, _| 0);
     (0..CLONES).for_each(|d| assert!(r.base(d, 1, 10_000, &[])));
-    let mut front = Numbered::default();
+    let mut front = Front::new(Numbered::default());
     for t in 0..8 {
         for d in 0..CLONES {
-            (0..500).for_each(|chunk| front.read(&mut r.core, d, chunk * 20, 20));
+            (0..500).for_each(|chunk| _ = read_numbered(&mut front, &mut r.core, d, chunk * 20, 20));
         }
         (0..4).for_each(|n| r.core.apply(Event::Tick, 4 * t + n, &mut front));
     }
@@ -162,8 +160,7 @@ fn clones_that_go<P: FaultInjection>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
     (1..CLONES).rev().for_each(|d| go(&mut r, d));
     r.tick(1);
     assert!((1000..=2000).contains(&r.frames()), "{} frames for one disk of 2000", r.frames());
-    let m = r.core.memory();
-    assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes);
+    check_ceiling(&r.core);
 }
 
 /// The rest keep to what they are promised themselves. (The tables of frames once were made for that while the frames
@@ -217,18 +214,18 @@ fn eight_clones_need_hardly_more_memory_than_one() {
             r.core.add_disk(DiskId(i as u32), o).unwrap();
             assert!(r.base(i as u32, 1, u64::from(COMMON), &[]));
         }
-        let mut front = Numbered::default();
+        let mut front = Front::new(Numbered::default());
         let mut pass = |core: &mut Core| {
-            let before = front.reads;
+            let mut reads = 0;
             for chunk in 0..COMMON / 20 {
                 for d in 0..8 {
-                    front.read(core, d, u64::from(chunk) * 20, 20);
+                    reads += read_numbered(&mut front, core, d, u64::from(chunk) * 20, 20);
                 }
             }
             for t in 0..20 {
                 core.apply(Event::Tick, t, &mut front);
             }
-            front.reads - before
+            reads
         };
         let reads: Vec<u64> = (0..8).map(|_| pass(&mut r.core)).collect();
         assert_eq!(reads[7], 0, "{policy}: all of the image is in RAM for all: {reads:?}");

@@ -8,7 +8,8 @@ mod rig;
 
 use rig::Rig;
 use undercroft_cache::fault_injection::{Bug, NoFaults, Planted};
-use undercroft_cache::{ContentKey, DiskId, Event, IoDone, Op};
+use undercroft_cache::{ContentKey, DiskId, Op};
+use undercroft_testkit::front::{check_ceiling, fill_blocks};
 
 /// Ten contents, the same on all disks.
 fn ten(_disk: u32, block: u64) -> u8 {
@@ -75,10 +76,10 @@ fn nothing_of_another_group_shows() {
         r.base(0, 5, 100, &[]);
         for i in 0..300u64 {
             if neighbour {
-                let log = std::mem::take(&mut r.world.log);
+                let log = std::mem::take(&mut r.front.client.log);
                 r.read(1, i * 7 % 100, 1 + i % 4);
                 r.write(1, i * 3 % 100, (i % 10) as u8);
-                r.world.log = log;
+                r.front.client.log = log;
             }
             r.read(0, i * 7 % 100, 1 + i % 3);
             r.write(0, i * 11 % 100, (i % 13) as u8);
@@ -86,7 +87,7 @@ fn nothing_of_another_group_shows() {
                 r.tick(1);
             }
         }
-        (r.stats(0), r.world.log)
+        (r.stats(0), r.front.client.log)
     };
     let (alone, beside) = (run(false), run(true));
     assert_eq!(alone.0, beside.0);
@@ -139,10 +140,7 @@ fn a_hit_hashes_nothing() {
 fn no_hashing_is_done_before_the_replies_are_out() {
     let mut r = Rig::new(&[Some(0)], 500, ten);
     r.ask(0, Op::Read, 0, 60);
-    let mut io = r.world.ios.remove(0);
-    io.buf.frames.iter_mut().for_each(|f| f.bytes_mut().fill(1));
-    let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result: Ok(()), extents: Vec::new() };
-    r.core.apply(Event::IoDone(done), 0, &mut r.world);
+    r.front.end_all(&mut r.core, |io| fill_blocks(io, |_| 1));
     assert_eq!((r.stats(0).reads, r.stats(0).hashed_blocks), (1, 0));
     assert!(r.core.wants_spare());
     r.spare();
@@ -187,6 +185,5 @@ fn what_sharing_saves_is_used_for_more_blocks() {
     }
     let s = r.stats(0);
     assert!(s.cached_blocks >= 1900, "{s:?}");
-    let m = r.core.memory();
-    assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes);
+    check_ceiling(&r.core);
 }

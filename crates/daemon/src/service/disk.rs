@@ -79,17 +79,12 @@ pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> 
 /// How the core is to treat a disk.
 fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, share: Option<GroupId>) -> DiskOptions {
     DiskOptions {
-        size_bytes: geometry.size_bytes,
-        align: geometry.align,
         read_only: plan.image.read_only || geometry.read_only,
-        can_discard: geometry.can_discard,
-        can_write_zeroes: geometry.can_write_zeroes,
-        policy: plan.policy,
-        capacity_blocks,
         readahead_bytes: plan.readahead_bytes,
         write_allocate: plan.write_allocate,
         exclusive: plan.exclusive,
         share,
+        ..DiskOptions::new(geometry, plan.policy, capacity_blocks)
     }
 }
 

@@ -102,19 +102,10 @@ fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
     std::fs::File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
     let spec = ImageSpec { location: path.to_str().unwrap().into(), format: Some(ImageFormat::Raw), read_only: false };
     let backend = open(&spec, &OpenOptions::default()).unwrap();
-    let geometry = backend.geometry().clone();
+    let capacity_blocks = (IMAGE_BYTES / 4096) as u32;
     let options = DiskOptions {
-        size_bytes: geometry.size_bytes,
-        align: geometry.align,
-        read_only: false,
-        can_discard: false,
-        can_write_zeroes: false,
-        policy: undercroft_engine::PolicyKind::Lru,
-        capacity_blocks: (IMAGE_BYTES / 4096) as u32,
-        readahead_bytes: 0,
-        write_allocate: true,
         exclusive: undercroft_engine::ExclusiveMode::Off,
-        share: None,
+        ..DiskOptions::new(backend.geometry(), undercroft_engine::PolicyKind::Lru, capacity_blocks)
     };
     w.add_disk(format!("d{n}"), backend, options, 0).unwrap()
 }

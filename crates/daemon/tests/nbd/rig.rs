@@ -126,19 +126,7 @@ impl Rig {
     /// Adds a disk.
     pub fn add(&self, name: &str, backend: Box<dyn Backend>, capacity_blocks: u32) {
         let geometry = backend.geometry().clone();
-        let options = DiskOptions {
-            size_bytes: geometry.size_bytes,
-            align: geometry.align,
-            read_only: geometry.read_only,
-            can_discard: geometry.can_discard,
-            can_write_zeroes: geometry.can_write_zeroes,
-            policy: PolicyKind::S3Fifo,
-            capacity_blocks,
-            readahead_bytes: 0,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
+        let options = DiskOptions::new(&geometry, PolicyKind::S3Fifo, capacity_blocks);
         let label = name.to_owned();
         let disk = self.worker.call(move |w| w.add_disk(label, backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: name.to_owned(), disk, geometry, serial: "test".to_owned() };
@@ -227,13 +215,7 @@ impl Memory {
             bytes: Mutex::new(bytes.to_vec()),
             held: 0.into(),
         });
-        let geometry = Geometry {
-            size_bytes: bytes.len() as u64,
-            align: 512,
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-        };
+        let geometry = Geometry::new(bytes.len() as u64);
         (Self { state: state.clone(), geometry, waiting: Vec::new() }, Gate(state))
     }
 

@@ -115,19 +115,7 @@ impl Daemon {
         let backend = open(&spec, &OpenOptions::default()).unwrap();
         let backend = Box::new(Stalling { image: backend, open: Arc::clone(gate), held: Vec::new() });
         let geometry = backend.geometry().clone();
-        let options = DiskOptions {
-            size_bytes: geometry.size_bytes,
-            align: geometry.align,
-            read_only: false,
-            can_discard: geometry.can_discard,
-            can_write_zeroes: geometry.can_write_zeroes,
-            policy: undercroft_engine::PolicyKind::Lru,
-            capacity_blocks: 512,
-            readahead_bytes: 0,
-            write_allocate: true,
-            exclusive: Default::default(),
-            share: None,
-        };
+        let options = DiskOptions::new(&geometry, undercroft_engine::PolicyKind::Lru, 512);
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };
         let host = Arc::new(DiskHost { worker: Arc::clone(&worker), disk });

@@ -155,31 +155,21 @@ fn drawn_disk(rng: &mut Rng, d: u32) -> (Side, DiskOptions) {
         let block = rng.below(blocks);
         bad = Some(block * B..(block + 1) * B);
     }
-    let options = DiskOptions {
+    let told = Geometry {
         size_bytes: geometry.size,
         align: geometry.align as u32,
         read_only: false,
         can_discard: geometry.can_discard,
         can_write_zeroes: geometry.can_write_zeroes,
-        policy: *rng.pick(&PolicyKind::ALL),
-        capacity_blocks: *rng.pick(&[0, 2, 20, 64, 300]),
+    };
+    let options = DiskOptions::new(&told, *rng.pick(&PolicyKind::ALL), *rng.pick(&[0, 2, 20, 64, 300]));
+    let options = DiskOptions {
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
         exclusive: *rng.pick(&ExclusiveMode::ALL),
-        share: None,
+        ..options
     };
-    let info = DiskInfo {
-        name: format!("disk {d}"),
-        disk: DiskId(d),
-        geometry: Geometry {
-            size_bytes: geometry.size,
-            align: geometry.align as u32,
-            read_only: false,
-            can_discard: geometry.can_discard,
-            can_write_zeroes: geometry.can_write_zeroes,
-        },
-        serial: "simulated".into(),
-    };
+    let info = DiskInfo { name: format!("disk {d}"), disk: DiskId(d), geometry: told, serial: "simulated".into() };
     (Side::new(info, SimDisk::new(geometry), bad), options)
 }
 

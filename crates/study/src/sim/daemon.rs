@@ -15,8 +15,8 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use undercroft_cache::{
-    ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Io, IoDone, IoError, Op, ReqId,
-    Request, disk_bytes,
+    ContentKey, Core, CoreOptions, DiskId, DiskOptions, Effects, Event, Extent, Found, Geometry, Io, IoDone, IoError,
+    Op, ReqId, Request, disk_bytes,
 };
 use undercroft_engine::{ExclusiveMode, PolicyKind, UnknownName};
 use undercroft_trace::recording::{self, RecordedFailure, Recording, RecordingHeader, Row};
@@ -344,18 +344,12 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
             .ok_or_else(|| too_large("a cache"))?;
         let readahead_bytes = u32::try_from(disk.readahead_bytes).unwrap_or(u32::MAX);
         limits.memory_bytes += disk_bytes(&limits, capacity, readahead_bytes);
+        let align = if disk.align_bytes.is_power_of_two() { disk.align_bytes.min(BLOCK_BYTES as u32) } else { ALIGN };
         planned.push(DiskOptions {
-            size_bytes: disk.size_bytes,
-            align: if disk.align_bytes.is_power_of_two() { disk.align_bytes.min(BLOCK_BYTES as u32) } else { ALIGN },
-            read_only: false,
-            can_discard: true,
-            can_write_zeroes: true,
-            policy,
-            capacity_blocks: capacity,
             readahead_bytes,
             write_allocate: disk.write_allocate,
             exclusive: ExclusiveMode::Off,
-            share: None,
+            ..DiskOptions::new(&Geometry { align, ..Geometry::new(disk.size_bytes) }, policy, capacity)
         });
     }
     // Room for what the core itself takes beside its disks.
