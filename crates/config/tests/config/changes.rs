@@ -307,8 +307,8 @@ proptest! {
              [[vm.disk]]\nname=\"b\"\nimage=\"b.raw\"\n[[vm]]\nname=\"db\"\n[[vm.disk]]\nname=\"c\"\nimage=\"c.raw\"\n",
         );
         // By VM: a size that was set there. Whoever runs the host is not bound by floors below other VMs, so that one
-        // may leave a disk of another VM less than its floor, and that one's changes are refused then. A weight takes the
-        // place of the disk's size: then its floor counts again, which its neighbour's size may have left no room for.
+        // may leave a disk of another VM less than its floor, and that one's changes are refused then. A weight takes
+        // the place of the disk's size: its floor counts again, which its neighbour's size may have left no room for.
         let mut sized = [false; 2];
         let mut floored = [false; 3];
         for (disk, what, amount) in changes {
