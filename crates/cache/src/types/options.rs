@@ -9,6 +9,7 @@ use crate::limits::{IO_FRAMES_GUARANTEED, IO_FRAMES_PER_DISK, REQUESTS_PER_DISK_
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use undercroft_engine::{ExclusiveMode, PartsError, PolicyKind};
+use undercroft_units::human_size;
 
 /// What a disk is like; fixed while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,8 +172,8 @@ impl fmt::Display for AddDiskError {
                 f,
                 "the disk needs {} of memory for blocks, their metadata and operations under way, but only {} of the \
                  ceiling is left; give it fewer blocks, or raise the memory limit",
-                Size(*needed_bytes),
-                Size(*left_bytes)
+                human_size(*needed_bytes),
+                human_size(*left_bytes)
             ),
             AddDiskError::Exists(d) => write!(f, "disk number {} is in use", d.0),
             AddDiskError::Unknown(d) => write!(f, "there is no disk number {}", d.0),
@@ -214,22 +215,3 @@ impl fmt::Display for SetPartsError {
 }
 
 impl std::error::Error for SetPartsError {}
-
-/// Bytes as people write them: `512MiB`, `1.5GiB`.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, name) = match self.0 {
-            0..1024 => return write!(f, "{}B", self.0),
-            1024..0x10_0000 => (1 << 10, "KiB"),
-            0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
-            _ => (1u64 << 30, "GiB"),
-        };
-        if self.0.is_multiple_of(unit) {
-            write!(f, "{}{name}", self.0 / unit)
-        } else {
-            write!(f, "{:.1}{name}", self.0 as f64 / unit as f64)
-        }
-    }
-}

@@ -71,9 +71,6 @@ pub const KSM_PAGES_MAX: u64 = 1_000_000;
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Longest name of a disk or VM, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// What to do where a disk of a VM is written as one of its own.
-pub(crate) const DISKS_OF_VMS: &str =
-    "disks of a VM stand below it: a [[vm]] table with the VM's name, and after it a [[vm.disk]] table for each disk";
 /// Largest configuration file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 * MIB;
 /// Memory for the data of NBD requests under way.

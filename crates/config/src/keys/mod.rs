@@ -15,6 +15,10 @@ pub use nbd::{NBD, NBD_LISTEN};
 
 use undercroft_units::{MIB, Size};
 
+/// What to do where a disk of a VM is written as one of its own.
+pub(crate) const DISKS_OF_VMS: &str =
+    "disks of a VM stand below it: a [[vm]] table with the VM's name, and after it a [[vm.disk]] table for each disk";
+
 /// A table of the configuration.
 #[derive(Debug)]
 pub struct Section {

@@ -14,7 +14,7 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("skips", &[]),
     ("engine", &[]),
     ("ranges", &["host"]),
-    ("cache", &["engine", "host"]),
+    ("cache", &["engine", "host", "units"]),
     ("testkit", &["cache", "engine", "host"]),
     ("study", &["cache", "engine", "trace", "units"]),
     ("python", &["engine", "study", "trace", "units"]),
