@@ -197,12 +197,6 @@ impl<P: FaultInjection> Disk<P> {
         self.residents.index()
     }
 
-    /// The page of `block`, if it is cached.
-    #[inline]
-    pub(crate) fn cached(&self, block: u64) -> Option<&Held> {
-        self.residents.cached(block)
-    }
-
     /// Every page that a slot holds, with the disk whose block it is.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (DiskId, &Held)> {
         self.residents.pages_owned().map(|(owner, page)| (owner.unwrap_or(self.settings.id()), page))
