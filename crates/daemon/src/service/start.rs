@@ -113,6 +113,7 @@ impl Service {
             }
         }
         let plan = self.plan();
+        self.join_pools(&plan);
         for disk in self.disks() {
             let Some(own) = plan.disks.iter().find(|p| p.name == disk.info().name) else { continue };
             let Err(e) = disk.listen(own, plan.daemon.disk_access, &self.guest_room) else { continue };
