@@ -56,6 +56,8 @@ pub struct Outcome {
     pub short: u64,
     /// See `lent`.
     pub owed: u64,
+    /// Disks that came to keep their blocks together with another's. Campaigns do not keep it.
+    pub joins: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -144,6 +146,7 @@ impl Outcome {
         }
         self.slowest = slowest;
         (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
+        self.joins += o.joins;
         self.coverage.add(&o.coverage);
     }
 

@@ -28,7 +28,8 @@ impl<P: FaultInjection> Core<P> {
     /// Takes time in proportion to the blocks of all.
     ///
     /// # Errors
-    /// If there is no such disk, it has parts, or is in another pool. Nothing has changed then.
+    /// If there is no such disk, it has parts, or is in another pool, or the ceiling does not allow it. Nothing has
+    /// changed then, but that the disk may have a block less.
     pub fn join_pool(&mut self, id: DiskId, with: DiskId) -> Result<(), AddDiskError> {
         for disk in [id, with] {
             let d = self.disk(disk).ok_or(AddDiskError::Unknown(disk))?;
@@ -39,14 +40,11 @@ impl<P: FaultInjection> Core<P> {
         if id == with || self.pool_of(id).is_some_and(|p| self.pools[p].as_ref().is_some_and(|p| p.has(with))) {
             return Ok(());
         }
-        match self.pool_of(id) {
-            Some(p) if self.pools[p].as_ref().is_some_and(|p| p.members.len() > 1) => {
-                return Err(AddDiskError::Options("the disk keeps its blocks together with others already"));
-            }
-            Some(p) => self.pools[p] = None,
-            None => {}
+        if self.pool_of(id).is_some() {
+            return Err(AddDiskError::Options("the disk keeps its blocks together with others already"));
         }
         self.bring_index(with);
+        self.make_even(id, with)?;
         let pool = match self.pool_of(with) {
             Some(pool) => pool,
             None => self.begin_pool(with),
@@ -60,6 +58,21 @@ impl<P: FaultInjection> Core<P> {
         self.fit_guests(&[with, id]);
         self.arena.fit();
         Ok(())
+    }
+
+    /// Capacities together may bring a frame more into the pool for I/O than apart: a block of the disk makes room for it
+    /// where there is none.
+    fn make_even(&mut self, id: DiskId, with: DiskId) -> Result<(), AddDiskError> {
+        let more = |core: &Self| match (core.disk(id), core.disk(with)) {
+            (Some(joins), Some(has)) => has.brings_more(joins),
+            _ => 0,
+        };
+        if self.promise(more(self), 0).is_ok() {
+            return Ok(());
+        }
+        let blocks = self.disk(id).map_or(0, Disk::capacity_blocks);
+        self.set_share(id, blocks.saturating_sub(1))?;
+        self.promise(more(self), 0)
     }
 
     fn begin_pool(&mut self, id: DiskId) -> usize {
@@ -100,8 +113,6 @@ impl<P: FaultInjection> Core<P> {
     pub(super) fn leave_for_good(&mut self, id: DiskId) {
         if let Some((leaving, _)) = self.part(id, 0) {
             self.with_disk(id, |d, arena| d.discard(leaving, arena));
-        } else if let Some(pool) = self.pool_of(id) {
-            self.pools[pool] = None;
         }
     }
 
@@ -115,6 +126,11 @@ impl<P: FaultInjection> Core<P> {
         if let Some(pool) = &mut self.pools[pool] {
             pool.members.retain(|&m| m != id);
             pool.present = heir;
+        }
+        if self.pools[pool].as_ref().is_some_and(|p| p.members.len() < 2) {
+            self.pools[pool] = None;
+            let options = self.options.clone();
+            self.with_disk(heir, |d, arena| d.end_pool(&options, arena));
         }
         Some((leaving?, heir))
     }
@@ -164,7 +180,7 @@ impl<P: FaultInjection> Core<P> {
     /// The disks that keep their blocks together with this one, it among them; empty if it keeps them apart.
     pub fn pool(&self, id: DiskId) -> &[DiskId] {
         let pool = self.pool_of(id).and_then(|p| self.pools[p].as_ref());
-        pool.map_or(&[], |p| if p.members.len() > 1 { &p.members } else { &[] })
+        pool.map_or(&[], |p| &p.members)
     }
 
     /// Sizes of what a disk keeps its blocks in, of all that do it together.

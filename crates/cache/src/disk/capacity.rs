@@ -200,6 +200,14 @@ impl<P: FaultInjection> Disk<P> {
         self.promised_bytes_for(self.capacity.paid.max(blocks))
     }
 
+    /// Bytes that the disk would bring more into the pool of frames for I/O than both do apart, with another disk's
+    /// capacity in its own.
+    pub(crate) fn brings_more(&self, other: &Self) -> u64 {
+        let part = |blocks| self.operations.allowance().bytes(blocks);
+        let (own, others) = (self.capacity.paid, other.capacity.paid);
+        (part(own.saturating_add(others)) + part(0)).saturating_sub(part(own) + part(others))
+    }
+
     /// Frames that its operations are guaranteed, and what it brings into the pool.
     pub(crate) fn io_frames(&self) -> usize {
         let allowance = self.operations.allowance();
@@ -253,7 +261,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Frames that the disk may keep now.
     fn frames_limit(&self) -> u32 {
         let frames = frames_for(self.capacity.blocks, self.capacity.slots).min(self.frames_promised());
-        if self.settings.hint().admission() == Admission::Never {
+        if self.settings.hint().admission() == Admission::Never && !self.is_pooled() {
             return 0;
         }
         self.capacity.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))

@@ -229,6 +229,28 @@ impl<P: FaultInjection> Disk<P> {
         self.apply_limit(arena);
     }
 
+    /// The other disks of its pool have gone: its blocks are numbered as those of a disk alone.
+    pub(crate) fn end_pool(&mut self, core: &CoreOptions, arena: &mut Store) {
+        let tiers = self.residents.index().has_tiers();
+        let kind = self.residents.index().kind();
+        let moving = self.residents.take_out();
+        if let Some(members) = self.residents.members_mut() {
+            self.stats.evicted_blocks += members.take_evicted(self.place.ordinal);
+        }
+        self.place = Place::default();
+        self.measuring.set_origin(0);
+        let (key, most) = (self.settings.hash_key(), slots_max(core, self.settings.options()));
+        let slots = self.residents.index().capacity();
+        // the old index's memory goes before the new one's comes
+        self.residents = Residents::new(kind, 0, 0, key, core.contents);
+        self.residents = Residents::new(kind, slots, most, key, core.contents);
+        self.residents.index_mut().set_tiers(tiers);
+        self.apply_limit(arena);
+        let (id, lost) = (self.settings.id(), self.plant.has(Bug::ChargeLost));
+        self.residents.put_in(moving, |page| arena.unseat(page, id, lost));
+        self.apply_limit(arena);
+    }
+
     /// Frees what a disk takes with it that goes for good.
     pub(crate) fn discard(&mut self, leaving: Leaving, arena: &mut Store) {
         let (id, lost) = (self.settings.id(), self.plant.has(Bug::ChargeLost));

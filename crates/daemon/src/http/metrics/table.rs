@@ -426,12 +426,6 @@ pub(super) const TABLE: &[Family] = &[
         Bytes,
         disk!(cache.capacity_bytes),
     ),
-    gauge(
-        "undercroft_cache_pool_disks",
-        "Disks that share the cache of a disk, itself among them; 0 if it has one of its own.",
-        Count,
-        disk!(cache.pool.len() as u64),
-    ),
     gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", Bytes, disk!(cache.share_bytes)),
     gauge(
         "undercroft_exclusive_blocks",
