@@ -6,11 +6,11 @@ use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_testkit::front::{Front, NoData, block_request};
 use undercroft_trace::synth::Zipf;
 
-/// Blocks of the load: 40 MiB.
-const BLOCKS: u32 = 10 * 1024;
-/// Bytes of the store: about a quarter of that is cached.
-const STORE_BYTES: u64 = 16 << 20;
-const READS: usize = 60_000;
+/// Blocks of the load: 320 MiB.
+const BLOCKS: u32 = 80 * 1024;
+/// Bytes of the store: a fifth of that. Each disk takes 1.5 MiB of it for its operations.
+const STORE_BYTES: u64 = 64 << 20;
+const READS: usize = 200_000;
 
 /// Misses of the first half of the load, and of all of it, if it is split over `disks` disks. Without `pooled` each
 /// keeps its part to itself.

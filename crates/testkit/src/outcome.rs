@@ -165,6 +165,7 @@ impl Outcome {
         assert!(self.taken > 0 && self.refused > 0, "capacities always fitted, or never: {self:?}");
         let pool = [self.lent, self.short, self.owed];
         assert!(pool.iter().all(|&n| n > 0), "the pool for I/O never ran short: {self:?}");
+        assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
         let missing = self.coverage.missing(RARE);
         assert!(missing.is_empty(), "the runs never came by {missing:?}:\n{}", self.coverage.table());
     }
