@@ -33,7 +33,13 @@ impl<P: FaultInjection> Core<P> {
 
     /// Appends hashes and numbers of the disk's cached blocks to `out`, from slot `from` on, of at most `most` slots.
     /// Returns the slot to go on with, if there are more; what changes between two calls may be missed.
-    pub fn cached_hashes(&mut self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+    pub fn cached_hashes(
+        &mut self,
+        id: DiskId,
+        from: u32,
+        most: u32,
+        out: &mut Vec<(ContentHash, u64)>,
+    ) -> Option<u32> {
         self.disk_mut(id)?.cached_hashes(from, most, out)
     }
 

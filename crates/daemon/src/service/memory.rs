@@ -121,8 +121,7 @@ impl Service {
         let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
         for disk in disks {
             let Some(p) = plan.find(&disk.info().name) else { continue };
-            let limit =
-                |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
+            let limit = |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
             let blocks = together.sum(&plan, p, limit);
             let id = disk.id();
             // Only sent: a worker that is busy for a moment does not keep the others from shrinking.
