@@ -145,6 +145,7 @@ impl Worker {
         while let Some(id) = self.dirty.disks.pop() {
             if let Some(d) = self.disks[id as usize].as_mut() {
                 d.dirty = false;
+                d.backend.set_shared(!self.flows.is_lone(id));
                 d.backend.kick();
                 if !d.listed {
                     d.listed = true;
