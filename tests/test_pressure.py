@@ -159,6 +159,38 @@ def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed
     until(lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT, "the larger limit is seen and used")
 
 
+@pytest.fixture
+def tight():
+    """A control group of a store and 12 MiB."""
+    need_root()
+    try:
+        made = Group("tight", STORE + 12 * MIB)
+    except Unavailable as e:
+        pytest.skip(str(e))
+    yield made
+    made.close()
+
+
+def test_page_cache_that_is_recycled_in_its_group_costs_the_store_next_to_nothing(tight, serve, scratch):
+    """In a group of the store and 12 MiB a file is read again and again: page cache fills it to the limit and is reclaimed, which takes
+    less than a twentieth of the store."""
+    image = images.raw(scratch / "a.raw", IMAGE, seed=1)
+    file = images.raw(scratch / "file.raw", 256 * MIB, seed=3)
+    daemon = serve([Disk("a", image, "raw", {"readahead": "0"})], memory=f"{STORE // MIB}MiB", wrap=tight.wrap)
+    fill(daemon)
+    before = daemon.status()["store"]["data_bytes"]
+    assert before > STORE * 0.8
+    for _ in range(4):
+        # Dropped first, so that each time it is read anew into the page cache of the group.
+        subprocess.run(["dd", f"if={file}", "iflag=nocache", "count=0"], check=True, capture_output=True)
+        subprocess.run(tight.wrap(["dd", f"if={file}", "of=/dev/null", "bs=1M"]), check=True, capture_output=True)
+        fill(daemon)
+    status = daemon.status()
+    assert tight.killed() == 0
+    assert status["store"]["allowed_bytes"] >= STORE * 0.95, status["pressure"]
+    assert status["store"]["data_bytes"] >= before * 0.95, status["store"]
+
+
 # SPECIFICATION.md, R19.
 METER_BYTES_MAX = 525_000
 
