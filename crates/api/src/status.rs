@@ -204,7 +204,8 @@ pub struct PressureStatus {
     /// How many seconds ago that was.
     pub last_seconds_ago: Option<u64>,
     /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody
-    /// else's, at the limit of his control group. And reclaim in our control group that left enough of it: of page cache.
+    /// else's, at the limit of his control group. Also reclaim in our control group that left enough of it free: of
+    /// page cache.
     pub ignored_stalls: u64,
 }
 
