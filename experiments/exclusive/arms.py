@@ -34,6 +34,7 @@ class DiskReads(serving.Serving):
 
     limit_bytes = None  # of the control group; what the arm itself is given, if nothing else is said
     served_only = False  # for disks behind a network only
+    scan = False  # whether guests' memory is scanned
     slow_disks = ()  # what the disks are, where they are behind a network
     # What the kernel reads ahead for this arm, in KiB, and what it was seen to; None where it reads nothing ahead.
     read_ahead_kb = read_ahead_seen_kb = None
@@ -200,7 +201,6 @@ class Undercroft(serving.Undercroft, DiskReads):
     """Undercroft with one setting."""
 
     settings = ""
-    scan = False  # whether guests' memory is scanned
 
     def __init__(self, memory_bytes, logs, image_format="raw", disks=1):
         settings = self.settings

@@ -79,17 +79,18 @@ def speed(plt, cells, out, name, arms=None, heading=None):
     found = {key for cell in cells.values() for key in derive.measured_arms(cell)}
     arms = [key for key in COLOURS if key in (found if arms is None else arms)]
     columns = 1 + len(disks)
-    height = 0.26 * len(arms) + 0.75
-    figure, axes = plt.subplots(len(groups), columns, figsize=(3.2 * columns + 1.6, height * len(groups) + 0.9), layout="constrained", squeeze=False)
+    height = 0.26 * len(arms) + 1.0
+    figure, axes = plt.subplots(len(groups), columns, figsize=(3.0 * columns + 2.2, height * len(groups) + 0.5), layout="constrained", squeeze=False)
     for row, group in zip(axes, groups.values(), strict=True):
         # Bytes hardly depend on the disk: those of the first one stand for all.
         group = sorted(group, key=lambda cell: disks.index(cell.get("wait_us")))
-        bars(row[0], arms, {key: 100 * v for key, r in derive.measured_arms(group[0]).items() if (v := derive.saved(r)) is not None}, "{:.0f} %")
         perfect = derive.perfect(group[0])
+        bytes_saved = {key: 100 * v for key, r in derive.measured_arms(group[0]).items() if (v := derive.saved(r)) is not None}
+        bars(row[0], arms, bytes_saved, "{:.0f} %", most=max(100 * (perfect or 0), 60))
         if perfect is not None:
             row[0].axvline(100 * perfect, color="#c0392b", linestyle="--", linewidth=1)
-            row[0].annotate("perfect", (100 * perfect, 1), (2, -2), "axes fraction", textcoords="offset points", fontsize=7, color="#c0392b", xycoords=("data", "axes fraction"), va="bottom")
-        row[0].set_title(f"{group[0]['title']}: bytes saved")
+            row[0].text(100 * perfect, -0.55, " perfect", fontsize=7, color="#c0392b", va="center")
+        row[0].set_title(f"{group[0]['title']}\nbytes saved", fontsize=9)
         row[0].set_yticks(range(len(arms)), [ARMS[key].title for key in arms])
         for axis, wait in zip(row[1:], disks, strict=True):
             cell = next((cell for cell in group if cell.get("wait_us") == wait), None)
@@ -100,7 +101,7 @@ def speed(plt, cells, out, name, arms=None, heading=None):
             latency = next((r["disk_latency_us"] for r in records.values() if r.get("disk_latency_us")), None)
             if wait is None and cell:
                 latency = cell["machine"].get("read_latency_us")
-            axis.set_title(f"operations a second, {disk_name(wait)}" + (f"\n(a read of it: {latency / 1000:.2g} ms)" if latency else ""), fontsize=9)
+            axis.set_title(f"{disk_name(wait)}: operations a second" + (f"\n(a read of it: {latency / 1000:.2g} ms)" if latency else ""), fontsize=9)
     figure.suptitle(heading or "Bytes that the disk did not deliver, and the guest's operations a second", x=0.01, ha="left", fontsize=11, fontweight="bold")
     return save(plt, figure, out, name, dpi=100)
 
@@ -127,7 +128,7 @@ def ratios(records):
     return {times.OURS: (f"{found[0]:.2f}x inclusive", found[0] < times.LOCAL_LEAST)} if found else {}
 
 
-def bars(axis, arms, values, form, notes=None):
+def bars(axis, arms, values, form, notes=None, most=0.01):
     """Horizontal bars, the first arm on top; what was not measured says so."""
     for at, key in enumerate(arms):
         if key not in values:
@@ -139,8 +140,9 @@ def bars(axis, arms, values, form, notes=None):
         axis.bar_label(drawn, labels=[label], fontsize=7, padding=3, color="#c0392b" if bad else "black", fontweight="bold" if text else "normal")
     axis.set_ylim(len(arms) - 0.4, -0.6)
     axis.axvline(0, color="#333", linewidth=0.8)
-    most, least = max([*values.values(), 0.01]), min([*values.values(), 0])
-    axis.set_xlim(least * 1.45 if least < 0 else 0, most * 1.55)
+    most, least = max([*values.values(), most]), min([*values.values(), 0])
+    width = most - least
+    axis.set_xlim(least - 0.2 * width if least < 0 else 0, most + 0.5 * width)
     axis.tick_params(axis="x", labelsize=7)
     axis.tick_params(axis="y", length=0)
 
