@@ -139,6 +139,9 @@ def show(a, store, screen):
         screen.say(f"The slow disk was not run: {'; '.join(a.missing)}")
     for note in derive.disagreements(stored):
         screen.say(f"note: {note}")
+    most = max((cores for _, _, cores in derive.busy(stored)), default=None)
+    if most:
+        screen.say(f"note: this machine was busy with other work (up to {most:.1f} cores): speeds say little. Bytes do not depend on it.")
     heading = f"A guest of {a.guest_memory} MiB, {a.cells[0].cache_bytes // MIB} MiB of host cache: bytes that the disk did not deliver, and the guest's speed"
     pictures = plots.speed(plots.setup(), {n: c for n, c in stored.items() if derive.measured_arms(c)}, a.out, "demo", a.arms, heading)
     for title, path in [("numbers", store.path), *(("picture", p) for p in pictures)]:

@@ -286,6 +286,9 @@ class Upstream(Auto):
     def start(self, disks):
         super().start([disk.uri for disk in self.slow_disks])
 
+    def format_option(self):
+        return ""
+
     def own(self):
         # The kernel counts what is read of disks, not of sockets.
         return {name: value for name, value in super().own().items() if name != "process_read_bytes"}

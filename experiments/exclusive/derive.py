@@ -132,6 +132,27 @@ def with_spread(record, name, form):
     return f"{form(found[0])} ({form(found[1])} to {form(found[2])})"
 
 
+def others_cores(record):
+    """Processor cores that the machine spent meanwhile on what has nothing to do with this run; None where it was not counted."""
+    measured = record["measured"]
+    if measured.get("machine_cpu_seconds") is None:
+        return None
+    ours = measured["cpu"]["seconds"] + measured["emulator_seconds"] + measured["disk_cpu_seconds"]
+    return ratio(max(0.0, measured["machine_cpu_seconds"] - ours), measured["time"])
+
+
+BUSY_CORES = 0.4
+
+
+def busy(cells):
+    """Arms during which the machine did something else besides, so that their times say little: (cell, title, cores)."""
+    for name, cell in cells.items():
+        for record in measured_arms(cell).values():
+            cores = others_cores(record)
+            if cores is not None and cores > BUSY_CORES:
+                yield name, record["title"], cores
+
+
 def faster(record, base):
     """(median, smallest, largest) of how many times the operations a second of `base` an arm's are, run by run: those of one turn
     are beside each other in time. None where there is nothing to divide by."""

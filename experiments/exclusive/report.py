@@ -374,6 +374,7 @@ def checks(cells):
     lines = ["## Checks", ""]
     notes = derive.disagreements(cells)
     lines += [f"- {note}" for note in notes] or ["- Undercroft's own count of bytes read and the kernel's agree within 2 % in every run; O_DIRECT read what its guest read."]
+    lines += [f"- {name}, {title}: the machine was busy with other work ({cores:.1f} of its cores): times of it say little." for name, title, cores in derive.busy(cells)]
     apart = []
     for name, cell in cells.items():
         record, computed = cell["arms"].get("undercroft-lru"), derive.computed_lru(cell)

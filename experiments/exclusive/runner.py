@@ -61,6 +61,8 @@ class Run(Fleet):
             "cpu": measure.cpu(self.arm.pids()),
             "emulator_seconds": sum(measure.cpu([guest.qemu.pid])["seconds"] for guest in self.guests),
             "disk": [disk.counts() for disk in self.arm.slow_disks],
+            "disk_cpu_seconds": measure.cpu([pid for disk in self.arm.slow_disks for pid in disk.pids])["seconds"],
+            "machine_cpu_seconds": measure.busy_seconds(),
         }
 
     def memory(self):

@@ -222,7 +222,7 @@ class Undercroft(Serving):
         for i, disk in enumerate(disks):
             lines.append(
                 f'[[vm]]\nname = "guest-{i + 1}"\n{self.vm_options(i)}\n[[vm.disk]]\nname = "root"\nimage = "{disk}"\n'
-                f'format = "{self.image_format}"\n{self.port_options(i)}{self.disk_options}'
+                f"{self.format_option()}{self.port_options(i)}{self.disk_options}"
             )
         self.config.write_text("\n".join(lines))
         self.serve()
@@ -230,6 +230,10 @@ class Undercroft(Serving):
     def vm_options(self, index):
         """Lines for the virtual machine of disk `index`."""
         return ""
+
+    def format_option(self):
+        """The line with the images' format."""
+        return f'format = "{self.image_format}"\n'
 
     def port_options(self, index):
         """Lines that say how disk `index` is reached."""

@@ -42,6 +42,7 @@ class SlowDisk:
         self.uri = f"nbd+unix:///?socket={self.socket}"
         self.page = self.folder / "page"
         self.device = None
+        self.pids = []
         self.stack = contextlib.ExitStack()
 
     def __enter__(self):
@@ -59,6 +60,7 @@ class SlowDisk:
             self.stack.callback(process.end, server)
             process.wait_for_sockets([self.socket], server, log)
             export = self.stack.enter_context(mounted.Export(self.uri, self.folder / "export", self.logs / "nbdfuse.log"))
+            self.pids = [server.pid, export.process.pid]
             # With mounts of our own, others do not see the file; so this process makes the loop device of it.
             self.device = Path(process.run([mounted.program("losetup"), "--find", "--show", "--direct-io=on", export.path], "losetup").strip())
             self.stack.callback(self._detach)
