@@ -139,7 +139,7 @@ def main():
         return 0
     end_in_order()
     screen = Screen()
-    work = a.work
+    work = a.work.resolve()
     if a.undercroft:
         serving.Undercroft.binary = a.undercroft.resolve()
     try:

@@ -43,6 +43,16 @@ def disk_of(folder):
     return place if (place / "queue").exists() else place.parent if (place.parent / "queue").exists() else None
 
 
+def machine_type():
+    """What the machine calls itself; where it says nothing, whether a hypervisor runs it."""
+    named = text("/sys/class/dmi/id/product_name")
+    if named:
+        return named
+    with open("/proc/cpuinfo") as f:
+        flags = next((line.split() for line in f if line.startswith("flags")), [])
+    return "virtual" if "hypervisor" in flags else "unknown type"
+
+
 def read_latency_us(folder):
     """Median of single 4 KiB reads with O_DIRECT from a file of its own, in microseconds; None where O_DIRECT does not work."""
     path = Path(folder) / "latency.raw"
@@ -103,7 +113,7 @@ def facts(folder, accelerator):
         "governor": text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "thp": chosen(text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "cgroup": cgroup.version(),
-        "machine_type": text("/sys/class/dmi/id/product_name"),
+        "machine_type": machine_type(),
     }
 
 
