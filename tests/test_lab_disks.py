@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +129,34 @@ def test_a_slow_disk_is_the_image_and_waits(scratch):
     assert not Path(f"/sys/block/{device.name}/loop").exists() and not (scratch / "disk").exists()
 
 
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from rig import slowdisk
+folder = Path(sys.argv[2])
+with slowdisk.SlowDisk(folder / "image.raw", folder / "disk", folder) as disk:
+    print(disk.device, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.alone
+def test_what_a_killed_run_left_of_a_slow_disk_goes_with_the_next(scratch):
+    if missing := slowdisk.lacks():
+        pytest.skip("; ".join(missing))
+    guests.build()
+    (scratch / "image.raw").write_bytes(os.urandom(MIB))
+    killed = subprocess.run([sys.executable, "-c", KILLED, ROOT / "experiments", scratch], capture_output=True, text=True, check=False)
+    device = Path(killed.stdout.strip())
+    assert killed.returncode == -signal.SIGKILL and Path(f"/sys/block/{device.name}/loop").exists()
+    with slowdisk.SlowDisk(scratch / "image.raw", scratch / "disk", scratch) as disk:
+        with open(disk.device, "rb", buffering=0) as f:
+            assert f.read(MIB) == (scratch / "image.raw").read_bytes()
+        now = disk.device
+    assert not Path(f"/sys/block/{device.name}/loop").exists() and not Path(f"/sys/block/{now.name}/loop").exists()
+
+
 def test_disks_are_asked_for_by_their_wait(capsys):
     a = lab.arguments(["--loads", "uniform,write,pair", "--n", "0.5", "--zeroing", "on", "--mglru", "off", "--disks", "local,0.5ms,2ms"])
     ids = [cell.id for cell in a.cells]
@@ -195,7 +225,7 @@ def cell_of(seconds, **more):
 
 def test_where_exclusive_costs_time_it_is_said_with_what_it_costs():
     text = "\n".join(times.section({"a": cell_of(11)}, report.guest_kind))
-    assert "0.91x of the inclusive cache's operations a second; +0.0 us of processor time" in text
+    assert "0.91x in one run of the inclusive cache's operations a second; +0.0 us of processor time" in text
     assert "500.0 us of it are copying and hashing" in text and "at least | exclusive | verdict" in text and "**not reached**" in text
     good = "\n".join(times.section({"a": cell_of(10.1)}, report.guest_kind))
     assert "Nowhere by more than two per cent" in good and "| 0.98x | 0.99x | reached |" in good

@@ -9,7 +9,9 @@ Invariant: needs root; whatever ends this, nothing of it is left.
 
 import contextlib
 import os
+import shutil
 import struct
+import tempfile
 from pathlib import Path
 
 from . import mounted, process, readahead
@@ -36,11 +38,11 @@ class SlowDisk:
     """One image as such a disk: a context manager. `device` is its path, `uri` its export, `read_ahead_kb` the device's read-ahead."""
 
     def __init__(self, image, folder, logs, read_ahead_kb=None):
-        self.image, self.folder, self.logs = Path(image).resolve(), Path(folder), Path(logs)
+        self.image, self.folder, self.logs = Path(image).resolve(), Path(folder).resolve(), Path(logs)
         self.read_ahead_kb = read_ahead_kb
-        self.socket = self.folder / "nbd.sock"
-        self.uri = f"nbd+unix:///?socket={self.socket}"
+        self.socket = self.uri = None
         self.page = self.folder / "page"
+        self.made = self.folder / "device"  # what a run that was killed has left
         self.device = None
         self.pids = []
         self.stack = contextlib.ExitStack()
@@ -49,8 +51,13 @@ class SlowDisk:
         if missing := lacks():
             raise Stopped(f"a slow disk cannot be made here: {'; '.join(missing)}")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._clear()
         try:
-            self.socket.unlink(missing_ok=True)
+            # Sockets have paths of at most 107 bytes: a short folder, whatever the working directory is.
+            short = tempfile.mkdtemp(prefix="undercroft-", dir="/run" if os.access("/run", os.W_OK) else None)
+            self.stack.callback(shutil.rmtree, short, ignore_errors=True)
+            self.socket = Path(short) / "nbd.sock"
+            self.uri = f"nbd+unix:///?socket={self.socket}"
             self.page.write_bytes(bytes(PAGE))
             log = self.logs / "nbdkit.log"
             environment = dict(os.environ) | {"LD_PRELOAD": str(BUILT / "slowdisk.so"), "SLOWDISK_FILE": str(self.page)}
@@ -64,6 +71,7 @@ class SlowDisk:
             # With mounts of our own, others do not see the file; so this process makes the loop device of it.
             self.device = Path(process.run([mounted.program("losetup"), "--find", "--show", "--direct-io=on", export.path], "losetup").strip())
             self.stack.callback(self._detach)
+            self.made.write_text(self.device.name)
             if process.run([mounted.program("losetup"), "--noheadings", "--output", "DIO", self.device], "losetup").strip() != "1":
                 raise Stopped(f"{self.device} cannot do direct I/O on {export.path}: its pages would be cached twice")
             if self.read_ahead_kb is not None:
@@ -83,6 +91,16 @@ class SlowDisk:
         with open(self.page, "rb") as f:
             return dict(zip(COUNTS, struct.unpack("<5Q", f.read(40))[1:], strict=True))
 
+    def _clear(self):
+        """Detaches the loop device of a run that was killed: nbdkit, nbdfuse and the mount have ended with that run."""
+        with contextlib.suppress(OSError):
+            name = self.made.read_text()
+            # Somebody else may have that number by now.
+            if Path("/sys/block", name, "loop/backing_file").read_text().removesuffix(" (deleted)\n").rstrip().endswith("/disk"):
+                self.device = Path("/dev") / name
+                self._detach()
+        self.made.unlink(missing_ok=True)
+
     def _detach(self):
         with contextlib.suppress(Stopped):
             process.run([mounted.program("losetup"), "--detach", self.device], "losetup --detach")
@@ -91,7 +109,7 @@ class SlowDisk:
         with contextlib.suppress(OSError):
             self.wait(0)
         self.stack.close()
-        for path in (self.socket, self.page):
+        for path in (self.page, self.made):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
