@@ -52,7 +52,7 @@ test-long: ## The same at length, about an hour and a half: more seeds, long gol
 	@scripts/setup.sh build test kernel
 	@scripts/test.sh --long
 
-demo: ## What host memory saves beside a real guest: page cache, inclusive and exclusive Undercroft, at equal memory (about 3 min)
+demo: ## What host memory saves beside a real guest, and its speed: page cache, inclusive and exclusive Undercroft, at equal memory (4 min)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) experiments/demo/demo.py $(DEMO_ARGS)
