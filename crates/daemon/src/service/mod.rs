@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use undercroft_cache::{CoreOptions, blocks_per_disk_max};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::nbd::{Budget, NbdServer};
+use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::pressure::{GuestRoom, Watch};
 use undercroft_hostmem::scan::scanner::Scanner;
 
@@ -73,6 +74,8 @@ pub(crate) struct Service {
     watch: Watch,
     /// What copies to guests may take of our control group.
     guest_room: Arc<GuestRoom>,
+    /// Has the sockets of all disks.
+    event_loop: Arc<EventLoop>,
     limits: Ordered<()>,
     ksm: Ordered<memory::KsmState>,
     shares: Ordered<shares::ShareManager>,

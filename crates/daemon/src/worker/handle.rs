@@ -220,13 +220,17 @@ pub struct DiskHost {
 }
 
 impl PortHost for DiskHost {
+    fn worker(&self) -> usize {
+        Arc::as_ptr(&self.worker).addr()
+    }
+
     fn attach(&self, make: MakePort) -> u32 {
         let disk = self.disk;
         self.worker.call(move |w| w.add_port(disk, make)).unwrap_or(u32::MAX)
     }
 
     fn with(&self, port: u32, f: OnPort) -> bool {
-        // A session's own thread: it serves one front end, which can be served no earlier.
+        // Whoever calls has a thread for it; no front end of this worker can be served any earlier.
         self.worker.wait_for(move |w| w.with_port(port, f)).unwrap_or(false)
     }
 
