@@ -59,7 +59,7 @@ struct Running {
 
 /// The running daemon. The order of its locks is in `locks`.
 pub(crate) struct Service {
-    plan: RwLock<ServePlan>,
+    plan: RwLock<Arc<ServePlan>>,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
     /// Disks of the plan that are not served, because something of theirs cannot be had yet.
@@ -123,8 +123,8 @@ impl Service {
     }
 
     /// What is served now, and how.
-    fn plan(&self) -> ServePlan {
-        read(&self.plan).clone()
+    fn plan(&self) -> Arc<ServePlan> {
+        Arc::clone(&read(&self.plan))
     }
 
     /// Says in the log where guests and clients connect, once everything listens; of many disks only how many there

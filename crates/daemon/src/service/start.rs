@@ -84,7 +84,7 @@ impl Service {
         let limits = plan.nbd_limits;
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
         Ok(Arc::new_cyclic(|me| Self {
-            plan: RwLock::new(plan),
+            plan: RwLock::new(Arc::new(plan)),
             workers,
             disks: RwLock::default(),
             waiting: Ordered::new(Rank::Waiting, Vec::new()),
@@ -116,9 +116,12 @@ impl Service {
             }
         }
         let plan = self.plan();
+        let by_name = plan.by_name();
         for disk in self.disks() {
-            let Some(own) = plan.disks.iter().find(|p| p.name == disk.info().name) else { continue };
-            let Err(e) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else { continue };
+            let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
+            let Err(e) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else {
+                continue;
+            };
             if may_wait {
                 disk.detach();
                 write(&self.disks).retain(|d| !Arc::ptr_eq(d, &disk));

@@ -120,7 +120,8 @@ impl Daemon {
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };
         let host = Arc::new(DiskHost { worker: Arc::clone(&worker), disk });
-        let mut daemon = Daemon { worker, host, info, event_loop, server: None, dir, own: false, trust: Trust::default() };
+        let mut daemon =
+            Daemon { worker, host, info, event_loop, server: None, dir, own: false, trust: Trust::default() };
         daemon.listen();
         daemon
     }
