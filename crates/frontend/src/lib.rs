@@ -239,6 +239,12 @@ pub type OnPort = Box<dyn FnOnce(&mut dyn Port) + Send>;
 
 /// The way from a front end's own threads to the worker that owns one disk; one instance per disk.
 pub trait PortHost: Send + Sync {
+    /// A number of the worker's, the same for all of its disks and no other's: who calls hosts of one number at a time
+    /// waits for the same thread.
+    fn worker(&self) -> usize {
+        0
+    }
+
     /// Lets `make` build a port, given its id, and moves it to the worker. Returns the id.
     fn attach(&self, make: MakePort) -> u32;
 

@@ -138,7 +138,7 @@ impl Service {
             self.end_interval(&mut manager, &plan, elapsed);
         }
         if manager.moving {
-            self.move_shares(&mut manager, plan);
+            self.move_shares(&mut manager, ServePlan::clone(&plan));
         }
     }
 

@@ -10,6 +10,7 @@ mod queue;
 mod requests;
 mod setup;
 
+pub use queue::RestNotice;
 pub use setup::QueueRefusal;
 
 use self::queue::Queue;

@@ -98,7 +98,7 @@ pub(crate) struct Store {
     /// Distinct frames in slots, and how many there may be.
     seated: u32,
     seats: u32,
-    /// Frames that the tables have room for; at least `seats`.
+    /// Frames that the tables have room for: at least `seats`, or 0 while there is nothing to be found.
     room: u32,
     /// Disks whose charge has gone up by what others did, each in its turn.
     over: VecDeque<DiskId>,
