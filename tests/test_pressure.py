@@ -171,9 +171,9 @@ def tight():
     made.close()
 
 
-def test_page_cache_that_is_recycled_in_its_group_costs_the_store_next_to_nothing(tight, serve, scratch):
+def test_a_group_that_reclaims_takes_a_few_mib_and_not_half_of_the_store(tight, serve, scratch):
     """In a group of the store and 20 MiB a file is read again and again: page cache fills it to the limit and is reclaimed, which takes
-    less than a twentieth of the store."""
+    the little that programs beside the store want, a few MiB."""
     image = images.raw(scratch / "a.raw", IMAGE, seed=1)
     file = images.raw(scratch / "file.raw", 256 * MIB, seed=3)
     daemon = serve([Disk("a", image, "raw", {"readahead": "0"})], memory=f"{STORE // MIB}MiB", wrap=tight.wrap)
@@ -192,7 +192,8 @@ def test_page_cache_that_is_recycled_in_its_group_costs_the_store_next_to_nothin
         fill(daemon)
     status = daemon.status()
     assert tight.killed() == 0
-    assert status["store"]["data_bytes"] >= before * 0.95, status["pressure"]
+    # Half of what is above the floor would be 60 MiB.
+    assert status["store"]["data_bytes"] >= before * 0.85, status["pressure"]
 
 
 # SPECIFICATION.md, R19.
