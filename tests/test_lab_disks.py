@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from demo import demo  # noqa: E402
 from exclusive import run as lab  # noqa: E402
-from exclusive import arms, cells, derive, loads, measure, report, store, times  # noqa: E402
+from exclusive import arms, cells, derive, loads, measure, plots, report, store, times  # noqa: E402
 from rig import guest as guests  # noqa: E402
 from rig import machine, readahead, serving, slowdisk  # noqa: E402
 from rig.process import Stopped  # noqa: E402
@@ -299,6 +299,22 @@ def test_what_was_not_run_is_said_and_the_rest_is_shown(tmp_path, monkeypatch):
     assert "not run" in row["exclusive"] and "not run" not in row["O_DIRECT"]
     drawn = (tmp_path / "demo.svg").read_text()
     assert (tmp_path / "demo.png").stat().st_size > 1000 and drawn
+    assert not any("busy" in line for line in said)
+
+
+def test_speeds_of_a_busy_machine_are_called_so(tmp_path):
+    """By the table and by the picture: 1.9 cores for others are more than 0.4."""
+    pytest.importorskip("matplotlib")
+    quiet, busy = timed("exclusive", 10), timed("exclusive", 10)
+    busy["measured"]["machine_cpu_seconds"] = 26.5
+    cell = facts(n=0.5)
+    assert [c for _, _, c in derive.busy({"a": cell | {"arms": {"undercroft-auto": busy}}})] == [pytest.approx(1.9)]
+    assert not list(derive.busy({"a": cell | {"arms": {"undercroft-auto": quiet}}}))
+    sizes = []
+    for record_of in (quiet, busy):
+        plots.speed(plots.setup(), {"a": cell | {"arms": {"undercroft-auto": record_of}}}, tmp_path, "p")
+        sizes.append((tmp_path / "p.svg").stat().st_size)
+    assert sizes[1] > sizes[0], "the busy one has a line more"
 
 
 def test_the_pictures_in_the_repository_are_linked():

@@ -67,9 +67,12 @@ def draw(data, out, name="exclusive"):
     return paths
 
 
-def speed(plt, cells, out, name, arms=None, heading=None):
+BUSY = "This machine was busy with other work while it measured: the speeds say little, the bytes are right."
+
+
+def speed(plt, cells, out, name, arms=None, heading=None, busy=None):
     """Bytes and speed: a row for each load; in it the bytes that each arm saved, and the guest's operations a second on each disk.
-    An arm of `arms` that was not measured in a cell says so, as does a load without any."""
+    An arm of `arms` that was not measured in a cell says so, and so does the picture of a machine that was `busy` with other work."""
     groups = {}
     for cell in cells.values():
         groups.setdefault((cell["load"], cell["guest_mib"]), []).append(cell)
@@ -103,6 +106,8 @@ def speed(plt, cells, out, name, arms=None, heading=None):
                 latency = cell["machine"].get("read_latency_us")
             axis.set_title(f"{disk_name(wait)}: operations a second" + (f"\n(a read of it: {latency / 1000:.2g} ms)" if latency else ""), fontsize=9)
     figure.suptitle(heading or "Bytes that the disk did not deliver, and the guest's operations a second", x=0.01, ha="left", fontsize=11, fontweight="bold")
+    if any(derive.busy(cells)) if busy is None else busy:
+        figure.supxlabel(BUSY, x=0.01, ha="left", fontsize=8, color="#c0392b")
     return save(plt, figure, out, name, dpi=100)
 
 
@@ -134,10 +139,11 @@ def bars(axis, arms, values, form, notes=None, most=0.01):
         if key not in values:
             axis.text(0, at, " not run", va="center", fontsize=7, color="#777", style="italic")
             continue
+        over = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # above the line of perfect, where they meet
         drawn = axis.barh(at, values[key], 0.78, color=COLOURS[key])
         text, bad = (notes or {}).get(key, ("", False))
         label = form.format(round(values[key]) + 0) + (f"  {text}" if text else "")
-        axis.bar_label(drawn, labels=[label], fontsize=7, padding=3, color="#c0392b" if bad else "black", fontweight="bold" if text else "normal")
+        axis.bar_label(drawn, labels=[label], fontsize=7, padding=3, color="#c0392b" if bad else "black", fontweight="bold" if text else "normal", zorder=5, bbox=over)
     axis.set_ylim(len(arms) - 0.4, -0.6)
     axis.axvline(0, color="#333", linewidth=0.8)
     most, least = max([*values.values(), most]), min([*values.values(), 0])

@@ -71,7 +71,7 @@ class SlowDisk:
             # With mounts of our own, others do not see the file; so this process makes the loop device of it.
             self.device = Path(process.run([mounted.program("losetup"), "--find", "--show", "--direct-io=on", export.path], "losetup").strip())
             self.stack.callback(self._detach)
-            self.made.write_text(self.device.name)
+            self.made.write_text(f"{self.device.name} {short}")
             if process.run([mounted.program("losetup"), "--noheadings", "--output", "DIO", self.device], "losetup").strip() != "1":
                 raise Stopped(f"{self.device} cannot do direct I/O on {export.path}: its pages would be cached twice")
             if self.read_ahead_kb is not None:
@@ -94,7 +94,8 @@ class SlowDisk:
     def _clear(self):
         """Detaches the loop device of a run that was killed: nbdkit, nbdfuse and the mount have ended with that run."""
         with contextlib.suppress(OSError):
-            name = self.made.read_text()
+            name, short = self.made.read_text().split(" ", 1)
+            shutil.rmtree(short, ignore_errors=True)
             # Somebody else may have that number by now.
             if Path("/sys/block", name, "loop/backing_file").read_text().removesuffix(" (deleted)\n").rstrip().endswith("/disk"):
                 self.device = Path("/dev") / name
