@@ -19,7 +19,7 @@ use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, Geometry, IoError, Request};
 
 /// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
-/// the worker thread that owns the disk and driven by it; everything that blocks (accepting, handshakes, vhost-user
+/// the worker thread that owns the disk and driven by it; everything that may wait (accepting, handshakes, vhost-user
 /// messages) happens on other threads, which reach the port by sending closures to the worker.
 pub trait Port: Send {
     /// Appends at most `budget` checked requests to `out` (their `id.tag` chosen here, their `id.port` and `disk` as
@@ -234,7 +234,7 @@ pub struct DiskInfo {
 /// Builds a port, given its id, on the worker's thread.
 pub type MakePort = Box<dyn FnOnce(u32) -> AnyPort + Send>;
 
-/// What a front end's own thread has done to its port, on the worker's thread.
+/// What a front end has done to its port, on the worker's thread.
 pub type OnPort = Box<dyn FnOnce(&mut dyn Port) + Send>;
 
 /// The way from a front end's own threads to the worker that owns one disk; one instance per disk.

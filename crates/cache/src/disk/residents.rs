@@ -8,7 +8,7 @@
 use crate::content::ContentHash;
 use std::mem::MaybeUninit;
 use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, PolicyKind, Release};
-use undercroft_host::{Held, give_back};
+use undercroft_host::{Held, empty_slots, give_back};
 
 /// Bytes of memory that a step gives back at most, of what stands here: more than a step cuts off.
 const RELEASE_BYTES: usize = 256 << 10;
@@ -42,7 +42,8 @@ pub(super) struct Residents {
 impl Residents {
     /// `slots` slots, of which there may be `most` in time.
     pub(super) fn new(kind: PolicyKind, slots: u32, most: u32, key: HashKey, contents: bool) -> Self {
-        let frames = Array::new_with(slots as usize, most as usize, || None);
+        let room = Array::<Option<Held>>::room_for(slots as usize, most as usize);
+        let frames = Array::from_made(empty_slots(slots as usize, room), most as usize);
         let hashes = Array::zeroed(if contents { slots as usize } else { 0 }, most as usize);
         Self { frames, resident: 0, index: Index::with_room(kind, slots, most, key), hashes, most, moves: 0, units: 0 }
     }

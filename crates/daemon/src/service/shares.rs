@@ -164,8 +164,9 @@ impl Service {
             governor.set(id, node.and_then(|n| n.controller));
             governor.set_goal(id, node.and_then(|n| n.goal).map(GoalPlan::goal));
         }
+        let by_name = plan.by_name();
         for (name, id) in layout.disks() {
-            governor.set_goal(id, plan.find(name).and_then(|d| d.goal).map(GoalPlan::goal));
+            governor.set_goal(id, by_name.get(name).and_then(|d| d.goal).map(GoalPlan::goal));
         }
         let mut leaves = Vec::with_capacity(measured.len());
         for (name, m) in measured.iter() {
@@ -184,11 +185,12 @@ impl Service {
         let most = plan.store.memory_bytes / UNIT_BYTES;
         let before = std::mem::take(&mut manager.latencies);
         manager.measured.clear();
+        let by_name = plan.by_name();
         for (disk, answer) in self.ask_disks(move |w, id| answer(w, id, most)) {
             let name = &disk.info().name;
-            let (Some((latencies, answers)), Some(disk)) = (answer, plan.find(name)) else { continue };
+            let (Some((latencies, answers)), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
             // Of a disk with parts: what reads of all of it took.
-            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, name));
+            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, disk));
             manager.latencies.insert(name.clone(), latencies);
             let leaves: Vec<_> = disk.leaves().collect();
             for answer in answers {
@@ -397,8 +399,7 @@ impl Answer {
 }
 
 /// The p99 latency that a disk is to reach: its own goal, its container's or its VM's, whichever is the nearest.
-fn p99_for(plan: &ServePlan, name: &str) -> Option<Duration> {
-    let disk = plan.find(name)?;
+fn p99_for(plan: &ServePlan, disk: &DiskPlan) -> Option<Duration> {
     let group = |name: &str| plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.goal);
     let container = || group(&format!("{}/{}", disk.vm.as_ref()?, disk.container.as_ref()?));
     match disk.goal.or_else(container).or_else(|| group(disk.vm.as_ref()?)) {

@@ -151,6 +151,20 @@ impl<T> Array<T> {
     }
 }
 
+impl<T> Array<T> {
+    /// Takes over what somebody has made, of which there may be `most` in time.
+    pub fn from_made(items: Vec<T>, most: usize) -> Self {
+        let mut array = Self { items, room: None };
+        array.reserve(most);
+        array
+    }
+
+    /// Elements that [`Array::from_made`] should be given room for, if there are `len` of `most`.
+    pub fn room_for(len: usize, most: usize) -> usize {
+        if len > SMALL { len.max(most) } else { len }
+    }
+}
+
 impl<T: Clone + Default> Array<T> {
     /// `len` elements of the type's default, of which there may be `most` in time (0 if that is not known). Where the
     /// default is zero no memory is taken: zeroes come from the kernel as they are touched.

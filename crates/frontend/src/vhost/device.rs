@@ -162,6 +162,12 @@ impl Device {
         Ok(task)
     }
 
+    /// Ends the session of a front end that cannot be watched, in place of `task`.
+    pub(super) fn give_up(&mut self, task: Task, e: io::Error) -> Option<Task> {
+        let exchange = if let Task::Welcome(exchange, _) = task { Some(exchange) } else { None };
+        self.end(exchange, None, Some(Error::SocketError(e)))
+    }
+
     /// Whether somebody may be accepted now who could not be before.
     pub(super) fn has_newcomers(&self) -> bool {
         self.newcomers && self.front.is_none()

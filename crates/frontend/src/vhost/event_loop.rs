@@ -218,13 +218,12 @@ impl State {
             Accepted::More => self.again.push((key, 0)),
             Accepted::Later => self.again.push((key, now_ns() + RETRY_NS)),
             Accepted::Front(task) => {
-                if let Some(connection) = device.connection()
-                    && let Err(e) =
-                        self.epoll.add(connection, token(CONNECTION, key), Interest::ReadWrite, Trigger::Edge)
-                {
-                    tracing::error!("cannot watch a vhost-user connection: {e}; its front end gets no answer");
-                }
-                self.submit(key, Some(task));
+                let watch = |c| self.epoll.add(c, token(CONNECTION, key), Interest::ReadWrite, Trigger::Edge);
+                let task = match device.connection().map_or(Ok(()), watch) {
+                    Ok(()) => Some(task),
+                    Err(e) => device.give_up(task, e),
+                };
+                self.submit(key, task);
                 // Others that wait are turned away.
                 self.again.push((key, 0));
             }
