@@ -382,13 +382,17 @@ pub struct CacheStatus {
     pub policy: String,
     /// Its share of the store, metadata included.
     pub share_bytes: u64,
-    /// Data it may keep, in bytes.
+    /// Data it may keep, in bytes; with the disks of `pool`, what they may keep together.
     pub capacity_bytes: u64,
     /// Data it keeps now, in bytes; can be more than the capacity where it is shared.
     pub cached_bytes: u64,
     /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither, blocks that read-ahead had
     /// brought are hits (the counters tell them apart). Absent before the first read.
     pub hit_ratio: Option<f64>,
+    /// Full names of the disks that it keeps its blocks together with, its own among them: all of them have one capacity
+    /// and one order of eviction. Empty if it keeps them apart.
+    #[serde(default)]
+    pub pool: Vec<String>,
 }
 
 /// Counts of a disk since it was attached. Each of them only grows.

@@ -142,11 +142,19 @@ pub enum Bug {
     LoanKept,
     /// Operations get frames that the pool has not.
     LentBeyondPool,
+    /// A page that leaves the slots of a pool counts as one of the disk that has the index.
+    PoolCreditsPresent,
+    /// An index that passes to another disk of its pool still takes block numbers for those of the disk before.
+    PoolNotTold,
+    /// A disk of a pool whose content may be another keeps its cached blocks.
+    PoolKeepsInvalid,
+    /// A pool keeps the capacity that a disk which leaves takes with it.
+    LeaverKeepsShare,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 54] = [
+    pub const ALL: [Bug; 58] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -201,5 +209,9 @@ impl Bug {
         Bug::CrowdForgotten,
         Bug::LoanKept,
         Bug::LentBeyondPool,
+        Bug::PoolCreditsPresent,
+        Bug::PoolNotTold,
+        Bug::PoolKeepsInvalid,
+        Bug::LeaverKeepsShare,
     ];
 }

@@ -202,16 +202,16 @@ fn a_guest_too_large_for_the_share_is_served_inclusively_and_said_so() {
 fn a_guest_whose_table_went_with_the_share_is_followed_again_once_it_fits() {
     for mode in [ExclusiveMode::Capture, ExclusiveMode::Delayed] {
         let mut rig = Rig::new(mode, 400, 2000);
-        let state = |rig: &Rig| rig.core.exclusive(DISK).unwrap().state;
+        let state = |rig: &mut Rig| rig.core.exclusive(DISK).unwrap().state;
         rig.read(1, 1);
-        assert!(matches!(state(&rig), ExclusiveState::On { .. }), "{:?}", state(&rig));
+        assert!(matches!(state(&mut rig), ExclusiveState::On { .. }), "{:?}", state(&mut rig));
         rig.core.set_share(DISK, 16).unwrap();
         rig.core.apply(Event::Tick, 0, &mut rig.front);
-        assert!(matches!(state(&rig), ExclusiveState::NoMemory { .. }), "{:?}", state(&rig));
+        assert!(matches!(state(&mut rig), ExclusiveState::NoMemory { .. }), "{:?}", state(&mut rig));
         rig.read(2, 2);
         rig.core.set_share(DISK, 400).unwrap();
         rig.core.apply(Event::Tick, 0, &mut rig.front);
-        assert!(matches!(state(&rig), ExclusiveState::On { .. }), "{:?}", state(&rig));
+        assert!(matches!(state(&mut rig), ExclusiveState::On { .. }), "{:?}", state(&mut rig));
         assert_eq!(rig.core.exclusive(DISK).unwrap().stats.pages_held, 0, "what it read meanwhile was not seen");
         rig.read(3, 3);
         assert_eq!(rig.core.exclusive(DISK).unwrap().stats.pages_held, 1);
@@ -223,7 +223,7 @@ fn a_guest_whose_table_went_with_the_share_is_followed_again_once_it_fits() {
         rig.core.set_guest(DISK, 0);
         rig.core.set_share(DISK, 400).unwrap();
         rig.core.apply(Event::Tick, 0, &mut rig.front);
-        assert_eq!(state(&rig), ExclusiveState::NoGuest);
+        assert_eq!(state(&mut rig), ExclusiveState::NoGuest);
     }
 }
 

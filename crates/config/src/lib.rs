@@ -25,6 +25,7 @@ mod nbd;
 mod nodes;
 mod overrides;
 pub mod plan;
+pub mod pools;
 pub mod pressure;
 pub mod problem;
 pub mod reader;
@@ -50,6 +51,7 @@ pub use plan::{
     BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
     Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
 };
+pub use pools::Pools;
 pub use pressure::PressurePlan;
 pub use problem::{Problem, Problems, Severity};
 pub use resolve::{Resolution, resolve};

@@ -21,6 +21,7 @@ pub use curve::{
     Curve, LruCurve, LruCurveOptions, Meter, MeterOptions, PolicyCurve, PolicyCurveOptions, Served, Telemetry,
 };
 pub use guest::{Departure, Due, Exclusive, ExclusiveMode, ExclusiveStats, Ways, residency};
+pub use index::origins::{ORIGIN_STEP, Placed, origin_of};
 pub use index::parts::PartSetting;
 pub use index::ranges::{PartId, PartRange, PartsError};
 pub use index::tiers::Tier;

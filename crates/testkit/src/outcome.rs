@@ -56,6 +56,8 @@ pub struct Outcome {
     pub short: u64,
     /// See `lent`.
     pub owed: u64,
+    /// Disks that came to keep their blocks together with another's. Campaigns do not keep it.
+    pub joins: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -144,6 +146,7 @@ impl Outcome {
         }
         self.slowest = slowest;
         (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
+        self.joins += o.joins;
         self.coverage.add(&o.coverage);
     }
 
@@ -162,6 +165,7 @@ impl Outcome {
         assert!(self.taken > 0 && self.refused > 0, "capacities always fitted, or never: {self:?}");
         let pool = [self.lent, self.short, self.owed];
         assert!(pool.iter().all(|&n| n > 0), "the pool for I/O never ran short: {self:?}");
+        assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
         let missing = self.coverage.missing(RARE);
         assert!(missing.is_empty(), "the runs never came by {missing:?}:\n{}", self.coverage.table());
     }

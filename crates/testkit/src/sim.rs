@@ -12,6 +12,7 @@ mod clients;
 mod extras;
 mod judge;
 mod parts;
+mod pools;
 mod rare;
 mod rest;
 mod setup;
@@ -221,6 +222,7 @@ impl<P: FaultInjection> Sim<P> {
         };
         self.extra();
         self.change_live();
+        self.change_pools();
         let m = self.core().memory();
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));

@@ -102,4 +102,8 @@ planted! {
     frames_taken_from_what_is_read_ahead_are_found: AheadCutUnderWay,
     a_loan_that_is_not_given_back_is_found: LoanKept,
     frames_lent_that_the_pool_has_not_are_found: LentBeyondPool,
+    a_page_that_counts_as_anothers_is_found: PoolCreditsPresent,
+    a_neighbours_block_that_is_served_is_found: PoolNotTold,
+    blocks_of_a_pool_that_outlive_an_exchange_are_found: PoolKeepsInvalid,
+    a_pool_that_keeps_what_a_disk_takes_with_it_is_found: LeaverKeepsShare,
 }

@@ -14,15 +14,13 @@ impl<P: FaultInjection> Core<P> {
     /// pages, up to 40 bytes each, takes room from the disk's share; while that is more than a quarter of it, the cache
     /// is inclusive and [`Core::exclusive`] says why. Once the share has grown, the guest is followed again.
     pub fn set_guest(&mut self, id: DiskId, pages: u32) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_guest(pages, &mut self.arena);
-            self.make_room(0);
-        }
+        self.with_disk(id, |d, arena| d.set_guest(pages, arena));
+        self.make_room(0);
     }
 
     /// Whether the disk's cache is exclusive of its guest's, and if not, why; `None` if there is no such disk.
-    pub fn exclusive(&self, id: DiskId) -> Option<ExclusiveReport> {
-        self.disk(id).map(|d| d.exclusive_report())
+    pub fn exclusive(&mut self, id: DiskId) -> Option<ExclusiveReport> {
+        self.disk_mut(id).map(|d| d.exclusive_report())
     }
 
     /// Whether the memory of the disk's guest is scanned for contents, so that [`Core::cool`] will be called: then the
@@ -35,8 +33,8 @@ impl<P: FaultInjection> Core<P> {
 
     /// Appends hashes and numbers of the disk's cached blocks to `out`, from slot `from` on, of at most `most` slots.
     /// Returns the slot to go on with, if there are more; what changes between two calls may be missed.
-    pub fn cached_hashes(&self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
-        self.disk(id)?.cached_hashes(from, most, out)
+    pub fn cached_hashes(&mut self, id: DiskId, from: u32, most: u32, out: &mut Vec<(ContentHash, u64)>) -> Option<u32> {
+        self.disk_mut(id)?.cached_hashes(from, most, out)
     }
 
     /// The disk's guest has been found to hold these contents: blocks that are cached with them are the first to go
@@ -48,6 +46,7 @@ impl<P: FaultInjection> Core<P> {
     /// Makes new, empty tables for guests whose tables were dropped while their disks' shares were too small for them.
     pub(crate) fn restore_guests(&mut self) {
         for i in 0..self.disks.len() {
+            self.bring_index(DiskId(i as u32));
             if let Some(pages) = self.disks[i].as_ref().and_then(|d| d.guest_to_restore()) {
                 self.set_guest(DiskId(i as u32), pages);
             }

@@ -7,6 +7,7 @@
 
 mod guest;
 mod parts;
+mod pools;
 mod settings;
 mod state;
 
@@ -20,6 +21,7 @@ use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
 use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
+use pools::Pool;
 use std::collections::VecDeque;
 use std::io;
 use undercroft_host::{FRAME_BYTES, IoBuf, prefetch_lines};
@@ -29,6 +31,8 @@ pub struct Core<P: FaultInjection = NoFaults> {
     options: CoreOptions,
     pub(crate) arena: Store,
     pub(crate) disks: Vec<Option<Box<Disk<P>>>>,
+    /// Disks that keep their blocks together; a number that is free has none.
+    pools: Vec<Option<Pool>>,
     content_key: ContentKey,
     /// Disks that have something to do once the replies are out; each at most once.
     spare: VecDeque<DiskId>,
@@ -61,6 +65,7 @@ impl<P: FaultInjection> Core<P> {
             options,
             arena,
             disks: Vec::new(),
+            pools: Vec::new(),
             content_key,
             spare: VecDeque::new(),
             spare_presses: false,
@@ -142,8 +147,9 @@ impl<P: FaultInjection> Core<P> {
     /// # Panics
     /// If anything of it is under way: see [`Core::is_idle`].
     pub fn remove_disk(&mut self, id: DiskId) {
+        assert!(self.is_idle(id), "a disk was removed with requests under way");
+        self.leave_for_good(id);
         let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
-        assert!(disk.is_idle(), "a disk was removed with requests under way");
         disk.release(&mut self.arena);
         self.arena.leave(id);
         self.keep_to_promises();
@@ -158,6 +164,7 @@ impl<P: FaultInjection> Core<P> {
             self.arena.look_at_all();
             for _ in 0..self.arena.to_look_at() {
                 let Some(id) = self.arena.next_to_look_at() else { break };
+                self.bring_index(id);
                 let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
                 let before = disk.len();
                 // A block that goes need not set a frame free: others may hold it too, or it has none yet.
@@ -199,6 +206,10 @@ impl<P: FaultInjection> Core<P> {
                     return fx.reply(req.id, Err(IoError::Shutdown));
                 };
                 prefetch_lines::<HOT_LINES, _>(&**disk);
+                if disk.is_away() {
+                    self.hand_over(req.disk);
+                }
+                let Some(disk) = &mut self.disks[req.disk.0 as usize] else { unreachable!("just looked at") };
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.request(req, cx);
                 disk.go_on(cx);
@@ -208,6 +219,7 @@ impl<P: FaultInjection> Core<P> {
                 }
             }
             Event::Resume(paused) => {
+                self.bring_index(paused.disk);
                 let disk = self.disks.get_mut(paused.disk.0 as usize).and_then(Option::as_mut);
                 let Some(disk) = disk.filter(|d| d.is_paused(paused.rec)) else { return };
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
@@ -219,6 +231,7 @@ impl<P: FaultInjection> Core<P> {
             }
             Event::IoDone(done) => {
                 let id = done.disk;
+                self.bring_index(id);
                 let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut);
                 let disk = disk.expect("a back end reported an operation of a disk that is gone");
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
@@ -230,6 +243,7 @@ impl<P: FaultInjection> Core<P> {
                 }
             }
             Event::Lost { disk, lost } => {
+                self.bring_index(disk);
                 let Some(disk) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.lose(&lost, cx);
@@ -253,6 +267,7 @@ impl<P: FaultInjection> Core<P> {
                 break;
             }
             let Some(id) = self.spare.pop_front() else { break };
+            self.bring_index(id);
             let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
             disk.delist();
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
@@ -277,8 +292,11 @@ impl<P: FaultInjection> Core<P> {
         self.arena.look_at_all();
         let left = self.options.step_bytes;
         let mut evictions = SHRINK_BLOCKS_PER_EVENT;
-        for disk in self.disks.iter_mut().flatten() {
+        for id in 0..self.disks.len() {
+            self.bring_index(DiskId(id as u32));
+            let Some(disk) = &mut self.disks[id] else { continue };
             let cx = &mut Cx { fx: &mut *fx, arena: &mut self.arena, now_ns, left };
+            disk.follow_pool();
             disk.expire_ahead(READAHEAD_KEEP_NS, cx);
             disk.note_loan(cx.arena);
             evictions -= disk.shrink_step(evictions, cx.arena);
@@ -299,6 +317,7 @@ impl<P: FaultInjection> Core<P> {
     /// a sixteenth of its share.
     pub fn set_base(&mut self, id: DiskId, base: Base) -> bool {
         self.make_room(base.own.len() as u64 * 8);
+        self.bring_index(id);
         let Self { disks, arena, .. } = self;
         disks.get_mut(id.0 as usize).and_then(Option::as_mut).is_some_and(|d| d.set_base(base, arena))
     }
@@ -346,7 +365,8 @@ impl<P: FaultInjection> Core<P> {
     pub fn prefetch(&self, req: &Request) {
         if req.op == Op::Read
             && let Some(disk) = self.disk(req.disk)
-            && let Some(frame) = disk.cached(req.offset / B)
+            && let Some(holder) = self.index_holder(req.disk)
+            && let Some(frame) = holder.cached_of(disk, req.offset / B)
         {
             frame.prefetch();
         }
@@ -367,12 +387,14 @@ impl<P: FaultInjection> Core<P> {
 
     /// Does something to a disk, if there is one, and to what the core's disks share.
     pub(crate) fn with_disk(&mut self, id: DiskId, act: impl FnOnce(&mut Disk<P>, &mut Store)) {
+        self.bring_index(id);
         if let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
             act(disk, &mut self.arena);
         }
     }
 
     pub(crate) fn disk_mut(&mut self, id: DiskId) -> Option<&mut Disk<P>> {
+        self.bring_index(id);
         self.disks.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
@@ -398,8 +420,8 @@ impl<P: FaultInjection> Drop for Core<P> {
             // Whatever broke, it should not break again here.
             return;
         }
-        for d in self.disks.iter_mut().flatten() {
-            d.release(&mut self.arena);
+        for id in 0..self.disks.len() {
+            self.with_disk(DiskId(id as u32), |d, arena| d.release(arena));
         }
         self.arena.trim(0);
     }

@@ -31,6 +31,10 @@ impl<P: FaultInjection> Core<P> {
     ) -> Result<(), SetPartsError> {
         let disk = self.disk(id).ok_or(SetPartsError::Disk(AddDiskError::Unknown(id)))?;
         let blocks = disk.size_blocks();
+        if !self.pool(id).is_empty() {
+            let why = "a disk that keeps its blocks together with others has no parts";
+            return Err(SetPartsError::Disk(AddDiskError::Options(why)));
+        }
         let last =
             disk.index().check_parts(ranges, blocks, settings, disk.capacity_blocks()).map_err(SetPartsError::Parts)?;
         let needed = parts_bytes(disk.slots_max(), ranges.len(), last).div_ceil(B) as u32;

@@ -20,6 +20,7 @@ impl<P: FaultInjection> Core<P> {
     /// If the ceiling does not allow it, or there is no such disk. Memory of a disk that shrinks is free for others
     /// when it has shrunk: [`DiskStats::cached_blocks`](crate::DiskStats::cached_blocks).
     pub fn set_capacity(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        self.bring_index(id);
         let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
         let now = disk.promised_bytes();
         self.promise(disk.promised_bytes_up_to(blocks), now)?;
@@ -51,6 +52,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// Sees that the disk can have a share of `blocks`, and makes room for its tables.
     pub(crate) fn may_share(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
+        self.bring_index(id);
         let disk = self.disk(id).ok_or(AddDiskError::Unknown(id))?;
         self.promise(disk.promised_bytes_up_to(blocks), disk.promised_bytes())?;
         let more = u64::from(blocks.saturating_add(blocks / 4).saturating_sub(disk.slots_wanted()));
@@ -67,6 +69,7 @@ impl<P: FaultInjection> Core<P> {
     /// What the disk's requests showed since this was asked last; `None` if nothing is measured. What is measured
     /// follows the disk's capacity and policy as they are now.
     pub fn telemetry(&mut self, id: DiskId) -> Option<Telemetry> {
+        self.bring_index(id);
         let disk = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut)?;
         disk.telemetry(&mut self.arena)
     }
@@ -75,7 +78,7 @@ impl<P: FaultInjection> Core<P> {
     /// guaranteed, and what it brings into the pool for more of them.
     pub fn blocks_for(&self, id: DiskId, bytes: u64) -> u32 {
         let disk = self.disk(id);
-        let fixed = disk.map_or(0, |d| d.io_bytes(0) + d.ahead_more_bytes());
+        let fixed = self.fixed_bytes(id, 0);
         // Whoever asks bounds it by `blocks_per_disk_max`, which knows the read-ahead of now, not what this disk was
         // promised: then what an arena takes itself is not in that bound, and has to be in this one.
         let changed = disk.is_some_and(|d| d.is_readahead_changed());
@@ -90,29 +93,29 @@ impl<P: FaultInjection> Core<P> {
     /// pool included.
     pub fn bytes_for(&self, id: DiskId, blocks: u64) -> u64 {
         let of_disk = u32::try_from(blocks).unwrap_or(u32::MAX);
-        let fixed = self.disk(id).map_or(0, |d| d.io_bytes(of_disk) + d.ahead_more_bytes());
+        let fixed = self.fixed_bytes(id, of_disk);
         fixed.saturating_add(blocks.saturating_mul(block_bytes(&self.options)))
     }
 
     /// Places for blocks that the disk has tables for, 0 if there is no such disk.
     pub fn slots(&self, id: DiskId) -> u32 {
-        self.disk(id).map_or(0, |d| d.slots())
+        self.index_holder(id).map_or(0, |d| d.slots())
     }
 
     /// Work that was done at most so far on tables of the disk that became larger or smaller, in units of
     /// [`UNIT_BYTES`](crate::limits::UNIT_BYTES).
     pub fn table_units(&self, id: DiskId) -> u64 {
-        self.disk(id).map_or(0, |d| d.table_units())
+        self.index_holder(id).map_or(0, |d| d.table_units())
     }
 
     /// Lets the disk keep at most `blocks` blocks for now, of those its capacity allows: memory is short on the host.
     /// `u32::MAX` ends it. Nothing is rebuilt and nothing goes that need not; what is over goes with the next events
     /// and ticks, a bounded number of blocks each, and its memory back to the kernel with the ticks.
     pub fn set_limit(&mut self, id: DiskId, blocks: u32) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_limit(blocks, &mut self.arena);
-            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-        }
+        self.with_disk(id, |d, arena| {
+            d.set_limit(blocks, arena);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, arena);
+        });
     }
 
     /// Goes on with giving memory back, for a caller that has promised it sooner than ticks would bring it: evicts at
@@ -153,6 +156,7 @@ impl<P: FaultInjection> Core<P> {
     pub(super) fn balance(&mut self) {
         for _ in 0..self.arena.to_look_at() {
             let Some(id) = self.arena.next_to_look_at() else { break };
+            self.bring_index(id);
             let Some(disk) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
             if disk.keep_to_share(&mut self.arena) {
                 self.arena.look_at(id);
@@ -187,10 +191,10 @@ impl<P: FaultInjection> Core<P> {
     /// at all, and read-ahead reaches twice as far or is off ([`Hint`] has the table). Growth is the controllers'
     /// business.
     pub fn set_hint(&mut self, id: DiskId, hint: Hint) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_hint(hint, &mut self.arena);
-            d.resize_step(SHRINK_BLOCKS_PER_EVENT, &mut self.arena);
-        }
+        self.with_disk(id, |d, arena| {
+            d.set_hint(hint, arena);
+            d.resize_step(SHRINK_BLOCKS_PER_EVENT, arena);
+        });
     }
 
     /// How far the disk reads ahead of a proven stream at most, in bytes, from now on; 0 ends it. Frames move between
@@ -214,6 +218,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// Lets a disk read ahead as far as its configuration says, if the ceiling allows it.
     pub(super) fn follow_readahead(&mut self, id: DiskId) {
+        self.bring_index(id);
         let Some(d) = self.disk(id) else { return };
         let (more, now) = (d.ahead_more_bytes(), d.promised_bytes());
         if self.promise(now + more, now).is_err() {
@@ -228,17 +233,13 @@ impl<P: FaultInjection> Core<P> {
     /// How the disk is kept exclusive of its guest from now on. Cached blocks stay; what the guest holds is learned
     /// anew.
     pub fn set_exclusive(&mut self, id: DiskId, mode: ExclusiveMode) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.set_exclusive(mode, &mut self.arena);
-            self.make_room(0);
-        }
+        self.with_disk(id, |d, arena| d.set_exclusive(mode, arena));
+        self.make_room(0);
     }
 
     /// Drops everything cached of the disk, because its content may be another now (a back end opened again). Results
     /// of operations submitted before will not be cached.
     pub fn invalidate(&mut self, id: DiskId) {
-        if let Some(d) = self.disks.get_mut(id.0 as usize).and_then(Option::as_mut) {
-            d.invalidate(&mut self.arena);
-        }
+        self.with_disk(id, |d, arena| d.invalidate(arena));
     }
 }

@@ -36,10 +36,17 @@ pub struct IoPoolUse {
 }
 
 impl<P: FaultInjection> Core<P> {
-    /// The counters of a disk; zeroes if there is none.
+    /// The counters of a disk; zeroes if there is none. Of one that keeps its blocks together with others
+    /// ([`Core::join_pool`]), the capacity and the limit are those of all.
     pub fn stats(&self, id: DiskId) -> DiskStats {
         let Some(d) = self.disk(id) else { return DiskStats::default() };
         let mut s = d.stats();
+        if let Some(holder) = self.index_holder(id).filter(|_| d.pool().is_some()) {
+            let (of_pool, (cached, evicted)) = (holder.stats(), holder.counts_of(d));
+            s.cached_blocks = u64::from(cached);
+            s.evicted_blocks += evicted;
+            (s.capacity_blocks, s.limit_blocks) = (of_pool.capacity_blocks, of_pool.limit_blocks);
+        }
         if d.shares() {
             let account = self.arena.account(id);
             s.zero_blocks = u64::from(account.zeroes);
@@ -53,7 +60,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// The policy of a disk.
     pub fn policy(&self, id: DiskId) -> Option<PolicyKind> {
-        self.disk(id).map(|d| d.index().kind())
+        self.index_holder(id).map(|d| d.index().kind())
     }
 
     /// Where the memory is.
@@ -86,8 +93,8 @@ impl<P: FaultInjection> Core<P> {
 
     /// Calls `see` with every block of the disk that is in RAM, cached or read ahead, and its bytes.
     pub fn for_each_cached(&self, id: DiskId, mut see: impl FnMut(u64, &[u8])) {
-        if let Some(d) = self.disk(id) {
-            d.for_each_cached(&mut see);
+        if let (Some(d), Some(holder)) = (self.disk(id), self.index_holder(id)) {
+            holder.for_each_cached_of(d, &mut see);
         }
     }
 
@@ -103,7 +110,7 @@ impl<P: FaultInjection> Core<P> {
         let mut shared = HashMap::new();
         for d in self.disks.iter().flatten() {
             held += d.check();
-            for page in d.pages().chain(d.pages_waiting()) {
+            for page in d.pages().map(|(_, page)| page).chain(d.pages_waiting()) {
                 let arena = self.arena.arena();
                 if let Some(n) = arena.number_of(page) {
                     shared.entry(n).or_insert((0, arena.holders(page))).0 += 1;
@@ -115,7 +122,8 @@ impl<P: FaultInjection> Core<P> {
         let arena = self.arena.arena();
         assert!(arena.reserved() - arena.available() == held, "frames are lost or counted twice");
         let disks = self.disks.iter().flatten();
-        self.arena.check(disks.flat_map(|d| d.pages().map(|page| (d.id(), page))));
+        self.arena.check(disks.flat_map(|d| d.pages()));
+        self.check_pools();
         let m = self.memory();
         assert!(m.frames_bytes + m.metadata_bytes <= m.ceiling_bytes, "over the ceiling: {m:?}");
     }
@@ -124,9 +132,9 @@ impl<P: FaultInjection> Core<P> {
     /// back to the kernel yet. Nobody outside this core may have them meanwhile.
     pub fn over_shares_bytes(&self) -> u64 {
         let (mut used, mut due) = (self.arena.arena().committed_bytes() as u64, 0);
-        for (n, d) in self.disks.iter().enumerate().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
+        for d in self.disks.iter().flatten() {
             used += d.metadata_bytes() as u64;
-            let held = self.stats(DiskId(n as u32)).charged_blocks.min(u64::from(u32::MAX)) as u32;
+            let held = d.charged(&self.arena).min(u64::from(u32::MAX)) as u32;
             due += d.promised_bytes_for(d.capacity_blocks().max(held));
         }
         used.saturating_sub(due)

@@ -13,7 +13,7 @@ use crate::limits::{
     UNITS_MIN,
 };
 use crate::store::ram::{SHARE_BYTES_PER_FRAME, Store};
-use crate::types::{CoreOptions, DiskOptions};
+use crate::types::{CoreOptions, DiskId, DiskOptions};
 use undercroft_engine::shares::Admission;
 use undercroft_host::FRAME_BYTES;
 
@@ -44,15 +44,59 @@ pub(super) struct Capacity {
     blocks: u32,
     paid: u32,
     slots: u32,
+    /// Blocks' worth of tables of guests and maps of bases, of all disks of a pool.
     overhead: u32,
+    /// The same of meters.
+    meters: u32,
     limit: u32,
     block_bytes: u64,
+    /// The disk under whose number the store counts it: the disk itself, or one of its pool.
+    account: DiskId,
 }
 
 impl Capacity {
-    /// A capacity of `blocks`, of which each takes `block_bytes` of the core's ceiling.
-    pub(super) fn new(blocks: u32, block_bytes: u64) -> Self {
-        Self { blocks, paid: blocks, slots: blocks, overhead: 0, limit: u32::MAX, block_bytes }
+    /// A capacity of `blocks`, of which each takes `block_bytes` of the core's ceiling, counted as that of `account`.
+    pub(super) fn new(account: DiskId, blocks: u32, block_bytes: u64) -> Self {
+        Self { blocks, paid: blocks, slots: blocks, overhead: 0, meters: 0, limit: u32::MAX, block_bytes, account }
+    }
+
+    /// That of a disk whose pool has it.
+    pub(super) fn none(account: DiskId, block_bytes: u64) -> Self {
+        Self::new(account, 0, block_bytes)
+    }
+
+    /// Takes another capacity in, with what of it is paid for and used for something else; its meters are gone.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.blocks = self.blocks.saturating_add(other.blocks);
+        self.paid = self.paid.saturating_add(other.paid);
+        self.slots = self.slots.saturating_add(other.slots).min(SLOTS_MAX);
+        self.overhead += other.overhead;
+        self.limit = self.limit.saturating_add(other.limit);
+    }
+
+    /// Blocks' worth of tables of guests and maps of bases.
+    pub(super) fn overhead(&self) -> u32 {
+        self.overhead
+    }
+
+    /// Bytes of the core's ceiling that each block takes.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// The disk under whose number the store counts it.
+    pub(super) fn account(&self) -> DiskId {
+        self.account
+    }
+
+    /// From now on the store counts it under this number.
+    pub(super) fn set_account(&mut self, disk: DiskId) {
+        self.account = disk;
+    }
+
+    /// A disk of the pool goes, which used so many blocks' worth of tables.
+    pub(super) fn give_up_overhead(&mut self, blocks: u32) {
+        self.overhead -= blocks;
     }
 
     /// The capacity asked for, in blocks.
@@ -80,11 +124,6 @@ impl Capacity {
     /// Blocks of the capacity that the disk may keep for now: fewer while memory is short elsewhere.
     pub(super) fn limited(&self) -> u32 {
         self.limit.min(self.blocks)
-    }
-
-    /// `n` more blocks of the capacity are about to be used for something else.
-    pub(super) fn reserve(&mut self, n: u32) {
-        self.overhead += n;
     }
 
     /// Another capacity; the slots stand in the same proportion to it as before.
@@ -161,6 +200,14 @@ impl<P: FaultInjection> Disk<P> {
         self.promised_bytes_for(self.capacity.paid.max(blocks))
     }
 
+    /// Bytes that the disk would bring more into the pool of frames for I/O than both do apart, with another disk's
+    /// capacity in its own.
+    pub(crate) fn brings_more(&self, other: &Self) -> u64 {
+        let part = |blocks| self.operations.allowance().bytes(blocks);
+        let (own, others) = (self.capacity.paid, other.capacity.paid);
+        (part(own.saturating_add(others)) + part(0)).saturating_sub(part(own) + part(others))
+    }
+
     /// Frames that its operations are guaranteed, and what it brings into the pool.
     pub(crate) fn io_frames(&self) -> usize {
         let allowance = self.operations.allowance();
@@ -173,19 +220,21 @@ impl<P: FaultInjection> Disk<P> {
         self.promised_bytes() - frames * B + u64::from(self.overhead_with(self.slots_max())) * B
     }
 
-    /// Blocks of the capacity whose memory is used for something else: the guest's table, the map of the base, meters.
-    fn overhead_now(&self) -> u32 {
-        self.side.overhead_blocks() + self.sharing.overhead_blocks() + self.measuring.overhead_blocks()
-    }
-
-    /// Blocks of the capacity whose memory is used for something else, if there are `slots` slots.
+    /// Blocks of the capacity whose memory is used for something else, if there are `slots` slots: guests' tables, maps
+    /// of bases, meters, parts.
     fn overhead_with(&self, slots: u32) -> u32 {
-        self.capacity.overhead.saturating_add(self.parts_blocks(slots))
+        (self.capacity.overhead + self.capacity.meters).saturating_add(self.parts_blocks(slots))
     }
 
     /// Takes note of how much memory is used for something else than blocks; the limit follows later.
     pub(super) fn note_overhead(&mut self) {
-        self.capacity.overhead = self.overhead_now();
+        self.note_overhead_with(0);
+    }
+
+    fn note_overhead_with(&mut self, more: u32) {
+        let own = self.side.overhead_blocks() + self.sharing.overhead_blocks() + more;
+        self.capacity.overhead = self.capacity.overhead - std::mem::replace(&mut self.own_overhead, own) + own;
+        self.capacity.meters = self.measuring.overhead_blocks();
     }
 
     /// Takes note of how much memory is used for something else than blocks, and keeps to it.
@@ -195,13 +244,14 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The same, with `blocks` blocks' worth of tables that are about to come.
     pub(super) fn account_overhead_with(&mut self, blocks: u32, arena: &mut Store) {
-        self.capacity.overhead = self.overhead_now() + blocks;
+        self.note_overhead_with(blocks);
         self.apply_limit(arena);
     }
 
     /// Makes room for `blocks` blocks' worth of tables, before they come.
     pub(crate) fn make_room_for(&mut self, blocks: u32, arena: &mut Store) {
-        self.capacity.reserve(blocks);
+        self.own_overhead += blocks;
+        self.capacity.overhead += blocks;
         self.apply_limit(arena);
         self.resize_step(u32::MAX, arena);
     }
@@ -211,7 +261,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Frames that the disk may keep now.
     fn frames_limit(&self) -> u32 {
         let frames = frames_for(self.capacity.blocks, self.capacity.slots).min(self.frames_promised());
-        if self.settings.hint().admission() == Admission::Never {
+        if self.settings.hint().admission() == Admission::Never && !self.is_pooled() {
             return 0;
         }
         self.capacity.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))
@@ -219,10 +269,10 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Frames that sharing saves the disk: blocks in RAM less what it is charged for them.
     fn saved(&self, arena: &Store) -> u32 {
-        if !self.sharing.is_on() {
+        if !self.holds_in_common() {
             return 0;
         }
-        let charge = arena.charge(self.settings.id()).min(u64::from(self.residents.count()));
+        let charge = self.charge(arena).min(u64::from(self.residents.count()));
         self.residents.count() - charge as u32
     }
 
@@ -230,22 +280,26 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn apply_limit(&mut self, arena: &mut Store) {
         self.sharing.settled();
         let frames = self.frames_limit();
-        arena.set_frames(self.settings.id(), self.frames_promised(), frames);
-        arena.set_pool_part(self.settings.id(), self.operations.allowance().pool_part(self.capacity.paid));
+        let account = self.capacity.account;
+        arena.set_frames(account, self.frames_promised(), frames);
+        if let Some(members) = self.residents.members() {
+            arena.set_limit_together(members.ids(), frames);
+        }
+        arena.set_pool_part(account, self.operations.allowance().pool_part(self.capacity.paid));
         let index = self.residents.index();
         let limit = frames.saturating_add(self.saved(arena)).min(index.capacity());
         let now = index.limit();
         // More is allowed when it is needed: a limit that goes up and down with every block costs time.
-        if limit < now || (limit > now && (!self.sharing.is_on() || index.len() >= now)) {
+        if limit < now || (limit > now && (!self.holds_in_common() || index.len() >= now)) {
             self.residents.index_mut().set_limit(limit);
-            self.side.set_limit(limit);
+            self.side.set_limit(self.own_part(limit));
         }
     }
 
     /// The number of slots that fits what sharing saves, if that is far from the present one.
     pub(crate) fn better_slots(&self, arena: &Store) -> Option<u32> {
         let (slots, blocks) = (self.capacity.slots, self.capacity.blocks);
-        if !self.sharing.is_on() || slots != self.slots() || blocks == 0 {
+        if !self.holds_in_common() || slots != self.slots() || blocks == 0 {
             return None;
         }
         let could = self.frames_limit().saturating_add(self.saved(arena));
@@ -253,7 +307,7 @@ impl<P: FaultInjection> Disk<P> {
         if could > slots.saturating_add(slots / 16) && self.len() >= slots - slots / 16 && slots < most {
             let more = slots.saturating_mul(2).min(most);
             let frames = frames_for(blocks, more).saturating_sub(self.overhead_with(more)).min(self.capacity.limit);
-            return (arena.charge(self.settings.id()) <= u64::from(frames)).then_some(more);
+            return (self.charge(arena) <= u64::from(frames)).then_some(more);
         }
         (slots > blocks && could < slots / 3).then(|| (slots / 2).max(blocks))
     }
@@ -272,7 +326,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Gives the disk another capacity, as one of many small steps that seldom rebuild anything.
     pub(crate) fn set_share(&mut self, blocks: u32) {
-        self.capacity.step(blocks, if self.sharing.is_on() { SLOTS_PER_BLOCK_MAX } else { 2 });
+        self.capacity.step(blocks, if self.holds_in_common() { SLOTS_PER_BLOCK_MAX } else { 2 });
     }
 
     /// Lets the disk keep at most `limit` frames for now.
@@ -324,7 +378,7 @@ impl<P: FaultInjection> Disk<P> {
             if self.excess() == 0 || !self.evict_one(arena) {
                 break;
             }
-            if self.sharing.is_on() {
+            if self.holds_in_common() {
                 // What one slot less saves depends on who else holds its frame.
                 self.apply_limit(arena);
             }

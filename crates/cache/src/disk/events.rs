@@ -58,7 +58,7 @@ impl<P: FaultInjection> Disk<P> {
         if self.requests.any_waits() {
             self.settle(cx);
         }
-        if self.sharing.is_unsettled() {
+        if self.sharing.is_unsettled() && self.holds_in_common() {
             self.apply_limit(cx.arena);
         }
         // What a step of this event has left goes on in spare time.

@@ -201,7 +201,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     fn guest_table_bytes_max(&self) -> u64 {
-        u64::from(self.capacity.blocks()) * B / GUEST_TABLE_PART
+        self.own_blocks() * B / GUEST_TABLE_PART
     }
 
     /// Drops the table of guest pages if the disk's share has become too small for it.

@@ -17,16 +17,24 @@ pub(super) struct Measuring {
     meter: Option<Box<Meter>>,
     /// What its parts have and did, if it has any.
     parts: Option<Box<DiskParts>>,
+    /// What the meter counts the blocks of the present disk from: in a pool, each disk has its own origin.
+    origin: u64,
 }
 
 impl Measuring {
+    /// The disk whose blocks are counted from `origin` is the present one.
+    pub(super) fn set_origin(&mut self, origin: u64) {
+        self.origin = origin;
+    }
+
     // ---- reads ----
 
     /// A block was found in its slot; `taken` if it goes to a page of a guest that is seen.
     #[inline]
     pub(super) fn hit(&mut self, block: u64, taken: bool, part: impl FnOnce() -> PartId) {
         if let Some(meter) = &mut self.meter {
-            if taken { meter.observe_taken(block, Served::Hit) } else { meter.observe(block, Served::Hit) }
+            let key = block | self.origin;
+            if taken { meter.observe_taken(key, Served::Hit) } else { meter.observe(key, Served::Hit) }
         }
         if let Some(parts) = &mut self.parts {
             parts.served(part(), block, Served::Hit);
@@ -36,7 +44,7 @@ impl Measuring {
     /// A block was found, or not. Without `metered`, a planted bug, the meter does not hear of it.
     pub(super) fn served(&mut self, block: u64, served: Served, metered: bool, part: impl FnOnce() -> PartId) {
         if let Some(meter) = self.meter.as_mut().filter(|_| metered) {
-            meter.observe(block, served);
+            meter.observe(block | self.origin, served);
         }
         if let Some(parts) = &mut self.parts {
             parts.served(part(), block, served);
@@ -47,7 +55,7 @@ impl Measuring {
     #[inline]
     pub(super) fn arrived(&mut self, block: u64) {
         if let Some(meter) = &mut self.meter {
-            meter.arrived(block);
+            meter.arrived(block | self.origin);
         }
     }
 
@@ -55,7 +63,7 @@ impl Measuring {
     #[inline]
     pub(super) fn left(&mut self, block: u64) {
         if let Some(meter) = &mut self.meter {
-            meter.left(block);
+            meter.left(block | self.origin);
         }
     }
 

@@ -1,8 +1,8 @@
 //! One disk of a core: what is cached, what is under way, and who waits for what.
 //!
 //! Owns the parts of the disk's state, each with an invariant of its own, and what is done to several of them at once:
-//! `events` (what happens), `reads`, `writes`, `slots`, `capacity`, `guest`, `sharing`, `parts`. Never looks at another
-//! disk; takes frames from the core's arena only within its own allowance, and what the pool lends.
+//! `events` (what happens), `reads`, `writes`, `slots`, `capacity`, `guest`, `sharing`, `parts`, `pooled`. Never looks at
+//! another disk, but for those that it keeps its blocks together with; takes frames from the core's arena only within its own allowance, and what the pool lends.
 //!
 //! Invariants, beside those of the parts:
 //! 1. A frame sits in a slot only if its bytes are what the disk holds, or held when a change of the block began that
@@ -19,8 +19,10 @@ mod events;
 mod guest;
 mod loans;
 mod measuring;
+mod members;
 mod operations;
 mod parts;
+mod pooled;
 mod reads;
 mod records;
 mod requests;
@@ -36,6 +38,7 @@ pub(crate) use allowance::{
 };
 pub use allowance::{blocks_per_disk_max, disk_bytes};
 pub(crate) use parts::parts_bytes;
+pub(crate) use pooled::Leaving;
 
 use crate::fault_injection::FaultInjection;
 use crate::store::ram::{SharingDomain, Store};
@@ -45,6 +48,7 @@ use capacity::{Capacity, slots_max};
 use guest::GuestSide;
 use measuring::Measuring;
 use operations::Operations;
+use pooled::Place;
 use reads::ahead::Streams;
 use reads::fetch::Fetch;
 use reads::near::NearBlocks;
@@ -87,6 +91,9 @@ pub(crate) struct Disk<P> {
     spare_listed: bool,
     /// Blocks that are too many are to go once the replies are out.
     shrinks: bool,
+    place: Place,
+    /// Blocks' worth of the disk's own tables that its capacity, or its pool's, is used for.
+    own_overhead: u32,
     measuring: Measuring,
     capacity: Capacity,
     sharing: Sharing,
@@ -126,8 +133,10 @@ impl<P: FaultInjection> Disk<P> {
         Self {
             spare_listed: false,
             shrinks: false,
+            place: Place::default(),
+            own_overhead: 0,
             measuring: Measuring::default(),
-            capacity: Capacity::new(capacity, block_bytes(core)),
+            capacity: Capacity::new(id, capacity, block_bytes(core)),
             sharing: Sharing::new(group),
             side: GuestSide::new(core.content_key, mode),
             residents: Residents::new(kind, capacity, most, key, core.contents),
@@ -188,15 +197,9 @@ impl<P: FaultInjection> Disk<P> {
         self.residents.index()
     }
 
-    /// The page of `block`, if it is cached.
-    #[inline]
-    pub(crate) fn cached(&self, block: u64) -> Option<&Held> {
-        self.residents.cached(block)
-    }
-
-    /// Every page that a slot holds.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = &Held> {
-        self.residents.pages()
+    /// Every page that a slot holds, with the disk whose block it is.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (DiskId, &Held)> {
+        self.residents.pages_owned().map(|(owner, page)| (owner.unwrap_or(self.settings.id()), page))
     }
 
     /// Every page that waits to be hashed.
@@ -239,7 +242,7 @@ impl<P: FaultInjection> Disk<P> {
             + self.losses.memory_bytes()
     }
 
-    /// The counters, with the gauges of this moment.
+    /// The counters, with the gauges of this moment; those of blocks are the pool's for the disk that has its index.
     pub(crate) fn stats(&self) -> DiskStats {
         DiskStats {
             cached_blocks: u64::from(self.residents.count()),
@@ -251,15 +254,15 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// Calls `see` with every block in RAM, cached or read ahead, and its bytes.
-    pub(crate) fn for_each_cached(&self, see: &mut impl FnMut(u64, &[u8])) {
-        let bytes = |block| self.settings.block_bytes(block) as usize;
-        for (block, slot) in self.residents.blocks() {
+    /// Calls `see` with every block of disk `of` in RAM, cached or read ahead, and its bytes; this disk has the index.
+    pub(crate) fn for_each_cached_of(&self, of: &Self, see: &mut impl FnMut(u64, &[u8])) {
+        let bytes = |block| of.settings.block_bytes(block) as usize;
+        for (block, slot) in self.residents.index().keys().filter_map(|(key, slot)| Some((of.block(key)?, slot))) {
             if let Some(page) = self.residents.page(slot) {
                 see(block, &page.bytes()[..bytes(block)]);
             }
         }
-        for (block, frame) in self.near.iter_ahead() {
+        for (block, frame) in of.near.iter_ahead() {
             see(block, &frame.bytes()[..bytes(block)]);
         }
     }

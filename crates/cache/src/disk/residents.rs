@@ -1,13 +1,15 @@
 //! The slots of a disk: the index that gives blocks their slots, the frame in each slot, and the hash of its content.
 //!
-//! Owns the pages that the disk holds. Never decides what is kept (the index's policy does), never counts who pays for
+//! Owns the pages that the disk holds, or that the disks of a pool hold together. Never decides what is kept (the index's policy does), never counts who pays for
 //! a frame (the store does, so a page that is taken out here is given back there).
 //! Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame; `resident` counts the
 //! frames; without knowledge of contents there are no hashes at all.
 
+use super::members::{Members, origin};
 use crate::content::ContentHash;
+use crate::types::DiskId;
 use std::mem::MaybeUninit;
-use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, PolicyKind, Release};
+use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, Placed, PolicyKind, Release, Tier};
 use undercroft_host::{Held, empty_slots, give_back};
 
 /// Bytes of memory that a step gives back at most, of what stands here: more than a step cuts off.
@@ -37,6 +39,22 @@ pub(super) struct Residents {
     moves: u32,
     /// Units of work on tables so far.
     units: u64,
+    /// The disks whose blocks these are, if they are several.
+    members: Option<Box<Members>>,
+}
+
+/// A block on its way from one index to another.
+pub(super) struct Moving {
+    placed: Placed,
+    page: Option<Held>,
+    hash: u64,
+}
+
+impl Moving {
+    /// Its page, of one that stays behind.
+    pub(super) fn into_page(self) -> Option<Held> {
+        self.page
+    }
 }
 
 impl Residents {
@@ -45,12 +63,16 @@ impl Residents {
         let room = Array::<Option<Held>>::room_for(slots as usize, most as usize);
         let frames = Array::from_made(empty_slots(slots as usize, room), most as usize);
         let hashes = Array::zeroed(if contents { slots as usize } else { 0 }, most as usize);
-        Self { frames, resident: 0, index: Index::with_room(kind, slots, most, key), hashes, most, moves: 0, units: 0 }
+        let index = Index::with_room(kind, slots, most, key);
+        Self { frames, resident: 0, index, hashes, most, moves: 0, units: 0, members: None }
     }
 
     /// Bytes of metadata held now.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes() + self.frames.memory_bytes() + self.hashes.memory_bytes()
+        self.index.memory_bytes()
+            + self.frames.memory_bytes()
+            + self.hashes.memory_bytes()
+            + self.members.as_ref().map_or(0, |m| m.memory_bytes())
     }
 
     // ---- the index ----
@@ -105,9 +127,67 @@ impl Residents {
         self.units
     }
 
-    /// Slots with a frame.
+    /// Slots with a frame, of all disks.
     pub(super) fn count(&self) -> u32 {
         self.resident
+    }
+
+    /// The disks whose blocks these are, if they are several.
+    #[inline]
+    pub(super) fn members(&self) -> Option<&Members> {
+        self.members.as_deref()
+    }
+
+    /// The same, to count.
+    pub(super) fn members_mut(&mut self) -> Option<&mut Members> {
+        self.members.as_deref_mut()
+    }
+
+    /// From now on blocks may be those of several disks.
+    pub(super) fn begin_members(&mut self, members: Members) {
+        self.members = Some(Box::new(members));
+        self.set_present(0);
+    }
+
+    /// The member of this ordinal is the present disk.
+    pub(super) fn set_present(&mut self, ordinal: u16) {
+        self.index.set_origin(origin(ordinal));
+    }
+
+    /// Takes all blocks of the present disk out, those that would go first before the others. Their pages stay counted
+    /// where the store counts them.
+    pub(super) fn take_out(&mut self) -> Vec<Moving> {
+        let order: Vec<Placed> = self.index.coldest().collect();
+        self.moves = self.moves.wrapping_add(1);
+        let mut moving = Vec::with_capacity(order.len());
+        for placed in order {
+            let hash = self.hash(placed.slot).map_or(0, ContentHash::get);
+            let page = self.take(placed.slot, self.index.key_of(placed.slot));
+            self.index.remove(placed.block);
+            moving.push(Moving { placed, page, hash });
+        }
+        moving
+    }
+
+    /// Gives blocks that were taken out elsewhere a slot, as long as there are free ones; the pages of the others are
+    /// given to `gone`.
+    pub(super) fn put_in(&mut self, moving: Vec<Moving>, mut gone: impl FnMut(Held)) {
+        self.moves = self.moves.wrapping_add(1);
+        for Moving { placed, page, hash } in moving {
+            let tier = if self.index.has_tiers() { placed.tier } else { Tier::Hot };
+            let free = self.index.len() < self.index.limit();
+            let slot = match free.then(|| self.index.place(placed.block, tier, |_| false)) {
+                Some(Outcome::Fill { slot, .. }) => slot,
+                _ => {
+                    page.into_iter().for_each(&mut gone);
+                    continue;
+                }
+            };
+            if let Some(page) = page {
+                self.put(slot, page);
+                self.set_hash(slot, hash);
+            }
+        }
     }
 
     /// The page in a slot.
@@ -122,12 +202,24 @@ impl Residents {
         self.page(self.index.peek(block)?)
     }
 
+    /// The page of the block with this key, if it is cached.
+    #[inline]
+    pub(super) fn cached_key(&self, key: u64) -> Option<&Held> {
+        self.page(self.index.find(key)?)
+    }
+
     /// Every page in a slot.
     pub(super) fn pages(&self) -> impl Iterator<Item = &Held> {
         self.frames.iter().flatten()
     }
 
-    /// Every block whose page is here, with its slot.
+    /// Every page in a slot with its owner, if there are several.
+    pub(super) fn pages_owned(&self) -> impl Iterator<Item = (Option<DiskId>, &Held)> {
+        let owner = |key| self.members.as_ref().map(|m| m.owner(key));
+        self.index.keys().filter_map(move |(key, slot)| Some((owner(key), self.page(slot)?)))
+    }
+
+    /// Every block of the present disk whose page is here, with its slot.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, u32)> {
         self.index.iter().filter(|&(_, slot)| self.page(slot).is_some())
     }
@@ -137,13 +229,19 @@ impl Residents {
         let other = self.frames[slot as usize].replace(page);
         debug_assert!(other.is_none(), "a slot that holds a page takes another");
         self.resident += 1;
+        if let Some(members) = &mut self.members {
+            members.came(self.index.key_of(slot));
+        }
     }
 
-    /// Takes the page out of a slot, if there is one, and forgets its hash.
+    /// Takes the page out of a slot, if there is one, and forgets its hash; it was that of the block with this key.
     #[inline]
-    pub(super) fn take(&mut self, slot: u32) -> Option<Held> {
+    pub(super) fn take(&mut self, slot: u32, key: u64) -> Option<Held> {
         let page = self.frames[slot as usize].take()?;
         self.resident -= 1;
+        if let Some(members) = &mut self.members {
+            members.went(key);
+        }
         self.set_hash(slot, 0);
         Some(page)
     }
@@ -228,10 +326,13 @@ impl Residents {
     /// Checks the invariants; for tests.
     pub(super) fn check(&self, contents: bool) {
         self.index.check();
+        if let Some(members) = &self.members {
+            members.check(self.index.keys().filter(|&(_, slot)| self.page(slot).is_some()).map(|(key, _)| key));
+        }
         let hashed = self.hashes.iter().zip(self.frames.iter()).all(|(&h, f)| h == 0 || f.is_some());
         assert!(hashed && (!contents || self.hashes.len() == self.frames.len()), "a hash without its content");
         let resident = self.pages().count();
         assert!(resident == self.resident as usize, "resident blocks are miscounted");
-        assert!(self.blocks().count() == resident, "a frame sits in a slot without a block");
+        assert!(self.pages_owned().count() == resident, "a frame sits in a slot without a block");
     }
 }

@@ -87,7 +87,7 @@ impl Sharing {
     /// Whether what the disk is charged may have changed since its limit was set.
     #[inline]
     pub(super) fn is_unsettled(&self) -> bool {
-        self.moved && self.is_on()
+        self.moved
     }
 
     /// Whether there is something to hash.
@@ -106,10 +106,10 @@ impl<P: FaultInjection> Disk<P> {
         let bytes = base.own.len() as u64 * size_of::<u64>() as u64;
         let cluster = u64::from(base.cluster_bytes);
         let sound = cluster.is_power_of_two() && cluster >= B;
-        if self.residents.count() > 0 || self.sharing.base.is_some() {
+        if self.own_count() > 0 || self.sharing.base.is_some() {
             self.invalidate(arena);
         }
-        if !self.sharing.is_on() || !sound || bytes > u64::from(self.capacity.blocks()) * B / BASE_MAP_PART {
+        if !self.sharing.is_on() || !sound || bytes > self.own_blocks() * B / BASE_MAP_PART {
             return false;
         }
         let blocks = (base.size_bytes.min(self.settings.size()) / B).min(u64::from(u32::MAX - 1)) as u32;
@@ -205,7 +205,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn put_in_slot(&mut self, slot: u32, held: Held, domain: SharingDomain, arena: &mut Store) -> bool {
         let part = self.residents.part_of_slot(slot);
         let hash = self.residents.hash(slot);
-        self.vacate(slot, part, arena);
+        self.vacate(slot, self.residents.index().key_of(slot), part, arena);
         if !arena.is_seated(&held) && !arena.has_seat() {
             arena.release(held);
             // The charge of some disk went up when others gave shared frames up, and it has not evicted yet.

@@ -16,29 +16,35 @@ impl<P: FaultInjection> Disk<P> {
     /// Deals with what the index had to evict.
     #[inline]
     pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
-        if let Outcome::Fill { evicted: Some((block, slot)), .. } = outcome {
+        if let Outcome::Fill { evicted: Some((key, slot)), .. } = outcome {
             // The slot is the newcomer's already.
             let newcomers = self.plant.has(Bug::NewcomersPartPays);
-            let part = if newcomers { self.residents.part_of_slot(slot) } else { self.residents.part_of_block(block) };
-            self.count_evicted(block);
-            self.vacate(slot, part, arena);
+            let part = if newcomers { self.residents.part_of_slot(slot) } else { self.residents.part_of_block(key) };
+            self.count_evicted(key);
+            self.vacate(slot, key, part, arena);
             self.side.lapses(self.residents.index_mut());
         }
     }
 
-    /// Counts an eviction of `block`.
-    fn count_evicted(&mut self, block: u64) {
-        self.stats.evicted_blocks += 1;
-        self.measuring.evicted(|| self.residents.part_of_block(block));
+    /// Counts an eviction of the block with this key, which may be another disk's of the pool.
+    fn count_evicted(&mut self, key: u64) {
+        match self.residents.members_mut() {
+            Some(members) => members.evicted(key),
+            None => {
+                self.stats.evicted_blocks += 1;
+                self.measuring.evicted(|| self.residents.part_of_block(key));
+            }
+        }
     }
 
-    /// Frees the frame of a slot, if it has one; it was that of a block of `part`.
+    /// Frees the frame of a slot, if it has one; it was that of the block with this key, which is of `part`.
     #[inline]
-    pub(super) fn vacate(&mut self, slot: u32, part: PartId, arena: &mut Store) {
-        if let Some(held) = self.residents.take(slot) {
+    pub(super) fn vacate(&mut self, slot: u32, key: u64, part: PartId, arena: &mut Store) {
+        if let Some(held) = self.residents.take(slot, key) {
             self.measuring.went(part);
             self.sharing.moves();
-            arena.unseat(held, self.settings.id(), self.plant.has(Bug::ChargeLost));
+            let owner = self.owner(key);
+            arena.unseat(held, owner, self.plant.has(Bug::ChargeLost));
         }
     }
 
@@ -46,7 +52,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn drop_block(&mut self, block: u64, arena: &mut Store) {
         let part = self.residents.part_of_block(block);
         if let Some(slot) = self.residents.index_mut().remove(block) {
-            self.vacate(slot, part, arena);
+            self.vacate(slot, self.key(block), part, arena);
         }
     }
 
@@ -102,9 +108,9 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Evicts a block. False if there is none that may go.
     pub(super) fn evict_one(&mut self, arena: &mut Store) -> bool {
-        let Some((block, slot)) = self.residents.index_mut().evict(|_| true) else { return false };
-        self.count_evicted(block);
-        self.vacate(slot, self.residents.part_of_block(block), arena);
+        let Some((key, slot)) = self.residents.index_mut().evict(|_| true) else { return false };
+        self.count_evicted(key);
+        self.vacate(slot, key, self.residents.part_of_block(key), arena);
         true
     }
 
@@ -138,13 +144,23 @@ impl<P: FaultInjection> Disk<P> {
             self.residents.index_mut().forget_all();
             return self.apply_limit(arena);
         }
-        self.residents.forget_index(self.settings.hash_key());
+        if !self.is_pooled() {
+            self.residents.forget_index(self.settings.hash_key());
+        }
         self.apply_limit(arena);
     }
 
+    /// Frees the frames of all slots of the disk; in a pool, the slots too.
     fn vacate_all(&mut self, arena: &mut Store) {
+        if self.is_pooled() {
+            if self.plant.has(Bug::PoolKeepsInvalid) {
+                return;
+            }
+            let own: Vec<u64> = self.residents.index().iter().map(|(block, _)| block).collect();
+            return own.into_iter().for_each(|block| self.drop_block(block, arena));
+        }
         for slot in 0..self.residents.index().capacity() {
-            self.vacate(slot, self.residents.part_of_slot(slot), arena);
+            self.vacate(slot, 0, self.residents.part_of_slot(slot), arena);
         }
     }
 

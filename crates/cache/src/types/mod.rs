@@ -12,5 +12,5 @@ mod request;
 pub use effects::{Effects, Event};
 pub use io::{Extent, Io, IoDone, IoKind, IoTarget, Lost, OpId};
 pub use options::{AddDiskError, Base, CoreOptions, DiskOptions, Geometry, GroupId, LayerId, SetPartsError};
-pub use report::{DiskStats, ExclusiveReport, ExclusiveState, PartStats, Shared, SharingDomainReport};
+pub use report::{DiskStats, ExclusiveReport, ExclusiveState, PartStats, PoolStats, Shared, SharingDomainReport};
 pub use request::{DiskId, Found, IoError, Op, Paused, ReqId, Request};

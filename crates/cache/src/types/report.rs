@@ -30,6 +30,19 @@ pub struct PartStats {
     pub limit_blocks: u64,
 }
 
+/// Sizes of what a disk keeps its blocks in, with those that it keeps them together with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// The disks; 1 for one that keeps its blocks apart.
+    pub disks: u64,
+    /// Blocks cached now.
+    pub cached_blocks: u64,
+    /// Frames that the disks pay for.
+    pub charged_blocks: u64,
+    /// Blocks that they may keep.
+    pub capacity_blocks: u64,
+}
+
 /// Which disks hold frames in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shared {

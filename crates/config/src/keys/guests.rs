@@ -61,7 +61,7 @@ const NODE_GOAL: Key = key!(
 /// `[[vm]]`.
 pub const VM: Section = Section {
     header: "[[vm]]",
-    doc: "A virtual machine.",
+    doc: "A virtual machine. Its disks share one cache, with one order of eviction; a disk for which a weight, floor, ceiling, size, policy, goal, hint, store or container is set has one of its own.",
     keys: &[
         key!("name", Text, "required", "letters, digits, `-`, `_`, `.`; at most 64", Name, "Its name, unique."),
         key!("disk", Tables, "none", "", Name, "Its disks, as `[[vm.disk]]` after it."),

@@ -4,6 +4,7 @@
 
 mod changes;
 mod place;
+mod pools;
 mod pressure;
 mod refused;
 

@@ -5,6 +5,7 @@
 //! number: `pressure` does. Invariant: once disks have given back what is over their limits, they hold together no more
 //! than the number of bytes that the limits were made from.
 
+use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks, lock, write};
 use crate::http::server::prepare_runtime_dir;
 use crate::worker::WorkerHandle;
@@ -102,8 +103,10 @@ impl Service {
         let holding = |disk: &Arc<ServedDisk>| {
             let p = by_name.get(disk.info().name.as_str())?;
             let id = disk.id();
-            let stats = disk.host().worker.call(move |w| w.core().stats(id)).ok()?;
-            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, stats.charged_blocks) })
+            let held = disk.host().worker.call(move |w| w.core().pool_stats(id)).ok()?;
+            // Of several that keep their blocks together, an equal part for each, as the plan has it.
+            let charged = held.charged_blocks.div_ceil(held.disks);
+            Some(Holding { share_bytes: p.share_bytes, held_bytes: held_bytes(p, charged) })
         };
         self.disks().iter().filter_map(holding).collect()
     }
@@ -119,13 +122,15 @@ impl Service {
     pub(super) fn limit_disks(&self) {
         let _limits = self.limits.lock();
         let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
+        let together = Together::new(&plan, &disks);
         let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
         let by_name = plan.by_name();
         let mut limits = vec![Vec::new(); self.workers.len()];
         for disk in disks {
             let Some(p) = by_name.get(disk.info().name.as_str()) else { continue };
-            let blocks = limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
-            limits[disk.worker_number()].push((disk.id(), blocks));
+            let limit =
+                |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
+            limits[disk.worker_number()].push((disk.id(), together.sum(&plan, p, limit)));
         }
         for (worker, limits) in self.workers.iter().zip(limits) {
             for some in limits.chunks(LIMITS_AT_ONCE) {
@@ -134,8 +139,9 @@ impl Service {
                 let _ = worker.send(move |w| {
                     let core = w.core();
                     for (id, blocks) in some {
-                        let charged = core.stats(id).charged_blocks;
-                        let bound = room.map(|n| u32::try_from(charged.saturating_add(n)).unwrap_or(u32::MAX));
+                        let held = core.pool_stats(id);
+                        let most = |n: u64| held.charged_blocks.saturating_add(n.saturating_mul(held.disks));
+                        let bound = room.map(|n| u32::try_from(most(n)).unwrap_or(u32::MAX));
                         core.set_limit(id, bound.map_or(blocks, |bound| blocks.min(bound)));
                     }
                 });

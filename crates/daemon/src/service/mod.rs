@@ -13,6 +13,7 @@ mod images;
 mod locks;
 mod memory;
 mod placing;
+mod pools;
 mod ranges;
 mod record;
 mod reload;
@@ -100,6 +101,7 @@ impl Service {
         match self.serve_opened(opened, plan) {
             Ok(served) => {
                 write(&self.disks).push(served.clone());
+                self.join_pools(plan);
                 self.adopt(plan.clone());
                 Ok(served)
             }

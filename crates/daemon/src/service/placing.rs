@@ -1,9 +1,10 @@
 //! Chooses the worker of a disk, its trust group and its base image, and brings its share and settings to that worker.
 //!
-//! Owns the numbers of groups and bases, which never change. Never opens an image. Invariant: disks that can hold
-//! frames in common are on one worker.
+//! Owns the numbers of groups and bases, which never change. Never opens an image. Invariant: disks of one VM,
+//! and disks that can hold frames in common, are on one worker.
 
 use super::disk::{self, ServedDisk};
+use super::pools::Together;
 use super::{ROOM_WAIT, Service, ServiceError, capacity_blocks, lock, memory, shares};
 use crate::worker::AddDiskError;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ impl Service {
         }
     }
 
-    /// Puts an opened disk on the worker of those that it can share with; otherwise on the one with the fewest disks.
+    /// Puts an opened disk on the worker of those of its VM, or of those that it can share with; otherwise on the one with the fewest disks.
     pub(super) fn put_on_worker(&self, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         let plan = opened.plan.clone();
         let plan = &plan;
@@ -83,7 +84,11 @@ impl Service {
         let layer = opened.base.as_ref().map(|b| b.layer);
         let disks = self.disks();
         let like = |same: &dyn Fn(&ServedDisk) -> bool| disks.iter().find(|d| same(d)).map(|d| d.worker_number());
-        let together = like(&|d| layer.is_some() && d.layer() == layer)
+        // Disks of a VM may keep their blocks together, now or once nothing is set for them any more.
+        let served = self.plan();
+        let of_vm = |d: &ServedDisk| plan.vm.is_some() && served.find(&d.info().name).is_some_and(|p| p.vm == plan.vm);
+        let together = like(&of_vm)
+            .or_else(|| like(&|d| layer.is_some() && d.layer() == layer))
             .or_else(|| like(&|d| group.is_some() && d.group() == group));
         let answers = |n: &usize| !self.workers[*n].is_silent();
         let least = || (0..load.len()).filter(answers).min_by_key(|&n| load[n]);
@@ -96,23 +101,36 @@ impl Service {
     /// Makes the disks that are served now have the shares and settings of `plan`: those that shrink first, so
     /// that the sum never passes the store.
     pub(super) fn apply(&self, plan: &ServePlan) {
+        self.join_pools(plan);
         let now = self.plan();
         let disks = self.disks();
-        let share_now = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
+        let (together, before) = (Together::new(plan, &disks), Together::new(&now, &disks));
+        let share = |p: &DiskPlan| together.share_bytes(plan, p);
+        let share_now = |p: &DiskPlan| {
+            // Of disks that have come together, or are apart now: what each had.
+            let same = before.with(&p.name).len() == together.with(&p.name).len();
+            let had = |name: &str| now.find(name).map_or(0, |d| d.share_bytes);
+            match now.find(&p.name) {
+                Some(was) if same => before.share_bytes(&now, was),
+                _ => together.with(&p.name).iter().map(|m| had(&plan.disks[m.at].name)).sum::<u64>().max(had(&p.name)),
+            }
+        };
         let wanted = disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?)));
-        let (growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| p.share_bytes > share_now(&p.name));
-        let given = others.iter().any(|(_, p)| p.share_bytes < share_now(&p.name));
-        others.iter().for_each(|(disk, p)| Self::change(plan, disk, p));
+        let (growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| share(p) > share_now(p));
+        let given = others.iter().any(|(_, p)| share(p) < share_now(p));
+        others.iter().for_each(|(disk, p)| Self::change(plan, &together, disk, p));
         if given {
             // Also for a disk that is not here yet.
             self.release_given();
         }
-        growing.iter().for_each(|(disk, p)| Self::change(plan, disk, p));
+        growing.iter().for_each(|(disk, p)| Self::change(plan, &together, disk, p));
     }
 
-    /// Makes a disk have the share and the settings of `plan`, where it is `p`.
-    fn change(plan: &ServePlan, disk: &ServedDisk, p: &DiskPlan) {
-        let (id, blocks) = (disk.id(), capacity_blocks(p));
+    /// Makes a disk have the share and the settings of `plan`, where it is `p`; the share with those that it keeps its
+    /// blocks together with.
+    fn change(plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan) {
+        let (id, blocks) = (disk.id(), together.capacity_blocks(plan, p));
+        let share_bytes = together.share_bytes(plan, p);
         let parted = p.clone();
         let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
         let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
@@ -129,7 +147,7 @@ impl Service {
             if parted.parts.is_empty() {
                 // What its operations may take stays what it was when it came: a smaller share has fewer blocks for
                 // that.
-                let blocks = blocks.min(w.core().blocks_for(id, parted.share_bytes));
+                let blocks = blocks.min(w.core().blocks_for(id, share_bytes));
                 return w.core().set_capacity(id, blocks).map_err(SetPartsError::Disk);
             }
             for now in w.core().part_stats(id) {

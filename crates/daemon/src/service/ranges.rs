@@ -52,6 +52,8 @@ impl Service {
             .iter()
             .filter_map(|r| Some(PartRange { first: r.first, blocks: r.blocks, part: number(r.container)? }))
             .collect();
+        // With parts it keeps its blocks apart.
+        self.join_pools(&plan);
         let (id, policies): (_, Vec<_>) = (disk.id(), p.parts.iter().map(|part| plan.part_policy(&p, part)).collect());
         let set = disk.host().worker.call(move |w| {
             let core = w.core();

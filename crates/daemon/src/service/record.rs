@@ -2,6 +2,7 @@
 //!
 //! Owns which disks an order means. Never notes a request.
 
+use super::pools::Together;
 use super::shown;
 use super::{ServedDisk, Service};
 use crate::record::{self, Reason, Recorder, Watched};
@@ -18,7 +19,7 @@ use undercroft_trace::recording::RecordedDisk;
 const STOP_WAITS: Duration = Duration::from_secs(2);
 const STOP_LOOKS: Duration = Duration::from_millis(5);
 
-fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
+fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
     let exclusive = match plan.exclusive {
         ExclusiveMode::Off => "off".to_string(),
         mode => format!("{mode}"),
@@ -35,6 +36,7 @@ fn about(plan: &DiskPlan, disk: &ServedDisk) -> Watched {
         write_allocate: plan.write_allocate,
         exclusive,
         shares_content: disk.group().is_some() || disk.layer().is_some(),
+        together_with: together.with(&plan.name).first().map(|first| first.disk.info().name.clone()),
         ..RecordedDisk::default()
     };
     Watched { worker: disk.worker_number(), id: disk.id(), about }
@@ -57,9 +59,11 @@ impl Service {
         }
         let plan = self.plan();
         let mut watched = Vec::new();
-        for disk in self.disks() {
+        let disks = self.disks();
+        let together = Together::new(&plan, &disks);
+        for disk in disks {
             let Some(p) = plan.find(&disk.info().name) else { continue };
-            watched.push(about(p, &disk));
+            watched.push(about(p, &disk, &together));
         }
         check_names(&order, &watched)?;
         watched.retain(|w| record::wants(&order, &w.about));
@@ -76,7 +80,8 @@ impl Service {
     /// A disk has come: it is recorded too, if it is wanted.
     pub(super) fn record_too(&self, plan: &DiskPlan, disk: &Arc<ServedDisk>) {
         if let Some(recorder) = self.recorder.lock().as_mut() {
-            recorder.watch(&disk.host().worker, about(plan, disk));
+            // Whom it will keep its blocks together with is not known yet.
+            recorder.watch(&disk.host().worker, about(plan, disk, &Together::default()));
         }
     }
 

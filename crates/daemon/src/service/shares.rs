@@ -6,6 +6,7 @@
 //! and on another worker only after the kernel has the memory back. Fixed shares stay.
 
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
+use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
 use crate::worker::{Latencies, Worker};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -101,6 +102,8 @@ struct Answer {
     /// Bytes of a share for each point of the curve.
     sizes: Vec<u64>,
     working_set_bytes: u64,
+    /// The disks that were measured together, the one that the measurement is told of first; empty for one alone.
+    pool: Vec<DiskId>,
 }
 
 impl Service {
@@ -186,7 +189,9 @@ impl Service {
         let before = std::mem::take(&mut manager.latencies);
         manager.measured.clear();
         let by_name = plan.by_name();
-        for (disk, answer) in self.ask_disks(move |w, id| answer(w, id, most)) {
+        let mut told = self.ask_disks(move |w, id| answer(w, id, most));
+        share_out(&mut told);
+        for (disk, answer) in told {
             let name = &disk.info().name;
             let (Some((latencies, answers)), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
             // Of a disk with parts: what reads of all of it took.
@@ -223,29 +228,41 @@ impl Service {
         let (before, mut moved) = (plan.disks.clone(), Vec::new());
         for (disk, at, leaves) in moving {
             let shares: Vec<u64> = positions[leaves].iter().map(|p| p.limit * UNIT_BYTES).collect();
-            let had = plan.disks[at].share_bytes;
             if plan.disks[at].leaves().map(|l| l.2 / UNIT_BYTES * UNIT_BYTES).ne(shares.iter().copied()) {
                 plan.disks[at].set_leaves(&shares);
-                moved.push((plan.disks[at].share_bytes > had, disk, at));
+                moved.push((disk, at));
             }
         }
-        if moved.is_empty() {
+        let disks: Vec<_> = moved.iter().map(|m| m.0.clone()).collect();
+        if disks.is_empty() {
             return;
         }
-        moved.sort_by_key(|m| m.0);
-        for (_, disk, at) in moved {
-            let (id, p, had) = (disk.id(), plan.disks[at].clone(), before[at].clone());
-            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, &p, &had));
+        // Of disks that keep their blocks together all are moved at once.
+        let together = Together::new(&plan, &self.disks());
+        let mut groups: BTreeMap<usize, (Arc<ServedDisk>, Vec<usize>)> = BTreeMap::new();
+        for (disk, at) in moved {
+            let mates: Vec<usize> = together.with(&disk.info().name).iter().map(|m| m.at).collect();
+            let all = if mates.is_empty() { vec![at] } else { mates };
+            groups.entry(all[0]).or_insert((disk, all));
+        }
+        let sum = |plans: &[DiskPlan], all: &[usize]| all.iter().map(|&at| plans[at].share_bytes).sum::<u64>();
+        let mut groups: Vec<_> = groups.into_values().collect();
+        groups.sort_by_key(|(_, all)| sum(&plan.disks, all) > sum(&before, all));
+        for (disk, all) in groups {
+            let of = |plans: &[DiskPlan]| all.iter().map(|&at| plans[at].clone()).collect::<Vec<_>>();
+            let (id, wanted, had) = (disk.id(), of(&plan.disks), of(&before));
+            let set = disk.host().worker.call(move |w| set_shares(w.core(), id, wanted, &had));
             match set {
-                Ok(Ok(leaves)) => {
-                    let wanted = plan.disks[at].share_bytes;
-                    plan.disks[at].set_leaves(&leaves);
-                    // Who gives has not given all of it yet: the next step tries again.
-                    manager.moving |= plan.disks[at].share_bytes < wanted;
+                Ok(Ok(set)) => {
+                    for (&at, set) in all.iter().zip(set) {
+                        // Who gives has not given all of it yet: the next step tries again.
+                        manager.moving |= set.share_bytes < plan.disks[at].share_bytes;
+                        plan.disks[at] = set;
+                    }
                 }
                 Ok(Err(refused)) => {
-                    tracing::debug!(disk = plan.disks[at].name, "its share waits: {refused}");
-                    plan.disks[at].clone_from(&before[at]);
+                    tracing::debug!(disk = disk.info().name, "its share waits: {refused}");
+                    all.iter().for_each(|&at| plan.disks[at].clone_from(&before[at]));
                     manager.moving = true;
                 }
                 Err(_) => return,
@@ -292,9 +309,16 @@ fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answe
     let core = w.core();
     let held = held_bytes(core, id);
     let whole = held.len() == 1;
+    let pool = core.pool(id).to_vec();
     let answers = held.into_iter().map(|(part, held_bytes)| {
-        let telemetry = if whole { core.telemetry(id) } else { core.part_telemetry(id, part) };
-        if telemetry.is_none() {
+        // Disks that keep their blocks together are measured once.
+        let first = pool.first().is_none_or(|&first| first == id);
+        let telemetry = match whole {
+            true if first => core.telemetry(id),
+            true => None,
+            false => core.part_telemetry(id, part),
+        };
+        if telemetry.is_none() && first {
             if whole {
                 core.measure(id, Some(most));
             } else {
@@ -303,14 +327,15 @@ fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answe
         }
         // What operations may take is the disk's own.
         let fixed = core.bytes_for(id, 0);
-        let (own, fixed_bytes) = if part == REST { (0, fixed) } else { (fixed, 0) };
+        let disks = pool.len().max(1) as u64;
+        let (own, fixed_bytes) = if part == REST { (0, fixed / disks) } else { (fixed, 0) };
         let bytes_for = |blocks: u64| core.bytes_for(id, blocks) - own;
         let points = telemetry.as_ref().map_or(&[][..], |t| t.curve.points());
         let sizes = points.iter().map(|p| bytes_for(p.0)).collect();
         // Of a disk that nobody reads nothing is known: not even what it would take to keep no block.
         let working_set = telemetry.as_ref().map_or(0, |t| t.working_set);
         let working_set_bytes = if working_set == 0 { 0 } else { bytes_for(working_set) };
-        Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes }
+        Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes, pool: pool.clone() }
     });
     Some((latencies, answers.collect()))
 }
@@ -320,7 +345,9 @@ fn held_bytes(core: &Core, id: DiskId) -> Vec<(PartId, u64)> {
     let fixed = core.bytes_for(id, 0);
     let parts = core.part_stats(id);
     if parts.is_empty() {
-        return vec![(REST, core.bytes_for(id, core.stats(id).charged_blocks))];
+        // Of several disks that keep their blocks together an equal part for each, as the plan has it.
+        let held = core.pool_stats(id);
+        return vec![(REST, core.bytes_for(id, held.charged_blocks) / held.disks.max(1))];
     }
     let own = |part| if part == REST { 0 } else { fixed };
     parts.iter().map(|p| (p.part, core.bytes_for(id, p.charged_blocks) - own(p.part))).collect()
@@ -336,26 +363,30 @@ pub(super) fn part_blocks(core: &Core, id: DiskId, plan: &DiskPlan) -> Vec<(Part
     plan.leaves().map(blocks).collect()
 }
 
-/// Gives a disk and its parts the shares of a plan, moving gradually, from those of `before`. Returns what they have
-/// got, in bytes and in the order of the plan's leaves: less than was wanted where others still hold what they have
-/// been told to give.
-fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -> Result<Vec<u64>, SetPartsError> {
-    let mut plan = plan.clone();
+/// Gives a disk and its parts, or disks that keep their blocks together, the shares of their plans, moving gradually,
+/// from those of `before`. Returns the plans with what they have got: less than was wanted where others still hold what
+/// they have been told to give.
+fn set_shares(
+    core: &mut Core,
+    id: DiskId,
+    mut plans: Vec<DiskPlan>,
+    before: &[DiskPlan],
+) -> Result<Vec<DiskPlan>, SetPartsError> {
     loop {
-        let set = if plan.parts.is_empty() {
-            let blocks = core.blocks_for(id, plan.share_bytes).min(capacity_blocks(&plan));
-            core.set_share(id, blocks)
+        let set = if plans.iter().all(|p| p.parts.is_empty()) {
+            let share_bytes = plans.iter().map(|p| p.share_bytes).sum();
+            let most = plans.iter().fold(0u32, |sum, p| sum.saturating_add(capacity_blocks(p)));
+            core.set_share(id, core.blocks_for(id, share_bytes).min(most))
         } else {
-            let shares = part_blocks(core, id, &plan);
+            let shares = part_blocks(core, id, &plans[0]);
             match core.set_part_shares(id, &shares) {
                 Err(SetPartsError::Disk(e)) => Err(e),
                 Err(e) => return Err(e),
                 Ok(()) => Ok(()),
             }
         };
-        let mut leaves: Vec<u64> = plan.leaves().map(|l| l.2).collect();
         let (needed, left) = match set {
-            Ok(()) => return Ok(leaves),
+            Ok(()) => return Ok(plans),
             Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {
                 (needed_bytes, left_bytes)
             }
@@ -363,15 +394,53 @@ fn set_shares(core: &mut Core, id: DiskId, plan: &DiskPlan, before: &DiskPlan) -
         };
         // As much as is left, in whole units: those that grow grow less.
         let mut over = (needed - left).div_ceil(UNIT_BYTES) * UNIT_BYTES;
-        for (leaf, had) in leaves.iter_mut().zip(before.leaves().map(|l| l.2)) {
-            let less = over.min(leaf.saturating_sub(had));
-            *leaf -= less;
-            over -= less;
+        for (plan, before) in plans.iter_mut().zip(before) {
+            let mut leaves: Vec<u64> = plan.leaves().map(|l| l.2).collect();
+            for (leaf, had) in leaves.iter_mut().zip(before.leaves().map(|l| l.2)) {
+                let less = over.min(leaf.saturating_sub(had));
+                *leaf -= less;
+                over -= less;
+            }
+            plan.set_leaves(&leaves);
         }
         if over > 0 {
             return Err(SetPartsError::Disk(AddDiskError::NoMemory { needed_bytes: needed, left_bytes: left }));
         }
-        plan.set_leaves(&leaves);
+    }
+}
+
+/// Gives each disk of those that were measured together an equal part of what was measured: to whoever divides by
+/// curves, as many disks with such parts are the same as one with the whole, since each has the part of the misses at
+/// the part of the size.
+fn share_out(told: &mut [(Arc<ServedDisk>, Option<(Latencies, Vec<Answer>)>)]) {
+    let mut whole: HashMap<(usize, DiskId), (Telemetry, Vec<u64>, u64)> = HashMap::new();
+    for (disk, answer) in told.iter() {
+        let Some((_, answers)) = answer else { continue };
+        if let Some(Answer { telemetry: Some(t), sizes, working_set_bytes, pool, .. }) = answers.first()
+            && pool.first() == Some(&disk.id())
+        {
+            let key = (disk.worker_number(), disk.id());
+            whole.insert(key, (t.clone(), sizes.clone(), *working_set_bytes));
+        }
+    }
+    for (disk, answer) in told.iter_mut() {
+        let Some((_, answers)) = answer else { continue };
+        for answer in answers.iter_mut().filter(|a| !a.pool.is_empty()) {
+            let Some((t, sizes, working_set_bytes)) = whole.get(&(disk.worker_number(), answer.pool[0])) else { continue };
+            let disks = answer.pool.len() as u64;
+            let points = t.curve.points().iter().map(|&(blocks, misses)| (blocks, misses / disks as f64));
+            answer.telemetry = Some(Telemetry {
+                requests: t.requests / disks,
+                misses: t.misses / disks,
+                ahead: t.ahead / disks,
+                distinct: t.distinct / disks,
+                curve: Curve::falling(points),
+                of_policy: t.of_policy,
+                working_set: t.working_set / disks,
+            });
+            answer.sizes = sizes.iter().map(|bytes| bytes / disks).collect();
+            answer.working_set_bytes = working_set_bytes / disks;
+        }
     }
 }
 

@@ -248,6 +248,7 @@ pub fn cache_status(policy: PolicyKind, share_bytes: u64, s: &DiskStats) -> Cach
         capacity_bytes: s.capacity_blocks.saturating_mul(block),
         cached_bytes: s.cached_blocks.saturating_mul(block),
         hit_ratio: (looked_up > 0).then(|| s.hit_blocks as f64 / looked_up as f64),
+        pool: Vec::new(),
     }
 }
 

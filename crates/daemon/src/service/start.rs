@@ -116,6 +116,7 @@ impl Service {
             }
         }
         let plan = self.plan();
+        self.join_pools(&plan);
         let by_name = plan.by_name();
         for disk in self.disks() {
             let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };

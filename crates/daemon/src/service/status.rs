@@ -5,12 +5,13 @@
 use super::images::ImageFile;
 use super::{ServedDisk, Service, ServiceError, shown};
 use crate::worker::DiskReport;
+use std::collections::HashMap;
 use std::sync::Arc;
 use undercroft_api::{
-    DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, NbdDataStatus,
+    CacheStatus, DiskLatency, DiskState, DiskStatus, ExclusiveStatus, FrontendKind, FrontendStatus, NbdDataStatus,
     SharingDomainStatus, Status, StoreStatus,
 };
-use undercroft_cache::Shared;
+use undercroft_cache::{DiskId, Shared};
 use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_frontend::{Peer, Protocol};
 use undercroft_host::FRAME_BYTES;
@@ -23,7 +24,19 @@ fn frontend_status(p: Peer) -> FrontendStatus {
     FrontendStatus { kind, peer: p.name }
 }
 
-fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskStatus {
+/// Names of the disks that a disk keeps its blocks together with.
+fn pool_names(disk: &ServedDisk, report: &DiskReport, names: &Names) -> Vec<String> {
+    report.pool.iter().filter_map(|&id| names.get(&(disk.worker_number(), id)).cloned()).collect()
+}
+
+/// Names of disks by their workers and ids.
+type Names = HashMap<(usize, DiskId), String>;
+
+fn names_of(disks: &[Arc<ServedDisk>]) -> Names {
+    disks.iter().map(|d| ((d.worker_number(), d.id()), d.info().name.clone())).collect()
+}
+
+fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport, names: &Names) -> DiskStatus {
     let trust = disk.group().map(|_| plan.trust.clone());
     let info = disk.info();
     let state = match (report.leaving || disk.is_detaching(), report.stalled_ops) {
@@ -59,7 +72,10 @@ fn disk_status(disk: &ServedDisk, plan: &DiskPlan, report: &DiskReport) -> DiskS
         socket: plan.socket.as_ref().map(|s| s.display().to_string()),
         nbd: plan.nbd,
         frontends: report.peers.iter().cloned().map(frontend_status).collect(),
-        cache: shown::cache_status(plan.policy, plan.share_bytes, &report.stats),
+        cache: CacheStatus {
+            pool: pool_names(disk, report, names),
+            ..shown::cache_status(plan.policy, plan.share_bytes, &report.stats)
+        },
         exclusive: ExclusiveStatus {
             captures_compared: report.compared.blocks,
             captures_wrong: report.compared.wrong,
@@ -126,17 +142,19 @@ impl Service {
                 "`undercroft status` lists the disks",
             )
         })?;
-        Ok(disk_status(disk, plan, report))
+        Ok(disk_status(disk, plan, report, &names_of(&self.disks())))
     }
 
     /// Everything, for `status` and metrics.
     pub(super) fn whole_status(&self) -> Status {
         let plan = self.plan();
         let (mut disks, mut saved_bytes) = (Vec::new(), 0);
-        for disk in self.disks() {
+        let served = self.disks();
+        let names = names_of(&served);
+        for disk in served {
             let (Some(report), Some(p)) = (disk.report(), plan.find(&disk.info().name)) else { continue };
             saved_bytes += report.stats.cached_blocks * FRAME_BYTES as u64;
-            disks.push(disk_status(&disk, p, &report));
+            disks.push(disk_status(&disk, p, &report, &names));
         }
         disks.extend(self.all_waiting().iter().filter_map(|w| self.waiting_status(w).ok()));
         let place = |name: &str| plan.disks.iter().position(|d| d.name == name);

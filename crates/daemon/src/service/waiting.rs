@@ -121,6 +121,7 @@ impl Service {
         let served = self.serve_opened(opened, &now)?;
         self.waiting.lock().retain(|w| !Arc::ptr_eq(w, waiting));
         write(&self.disks).push(served);
+        self.join_pools(&now);
         self.adopt(now);
         tracing::info!(disk = waiting.name, "it waits no longer");
         Ok(())

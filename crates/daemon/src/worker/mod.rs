@@ -118,6 +118,8 @@ pub struct Worker {
 pub struct DiskReport {
     /// The core's counters.
     pub stats: DiskStats,
+    /// The disks that it keeps its blocks together with, it among them; empty if it keeps them apart.
+    pub pool: Vec<DiskId>,
     /// Latencies of its requests.
     pub latencies: Latencies,
     /// What serves it.
@@ -230,11 +232,12 @@ impl Worker {
     }
 
     /// What there is to say about a disk; `None` if there is none of that id.
-    pub fn report(&self, id: DiskId) -> Option<DiskReport> {
-        let d = self.disks.get(id.0 as usize)?.as_ref()?;
+    pub fn report(&mut self, id: DiskId) -> Option<DiskReport> {
         let exclusive = self.core.exclusive(id)?;
+        let d = self.disks.get(id.0 as usize)?.as_ref()?;
         Some(DiskReport {
             stats: self.core.stats(id),
+            pool: self.core.pool(id).to_vec(),
             latencies: (*d.latencies).clone(),
             backend: d.backend.describe(),
             refusal: d.backend.refusal(),

@@ -5,11 +5,13 @@
 //! Invariant: at most `capacity` slots are occupied, each by one block; a block has at most one slot; the policies'
 //! queues hold exactly the occupied slots, but for those that stand in the tiers below them (see `tiers`).
 
+pub(crate) mod origins;
 pub(crate) mod parts;
 pub mod ranges;
 mod resize;
 pub(crate) mod tiers;
 
+use self::origins::Origins;
 use self::parts::{Parts, policy_of};
 use self::ranges::{PartId, REST};
 use self::tiers::Tiers;
@@ -41,17 +43,23 @@ pub enum Access {
 pub struct Index<K: PolicySet = PolicyKind> {
     /// Neither tiers nor parts, nor is the number of slots changing: one question for all on the way to a hit.
     pub(crate) plain: bool,
+    /// The present disk has tiers.
+    pub(crate) tiered: bool,
     /// Slots that may be occupied now; at most the capacity.
     pub(crate) limit: u32,
     /// With more slots occupied than this, there is something to be done: the limit, but with parts 0 or the largest
     /// number, and 0 while tables of policies become larger or smaller.
     pub(crate) line: u32,
+    /// What the numbers of blocks are counted from; 0 in an index of one disk.
+    pub(crate) origin: u64,
     pub(crate) tiers: Option<Box<Tiers>>,
     pub(crate) parts: Option<Box<Parts<K>>>,
     pub(crate) slots: Slots,
     pub(crate) places: Places,
     /// The policy of the disk, or of its part 0.
     pub(crate) policy: K::Policy,
+    /// Of several disks, if the index is theirs.
+    pub(crate) origins: Option<Box<Origins>>,
     /// Slots that there may ever be; 0 if nobody said.
     pub(crate) most: u32,
     /// Tables of policies become larger or smaller, or their queues another length.
@@ -95,6 +103,9 @@ impl<K: PolicySet> Index<K> {
             limit: capacity,
             line: capacity,
             plain: true,
+            tiered: false,
+            origin: 0,
+            origins: None,
             tiers: None,
             parts: None,
             most,
@@ -128,12 +139,13 @@ impl<K: PolicySet> Index<K> {
     /// reads and writes differently.
     #[inline]
     pub fn access(&mut self, block: u64, access: Access, may_evict: impl Fn(Slot) -> bool) -> Outcome {
-        let hash = self.slots.hash(block);
+        let key = block | self.origin;
+        let hash = self.slots.hash(key);
         if !self.plain {
-            return self.access_apart(block, hash, access, may_evict);
+            return self.access_apart(key, hash, access, may_evict);
         }
         let Self { slots, places, policy, limit, .. } = self;
-        policy.access(slots, places, block, hash, *limit, may_evict)
+        policy.access(slots, places, key, hash, *limit, may_evict)
     }
 
     /// Slots that may be occupied now: what [`Index::set_limit`] said.
@@ -194,12 +206,19 @@ impl<K: PolicySet> Index<K> {
     /// Where `block` is, without telling the policy.
     #[inline]
     pub fn peek(&self, block: u64) -> Option<Slot> {
-        self.slots.find(block, self.slots.hash(block))
+        let key = block | self.origin;
+        self.slots.find(key, self.slots.hash(key))
     }
 
-    /// The block in an occupied slot.
+    /// The block in an occupied slot, if it is one of the present disk.
     pub fn block_of(&self, slot: Slot) -> Option<u64> {
-        self.slots.block_of(slot)
+        self.slots.block_of(slot).and_then(|key| self.own(key))
+    }
+
+    /// The key in a slot, which must be occupied.
+    #[inline]
+    pub fn key_of(&self, slot: Slot) -> u64 {
+        self.slots.keys()[slot as usize]
     }
 
     /// Forgets `block` (and any ghost of it); returns the slot it had.
@@ -217,18 +236,23 @@ impl<K: PolicySet> Index<K> {
             }
             None => {
                 let part = self.part_of_block(block);
-                policy_of::<K>(&mut self.policy, &mut self.parts, part).forget(block);
+                policy_of::<K>(&mut self.policy, &mut self.parts, part).forget(block | self.origin);
                 None
             }
         }
     }
 
-    /// Every occupied slot with its block, in no particular order.
+    /// Every slot of a block of the present disk, with that, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Slot)> + '_ {
+        self.slots.iter().filter_map(|(key, slot)| Some((self.own(key)?, slot)))
+    }
+
+    /// The same with the keys of all disks.
+    pub fn keys(&self) -> impl Iterator<Item = (u64, Slot)> + '_ {
         self.slots.iter()
     }
 
-    /// Evicts one block, for a cache that gives memory back. `None` if nothing may go, or nothing that the policy's
+    /// Evicts one block, of whatever disk, for a cache that gives memory back: its key. `None` if nothing may go, or nothing that the policy's
     /// bounded search came across: try again when I/O has completed.
     pub fn evict(&mut self, may_evict: impl Fn(Slot) -> bool) -> Option<(u64, Slot)> {
         let part = self.parts.as_ref().map_or(REST, |parts| parts.worst());
@@ -269,6 +293,7 @@ impl<K: PolicySet> Index<K> {
             + self.places.memory_bytes()
             + self.policy.memory_bytes()
             + self.tiers.as_ref().map_or(0, |t| t.memory_bytes())
+            + self.origins_bytes()
             + self.parts.as_ref().map_or(0, |p| p.memory_bytes())
     }
 
@@ -278,6 +303,8 @@ impl<K: PolicySet> Index<K> {
         self.slots.check();
         assert!(self.limit <= self.slots.most(), "more blocks are allowed than there are slots");
         assert_eq!(self.plain, self.is_plain(), "the index takes the wrong way to a hit");
+        assert!(self.tiers.is_some() || !self.tiered, "a disk has tiers that the index has not");
+        assert!(self.origins.is_some() || self.origin == 0, "an index of one disk counts from elsewhere");
         let in_tiers = self.tiers.as_ref().map_or(0, |t| t.check(|slot| self.slots.block_of(slot).is_some()));
         let mut marked = 0;
         let mut see = |policy: &K::Policy, in_policy: u32, of_part: &dyn Fn(Slot) -> bool| {

@@ -45,7 +45,7 @@ pub(crate) struct Tiers {
     marks: Array<u8>,
     /// Of each part.
     of: Vec<Lists>,
-    /// The block that last lost its slot while on probation.
+    /// The key of the block that last lost its slot while on probation.
     lapsed: Option<u64>,
 }
 
@@ -81,6 +81,11 @@ impl Tiers {
     /// A part is to have `capacity` slots.
     pub fn set_capacity(&mut self, part: usize, capacity: u32) {
         self.of[part].share = capacity / PROBATION_PART;
+    }
+
+    /// Numbers of parts that have tiers, those without a part among them.
+    pub fn parts(&self) -> usize {
+        self.of.len()
     }
 
     /// Blocks in the tiers of a part: probation, cold.
@@ -185,8 +190,11 @@ impl Tiers {
 
 impl<K: PolicySet> Index<K> {
     /// Gives the index tiers, or takes them away; blocks in them then become the policy's. Allocates 9 bytes a slot.
+    ///
+    /// Of several disks, this is about the present one; the tables stay while any has tiers.
     pub fn set_tiers(&mut self, on: bool) {
-        match (on, self.tiers.take()) {
+        let any = self.note_tiered(on);
+        match (any, self.tiers.take()) {
             (true, None) => {
                 let parts = self.parts.as_ref().map_or(1, |p| p.count());
                 let mut tiers = Tiers::new(self.capacity(), self.most, parts);
@@ -210,9 +218,9 @@ impl<K: PolicySet> Index<K> {
         self.choose_way();
     }
 
-    /// Whether the index has tiers.
+    /// Whether the index has tiers, for the present disk.
     pub fn has_tiers(&self) -> bool {
-        self.tiers.is_some()
+        self.tiered
     }
 
     /// Where an occupied slot stands; [`Tier::Hot`] in an index without tiers.
@@ -265,51 +273,53 @@ impl<K: PolicySet> Index<K> {
     /// Puts `block` in a tier: moves it there, or gives it a slot if one can be had for that tier. A cold block takes
     /// free slots and other cold blocks' only; one on probation those as well, and its share of the hot ones'.
     pub fn place(&mut self, block: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
-        let hash = self.slots.hash(block);
-        match self.slots.find(block, hash) {
+        let key = block | self.origin;
+        let hash = self.slots.hash(key);
+        match self.slots.find(key, hash) {
             Some(slot) => {
                 self.set_tier(slot, tier);
                 Outcome::Hit(slot)
             }
-            None => self.fill_tier(block, hash, tier, may_evict),
+            None => self.fill_tier(key, hash, tier, may_evict),
         }
     }
 
     /// An access to an index with tiers, parts, or both, or whose number of slots is changing.
     pub(crate) fn access_apart(
         &mut self,
-        block: u64,
+        key: u64,
         hash: u64,
         access: Access,
         may_evict: impl Fn(Slot) -> bool,
     ) -> Outcome {
-        let Some(slot) = self.slots.find(block, hash) else {
-            let tier = if access == Access::Take && self.tiers.is_some() { Tier::Cold } else { Tier::Hot };
-            return self.fill_tier(block, hash, tier, may_evict);
+        let Some(slot) = self.slots.find(key, hash) else {
+            let tier = if access == Access::Take && self.tiered { Tier::Cold } else { Tier::Hot };
+            return self.fill_tier(key, hash, tier, may_evict);
         };
         let hot = self.tier(slot) == Tier::Hot;
         let part = self.part_of_slot(slot);
-        let Self { places, policy, parts, tiers, .. } = self;
+        let Self { places, policy, parts, tiers, tiered, .. } = self;
         match access {
-            Access::Take if tiers.is_some() => {
+            Access::Take if *tiered => {
                 if hot {
                     let policy = policy_of::<K>(policy, parts, part);
-                    policy.touch(places, slot, block);
+                    policy.touch(places, slot, key);
                     policy.remove(places, slot);
                 }
                 let mark = tiers.as_mut().map_or(0, |t| t.take(part, slot));
                 let proven = if hot { PROVEN } else { mark & PROVEN };
                 self.mark(part, slot, COLD | proven);
             }
-            _ if hot => policy_of::<K>(policy, parts, part).touch(places, slot, block),
+            _ if hot => policy_of::<K>(policy, parts, part).touch(places, slot, key),
             // Whoever reads it without keeping it may want it again.
             _ => self.set_tier(slot, Tier::Hot),
         }
         Outcome::Hit(slot)
     }
 
-    fn fill_tier(&mut self, block: u64, hash: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
-        let part = self.part_of_block(block);
+    fn fill_tier(&mut self, key: u64, hash: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
+        // an index of parts is one disk's, whose keys are the numbers of blocks
+        let part = self.part_of_block(key);
         let (len, limit) = match &self.parts {
             Some(parts) => parts.len_and_limit(part),
             None => (self.slots.len(), self.limit),
@@ -319,13 +329,13 @@ impl<K: PolicySet> Index<K> {
         }
         let mut seen = Seen::Never;
         if tier == Tier::Hot {
-            seen = policy_of::<K>(&mut self.policy, &mut self.parts, part).miss(block);
+            seen = policy_of::<K>(&mut self.policy, &mut self.parts, part).miss(key);
         }
         let victim = if len < limit {
             if self.slots.len() < self.limit {
-                let slot = self.slots.insert(block, hash);
+                let slot = self.slots.insert(key, hash);
                 self.note_filled(slot, part);
-                self.enter(part, slot, block, tier, seen);
+                self.enter(part, slot, key, tier, seen);
                 return Outcome::Fill { slot, evicted: None };
             }
             // All is taken and this part has not all that is its own: so another one has too much.
@@ -348,16 +358,16 @@ impl<K: PolicySet> Index<K> {
         };
         let Some(slot) = victim else { return Outcome::Bypass };
         self.note_freed(slot);
-        let evicted = Some((self.slots.replace(slot, block, hash), slot));
+        let evicted = Some((self.slots.replace(slot, key, hash), slot));
         self.note_filled(slot, part);
-        self.enter(part, slot, block, tier, seen);
+        self.enter(part, slot, key, tier, seen);
         Outcome::Fill { slot, evicted }
     }
 
     /// Puts a slot that a block has just been given into its tier, or to the policy.
-    fn enter(&mut self, part: PartId, slot: Slot, block: u64, tier: Tier, seen: Seen) {
+    fn enter(&mut self, part: PartId, slot: Slot, key: u64, tier: Tier, seen: Seen) {
         match tier {
-            Tier::Hot => self.insert_hot_seen(part, slot, block, seen),
+            Tier::Hot => self.insert_hot_seen(part, slot, key, seen),
             Tier::Cold => self.mark(part, slot, COLD),
             Tier::Probation => self.mark(part, slot, PROBATION),
         }
@@ -398,9 +408,11 @@ impl<K: PolicySet> Index<K> {
         Some(slot)
     }
 
-    /// The block that had to go while on probation since the last call, if any.
+    /// The block that had to go while on probation since the last call, if any; of several disks, one of the
+    /// present one.
     pub(crate) fn take_lapsed(&mut self) -> Option<u64> {
-        self.tiers.as_mut()?.lapsed.take()
+        let key = self.tiers.as_mut()?.lapsed.take();
+        self.lapsed_of_own(key)
     }
 
     /// Takes a slot that is about to be freed out of its tier; false if it is in none.

@@ -335,7 +335,10 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
             Some(policy) => policy,
             None => disk.policy.parse().map_err(|e: UnknownName| bad(disk, e.to_string()))?,
         };
-        let capacity = options.capacity_blocks.map_or(disk.capacity_blocks, u64::from);
+        // What disks have together is that of each; the first brings it.
+        let follows = first_of(header, planned.len()).is_some_and(|first| first < planned.len());
+        let recorded = if follows { 0 } else { disk.capacity_blocks };
+        let capacity = options.capacity_blocks.map_or(recorded, u64::from);
         let too_large =
             |what: &str| bad(disk, format!("{what} of {capacity} blocks cannot be simulated; give a smaller --size"));
         let capacity = u32::try_from(capacity)
@@ -364,13 +367,25 @@ fn core(header: &RecordingHeader, options: &DaemonOptions) -> Result<(Core, Vec<
             capacity_blocks: plan.capacity_blocks.into(),
             ..DiskReplay::default()
         });
-        core.add_disk(DiskId(n as u32), plan).map_err(|e| bad(disk, e.to_string()))?;
-        if header.store_bytes > 0 {
+        let id = DiskId(n as u32);
+        core.add_disk(id, plan).map_err(|e| bad(disk, e.to_string()))?;
+        let first = first_of(header, n).unwrap_or(n);
+        core.join_pool(id, DiskId(first as u32)).map_err(|e| bad(disk, e.to_string()))?;
+        if header.store_bytes > 0 && first == n {
             // The daemon measures every disk, and what it measures with takes blocks from the disk's share.
-            core.measure(DiskId(n as u32), Some(header.store_bytes / BLOCK_BYTES as u64));
+            core.measure(id, Some(header.store_bytes / BLOCK_BYTES as u64));
         }
     }
+    for (n, disk) in disks.iter_mut().enumerate() {
+        disk.capacity_blocks = core.stats(DiskId(n as u32)).capacity_blocks;
+    }
     Ok((core, disks))
+}
+
+/// The first disk of the recording that keeps its blocks together with disk `n`, `n` itself perhaps.
+fn first_of(header: &RecordingHeader, n: usize) -> Option<usize> {
+    let with = header.disks[n].together_with.as_ref()?;
+    header.disks.iter().position(|d| d.together_with.as_ref() == Some(with))
 }
 
 /// Why the daemon may have found other blocks than a simulation can.
@@ -394,6 +409,11 @@ fn doubts(recording: &Recording) -> Vec<String> {
         }
         if disk.exclusive != "off" {
             doubt("its cache may have been kept exclusive of the guest's, which a recording does not show");
+        }
+        if let Some(with) = &disk.together_with
+            && header.disks.iter().all(|d| d.name != *with)
+        {
+            doubt("it kept its blocks together with those of a disk that is not in the recording");
         }
         if disk.shares_content {
             doubt(

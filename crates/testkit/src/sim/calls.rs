@@ -40,7 +40,9 @@ impl<P: FaultInjection> Sim<P> {
         self.world.note(|| format!("disk {d} is measured up to {blocks:?}"));
         self.see(Seen::Measure, d);
         self.core().measure(id, blocks);
-        self.measured[d] = blocks.map(|_| self.core().stats(id));
+        for mate in self.mates(d) {
+            self.measured[mate] = blocks.map(|_| self.core().stats(DiskId(mate as u32)));
+        }
         if blocks.is_none() && self.core().telemetry(id).is_some() {
             self.world.violate(format!("disk {d} is measured and should not be"));
         }
@@ -50,15 +52,22 @@ impl<P: FaultInjection> Sim<P> {
     fn read_meter(&mut self, d: usize) {
         let id = DiskId(d as u32);
         let telemetry = self.core().telemetry(id);
-        let now = self.core().stats(id);
+        // Disks that keep their blocks together have one meter.
+        let (mates, mut was, mut is) = (self.mates(d), (0, 0, 0), (0, 0, 0));
+        let counted = |s: &DiskStats| {
+            let misses = s.miss_blocks + s.joined_blocks;
+            (s.hit_blocks + misses, misses, s.readahead_hit_blocks)
+        };
+        let add = |sum: &mut (u64, u64, u64), n: (u64, u64, u64)| {
+            *sum = (sum.0 + n.0, sum.1 + n.1, sum.2 + n.2);
+        };
+        for &mate in &mates {
+            add(&mut is, counted(&self.core().stats(DiskId(mate as u32))));
+            add(&mut was, self.measured[mate].as_ref().map_or((0, 0, 0), counted));
+        }
         match (&self.measured[d], &telemetry) {
             (None, None) => return,
-            (Some(before), Some(t)) => {
-                let counted = |s: &DiskStats| {
-                    let misses = s.miss_blocks + s.joined_blocks;
-                    (s.hit_blocks + misses, misses, s.readahead_hit_blocks)
-                };
-                let (was, is) = (counted(before), counted(&now));
+            (Some(_), Some(t)) => {
                 let counted = (is.0 - was.0, is.1 - was.1, is.2 - was.2);
                 if (t.requests, t.misses, t.ahead) != counted {
                     let saw = (t.requests, t.misses, t.ahead);
@@ -71,7 +80,9 @@ impl<P: FaultInjection> Sim<P> {
             }
         }
         self.see(Seen::Measure, d);
-        self.measured[d] = Some(now);
+        for mate in mates {
+            self.measured[mate] = Some(self.core().stats(DiskId(mate as u32)));
+        }
     }
 
     /// The hashes of what is cached are asked for, and what a guest may hold is told.
@@ -129,7 +140,8 @@ impl<P: FaultInjection> Sim<P> {
         }
         for d in 0..self.world.sides.len() {
             let s = self.core().stats(DiskId(d as u32));
-            if s.charged_blocks > s.limit_blocks {
+            let all = self.core().pool_stats(DiskId(d as u32)).charged_blocks;
+            if all > s.limit_blocks {
                 self.world.violate(format!("disk {d} keeps more than its limit when all was given back: {s:?}"));
             }
         }
@@ -149,7 +161,7 @@ impl<P: FaultInjection> Sim<P> {
         self.see(Seen::Capacity, d);
         match self.core().set_capacity(id, blocks) {
             Ok(()) => {
-                self.disk_options[d].capacity_blocks = blocks;
+                self.has_capacity(d, blocks);
                 self.outcome.taken += u64::from(u64::from(blocks) > before.capacity_blocks);
             }
             Err(AddDiskError::NoMemory { .. }) if u64::from(blocks) > before.capacity_blocks => {

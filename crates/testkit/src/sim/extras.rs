@@ -46,6 +46,8 @@ pub(super) struct Extras {
     /// How disks read ahead, and how they are exclusive of their guests, changes. With numbers of its own, so that
     /// other runs are as they were.
     pub live: Option<Rng>,
+    /// Disks keep their blocks together for a while. With numbers of its own, likewise.
+    pub pools: Option<Rng>,
 }
 
 impl Extras {
@@ -59,7 +61,8 @@ impl Extras {
         let live = (on && seed % 6 == 2).then(|| Rng::new(seed ^ 0x11fe_0000_0000_0000));
         let mut few = Rng::new(seed ^ 0x9001_0000_0000_0000);
         let guaranteed = (on && seed % 7 == 6).then(|| *few.pick(&[1, 1, 2, 4, 8]));
-        Self { guaranteed, rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
+        let pools = (on && seed % 3 == 1).then(|| Rng::new(seed ^ 0x9007_0000_0000_0000));
+        Self { pools, guaranteed, rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
     }
 
     /// How a disk differs from the usual one.

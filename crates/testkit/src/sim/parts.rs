@@ -17,6 +17,7 @@ impl<P: FaultInjection> Sim<P> {
     /// Parts come, change or go, or their shares move.
     pub(crate) fn change_parts(&mut self, d: usize) {
         self.see(Seen::Parts, d);
+        self.go_apart(d);
         match self.rng.below(10) {
             0..4 => self.set_parts(d),
             4..8 => self.move_part_share(d),

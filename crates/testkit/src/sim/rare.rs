@@ -40,7 +40,7 @@ impl<P: FaultInjection> Sim<P> {
                 self.see(Seen::Capacity, d);
                 self.world.note(|| format!("capacity of disk {d}: {blocks}"));
                 match self.core().set_capacity(id, blocks) {
-                    Ok(()) => self.disk_options[d].capacity_blocks = blocks,
+                    Ok(()) => self.has_capacity(d, blocks),
                     Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {}
                     Err(AddDiskError::Unknown(_)) => {}
                     Err(e) => self.world.violate(format!("a change of capacity was refused: {e}")),
@@ -109,6 +109,7 @@ impl<P: FaultInjection> Sim<P> {
 
     /// A disk is to be used in another way.
     pub(super) fn hint(&mut self, d: usize, hint: Hint) {
+        self.go_apart(d);
         self.world.note(|| format!("hint of disk {d}: {hint}"));
         self.see(Seen::Hint, d);
         self.core().set_hint(DiskId(d as u32), hint);
@@ -117,7 +118,7 @@ impl<P: FaultInjection> Sim<P> {
 
     /// A small step of a disk's share, as a controller would take it; now and then a large one.
     pub(super) fn move_share(&mut self, d: usize) {
-        let now = self.disk_options[d].capacity_blocks;
+        let now = self.core().stats(DiskId(d as u32)).capacity_blocks as u32;
         let step = self.rng.below(u64::from(now) / 4 + 4) as u32;
         let blocks = match self.rng.below(8) {
             0 => self.rng.below(200) as u32,
@@ -127,7 +128,7 @@ impl<P: FaultInjection> Sim<P> {
         self.see(Seen::Share, d);
         self.world.note(|| format!("share of disk {d}: {blocks}"));
         match self.core().set_share(DiskId(d as u32), blocks) {
-            Ok(()) => self.disk_options[d].capacity_blocks = blocks,
+            Ok(()) => self.has_capacity(d, blocks),
             Err(AddDiskError::NoMemory { needed_bytes, left_bytes }) if needed_bytes > left_bytes => {}
             Err(AddDiskError::Unknown(_)) => {}
             Err(e) => self.world.violate(format!("a step of a share was refused: {e}")),
@@ -144,7 +145,12 @@ impl<P: FaultInjection> Sim<P> {
         self.count(d);
         self.ranges[d].clear();
         (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
+        let other = self.mates(d).into_iter().find(|&m| m != d);
         self.core().remove_disk(id);
+        if let Some(other) = other {
+            self.disk_options[d].capacity_blocks = 0;
+            self.learn_capacity(other);
+        }
         // Without it, the others have what they are promised and no more.
         self.core().check();
         self.leaving[d] = false;

@@ -194,6 +194,10 @@ pub struct RecordedDisk {
     pub exclusive: String,
     /// Whether it may be served from frames of other disks.
     pub shares_content: bool,
+    /// The first of the disks that keep their blocks together with this one's, by name; it may be this one. Their
+    /// capacity is that of all of them.
+    #[serde(default)]
+    pub together_with: Option<String>,
 }
 
 /// What a recording knew when it ended.

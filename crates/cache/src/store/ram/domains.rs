@@ -90,6 +90,17 @@ impl Store {
         }
     }
 
+    /// How many frames the disks of a pool may keep now in all: each is looked at when it alone has come to be charged so
+    /// much more that the limit of all may be passed.
+    pub(crate) fn set_limit_together(&mut self, disks: impl Iterator<Item = DiskId> + Clone, limit: u32) {
+        let charged: u64 = disks.clone().map(|disk| self.charge(disk)).sum();
+        let room = u64::from(limit).saturating_sub(charged);
+        for disk in disks {
+            let limit = (self.charge(disk) + room).min(u64::from(u32::MAX)) as u32;
+            self.accounts[disk.0 as usize].limit = limit;
+        }
+    }
+
     /// How many frames the disk brings into the pool for I/O.
     pub(crate) fn set_pool_part(&mut self, disk: DiskId, frames: u32) {
         let account = &mut self.accounts[disk.0 as usize];

@@ -420,7 +420,12 @@ pub(super) const TABLE: &[Family] = &[
         disk!(sharing.shared_bytes),
     ),
     gauge("undercroft_cache_charged_bytes", "Memory that a disk is charged for.", Bytes, disk!(sharing.charged_bytes)),
-    gauge("undercroft_cache_capacity_bytes", "Data of a disk that may be cached.", Bytes, disk!(cache.capacity_bytes)),
+    gauge(
+        "undercroft_cache_capacity_bytes",
+        "Data of a disk that may be cached; of disks that share their VM's cache, what they may keep together.",
+        Bytes,
+        disk!(cache.capacity_bytes),
+    ),
     gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", Bytes, disk!(cache.share_bytes)),
     gauge(
         "undercroft_exclusive_blocks",

@@ -31,11 +31,13 @@ fn identity(d: &DiskStatus) -> Vec<Row> {
 
 /// What is cached, and what of it is held in common with others.
 fn memory(d: &DiskStatus) -> Vec<Row> {
+    let share = human_size(d.cache.share_bytes);
     let cached = format!(
-        "{} of {} ({} with metadata), {}",
+        "{} of {} ({}), {}",
         human_size(d.cache.cached_bytes),
         human_size(d.cache.capacity_bytes),
-        human_size(d.cache.share_bytes),
+        // Of a cache for several disks the share is only its own part.
+        if d.cache.pool.is_empty() { format!("{share} with metadata") } else { format!("{share} of it by its share") },
         d.cache.policy
     );
     let s = &d.sharing;
@@ -49,7 +51,11 @@ fn memory(d: &DiskStatus) -> Vec<Row> {
             if s.base { ", and all disks on its base" } else { "" }
         ),
     };
-    let mut rows = vec![("cached", cached), ("held in common", with)];
+    let mut rows = vec![("cached", cached)];
+    if !d.cache.pool.is_empty() {
+        rows.push(("  cache shared by", d.cache.pool.join(", ")));
+    }
+    rows.push(("held in common", with));
     if d.counters.shared_hit_blocks > 0 {
         rows.push(("hits at others", format!("{} blocks of the base", d.counters.shared_hit_blocks)));
     }

@@ -175,7 +175,12 @@ fn overview(status: &Status, before: Option<&Status>) -> String {
             disk.name.clone(),
             state(disk).to_string(),
             disk.cache.policy.clone(),
-            format!("{} of {}", human_size(disk.cache.cached_bytes), human_size(disk.cache.capacity_bytes)),
+            format!(
+                "{} of {}{}",
+                human_size(disk.cache.cached_bytes),
+                human_size(disk.cache.capacity_bytes),
+                if disk.cache.pool.is_empty() { "" } else { " shared" }
+            ),
             percent(disk.cache.hit_ratio),
             rate(disk.counters.reads, |d| d.counters.reads),
             rate(disk.counters.writes, |d| d.counters.writes),
