@@ -142,11 +142,17 @@ pub enum Bug {
     LoanKept,
     /// Operations get frames that the pool has not.
     LentBeyondPool,
+    /// What a page held before is taken for a block of the disk whose request reuses it.
+    PageOfWrongDisk,
+    /// What is known of a guest's pages outlives that one of its disks has other memory.
+    TableOutlivesMap,
+    /// What is known of a disk's blocks in guest pages outlives the disk.
+    TableOutlivesDisk,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 54] = [
+    pub const ALL: [Bug; 57] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -201,5 +207,8 @@ impl Bug {
         Bug::CrowdForgotten,
         Bug::LoanKept,
         Bug::LentBeyondPool,
+        Bug::PageOfWrongDisk,
+        Bug::TableOutlivesMap,
+        Bug::TableOutlivesDisk,
     ];
 }
