@@ -15,6 +15,8 @@ fn assert_found(bug: Bug) {
         Bug::HeirsKeepAll => 8 * n - 3,
         // One in eight has steps.
         Bug::PieceForgotten | Bug::PieceTakenAgain | Bug::AbandonedCounts | Bug::CrowdForgotten => 8 * n - 7,
+        // Guests whose disks are told of changes one by one.
+        Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
         _ => n,
     };
     // It takes a write under way that was merged from a cached block at the moment of a loss: a rare meeting.
@@ -102,4 +104,7 @@ planted! {
     frames_taken_from_what_is_read_ahead_are_found: AheadCutUnderWay,
     a_loan_that_is_not_given_back_is_found: LoanKept,
     frames_lent_that_the_pool_has_not_are_found: LentBeyondPool,
+    a_page_credited_to_the_wrong_disk_is_found: PageOfWrongDisk,
+    a_table_of_pages_that_survives_a_map_is_found: TableOutlivesMap,
+    a_table_of_pages_that_survives_a_disk_is_found: TableOutlivesDisk,
 }

@@ -95,10 +95,10 @@ impl GuestTable {
         Member::new(n)
     }
 
-    /// A disk goes, and what is known of its pages.
+    /// A disk goes. What is known of its blocks has been forgotten ([`Residency::forget_member`]): another disk may get
+    /// its number.
     pub fn leave(&mut self, member: Member) {
         self.members[member.index()] = None;
-        self.residency.forget_member(member);
     }
 
     /// Disks that it serves.
