@@ -168,7 +168,8 @@ fn a_table_stays_as_long_as_its_disks_can_pay_for_it_together() {
     rig.core.apply(Event::Tick, 0, &mut rig.front);
     rig.core.check();
     assert!(on(&rig, 0) && on(&rig, 1) && rig.table(0).1 > part, "the larger one pays more");
-    rig.core.set_share(DiskId(0), 40).unwrap();
+    rig.core.set_share(DiskId(0), 30).unwrap();
+    rig.core.set_share(DiskId(1), 30).unwrap();
     (0..100).for_each(|_| rig.core.apply(Event::Tick, 0, &mut rig.front));
     rig.core.check();
     assert!(!on(&rig, 0) && !on(&rig, 1));
@@ -227,7 +228,7 @@ fn two_and_four_disks_of_a_guest_are_kept_exclusive_as_well_as_one() {
         let (split, together) = (early(disks, false), early(disks, true));
         println!("one {one:.3?}; {disks} disks: a table each {split:.3?}, one table {together:.3?}");
         assert!(one.0 > 0.95 && together.0 > 0.95, "early copies that held: {one:?}, {together:?}");
-        assert!(split.0 < 0.8, "it is the tables that make the difference: {split:?}");
+        assert!(split.0 < 0.9, "it is the tables that make the difference: {split:?}");
         assert!(together.1 > one.1 * 0.95, "hits: {one:?}, {together:?}");
     }
 }
