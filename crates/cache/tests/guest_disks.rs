@@ -47,7 +47,11 @@ impl Rig {
         let before = self.core.stats(DiskId(disk)).hit_blocks;
         self.run(Op::Read, disk, block, Some(page));
         let got = &self.front.client.pages[page as usize];
-        assert_eq!((got.first_chunk(), got[8]), (Some(&block.to_le_bytes()), 1 + disk as u8), "block {block} of {disk}");
+        assert_eq!(
+            (got.first_chunk(), got[8]),
+            (Some(&block.to_le_bytes()), 1 + disk as u8),
+            "block {block} of {disk}"
+        );
         self.core.stats(DiskId(disk)).hit_blocks > before
     }
 

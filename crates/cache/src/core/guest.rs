@@ -11,8 +11,8 @@ use crate::disk::Cx;
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::guests::{GuestNumber, LEFT_BYTES, Left, NO_GUEST};
 use crate::types::{DiskId, Effects, ExclusiveReport, MemoryId};
-use undercroft_engine::{ExclusiveMode, GuestTable};
 use undercroft_engine::HashKey;
+use undercroft_engine::{ExclusiveMode, GuestTable};
 
 /// A table that was dropped for lack of room comes back once there is so much more than it needs: one part in so many.
 /// A share that moves to and fro would otherwise empty it each time.

@@ -83,14 +83,7 @@ impl Exclusive {
 
 impl<K: PolicySet> Exclusive<K> {
     /// For a disk that `table` serves as `member`, with a cache of `capacity` slots under the policy `kind`.
-    pub fn new(
-        table: &GuestTable,
-        member: Member,
-        mode: ExclusiveMode,
-        kind: K,
-        capacity: u32,
-        key: HashKey,
-    ) -> Self {
+    pub fn new(table: &GuestTable, member: Member, mode: ExclusiveMode, kind: K, capacity: u32, key: HashKey) -> Self {
         let first = f64::from(table.residency.pages()) / 2.0;
         Self {
             member,

@@ -85,9 +85,9 @@ pub enum Departure {
     Capture(Resident),
     /// This block is not cached and cannot be had.
     Lost(u64),
-    /// It is a block of another disk of the guest, which is to be told: [`Exclusive::departs`](super::Exclusive::departs).
-    /// The page may still hold it: where [`GuestTable::wants_copy`](super::GuestTable::wants_copy) says so, copy it
-    /// before the page is written to.
+    /// It is a block of another disk of the guest, which is to be told
+    /// ([`Exclusive::departs`](super::Exclusive::departs)). The page may still hold it: where
+    /// [`GuestTable::wants_copy`](super::GuestTable::wants_copy) says so, copy it before the page is written to.
     Other(Resident),
 }
 

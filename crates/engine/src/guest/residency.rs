@@ -595,7 +595,8 @@ mod tests {
         let (mut x, mut since) = (1u64, 0);
         for step in 0..200_000u32 {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (page, block, member) = ((x >> 40) as u32 % PAGES, (x >> 20) % 150, [ONE, OTHER][(x >> 17) as usize & 1]);
+            let (page, block, member) =
+                ((x >> 40) as u32 % PAGES, (x >> 20) % 150, [ONE, OTHER][(x >> 17) as usize & 1]);
             let key = (member.index(), block);
             // ranges begin now and then, and are walked before the next
             since += 1;

@@ -7,7 +7,8 @@ use crate::sim::guest::{GuestMemory, Transfer};
 use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{
-    Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index, Outcome, Tier,
+    Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index, Outcome,
+    Tier,
 };
 
 /// How the host keeps blocks.

@@ -86,8 +86,14 @@ impl Extras {
         }
     }
 
+    /// Disks that the guest of the first one has.
+    pub fn disks_of_first(&self) -> usize {
+        1 + usize::from(self.one_guest) + usize::from(self.one_guest && self.third)
+    }
+
     /// How a disk differs from the usual one.
-    pub fn shape(&mut self, disk: &mut SimDisk) {
+    pub fn shape(&mut self, disk: &mut SimDisk, options: &mut DiskOptions) {
+        self.set(options);
         if !self.on {
             return;
         }

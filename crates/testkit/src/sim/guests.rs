@@ -34,8 +34,7 @@ impl<P: FaultInjection> Sim<P> {
         self.world.note(|| format!("guest of disk {d}: {pages} pages"));
         let memory = guest.map(|guest| self.world.new_memory(guest));
         // All wait for it, so that it is there until the last of them sees it.
-        let disks: Vec<usize> =
-            (0..self.world.sides.len()).filter(|&e| self.world.sides[e].guest_of == d).collect();
+        let disks: Vec<usize> = (0..self.world.sides.len()).filter(|&e| self.world.sides[e].guest_of == d).collect();
         disks.iter().for_each(|&e| self.world.sides[e].awaits = Some(memory));
         for e in disks {
             if !self.extras.late.as_mut().is_some_and(|late| late.one_in(2)) {

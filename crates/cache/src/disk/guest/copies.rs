@@ -1,8 +1,9 @@
-//! Copies of guest pages: at their reuse, and before their eviction; and what becomes of contents that wait to be hashed.
+//! Copies of guest pages: at their reuse, and before their eviction; and what becomes of contents that wait to be
+//! hashed.
 //!
-//! Owns no state beside the disk's. Never hashes memory that the guest can write. Invariants: a copied page is kept only
-//! if its hash is the tag, and only as a block of the disk that the table had it for; a copy that waits for another disk
-//! counts for the disk that made it until that one has taken it.
+//! Owns no state beside the disk's. Never hashes memory that the guest can write. Invariants: a copied page is kept
+//! only if its hash is the tag, and only as a block of the disk that the table had it for; a copy that waits for
+//! another disk counts for the disk that made it until that one has taken it.
 
 use super::{Job, Purpose};
 use crate::content::{ContentHash, is_zeroes};

@@ -1,7 +1,7 @@
 //! Early copies: which page to copy before its eviction, and what becomes of the copies.
 //!
-//! Owns no state beside [`Exclusive`]'s and the table's. Never copies: the caller does. Invariant: one call looks at a bounded number
-//! of pages, and gives out no more copies than transfers have paid for.
+//! Owns no state beside [`Exclusive`]'s and the table's. Never copies: the caller does. Invariant: one call looks at a
+//! bounded number of pages, and gives out no more copies than transfers have paid for.
 
 use super::Exclusive;
 use crate::guest::mode::Due;
