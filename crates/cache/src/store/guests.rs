@@ -78,9 +78,6 @@ impl Guests {
             refused: false,
         });
         known.disks.push(disk);
-        if known.disks.len() > 1 && self.left.capacity() == 0 {
-            self.left.reserve_exact(LEFT_MAX);
-        }
         at as GuestNumber
     }
 
@@ -139,6 +136,10 @@ impl Guests {
             known.members.resize(member.index() + 1, None);
         }
         known.members[member.index()] = disk;
+        // What the table's disks pay for includes this.
+        if known.members.iter().flatten().count() > 1 && self.left.capacity() == 0 {
+            self.left.reserve_exact(LEFT_MAX);
+        }
     }
 
     /// The disk that is a member of a guest's table.

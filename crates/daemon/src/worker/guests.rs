@@ -35,6 +35,11 @@ fn pieces(memory: &dyn GuestMemory) -> Vec<Piece> {
     memory.files().iter().map(piece).collect::<Option<_>>().unwrap_or_default()
 }
 
+/// The number of the memory that is made of these pieces, if a port sees it already.
+fn known_as<'a>(mut seen: impl Iterator<Item = &'a SeenMemory>, pieces: &[Piece]) -> Option<MemoryId> {
+    seen.find(|m| m.pieces == pieces).map(|m| m.id)
+}
+
 impl Worker {
     /// Tells the core if the guest memory that a port sees is another, or may hold something else.
     pub(super) fn look_at_guest(&mut self, id: u32) {
@@ -49,16 +54,34 @@ impl Worker {
             return self.core.set_guest(disk, pages);
         }
         let seen = self.ports.iter().flatten().filter_map(|s: &PortSlot| s.memory.as_ref());
-        let memory = seen.into_iter().find(|m| m.pieces == pieces).map_or_else(
-            || {
-                self.memories += 1;
-                MemoryId(self.memories)
-            },
-            |m| m.id,
-        );
+        let memory = known_as(seen, &pieces).unwrap_or(MemoryId(self.memories + 1));
+        self.memories = self.memories.max(memory.0);
         if let Some(slot) = self.ports[id as usize].as_mut() {
             slot.memory = Some(SeenMemory { id: memory, pieces });
         }
         self.core.share_guest(disk, memory, pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_pieces_at_the_same_addresses_are_the_same_memory_and_nothing_else_is() {
+        let piece = |inode, offset, guest, len| Piece { file: (1, inode, offset), guest: (guest, len) };
+        let low = piece(5, 0, 0, 0x8000_0000);
+        let pieces = vec![low, piece(5, 0x8000_0000, 0x1_0000_0000, 0x4000_0000)];
+        let seen = [
+            SeenMemory { id: MemoryId(1), pieces: vec![low] },
+            SeenMemory { id: MemoryId(2), pieces: pieces.clone() },
+            SeenMemory { id: MemoryId(3), pieces: vec![piece(6, 0, 0, 0x8000_0000)] },
+        ];
+        assert_eq!(known_as(seen.iter(), &pieces), Some(MemoryId(2)));
+        assert_eq!(known_as(seen.iter(), &[low]), Some(MemoryId(1)));
+        for other in [piece(7, 0, 0, 0x8000_0000), piece(5, 4096, 0, 0x8000_0000), piece(5, 0, 4096, 0x8000_0000)] {
+            assert_eq!(known_as(seen.iter(), &[other]), None, "another file, another place, another address");
+        }
+        assert_eq!(known_as(seen.iter(), &[piece(5, 0, 0, 0x4000_0000)]), None, "another length");
     }
 }
