@@ -196,6 +196,8 @@ pub struct GuestFile {
     pub file: Arc<File>,
     /// Where the piece begins in it, in bytes.
     pub offset: u64,
+    /// The guest physical address of its first byte.
+    pub guest: u64,
     /// Bytes.
     pub len: u64,
 }

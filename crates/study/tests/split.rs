@@ -15,8 +15,7 @@ const READS: usize = 200_000;
 /// Misses of the first half of the load, and of all of it, if it is split over `disks` disks. Without `pooled` each
 /// keeps its part to itself.
 fn misses(policy: PolicyKind, disks: u32, pooled: bool) -> [u64; 2] {
-    let options =
-        CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
+    let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
     let blocks = blocks_per_disk_max(&options, disks, 0);
     let mut core = Core::new(options).unwrap();
     for d in 0..disks {
@@ -46,8 +45,7 @@ fn misses(policy: PolicyKind, disks: u32, pooled: bool) -> [u64; 2] {
 
 /// The same load on one disk that has a place for each block of each disk.
 fn on_one(policy: PolicyKind, disks: u32) -> [u64; 2] {
-    let options =
-        CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
+    let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
     let blocks = blocks_per_disk_max(&options, 1, 0);
     let mut core = Core::new(options).unwrap();
     let size = u64::from(disks * BLOCKS) * 4096;

@@ -276,15 +276,11 @@ impl<P: FaultInjection> Disk<P> {
         let counted: u32 = disks.iter().map(|d| self.counts_of(d).0).sum();
         assert!(counted == self.residents.count(), "blocks of a pool belong to nobody");
         let away = disks.iter().filter(|d| d.is_away());
-        assert!(away.clone().all(|d| d.residents.count() == 0 && d.slots() == 0), "a disk keeps blocks beside its pool");
+        assert!(
+            away.clone().all(|d| d.residents.count() == 0 && d.slots() == 0),
+            "a disk keeps blocks beside its pool"
+        );
         assert!(disks.iter().any(|d| d.id() == self.capacity.account()), "a pool is paid for by a disk that is gone");
-    }
-
-    /// Where its guest is seen: the table is looked at again, and what an inclusive cache is held against, after the
-    /// capacity or the disk's part of it has changed.
-    pub(crate) fn fit_guest(&mut self, arena: &mut Store) {
-        self.check_guest_table(arena);
-        self.follow_pool();
     }
 }
 

@@ -23,7 +23,9 @@ fn file(of_data: &str) -> String {
 #[test]
 fn disks_of_a_vm_are_together_unless_one_has_a_share_of_its_own() {
     let place = Place::new();
-    ["a", "b", "c", "d", "e", "f"].iter().for_each(|n| std::fs::write(place.at(&format!("{n}.raw")), [0; 4096]).unwrap());
+    ["a", "b", "c", "d", "e", "f"]
+        .iter()
+        .for_each(|n| std::fs::write(place.at(&format!("{n}.raw")), [0; 4096]).unwrap());
     let plan = place.good(&file(""));
     assert_eq!(pools(&plan), [["web:root", "web:data", "web:logs"]], "of no VM, or alone in one: apart");
     assert_eq!((plan.pools().with(1), plan.pools().with(5)), (&[0, 1, 2][..], &[][..]));

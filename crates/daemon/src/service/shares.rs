@@ -426,7 +426,9 @@ fn share_out(told: &mut [(Arc<ServedDisk>, Option<(Latencies, Vec<Answer>)>)]) {
     for (disk, answer) in told.iter_mut() {
         let Some((_, answers)) = answer else { continue };
         for answer in answers.iter_mut().filter(|a| !a.pool.is_empty()) {
-            let Some((t, sizes, working_set_bytes)) = whole.get(&(disk.worker_number(), answer.pool[0])) else { continue };
+            let Some((t, sizes, working_set_bytes)) = whole.get(&(disk.worker_number(), answer.pool[0])) else {
+                continue;
+            };
             let disks = answer.pool.len() as u64;
             let points = t.curve.points().iter().map(|&(blocks, misses)| (blocks, misses / disks as f64));
             answer.telemetry = Some(Telemetry {

@@ -99,6 +99,7 @@ impl WorkerHandle {
             mailbox: Mailbox { wake_fd: wake_fd.clone(), unread_ns: unread_ns.clone(), commands: rx },
             polling,
             check_captures: options.check_captures,
+            memories: 0,
             refused: Vec::new(),
             faults: faults(),
             tap: None,
