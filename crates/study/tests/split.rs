@@ -12,10 +12,22 @@ const BLOCKS: u32 = 80 * 1024;
 const STORE_BYTES: u64 = 64 << 20;
 const READS: usize = 200_000;
 
+/// Reads after which the hot blocks are another disk's.
+const PERIOD: usize = 1000;
+
+/// The disk and the block of the `n`th read, of `key`.
+fn place(n: usize, key: u64, disks: u32, period: usize) -> (u64, u64) {
+    // The load is not spread evenly: of the reads of a period most are of one disk.
+    let hot = (n / period) as u64 % u64::from(disks);
+    let disk = if key % 8 < 5 { hot } else { key % u64::from(disks) };
+    (disk, (key - 1) * 37 % u64::from(BLOCKS))
+}
+
 /// Misses of the first half of the load, and of all of it, if it is split over `disks` disks. Without `pooled` each
 /// keeps its part to itself.
-fn misses(policy: PolicyKind, disks: u32, pooled: bool) -> [u64; 2] {
-    let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
+fn misses(policy: PolicyKind, disks: u32, pooled: bool, period: usize) -> [u64; 2] {
+    let options =
+        CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
     let blocks = blocks_per_disk_max(&options, disks, 0);
     let mut core = Core::new(options).unwrap();
     for d in 0..disks {
@@ -29,11 +41,7 @@ fn misses(policy: PolicyKind, disks: u32, pooled: bool) -> [u64; 2] {
     let all = |core: &Core| (0..disks).map(|d| core.stats(DiskId(d)).miss_blocks).sum::<u64>();
     let mut half = 0;
     for (n, key) in Zipf::new(BLOCKS, 0.8, 7).take(READS).enumerate() {
-        // Half of the load is on the first disk of two, but its hot blocks are not spread evenly: what is hot in each
-        // thousand reads is mostly on one.
-        let hot = (n / 1000) as u64 % u64::from(disks);
-        let disk = if key % 8 < 5 { hot } else { key % u64::from(disks) };
-        let block = (key - 1) * 37 % u64::from(BLOCKS);
+        let (disk, block) = place(n, key, disks, period);
         front.run(&mut core, block_request(DiskId(disk as u32), Op::Read, block, 1), |_| {});
         if n == READS / 2 {
             half = all(&core);
@@ -45,7 +53,8 @@ fn misses(policy: PolicyKind, disks: u32, pooled: bool) -> [u64; 2] {
 
 /// The same load on one disk that has a place for each block of each disk.
 fn on_one(policy: PolicyKind, disks: u32) -> [u64; 2] {
-    let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
+    let options =
+        CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
     let blocks = blocks_per_disk_max(&options, 1, 0);
     let mut core = Core::new(options).unwrap();
     let size = u64::from(disks * BLOCKS) * 4096;
@@ -54,9 +63,8 @@ fn on_one(policy: PolicyKind, disks: u32) -> [u64; 2] {
     let mut front = Front::new(NoData);
     let mut half = 0;
     for (n, key) in Zipf::new(BLOCKS, 0.8, 7).take(READS).enumerate() {
-        let hot = (n / 1000) as u64 % u64::from(disks);
-        let disk = if key % 8 < 5 { hot } else { key % u64::from(disks) };
-        let block = disk * u64::from(BLOCKS) + (key - 1) * 37 % u64::from(BLOCKS);
+        let (disk, block) = place(n, key, disks, PERIOD);
+        let block = disk * u64::from(BLOCKS) + block;
         front.run(&mut core, block_request(DiskId(0), Op::Read, block, 1), |_| {});
         if n == READS / 2 {
             half = core.stats(DiskId(0)).miss_blocks;
@@ -69,7 +77,7 @@ fn on_one(policy: PolicyKind, disks: u32) -> [u64; 2] {
 fn a_load_split_over_disks_misses_as_often_as_on_one() {
     for policy in PolicyKind::ALL {
         for disks in [2, 4] {
-            let (one, split) = (on_one(policy, disks), misses(policy, disks, true));
+            let (one, split) = (on_one(policy, disks), misses(policy, disks, true, PERIOD));
             for (one, split) in one.into_iter().zip(split) {
                 println!("{policy} {disks}: {one} {split} {:.3}", split as f64 / one as f64);
                 assert!(split * 100 <= one * 105, "{policy}, {disks} disks: {split} misses, on one disk {one}");
@@ -80,6 +88,8 @@ fn a_load_split_over_disks_misses_as_often_as_on_one() {
 
 #[test]
 fn apart_they_miss_more() {
-    let (together, apart) = (misses(PolicyKind::S3Fifo, 4, true), misses(PolicyKind::S3Fifo, 4, false));
+    // All of the time most of the load is the first disk's.
+    let of = |pooled| misses(PolicyKind::S3Fifo, 4, pooled, READS);
+    let (together, apart) = (of(true), of(false));
     assert!(apart[1] * 100 > together[1] * 110, "{apart:?}, together {together:?}: the load does not show it");
 }

@@ -94,7 +94,8 @@ impl<P: FaultInjection> Core<P> {
     /// # Errors
     /// If there is no such disk.
     pub fn leave_pool(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
-        self.disk(id).ok_or(AddDiskError::Unknown(id))?;
+        let had = self.index_holder(id).ok_or(AddDiskError::Unknown(id))?.capacity_blocks();
+        let blocks = blocks.min(had);
         let Some((leaving, heir)) = self.part(id, blocks) else { return Ok(()) };
         let left_bytes = usable_bytes(&self.options).saturating_sub(self.promised_bytes());
         let within = self.disk(id).map_or(0, |d| d.blocks_within(left_bytes, block_bytes(&self.options)));

@@ -369,6 +369,11 @@ impl<P: FaultInjection> Disk<P> {
         went + self.fit_tables((step - went).min(SHRINK_BLOCKS_PER_EVENT), arena)
     }
 
+    /// Evicts all blocks that are too many, at once.
+    pub(super) fn evict_excess(&mut self, arena: &mut Store) {
+        self.evict_step(u32::MAX, arena);
+    }
+
     /// Evicts at most `step` of the blocks that are too many; returns how many.
     fn evict_step(&mut self, step: u32, arena: &mut Store) -> u32 {
         self.move_ahead(arena);

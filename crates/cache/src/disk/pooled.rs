@@ -174,10 +174,18 @@ impl<P: FaultInjection> Disk<P> {
         other.place = Place { pool: self.place.pool, ordinal, away: true };
         self.residents.set_present(ordinal);
         self.residents.index_mut().set_tiers(tiers);
-        let (id, lost) = (other.settings.id(), self.plant.has(Bug::ChargeLost));
-        self.residents.put_in(moving, |page| arena.unseat(page, id, lost));
+        self.put_all_in(moving, other.settings.id(), arena);
         self.be_present();
+    }
+
+    /// Puts blocks of disk `of` in, as many as there are slots for, and evicts what is then too much. The limit follows
+    /// what the blocks are charged, so that what is held in common needs no frame of its own.
+    fn put_all_in(&mut self, moving: Vec<Moving>, of: DiskId, arena: &mut Store) {
+        let (slots, lost) = (self.residents.index().capacity(), self.plant.has(Bug::ChargeLost));
+        self.residents.index_mut().set_limit(slots);
+        self.residents.put_in(moving, |page| arena.unseat(page, of, lost));
         self.apply_limit(arena);
+        self.evict_excess(arena);
     }
 
     /// Gives up all of its blocks, and its place in the pool: they come with it if it stays with its core. Its
@@ -212,21 +220,14 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The disk has an index of its own again, with `blocks` blocks of capacity, and what fits of its blocks.
     pub(crate) fn stand_alone(&mut self, leaving: Leaving, blocks: u32, core: &CoreOptions, arena: &mut Store) {
-        let Leaving { mut moving, tiers, kind } = leaving;
+        let Leaving { moving, tiers, kind } = leaving;
         let (key, most) = (self.settings.hash_key(), slots_max(core, self.settings.options()));
         self.residents = Residents::new(kind, blocks, most, key, core.contents);
         self.capacity = Capacity::new(self.settings.id(), blocks, self.capacity.block_bytes());
         self.measuring = Measuring::default();
         self.residents.index_mut().set_tiers(tiers);
-        self.account_overhead(arena);
-        // the coldest stay behind where not all fit
-        let over = moving.len().saturating_sub(self.residents.index().limit() as usize);
-        let (id, lost) = (self.settings.id(), self.plant.has(Bug::ChargeLost));
-        for gone in moving.drain(..over) {
-            gone.into_page().into_iter().for_each(|page| arena.unseat(page, id, lost));
-        }
-        self.residents.put_in(moving, |page| arena.unseat(page, id, lost));
-        self.apply_limit(arena);
+        self.note_overhead();
+        self.put_all_in(moving, self.settings.id(), arena);
     }
 
     /// The other disks of its pool have gone: its blocks are numbered as those of a disk alone.
@@ -245,10 +246,7 @@ impl<P: FaultInjection> Disk<P> {
         self.residents = Residents::new(kind, 0, 0, key, core.contents);
         self.residents = Residents::new(kind, slots, most, key, core.contents);
         self.residents.index_mut().set_tiers(tiers);
-        self.apply_limit(arena);
-        let (id, lost) = (self.settings.id(), self.plant.has(Bug::ChargeLost));
-        self.residents.put_in(moving, |page| arena.unseat(page, id, lost));
-        self.apply_limit(arena);
+        self.put_all_in(moving, self.settings.id(), arena);
     }
 
     /// Frees what a disk takes with it that goes for good.

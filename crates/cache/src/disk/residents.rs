@@ -169,14 +169,15 @@ impl Residents {
         moving
     }
 
-    /// Gives blocks that were taken out elsewhere a slot, as long as there are free ones; the pages of the others are
-    /// given to `gone`.
+    /// Gives blocks that were taken out elsewhere a slot each, as far as there are free ones; where there are not enough,
+    /// the first of them get none, and their pages are given to `gone`.
     pub(super) fn put_in(&mut self, moving: Vec<Moving>, mut gone: impl FnMut(Held)) {
         self.moves = self.moves.wrapping_add(1);
-        for Moving { placed, page, hash } in moving {
+        let free = self.index.limit().saturating_sub(self.index.len()) as usize;
+        let over = moving.len().saturating_sub(free);
+        for (n, Moving { placed, page, hash }) in moving.into_iter().enumerate() {
             let tier = if self.index.has_tiers() { placed.tier } else { Tier::Hot };
-            let free = self.index.len() < self.index.limit();
-            let slot = match free.then(|| self.index.place(placed.block, tier, |_| false)) {
+            let slot = match (n >= over).then(|| self.index.place(placed.block, tier, |_| false)) {
                 Some(Outcome::Fill { slot, .. }) => slot,
                 _ => {
                     page.into_iter().for_each(&mut gone);

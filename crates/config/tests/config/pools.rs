@@ -36,7 +36,7 @@ fn disks_of_a_vm_are_together_unless_one_has_a_share_of_its_own() {
         "size=\"64MiB\"",
         "policy=\"ARC\"",
         "container=\"shop\"",
-        "hint=\"training\"",
+        "hint=\"willneed\"",
     ] {
         let plan = place.good(&file(key));
         assert_eq!(pools(&plan), [["web:root", "web:logs"]], "{key}");
