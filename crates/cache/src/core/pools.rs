@@ -218,6 +218,9 @@ impl<P: FaultInjection> Core<P> {
                 holder.check_pool(&disks);
             }
         }
+        for d in self.disks.iter().flatten().filter(|d| d.pool().is_none()) {
+            d.check_alone();
+        }
         let known = |d: &Disk<P>| d.pool().is_none_or(|p| self.pools[p].as_ref().is_some_and(|p| p.has(d.id())));
         assert!(self.disks.iter().flatten().all(|d| known(d)), "a disk takes itself for one of a pool");
     }

@@ -124,7 +124,9 @@ impl<P: FaultInjection> Core<P> {
     pub fn give_back(&mut self, frames: u32) -> usize {
         let mut left = frames;
         let mut over = 0;
-        for disk in self.disks.iter_mut().flatten() {
+        for id in 0..self.disks.len() {
+            self.bring_index(DiskId(id as u32));
+            let Some(disk) = &mut self.disks[id] else { continue };
             let before = disk.len();
             let step = if self.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
             disk.resize_step(step, &mut self.arena);

@@ -278,6 +278,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Lets the index keep as many blocks as the disk can pay for now.
     pub(super) fn apply_limit(&mut self, arena: &mut Store) {
+        debug_assert!(!self.is_away(), "the limit of a pool is set by a disk that has not its index");
         self.sharing.settled();
         let frames = self.frames_limit();
         let account = self.capacity.account;

@@ -265,6 +265,12 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
+    /// Checks that a disk alone pays under its own number; for tests.
+    pub(crate) fn check_alone(&self) {
+        assert!(self.capacity.account() == self.id(), "a disk alone is paid for by {:?}", self.capacity.account());
+        assert!(!self.place.away, "a disk alone has its blocks elsewhere");
+    }
+
     /// Checks what belongs to the pool, whose index is with this disk, against its disks; for tests.
     pub(crate) fn check_pool(&self, disks: &[&Self]) {
         let own: u32 = disks.iter().map(|d| d.own_overhead).sum();

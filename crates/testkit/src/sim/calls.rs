@@ -49,7 +49,7 @@ impl<P: FaultInjection> Sim<P> {
     }
 
     /// What a meter saw is what the disk counted.
-    fn read_meter(&mut self, d: usize) {
+    pub(super) fn read_meter(&mut self, d: usize) {
         let id = DiskId(d as u32);
         let telemetry = self.core().telemetry(id);
         // Disks that keep their blocks together have one meter.

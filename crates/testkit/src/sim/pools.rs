@@ -70,6 +70,8 @@ impl<P: FaultInjection> Sim<P> {
     pub(super) fn go_apart(&mut self, d: usize) {
         let others: Vec<usize> = self.mates(d).into_iter().filter(|&m| m != d).collect();
         let Some(&other) = others.first() else { return };
+        // What it did so far stays with the meter of the others.
+        self.read_meter(d);
         let had = self.core().stats(DiskId(d as u32)).capacity_blocks;
         let blocks = match &mut self.extras.pools {
             Some(rng) => rng.below(had + 20) as u32,

@@ -147,8 +147,11 @@ impl<P: FaultInjection> Sim<P> {
         self.see(Seen::Leave, d);
         self.count(d);
         self.ranges[d].clear();
-        (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
         let other = self.mates(d).into_iter().find(|&m| m != d);
+        if other.is_some() {
+            self.read_meter(d);
+        }
+        (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
         self.core().remove_disk(id);
         self.world.goes(d);
         if let Some(other) = other {
