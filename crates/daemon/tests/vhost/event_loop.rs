@@ -11,7 +11,6 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use undercroft_porttest::vhost::rig::{DATA, Guest};
 use vhost::VhostBackend;
-use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::FrontendReq;
 
 fn message(request: FrontendReq, body: &[u8]) -> Vec<u8> {
