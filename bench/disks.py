@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import socket
 import statistics
 import subprocess
@@ -56,17 +57,19 @@ def options() -> argparse.Namespace:
     return a
 
 
-def configuration(place: Path, a: argparse.Namespace) -> Path:
-    """The disks and the file that names them."""
+def configuration(place: Path, a: argparse.Namespace) -> tuple[Path, Path]:
+    """The disks; the file that names them, and the directory of their sockets."""
+    # Where sockets usually are: a file system in memory.
+    sockets = Path(tempfile.mkdtemp(prefix="ucd", dir="/dev/shm" if Path("/dev/shm").is_dir() else place))
     toml = f'[store]\nmemory = "{a.memory}"\n[daemon]\ncontrol = "{place}/c.sock"\nruntime_dir = "{place}"\n'
     for n in range(a.disks):
         image = place / f"{n}.raw"
         with open(image, "wb") as file:
             file.truncate(a.size << 20)
-        toml += f'[[disk]]\nname = "d{n}"\nimage = "{image}"\nformat = "raw"\nsocket = "{place}/{n}.sock"\n'
+        toml += f'[[disk]]\nname = "d{n}"\nimage = "{image}"\nformat = "raw"\nsocket = "{sockets}/{n}.sock"\n'
     path = place / "undercroft.toml"
     path.write_text(toml)
-    return path
+    return path, sockets
 
 
 def tasks(pid: int) -> tuple[int, float, int]:
@@ -143,12 +146,13 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     runs: list[list[dict[str, float]]] = [[] for _ in builds]
     with tempfile.TemporaryDirectory(prefix="ucd", dir="/var/tmp") as directory:
-        config = configuration(Path(directory), a)
+        config, sockets = configuration(Path(directory), a)
         for repetition in range(a.repetitions):
             for n in range(len(builds)) if repetition % 2 == 0 else reversed(range(len(builds))):
                 runs[n].append(run(builds[n], config, Path(directory), a))
                 if not a.json:
                     print(f"{builds[n]}: {' '.join(f'{k}={v:.2f}' for k, v in runs[n][-1].items())}", flush=True)
+    shutil.rmtree(sockets)
     if a.json:
         print(json.dumps(dict(zip(map(str, builds), runs, strict=True)), indent=1))
         return 0
