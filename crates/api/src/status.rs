@@ -394,8 +394,8 @@ pub struct CacheStatus {
     /// Hits of hits and misses, 0 to 1; blocks that joined a read under way are neither, blocks that read-ahead had
     /// brought are hits (the counters tell them apart). Absent before the first read.
     pub hit_ratio: Option<f64>,
-    /// Full names of the disks that it keeps its blocks together with, its own among them: all of them have one capacity
-    /// and one order of eviction. Empty if it keeps them apart.
+    /// Full names of the disks that it keeps its blocks together with, its own among them: all of them have one
+    /// capacity and one order of eviction. Empty if it keeps them apart.
     #[serde(default)]
     pub pool: Vec<String>,
 }

@@ -70,8 +70,8 @@ pub struct Held(NonNull<[u8; FRAME_BYTES]>);
 pub fn empty_slots(len: usize, room: usize) -> Vec<Option<Held>> {
     let mut zeroes = std::mem::ManuallyDrop::new(vec![0usize; room.max(len)]);
     let (at, room) = (zeroes.as_mut_ptr(), zeroes.capacity());
-    // SAFETY: an `Option` of a transparent non-null pointer has the size and alignment of a `usize`, and its `None` is 0;
-    // the vector that had the memory is not dropped.
+    // SAFETY: an `Option` of a transparent non-null pointer has the size and alignment of a `usize`, and its `None` is
+    // 0; the vector that had the memory is not dropped.
     unsafe { Vec::from_raw_parts(at.cast(), len, room) }
 }
 

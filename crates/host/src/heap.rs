@@ -1,9 +1,9 @@
 //! The program's heap: jemalloc, with large memory that is asked for as zeroes in an arena of its own.
 //!
 //! Owns nothing but the number of that arena. Never decides how jemalloc keeps memory: its options are built in
-//! (decision 0123). Large zeroed memory is tables of disks, of which those of a disk that nobody uses are never touched.
-//! In large pages beside memory that is touched they would be resident all the same. Invariant: memory of either arena
-//! is freed and changed in size in the same way.
+//! (decision 0123). Large zeroed memory is tables of disks, of which those of a disk that nobody uses are never
+//! touched. In large pages beside memory that is touched they would be resident all the same. Invariant: memory of
+//! either arena is freed and changed in size in the same way.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::c_int;

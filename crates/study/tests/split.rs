@@ -26,8 +26,7 @@ fn place(n: usize, key: u64, disks: u32, period: usize) -> (u64, u64) {
 /// Misses of the first half of the load, and of all of it, if it is split over `disks` disks. Without `pooled` each
 /// keeps its part to itself.
 fn misses(policy: PolicyKind, disks: u32, pooled: bool, period: usize) -> [u64; 2] {
-    let options =
-        CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
+    let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
     let blocks = blocks_per_disk_max(&options, disks, 0);
     let mut core = Core::new(options).unwrap();
     for d in 0..disks {
@@ -53,8 +52,7 @@ fn misses(policy: PolicyKind, disks: u32, pooled: bool, period: usize) -> [u64; 
 
 /// The same load on one disk that has a place for each block of each disk.
 fn on_one(policy: PolicyKind, disks: u32) -> [u64; 2] {
-    let options =
-        CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
+    let options = CoreOptions { hash_seed: 5, content_key: ContentKey::from_seed(5), ..CoreOptions::new(STORE_BYTES) };
     let blocks = blocks_per_disk_max(&options, 1, 0);
     let mut core = Core::new(options).unwrap();
     let size = u64::from(disks * BLOCKS) * 4096;

@@ -3,9 +3,9 @@
 //! Owns the memory of one guest, whichever of its disks see it, and its few rules: which pages the next request uses,
 //! what happens to pages between requests; and which blocks each page was used for, as far as the core can know. Never
 //! keeps to what a well-behaved guest would do: it zeroes pages or not, copies them elsewhere (migration), gives them
-//! up (ballooning), dirties them, fills them with other blocks' content, rewrites them while they are being read, and uses
-//! one page for two requests at a time. Invariant: none of that may ever show in what is served, since a copy is kept
-//! only if it is what the disk holds.
+//! up (ballooning), dirties them, fills them with other blocks' content, rewrites them while they are being read, and
+//! uses one page for two requests at a time. Invariant: none of that may ever show in what is served, since a copy is
+//! kept only if it is what the disk holds.
 
 use crate::rng::{Rng, fill_pattern};
 use undercroft_host::FRAME_BYTES;

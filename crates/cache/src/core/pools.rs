@@ -22,8 +22,9 @@ pub(super) struct Pool {
 impl<P: FaultInjection> Core<P> {
     /// Disk `id` keeps its blocks together with disk `with`, and with those that this one keeps them together with
     /// already, from now on: under one policy, that of `with`, in one order of eviction, and in what the capacities of
-    /// all come to. What is cached stays. From then on [`Core::set_share`], [`Core::set_capacity`], [`Core::set_limit`],
-    /// [`Core::set_policy`], [`Core::measure`] and [`Core::telemetry`] of any of them are about all of them.
+    /// all come to. What is cached stays. From then on [`Core::set_share`], [`Core::set_capacity`],
+    /// [`Core::set_limit`], [`Core::set_policy`], [`Core::measure`] and [`Core::telemetry`] of any of them are about
+    /// all of them.
     ///
     /// Takes time in proportion to the blocks of all.
     ///
@@ -60,8 +61,8 @@ impl<P: FaultInjection> Core<P> {
         Ok(())
     }
 
-    /// Capacities together may bring a frame more into the pool for I/O than apart: a block of the disk makes room for it
-    /// where there is none.
+    /// Capacities together may bring a frame more into the pool for I/O than apart: a block of the disk makes room for
+    /// it where there is none.
     fn make_even(&mut self, id: DiskId, with: DiskId) -> Result<(), AddDiskError> {
         let more = |core: &Self| match (core.disk(id), core.disk(with)) {
             (Some(joins), Some(has)) => has.brings_more(joins),

@@ -1,8 +1,9 @@
 //! One disk of a core: what is cached, what is under way, and who waits for what.
 //!
 //! Owns the parts of the disk's state, each with an invariant of its own, and what is done to several of them at once:
-//! `events` (what happens), `reads`, `writes`, `slots`, `capacity`, `guest`, `sharing`, `parts`, `pooled`. Never looks at
-//! another disk, but for those that it keeps its blocks together with; takes frames from the core's arena only within its own allowance, and what the pool lends.
+//! `events` (what happens), `reads`, `writes`, `slots`, `capacity`, `guest`, `sharing`, `parts`, `pooled`. Never looks
+//! at another disk, but for those that it keeps its blocks together with; takes frames from the core's arena only
+//! within its own allowance, and what the pool lends.
 //!
 //! Invariants, beside those of the parts:
 //! 1. A frame sits in a slot only if its bytes are what the disk holds, or held when a change of the block began that

@@ -1,9 +1,9 @@
 //! The slots of a disk: the index that gives blocks their slots, the frame in each slot, and the hash of its content.
 //!
-//! Owns the pages that the disk holds, or that the disks of a pool hold together. Never decides what is kept (the index's policy does), never counts who pays for
-//! a frame (the store does, so a page that is taken out here is given back there).
-//! Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame; `resident` counts the
-//! frames; without knowledge of contents there are no hashes at all.
+//! Owns the pages that the disk holds, or that the disks of a pool hold together. Never decides what is kept (the
+//! index's policy does), never counts who pays for a frame (the store does, so a page that is taken out here is given
+//! back there). Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame;
+//! `resident` counts the frames; without knowledge of contents there are no hashes at all.
 
 use super::members::{Members, origin};
 use crate::content::ContentHash;
@@ -169,8 +169,8 @@ impl Residents {
         moving
     }
 
-    /// Gives blocks that were taken out elsewhere a slot each, as far as there are free ones; where there are not enough,
-    /// the first of them get none, and their pages are given to `gone`.
+    /// Gives blocks that were taken out elsewhere a slot each, as far as there are free ones; where there are not
+    /// enough, the first of them get none, and their pages are given to `gone`.
     pub(super) fn put_in(&mut self, moving: Vec<Moving>, mut gone: impl FnMut(Held)) {
         self.moves = self.moves.wrapping_add(1);
         let free = self.index.limit().saturating_sub(self.index.len()) as usize;

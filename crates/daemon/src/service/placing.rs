@@ -67,7 +67,8 @@ impl Service {
         }
     }
 
-    /// Puts an opened disk on the worker of those of its VM, or of those that it can share with; otherwise on the one with the fewest disks.
+    /// Puts an opened disk on the worker of those of its VM, or of those that it can share with; otherwise on the one
+    /// with the fewest disks.
     pub(super) fn put_on_worker(&self, mut opened: disk::Opened) -> Result<Arc<ServedDisk>, ServiceError> {
         let plan = opened.plan.clone();
         let plan = &plan;

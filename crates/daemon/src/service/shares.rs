@@ -409,10 +409,13 @@ fn set_shares(
     }
 }
 
+/// What a disk answered: latencies since it was added, and what it and its ranges were measured to need.
+type Answered = Option<(Latencies, Vec<Answer>)>;
+
 /// Gives each disk of those that were measured together an equal part of what was measured: to whoever divides by
 /// curves, as many disks with such parts are the same as one with the whole, since each has the part of the misses at
 /// the part of the size.
-fn share_out(told: &mut [(Arc<ServedDisk>, Option<(Latencies, Vec<Answer>)>)]) {
+fn share_out(told: &mut [(Arc<ServedDisk>, Answered)]) {
     let mut whole: HashMap<(usize, DiskId), (Telemetry, Vec<u64>, u64)> = HashMap::new();
     for (disk, answer) in told.iter() {
         let Some((_, answers)) = answer else { continue };

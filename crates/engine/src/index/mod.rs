@@ -252,8 +252,8 @@ impl<K: PolicySet> Index<K> {
         self.slots.iter()
     }
 
-    /// Evicts one block, of whatever disk, for a cache that gives memory back: its key. `None` if nothing may go, or nothing that the policy's
-    /// bounded search came across: try again when I/O has completed.
+    /// Evicts one block, of whatever disk, for a cache that gives memory back: its key. `None` if nothing may go, or
+    /// nothing that the policy's bounded search came across: try again when I/O has completed.
     pub fn evict(&mut self, may_evict: impl Fn(Slot) -> bool) -> Option<(u64, Slot)> {
         let part = self.parts.as_ref().map_or(REST, |parts| parts.worst());
         let slot = self.victim_of(part, &may_evict)?;

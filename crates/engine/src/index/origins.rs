@@ -1,8 +1,8 @@
 //! One index for several disks: each disk counts its blocks from an origin of its own.
 //!
-//! Owns which disk is the present one, which disks have tiers, and what lapsed of disks that were not the present one. Never moves a block of one disk to another. Invariant: a key is the origin of its disk and the
-//! number of the block, so the keys of two disks are never the same; there is one policy, and one order of eviction,
-//! over the keys of all.
+//! Owns which disk is the present one, which disks have tiers, and what lapsed of disks that were not the present one.
+//! Never moves a block of one disk to another. Invariant: a key is the origin of its disk and the number of the block,
+//! so the keys of two disks are never the same; there is one policy, and one order of eviction, over the keys of all.
 //!
 //! The caller says which disk is the present one ([`Index::set_origin`]). Every call that takes or gives block numbers
 //! is then about that disk; what is evicted is told as a key, because it may be any disk's.

@@ -63,7 +63,7 @@ impl<T> DerefMut for Array<T> {
 
 impl<T> Array<T> {
     /// An array of `len` elements, of which there may be `most` in time (0 if that is not known).
-    pub fn new_with(len: usize, most: usize, fill: impl FnMut() -> T) -> Self {
+    pub(crate) fn new_with(len: usize, most: usize, fill: impl FnMut() -> T) -> Self {
         let mut array = Self { items: Vec::new(), room: None };
         array.reserve(most);
         array.stretch_with(len, len, fill);

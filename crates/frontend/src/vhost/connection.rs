@@ -61,7 +61,7 @@ impl Message {
 
 /// What came of looking for a message.
 #[derive(Debug)]
-pub enum Received {
+pub enum MessageArrival {
     /// A whole one.
     Message(Message),
     /// Nothing, or a part of one: more may come.
@@ -81,7 +81,7 @@ pub enum Gone {
 
 /// A connected front end.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ControlConnection {
     socket: UnixStream,
     message: Message,
     reply: Message,
@@ -89,10 +89,10 @@ pub struct Connection {
     sent: usize,
 }
 
-impl Connection {
+impl ControlConnection {
     /// A connection that has just been accepted.
-    pub fn new(socket: UnixStream) -> Connection {
-        Connection { socket, message: Message::default(), reply: Message::default(), sent: 0 }
+    pub fn new(socket: UnixStream) -> ControlConnection {
+        ControlConnection { socket, message: Message::default(), reply: Message::default(), sent: 0 }
     }
 
     /// Another handle to the socket.
@@ -104,18 +104,18 @@ impl Connection {
     }
 
     /// Takes what has come of the next message.
-    pub fn receive(&mut self) -> Received {
+    pub fn receive(&mut self) -> MessageArrival {
         loop {
             let missing = self.message.missing();
             if missing == 0 {
-                return Received::Message(std::mem::take(&mut self.message));
+                return MessageArrival::Message(std::mem::take(&mut self.message));
             }
             match receive_some(&self.socket, missing, &mut self.message) {
-                Ok(0) if self.message.bytes.is_empty() => return Received::End(Gone::Between),
-                Ok(0) => return Received::End(Gone::Within),
+                Ok(0) if self.message.bytes.is_empty() => return MessageArrival::End(Gone::Between),
+                Ok(0) => return MessageArrival::End(Gone::Within),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Part,
-                Err(_) => return Received::End(Gone::Between),
+                Err(Errno::AGAIN) => return MessageArrival::Part,
+                Err(_) => return MessageArrival::End(Gone::Between),
             }
         }
     }
@@ -157,14 +157,15 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ControlConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 /// Appends at most `most` bytes that have come to `message`, and the descriptors that came with its first byte. Those
-/// that come later belong to nothing; the kernel drops them, since closing them here could wait for whoever serves them.
+/// that come later belong to nothing; the kernel drops them, since closing them here could wait for whoever serves
+/// them.
 fn receive_some(socket: &UnixStream, most: usize, message: &mut Message) -> Result<usize, Errno> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let most = most.min(bytes.len());
@@ -215,9 +216,9 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    fn pair() -> (Connection, UnixStream) {
+    fn pair() -> (ControlConnection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Connection::new(ours), theirs)
+        (ControlConnection::new(ours), theirs)
     }
 
     fn message(request: FrontendReq, body: &[u8]) -> Vec<u8> {
@@ -231,18 +232,18 @@ mod tests {
         let bytes = message(FrontendReq::GET_VRING_BASE, &[3, 0, 0, 0, 0, 0, 0, 0]);
         for &b in &bytes[..bytes.len() - 1] {
             peer.write_all(&[b]).unwrap();
-            assert!(matches!(connection.receive(), Received::Part));
+            assert!(matches!(connection.receive(), MessageArrival::Part));
         }
         // The rest comes together with the next message, of which nothing may be taken.
         let next = message(FrontendReq::GET_FEATURES, &[]);
         peer.write_all(&[&bytes[bytes.len() - 1..], &next].concat()).unwrap();
-        let Received::Message(whole) = connection.receive() else { panic!("not whole") };
+        let MessageArrival::Message(whole) = connection.receive() else { panic!("not whole") };
         assert_eq!((&whole.bytes, whole.stops(4)), (&bytes, 3..4));
-        let Received::Message(second) = connection.receive() else { panic!("the second was lost") };
+        let MessageArrival::Message(second) = connection.receive() else { panic!("the second was lost") };
         assert_eq!((&second.bytes, second.stops(4)), (&next, 0..0));
         peer.write_all(&bytes[..5]).unwrap();
         drop(peer);
-        assert!(matches!(connection.receive(), Received::End(Gone::Within)));
+        assert!(matches!(connection.receive(), MessageArrival::End(Gone::Within)));
     }
 
     #[test]
@@ -251,7 +252,7 @@ mod tests {
         let mut bytes = message(FrontendReq::GET_FEATURES, &[]);
         bytes[8..].copy_from_slice(&u32::MAX.to_ne_bytes());
         peer.write_all(&[&bytes[..], &[7; 100]].concat()).unwrap();
-        let Received::Message(head) = connection.receive() else { panic!("it is waited for") };
+        let MessageArrival::Message(head) = connection.receive() else { panic!("it is waited for") };
         assert_eq!(head.bytes, bytes);
     }
 
@@ -262,7 +263,7 @@ mod tests {
         let fds = [OwnedFd::from(peer.try_clone().unwrap())];
         send_some(&peer, &bytes[..4], &fds).unwrap();
         send_some(&peer, &bytes[4..], &fds).unwrap();
-        let Received::Message(whole) = connection.receive() else { panic!("not whole") };
+        let MessageArrival::Message(whole) = connection.receive() else { panic!("not whole") };
         assert_eq!(whole.descriptors.len(), 1);
     }
 

@@ -1,13 +1,13 @@
 //! One device as the event loop sees it: its listener, and how far the front end that is connected has come.
 //!
 //! Owns the listener and the connection. Never waits, and never calls the worker: what may take a moment it returns as
-//! a task, and goes on when the outcome is there. Invariants: at most one front end is connected, and one task under way;
-//! a second front end is turned away at once rather than left waiting; the next one is served only when the session of
-//! the last has ended.
+//! a task, and goes on when the outcome is there. Invariants: at most one front end is connected, and one task under
+//! way; a second front end is turned away at once rather than left waiting; the next one is served only when the
+//! session of the last has ended.
 
 use super::VhostOptions;
 use super::config::Profile;
-use super::connection::{Connection, Gone, Message, Received};
+use super::connection::{ControlConnection, Gone, Message, MessageArrival};
 use super::exchange::Exchange;
 use super::limits::TURNED_AWAY_MAX;
 use super::session::Session;
@@ -47,7 +47,7 @@ enum Step {
 
 /// The front end that is connected.
 struct Front {
-    connection: Connection,
+    connection: ControlConnection,
     step: Step,
     /// It has sent something whose closing may wait for somebody else than the kernel.
     may_wait: bool,
@@ -153,7 +153,7 @@ impl Device {
 
     fn welcome(&mut self, stream: UnixStream) -> io::Result<Task> {
         stream.set_nonblocking(true)?;
-        let connection = Connection::new(stream);
+        let connection = ControlConnection::new(stream);
         let session = Session::new(Arc::clone(&self.host), self.port, self.disk.clone(), &self.options);
         let task = Task::Welcome(Exchange::new(session)?, connection.try_clone()?);
         self.front = Some(Front { connection, step: Step::Busy, may_wait: false });
@@ -188,7 +188,7 @@ impl Device {
                     return None;
                 }
                 Step::Receive(exchange) => match front.connection.receive() {
-                    Received::Message(message) => {
+                    MessageArrival::Message(message) => {
                         front.may_wait |= may_wait(&message);
                         let stops = message.stops(self.options.queues);
                         let handle = stops.is_empty();
@@ -198,12 +198,16 @@ impl Device {
                             Task::Stop(exchange, message, stops)
                         });
                     }
-                    Received::Part => {
+                    MessageArrival::Part => {
                         front.step = Step::Receive(exchange);
                         return None;
                     }
-                    Received::End(Gone::Between) => return self.end(Some(exchange), None, Some(Error::Disconnected)),
-                    Received::End(Gone::Within) => return self.end(Some(exchange), None, Some(Error::PartialMessage)),
+                    MessageArrival::End(Gone::Between) => {
+                        return self.end(Some(exchange), None, Some(Error::Disconnected));
+                    }
+                    MessageArrival::End(Gone::Within) => {
+                        return self.end(Some(exchange), None, Some(Error::PartialMessage));
+                    }
                 },
                 Step::Reply(exchange) => match front.connection.send() {
                     Ok(true) => front.step = Step::Receive(exchange),

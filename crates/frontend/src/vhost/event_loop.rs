@@ -205,7 +205,8 @@ impl State {
 
     fn add(&mut self, key: u64, device: Box<Device>) -> io::Result<()> {
         let Some(listener) = device.listener() else { return Ok(()) };
-        // At the edge: one that is not accepted yet, because the last front end is still going, is not news all the time.
+        // At the edge: one that is not accepted yet, because the last front end is still going, is not news all the
+        // time.
         self.epoll.add(listener, token(LISTENER, key), Interest::Read, Trigger::Edge)?;
         self.devices.insert(key, device);
         Ok(())

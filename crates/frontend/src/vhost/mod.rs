@@ -1,8 +1,9 @@
 //! A vhost-user-blk device: a guest's disk without the hypervisor in the path of its requests.
 //!
-//! Owns one socket and one [`Port`](crate::Port) per disk, and one event loop for the sockets of all disks. Never serves
-//! a request on a thread of its own: the rings belong to the worker that owns the disk. Invariant: nothing a guest or a
-//! front end sends causes a panic, unbounded work or memory, or a disturbance of another queue's or disk's requests.
+//! Owns one socket and one [`Port`](crate::Port) per disk, and one event loop for the sockets of all disks. Never
+//! serves a request on a thread of its own: the rings belong to the worker that owns the disk. Invariant: nothing a
+//! guest or a front end sends causes a panic, unbounded work or memory, or a disturbance of another queue's or disk's
+//! requests.
 //!
 //! From the outside in: `server` (one disk's socket, for its owner), `event_loop` (the thread of all sockets), `device`
 //! (listener and session of one disk, on that thread), `connection` (messages in pieces), `tasks` (what may take a
@@ -44,7 +45,7 @@ pub use shared::Trust;
 pub mod parts {
     pub use super::chain::walk;
     pub use super::config::{EVENT_IDX, FLUSH, Profile};
-    pub use super::connection::{Connection, Gone, Message, Received};
+    pub use super::connection::{ControlConnection, Gone, Message, MessageArrival};
     pub use super::exchange::Exchange;
     pub use super::inflight::InflightArea;
     pub use super::memory::{GuestMap, MemoryRegion, MemoryWindow};

@@ -2,8 +2,8 @@
 //!
 //! Owns nothing that outlives a task. Never reads or writes the front end's socket. A task waits for the worker that
 //! owns the disk, and some for whoever stands behind a descriptor that the front end sent: closing a file of FUSE waits
-//! for its server, and closing the last handle of a guest's memory frees all of it. Invariant: each task has exactly one
-//! outcome, also if it panics.
+//! for its server, and closing the last handle of a guest's memory frees all of it. Invariant: each task has exactly
+//! one outcome, also if it panics.
 
 use super::connection::Message;
 use super::exchange::Exchange;

@@ -1,9 +1,9 @@
 //! The vhost-user session under arbitrary messages, over a pair of sockets: what the fuzz target and a test run.
 //!
 //! Owns a port that serves nothing but what it is asked for at once. Never starts a thread. Messages are mostly of
-//! the right form, with the descriptors that belong to them, in any order and with any numbers, and come in pieces; they
-//! go through the connection and the handler that the event loop uses. Invariants checked here: no panic, no hang, no
-//! request outside the disk; and after the session the port is at rest.
+//! the right form, with the descriptors that belong to them, in any order and with any numbers, and come in pieces;
+//! they go through the connection and the handler that the event loop uses. Invariants checked here: no panic, no hang,
+//! no request outside the disk; and after the session the port is at rest.
 
 use super::rig::{eventfd, geometry, info};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{Op, Request};
 use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::VhostOptions;
-use undercroft_frontend::vhost::parts::{Connection, Exchange, Profile, Received, Session, VhostPort};
+use undercroft_frontend::vhost::parts::{ControlConnection, Exchange, MessageArrival, Profile, Session, VhostPort};
 use undercroft_frontend::{MakePort, OnPort, Port, PortHost};
 
 const DISK_BYTES: u64 = 64 * 1024;
@@ -88,7 +88,7 @@ pub fn fuzz_messages(data: &[u8]) -> usize {
     let options = VhostOptions { queues: QUEUES, queue_size: 64, ..VhostOptions::default() };
     let session = Session::new(host.clone(), 0, profile, &options);
     let Ok(mut exchange) = Exchange::new(session) else { return 0 };
-    let mut connection = Connection::new(theirs);
+    let mut connection = ControlConnection::new(theirs);
     let (mut left, mut rest) = (MESSAGES_MAX, data);
     let memory = memory();
     let mut taken = 0;
@@ -123,10 +123,10 @@ pub fn fuzz_messages(data: &[u8]) -> usize {
 }
 
 /// Handles what has come. Whether the session goes on.
-fn take(connection: &mut Connection, exchange: &mut Exchange, taken: &mut usize) -> bool {
+fn take(connection: &mut ControlConnection, exchange: &mut Exchange, taken: &mut usize) -> bool {
     loop {
         match connection.receive() {
-            Received::Message(message) => {
+            MessageArrival::Message(message) => {
                 let (reply, end) = exchange.handle(&message);
                 connection.reply(reply);
                 // The replies of one run fit the socket.
@@ -135,8 +135,8 @@ fn take(connection: &mut Connection, exchange: &mut Exchange, taken: &mut usize)
                 }
                 *taken += 1;
             }
-            Received::Part => return true,
-            Received::End(_) => return false,
+            MessageArrival::Part => return true,
+            MessageArrival::End(_) => return false,
         }
     }
 }

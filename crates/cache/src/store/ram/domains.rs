@@ -90,8 +90,8 @@ impl Store {
         }
     }
 
-    /// How many frames the disks of a pool may keep now in all: each is looked at when it alone has come to be charged so
-    /// much more that the limit of all may be passed.
+    /// How many frames the disks of a pool may keep now in all: each is looked at when it alone has come to be charged
+    /// so much more that the limit of all may be passed.
     pub(crate) fn set_limit_together(&mut self, disks: impl Iterator<Item = DiskId> + Clone, limit: u32) {
         let charged: u64 = disks.clone().map(|disk| self.charge(disk)).sum();
         let room = u64::from(limit).saturating_sub(charged);
