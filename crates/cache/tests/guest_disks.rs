@@ -190,9 +190,12 @@ fn a_table_stays_as_long_as_its_disks_can_pay_for_it_together() {
 /// The part of early copies that held their block, and the hits among the last reads, of a load on blocks that are
 /// spread over `disks` disks: a guest that zeroes pages and reuses the oldest one, over twice as many blocks as it has
 /// pages, a quarter of them read again and again.
-fn early(disks: u32, together: bool) -> (f64, f64) {
+fn early(disks: u32, together: bool, pooled: bool) -> (f64, f64) {
     const PAGES: u32 = 3000;
     let mut rig = Rig::new(disks, together, ExclusiveMode::Delayed, 2100 / disks, PAGES);
+    if pooled {
+        (1..disks).for_each(|disk| rig.core.join_pool(DiskId(disk), DiskId(0)).unwrap());
+    }
     let (mut of_page, mut at) = (vec![None; PAGES as usize], std::collections::HashSet::new());
     let (mut x, mut page, mut reads, mut hits) = (88_172_645_463_325_252u64, 0, 0, 0);
     for n in 0..30_000 {
@@ -227,10 +230,14 @@ fn early(disks: u32, together: bool) -> (f64, f64) {
 
 #[test]
 fn two_and_four_disks_of_a_guest_are_kept_exclusive_as_well_as_one() {
-    let one = early(1, true);
+    let one = early(1, true, false);
     for disks in [2, 4] {
-        let (split, together) = (early(disks, false), early(disks, true));
-        println!("one {one:.3?}; {disks} disks: a table each {split:.3?}, one table {together:.3?}");
+        let (split, together) = (early(disks, false, false), early(disks, true, false));
+        let pooled = early(disks, true, true);
+        println!(
+            "one {one:.3?}; {disks} disks: a table each {split:.3?}, one table {together:.3?}, in a pool {pooled:.3?}"
+        );
+        assert!(pooled.0 > 0.95 && pooled.1 > one.1 * 0.95, "with one order of eviction: {one:?}, {pooled:?}");
         assert!(one.0 > 0.95 && together.0 > 0.95, "early copies that held: {one:?}, {together:?}");
         assert!(split.0 < 0.9, "it is the tables that make the difference: {split:?}");
         assert!(together.1 > one.1 * 0.95, "hits: {one:?}, {together:?}");

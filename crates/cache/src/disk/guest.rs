@@ -164,6 +164,14 @@ impl GuestSide {
         }
     }
 
+    /// Whether the disk keeps its blocks together with others of its guest.
+    #[inline]
+    pub(super) fn set_pooled(&mut self, pooled: bool) {
+        if let Some(e) = &mut self.exclusive {
+            e.set_pooled(pooled);
+        }
+    }
+
     /// Whether the guest's memory is scanned for contents.
     pub(super) fn scanned(&self) -> bool {
         self.scanned

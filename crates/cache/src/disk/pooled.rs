@@ -259,6 +259,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Time has passed: what an inclusive cache is held against is as large as the disk's part of its pool.
     pub(crate) fn follow_pool(&mut self) {
+        self.side.set_pooled(self.is_pooled());
         if self.is_pooled() {
             let part = self.own_part(self.residents.index().limit());
             self.side.set_limit(part);

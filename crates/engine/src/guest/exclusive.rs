@@ -66,6 +66,8 @@ pub struct Exclusive<K: PolicySet = PolicyKind> {
     /// Transfers that a copy lasts, about.
     lasts: u32,
     pace: Pace,
+    /// Whether the index is that of several disks of the guest.
+    pooled: bool,
     stats: ExclusiveStats,
 }
 
@@ -96,6 +98,7 @@ impl<K: PolicySet> Exclusive<K> {
             next: [table.residency.now().wrapping_add(1); 2],
             lasts: u32::MAX,
             pace: Pace::default(),
+            pooled: false,
             stats: ExclusiveStats::default(),
         }
     }
@@ -206,7 +209,7 @@ impl<K: PolicySet> Exclusive<K> {
         let room = probation + cold + index.limit().saturating_sub(index.len());
         let room = room.max(index.limit() / ROOM_PART);
         // Where pages are copied twice, copies last as much shorter; where other disks' pages come between, longer.
-        let room = (f64::from(room) / self.pace.take(table.residency.now())) as u32;
+        let room = (f64::from(room) / self.pace.take(table.residency.now(), self.pooled)) as u32;
         self.lasts = room;
         for (seen, age) in table.seen.iter().zip(&mut self.ages) {
             if let Some(best) = seen.best(room) {
@@ -233,6 +236,11 @@ impl<K: PolicySet> Exclusive<K> {
     /// Whether an inclusive cache is better at present.
     pub fn is_inclusive(&self) -> bool {
         self.shadow.is_inclusive()
+    }
+
+    /// Whether the index is that of several disks of the guest, so that copies of all take its room.
+    pub fn set_pooled(&mut self, pooled: bool) {
+        self.pooled = pooled;
     }
 
     /// The cache may keep so many blocks from now on.

@@ -16,6 +16,9 @@ const SECOND_PAYS: f64 = 0.5;
 /// Of a class that is copied seldom, one page in so many is.
 const YIELD_SAMPLE: u32 = 16;
 
+/// Where a disk has less than this part of its guest's transfers, it is taken for this part.
+const PART_MIN: f64 = 0.01;
+
 /// How many copies of a disk's pages come to a transfer of the guest of late, and how many of those are the disk's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
@@ -39,14 +42,17 @@ impl Default for Pace {
 
 impl Pace {
     /// Copies for each transfer of the guest, at its transfer number `now`: as many as the disk has transfers, or more.
-    pub fn take(&mut self, now: u32) -> f64 {
+    /// `pooled`: with those of the disks that it shares its room with, which are thought to make as many for each
+    /// transfer of theirs.
+    pub fn take(&mut self, now: u32, pooled: bool) -> f64 {
         let (copies, own, all) = self.before;
         let (copies, own) = (self.copies.wrapping_sub(copies), self.transfers.wrapping_sub(own));
         let all = f64::from(now.wrapping_sub(all).max(1));
         self.before = (self.copies, self.transfers, now);
         self.rate = (self.rate + f64::from(copies) / all) / 2.0;
         self.part = (self.part + (f64::from(own) / all).min(1.0)) / 2.0;
-        self.rate.max(self.part)
+        let own = self.rate.max(self.part);
+        if pooled { own / self.part.max(PART_MIN) } else { own }
     }
 }
 
