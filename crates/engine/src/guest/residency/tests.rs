@@ -99,7 +99,8 @@ fn what_is_to_be_forgotten_counts_as_forgotten_before_the_table_has_been_walked(
     r.check();
     r.transfer(ONE, 6, 1045, Class::Read, None);
     r.sweep(1000);
-    assert_eq!((r.held_by(ONE), r.held_by(OTHER), r.wants_sweep()), (1, 50, false));
+    // one of theirs is the page that was not said to have left
+    assert_eq!((r.held_by(ONE), r.held_by(OTHER), r.wants_sweep()), (1, 51, false));
     r.transfer(ONE, 33, 1033, Class::Read, None);
     assert_eq!(r.page_of(ONE, 1033), Some(33));
     r.check();
