@@ -14,8 +14,6 @@ pub mod file;
 pub mod foreign;
 pub mod frame;
 pub mod guard;
-#[cfg(feature = "heap")]
-pub mod heap;
 pub mod idle;
 pub mod operation;
 pub mod pool;

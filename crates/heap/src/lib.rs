@@ -21,7 +21,8 @@ const NONE: u32 = u32::MAX - 1;
 
 static UNTOUCHED: AtomicU32 = AtomicU32::new(UNKNOWN);
 
-/// The allocator of the program.
+/// The allocator of the program: a crate of its own, since what is loaded by others (the Python package) must not bring
+/// one.
 #[derive(Debug)]
 pub struct Heap;
 
