@@ -17,7 +17,7 @@ export PYTHON
 UNDERCROFT := target/release/undercroft
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
+.PHONY: help setup build ranges python check test test-long demo demo-quick lab-exclusive lab-shares bench bench-builds bench-overheads bench-fairness bench-disks bench-sim bench-caffeine sim fuzz fuzz-campaign fmt lint install deb clean policy-table
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ test-long: ## The same at length, about an hour and a half: more seeds, long gol
 	@scripts/setup.sh build test kernel
 	@scripts/test.sh --long
 
-demo: ## What host memory saves beside a real guest: page cache, inclusive and exclusive Undercroft, at equal memory (about 3 min)
+demo: ## What host memory saves beside a real guest, and its speed: page cache, inclusive and exclusive Undercroft, at equal memory (4 min)
 	@scripts/setup.sh build demo
 	$(CARGO) build --release -p undercroft
 	$(PYTHON) experiments/demo/demo.py $(DEMO_ARGS)
@@ -88,6 +88,11 @@ bench-fairness: ## What cached reads of one guest wait for beside floods of othe
 	@scripts/setup.sh build bench
 	$(CARGO) build --release -p undercroft -p undercroft-bench-driver
 	$(PYTHON) bench/fairness.py $(BENCH_ARGS)
+
+bench-disks: ## What 1,000 disks cost: threads, memory, start, idle processor time; BENCH_ARGS="--against PATH" (2 min)
+	@scripts/setup.sh build bench
+	$(CARGO) build --release -p undercroft
+	$(PYTHON) bench/disks.py $(BENCH_ARGS)
 
 bench-overheads: ## What a hit pays for contents held once and for a recording, side by side (3 min)
 	@scripts/setup.sh build bench

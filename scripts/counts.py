@@ -62,6 +62,8 @@ def saved(load, arm):
     text = (ROOT / "docs/results/exclusive.md").read_text(encoding="utf-8")
     section = text.partition(f"\n### {load}\n")[2].partition("\n#")[0] if "# Part 1" in text.partition(f"\n### {load}\n")[0] else ""
     rows = [[cell.strip().strip("*") for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    if rows and arm not in rows[0]:
+        return "not measured yet"
     for row in rows[1:]:
         if row[:2] == ["zeroing", "0.5"] and "(" in row[rows[0].index(arm)]:
             return row[rows[0].index(arm)]
@@ -116,10 +118,14 @@ COUNTS = {
     "bench-cells": lambda: (ROOT / "bench/results/amd-epyc.md").read_text(encoding="utf-8").count("\n### "),
     "saved-uniform-exclusive": lambda: saved("uniform", "exclusive"),
     "saved-uniform-inclusive": lambda: saved("uniform", "inclusive"),
-    "saved-uniform-default": lambda: saved("uniform", "host page cache"),
+    "saved-uniform-default": lambda: saved("uniform", "page cache, host's read-ahead"),
+    "saved-uniform-linux": lambda: saved("uniform", "page cache, 128 KiB read-ahead"),
+    "saved-uniform-no-ahead": lambda: saved("uniform", "page cache, no read-ahead"),
     "saved-zipf-exclusive": lambda: saved("Zipf .99", "exclusive"),
     "saved-zipf-inclusive": lambda: saved("Zipf .99", "inclusive"),
-    "saved-zipf-default": lambda: saved("Zipf .99", "host page cache"),
+    "saved-zipf-default": lambda: saved("Zipf .99", "page cache, host's read-ahead"),
+    "saved-zipf-linux": lambda: saved("Zipf .99", "page cache, 128 KiB read-ahead"),
+    "saved-zipf-no-ahead": lambda: saved("Zipf .99", "page cache, no read-ahead"),
     "wide-hits-64k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(64)),
     "wide-hits-256k": lambda: ratio("amd-epyc.md", VHOST, WIDE.format(256)),
     "hits-depth-8-amd": lambda: ratio("amd-epyc.md", VHOST, RANDOM.format(8)),

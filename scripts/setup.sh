@@ -40,9 +40,9 @@ test             groff-base           checks the man pages that the program writ
 test,bench,demo  qemu-utils           qemu-img, qemu-io, qemu-nbd: images, real I/O patterns, a peer
 test,bench,demo  qemu-system-x86      boots guests
 test,bench,demo  qemu-system-common   qemu-storage-daemon: the host page cache of today; the strongest peer
-test,bench       nbdkit               an NBD server to compare with and to stand upstream
+test,bench,demo  nbdkit               an NBD server to compare with, to stand upstream, and to make a disk slow
 test             python3-libnbd       NBD clients in the tests that do odd things
-test,bench,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
+test,bench,demo,kernel  libnbd-bin           nbdcopy, nbdinfo: real NBD clients; nbdfuse makes a disk of an export
 test             openssl              makes certificates for the tests of TLS
 test,bench       fio                  reads back and verifies what it wrote
 test,demo,kernel  e2fsprogs            mkfs.ext4 and e2fsck for guests' file systems, and for that of a kernel's build

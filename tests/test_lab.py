@@ -86,7 +86,7 @@ def results(tmp_path, ours=70, perfect_saved=400):
     s = store.Store(tmp_path / "exclusive.json")
     s.begin("a", facts())
     s.add("a", "direct", record("O_DIRECT", 100, perfect=[(1000, perfect_saved)], inclusive_lru=[(1000, 50)], hits=[(1000, 0)]))
-    s.add("a", "default", record("host page cache", 110, hits=[(1000, 20)]))
+    s.add("a", "default", record("page cache, host's read-ahead", 110, hits=[(1000, 20)]))
     s.add("a", "undercroft-lru", record("inclusive, LRU", 95))
     s.add("a", "undercroft-auto", exclusive_record(ours))
     s.finish("a")

@@ -159,6 +159,43 @@ def test_a_store_larger_than_its_control_group_stops_growing_before_it_is_killed
     until(lambda: room_after_reading() and daemon.status()["store"]["data_bytes"] > LIMIT, "the larger limit is seen and used")
 
 
+@pytest.fixture
+def tight():
+    """A control group of a store and 20 MiB: a guest's pages that the daemon touches first, and the programs' own memory, are its too."""
+    need_root()
+    try:
+        made = Group("tight", STORE + 20 * MIB)
+    except Unavailable as e:
+        pytest.skip(str(e))
+    yield made
+    made.close()
+
+
+def test_a_group_that_reclaims_takes_a_few_mib_and_not_half_of_the_store(tight, serve, scratch):
+    """In a group of the store and 20 MiB a file is read again and again: page cache fills it to the limit and is reclaimed, which takes
+    the little that programs beside the store want, a few MiB."""
+    image = images.raw(scratch / "a.raw", IMAGE, seed=1)
+    file = images.raw(scratch / "file.raw", 256 * MIB, seed=3)
+    daemon = serve([Disk("a", image, "raw", {"readahead": "0"})], memory=f"{STORE // MIB}MiB", wrap=tight.wrap)
+
+    def held_when_full() -> int:
+        fill(daemon)
+        return daemon.status()["store"]["data_bytes"]
+
+    # It grows by half of what is left in the group at a time.
+    until(lambda: held_when_full() > STORE * 0.75, "the store is full, or nearly")
+    before = held_when_full()
+    for _ in range(4):
+        # Dropped first, so that each time it is read anew into the page cache of the group.
+        subprocess.run(["dd", f"if={file}", "iflag=nocache", "count=0"], check=True, capture_output=True)
+        subprocess.run(tight.wrap(["dd", f"if={file}", "of=/dev/null", "bs=1M"]), check=True, capture_output=True)
+        fill(daemon)
+    status = daemon.status()
+    assert tight.killed() == 0
+    # Half of what is above the floor would be 60 MiB.
+    assert status["store"]["data_bytes"] >= before * 0.85, status["pressure"]
+
+
 # SPECIFICATION.md, R19.
 METER_BYTES_MAX = 525_000
 

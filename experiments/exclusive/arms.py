@@ -1,28 +1,23 @@
 """The arms of a comparison: ways to serve a guest's disk with the same amount of host memory.
 
-Owns serving processes and their control group. Every arm's group is as large as the cache plus the same 10 MiB for programs;
-the kernel holds it to that, and what was really used is measured. Invariant: what an arm read from the disk is counted per
-disk and by the kernel, for all arms alike.
+Owns serving processes and their control group. Every arm's group is as large as the cache plus the same allowance for programs
+(`rig.serving.PROGRAM_BYTES`); the kernel holds it to that, and what was really used is measured. Undercroft's store is as large as the cache.
+Invariant: what an arm read from the disk is counted per disk and by the kernel, for all arms alike.
 """
 
 import os
+import stat
 import threading
 from pathlib import Path
 
-from rig import cgroup, guest as guests, process, serving
+from rig import cgroup, guest as guests, process, readahead, serving
 
 from . import perfect
 
 MIB = 1 << 20
 FADVISE_EVERY_SECONDS = 2.0
-# For programs, in every control group: qemu-storage-daemon takes about 3 MiB, Undercroft 7, and a little has to stay free, or its
-# store gives memory back.
-PROGRAM_BYTES = 10 * MIB
-# `store.memory` of Undercroft is a ceiling for cached data, metadata and I/O under way. Of the last it keeps 8 MiB a disk
-# free (crates/cache/src/limits.rs) and uses under 1 MiB here, which is memory that the page cache would fill. So the ceiling
-# is set higher by that, and lower by what its program and the I/O take; the control group's limit is the same for all.
-IO_RESERVE_BYTES = 8 * MIB
-OUTSIDE_BYTES = 9 * MIB
+# What Linux reads ahead on a disk, if nobody says otherwise.
+LINUX_READ_AHEAD_KB = 128
 # What the scanner's index may take, which comes off the store: about 30 bytes a page, 1.5 MiB for a guest of 192 MiB. Scans follow
 # each other as fast as is allowed without notice of shortage, for a run lasts a minute; its part of a core is the default.
 SCAN_INDEX_BYTES = 4 * MIB
@@ -38,6 +33,11 @@ class DiskReads(serving.Serving):
     """What the laboratory wants to know of every way of serving."""
 
     limit_bytes = None  # of the control group; what the arm itself is given, if nothing else is said
+    served_only = False  # for disks behind a network only
+    scan = False  # whether guests' memory is scanned
+    slow_disks = ()  # what the disks are, where they are behind a network
+    # What the kernel reads ahead for this arm, in KiB, and what it was seen to; None where it reads nothing ahead.
+    read_ahead_kb = read_ahead_seen_kb = None
 
     def _limited(self, name):
         self.group = cgroup.Group(name, self.limit_bytes or self.memory_bytes)
@@ -71,20 +71,35 @@ class StorageDaemon(DiskReads):
     """qemu-storage-daemon, one process per disk, all in one control group."""
 
     direct = "off"
+    reads_ahead = None  # what its images are opened with, in KiB; None for what the host has
 
     def __init__(self, memory_bytes, logs, image_format="raw", disks=1):
         super().__init__(memory_bytes, logs, image_format)
         self.daemons = []
         self.iologs = []
+        if self.reads_ahead is not None:
+            try:
+                readahead.setting(self.logs)
+            except readahead.Unsettable as e:
+                raise Absent(str(e)) from e
 
     def start(self, disks):
         self.disks = [Path(d).resolve() for d in disks]
         self._limited(self.key)
+        with readahead.opened_with(self.disks[0], self.reads_ahead):
+            if self.direct == "off":
+                self.read_ahead_kb = readahead.kib(self.disks[0])
+                self.read_ahead_seen_kb = readahead.seen(self.disks[0])
+                readahead.check(self.reads_ahead, self.read_ahead_seen_kb)
+            self._serve()
+
+    def _serve(self):
         for i, disk in enumerate(self.disks):
+            driver = "host_device" if stat.S_ISBLK(os.stat(disk).st_mode) else "file"
             log = self.logs / f"{self.key}-{i + 1}.log"
             argv = [
                 "qemu-storage-daemon",
-                "--blockdev", f"driver=file,node-name=file,filename={disk},cache.direct={self.direct},aio=threads",
+                "--blockdev", f"driver={driver},node-name=file,filename={disk},cache.direct={self.direct},aio=threads",
                 "--blockdev", f"driver={self.image_format},node-name=disk,file=file,cache.direct={self.direct}",
                 "--export", "type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,"
                             f"addr.path={self.socket(i)},writable=on,num-queues=1",
@@ -131,17 +146,33 @@ class Direct(StorageDaemon):
 
 
 class Default(StorageDaemon):
-    """The host page cache as people have it."""
+    """The host page cache as people have it on this host."""
 
-    key, title = "default", "host page cache"
-    explains = "qemu-storage-daemon over the host page cache with Linux's read-ahead, in a memory control group"
+    key, title = "default", "page cache, host's read-ahead"
+    explains = "qemu-storage-daemon over the host page cache, in a memory control group, with the read-ahead that this host's disk has"
+
+
+class LinuxDefault(StorageDaemon):
+    """The host page cache as Linux has it, if nobody says otherwise."""
+
+    key, title = "default-128", f"page cache, {LINUX_READ_AHEAD_KB} KiB read-ahead"
+    explains = f"the same with Linux's read-ahead, {LINUX_READ_AHEAD_KB} KiB"
+    reads_ahead = LINUX_READ_AHEAD_KB
+
+
+class NoReadAhead(StorageDaemon):
+    """The host page cache that holds what was asked for, and nothing else."""
+
+    key, title = "default-off", "page cache, no read-ahead"
+    explains = "the same without read-ahead"
+    reads_ahead = 0
 
 
 class Fadvise(StorageDaemon):
     """The same, with everything of the images dropped again and again."""
 
     key, title = "fadvise", "fadvise"
-    explains = f"the same with POSIX_FADV_DONTNEED on the image every {FADVISE_EVERY_SECONDS:g} s"
+    explains = f"as on this host, with POSIX_FADV_DONTNEED on the image every {FADVISE_EVERY_SECONDS:g} s"
 
     def start(self, disks):
         super().start(disks)
@@ -170,7 +201,6 @@ class Undercroft(serving.Undercroft, DiskReads):
     """Undercroft with one setting."""
 
     settings = ""
-    scan = False  # whether guests' memory is scanned
 
     def __init__(self, memory_bytes, logs, image_format="raw", disks=1):
         settings = self.settings
@@ -178,7 +208,7 @@ class Undercroft(serving.Undercroft, DiskReads):
             settings += f'exclusive = "{self.exclusive}"\n'
         elif self.exclusive != "off":
             raise Absent("this build of undercroft has no exclusive mode")
-        store = memory_bytes - OUTSIDE_BYTES + disks * IO_RESERVE_BYTES - (SCAN_INDEX_BYTES if self.scan else 0)
+        store = memory_bytes - serving.PROGRAM_BYTES - (SCAN_INDEX_BYTES if self.scan else 0)
         super().__init__(memory_bytes, logs, image_format, disk_options=settings, store_bytes=store)
         if self.scan:
             self.daemon_options += SCAN
@@ -246,6 +276,24 @@ class Delayed(Undercroft):
     explains = 'undercroft, exclusive = "delayed": content is taken before the eviction, confirmed after'
 
 
+class Upstream(Auto):
+    """Exclusive, and it speaks NBD to the disk itself."""
+
+    key, title = "upstream", "exclusive, NBD image"
+    explains = 'undercroft, exclusive = "auto", that reads the disk over NBD itself, without a block device of the host in between'
+    served_only = True
+
+    def start(self, disks):
+        super().start([disk.uri for disk in self.slow_disks])
+
+    def format_option(self):
+        return ""
+
+    def own(self):
+        # The kernel counts what is read of disks, not of sockets.
+        return {name: value for name, value in super().own().items() if name != "process_read_bytes"}
+
+
 class ScanVhost(Auto):
     """Exclusive, and the guest's memory is scanned besides."""
 
@@ -299,11 +347,24 @@ class ScanNbd(Nbd):
             self.pid_file(index).write_text(f"{guest.qemu.pid}\n")
 
 
-ARMS = {arm.key: arm for arm in [Direct, Default, Fadvise, Lru, Inclusive, Auto, Capture, Delayed, ScanVhost, Nbd, ScanNbd]}
-USUAL = [key for key in ARMS if key not in ("undercroft-capture", "undercroft-delayed", "scan-vhost", "nbd", "scan-nbd")]
+ARMS = {
+    arm.key: arm
+    for arm in [
+        Direct, Default, LinuxDefault, NoReadAhead, Fadvise, Lru, Inclusive, Auto, Capture, Delayed, Upstream, ScanVhost, Nbd, ScanNbd,
+    ]
+}  # fmt: skip
+PAGE_CACHE = ("default", "default-128", "default-off")
+USUAL = ["direct", *PAGE_CACHE, "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "upstream"]
 # What an arm with a scanner is measured beside.
-SCANNED = ["direct", "default", "undercroft-off", "undercroft-auto", "scan-vhost", "nbd", "scan-nbd"]
-SETS = {"usual": USUAL, "scanned": SCANNED, "both": [*USUAL, *(key for key in SCANNED if key not in USUAL)]}
+SCANNED = ["direct", *PAGE_CACHE, "undercroft-off", "undercroft-auto", "scan-vhost", "nbd", "scan-nbd"]
+# What README and the demo compare.
+SHORT = ["direct", *PAGE_CACHE, "undercroft-off", "undercroft-auto"]
+SETS = {"short": SHORT, "usual": USUAL, "scanned": SCANNED, "both": [*USUAL, *(key for key in SCANNED if key not in USUAL)]}
+
+
+def on(keys, cell):
+    """Of arms, those that a cell has: some are for disks behind a network only."""
+    return [key for key in keys if cell.wait_us is not None or not ARMS[key].served_only]
 
 
 def supports(key, binary=None):

@@ -44,6 +44,8 @@ class Company:
 
     def check(self, cell: Cell) -> str:
         """Why a cell cannot be run, or nothing."""
+        if cell.wait_us is not None:
+            return "company is measured on the host's own disk only"
         return f"a guest needs at least {SMALLEST_GUEST_MIB} MiB" if cell.guest_mib < SMALLEST_GUEST_MIB else ""
 
     def same(self, cell_results):

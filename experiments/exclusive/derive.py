@@ -76,6 +76,10 @@ def figures(record):
         "memory_bytes": mean.get("memory_bytes"),
         "cpu_share": ratio(measured["cpu"]["seconds"], seconds),
         "cpu_s_per_gib": ratio(measured["cpu"]["seconds"], asked / GIB),
+        "p99_us": max((guest["read_all"]["p99_us"] for guest in guests if "read_all" in guest), default=None),
+        "daemon_us_per_op": per_operation(record, measured["cpu"]["seconds"]),
+        "emulator_us_per_op": per_operation(record, measured.get("emulator_seconds")),
+        "copying_us_per_op": per_operation(record, measured["own"].get("copying_seconds")),
         "kb_per_s": sum(guest["read_bytes"] / guest["seconds"] for guest in guests) / 1024,
         "scanner_share": ratio(sum(s for name, s in measured["cpu"]["threads"].items() if "scan" in name), seconds),
         "scanned": scanned,
@@ -90,8 +94,14 @@ def figures(record):
     } | job(record)
 
 
+def per_operation(record, seconds):
+    """Microseconds for each operation of the guests; None where they were not counted."""
+    operations = sum(guest["reads"] + guest["writes"] for guest in record["guests"])
+    return None if seconds is None else ratio(1e6 * seconds, operations)
+
+
 RUN = (
-    "saved", "hit_blocks", "ops_per_s", "kb_per_s", "read_us", "cached_bytes", "cpu_share", "cpu_s_per_gib", "scanner_share",
+    "saved", "hit_blocks", "ops_per_s", "p99_us", "daemon_us_per_op", "emulator_us_per_op", "copying_us_per_op", "kb_per_s", "read_us", "cached_bytes", "cpu_share", "cpu_s_per_gib", "scanner_share",
     "twice_share", "scrubbed", "job_alone_s", "job_beside_s", "job_slowdown",
 )  # fmt: skip
 
@@ -120,6 +130,38 @@ def with_spread(record, name, form):
         value = figures(record)[name]
         return "-" if value is None else form(value)
     return f"{form(found[0])} ({form(found[1])} to {form(found[2])})"
+
+
+def others_cores(record):
+    """Processor cores that the machine spent meanwhile on what has nothing to do with this run; None where it was not counted."""
+    measured = record["measured"]
+    if measured.get("machine_cpu_seconds") is None:
+        return None
+    ours = measured["cpu"]["seconds"] + measured["emulator_seconds"] + measured["disk_cpu_seconds"]
+    return ratio(max(0.0, measured["machine_cpu_seconds"] - ours), measured["time"])
+
+
+BUSY_CORES = 0.4
+
+
+def busy(cells):
+    """Arms during which the machine did something else besides, so that their times say little: (cell, title, cores)."""
+    for name, cell in cells.items():
+        for record in measured_arms(cell).values():
+            cores = others_cores(record)
+            if cores is not None and cores > BUSY_CORES:
+                yield name, record["title"], cores
+
+
+def faster(record, base):
+    """(median, smallest, largest) of how many times the operations a second of `base` an arm's are, run by run: those of one turn
+    are beside each other in time. None where there is nothing to divide by."""
+    pairs = list(zip(*([run.get("ops_per_s") for run in r.get("runs") or [figures(r)]] for r in (record, base)), strict=False))
+    ratios = sorted(ours / theirs for ours, theirs in pairs if ours and theirs)
+    if not ratios:
+        return None
+    half = len(ratios) // 2
+    return ratios[half] if len(ratios) % 2 else (ratios[half - 1] + ratios[half]) / 2, ratios[0], ratios[-1]
 
 
 def job(record):
@@ -155,7 +197,7 @@ def computed_lru(cell):
 
 
 INCLUSIVE = ("undercroft-lru", "undercroft-off")
-EXCLUSIVE = ("undercroft-auto", "undercroft-capture", "undercroft-delayed", "scan-vhost")
+EXCLUSIVE = ("undercroft-auto", "undercroft-capture", "undercroft-delayed", "upstream", "scan-vhost")
 
 
 def best_inclusive(cell):
@@ -173,6 +215,9 @@ def disagreements(cells):
             own = f["own_bytes"]
             if own is not None and abs(own - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * f["backend_bytes"]):
                 notes.append(f"{name}, {record['title']}: {own / MIB:.1f} MiB by its own count, {f['backend_bytes'] / MIB:.1f} MiB by the kernel's")
+            delivered = sum(disk["read_bytes"] for disk in record["measured"].get("disk", []))
+            if delivered and abs(delivered - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * delivered):
+                notes.append(f"{name}, {record['title']}: {f['backend_bytes'] / MIB:.1f} MiB asked for, {delivered / MIB:.1f} MiB by the disk's own count")
             if key == "direct" and abs(f["asked_bytes"] - f["backend_bytes"]) > max(MIB, CHECK_WITHIN * f["asked_bytes"]):
                 notes.append(f"{name}: O_DIRECT read {f['backend_bytes'] / MIB:.1f} MiB where the guest read {f['asked_bytes'] / MIB:.1f} MiB")
     return notes

@@ -16,6 +16,10 @@ from .cells import BLOCK, MIB, SMALLEST_GUEST_MIB, Cell
 from .tree import Tree
 
 
+# Which blocks are popular, where a run measures several times.
+LAYOUT = 3
+
+
 @dataclass(frozen=True)
 class Load:
     """A single guest that runs the workload program on its raw disk."""
@@ -31,11 +35,17 @@ class Load:
     write_percent: int = 0
     anon: float = 0  # anonymous memory that comes and goes, of what the guest can keep
     pool: float = 0  # of a buffer pool, likewise
+    seconds: float = 0  # the measured part ends after so long; 0: when its operations are done
     guests: int = 1
     format: str = "raw"
     style: str = "grid"
     cache_extra_bytes: int = 0
     limit_extra_bytes: int = 0
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether it leaves the image as it was, so that a run can measure several times."""
+        return not self.write_percent
 
     def bytes(self, cell: Cell) -> int:
         """The working set."""
@@ -72,14 +82,19 @@ class Load:
         warm = 0.2 * blocks + turns * cell.cache_bytes // BLOCK / self.misses
         return int(min(warm, 4 * blocks)), int(self.ops * blocks) // (2 if cell.quick else 1)
 
-    def command(self, cell: Cell, index: int = 0) -> str:
-        """What guest `index` runs."""
-        warm, ops = self.counts(cell)
+    def command(self, cell: Cell, index: int = 0, part: int = 0, warm: bool = True) -> str:
+        """What guest `index` runs. Of a run that measures several times, part 0 fills the caches; later ones go on with other reads
+        of the same blocks, behind a warm-up only after another load."""
+        before, ops = self.counts(cell)
         parts = [
             f"workload {self.kind} /dev/vda --seed {SEED} --bytes {self.bytes(cell)} --device vda --wait",
-            f"--rng {index + 7} --warm {warm} --ops {ops}",
+            f"--rng {index + 7 + 100 * part} --warm {before if warm else 0} --ops {ops}",
         ]
-        if self.kind != "seq":
+        if cell.wait_us is not None:
+            parts.append(f"--layout {LAYOUT}")
+        if self.seconds:
+            parts.append(f"--seconds {self.seconds:g}")
+        if self.kind != "seq" and not part:
             parts.append("--prefill")
         if self.kind == "zipf":
             parts.append(f"--alpha {self.alpha}")
@@ -106,6 +121,10 @@ class Load:
     def drive(self, run):
         """Runs it in the guests of `run`."""
         return *run.together([(guest, self.command(run.cell, i)) for i, guest in enumerate(run.guests)]), {}
+
+    def again(self, run, part, warm):
+        """Measures once more in the same guests: on a disk with another wait, or, with a `warm`-up, after another load."""
+        return *run.together([(guest, self.command(run.cell, i, part, warm)) for i, guest in enumerate(run.guests)]), {}
 
     def same(self, cell_results):
         """The workload program has checked every byte."""

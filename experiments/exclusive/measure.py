@@ -71,6 +71,13 @@ def cpu(pids):
     return {"seconds": total, "threads": threads}
 
 
+def busy_seconds(stat=None):
+    """CPU seconds that this machine's processors have worked so far, for whomever (proc(5), /proc/stat)."""
+    fields = [int(n) for n in (stat or Path("/proc/stat").read_text()).splitlines()[0].split()[1:9]]
+    # user, nice, system, idle, iowait, irq, softirq, steal: the last is time in which others had the processor.
+    return (sum(fields) - fields[3] - fields[4]) / TICK
+
+
 def difference(after, before):
     """`after` minus `before`, through nested tables; what is only in `after` stays, texts too."""
     if isinstance(after, dict):

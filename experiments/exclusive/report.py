@@ -9,9 +9,10 @@ import re
 import tomllib
 from pathlib import Path
 
-from rig import machine as machines
+from rig import machine as machines, serving
 
-from . import derive, experiments, reach, reference, scanned
+from . import arms, cells as cell_module, derive, experiments, reach, reference, scanned, times
+from .arms import ARMS
 from .cells import USUAL_GUEST_MIB, usual
 from .derive import MIB, percent
 from .experiments import table
@@ -20,9 +21,10 @@ WHY = Path(__file__).with_name("why.toml")
 # What counts as worse: saved bytes of two runs of one arm differ by less.
 WORSE_BY = 0.01
 COLUMNS = [
-    "direct", "default", "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "undercroft-capture", "undercroft-delayed",
-    "scan-vhost", "nbd", "scan-nbd",
+    "direct", "default", "default-128", "default-off", "fadvise", "undercroft-lru", "undercroft-off", "undercroft-auto", "undercroft-capture", "undercroft-delayed",
+    "upstream", "scan-vhost", "nbd", "scan-nbd",
 ]  # fmt: skip
+PAGE_CACHE = {ARMS[key].title for key in (*arms.PAGE_CACHE, "fadvise")}
 OLD = (
     "**Old**: measured before commit, day and all of the machine were recorded with each cell, once each, so without a spread; the scanner was "
     "off in every arm, and the host process beside a guest had all of its file in the page cache."
@@ -48,6 +50,7 @@ def full(data, pictures, why=None):
         grid = {name: cell for name, cell in part.items() if cell.get("kind", "grid") == "grid"}
         lines += [
             *bytes_tables(grid),
+            *times.section(grid, guest_kind),
             *scanned.section(part),
             *reached(grid),
             *losses(grid, reasons() if why is None else why),
@@ -114,12 +117,13 @@ def introduction(cells):
     lines = [
         "**Saved** is 1 - (bytes that the disk delivered / bytes that the guest's block layer read), in the measured part of a "
         "run: the kernel's count for the serving process over the guest's own count for its disk. Read-ahead that brings nothing "
-        "makes it negative. N is the host cache over guest RAM; every arm of a row had that much host memory, and the same few MiB more "
-        "for its program. All arms of a row ran one after the other, in one run. Where an arm ran several times, the median stands "
-        "first and the smallest and the largest behind it; a figure without those is of one run. **Perfect** is computed from a log of the O_DIRECT "
+        "makes it negative. N is the host cache over guest RAM; every arm of a row had that much host memory, and the same "
+        f"{serving.PROGRAM_BYTES // MIB} MiB more for its program (4 MiB in cells marked *old*). All arms of a row ran one after the other, in one run. Where an arm ran several times, the median stands "
+        "first and the smallest and the largest behind it; a figure without those is of one run. **The host page cache** is measured with the read-ahead "
+        "that the host's disk has (which the machine's line says), with Linux's 128 KiB, and without. **Perfect** is computed from a log of the O_DIRECT "
         "arm's transfers: a host cache that takes every block at the moment when the guest's page is seen with another one, for "
-        "nothing, and keeps the youngest. [0100](../decisions/0100-laboratory.md) and [0154](../decisions/0154-scanner-arms.md) say "
-        "more. No table has figures of two types of machine.",
+        "nothing, and keeps the youngest. [0100](../decisions/0100-laboratory.md), [0154](../decisions/0154-scanner-arms.md) and "
+        "[0187](../decisions/0187-bytes-and-time.md) say more. No table has figures of two types of machine.",
         "",
     ]
     if quick:
@@ -135,6 +139,8 @@ def guest_kind(cell):
     """The guest's kernel settings, in words."""
     text = "zeroing" if cell["zeroing"] else "not zeroing"
     size = "" if cell["guest_mib"] == USUAL_GUEST_MIB else f", {cell['guest_mib']} MiB"
+    if cell.get("wait_us") is not None:
+        size += f", disk with {cell_module.disk(cell)}"
     return text + size + (", MGLRU" if cell["mglru"] else "") + (", *quick*" if cell["quick"] else "")
 
 
@@ -320,7 +326,7 @@ def details(cells):
     """Everything else, one row per arm and cell."""
     head = [
         "cell", "arm", "saved", "hits by blocks", "ops/s", "disk read, us", "cached, MiB", "host memory, MiB", "CPU of a core",
-        "CPU s per GiB", "scanned", "reclaimed", "swapped",
+        "CPU s per GiB", "scanned", "reclaimed", "swapped", "read-ahead, KiB",
     ]  # fmt: skip
     rows = []
 
@@ -336,7 +342,7 @@ def details(cells):
                     show(f["read_us"], "{:,.0f}"), show(f["cached_bytes"] and f["cached_bytes"] / MIB, "{:,.1f}"),
                     show(f["memory_bytes"] and f["memory_bytes"] / MIB, "{:,.1f}"), percent(f["cpu_share"]),
                     show(f["cpu_s_per_gib"], "{:,.2f}"), show(f["scanned"], "{:,}"), show(f["reclaimed"], "{:,}"),
-                    show(f["swapped"], "{:,}"),
+                    show(f["swapped"], "{:,}"), ahead(cell, record),
                 ]
             )  # fmt: skip
     lines = [
@@ -349,11 +355,26 @@ def details(cells):
     return lines + table(head, rows)
 
 
+def ahead(cell, record):
+    """The read-ahead that an arm on the page cache had, and what the kernel was seen to read ahead."""
+    if record["title"] not in PAGE_CACHE:
+        return "-"
+    if record.get("read_ahead_kb") is None:
+        return show_or_dash(cell["machine"].get("read_ahead_kb"))
+    return f"{record['read_ahead_kb']} (seen: {show_or_dash(record['read_ahead_seen_kb'])})"
+
+
+def show_or_dash(value):
+    """A number that may be missing."""
+    return "-" if value is None else f"{value}"
+
+
 def checks(cells):
     """Where two measures of one thing disagree, and how far computed and measured LRU are apart."""
     lines = ["## Checks", ""]
     notes = derive.disagreements(cells)
     lines += [f"- {note}" for note in notes] or ["- Undercroft's own count of bytes read and the kernel's agree within 2 % in every run; O_DIRECT read what its guest read."]
+    lines += [f"- {name}, {title}: the machine was busy with other work ({cores:.1f} of its cores): times of it say little." for name, title, cores in derive.busy(cells)]
     apart = []
     for name, cell in cells.items():
         record, computed = cell["arms"].get("undercroft-lru"), derive.computed_lru(cell)

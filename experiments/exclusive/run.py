@@ -1,14 +1,15 @@
 #!/usr/bin/python3
 """`make lab-exclusive`: what a host cache saves beside guests that cache for themselves, on real guests.
 
-One run is a load x the guest's kernel x the size of the host cache, and in it all arms one after the other, with the same
-host memory: O_DIRECT, the host page cache in a memory control group, the same with POSIX_FADV_DONTNEED again and again,
-Undercroft inclusive (LRU and its default policy) and exclusive. What counts is bytes: bytes that the disk did not have to
-deliver, of the bytes that the guest's block layer read.
+One run is a load x the guest's kernel x the size of the host cache x the disk, and in it all arms one after the other, with the
+same host memory: O_DIRECT, the host page cache in a memory control group (with the host's read-ahead, Linux's and none),
+the same with POSIX_FADV_DONTNEED again and again, Undercroft inclusive (LRU and its default policy) and exclusive. What counts
+is bytes that the disk did not have to deliver, and the guest's operations a second.
 """
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from exclusive import arms as arm_module, cells, derive, plots, report  # noqa: 
 from exclusive.loads import LOADS  # noqa: E402
 from exclusive.session import Session  # noqa: E402
 from exclusive.store import Store  # noqa: E402
-from rig import cgroup, guest as guests, serving  # noqa: E402
+from rig import cgroup, guest as guests, serving, slowdisk  # noqa: E402
 from rig.command import become_root, end_in_order, give_back  # noqa: E402
 from rig.process import Stopped  # noqa: E402
 from rig.screen import Screen  # noqa: E402
@@ -33,6 +34,8 @@ EXAMPLES = """examples:
   make lab-exclusive LAB="--only '(uniform|zipf)-zero1-mglru0-n0.5' --arms scanned --repeat 3"
         the arms with a scanner and those beside them, three times each: median and spread
   make lab-exclusive LAB="--only 'seq-.*-n0.25' --arms direct,default,undercroft-auto --out build/try"
+  make lab-exclusive LAB="--arms short --loads uniform,zipf --n 0.5 --zeroing on --mglru off --disks local,0.5ms,2ms --repeat 3"
+        bytes and time on the local disk and on disks behind a network: what README shows
   make lab-exclusive LAB="--report"
         writes tables and pictures again from the stored results
 """
@@ -47,6 +50,17 @@ def listed(text, known, what, p):
         if name not in known:
             p.error(f"--{what}: there is no '{name}'; choose from {', '.join(known)}")
     return names
+
+
+def waits(text, p):
+    """A comma-separated list of disks: `local`, or a wait such as 0.5ms."""
+    found = []
+    for name in text.split(","):
+        number = re.fullmatch(r"(\d+(?:\.\d+)?)ms", name)
+        if name != "local" and not (number and float(number[1]) <= 1000):
+            p.error(f"--disks: '{name}' is neither 'local' nor a wait of at most 1000ms, such as 0.5ms")
+        found.append(round(1000 * float(number[1])) if number else None)
+    return found
 
 
 def mib(text):
@@ -66,6 +80,7 @@ def arguments(argv=None):
     p.add_argument("--n", help="sizes of the host cache over guest RAM (default: 0.25,0.5,1; quick: 0.25,0.5)")
     p.add_argument("--zeroing", choices=SWITCH, help="guests that zero pages when they allocate them (default: both; quick: on)")
     p.add_argument("--mglru", choices=SWITCH, help="guests with MGLRU (default: both, MGLRU on zeroing guests with uniform and Zipf only; quick: off)")
+    p.add_argument("--disks", default="local", help="of local, and of waits such as 0.5ms,2ms: a disk behind a network (default: %(default)s)")
     p.add_argument("--arms", default="usual", help=f"of {','.join(arm_module.ARMS)}, or one of the sets {', '.join(arm_module.SETS)} (default: %(default)s)")
     p.add_argument("--repeat", type=int, default=1, metavar="K", help="run every arm of a cell K times, in turn: median and spread (default: 1)")
     p.add_argument("--guest-memory", type=mib, default=cells.USUAL_GUEST_MIB, metavar="SIZE", help="RAM of a guest (default: 192MiB)")
@@ -91,10 +106,13 @@ def arguments(argv=None):
     mglru = SWITCH[a.mglru or ("off" if a.quick else "both")][::-1]
     in_grid = [load for load in loads if LOADS[load].style == "grid"]
     company = [load for load in loads if LOADS[load].style == "company"]
-    a.cells = cells.grid(in_grid, ns, zeroing, mglru, a.guest_memory, a.quick)
+    a.waits = waits(a.disks, p)
+    found = cells.grid(in_grid, ns, zeroing, mglru, a.guest_memory, a.quick, waits=a.waits)
+    # What cannot be measured behind a network is left out there.
+    a.cells = [cell for cell in found if cell.wait_us is None or LOADS[cell.load].reads_only]
     # What company does is measured once.
     n = 0.5 if 0.5 in ns else ns[0]
-    a.cells += [cells.Cell(load, zeroing[0], False, n, a.guest_memory, a.quick) for load in company]
+    a.cells += [cells.Cell(load, zeroing[0], False, n, a.guest_memory, a.quick) for load in company if None in a.waits]
     a.cells = cells.chosen(a.cells, a.only, p.error)
     for cell in a.cells:
         why = LOADS[cell.load].check(cell)
@@ -121,7 +139,7 @@ def main():
         return 0
     end_in_order()
     screen = Screen()
-    work = a.work
+    work = a.work.resolve()
     if a.undercroft:
         serving.Undercroft.binary = a.undercroft.resolve()
     try:
@@ -132,15 +150,18 @@ def main():
         store = Store(a.out / "exclusive.json.xz")
         session = Session(work, store, screen)
         present = [key for key in a.arms if arm_module.present(key)]
-        todo = [c for c in a.cells if not (a.resume and store.done(c.id, a.arms, present, a.repeat))]
+        todo = [c for c in a.cells if not (a.resume and store.done(c.id, arm_module.on(a.arms, c), present, a.repeat))]
+        if any(c.wait_us is not None for c in todo) and (missing := slowdisk.lacks()):
+            raise Stopped(f"--disks: {'; '.join(missing)}")
         screen.say(
             f"{len(todo)} of {len(a.cells)} cells, {len(present)} of {len(a.arms)} arms each, guests of {a.guest_memory} MiB "
             f"({session.accel}); about {a.repeat * derive.minutes(store.data, todo, len(present)):.0f} minutes"
         )
-        for i, cell in enumerate(todo):
+        runs = cells.grouped(todo)
+        for i, run in enumerate(runs):
             began = time.monotonic()
-            screen.say(f"[{i + 1}/{len(todo)}] {cell.id}: {LOADS[cell.load].explains(cell)}")
-            session.run_cell(cell, a.arms, a.repeat)
+            screen.say(f"[{i + 1}/{len(runs)}] {', '.join(cell.id for cell in run)}: {LOADS[run[0].load].explains(run[0])}")
+            session.run_cells(run, arm_module.on(a.arms, run[0]), a.repeat)
             screen.say(f"  {time.monotonic() - began:.0f} s")
         write(store, a.out, screen)
         return 0

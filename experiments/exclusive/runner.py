@@ -1,13 +1,14 @@
-"""Runs one cell on one arm: images, serving, guests, the load, and what was counted meanwhile.
+"""Runs one cell on one arm: images, serving, guests, the load, and what was counted meanwhile. Cells that differ in nothing but the wait
+of their disk are measured one after the other in one run, behind one warm-up at full speed.
 
 Owns the order of things. Invariant: every arm of a cell starts from the same bytes with nothing of them in the host's page
 cache, and everything that was started has ended when `run` returns or raises.
 """
 
 import contextlib
-import threading
 import time
 
+from rig import machine, readahead, slowdisk
 from rig.fleet import Fleet
 
 from . import measure, perfect, twice
@@ -18,17 +19,21 @@ GUEST_KERNEL = "mitigations=off"
 
 
 class Run(Fleet):
-    """One arm of one cell, while it runs."""
+    """One arm of cells of one run, while it runs: `cells` are (cell, load), on the images of the first."""
 
-    def __init__(self, arm, cell, load, folder, accel, screen):
-        super().__init__(arm, folder, cell.guest_mib, accel, screen)
-        self.arm, self.cell, self.load = arm, cell, load
+    def __init__(self, arm, cells, folder, accel, screen):
+        self.cell, self.load = cells[0]  # what is measured
+        super().__init__(arm, folder, self.cell.guest_mib, accel, screen)
+        self.arm, self.cells = arm, cells
         self.trace = None
+        self.part = 0  # number of the cell, from 1, while it is measured
 
     def start(self, stack, disks):
         """Boots one guest per disk, with the kernel that the cell asks for."""
         super().start(stack, disks, f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}")
         for guest in self.guests:
+            # While nobody has a disk open, its kernel keeps nothing of it: the next part of a run would find an empty cache.
+            guest.run("sleep 100000 </dev/vda >/dev/null 2>&1 &")
             guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
 
     def guest_facts(self):
@@ -54,6 +59,10 @@ class Run(Fleet):
             "group": measure.group_stat(self.arm.group.memory),
             "reclaim": self.trace.counted() if self.trace else None,
             "cpu": measure.cpu(self.arm.pids()),
+            "emulator_seconds": sum(measure.cpu([guest.qemu.pid])["seconds"] for guest in self.guests),
+            "disk": [disk.counts() for disk in self.arm.slow_disks],
+            "disk_cpu_seconds": measure.cpu([pid for disk in self.arm.slow_disks for pid in disk.pids])["seconds"],
+            "machine_cpu_seconds": measure.busy_seconds(),
         }
 
     def memory(self):
@@ -67,67 +76,105 @@ class Run(Fleet):
         guests = [guest.qemu.pid for guest in self.guests]
         return twice.held_twice(guests, self.cell.guest_mib << 20, self.arm.pids(), self.arm.cached_files())
 
+    def _begins(self):
+        """What is measured begins: from now on the disk is as slow as it is to be."""
+        for disk in self.arm.slow_disks:
+            disk.wait(self.cell.wait_us)
+        self.part = self.cells.index((self.cell, self.load)) + 1
+
+    def _over(self):
+        self.part = 0
+        for disk in self.arm.slow_disks:
+            disk.wait(0)
+
     @contextlib.contextmanager
     def measured_part(self):
-        """Marks memory samples that are taken meanwhile."""
-        self.measuring.set()
+        """What loads measure that do not run the workload program."""
+        self._begins()
         try:
             yield
         finally:
-            self.measuring.clear()
+            self._over()
 
     def together(self, commands):
         """Runs the workload program in several guests at once and returns their results, and the counters before and after
         the measured part, which they begin together. `commands` are (guest, command)."""
         try:
-            results, before, after = super().together(self.cell.id, commands, self.take, self.measuring.set)
+            results, before, after = super().together(self.cell.id, commands, self.take, self._begins)
         finally:
-            self.measuring.clear()
+            self._over()
         return [slim(result) for result in results], before, after
 
-    def run(self):
-        """Does it all and returns the record of this arm."""
-        self.measuring = threading.Event()
-        disks = self.load.images(self.cell, self.folder / "images", self.screen.say)
-        began = time.monotonic()
+    def run(self, each):
+        """Does it all, and calls `each` with each cell and its record, as soon as there is one."""
+        with contextlib.ExitStack() as stack:
+            disks = self.load.images(self.cell, self.folder / "images", self.screen.say)
+            latencies = self._slow(stack, disks)
+            self._run([disk.device for disk in self.arm.slow_disks] or disks, latencies, each)
+
+    def _slow(self, stack, images):
+        """Makes the disks slow that are to be: what a read of them takes, by their wait. (Disks end after the server.)"""
+        waits = {cell.wait_us for cell, _ in self.cells}
+        if None in waits:
+            return {None: None}
+        ahead = readahead.kib(self.folder)
+        self.arm.slow_disks = [
+            stack.enter_context(slowdisk.SlowDisk(image, self.folder / f"disk-{i + 1}", self.folder, ahead)) for i, image in enumerate(images)
+        ]
+        first, found = self.arm.slow_disks[0], {}
+        for wait in waits:
+            first.wait(wait)
+            found[wait] = machine.latency_us(first.device)
+        first.wait(0)
+        return found
+
+    def _run(self, disks, latencies, each):
+        began, before_load = time.monotonic(), None
         with contextlib.ExitStack() as stack:
             self.start(stack, disks)
-            facts = self.guest_facts()
+            shared = {
+                "title": self.arm.title, "explains": self.arm.explains, "guest": self.guest_facts(), "limit_bytes": self.arm.limit_bytes,
+                "read_ahead_kb": self.arm.read_ahead_kb, "read_ahead_seen_kb": self.arm.read_ahead_seen_kb,
+            }  # fmt: skip
             self.trace = stack.enter_context(measure.ReclaimTrace(set(self.arm.pids())))
-            sampler = measure.Sampler(lambda: (int(self.measuring.is_set()), *self.memory()))
-            with sampler:
-                results, before, after, extra = self.load.drive(self)
-            # After the counters: it takes processor time of its own.
-            held_twice = self.twice()
+            with measure.Sampler(lambda: (self.part, *self.memory())) as sampler:
+                for part, (self.cell, self.load) in enumerate(self.cells):
+                    if part == 0:
+                        measured = self.load.drive(self)
+                    else:
+                        measured = self.load.again(self, part, warm=self.load is not before_load)
+                    before_load, last = self.load, part == len(self.cells) - 1
+                    record = shared | {"disk_latency_us": latencies[self.cell.wait_us]} | self._record(measured, sampler.samples, part)
+                    # After the counters, and at the end: it takes processor time of its own.
+                    record["twice"] = self.twice() if last else None
+                    record["seconds"] = round(time.monotonic() - began, 1)
+                    began = time.monotonic()
+                    each(self.cell, record)
             self.power_off()
-            record = {
-                "title": self.arm.title,
-                "explains": self.arm.explains,
-                "seconds": round(time.monotonic() - began, 1),
-                "guest": facts,
-                "guests": results,
-                "limit_bytes": self.arm.limit_bytes,
-                "extra": extra,
-                "twice": held_twice,
-                "measured": measure.difference(after, before),
-                "end": {"own": after["own"]},
-                "samples": measure.thinned(sampler.samples),
-                "mean": means(sampler.samples),
-            }
-            record |= self.from_logs(before)
         self.screen.clear()
-        return record
 
-    def from_logs(self, before):
+    def _record(self, measured, samples, part):
+        results, before, after, extra = measured
+        return {
+            "guests": results,
+            "extra": extra,
+            "measured": measure.difference(after, before),
+            "end": {"own": after["own"]},
+            "samples": measure.thinned(list(samples)),
+            "mean": means(list(samples), part + 1),
+        } | self.from_logs(before, after)
+
+    def from_logs(self, before, after):
         """Hits by blocks, and what a perfect cache would have saved, from logs of single transfers."""
         logs = self.arm.logs_of_blocks()
         if not logs:
             return {}
         found = {"hits": [], "perfect": [], "inclusive_lru": []}
-        for log, begin in zip(logs, before["records"], strict=True):
+        for log, begin, end in zip(logs, before["records"], after["records"], strict=True):
             records = log.read()
             if records is None:
                 return {}
+            records = records[:end]
             found["hits"].append(perfect.hits(records[begin:]))
             if self.arm.key == "direct":
                 capacity = self.cell.cache_bytes // BLOCK
@@ -141,9 +188,9 @@ def slim(result):
     return {key: value for key, value in result.items() if key not in ("event", "workload")}
 
 
-def means(samples):
-    """Mean memory over the whole run and over its measured part."""
-    measured = [s for s in samples if s[1]] or samples
+def means(samples, part=1):
+    """Mean memory over the whole run and over one of its measured parts."""
+    measured = [s for s in samples if s[1] == part] or samples
     if not samples:
         return None
     return {

@@ -7,10 +7,10 @@ was asked for is in the store, as a result or as absent from this build.
 import datetime
 import fcntl
 
-from rig import guest as guests, machine
+from rig import guest as guests, machine, readahead, serving
 from rig.process import Stopped
 
-from . import arms as arm_module, derive
+from . import arms as arm_module, cells as cell_module, derive
 from .loads import LOADS
 from .runner import Run
 
@@ -27,38 +27,47 @@ class Session:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Stopped(f"another run works in {work}: wait for it, or give this one a folder of its own by --work") from None
+        readahead.put_back()
         guests.build()
         self.accel = guests.accelerator()
         self.machine = machine.facts(work / "images", self.accel)
         self.commit = machine.commit(guests.ROOT)
 
-    def run_cell(self, cell, arms, repeat=1):
-        """All arms of a cell, one after the other, `repeat` times (A B C A B C ...)."""
-        load, store = LOADS[cell.load], self.store
-        facts = {
-            "load": cell.load, "zeroing": cell.zeroing, "mglru": cell.mglru, "n": cell.n, "guest_mib": cell.guest_mib,
-            "quick": cell.quick, "title": load.title, "explains": load.explains(cell), "cache_bytes": cell.cache_bytes,
-            "kind": load.style, "machine": self.machine,
-            "commit": self.commit, "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "repeat": repeat,
-        }  # fmt: skip
-        memory = load.guests * cell.cache_bytes + load.cache_extra_bytes + arm_module.PROGRAM_BYTES
-        store.begin(cell.id, facts)
+    def run_cells(self, cells, arms, repeat=1, loads=LOADS):
+        """All arms of cells of one run (`cells.grouped`), one after the other, `repeat` times (A B C A B C ...)."""
+        store, first = self.store, loads[cells[0].load]
+        memory = first.guests * cells[0].cache_bytes + first.cache_extra_bytes + serving.PROGRAM_BYTES
+        for cell in cells:
+            store.begin(cell.id, self._facts(cell, loads[cell.load], repeat))
         records = {}
         for turn, key in ((turn, key) for turn in range(repeat) for key in arms):
             kind = arm_module.ARMS[key]
             try:
-                arm = kind(memory, self.work, load.format, load.guests)
+                arm = kind(memory, self.work, first.format, first.guests)
             except arm_module.Absent as e:
-                store.add(cell.id, key, {"title": kind.title, "explains": kind.explains, "absent": str(e)})
-                if turn:
-                    continue
-                self.screen.say(f"  {kind.title:20} not in this build: {e}")
+                if not turn:
+                    self.screen.say(f"  {kind.title:36} cannot be measured here: {e}")
+                    for cell in cells:
+                        store.add(cell.id, key, {"title": kind.title, "explains": kind.explains, "absent": str(e)})
                 continue
-            arm.limit_bytes = memory + load.limit_extra_bytes
-            record = Run(arm, cell, load, self.work, self.accel, self.screen).run()
-            records.setdefault(key, []).append(record)
-            store.add(cell.id, key, derive.together(records[key]))
-            load.same(store.data["cells"][cell.id]["arms"].values())
-            alone = {"arms": {key: record}}
-            self.screen.say(f"  {f'{turn + 1}/{repeat} ' if repeat > 1 else ''}{kind.title:24} {derive.line(alone, key)}")
-        store.finish(cell.id)
+            arm.limit_bytes = memory + first.limit_extra_bytes
+            of_turn = f"{turn + 1}/{repeat} " if repeat > 1 else ""
+
+            def each(cell, record, key=key, title=f"{of_turn}{kind.title}"):
+                records.setdefault((cell.id, key), []).append(record)
+                store.add(cell.id, key, derive.together(records[cell.id, key]))
+                loads[cell.load].same(store.data["cells"][cell.id]["arms"].values())
+                disk = "" if cell.wait_us is None else f", {cell_module.shown_wait(cell.wait_us)}"
+                self.screen.say(f"  {f'{title}{disk}':36} {derive.line({'arms': {key: record}}, key)}")
+
+            Run(arm, [(cell, loads[cell.load]) for cell in cells], self.work, self.accel, self.screen).run(each)
+        for cell in cells:
+            store.finish(cell.id)
+
+    def _facts(self, cell, load, repeat):
+        return {
+            "load": cell.load, "zeroing": cell.zeroing, "mglru": cell.mglru, "n": cell.n, "guest_mib": cell.guest_mib,
+            "quick": cell.quick, "wait_us": cell.wait_us, "title": load.title, "explains": load.explains(cell),
+            "cache_bytes": cell.cache_bytes, "program_bytes": serving.PROGRAM_BYTES, "kind": load.style, "machine": self.machine,
+            "commit": self.commit, "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "repeat": repeat,
+        }  # fmt: skip

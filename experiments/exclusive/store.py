@@ -10,6 +10,11 @@ import lzma
 import sys
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from exclusive.arms import ARMS  # noqa: E402
+
 VERSION = 1
 
 
@@ -24,6 +29,14 @@ class Store:
             if data.get("version") != VERSION:
                 raise ValueError(f"{self.path} was written by another version of the laboratory: move it away")
             self.data = data
+            self._name()
+
+    def _name(self):
+        """Arms are called today's names, whenever they were measured."""
+        for cell in self.data["cells"].values():
+            for key, record in cell["arms"].items():
+                if key in ARMS:
+                    record["title"] = ARMS[key].title
 
     def begin(self, cell, facts):
         """A new run of a cell: what was known of it is forgotten."""

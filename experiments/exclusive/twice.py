@@ -5,22 +5,18 @@ Never makes a page resident: what is not there is not read. Invariant: a block c
 of zeroes do not count, for nobody keeps them as data.
 """
 
-import ctypes
 import hashlib
 import mmap
 import os
 import struct
 from pathlib import Path
 
+from rig import readahead
+
 PAGE = mmap.PAGESIZE
 PRESENT = 1 << 63
 PIECE = 256  # pages read at a time
 ZERO = bytes(PAGE)
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def mappings(text):
@@ -76,23 +72,12 @@ def of_process(pid, apart=(), least=0):
 
 
 def of_page_cache(path):
-    """Contents of the pages of a file that the page cache holds."""
-    found, size = set(), os.path.getsize(path)
-    if not size:
-        return found
+    """Contents of the pages of a file, or block device, that the page cache holds."""
+    found = set()
     with open(path, "rb", buffering=0) as file:
         # Reading what is there must not fetch what is not.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        at = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-        if at == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), f"{path} cannot be mapped")
-        try:
-            resident = ctypes.create_string_buffer(-(-size // PAGE))
-            if _libc.mincore(at, size, resident):
-                raise OSError(ctypes.get_errno(), f"mincore of {path}")
-        finally:
-            _libc.munmap(at, size)
-        for page, there in enumerate(resident.raw):
+        for page, there in enumerate(readahead.resident(file.fileno())):
             if there & 1:
                 contents(os.pread(file.fileno(), PAGE, PAGE * page), found)
     return found

@@ -5,6 +5,7 @@
 #   initramfs    busybox, the virtio modules, init and the workload program: all a demo guest is
 #   workload     the same static program, for the host to make data files with
 #   iolog.so     what the laboratory loads into qemu-storage-daemon to see single transfers
+#   slowdisk.so  what it loads into nbdkit to make a disk slow
 #   initramfs-tools  (--tools) initramfs, and the host's mkfs.ext4, e2fsck and fio with their libraries, for tests
 #
 # Only what is missing or older than its source is made again; once made, it needs no network.
@@ -56,10 +57,12 @@ if stale workload "$here/workload.c"; then
     mv workload.new workload
 fi
 
-if stale iolog.so "$here/iolog.c"; then
-    gcc -O2 -Wall -Wextra -shared -fPIC -o iolog.so.new "$here/iolog.c" || stop "gcc could not compile iolog.c"
-    mv iolog.so.new iolog.so
-fi
+for library in iolog slowdisk; do
+    if stale $library.so "$here/$library.c"; then
+        gcc -O2 -Wall -Wextra -shared -fPIC -o $library.so.new "$here/$library.c" || stop "gcc could not compile $library.c"
+        mv $library.so.new $library.so
+    fi
+done
 
 # Packs a folder into an initramfs. The format and that several may follow each other: Documentation/driver-api/early-userspace.
 pack() { (cd "$1" && find . | LC_ALL=C sort | cpio -o -H newc --quiet --reproducible -R 0:0 | gzip -1 -n); }

@@ -17,6 +17,8 @@
 //     --anon BYTES --anon-every OPS   churn of anonymous memory: takes that much and fills it, lets it go OPS later, takes
 //                    it again OPS later, and so on. Counted in operations, so that the load is the same at any speed
 //     --prefill      before the warm-up read everything once, in order: caches fill up sooner than by random reads
+//     --seconds N    the measured part ends after so long, if it has not done --ops before
+//     --layout N     which blocks are popular follows from this and not from --rng: runs of one layout go on with each other's caches
 //     --check-all    at the end drop the file's cached pages and check every block of it
 //
 // Prints one JSON object a line: progress, ready, done. Exit status 0, 1 (wrong data or a failed call), 2 (usage).
@@ -150,8 +152,8 @@ static struct device device_read(const char *name) {
 
 static struct {
     const char *kind, *file, *device;
-    uint64_t seed, bytes, warm, ops, rng, frames, anon, anon_every;
-    double alpha;
+    uint64_t seed, bytes, warm, ops, rng, frames, anon, anon_every, layout;
+    double alpha, seconds;
     int write_percent, wait, check_all, prefill;
 } arg = {.alpha = 0.9};
 
@@ -208,11 +210,14 @@ static void zipf_prepare(void) {
     double total = 0;
     for (uint64_t i = 0; i < blocks; i++) zipf_sums[i] = total += 1 / pow(i + 1, arg.alpha);
     for (uint64_t i = 0; i < blocks; i++) zipf_sums[i] /= total, zipf_block[i] = i;
+    uint64_t state = rng_state;
+    if (arg.layout) rng_state = mix(arg.layout);
     for (uint64_t i = blocks - 1; i > 0; i--) {
         uint64_t j = rng() % (i + 1);
         uint32_t block = zipf_block[i];
         zipf_block[i] = zipf_block[j], zipf_block[j] = block;
     }
+    if (arg.layout) rng_state = state;
 }
 
 static uint64_t zipf_next(void) {
@@ -279,6 +284,7 @@ static void progress(const char *phase, uint64_t done, uint64_t of) {
     if (now - progress_last < 400000000) return;
     progress_last = now;
     double seconds = (now - phase_begin) / 1e9;
+    if (arg.seconds && !strcmp(phase, "measuring")) done = seconds * 1000, of = arg.seconds * 1000;
     printf("{\"event\":\"progress\",\"phase\":\"%s\",\"done\":%" PRIu64 ",\"of\":%" PRIu64
            ",\"mib_per_s\":%.1f,\"cached_share\":%.3f,\"disk_p50_us\":%.0f}\n",
            phase, done, of, sum.read_bytes / seconds / 1048576, sum.read_bytes ? (double)sum.cached_bytes / sum.read_bytes : 0,
@@ -286,13 +292,14 @@ static void progress(const char *phase, uint64_t done, uint64_t of) {
     fflush(stdout);
 }
 
-// OPS operations of a kind of load, or, of sequential load, as many passes over everything.
-static void phase(const char *name, const char *kind, uint64_t ops) {
+// OPS operations of a kind of load, or, of sequential load, as many passes over everything; less if SECONDS are over before (0: never).
+static void phase(const char *name, const char *kind, uint64_t ops, double seconds) {
     memset(&sum, 0, sizeof sum);
     phase_begin = progress_last = now_ns();
+    uint64_t until = seconds ? phase_begin + (uint64_t)(seconds * 1e9) : UINT64_MAX;
     int uniform = strcmp(kind, "zipf"), direct = !strcmp(kind, "pool");
     if (strcmp(kind, "seq")) {
-        for (uint64_t i = 0; i < ops; i++) {
+        for (uint64_t i = 0; i < ops && now_ns() < until; i++) {
             uint64_t block = uniform ? rng() % blocks : zipf_next();
             churn(i);
             if (direct) pool_read(block);
@@ -304,7 +311,7 @@ static void phase(const char *name, const char *kind, uint64_t ops) {
     }
     uint64_t total = ops * blocks * BLOCK, done = 0;
     for (uint64_t pass = 0; pass < ops; pass++)
-        for (uint64_t at = 0, n; at < blocks * BLOCK; at += n, done += n) {
+        for (uint64_t at = 0, n; at < blocks * BLOCK && now_ns() < until; at += n, done += n) {
             n = blocks * BLOCK - at < CHUNK ? blocks * BLOCK - at : CHUNK;
             read_checked(at, n);
             progress(name, done, total);
@@ -316,8 +323,8 @@ static void run(void) {
     if (!strcmp(arg.kind, "zipf")) zipf_prepare();
     if (!strcmp(arg.kind, "pool")) pool_prepare();
     if (strcmp(arg.kind, "seq")) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-    if (arg.prefill) phase("filling", "seq", 1);
-    phase("warm-up", arg.kind, arg.warm);
+    if (arg.prefill) phase("filling", "seq", 1, 0);
+    phase("warm-up", arg.kind, arg.warm, 0);
     if (arg.wait) {
         printf("{\"event\":\"ready\"}\n");
         fflush(stdout);
@@ -327,7 +334,7 @@ static void run(void) {
     struct device before = {0}, after = {0};
     if (arg.device) before = device_read(arg.device);
     uint64_t begin = now_ns();
-    phase("measuring", arg.kind, arg.ops);
+    phase("measuring", arg.kind, arg.ops, arg.seconds);
     double seconds = (now_ns() - begin) / 1e9;
     if (arg.device) after = device_read(arg.device);
     if (sum.writes && fsync(fd)) die("fsync");
@@ -389,6 +396,8 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "--frames")) arg.frames = strtoull(value, 0, 0);
         else if (!strcmp(name, "--anon")) arg.anon = strtoull(value, 0, 0) / BLOCK * BLOCK;
         else if (!strcmp(name, "--anon-every")) arg.anon_every = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--layout")) arg.layout = strtoull(value, 0, 0);
+        else if (!strcmp(name, "--seconds")) arg.seconds = strtod(value, 0);
         else if (!strcmp(name, "--device")) arg.device = value;
         else return usage("unknown option");
     }

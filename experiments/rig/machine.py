@@ -43,6 +43,16 @@ def disk_of(folder):
     return place if (place / "queue").exists() else place.parent if (place.parent / "queue").exists() else None
 
 
+def machine_type():
+    """What the machine calls itself; where it says nothing, whether a hypervisor runs it."""
+    named = text("/sys/class/dmi/id/product_name")
+    if named:
+        return named
+    with open("/proc/cpuinfo") as f:
+        flags = next((line.split() for line in f if line.startswith("flags")), [])
+    return "virtual" if "hypervisor" in flags else "unknown type"
+
+
 def read_latency_us(folder):
     """Median of single 4 KiB reads with O_DIRECT from a file of its own, in microseconds; None where O_DIRECT does not work."""
     path = Path(folder) / "latency.raw"
@@ -52,13 +62,22 @@ def read_latency_us(folder):
             fd = os.open(path, os.O_RDWR)
             os.fsync(fd)
             os.close(fd)
+    except OSError:
+        return None
+    return latency_us(path)
+
+
+def latency_us(path):
+    """The same of a file or block device that is there."""
+    try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError:
         return None
     buffer, dice, times = mmap.mmap(-1, BLOCK), random.Random(2), []
     try:
+        blocks = os.lseek(fd, 0, os.SEEK_END) // BLOCK
         for _ in range(LATENCY_READS):
-            at = BLOCK * dice.randrange(LATENCY_FILE_BYTES // BLOCK)
+            at = BLOCK * dice.randrange(blocks)
             begin = time.perf_counter()
             os.preadv(fd, [buffer], at)
             times.append(time.perf_counter() - begin)
@@ -76,7 +95,7 @@ def commit(root):
         return subprocess.run(["git", "-c", "safe.directory=*", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--porcelain", "--", "crates", "lab", "Cargo.lock") else "")
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if git("status", "--porcelain", "--", "crates", "experiments", "Cargo.lock") else "")
     return None
 
 
@@ -94,6 +113,7 @@ def facts(folder, accelerator):
         "governor": text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "thp": chosen(text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "cgroup": cgroup.version(),
+        "machine_type": machine_type(),
     }
 
 
@@ -118,4 +138,6 @@ def words(machine):
             f"governor {machine['governor'] or 'none'}",
             f"huge pages {machine['thp'] or 'unknown'}",
         ]
+        if machine.get("machine_type"):
+            parts.append(f"machine {machine['machine_type']}")
     return ", ".join(parts)

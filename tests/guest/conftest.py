@@ -35,14 +35,14 @@ def disk(request, scratch):
 
 @pytest.fixture
 def undercroft(scratch):
-    """undercroft(disk, **options): the daemon with that disk, 64 MiB of store; ended after the test."""
+    """undercroft(disk, ..., **options): the daemon with these disks, 64 MiB of store; ended after the test."""
     started = []
 
-    def start(disk, **options):
-        daemon = serving.Undercroft(64 << 20, scratch, image_format=disk.suffix[1:], limited=False, **options)
+    def start(*disks, **options):
+        daemon = serving.Undercroft(64 << 20, scratch, image_format=disks[0].suffix[1:], limited=False, **options)
         started.append(daemon)
         daemon.__enter__()
-        daemon.start([disk])
+        daemon.start(list(disks))
         return daemon
 
     yield start
@@ -53,14 +53,15 @@ def undercroft(scratch):
 
 @pytest.fixture
 def boot(scratch, accel):
-    """boot(daemon, **options): a guest on the daemon's disk, with mkfs.ext4, e2fsck and fio in it unless told otherwise; ended
-    after the test."""
+    """boot(daemon, **options): a guest on the daemon's first disk, or its first `disks`, with mkfs.ext4, e2fsck and fio in it
+    unless told otherwise; ended after the test."""
     started = []
 
-    def start(daemon, **options):
+    def start(daemon, disks=1, **options):
         options = {"ram_mib": 512, "initramfs": "initramfs-tools"} | options
         name = f"guest-{len(started) + 1}"
-        guest = guests.Guest(name, daemon.disk_args(0), scratch, accel=accel, **options)
+        argv = [arg for n in range(disks) for arg in serving.vhost_user(n, daemon.socket(n), daemon.reconnect)]
+        guest = guests.Guest(name, argv, scratch, accel=accel, **options)
         started.append(guest)
         guest.wait_ready()
         return guest

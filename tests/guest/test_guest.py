@@ -161,3 +161,32 @@ def test_pages_kept_from_a_guest_are_what_the_image_holds(disk, zeroing, undercr
     guest.power_off()
     assert exclusive["captures_wrong"] == 0
     assert exclusive["captures_compared"] > 1000, exclusive
+
+
+@pytest.mark.parametrize("disk", ["raw"], indirect=True)
+def test_two_disks_of_a_guest_have_one_table_of_its_pages(disk, undercroft, boot):
+    """A guest reads and writes two disks at once, together twice what its own cache holds: one table knows its pages, and every
+    page of it that is kept is compared with the image of the disk that it is kept for."""
+    second = disk.with_name("second.raw")
+    process.run(["qemu-img", "create", "-q", "-f", "raw", second, "256M"], "qemu-img create")
+    daemon = undercroft(disk, second, daemon_options="check_captures = true\nworkers = 1\n")
+    guest = boot(daemon, disks=2, ram_mib=160, initramfs="initramfs", append="init_on_alloc=0")
+    size = 112 << 20
+    for name in "vda", "vdb":
+        guest.run(f"workload fill /dev/{name} --seed {ord(name[2])} --bytes {size}", 240)
+    ops = 200_000 if LONG else 20_000
+
+    def load(name):
+        zipf = f"workload zipf /dev/{name} --seed {ord(name[2])} --bytes {size} --ops {ops} --write-percent 20 --check-all"
+        return f"{zipf} > /tmp/{name}"
+
+    _, text = guest.run(f"({load('vda')}) & {load('vdb')}; wait; tail -q -n 1 /tmp/vda /tmp/vdb", 900)
+    assert text.count('"checked"') == 2, text
+    disks = [disk["exclusive"] for disk in daemon.status()["disks"]]
+    guest.power_off()
+    assert [disk["table_disks"] for disk in disks] == [2, 2], disks
+    held = [disk["guest_pages_held"] for disk in disks]
+    assert min(held) > 0 and sum(held) == disks[0]["guest_pages_held_by_all"] <= disks[0]["guest_pages"], disks
+    # Paid for once: up to 34 bytes a page, and what each disk needs for itself.
+    assert sum(disk["table_bytes"] for disk in disks) < 34 * disks[0]["guest_pages"] + (1 << 20), disks
+    assert all(disk["captures_wrong"] == 0 and disk["captures_compared"] > 200 for disk in disks), disks

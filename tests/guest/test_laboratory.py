@@ -8,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from harness import stuck
 from harness.programs import ROOT, built, run
 
 sys.path.insert(0, str(ROOT / "experiments"))
 
 from exclusive import derive, store  # noqa: E402
+from rig import slowdisk  # noqa: E402
 
 # A pool of the guest's own, past its page cache: what reaches the host then does not depend on how much memory the guest
 # found free when it booted, so that two arms see the same reads.
@@ -30,12 +32,14 @@ def left_behind(scratch):
     """Control groups and tracing instances of runs that have ended, and processes of this one."""
     named = [*Path("/sys/fs/cgroup").glob("**/undercroft-demo-*"), *Path("/sys/kernel/tracing/instances").glob("undercroft-lab-*")]
     found = [str(p) for p in named if not Path("/proc", p.name.rsplit("-", 1)[1]).exists()]
+    loops = Path("/sys/block").glob("loop*/loop/backing_file")
+    found += [str(p) for p in loops if str(scratch) in p.read_text()]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if str(scratch) in line and line.startswith(("qemu", "/bin/sh")):
+        if str(scratch) in line and line.startswith(("qemu", "/bin/sh", "nbdkit", "nbdfuse")):
             found.append(line)
     return found
 
@@ -57,6 +61,32 @@ def test_a_small_cell(scratch, accel):
     assert pictures and all((scratch / "out" / picture).exists() for picture in pictures), pictures
     again = run(*command(scratch, "--arms", "direct,undercroft-lru", "--resume"), check=False, limit=60)
     assert again.returncode == 0 and "0 of 1 cells" in again.stdout
+    assert left_behind(scratch) == []
+
+
+def test_a_small_cell_on_slow_disks(scratch, accel):
+    """Two waits in one run: the disk's own count is what the arms were counted, the guest's cache outlives the first part, and an arm
+    that speaks NBD to the disk itself saves what one on the block device does."""
+    if missing := slowdisk.lacks():
+        pytest.skip("; ".join(missing))
+    small = ["--loads", "uniform", "--disks", "0.5ms,2ms", "--arms", "default-off,undercroft-lru,upstream"]
+    done = run(*command(scratch, *small), check=False, limit=600, logs=scratch / "work")
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = store.load(scratch / "out" / "exclusive.json.xz")["cells"]
+    assert [cell["wait_us"] for cell in cells.values()] == [500, 2000]
+    assert derive.disagreements(cells) == []
+    for cell in cells.values():
+        arms = derive.measured_arms(cell)
+        assert list(arms) == ["default-off", "undercroft-lru", "upstream"]
+        for record in arms.values():
+            assert record["disk_latency_us"] >= cell["wait_us"]
+            assert 0.2 < derive.figures(record)["guest_hits"] < 0.8, "also in the part that begins with what the other has left"
+            assert derive.figures(record)["emulator_us_per_op"] > 0
+        assert (arms["default-off"]["read_ahead_kb"], arms["default-off"]["read_ahead_seen_kb"]) == (0, 0)
+        assert arms["undercroft-lru"]["read_ahead_kb"] is None
+        assert derive.saved(arms["upstream"]) > derive.saved(arms["undercroft-lru"])
+    text = (scratch / "out" / "exclusive.md").read_text()
+    assert "### Time: uniform" in text and "| 2 ms wait |" in text and "exclusive, NBD image" in text
     assert left_behind(scratch) == []
 
 

@@ -204,7 +204,8 @@ pub struct PressureStatus {
     /// How many seconds ago that was.
     pub last_seconds_ago: Option<u64>,
     /// Stalls while the machine as a whole reclaimed nothing, or had a quarter of its memory available: somebody
-    /// else's, at the limit of his control group.
+    /// else's, at the limit of his control group. Also reclaim in our control group that left enough of it free: of
+    /// page cache.
     pub ignored_stalls: u64,
 }
 
@@ -309,10 +310,15 @@ pub struct ExclusiveStatus {
     pub cold_blocks: u64,
     /// Pages of the guest's memory.
     pub guest_pages: u64,
-    /// Pages of it that hold a known block.
+    /// Pages of it that hold a known block of this disk.
     pub guest_pages_held: u64,
-    /// Bytes of the table of guest pages, taken from the disk's share.
+    /// Pages of it that hold a known block of any of the disks that share the table.
+    pub guest_pages_held_by_all: u64,
+    /// Bytes of the table of guest pages that are taken from the disk's share: its part of the table, and what it needs
+    /// for itself.
     pub table_bytes: u64,
+    /// Disks that share the table, this one included: those of the guest on the same worker. 0 without a table.
+    pub table_disks: u64,
     /// Evictions of the guest, inferred from reused pages.
     pub evictions: u64,
     /// Evicted blocks that were cached already.

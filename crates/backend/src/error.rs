@@ -93,6 +93,14 @@ pub enum OpenError {
         /// The file.
         image: String,
     },
+    /// A file without the header of a qcow2 image that has the name of one.
+    #[error(
+        "{image}: the name says qcow2, but it does not begin with the header of one: a damaged image, or one that was not written yet; look at a copy with `qemu-img check`, or give `format = \"raw\"` if its bytes are those of a disk"
+    )]
+    NamedQcow2 {
+        /// The file.
+        image: String,
+    },
     /// An image that is broken.
     #[error("{image}: the image is damaged: {what}; try `qemu-img check -r all` on a copy of it")]
     Damaged {

@@ -37,6 +37,10 @@ pub trait Backend: Send {
     /// one.
     fn kick(&mut self);
 
+    /// Whether other disks of the worker have had work lately, to be told before a `kick`: what takes long to start
+    /// should not keep them waiting then.
+    fn set_shared(&mut self, _shared: bool) {}
+
     /// Appends finished operations to `done`, at most `undercroft_cache::limits::BATCH`; true if there may be more.
     fn poll(&mut self, done: &mut Vec<IoDone>) -> bool;
 
@@ -106,6 +110,9 @@ pub fn open(spec: &ImageSpec, options: &OpenOptions) -> Result<Box<dyn Backend>,
         None => match detect::magic(&first_bytes(&file)?) {
             Magic::Qcow2 => ImageFormat::Qcow2,
             Magic::Other(format) => return Err(OpenError::Format { image: spec.location.clone(), format }),
+            Magic::None if Path::new(&spec.location).extension().is_some_and(|e| e.eq_ignore_ascii_case("qcow2")) => {
+                return Err(OpenError::NamedQcow2 { image: spec.location.clone() });
+            }
             Magic::None => ImageFormat::Raw,
         },
     };

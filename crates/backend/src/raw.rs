@@ -243,6 +243,10 @@ impl Backend for Raw {
         self.engine.kick();
     }
 
+    fn set_shared(&mut self, shared: bool) {
+        self.engine.set_shared(shared);
+    }
+
     fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
         let Self { engine, disk, again, .. } = self;
         let more = engine.poll(limits::BATCH, |mut d| match disk.next(&d.token, d.result) {

@@ -150,11 +150,17 @@ pub enum Bug {
     PoolKeepsInvalid,
     /// A pool keeps the capacity that a disk which leaves takes with it.
     LeaverKeepsShare,
+    /// What a page held before is taken for a block of the disk whose request reuses it.
+    PageOfWrongDisk,
+    /// What is known of a guest's pages outlives that one of its disks has other memory.
+    TableOutlivesMap,
+    /// What is known of a disk's blocks in guest pages outlives the disk.
+    TableOutlivesDisk,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 58] = [
+    pub const ALL: [Bug; 61] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -213,5 +219,8 @@ impl Bug {
         Bug::PoolNotTold,
         Bug::PoolKeepsInvalid,
         Bug::LeaverKeepsShare,
+        Bug::PageOfWrongDisk,
+        Bug::TableOutlivesMap,
+        Bug::TableOutlivesDisk,
     ];
 }

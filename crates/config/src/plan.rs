@@ -11,6 +11,7 @@ pub use super::overrides::{LogFormat, LogLevel, Overrides};
 pub use super::pressure::PressurePlan;
 pub use super::scan::ScanPlan;
 pub use super::store::StorePlan;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use undercroft_engine::PolicyKind;
 
@@ -63,6 +64,11 @@ impl ServePlan {
         let name = disk.vm.as_ref().map(|vm| format!("{vm}/{}", part.container));
         let node = self.nodes.iter().find(|n| Some(&n.name) == name.as_ref());
         node.and_then(|n| n.policy).unwrap_or(disk.policy)
+    }
+
+    /// The disks by their full names, for whoever asks for many.
+    pub fn by_name(&self) -> HashMap<&str, &DiskPlan> {
+        self.disks.iter().map(|d| (d.name.as_str(), d)).collect()
     }
 
     /// The disk of that full name; or the only one whose name within its VM it is.

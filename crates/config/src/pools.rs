@@ -33,7 +33,7 @@ impl Pools {
 impl DiskPlan {
     /// Whether nothing is set for the disk that the other disks of its VM have not: it has a part in what the VM has,
     /// and no share of its own.
-    pub(crate) fn is_poolable(&self) -> bool {
+    fn is_poolable(&self) -> bool {
         self.vm.is_some()
             && self.container.is_none()
             && self.parts.is_empty()

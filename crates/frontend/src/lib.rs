@@ -19,7 +19,7 @@ use std::sync::Arc;
 use undercroft_cache::{DiskId, Extent, Geometry, IoError, Request};
 
 /// One source of requests for one disk: a vhost-user device with all its queues, or one NBD connection. It is moved to
-/// the worker thread that owns the disk and driven by it; everything that blocks (accepting, handshakes, vhost-user
+/// the worker thread that owns the disk and driven by it; everything that may wait (accepting, handshakes, vhost-user
 /// messages) happens on other threads, which reach the port by sending closures to the worker.
 pub trait Port: Send {
     /// Appends at most `budget` checked requests to `out` (their `id.tag` chosen here, their `id.port` and `disk` as
@@ -196,6 +196,8 @@ pub struct GuestFile {
     pub file: Arc<File>,
     /// Where the piece begins in it, in bytes.
     pub offset: u64,
+    /// The guest physical address of its first byte.
+    pub guest: u64,
     /// Bytes.
     pub len: u64,
 }
@@ -234,11 +236,17 @@ pub struct DiskInfo {
 /// Builds a port, given its id, on the worker's thread.
 pub type MakePort = Box<dyn FnOnce(u32) -> AnyPort + Send>;
 
-/// What a front end's own thread has done to its port, on the worker's thread.
+/// What a front end has done to its port, on the worker's thread.
 pub type OnPort = Box<dyn FnOnce(&mut dyn Port) + Send>;
 
 /// The way from a front end's own threads to the worker that owns one disk; one instance per disk.
 pub trait PortHost: Send + Sync {
+    /// A number of the worker's, the same for all of its disks and no other's: who calls hosts of one number at a time
+    /// waits for the same thread.
+    fn worker(&self) -> usize {
+        0
+    }
+
     /// Lets `make` build a port, given its id, and moves it to the worker. Returns the id.
     fn attach(&self, make: MakePort) -> u32;
 

@@ -77,6 +77,15 @@ impl<T: Send + 'static> Engine<T> {
         }
     }
 
+    /// Whether others wait for the thread that starts operations; see [`Ring::set_shared`]. A pool of threads starts
+    /// everything by itself.
+    #[inline]
+    pub fn set_shared(&mut self, shared: bool) {
+        if let Kind::Ring { ring, .. } = &mut self.0 {
+            ring.set_shared(shared);
+        }
+    }
+
     /// Starts what was submitted: one system call at most where nothing overflows.
     #[inline]
     pub fn kick(&mut self) {
@@ -147,10 +156,15 @@ mod tests {
         Arc::new(f.into())
     }
 
+    /// Each kind of engine, and the ring once more with threads of the kernel for long operations.
     fn engines(file: &Arc<OpenFile>) -> Vec<Engine<u32>> {
-        [EngineChoice::Auto, EngineChoice::Threads]
+        [(EngineChoice::Auto, false), (EngineChoice::Auto, true), (EngineChoice::Threads, false)]
             .into_iter()
-            .map(|c| Engine::new(Arc::clone(file), c).unwrap().0)
+            .map(|(choice, shared)| {
+                let (mut engine, _) = Engine::new(Arc::clone(file), choice).unwrap();
+                engine.set_shared(shared);
+                engine
+            })
             .collect()
     }
 

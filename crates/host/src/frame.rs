@@ -61,7 +61,19 @@ impl Drop for Frame {
 ///
 /// Made from a [`Frame`] by [`Arena::share`], multiplied by [`Arena::again`], given back by [`Arena::release`]; one
 /// that is dropped instead keeps its page for ever, and a debug build says so by panicking.
+#[repr(transparent)]
 pub struct Held(NonNull<[u8; FRAME_BYTES]>);
+
+/// `len` slots without a page, in memory with room for `room`: zeroes of the kernel's, which take none until they are
+/// touched.
+#[must_use]
+pub fn empty_slots(len: usize, room: usize) -> Vec<Option<Held>> {
+    let mut zeroes = std::mem::ManuallyDrop::new(vec![0usize; room.max(len)]);
+    let (at, room) = (zeroes.as_mut_ptr(), zeroes.capacity());
+    // SAFETY: an `Option` of a transparent non-null pointer has the size and alignment of a `usize`, and its `None` is
+    // 0; the vector that had the memory is not dropped.
+    unsafe { Vec::from_raw_parts(at.cast(), len, room) }
+}
 
 // SAFETY: the page behind a `Held` is not written while any handle to it exists, and is never unmapped.
 unsafe impl Send for Held {}

@@ -30,7 +30,7 @@ pub use engine::{Engine, EngineChoice};
 pub use fenced::{Fence, FencedFile, with_bounded_stack};
 pub use fiemap::{FileExtent, Place, file_extents};
 pub use file::{Claim, Direct, DiskFile, FileId, OpenFile, claim};
-pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, prefetch_lines};
+pub use frame::{Arena, FRAME_BYTES, Frame, Held, IoBuf, empty_slots, prefetch_lines};
 pub use guard::{Backing, Guarded, backing, faults};
 pub use operation::{Action, FileDone, FileOp, Region};
 pub use spare::give_back;

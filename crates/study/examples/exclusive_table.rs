@@ -87,7 +87,7 @@ fn arm(load: &str, zeroing: bool, name: &str, mut host: Host) -> String {
 
 /// What the exclusive cache counted of the guest's evictions.
 fn details(host: &Host) -> String {
-    let s = host.exclusive.stats();
+    let s = host.exclusive_stats();
     format!(
         " [ev {} cached {} cap {}/{} early {}/{} lapsed {} A {} {} {} tiers {:?}]",
         s.evictions,

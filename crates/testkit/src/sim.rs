@@ -10,6 +10,7 @@
 mod calls;
 mod clients;
 mod extras;
+mod guests;
 mod judge;
 mod parts;
 mod pools;
@@ -223,11 +224,15 @@ impl<P: FaultInjection> Sim<P> {
         self.extra();
         self.change_live();
         self.change_pools();
+        self.tell_late();
         let m = self.core().memory();
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));
         }
         self.judge_pool();
+        if self.steps.is_multiple_of(64) {
+            self.judge_pages();
+        }
         if self.steps.is_multiple_of(256) {
             self.core().check();
             self.world.forget_failures();

@@ -1,10 +1,11 @@
 //! A guest whose memory can be seen: pages that hold what was read, change under the cache's eyes, and lie.
 //!
-//! Owns the memory of one disk's guest and its few rules: which pages the next request uses, and what happens to pages
-//! between requests. Never keeps to what a well-behaved guest would do: it zeroes pages or not, copies them elsewhere
-//! (migration), gives them up (ballooning), dirties them, fills them with other blocks' content, rewrites them while
-//! they are being read, and uses one page for two requests at a time. Invariant: none of that may ever show in what is
-//! served, since a copy is kept only if it is what the disk holds.
+//! Owns the memory of one guest, whichever of its disks see it, and its few rules: which pages the next request uses,
+//! what happens to pages between requests; and which blocks each page was used for, as far as the core can know. Never
+//! keeps to what a well-behaved guest would do: it zeroes pages or not, copies them elsewhere (migration), gives them
+//! up (ballooning), dirties them, fills them with other blocks' content, rewrites them while they are being read, and
+//! uses one page for two requests at a time. Invariant: none of that may ever show in what is served, since a copy is
+//! kept only if it is what the disk holds.
 
 use crate::rng::{Rng, fill_pattern};
 use undercroft_host::FRAME_BYTES;
@@ -24,6 +25,9 @@ pub struct SimGuest {
     next: usize,
     /// One in so many copies of a page is torn: the page changes half-way.
     tears_one_in: u64,
+    /// For each page the blocks that the core was told were moved through it, with their disks, and that are not to be
+    /// forgotten since.
+    moved: Vec<Vec<(usize, u64)>>,
 }
 
 impl SimGuest {
@@ -37,7 +41,26 @@ impl SimGuest {
             in_order: !rng.one_in(4),
             next: 0,
             tears_one_in: *rng.pick(&[0, 0, 10, 100]),
+            moved: vec![Vec::new(); pages],
         }
+    }
+
+    /// The core was told that `block` of `disk` goes through this page.
+    pub fn moves(&mut self, page: u32, disk: usize, block: u64) {
+        let moved = &mut self.moved[page as usize];
+        if !moved.contains(&(disk, block)) {
+            moved.push((disk, block));
+        }
+    }
+
+    /// Whether the core may think that this page holds `block` of `disk`.
+    pub fn may_hold(&self, page: u32, disk: usize, block: u64) -> bool {
+        self.moved.get(page as usize).is_some_and(|moved| moved.contains(&(disk, block)))
+    }
+
+    /// What the core was told is to be forgotten: all of it, or what is of one disk.
+    pub fn forget(&mut self, disk: Option<usize>) {
+        self.moved.iter_mut().for_each(|moved| moved.retain(|&(d, _)| disk.is_some_and(|disk| d != disk)));
     }
 
     /// Pages in all.

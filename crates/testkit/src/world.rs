@@ -4,6 +4,7 @@
 //! Invariant: a request is in `requests` from its start until its answer, and is answered once.
 
 mod effects;
+mod guests;
 mod judge;
 
 use crate::alike::{SimBase, number_of};
@@ -13,7 +14,7 @@ use crate::rng::{Rng, fill_pattern};
 use crate::sim_disk::SimDisk;
 use crate::sim_guest::SimGuest;
 use crate::violation::Violation;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use undercroft_cache::{DiskId, Found, Io, IoError, IoKind, Op, Paused, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
 
@@ -63,11 +64,13 @@ pub struct SimSide {
     pub group: u64,
     /// What it stands on.
     pub base: Option<SimBase>,
-    /// The guest, if it has one whose memory can be seen, and how often that memory was mapped anew.
-    pub guest: Option<SimGuest>,
+    /// The memory of a guest that its port sees, if it sees one: a key of `memories`.
+    pub sees: Option<u64>,
+    /// What it is to see from some later moment on, while other disks of the guest see that already.
+    pub awaits: Option<Option<u64>>,
     /// Counts the guests and their memories.
     pub memory: u32,
-    /// The disk that has the guest: another one, if the guest has two.
+    /// The disk that has the guest: another one, if the guest has several.
     pub guest_of: usize,
     /// Requests under way.
     pub pending: u64,
@@ -118,6 +121,8 @@ fn aligned(req: &Request, align: u64) -> (u64, u64) {
 pub struct World {
     /// The disks, by number.
     pub sides: Vec<SimSide>,
+    /// Memories of guests, by number.
+    pub memories: BTreeMap<u64, SimGuest>,
     /// Requests under way, by tag.
     pub requests: HashMap<u32, Pending>,
     /// Counts every event.
@@ -146,6 +151,8 @@ pub struct World {
     pub ports: u32,
     changes: u64,
     tags: u32,
+    /// Memories that there have been.
+    seen: u64,
 }
 
 impl World {
@@ -161,7 +168,8 @@ impl World {
                     sequential: 0,
                     group: 0,
                     base: None,
-                    guest: None,
+                    sees: None,
+                    awaits: None,
                     memory: 0,
                     guest_of: 0,
                     pending: 0,
@@ -178,6 +186,7 @@ impl World {
             .collect();
         Self {
             sides,
+            memories: BTreeMap::new(),
             requests: HashMap::new(),
             time: 1,
             violation: None,
@@ -193,6 +202,7 @@ impl World {
             ports: 1,
             changes: 0,
             tags: 0,
+            seen: 0,
         }
     }
 
@@ -268,8 +278,8 @@ impl World {
             doomed: false,
         };
         let mut pending = pending;
-        let guest = side.guest_of;
-        if let Some(guest) = &mut self.sides[guest].guest
+        let sees = side.sees;
+        if let Some(guest) = sees.and_then(|id| self.memories.get_mut(&id))
             && bytes > 0
         {
             let n = bytes.div_ceil(FRAME_BYTES);
@@ -339,7 +349,7 @@ impl World {
         c.set(While::AfterReadFailed, disk.failed_lately(RECENT, |f| f.kind == IoKind::Read));
         c.set(While::AfterWriteFailed, disk.failed_lately(RECENT, |f| matches!(f.kind, IoKind::Write { .. })));
         c.set(While::AfterInvalidate, side.invalidated > 0 && disk.deliveries - side.invalidated < RECENT);
-        c.set(While::Guest, self.sides[side.guest_of].guest.is_some());
+        c.set(While::Guest, side.sees.is_some());
         let shared = self.sides.iter().filter(|s| s.guest_of == side.guest_of).count() > 1;
         c.set(While::TwoDisks, shared && c.has(While::Guest));
         c.set(While::Base, side.base.is_some());

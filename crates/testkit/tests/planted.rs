@@ -15,6 +15,8 @@ fn assert_found(bug: Bug) {
         Bug::HeirsKeepAll => 8 * n - 3,
         // One in eight has steps.
         Bug::PieceForgotten | Bug::PieceTakenAgain | Bug::AbandonedCounts | Bug::CrowdForgotten => 8 * n - 7,
+        // Guests whose disks are told of changes one by one.
+        Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
         _ => n,
     };
     // It takes a write under way that was merged from a cached block at the moment of a loss: a rare meeting.
@@ -106,4 +108,7 @@ planted! {
     a_neighbours_block_that_is_served_is_found: PoolNotTold,
     blocks_of_a_pool_that_outlive_an_exchange_are_found: PoolKeepsInvalid,
     a_pool_that_keeps_what_a_disk_takes_with_it_is_found: LeaverKeepsShare,
+    a_page_credited_to_the_wrong_disk_is_found: PageOfWrongDisk,
+    a_table_of_pages_that_survives_a_map_is_found: TableOutlivesMap,
+    a_table_of_pages_that_survives_a_disk_is_found: TableOutlivesDisk,
 }

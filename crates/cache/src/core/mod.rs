@@ -148,6 +148,7 @@ impl<P: FaultInjection> Core<P> {
     /// If anything of it is under way: see [`Core::is_idle`].
     pub fn remove_disk(&mut self, id: DiskId) {
         assert!(self.is_idle(id), "a disk was removed with requests under way");
+        self.leave_guest(id);
         self.leave_for_good(id);
         let Some(mut disk) = self.disks.get_mut(id.0 as usize).and_then(Option::take) else { return };
         disk.release(&mut self.arena);
@@ -253,6 +254,9 @@ impl<P: FaultInjection> Core<P> {
             Event::Spare { copies } => self.use_spare_time(copies, now_ns, fx),
             Event::Tick => self.tick(now_ns, fx),
         }
+        if self.arena.guests.any_left() {
+            self.tell_left();
+        }
         if self.arena.to_look_at() > 0 {
             self.balance();
         }
@@ -278,6 +282,7 @@ impl<P: FaultInjection> Core<P> {
             if disk.wants_spare() && disk.enlist() {
                 self.spare.push_back(id);
             }
+            left = self.copy_for_others(id, copies, left, now_ns, fx);
         }
         if left > 0 && self.to_trim > 0 {
             self.trim_step();
@@ -287,7 +292,7 @@ impl<P: FaultInjection> Core<P> {
     /// Time has passed: what waits for nothing else goes on.
     fn tick<E: Effects>(&mut self, now_ns: u64, fx: &mut E) {
         self.fit_slots();
-        self.restore_guests();
+        self.fit_guests();
         self.arena.fit();
         self.arena.look_at_all();
         let left = self.options.step_bytes;

@@ -56,7 +56,7 @@ impl<P: FaultInjection> Core<P> {
             pool.members.push(id);
         }
         self.make_room(0);
-        self.fit_guests(&[with, id]);
+        self.follow_pool(&[with, id]);
         self.arena.fit();
         Ok(())
     }
@@ -105,7 +105,7 @@ impl<P: FaultInjection> Core<P> {
         let options = self.options.clone();
         self.with_disk(id, |d, arena| d.stand_alone(leaving, blocks, &options, arena));
         self.make_room(0);
-        self.fit_guests(&[heir, id]);
+        self.follow_pool(&[heir, id]);
         self.keep_to_promises();
         self.arena.fit();
         Ok(())
@@ -137,10 +137,12 @@ impl<P: FaultInjection> Core<P> {
         Some((leaving?, heir))
     }
 
-    fn fit_guests(&mut self, disks: &[DiskId]) {
+    /// Capacities have changed: what tables of guests may take of them, and what inclusive caches are held against,
+    /// follow.
+    fn follow_pool(&mut self, disks: &[DiskId]) {
+        self.fit_guests();
         for &id in disks {
-            self.bring_index(id);
-            self.with_disk(id, |d, arena| d.fit_guest(arena));
+            self.with_disk(id, |d, _| d.follow_pool());
         }
     }
 

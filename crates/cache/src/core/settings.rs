@@ -10,7 +10,7 @@ use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_EVENT};
 use crate::types::{AddDiskError, CoreOptions, DiskId};
 use undercroft_engine::shares::Hint;
-use undercroft_engine::{ExclusiveMode, PolicyKind, Telemetry};
+use undercroft_engine::{PolicyKind, Telemetry};
 
 impl<P: FaultInjection> Core<P> {
     /// Gives the disk another capacity, while it runs. Both ways that goes on with the next events, and once the
@@ -230,13 +230,6 @@ impl<P: FaultInjection> Core<P> {
         if let Some(d) = self.disks[id.0 as usize].as_mut() {
             d.follow_readahead(&mut self.arena);
         }
-    }
-
-    /// How the disk is kept exclusive of its guest from now on. Cached blocks stay; what the guest holds is learned
-    /// anew.
-    pub fn set_exclusive(&mut self, id: DiskId, mode: ExclusiveMode) {
-        self.with_disk(id, |d, arena| d.set_exclusive(mode, arena));
-        self.make_room(0);
     }
 
     /// Drops everything cached of the disk, because its content may be another now (a back end opened again). Results

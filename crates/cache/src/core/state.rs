@@ -104,6 +104,7 @@ impl<P: FaultInjection> Core<P> {
     /// With what is broken.
     pub fn check(&self) {
         self.arena.pool().check();
+        self.check_guests();
         let lent: usize = self.disks.iter().flatten().map(|d| d.check_loan()).sum();
         assert!(lent == self.arena.pool().lent(), "the pool has lent what no disk has");
         let mut held = 0;

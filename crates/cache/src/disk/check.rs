@@ -13,7 +13,6 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn check(&self) -> usize {
         self.residents.check(self.settings.contents());
         self.check_parts();
-        self.side.check();
         self.near.check();
         let ahead = self.near.ahead();
         self.operations.check(ahead);

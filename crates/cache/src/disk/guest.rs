@@ -1,23 +1,26 @@
 //! The guest of a disk, as far as its memory can be seen: pages are copied and hashed, so that the cache keeps what the
 //! guest does not hold.
 //!
-//! Owns the guest's side of a disk, what a core says and is told of it, and the contents that wait to be hashed. Never
-//! decides what a guest holds (the engine does), never hashes memory that the guest can write: what is hashed is a
-//! private copy.
+//! Owns the guest's side of a disk, what a core says and is told of it, and the contents that wait to be hashed; the
+//! table of the guest's pages is its disks' together (`store/guests.rs`). Never decides what a guest holds (the engine
+//! does), never hashes memory that the guest can write: what is hashed is a private copy (`guest/copies.rs`).
 //! Invariants: a tag in the table of guest pages is the hash of what the disk holds now, since every change of a
 //! block takes the block out of the table when it begins, and again when the disk has it; what waits to be hashed is
 //! discarded at the same moments. A copied page is kept only if its hash is the tag.
 
-use crate::content::{ContentHash, ContentKey, is_zeroes};
+mod copies;
+
+use crate::content::{ContentHash, ContentKey};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
-use crate::limits::{EARLY_COPIES_MAX, GUEST_TABLE_PART, LATER_MAX};
+use crate::limits::{GUEST_TABLE_PART, LATER_MAX};
+use crate::store::guests::{GuestNumber, NO_GUEST};
 use crate::store::ram::Store;
 use crate::types::{Effects, ExclusiveReport, ExclusiveState, Request};
 use std::collections::VecDeque;
-use undercroft_engine::residency::{Class, Resident};
-use undercroft_engine::{Departure, Exclusive, ExclusiveMode, Index, Outcome, Tier};
-use undercroft_host::{FRAME_BYTES, Frame, Held};
+use undercroft_engine::residency::{Class, Member, Resident};
+use undercroft_engine::{Departure, Exclusive, ExclusiveMode, GuestTable, HashKey, Index, Tier, Transfer};
+use undercroft_host::{FRAME_BYTES, Held};
 
 /// Content that waits to be hashed, after the replies that it must not delay.
 #[derive(Debug)]
@@ -41,12 +44,17 @@ enum Purpose {
 pub(super) struct GuestSide {
     key: ContentKey,
     mode: ExclusiveMode,
-    /// The guest, if its memory can be seen and there is room for its table.
+    /// What is decided for the disk, if the guest's memory can be seen and there is room for the table of its pages:
+    /// then the disk is a member of that table.
     exclusive: Option<Box<Exclusive>>,
-    /// Pages of the guest's memory, whether there is room for their table or not; 0 without a guest.
-    pages: u32,
-    /// Bytes that its table would have needed.
-    refused_bytes: u64,
+    /// The guest.
+    guest: GuestNumber,
+    /// Copies of pages that held blocks of other disks, which those have not taken yet.
+    aside: u32,
+    /// Bytes of the table that the disk pays for.
+    part_bytes: u64,
+    /// Bytes that were needed and allowed, where there is a guest and no room for its table.
+    refused: Option<(u64, u64)>,
     later: VecDeque<Job>,
     /// The guest's memory is scanned.
     scanned: bool,
@@ -54,13 +62,22 @@ pub(super) struct GuestSide {
 
 impl GuestSide {
     pub(crate) fn new(key: ContentKey, mode: ExclusiveMode) -> Self {
-        Self { key, mode, exclusive: None, pages: 0, refused_bytes: 0, later: VecDeque::new(), scanned: false }
+        Self {
+            key,
+            mode,
+            exclusive: None,
+            guest: NO_GUEST,
+            aside: 0,
+            part_bytes: 0,
+            refused: None,
+            later: VecDeque::new(),
+            scanned: false,
+        }
     }
 
     /// Bytes of metadata held now.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let table = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
-        table as usize + self.later.capacity() * size_of::<Job>()
+        self.table_bytes() as usize + self.later.capacity() * size_of::<Job>()
     }
 
     /// Bytes that what waits to be hashed takes at most, besides its frames.
@@ -68,11 +85,27 @@ impl GuestSide {
         2 * LATER_MAX * size_of::<Job>()
     }
 
-    /// Checks the table of guest pages; for tests.
-    pub(super) fn check(&self) {
-        if let Some(e) = &self.exclusive {
-            e.residency().check();
-        }
+    /// Bytes that the disk pays for being kept exclusive: its own, and its part of the table of guest pages.
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()) + self.part_bytes
+    }
+
+    /// What is decided for the disk and the table of its guest's pages, if it is a member of that.
+    #[inline]
+    fn both<'a>(&'a mut self, arena: &'a mut Store) -> Option<(&'a mut Exclusive, &'a mut GuestTable)> {
+        Some((self.exclusive.as_deref_mut()?, arena.guests.table_mut(self.guest)?))
+    }
+
+    /// Which member of its guest's table the disk is, and the table.
+    #[inline]
+    fn member<'a>(&self, arena: &'a Store) -> Option<(Member, &'a GuestTable)> {
+        Some((self.exclusive.as_ref()?.member(), arena.guests.table(self.guest)?))
+    }
+
+    /// The guest's number.
+    #[inline]
+    pub(super) fn guest(&self) -> GuestNumber {
+        self.guest
     }
 
     /// Frames behind contents that wait to be hashed.
@@ -80,9 +113,9 @@ impl GuestSide {
         self.later.iter().map(|j| &j.held)
     }
 
-    /// Contents that wait to be hashed.
+    /// Contents that wait to be hashed, here or for another disk to take them.
     pub(super) fn waits(&self) -> usize {
-        self.later.len()
+        self.later.len() + self.aside as usize
     }
 
     /// Whether there is a guest whose memory can be seen, and a table of its pages.
@@ -92,14 +125,15 @@ impl GuestSide {
     }
 
     /// Whether the guest is known to hold a block.
-    pub(super) fn is_at_guest(&self, block: u64) -> bool {
-        self.exclusive.as_ref().is_some_and(|e| e.residency().is_at_guest(block))
+    pub(super) fn is_at_guest(&self, block: u64, arena: &Store) -> bool {
+        self.member(arena).is_some_and(|(member, table)| table.residency().is_at_guest(member, block))
     }
 
     /// Whether the hash of `block`'s content is needed: by the scanner, or because the guest holds the block.
     #[inline]
-    pub(super) fn wants_hash(&self, block: u64) -> bool {
-        self.scanned || self.exclusive.as_ref().is_some_and(|e| e.residency().page_of(block).is_some())
+    pub(super) fn wants_hash(&self, block: u64, arena: &Store) -> bool {
+        let held = || self.member(arena).is_some_and(|(m, table)| table.residency().page_of(m, block).is_some());
+        self.scanned || held()
     }
 
     /// The hash of a content.
@@ -108,17 +142,17 @@ impl GuestSide {
     }
 
     /// Notes the hash of what the disk holds of a block.
-    pub(super) fn note_hash(&mut self, block: u64, hash: ContentHash) {
-        if let Some(e) = &mut self.exclusive {
-            e.residency_mut().learn(block, hash.get());
+    pub(super) fn note_hash(&mut self, block: u64, hash: ContentHash, arena: &mut Store) {
+        if let Some((e, table)) = self.both(arena) {
+            table.residency_mut().learn(e.member(), block, hash.get());
         }
     }
 
     /// A block was evicted: what the guest does not hold may lose its place to what it does.
     #[inline]
-    pub(super) fn lapses(&mut self, index: &mut Index) {
-        if let Some(e) = &mut self.exclusive {
-            e.lapses(index);
+    pub(super) fn lapses(&mut self, index: &mut Index, arena: &mut Store) {
+        if let Some((e, table)) = self.both(arena) {
+            e.lapses(table, index);
         }
     }
 
@@ -130,9 +164,12 @@ impl GuestSide {
         }
     }
 
-    /// Pages of the guest that is seen.
-    pub(super) fn pages_seen(&self) -> Option<u32> {
-        self.exclusive.as_ref().map(|e| e.residency().pages())
+    /// Whether the disk keeps its blocks together with others of its guest.
+    #[inline]
+    pub(super) fn set_pooled(&mut self, pooled: bool) {
+        if let Some(e) = &mut self.exclusive {
+            e.set_pooled(pooled);
+        }
     }
 
     /// Whether the guest's memory is scanned for contents.
@@ -154,74 +191,132 @@ impl GuestSide {
 
     /// Blocks of the disk's capacity that the table of guest pages takes instead.
     pub(super) fn overhead_blocks(&self) -> u32 {
-        let bytes = self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
-        bytes.div_ceil(B) as u32
+        self.table_bytes().div_ceil(B) as u32
     }
 }
 
 impl<P: FaultInjection> Disk<P> {
-    /// The disk's guest has `pages` pages of memory from now on, none of them known; 0 if there is no guest whose
-    /// memory can be seen. The table of them takes room from the disk's share; the caller trims the arena.
-    pub(crate) fn set_guest(&mut self, pages: u32, arena: &mut Store) {
-        self.side.exclusive = None;
-        self.side.pages = pages;
-        self.side.refused_bytes = 0;
-        self.cancel(0, u64::MAX);
-        self.residents.index_mut().set_tiers(self.side.scanned || self.settings.first_to_go());
-        if self.side.mode != ExclusiveMode::Off && pages > 0 {
-            let needed = Exclusive::bytes_for(pages, self.capacity.slots());
-            if needed > self.guest_table_bytes_max() {
-                self.side.refused_bytes = needed;
-            } else {
-                self.residents.index_mut().set_tiers(true);
-                // room first, the table then
-                self.account_overhead_with(needed.div_ceil(B) as u32, arena);
-                self.resize_step(u32::MAX, arena);
-                let key = self.settings.hash_key();
-                self.side.exclusive = Some(Box::new(Exclusive::new(
-                    pages,
-                    self.side.mode,
-                    self.residents.index().kind(),
-                    self.capacity.slots(),
-                    key,
-                )));
-            }
+    // ---- its guest ----
+
+    /// The number of the disk's guest.
+    pub(crate) fn guest(&self) -> GuestNumber {
+        self.side.guest()
+    }
+
+    /// The disk has another guest, or none, and no part in its table.
+    pub(crate) fn set_guest(&mut self, guest: GuestNumber) {
+        self.side.guest = guest;
+        self.side.refused = None;
+    }
+
+    /// Which member of its guest's table the disk is.
+    pub(crate) fn member(&self) -> Option<Member> {
+        self.side.exclusive.as_ref().map(|e| e.member())
+    }
+
+    /// How the disk is kept exclusive of its guest from now on; false if it was so before. What the guest holds is
+    /// learned anew: it was not looked at, or by other rules.
+    pub(crate) fn set_exclusive(&mut self, mode: ExclusiveMode) -> bool {
+        let mode = if self.settings.contents() { mode } else { ExclusiveMode::Off };
+        let changes = std::mem::replace(&mut self.side.mode, mode) != mode;
+        self.settings.set_exclusive(mode);
+        self.side.refused = None;
+        changes
+    }
+
+    /// The key of its hash tables.
+    pub(crate) fn hash_key(&self) -> HashKey {
+        self.settings.hash_key()
+    }
+
+    /// How it is kept exclusive.
+    pub(crate) fn exclusive_mode(&self) -> ExclusiveMode {
+        self.side.mode
+    }
+
+    /// Bytes that the disk takes for itself where it is a member of a table, and the most that may be spent on both.
+    pub(crate) fn table_room(&self) -> (u64, u64) {
+        let slots = self.capacity.slots();
+        let made = self.side.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max());
+        let allowed = self.own_blocks() * B / GUEST_TABLE_PART;
+        (Exclusive::own_bytes_for(slots).max(made), allowed)
+    }
+
+    /// Bytes of its guest's table that the disk pays for.
+    pub(crate) fn table_part(&self) -> u64 {
+        self.side.part_bytes
+    }
+
+    /// Whether the disk can go on paying for its part of the table with the capacity that it has now.
+    pub(super) fn affords_table(&self) -> bool {
+        self.side.table_bytes() <= self.own_blocks() * B / 2
+    }
+
+    /// Evicts what the disk's part of a table, `part` bytes, takes more than the one it has now.
+    pub(crate) fn make_room_for_table(&mut self, part: u64, arena: &mut Store) {
+        let own = if self.side.exclusive.is_some() { 0 } else { Exclusive::own_bytes_for(self.capacity.slots()) };
+        let more = (own + part).saturating_sub(self.side.part_bytes).div_ceil(B) as u32;
+        if self.side.exclusive.is_none() {
+            self.residents.index_mut().set_tiers(true);
         }
+        self.account_overhead_with(more, arena);
+        self.resize_step(u32::MAX, arena);
+    }
+
+    /// Makes the disk a member of its guest's table. False if that serves as many as it can.
+    pub(crate) fn enter_table(&mut self, arena: &mut Store) -> bool {
+        let (mode, kind, slots) = (self.side.mode, self.residents.index().kind(), self.capacity.slots());
+        let (id, guest) = (self.settings.id(), self.side.guest);
+        let Some(table) = arena.guests.table_mut(guest) else { return false };
+        let Some(member) = table.join(mode) else { return false };
+        let exclusive = Exclusive::new(table, member, mode, kind, slots, self.settings.hash_key());
+        arena.guests.set_member(guest, member, Some(id));
+        self.side.exclusive = Some(Box::new(exclusive));
+        self.side.refused = None;
+        self.residents.index_mut().set_tiers(true);
+        true
+    }
+
+    /// The disk pays for so much of its guest's table.
+    pub(crate) fn set_table_part(&mut self, part: u64, arena: &mut Store) {
+        self.side.part_bytes = part;
         self.account_overhead(arena);
     }
 
-    /// How the disk is kept exclusive of its guest from now on. What the guest holds is learned anew: it was not looked
-    /// at, or by other rules.
-    pub(crate) fn set_exclusive(&mut self, mode: ExclusiveMode, arena: &mut Store) {
-        let mode = if self.settings.contents() { mode } else { ExclusiveMode::Off };
-        if std::mem::replace(&mut self.side.mode, mode) != mode {
-            self.settings.set_exclusive(mode);
-            self.set_guest(self.side.pages, arena);
-        }
-    }
-
-    fn guest_table_bytes_max(&self) -> u64 {
-        self.own_blocks() * B / GUEST_TABLE_PART
-    }
-
-    /// Drops the table of guest pages if the disk's share has become too small for it.
-    pub(super) fn check_guest_table(&mut self, arena: &mut Store) {
-        if let Some(e) = &self.side.exclusive {
-            let pages = e.residency().pages();
-            if Exclusive::bytes_for(pages, self.capacity.slots()) > self.guest_table_bytes_max() {
-                self.set_guest(pages, arena);
+    /// The disk is no member of a table any more, because it has another guest or there is no room: `refused` says what
+    /// would be needed, and what is allowed. What the table knows of its pages is forgotten.
+    pub(crate) fn leave_table(&mut self, refused: Option<(u64, u64)>, arena: &mut Store) {
+        self.side.refused = refused;
+        if let Some((e, table)) = self.side.both(arena) {
+            let member = e.member();
+            if !self.plant.has(Bug::TableOutlivesDisk) {
+                table.residency_mut().forget_member(member);
             }
+            table.leave(member);
+            arena.guests.set_member(self.side.guest, member, None);
+        }
+        if self.side.exclusive.take().is_some() {
+            self.cancel(0, u64::MAX);
+            self.residents.index_mut().set_tiers(self.side.scanned || self.settings.first_to_go());
+        }
+        self.side.part_bytes = 0;
+        self.account_overhead(arena);
+    }
+
+    /// The pages of the guest hold, or may hold, something else: what is known of the disk's blocks there goes, and
+    /// what waits to be hashed.
+    pub(crate) fn forget_guest(&mut self, arena: &mut Store) {
+        self.cancel(0, u64::MAX);
+        if let Some((e, table)) = self.side.both(arena) {
+            table.residency_mut().forget_member(e.member());
         }
     }
 
-    /// Pages of a guest that is there without its table, if the disk's share has grown enough for it. A quarter more
-    /// than the table takes is asked for: a share that moves to and fro would otherwise empty it each time.
-    pub(crate) fn guest_to_restore(&self) -> Option<u32> {
-        if self.side.refused_bytes == 0 {
-            return None;
+    /// Calls `see` with every page that is thought to hold a block of the disk, and that block; for tests.
+    pub(crate) fn for_each_guest_page(&self, arena: &Store, see: impl FnMut(u32, u64)) {
+        if let Some((member, table)) = self.side.member(arena) {
+            table.residency().for_each(member, see);
         }
-        let needed = Exclusive::bytes_for(self.side.pages, self.capacity.slots());
-        (needed + needed / 4 <= self.guest_table_bytes_max()).then_some(self.side.pages)
     }
 
     /// Whether the memory of the disk's guest is scanned for contents: then the hash of everything cached is wanted,
@@ -272,24 +367,29 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// How the disk stands to its guest.
-    pub(crate) fn exclusive_report(&self) -> ExclusiveReport {
+    pub(crate) fn exclusive_report(&self, arena: &Store) -> ExclusiveReport {
         let side = &self.side;
-        let state = match &side.exclusive {
+        let table = arena.guests.table(side.guest);
+        let state = match (&side.exclusive, table) {
             _ if side.mode == ExclusiveMode::Off => ExclusiveState::Off,
-            None if side.refused_bytes > 0 => ExclusiveState::NoMemory {
-                needed_bytes: side.refused_bytes,
-                allowed_bytes: self.guest_table_bytes_max(),
+            (Some(e), Some(_)) if e.is_inclusive() || !self.residents.index().has_tiers() => ExclusiveState::Inclusive,
+            (Some(e), Some(table)) => {
+                let ways = e.ways(table);
+                ExclusiveState::On { capture: ways.capture, delay: ways.delay }
+            }
+            _ => match side.refused {
+                Some((needed_bytes, allowed_bytes)) => ExclusiveState::NoMemory { needed_bytes, allowed_bytes },
+                None => ExclusiveState::NoGuest,
             },
-            None => ExclusiveState::NoGuest,
-            Some(e) if e.is_inclusive() || !self.residents.index().has_tiers() => ExclusiveState::Inclusive,
-            Some(e) => ExclusiveState::On { capture: e.ways().capture, delay: e.ways().delay },
         };
+        let both = side.exclusive.as_ref().zip(table);
         ExclusiveReport {
             mode: side.mode,
             state,
             tiers: self.residents.index().tier_lens(),
-            table_bytes: side.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()),
-            stats: side.exclusive.as_ref().map(|e| e.stats()).unwrap_or_default(),
+            table_bytes: side.table_bytes(),
+            table_disks: both.map_or(0, |(_, table)| table.members() as u32),
+            stats: both.map(|(e, table)| e.stats(table)).unwrap_or_default(),
         }
     }
 
@@ -322,90 +422,40 @@ impl<P: FaultInjection> Disk<P> {
         cx: &mut Cx<'_, E>,
     ) {
         let Self { side, residents, .. } = self;
-        let Some(exclusive) = &mut side.exclusive else { return };
-        let departure = exclusive.arrives(residents.index_mut(), page, block, class, tag.map(ContentHash::get), found);
+        let Some((exclusive, table)) = side.both(cx.arena) else { return };
+        let moved = Transfer { page, block, class, tag: tag.map(ContentHash::get), found };
+        let departure = exclusive.arrives(table, residents.index_mut(), moved);
         if let Some(left) = departure.block() {
             self.measuring.left(left);
         }
-        if let Departure::Capture(what) = departure {
-            self.copy_at_reuse(page, what, cx);
+        match departure {
+            Departure::Capture(what) => self.copy_at_reuse(page, what, cx),
+            Departure::Other(what) => self.other_left(page, what, class, cx),
+            Departure::None | Departure::Kept(_) | Departure::Lost(_) => {}
         }
-    }
-
-    fn copy_at_reuse<E: Effects>(&mut self, page: u32, what: Resident, cx: &mut Cx<'_, E>) {
-        // Nothing that waits may be dealt with here: it could evict the very slot that is being served.
-        if !self.later_room(cx.arena) {
-            return self.exclusive_mut().missed();
-        }
-        let mut frame = cx.arena.take().expect("the ceiling covers what disks are guaranteed and the pool");
-        if cx.fx.copy_guest_page(self.settings.id(), page, frame.bytes_mut()) {
-            let held = cx.arena.share(frame);
-            self.side.later.push_back(Job { block: Some(what.block), held, purpose: Purpose::Verify(what) });
-            self.note_loan(cx.arena);
-        } else {
-            cx.arena.put(frame);
-            self.exclusive_mut().captured(&what, false, false);
-        }
-    }
-
-    fn exclusive_mut(&mut self) -> &mut Exclusive {
-        self.side.exclusive.as_mut().expect("only called with a guest")
-    }
-
-    /// The content of `block`, which is what the disk holds, is to be hashed when there is time.
-    pub(super) fn learn_later<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
-        if self.settings.block_bytes(block) < B {
-            cx.arena.release(held);
-            return;
-        }
-        if !self.later_room(cx.arena) {
-            let page = self.residents.cached(block);
-            if page.is_none_or(|page| !page.is_same(&held)) {
-                return self.learn(block, held, cx);
-            }
-            // It waits where it is: that holds up nobody who waits for this event.
-            cx.arena.release(held);
-            return self.learn_in_slot_later(block, cx.arena);
-        }
-        self.side.later.push_back(Job { block: Some(block), held, purpose: Purpose::Learn });
-        self.note_loan(cx.arena);
-    }
-
-    /// Notes the hash of what the disk holds of `block`.
-    fn learn<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
-        let hash = self.side.key.hash(held.bytes());
-        self.side.note_hash(block, hash);
-        if let Some(slot) = self.residents.slot(block)
-            && self.residents.page(slot).is_some_and(|f| f.is_same(&held))
-        {
-            self.residents.set_hash(slot, hash.get());
-            self.stats.hashed_blocks += 1;
-            self.share_content(slot, hash, cx.arena);
-        }
-        cx.arena.release(held);
     }
 
     // ---- changes ----
 
     /// Blocks `first..end` change, or have changed: nothing that is known of their content holds any more.
-    pub(super) fn doubt(&mut self, first: u64, end: u64) {
+    pub(super) fn doubt(&mut self, first: u64, end: u64, arena: &mut Store) {
         self.cancel(first, end);
-        if let Some(e) = &mut self.side.exclusive
-            && !self.plant.has(Bug::WriteKeepsResidency)
+        if !self.plant.has(Bug::WriteKeepsResidency)
+            && let Some((e, table)) = self.side.both(arena)
         {
-            e.residency_mut().forget_range(first, end);
+            table.residency_mut().forget_range(e.member(), first, end);
         }
     }
 
     /// The disk has a new content of `block`, or none that is known: what was noted of an older one while the change
     /// was under way goes. What its own writer noted stays.
-    pub(super) fn changed(&mut self, block: u64, known: bool) {
+    pub(super) fn changed(&mut self, block: u64, known: bool, arena: &mut Store) {
         self.cancel(block, block + 1);
-        if let Some(e) = &mut self.side.exclusive
-            && !self.plant.has(Bug::WriteKeepsResidency)
-            && !(known && e.residency().awaits_tag(block))
+        if !self.plant.has(Bug::WriteKeepsResidency)
+            && let Some((e, table)) = self.side.both(arena)
+            && !(known && table.residency().awaits_tag(e.member(), block))
         {
-            e.residency_mut().forget(block);
+            table.residency_mut().forget(e.member(), block);
         }
     }
 
@@ -419,156 +469,4 @@ impl<P: FaultInjection> Disk<P> {
             }
         }
     }
-
-    /// Forgets what the guest holds and what waits to be hashed; the guest itself stays.
-    pub(super) fn forget_guest(&mut self) {
-        self.cancel(0, u64::MAX);
-        if let Some(e) = &mut self.side.exclusive {
-            e.reset();
-        }
-    }
-
-    // ---- when the replies are out ----
-
-    /// Hashes what waits, and copies pages whose eviction is near.
-    pub(crate) fn spare<E: Effects>(&mut self, copies: bool, cx: &mut Cx<'_, E>) {
-        while !self.side.later.is_empty() && cx.left > 0 {
-            self.run_oldest(cx);
-            cx.left = cx.left.saturating_sub(B);
-        }
-        self.note_loan(cx.arena);
-        while self.sharing.wants_spare() && cx.left > 0 {
-            self.learn_oldest(cx.arena);
-            cx.left = cx.left.saturating_sub(B);
-        }
-        if let Some(e) = &mut self.side.exclusive {
-            e.set_throttled(!copies);
-        }
-        for _ in 0..EARLY_COPIES_MAX {
-            if cx.left == 0 {
-                // What waits to be hashed goes first with the next one.
-                break;
-            }
-            cx.left = cx.left.saturating_sub(B);
-            let Self { side, residents, .. } = self;
-            let Some(due) = side.exclusive.as_mut().and_then(|e| e.due(residents.index_mut())) else { break };
-            let block = due.what.block;
-            let mut frame =
-                cx.arena.take().expect("nothing waits to be hashed, so what is guaranteed for that is free");
-            let mut slot = None;
-            let mut held = false;
-            if self.may_keep(block) && cx.fx.copy_guest_page(self.settings.id(), due.page, frame.bytes_mut()) {
-                let hash = self.side.key.hash(frame.bytes());
-                held = self.is_content_of(due.page, hash);
-                if held {
-                    slot = self.keep_copy(block, Tier::Probation, frame, hash, cx);
-                } else {
-                    cx.arena.put(frame);
-                }
-            } else {
-                cx.arena.put(frame);
-            }
-            let Self { side, residents, .. } = self;
-            if let Some(e) = &mut side.exclusive {
-                e.copied(residents.index_mut(), &due, held, slot);
-            }
-        }
-    }
-
-    fn is_content_of(&self, page: u32, hash: ContentHash) -> bool {
-        let known = self.side.exclusive.as_ref().is_some_and(|e| e.residency().matches(page, hash.get()));
-        known || self.plant.has(Bug::CaptureUnverified)
-    }
-
-    /// Whether content of `block` from elsewhere than the disk may become what is cached of it.
-    fn may_keep(&self, block: u64) -> bool {
-        let changing = self.changes.active_in(block, block + 1);
-        !changing && !self.near.contains(block) && self.settings.block_bytes(block) == B
-    }
-
-    fn run_oldest<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
-        let Some(Job { block, held, purpose }) = self.side.later.pop_front() else { return };
-        let Some(block) = block else {
-            cx.arena.release(held);
-            if let Purpose::Verify(what) = purpose
-                && let Some(e) = &mut self.side.exclusive
-            {
-                e.captured(&what, false, false);
-            }
-            return;
-        };
-        match purpose {
-            Purpose::Learn => self.learn(block, held, cx),
-            Purpose::Verify(what) => {
-                let hash = self.side.key.hash(held.bytes());
-                let same = what.has_tag(hash.get()) || self.plant.has(Bug::CaptureUnverified);
-                let zeroes = !same && is_zeroes(held.bytes());
-                if let Some(e) = &mut self.side.exclusive {
-                    e.captured(&what, same, zeroes);
-                }
-                // It may have become cached meanwhile.
-                if same && self.may_keep(block) && self.residents.cached(block).is_none() {
-                    self.keep_held(block, Tier::Hot, held, hash, cx);
-                } else {
-                    cx.arena.release(held);
-                }
-            }
-        }
-    }
-
-    fn keep_copy<E: Effects>(
-        &mut self,
-        block: u64,
-        tier: Tier,
-        frame: Frame,
-        hash: ContentHash,
-        cx: &mut Cx<'_, E>,
-    ) -> Option<u32> {
-        let held = cx.arena.share(frame);
-        self.keep_held(block, tier, held, hash, cx)
-    }
-
-    /// Caches verified content; returns its slot, if it got one.
-    fn keep_held<E: Effects>(
-        &mut self,
-        block: u64,
-        tier: Tier,
-        held: Held,
-        hash: ContentHash,
-        cx: &mut Cx<'_, E>,
-    ) -> Option<u32> {
-        if !cx.fx.captured(self.settings.id(), block, held.bytes()) {
-            cx.arena.release(held);
-            return None;
-        }
-        let outcome = self.residents.index_mut().place(block, tier, |_| true);
-        self.make_room(outcome, cx.arena);
-        let slot = match outcome {
-            Outcome::Fill { slot, .. } | Outcome::Hit(slot) => slot,
-            Outcome::Bypass => {
-                cx.arena.release(held);
-                return None;
-            }
-        };
-        let (domain, base) = self.domain_for_copy(block);
-        if !self.put_in_slot(slot, held, domain, cx.arena) {
-            self.drop_block(block, cx.arena);
-            return None;
-        }
-        self.residents.set_hash(slot, hash.get());
-        if let (Some(n), Some(held)) = (base, self.residents.page(slot)) {
-            cx.arena.register_base(held, n);
-        }
-        self.share_content(slot, hash, cx.arena);
-        Some(slot)
-    }
-
-    /// Frees what waits to be hashed: the disk goes.
-    pub(super) fn release_later(&mut self, arena: &mut Store) {
-        for job in self.side.later.drain(..) {
-            arena.release(job.held);
-        }
-    }
 }
-
-const _: () = assert!(FRAME_BYTES as u64 == B);

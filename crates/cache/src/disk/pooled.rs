@@ -259,6 +259,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Time has passed: what an inclusive cache is held against is as large as the disk's part of its pool.
     pub(crate) fn follow_pool(&mut self) {
+        self.side.set_pooled(self.is_pooled());
         if self.is_pooled() {
             let part = self.own_part(self.residents.index().limit());
             self.side.set_limit(part);
@@ -285,13 +286,6 @@ impl<P: FaultInjection> Disk<P> {
             "a disk keeps blocks beside its pool"
         );
         assert!(disks.iter().any(|d| d.id() == self.capacity.account()), "a pool is paid for by a disk that is gone");
-    }
-
-    /// Where its guest is seen: the table is looked at again, and what an inclusive cache is held against, after the
-    /// capacity or the disk's part of it has changed.
-    pub(crate) fn fit_guest(&mut self, arena: &mut Store) {
-        self.check_guest_table(arena);
-        self.follow_pool();
     }
 }
 

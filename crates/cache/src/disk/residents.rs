@@ -2,16 +2,15 @@
 //!
 //! Owns the pages that the disk holds, or that the disks of a pool hold together. Never decides what is kept (the
 //! index's policy does), never counts who pays for a frame (the store does, so a page that is taken out here is given
-//! back there).
-//! Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame; `resident` counts the
-//! frames; without knowledge of contents there are no hashes at all.
+//! back there). Invariants: a slot without a block has no frame; a hash is known only of a slot with a frame;
+//! `resident` counts the frames; without knowledge of contents there are no hashes at all.
 
 use super::members::{Members, origin};
 use crate::content::ContentHash;
 use crate::types::DiskId;
 use std::mem::MaybeUninit;
 use undercroft_engine::{Access, Array, HashKey, Index, Outcome, PartId, Placed, PolicyKind, Release, Tier};
-use undercroft_host::{Held, give_back};
+use undercroft_host::{Held, empty_slots, give_back};
 
 /// Bytes of memory that a step gives back at most, of what stands here: more than a step cuts off.
 const RELEASE_BYTES: usize = 256 << 10;
@@ -61,7 +60,8 @@ impl Moving {
 impl Residents {
     /// `slots` slots, of which there may be `most` in time.
     pub(super) fn new(kind: PolicyKind, slots: u32, most: u32, key: HashKey, contents: bool) -> Self {
-        let frames = Array::new_with(slots as usize, most as usize, || None);
+        let room = Array::<Option<Held>>::room_for(slots as usize, most as usize);
+        let frames = Array::from_made(empty_slots(slots as usize, room), most as usize);
         let hashes = Array::zeroed(if contents { slots as usize } else { 0 }, most as usize);
         let index = Index::with_room(kind, slots, most, key);
         Self { frames, resident: 0, index, hashes, most, moves: 0, units: 0, members: None }

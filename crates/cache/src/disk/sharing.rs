@@ -237,7 +237,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The content in `block`'s slot is to be hashed when there is time.
     pub(super) fn learn_in_slot_later(&mut self, block: u64, arena: &mut Store) {
-        if !(self.sharing.is_on() || self.side.wants_hash(block)) || self.settings.block_bytes(block) < B {
+        if !(self.sharing.is_on() || self.side.wants_hash(block, arena)) || self.settings.block_bytes(block) < B {
             return;
         }
         if self.sharing.unlearned.len() >= UNLEARNED_MAX {
@@ -265,7 +265,7 @@ impl<P: FaultInjection> Disk<P> {
         self.residents.set_hash(slot, hash.get());
         // While a change is under way, the guest's page may hold what is not on the disk yet.
         if !self.changes.active_in(block, block + 1) {
-            self.side.note_hash(block, hash);
+            self.side.note_hash(block, hash, arena);
         }
         self.share_content(slot, hash, arena);
     }

@@ -22,7 +22,7 @@ impl<P: FaultInjection> Disk<P> {
             let part = if newcomers { self.residents.part_of_slot(slot) } else { self.residents.part_of_block(key) };
             self.count_evicted(key);
             self.vacate(slot, key, part, arena);
-            self.side.lapses(self.residents.index_mut());
+            self.side.lapses(self.residents.index_mut(), arena);
         }
     }
 
@@ -78,7 +78,7 @@ impl<P: FaultInjection> Disk<P> {
     /// scanner or deduplication needs the hash.
     pub(super) fn install<E: Effects>(&mut self, block: u64, frame: Frame, cx: &mut Cx<'_, E>) {
         let slot = self.residents.slot(block);
-        let wanted = self.side.wants_hash(block);
+        let wanted = self.side.wants_hash(block, cx.arena);
         if slot.is_none() && !wanted {
             return cx.arena.put(frame);
         }
@@ -135,7 +135,7 @@ impl<P: FaultInjection> Disk<P> {
             self.note_loan(arena);
         }
         self.epoch = self.epoch.wrapping_add(1);
-        self.forget_guest();
+        self.forget_guest(arena);
         self.vacate_all(arena);
         self.forget_base(arena);
         self.streams.clear();
@@ -172,11 +172,9 @@ impl<P: FaultInjection> Disk<P> {
         }
         self.fetch = Fetch::under(hint);
         self.limit_streams();
-        match self.side.pages_seen() {
-            // What the guest held before is not known after a time without a look.
-            Some(pages) => self.set_guest(pages, arena),
-            None => self.set_scanned(self.side.scanned()),
-        }
+        // What the guest held before is not known after a time without a look.
+        self.forget_guest(arena);
+        self.set_scanned(self.side.scanned());
         self.apply_limit(arena);
     }
 }

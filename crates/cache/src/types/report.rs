@@ -99,8 +99,10 @@ pub struct ExclusiveReport {
     pub state: ExclusiveState,
     /// Blocks cached that the guest does not hold, that it is about to evict, that it holds.
     pub tiers: [u32; 3],
-    /// Bytes of the table of guest pages.
+    /// Bytes of the table of guest pages that the disk pays for, its own for the same purpose included.
     pub table_bytes: u64,
+    /// Disks of the guest that share that table, this one included; 0 without a table.
+    pub table_disks: u32,
     /// The counts.
     pub stats: ExclusiveStats,
 }

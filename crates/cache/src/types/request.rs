@@ -8,6 +8,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DiskId(pub u32);
 
+/// The memory of a guest: equal for two disks of a core exactly if both have the same memory, whose pages are numbered
+/// in the same way for both. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemoryId(pub u64);
+
 /// A front end's name for a request under way; the core only hands it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReqId {

@@ -19,7 +19,7 @@ use undercroft_config::DiskPlan;
 use undercroft_config::plan::BaseSharing;
 use undercroft_frontend::DiskInfo;
 use undercroft_frontend::socket::SocketPermissions;
-use undercroft_frontend::vhost::{Trust, VhostOptions, VhostServer};
+use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
 use undercroft_host::IoBuf;
 use undercroft_hostmem::pressure::GuestRoom;
 use undercroft_units::human_size;
@@ -149,6 +149,7 @@ impl ServedDisk {
     /// Opens the vhost-user socket, if the plan has one.
     pub(super) fn listen(
         &self,
+        event_loop: &Arc<EventLoop>,
         plan: &DiskPlan,
         access: undercroft_config::SocketAccess,
         room: &Arc<GuestRoom>,
@@ -162,7 +163,7 @@ impl ServedDisk {
             trust,
             room: Arc::clone(room),
         };
-        let server = VhostServer::start(socket, self.info.clone(), self.host.clone(), options)
+        let server = VhostServer::start(event_loop, socket, self.info.clone(), self.host.clone(), options)
             .map_err(|source| ServiceError::Vhost { disk: plan.name.clone(), source })?;
         *self.vhost.lock().unwrap_or_else(|p| p.into_inner()) = Some(server);
         Ok(())

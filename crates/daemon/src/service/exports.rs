@@ -98,9 +98,9 @@ impl Service {
     /// Reads the certificates of the listeners again, for clients that come from now on. What cannot be read is named,
     /// and stays as it was. Whether there are any.
     pub(super) fn renew_nbd_keys(&self, failed: &mut Vec<String>) -> bool {
-        let listeners = self.plan().nbd;
+        let plan = self.plan();
         let mut any = false;
-        for (listener, server) in listeners.iter().zip(&self.running.lock().nbd) {
+        for (listener, server) in plan.nbd.iter().zip(&self.running.lock().nbd) {
             let Some(files) = &listener.files else { continue };
             any = true;
             match tls::load(files) {

@@ -6,9 +6,10 @@
 //! than the number of bytes that the limits were made from.
 
 use super::pools::Together;
-use super::{Service, capacity_blocks, lock, write};
+use super::{ServedDisk, Service, capacity_blocks, lock, write};
 use crate::http::server::prepare_runtime_dir;
-use std::sync::Weak;
+use crate::worker::WorkerHandle;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_api::KsmStatus;
 use undercroft_config::KsmPlan;
@@ -27,6 +28,9 @@ const STUCK: Duration = Duration::from_secs(1);
 const STEP_FRAMES_MIN: usize = 256;
 /// Frames of a step at most, whatever was promised: what takes a worker some milliseconds.
 pub(super) const STEP_FRAMES_MAX: usize = 16_384;
+
+/// Disks of a worker that are told their limits with one message: evicting what is over takes some of them a moment.
+const LIMITS_AT_ONCE: usize = 64;
 
 const FRAME: u64 = FRAME_BYTES as u64;
 
@@ -95,8 +99,9 @@ impl Service {
 
     fn holdings(&self) -> Vec<Holding> {
         let plan = self.plan();
-        let holding = |disk: &std::sync::Arc<super::ServedDisk>| {
-            let p = plan.find(&disk.info().name)?;
+        let by_name = plan.by_name();
+        let holding = |disk: &Arc<ServedDisk>| {
+            let p = by_name.get(disk.info().name.as_str())?;
             let id = disk.id();
             let held = disk.host().worker.call(move |w| w.core().pool_stats(id)).ok()?;
             // Of several that keep their blocks together, an equal part for each, as the plan has it.
@@ -107,8 +112,8 @@ impl Service {
     }
 
     /// Makes `plan` what is served, and tells the disks what they may hold of it now.
-    pub(super) fn adopt(&self, plan: ServePlan) {
-        *write(&self.plan) = plan;
+    pub(super) fn adopt(&self, plan: impl Into<Arc<ServePlan>>) {
+        *write(&self.plan) = plan.into();
         self.limit_disks();
     }
 
@@ -119,25 +124,32 @@ impl Service {
         let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
         let together = Together::new(&plan, &disks);
         let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
+        let by_name = plan.by_name();
+        let mut limits = vec![Vec::new(); self.workers.len()];
         for disk in disks {
-            let Some(p) = plan.find(&disk.info().name) else { continue };
+            let Some(p) = by_name.get(disk.info().name.as_str()) else { continue };
             let limit = |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
-            let blocks = together.sum(&plan, p, limit);
-            let id = disk.id();
-            // Only sent: a worker that is busy for a moment does not keep the others from shrinking.
-            let _ = disk.host().worker.send(move |w| {
-                let core = w.core();
-                let held = core.pool_stats(id);
-                let most = |n: u64| held.charged_blocks.saturating_add(n.saturating_mul(held.disks));
-                let bound = room.map(|n| u32::try_from(most(n)).unwrap_or(u32::MAX));
-                core.set_limit(id, bound.map_or(blocks, |bound| blocks.min(bound)));
-            });
+            limits[disk.worker_number()].push((disk.id(), together.sum(&plan, p, limit)));
+        }
+        for (worker, limits) in self.workers.iter().zip(limits) {
+            for some in limits.chunks(LIMITS_AT_ONCE) {
+                let some = some.to_vec();
+                // Only sent: a worker that is busy for a moment does not keep the others from shrinking.
+                let _ = worker.send(move |w| {
+                    let core = w.core();
+                    for (id, blocks) in some {
+                        let held = core.pool_stats(id);
+                        let most = |n: u64| held.charged_blocks.saturating_add(n.saturating_mul(held.disks));
+                        let bound = room.map(|n| u32::try_from(most(n)).unwrap_or(u32::MAX));
+                        core.set_limit(id, bound.map_or(blocks, |bound| blocks.min(bound)));
+                    }
+                });
+            }
         }
     }
 
     fn frames_bytes(&self) -> u64 {
-        let of =
-            |w: &std::sync::Arc<crate::worker::WorkerHandle>| w.call(|w| w.core().memory().frames_bytes).unwrap_or(0);
+        let of = |w: &Arc<WorkerHandle>| w.call(|w| w.core().memory().frames_bytes).unwrap_or(0);
         self.workers.iter().map(of).sum()
     }
 
@@ -206,7 +218,7 @@ impl Service {
         if let Err(e) = self.ksm.lock().keeper.recover() {
             tracing::error!("{e}");
         }
-        let plan = self.plan().ksm;
+        let plan = self.plan().ksm.clone();
         if plan.manage
             && let Err(e) = self.set_ksm(&plan)
         {
@@ -227,7 +239,7 @@ impl Service {
     }
 
     pub(super) fn switch_ksm(&self, manage: bool, unmerge: bool) -> Result<(), ControlError> {
-        let plan = KsmPlan { manage, ..self.plan().ksm };
+        let plan = KsmPlan { manage, ..self.plan().ksm.clone() };
         let failed = |e: KsmError| {
             ControlError::new(ControlErrorKind::Failed, e.to_string(), "`undercroft ksm status` shows what there is")
         };
@@ -244,7 +256,7 @@ impl Service {
             ksm.keeper.release(unmerge);
             ksm.problem = None;
         }
-        write(&self.plan).ksm = plan;
+        Arc::make_mut(&mut write(&self.plan)).ksm = plan;
         Ok(())
     }
 

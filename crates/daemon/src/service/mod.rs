@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use undercroft_cache::{CoreOptions, blocks_per_disk_max};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::nbd::{Budget, NbdServer};
+use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::pressure::{GuestRoom, Watch};
 use undercroft_hostmem::scan::scanner::Scanner;
 
@@ -59,7 +60,7 @@ struct Running {
 
 /// The running daemon. The order of its locks is in `locks`.
 pub(crate) struct Service {
-    plan: RwLock<ServePlan>,
+    plan: RwLock<Arc<ServePlan>>,
     workers: Vec<Arc<WorkerHandle>>,
     disks: RwLock<Vec<Arc<ServedDisk>>>,
     /// Disks of the plan that are not served, because something of theirs cannot be had yet.
@@ -74,6 +75,8 @@ pub(crate) struct Service {
     watch: Watch,
     /// What copies to guests may take of our control group.
     guest_room: Arc<GuestRoom>,
+    /// Has the sockets of all disks.
+    event_loop: Arc<EventLoop>,
     limits: Ordered<()>,
     ksm: Ordered<memory::KsmState>,
     shares: Ordered<shares::ShareManager>,
@@ -122,8 +125,8 @@ impl Service {
     }
 
     /// What is served now, and how.
-    fn plan(&self) -> ServePlan {
-        read(&self.plan).clone()
+    fn plan(&self) -> Arc<ServePlan> {
+        Arc::clone(&read(&self.plan))
     }
 
     /// Says in the log where guests and clients connect, once everything listens; of many disks only how many there

@@ -74,12 +74,12 @@ impl Service {
     /// Has the disks that are served keep their blocks together as `plan` says.
     pub(super) fn join_pools(&self, plan: &ServePlan) {
         let disks = self.disks();
-        let together = Together::new(plan, &disks);
+        let (together, by_name) = (Together::new(plan, &disks), plan.by_name());
         for (n, worker) in self.workers.iter().enumerate() {
             let own = disks.iter().filter(|d| d.worker_number() == n && !d.is_detaching());
             let wanted: Vec<(DiskId, Option<DiskId>, u32)> = own
                 .filter_map(|d| {
-                    let p = plan.find(&d.info().name)?;
+                    let p = by_name.get(d.info().name.as_str())?;
                     let first = together.with(&p.name).first().map(|m| m.disk.id());
                     Some((d.id(), first, capacity_blocks(p)))
                 })

@@ -10,7 +10,7 @@ use undercroft_api::ranges::RangeList;
 use undercroft_api::{RangesStatus, RangesTaken};
 use undercroft_config::plan::PartPlan;
 use undercroft_config::shares::{Strict, divide_from};
-use undercroft_config::{ControlError, ControlErrorKind, DiskPlan};
+use undercroft_config::{ControlError, ControlErrorKind, DiskPlan, ServePlan};
 use undercroft_engine::{PartId, PartRange, PartSetting};
 
 impl Service {
@@ -28,7 +28,7 @@ impl Service {
         let _change = self.change.lock();
         let disk = self.find(list.disk())?;
         let before = self.plan();
-        let mut plan = before.clone();
+        let mut plan = ServePlan::clone(&before);
         let name = disk.info().name.clone();
         let Some(p) = plan.disks.iter_mut().find(|d| d.name == name) else {
             return Err(ControlError::no_node(&name, []));

@@ -15,7 +15,7 @@ impl Service {
     /// Reads the file again, and does what can be done live; the caller holds `change`.
     pub(super) fn follow_file(&self, detach_most: bool) -> Result<ReloadReport, ControlError> {
         // Disks that wait begin anew: their image may be another one now.
-        let mut now = self.plan();
+        let mut now = ServePlan::clone(&self.plan());
         now.disks.retain(|d| self.waiting(&d.name).is_none());
         let (result, change) = now.reread()?;
         if !detach_most {
@@ -54,7 +54,7 @@ impl Service {
 
     fn attach_added(&self, added: &[DiskPlan], report: &mut ReloadReport) {
         for disk in added {
-            let mut plan = self.plan();
+            let mut plan = ServePlan::clone(&self.plan());
             plan.disks.push(disk.clone());
             match self.attach(&plan, disk) {
                 Ok(_) => report.added.push(disk.name.clone()),

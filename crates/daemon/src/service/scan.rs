@@ -25,7 +25,7 @@ const PID_BYTES_MAX: u64 = 64;
 
 /// Starts the scanner if the plan wants one. That it cannot start is said in the log; the daemon serves without.
 pub(super) fn start(service: &Arc<Service>, key: ContentKey) -> Option<Scanner> {
-    let plan = service.plan().scan;
+    let plan = service.plan().scan.clone();
     if !plan.enabled {
         return None;
     }

@@ -141,7 +141,7 @@ impl Service {
             self.end_interval(&mut manager, &plan, elapsed);
         }
         if manager.moving {
-            self.move_shares(&mut manager, plan);
+            self.move_shares(&mut manager, ServePlan::clone(&plan));
         }
     }
 
@@ -167,8 +167,9 @@ impl Service {
             governor.set(id, node.and_then(|n| n.controller));
             governor.set_goal(id, node.and_then(|n| n.goal).map(GoalPlan::goal));
         }
+        let by_name = plan.by_name();
         for (name, id) in layout.disks() {
-            governor.set_goal(id, plan.find(name).and_then(|d| d.goal).map(GoalPlan::goal));
+            governor.set_goal(id, by_name.get(name).and_then(|d| d.goal).map(GoalPlan::goal));
         }
         let mut leaves = Vec::with_capacity(measured.len());
         for (name, m) in measured.iter() {
@@ -187,13 +188,14 @@ impl Service {
         let most = plan.store.memory_bytes / UNIT_BYTES;
         let before = std::mem::take(&mut manager.latencies);
         manager.measured.clear();
+        let by_name = plan.by_name();
         let mut told = self.ask_disks(move |w, id| answer(w, id, most));
         share_out(&mut told);
         for (disk, answer) in told {
             let name = &disk.info().name;
-            let (Some((latencies, answers)), Some(disk)) = (answer, plan.find(name)) else { continue };
+            let (Some((latencies, answers)), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
             // Of a disk with parts: what reads of all of it took.
-            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, name));
+            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, disk));
             manager.latencies.insert(name.clone(), latencies);
             let leaves: Vec<_> = disk.leaves().collect();
             for answer in answers {
@@ -407,10 +409,13 @@ fn set_shares(
     }
 }
 
+/// What a disk answered: latencies since it was added, and what it and its ranges were measured to need.
+type Answered = Option<(Latencies, Vec<Answer>)>;
+
 /// Gives each disk of those that were measured together an equal part of what was measured: to whoever divides by
 /// curves, as many disks with such parts are the same as one with the whole, since each has the part of the misses at
 /// the part of the size.
-fn share_out(told: &mut [(Arc<ServedDisk>, Option<(Latencies, Vec<Answer>)>)]) {
+fn share_out(told: &mut [(Arc<ServedDisk>, Answered)]) {
     let mut whole: HashMap<(usize, DiskId), (Telemetry, Vec<u64>, u64)> = HashMap::new();
     for (disk, answer) in told.iter() {
         let Some((_, answers)) = answer else { continue };
@@ -468,8 +473,7 @@ impl Answer {
 }
 
 /// The p99 latency that a disk is to reach: its own goal, its container's or its VM's, whichever is the nearest.
-fn p99_for(plan: &ServePlan, name: &str) -> Option<Duration> {
-    let disk = plan.find(name)?;
+fn p99_for(plan: &ServePlan, disk: &DiskPlan) -> Option<Duration> {
     let group = |name: &str| plan.nodes.iter().find(|n| n.name == name).and_then(|n| n.goal);
     let container = || group(&format!("{}/{}", disk.vm.as_ref()?, disk.container.as_ref()?));
     match disk.goal.or_else(container).or_else(|| group(disk.vm.as_ref()?)) {

@@ -95,8 +95,8 @@ pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
         ExclusiveState::NoMemory { needed_bytes, allowed_bytes } => (
             "no memory",
             Some(format!(
-                "the table of the guest's pages takes {}, and at most a quarter of the disk's share, {}, may be spent \
-                 on it; give the disk a larger share, or set exclusive = \"off\"",
+                "the table of the guest's pages takes {}, and at most a quarter of the share of the guest's disks, {}, \
+                 may be spent on it; give them a larger share, or set exclusive = \"off\"",
                 undercroft_units::human_size(needed_bytes),
                 undercroft_units::human_size(allowed_bytes)
             )),
@@ -121,7 +121,9 @@ pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
         cold_blocks: cold,
         guest_pages: s.pages.into(),
         guest_pages_held: s.pages_held.into(),
+        guest_pages_held_by_all: s.pages_held_by_all.into(),
         table_bytes: r.table_bytes,
+        table_disks: r.table_disks.into(),
         evictions: s.evictions,
         evictions_cached: s.evictions_cached,
         captures_tried: s.captures_tried,

@@ -14,6 +14,7 @@ use undercroft_backend as backend;
 use undercroft_cache::{ContentKey, CoreOptions};
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_frontend::nbd::Budget;
+use undercroft_frontend::vhost::EventLoop;
 use undercroft_hostmem::ksm::{Keeper, Ksm};
 use undercroft_hostmem::pressure::{Roots, Watch};
 
@@ -77,12 +78,13 @@ impl Service {
                 check_captures: plan.daemon.check_captures,
             })?);
         }
+        let event_loop = EventLoop::start()?;
         let watch = Watch::new(plan.pressure.clone(), plan.store.floor_bytes, plan.store.memory_bytes)?;
         let keeper = Keeper::new(Ksm::here(), &plan.daemon.runtime_dir);
         let limits = plan.nbd_limits;
         let nbd_budget = Budget::new(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX), limits.slow_after);
         Ok(Arc::new_cyclic(|me| Self {
-            plan: RwLock::new(plan),
+            plan: RwLock::new(Arc::new(plan)),
             workers,
             disks: RwLock::default(),
             waiting: Ordered::new(Rank::Waiting, Vec::new()),
@@ -92,6 +94,7 @@ impl Service {
             change: Ordered::new(Rank::Change, ()),
             watch,
             guest_room: Arc::default(),
+            event_loop,
             limits: Ordered::new(Rank::Limits, ()),
             ksm: Ordered::new(Rank::Ksm, memory::KsmState { keeper, problem: None }),
             shares: Ordered::new(Rank::Shares, Default::default()),
@@ -114,9 +117,12 @@ impl Service {
         }
         let plan = self.plan();
         self.join_pools(&plan);
+        let by_name = plan.by_name();
         for disk in self.disks() {
-            let Some(own) = plan.disks.iter().find(|p| p.name == disk.info().name) else { continue };
-            let Err(e) = disk.listen(own, plan.daemon.disk_access, &self.guest_room) else { continue };
+            let Some(&own) = by_name.get(disk.info().name.as_str()) else { continue };
+            let Err(e) = disk.listen(&self.event_loop, own, plan.daemon.disk_access, &self.guest_room) else {
+                continue;
+            };
             if may_wait {
                 disk.detach();
                 write(&self.disks).retain(|d| !Arc::ptr_eq(d, &disk));

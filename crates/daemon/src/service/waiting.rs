@@ -137,7 +137,7 @@ impl Service {
         let served = self.put_on_worker(opened)?;
         // Before its first request can come.
         self.record_too(&own, &served);
-        match served.listen(&own, plan.daemon.disk_access, &self.guest_room) {
+        match served.listen(&self.event_loop, &own, plan.daemon.disk_access, &self.guest_room) {
             Ok(()) => Ok(served),
             Err(e) => {
                 served.detach();

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use undercroft_cache::limits::{self, STEP_BYTES};
@@ -99,6 +99,7 @@ impl WorkerHandle {
             mailbox: Mailbox { wake_fd: wake_fd.clone(), unread_ns: unread_ns.clone(), commands: rx },
             polling,
             check_captures: options.check_captures,
+            memories: 0,
             refused: Vec::new(),
             faults: faults(),
             tap: None,
@@ -152,7 +153,8 @@ impl WorkerHandle {
         let state = Arc::new(AtomicU8::new(WAITS));
         let claim =
             |state: &AtomicU8, to| state.compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        let (tx, rx) = channel();
+        // Room for one answer: a channel without a bound takes memory for 31 at once.
+        let (tx, rx) = sync_channel(1);
         let here = state.clone();
         self.send(move |w| {
             if claim(&here, RUNS) {
@@ -196,7 +198,7 @@ impl WorkerHandle {
         &self,
         f: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, Gone> {
-        let (tx, rx) = channel();
+        let (tx, rx) = sync_channel(1);
         self.send(move |w| drop(tx.send(f(w))))?;
         rx.recv().map_err(|_| Gone::Ended)
     }
@@ -220,13 +222,17 @@ pub struct DiskHost {
 }
 
 impl PortHost for DiskHost {
+    fn worker(&self) -> usize {
+        Arc::as_ptr(&self.worker).addr()
+    }
+
     fn attach(&self, make: MakePort) -> u32 {
         let disk = self.disk;
         self.worker.call(move |w| w.add_port(disk, make)).unwrap_or(u32::MAX)
     }
 
     fn with(&self, port: u32, f: OnPort) -> bool {
-        // A session's own thread: it serves one front end, which can be served no earlier.
+        // Whoever calls has a thread for it; no front end of this worker can be served any earlier.
         self.worker.wait_for(move |w| w.with_port(port, f)).unwrap_or(false)
     }
 

@@ -9,6 +9,7 @@ mod copying;
 mod effects;
 #[cfg(test)]
 mod fairness_tests;
+mod guests;
 mod handle;
 mod latencies;
 mod notes;
@@ -98,6 +99,8 @@ pub struct Worker {
     polling: Polling,
     copying: Copying,
     check_captures: bool,
+    /// Memories of guests that its ports have seen.
+    memories: u64,
     /// Operations that failed before they reached a disk.
     refused: Vec<IoDone>,
     /// Harm done by peers, when it was last looked for.

@@ -3,6 +3,7 @@
 //! Owns requests between two visits only. Never talks to the core. Invariant: a port is in the queues of `turns`
 //! exactly if `active` is set; a port with requests that wait or are paused is active, or waits for room.
 
+use super::guests::SeenMemory;
 use std::sync::mpsc::Sender;
 use undercroft_cache::{DiskId, Op, Request};
 use undercroft_frontend::AnyPort;
@@ -31,6 +32,8 @@ pub(super) struct PortSlot {
     pub(super) backlog: Backlog,
     /// Whether it waits, off the active list, until its disk has room for requests.
     pub(super) starved: bool,
+    /// The guest memory that it sees, if it sees any.
+    pub(super) memory: Option<SeenMemory>,
     /// When it last had a request, in nanoseconds.
     pub(super) worked_ns: u64,
     /// Who waits for the port to be gone.
@@ -49,6 +52,7 @@ impl PortSlot {
             active: false,
             backlog: Backlog::default(),
             starved: false,
+            memory: None,
             worked_ns: 0,
             leaving: Vec::new(),
             starts: Vec::with_capacity(256),

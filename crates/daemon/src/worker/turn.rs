@@ -145,6 +145,7 @@ impl Worker {
         while let Some(id) = self.dirty.disks.pop() {
             if let Some(d) = self.disks[id as usize].as_mut() {
                 d.dirty = false;
+                d.backend.set_shared(!self.flows.is_lone(id));
                 d.backend.kick();
                 if !d.listed {
                     d.listed = true;
@@ -351,16 +352,6 @@ impl Worker {
         }
     }
 
-    /// Tells the core if the guest memory that a port sees is another, or may hold something else.
-    fn look_at_guest(&mut self, id: u32) {
-        let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return };
-        let Some(pages) = slot.port.memory_mut().and_then(|memory| memory.memory_changed()) else { return };
-        if let Some(disk) = self.disks.get_mut(slot.disk.0 as usize).and_then(Option::as_mut) {
-            disk.guest_port = (pages > 0).then_some(id);
-            self.core.set_guest(slot.disk, pages);
-        }
-    }
-
     /// Lets ports and disks go that are shut and have nothing under way.
     fn let_go(&mut self) {
         self.leaving = false;
@@ -378,7 +369,7 @@ impl Worker {
                     && disk.guest_port == Some(n as u32)
                 {
                     disk.guest_port = None;
-                    self.core.set_guest(slot.disk, 0);
+                    self.core.leave_guest(slot.disk);
                 }
                 self.core.close_port(slot.disk, n as u32);
                 if let Some(slot) = self.ports[n].take() {

@@ -179,9 +179,8 @@ fn messages_that_make_no_sense_end_the_session() {
 fn config_space_is_read_within_its_bounds() {
     let daemon = Daemon::new();
     let mut vm = Vm::new(&daemon);
-    let (_peer, end) = UnixStream::pair().unwrap();
     let profile = Profile::new(&daemon.info);
-    let mut session = Session::new(daemon.host.clone(), u32::MAX, profile, &VhostOptions::default(), end.into());
+    let mut session = Session::new(daemon.host.clone(), u32::MAX, profile, &VhostOptions::default());
     let mut get = |offset, size| session.get_config(offset, size, VhostUserConfigFlags::empty());
     assert_eq!(get(20, 4).unwrap(), 512u32.to_le_bytes());
     assert_eq!(get(200, 56).unwrap(), [0; 56]);
@@ -294,7 +293,7 @@ fn a_daemon_that_comes_back_serves_what_the_last_one_left() {
 fn sockets_and_options_are_checked() {
     let daemon = Daemon::new();
     let start = |path: PathBuf, options: VhostOptions| {
-        VhostServer::start(&path, daemon.info.clone(), daemon.host.clone(), options).err()
+        VhostServer::start(&daemon.event_loop, &path, daemon.info.clone(), daemon.host.clone(), options).err()
     };
     let taken = start(daemon.path(), VhostOptions::default());
     assert!(matches!(taken, Some(VhostError::Socket(SocketError::InUse(_)))), "{taken:?}");

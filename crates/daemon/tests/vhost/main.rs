@@ -3,6 +3,7 @@
 //!
 //! Owns nothing. Every wait has an end, so that a lost answer is a failure and not a hang.
 
+mod event_loop;
 mod harm;
 mod live;
 mod rig;

@@ -16,7 +16,7 @@ use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_daemon::worker::{DiskHost, WorkerHandle, WorkerOptions};
 use undercroft_frontend::DiskInfo;
 use undercroft_frontend::vhost::parts::MemoryRegion;
-use undercroft_frontend::vhost::{Trust, VhostOptions, VhostServer};
+use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
 use undercroft_porttest::vhost::rig::{DATA, Guest, INDIRECT, WRITE};
 use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
@@ -34,6 +34,7 @@ pub struct Daemon {
     pub worker: Arc<WorkerHandle>,
     pub host: Arc<DiskHost>,
     pub info: DiskInfo,
+    pub event_loop: Arc<EventLoop>,
     pub server: Option<VhostServer>,
     pub dir: tempfile::TempDir,
     /// Whether the worker ends with it.
@@ -96,17 +97,17 @@ impl Daemon {
             check_captures: true,
         })
         .unwrap();
-        let mut daemon = Daemon::on(worker, gate);
+        let mut daemon = Daemon::on(worker, EventLoop::start().unwrap(), gate);
         daemon.own = true;
         daemon
     }
 
     /// Another disk on the same worker; to be dropped first.
     pub fn beside(&self) -> Daemon {
-        Daemon::on(Arc::clone(&self.worker), &Arc::new(AtomicBool::new(true)))
+        Daemon::on(Arc::clone(&self.worker), Arc::clone(&self.event_loop), &Arc::new(AtomicBool::new(true)))
     }
 
-    fn on(worker: Arc<WorkerHandle>, gate: &Arc<AtomicBool>) -> Daemon {
+    fn on(worker: Arc<WorkerHandle>, event_loop: Arc<EventLoop>, gate: &Arc<AtomicBool>) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         std::fs::write(&image, vec![0; DISK_BYTES as usize]).unwrap();
@@ -119,7 +120,8 @@ impl Daemon {
         let disk = worker.call(move |w| w.add_disk("live".into(), backend, options, 0)).unwrap().unwrap();
         let info = DiskInfo { name: "live".into(), disk, geometry, serial: "live-serial".into() };
         let host = Arc::new(DiskHost { worker: Arc::clone(&worker), disk });
-        let mut daemon = Daemon { worker, host, info, server: None, dir, own: false, trust: Trust::default() };
+        let mut daemon =
+            Daemon { worker, host, info, event_loop, server: None, dir, own: false, trust: Trust::default() };
         daemon.listen();
         daemon
     }
@@ -138,7 +140,8 @@ impl Daemon {
 
     pub fn listen(&mut self) {
         let options = VhostOptions { queues: 4, queue_size: 256, trust: self.trust, ..VhostOptions::default() };
-        self.server = Some(VhostServer::start(&self.path(), self.info.clone(), self.host.clone(), options).unwrap());
+        let (path, info, host) = (self.path(), self.info.clone(), self.host.clone());
+        self.server = Some(VhostServer::start(&self.event_loop, &path, info, host, options).unwrap());
     }
 
     pub fn image(&self) -> Vec<u8> {

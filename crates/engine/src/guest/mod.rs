@@ -8,7 +8,10 @@ mod exclusive;
 mod mode;
 pub mod residency;
 mod shadow;
+mod table;
+mod voids;
 mod yields;
 
-pub use exclusive::Exclusive;
+pub use exclusive::{Exclusive, Transfer};
 pub use mode::{Departure, Due, ExclusiveMode, ExclusiveStats, Ways};
+pub use table::GuestTable;

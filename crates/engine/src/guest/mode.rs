@@ -85,13 +85,17 @@ pub enum Departure {
     Capture(Resident),
     /// This block is not cached and cannot be had.
     Lost(u64),
+    /// It is a block of another disk of the guest, which is to be told
+    /// ([`Exclusive::departs`](super::Exclusive::departs)). The page may still hold it: where
+    /// [`GuestTable::wants_copy`](super::GuestTable::wants_copy) says so, copy it before the page is written to.
+    Other(Resident),
 }
 
 impl Departure {
-    /// The block that the guest holds no longer, if there is one.
+    /// The block of the same disk that the guest holds no longer, if there is one.
     pub fn block(self) -> Option<u64> {
         match self {
-            Departure::None => None,
+            Departure::None | Departure::Other(_) => None,
             Departure::Kept(block) | Departure::Lost(block) => Some(block),
             Departure::Capture(what) => Some(what.block),
         }
@@ -132,8 +136,10 @@ pub struct ExclusiveStats {
     pub age_write: u32,
     /// Gauge: page transfers after which a page whose first copy lapsed is copied again.
     pub age_again: u32,
-    /// Gauge: pages of the guest that hold a known block.
+    /// Gauge: pages of the guest that hold a known block of the disk.
     pub pages_held: u32,
+    /// Gauge: pages of the guest that hold a known block of any of its disks that share the table.
+    pub pages_held_by_all: u32,
     /// Gauge: pages of the guest.
     pub pages: u32,
 }

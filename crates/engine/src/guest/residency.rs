@@ -1,17 +1,42 @@
-//! Which disk block each page of a guest's memory holds, as far as its requests tell.
+//! Which disk block each page of a guest's memory holds, as far as the requests to its disks tell.
 //!
-//! Owns the table of guest pages: the block last moved through each, when, and a tag of its content. Never sees
-//! content: a tag is a hash that the cache makes. Knows nothing of what is cached.
+//! Owns the table of guest pages: the block last moved through each and the disk that it is of, when, and a tag of its
+//! content. Never sees content: a tag is a hash that the cache makes. Knows nothing of what is cached.
 //! Invariant: a page has at most one block and a block at most one page; a tag belongs to the content that the disk
 //! had when it was given, and the owner forgets a block before its content changes.
 //!
 //! The inference is Geiger's (Jones, Arpaci-Dusseau and Arpaci-Dusseau, ASPLOS 2006): a page that is used for another
-//! block has been reused, so the guest evicted the first one.
+//! block has been reused, so the guest evicted the first one. The pages are the guest's, so one table serves all of its
+//! disks (docs/decisions/0189): a page that is used for a block of another disk has been reused as well.
 
+use super::voids::Voids;
 use crate::structures::table::HashKey;
 
 /// No block, and no page.
 const NONE: u32 = u32::MAX;
+
+/// Blocks that are forgotten one by one; of a longer range, the table is walked a part at a time.
+const FORGET_AT_ONCE: u64 = 256;
+
+/// Disks that one table can serve.
+pub const MEMBERS_MAX: usize = 32;
+
+/// One of the disks that a table serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member(u8);
+
+impl Member {
+    /// Number `n` of the disks of a table, if it can serve so many.
+    pub fn new(n: usize) -> Option<Member> {
+        (n < MEMBERS_MAX).then_some(Member(n as u8))
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
 
 /// What filled a page: pages of different kinds are evicted at different ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +54,8 @@ impl Class {
     pub const ALL: [Class; 3] = [Class::Read, Class::Write, Class::Kept];
 }
 
-/// A page of the guest, 16 bytes. The lowest three bits of `tag` are the class and the mark `DOUBTFUL`.
+/// A page of the guest, 16 bytes. The lowest eight bits of `tag` are the class, the mark `DOUBTFUL` and the member: so
+/// that a page of several disks takes no more room than one of a single disk, and a look at it reads no more memory.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     block: u32,
@@ -37,15 +63,33 @@ struct Page {
     tag: u64,
 }
 
+const NOTHING: Page = Page { block: NONE, seq: 0, tag: 0 };
+
 const CLASS: u64 = 3;
 /// A copy of the page did not verify: what that meant shows when the page is next seen.
 const DOUBTFUL: u64 = 4;
-const TAG: u64 = !(CLASS | DOUBTFUL);
+/// Where the member's number begins.
+const MEMBER_SHIFT: u32 = 3;
+const TAG: u64 = !0xff;
+
+impl Page {
+    #[inline]
+    fn member(&self) -> Member {
+        Member((self.tag as u8) >> MEMBER_SHIFT)
+    }
+
+    #[inline]
+    fn is(&self, member: Member, block: u32) -> bool {
+        self.block == block && self.member() == member
+    }
+}
 
 /// What is known of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
-    /// The block.
+    /// The disk.
+    pub member: Member,
+    /// The block of it.
     pub block: u64,
     /// The tag of its content, if it is known yet.
     pub tag: Option<u64>,
@@ -78,6 +122,9 @@ pub struct Residency {
     /// How often of late the guest asked for what it was thought to hold: up with each time, down by one with each
     /// transfer of another block.
     surprise: u32,
+    voids: Voids,
+    /// Of those held, the blocks of each member.
+    held_by: [u32; MEMBERS_MAX],
 }
 
 /// What one block adds to `surprise`, from where on the table is not relied on, and the most.
@@ -91,18 +138,26 @@ fn kept(tag: u64) -> u64 {
     if tag == 0 { TAG } else { tag }
 }
 
+/// A block that can be followed.
+#[inline]
+fn followed(block: u64) -> Option<u32> {
+    u32::try_from(block).ok().filter(|&b| b != NONE)
+}
+
 impl Residency {
     /// A table for a guest of `pages` pages of memory. The hash key keeps guests from choosing blocks that collide.
     pub fn new(pages: u32, key: HashKey) -> Self {
         let cells = (pages as usize * 3 / 2).max(8);
         Self {
-            pages: vec![Page { block: NONE, seq: 0, tag: 0 }; pages as usize],
+            pages: vec![NOTHING; pages as usize],
             cells: vec![NONE; cells],
             order: vec![NONE; Self::order_len(pages)],
             key: key.derived(),
             seq: 0,
             held: 0,
             surprise: 0,
+            voids: Voids::new(pages),
+            held_by: [0; MEMBERS_MAX],
         }
     }
 
@@ -110,11 +165,11 @@ impl Residency {
         (pages as usize).next_power_of_two().max(64)
     }
 
-    /// Bytes that a table for `pages` pages takes: 26 to 30 a page.
+    /// Bytes that a table for `pages` pages takes: 26 to 30 a page, however many disks it serves.
     pub fn bytes_for(pages: u32) -> u64 {
         let cells = (pages as usize * 3 / 2).max(8);
         let bytes = pages as usize * size_of::<Page>() + (cells + Self::order_len(pages)) * size_of::<u32>();
-        (size_of::<Self>() + bytes) as u64
+        (size_of::<Self>() + bytes + Voids::bytes()) as u64
     }
 
     /// Pages of the guest.
@@ -122,9 +177,14 @@ impl Residency {
         self.pages.len() as u32
     }
 
-    /// Blocks that the guest seems to hold.
+    /// Blocks that the guest seems to hold; while a part of the table is still to be forgotten, some more than that.
     pub fn held(&self) -> u32 {
         self.held
+    }
+
+    /// Blocks of one disk among those.
+    pub fn held_by(&self, member: Member) -> u32 {
+        self.held_by[member.index()]
     }
 
     /// Page transfers so far, modulo 2^32.
@@ -137,16 +197,23 @@ impl Residency {
         self.order.len() as u32
     }
 
+    /// Whether an entry is to be forgotten, and counts as forgotten.
+    #[inline]
+    fn is_void(&self, page: u32, p: &Page) -> bool {
+        self.voids.covers(page, p.member(), p.block)
+    }
+
     /// What `page` holds.
     #[inline]
     pub fn get(&self, page: u32) -> Option<Resident> {
         let p = self.pages.get(page as usize)?;
-        (p.block != NONE).then(|| self.describe(p))
+        (p.block != NONE && !self.is_void(page, p)).then(|| self.describe(p))
     }
 
     #[inline]
     fn describe(&self, p: &Page) -> Resident {
         Resident {
+            member: p.member(),
             block: u64::from(p.block),
             tag: Some(p.tag & TAG).filter(|&t| t != 0),
             age: self.seq.wrapping_sub(p.seq),
@@ -155,72 +222,91 @@ impl Residency {
         }
     }
 
-    /// The page that holds `block`.
+    /// The page that holds a disk's `block`.
     #[inline]
-    pub fn page_of(&self, block: u64) -> Option<u32> {
-        let block = u32::try_from(block).ok().filter(|&b| b != NONE)?;
-        self.find(block).map(|at| self.cells[at])
+    pub fn page_of(&self, member: Member, block: u64) -> Option<u32> {
+        let page = self.cells[self.find(member, followed(block)?)?];
+        (!self.is_void(page, &self.pages[page as usize])).then_some(page)
     }
 
-    /// Whether the guest will hardly ask for `block` soon, because it holds it. Nothing is said of any block while more
-    /// than one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache, or gives
-    /// memory back.
-    pub fn is_at_guest(&self, block: u64) -> bool {
-        self.surprise < SURPRISED && self.page_of(block).is_some()
+    /// Whether the guest will hardly ask for a disk's `block` soon, because it holds it. Nothing is said of any block
+    /// while more than one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache,
+    /// or gives memory back.
+    pub fn is_at_guest(&self, member: Member, block: u64) -> bool {
+        self.surprise < SURPRISED && self.page_of(member, block).is_some()
     }
 
     /// Whether `tag` is the tag of what `page` holds.
     pub fn matches(&self, page: u32, tag: u64) -> bool {
-        self.pages.get(page as usize).is_some_and(|p| p.block != NONE && p.tag & TAG == kept(tag))
+        self.get(page).is_some_and(|what| what.has_tag(tag))
     }
 
-    /// `page` holds `block` from now on, with content of this tag, if it is known. Another page that held the block
-    /// has lost it, unnoticed. Returns what `page` held before, if that was another block.
+    /// `page` holds `block` of a disk from now on, with content of this tag, if it is known. Another page that held the
+    /// block has lost it, unnoticed. Returns what `page` held before, if that was another block, of whatever disk.
     ///
     /// Blocks past 2^32 - 2 (16 TiB) and pages past the end are not followed.
-    pub fn transfer(&mut self, page: u32, block: u64, class: Class, tag: Option<u64>) -> Option<Resident> {
+    pub fn transfer(
+        &mut self,
+        member: Member,
+        page: u32,
+        block: u64,
+        class: Class,
+        tag: Option<u64>,
+    ) -> Option<Resident> {
         let old = *self.pages.get(page as usize)?;
-        let block = u32::try_from(block).unwrap_or(NONE);
         self.seq = self.seq.wrapping_add(1);
-        let left = (old.block != NONE && old.block != block).then(|| {
-            let seen = self.describe(&old);
-            self.unlink(old.block);
-            seen
-        });
-        if block == NONE {
+        let block = followed(block).filter(|&b| !self.is_refused(member, page, b));
+        let stays = block.is_some_and(|b| old.is(member, b));
+        let mut left = None;
+        if old.block != NONE && !stays {
+            left = (!self.is_void(page, &old)).then(|| self.describe(&old));
+            self.unlink(old.member(), old.block);
             self.pages[page as usize].block = NONE;
-            return left;
         }
-        if old.block != block {
-            match self.find(block) {
+        let Some(block) = block else { return left };
+        if !stays {
+            match self.find(member, block) {
                 Some(at) => {
-                    let former = std::mem::replace(&mut self.cells[at], page);
-                    self.pages[former as usize].block = NONE;
-                    self.surprise = (self.surprise + SURPRISE).min(SURPRISE_MAX);
+                    let former = std::mem::replace(&mut self.cells[at], page) as usize;
+                    if !self.is_void(former as u32, &self.pages[former]) {
+                        self.surprise = (self.surprise + SURPRISE).min(SURPRISE_MAX);
+                    }
+                    self.pages[former].block = NONE;
                 }
                 None => {
-                    self.link(block, page);
+                    self.link(member, block, page);
                     self.surprise = self.surprise.saturating_sub(1);
                 }
             }
         }
-        let tag = tag.map_or(0, kept) | class as u64;
+        let tag = tag.map_or(0, kept) | u64::from(member.0) << MEMBER_SHIFT | class as u64;
         self.pages[page as usize] = Page { block, seq: self.seq, tag };
         let at = self.seq as usize & (self.order.len() - 1);
         self.order[at] = page;
         left
     }
 
+    /// Whether `page` may not take `block` yet, because it could not be told from what is to be forgotten. Then no page
+    /// is known to hold it.
+    #[inline]
+    fn is_refused(&mut self, member: Member, page: u32, block: u32) -> bool {
+        let refused = self.voids.covers(page, member, block);
+        if refused && !self.pages[page as usize].is(member, block) {
+            self.forget(member, u64::from(block));
+        }
+        refused
+    }
+
     /// The page of transfer number `seq`, if that was the last one that concerned the page and is not too long ago.
     pub fn transferred(&self, seq: u32) -> Option<(u32, Resident)> {
         let page = self.order[seq as usize & (self.order.len() - 1)];
         let p = self.pages.get(page as usize)?;
-        (p.block != NONE && p.seq == seq).then(|| (page, self.describe(p)))
+        (p.block != NONE && p.seq == seq && !self.is_void(page, p)).then(|| (page, self.describe(p)))
     }
 
-    /// The content of `block` has this tag; noted if a page holds the block and its tag was not known.
-    pub fn learn(&mut self, block: u64, tag: u64) {
-        if let Some(page) = self.page_of(block) {
+    /// The content of a disk's `block` has this tag; noted if a page holds the block and its tag was not known.
+    pub fn learn(&mut self, member: Member, block: u64, tag: u64) {
+        if let Some(page) = self.page_of(member, block) {
             let p = &mut self.pages[page as usize];
             if p.tag & TAG == 0 {
                 p.tag |= kept(tag);
@@ -243,63 +329,94 @@ impl Residency {
     }
 
     /// Whether the block's page was filled by a write whose content is not known yet.
-    pub fn awaits_tag(&self, block: u64) -> bool {
-        let Some(page) = self.page_of(block) else { return false };
+    pub fn awaits_tag(&self, member: Member, block: u64) -> bool {
+        let Some(page) = self.page_of(member, block) else { return false };
         let p = &self.pages[page as usize];
         p.tag & TAG == 0 && p.tag & CLASS == Class::Write as u64
     }
 
-    /// Forgets which page holds `block`: its content changes.
-    pub fn forget(&mut self, block: u64) {
-        let Ok(block) = u32::try_from(block) else { return };
-        if block != NONE
-            && let Some(page) = self.unlink(block)
+    /// Forgets which page holds a disk's `block`: its content changes.
+    pub fn forget(&mut self, member: Member, block: u64) {
+        if let Some(block) = followed(block)
+            && let Some(page) = self.unlink(member, block)
         {
             self.pages[page as usize].block = NONE;
         }
     }
 
-    /// Forgets blocks `first..end`; costs no more than the pages of the guest.
-    pub fn forget_range(&mut self, first: u64, end: u64) {
-        if self.held == 0 {
+    /// Forgets blocks `first..end` of a disk. All of it counts as forgotten at once; of a long range, the table is
+    /// walked later ([`Residency::sweep`]), and until then some pages take no block of the range.
+    pub fn forget_range(&mut self, member: Member, first: u64, end: u64) {
+        if self.held_by(member) == 0 {
             return;
         }
-        if end - first <= self.pages.len() as u64 {
-            (first..end).for_each(|b| self.forget(b));
-        } else {
-            for page in 0..self.pages.len() {
-                let block = self.pages[page].block;
-                if block != NONE && (first..end).contains(&u64::from(block)) {
-                    self.forget(u64::from(block));
-                }
+        if end.saturating_sub(first) <= FORGET_AT_ONCE {
+            (first..end).for_each(|b| self.forget(member, b));
+        } else if let Ok(first) = u32::try_from(first) {
+            self.voids.add(member, first, u32::try_from(end).unwrap_or(NONE));
+        }
+    }
+
+    /// Forgets everything of a disk.
+    pub fn forget_member(&mut self, member: Member) {
+        self.forget_range(member, 0, u64::MAX);
+    }
+
+    /// Whether there is something to do for [`Residency::sweep`].
+    #[inline]
+    pub fn wants_sweep(&self) -> bool {
+        self.voids.any()
+    }
+
+    /// Looks through at most `pages` pages for what is to be forgotten.
+    pub fn sweep(&mut self, pages: u32) {
+        for _ in 0..pages {
+            let Some(page) = self.voids.next() else { return };
+            let p = self.pages[page as usize];
+            if p.block != NONE && self.is_void(page, &p) {
+                self.unlink(p.member(), p.block);
+                self.pages[page as usize].block = NONE;
             }
+            self.voids.looked();
         }
     }
 
     /// Forgets everything: the guest was reset, or its memory is mapped elsewhere.
     pub fn clear(&mut self) {
-        self.pages.fill(Page { block: NONE, seq: 0, tag: 0 });
+        self.pages.fill(NOTHING);
         self.cells.fill(NONE);
         self.order.fill(NONE);
+        self.voids.clear();
+        self.held_by.fill(0);
         self.held = 0;
     }
 
-    #[inline]
-    fn home(&self, block: u32) -> usize {
-        // the upper half of a product: uniform over any number of cells
-        ((u128::from(self.key.hash(u64::from(block))) * self.cells.len() as u128) >> 64) as usize
+    /// Calls `see` with every page that holds a block of a disk, as far as is known, and the block; for tests.
+    pub fn for_each(&self, member: Member, mut see: impl FnMut(u32, u64)) {
+        for page in 0..self.pages() {
+            if let Some(what) = self.get(page).filter(|what| what.member == member) {
+                see(page, what.block);
+            }
+        }
     }
 
-    /// The cell of a block that has a page.
     #[inline]
-    fn find(&self, block: u32) -> Option<usize> {
-        let mut at = self.home(block);
+    fn home(&self, member: Member, block: u32) -> usize {
+        // the upper half of a product: uniform over any number of cells
+        let hash = self.key.hash(u64::from(member.0) << 32 | u64::from(block));
+        ((u128::from(hash) * self.cells.len() as u128) >> 64) as usize
+    }
+
+    /// The cell of a block that has a page, be it one that is to be forgotten.
+    #[inline]
+    fn find(&self, member: Member, block: u32) -> Option<usize> {
+        let mut at = self.home(member, block);
         loop {
             let page = *self.cells.get(at)?;
             if page == NONE {
                 return None;
             }
-            if self.pages[page as usize].block == block {
+            if self.pages[page as usize].is(member, block) {
                 return Some(at);
             }
             at = self.after(at);
@@ -311,18 +428,19 @@ impl Residency {
         if at + 1 == self.cells.len() { 0 } else { at + 1 }
     }
 
-    fn link(&mut self, block: u32, page: u32) {
-        let mut at = self.home(block);
+    fn link(&mut self, member: Member, block: u32, page: u32) {
+        let mut at = self.home(member, block);
         while self.cells[at] != NONE {
             at = self.after(at);
         }
         self.cells[at] = page;
         self.held += 1;
+        self.held_by[member.index()] += 1;
     }
 
     /// Takes a block out of the table; returns the page it had, which the caller changes.
-    fn unlink(&mut self, block: u32) -> Option<u32> {
-        let mut hole = self.find(block)?;
+    fn unlink(&mut self, member: Member, block: u32) -> Option<u32> {
+        let mut hole = self.find(member, block)?;
         let page = self.cells[hole];
         let mut at = hole;
         loop {
@@ -331,7 +449,8 @@ impl Residency {
             if other == NONE {
                 break;
             }
-            let home = self.home(self.pages[other as usize].block);
+            let p = &self.pages[other as usize];
+            let home = self.home(p.member(), p.block);
             // it may move back unless its home lies between the hole and where it is
             let stays = if hole <= at { hole < home && home <= at } else { hole < home || home <= at };
             if !stays {
@@ -341,116 +460,26 @@ impl Residency {
         }
         self.cells[hole] = NONE;
         self.held -= 1;
+        self.held_by[member.index()] -= 1;
         Some(page)
     }
 
     /// Checks the invariants; for tests. Panics with what is broken.
     pub fn check(&self) {
-        let mut held = 0;
+        let (mut held, mut held_by) = (0, [0; MEMBERS_MAX]);
         for (n, p) in self.pages.iter().enumerate() {
             if p.block != NONE {
                 held += 1;
-                let at = self.find(p.block);
+                held_by[p.member().index()] += 1;
+                let at = self.find(p.member(), p.block);
                 assert_eq!(at.map(|at| self.cells[at]), Some(n as u32), "block {} is found at its page", p.block);
             }
         }
         assert_eq!(held, self.held, "pages that hold a block");
+        assert_eq!(held_by, self.held_by, "pages that hold a block of each disk");
         assert_eq!(self.cells.iter().filter(|&&c| c != NONE).count(), held as usize, "cells in use");
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashMap;
-
-    #[test]
-    fn a_reused_page_gives_up_its_block_and_a_moved_block_its_page() {
-        let mut r = Residency::new(4, HashKey::from_seed(1));
-        assert_eq!(r.transfer(0, 10, Class::Read, Some(80)), None);
-        assert_eq!(r.transfer(1, 11, Class::Write, None), None);
-        assert_eq!(r.transfer(1, 11, Class::Read, Some(88)), None, "the same block again is no eviction");
-        let left = r.transfer(0, 12, Class::Read, None).unwrap();
-        assert_eq!((left.block, left.tag, left.age, left.class), (10, Some(80), 3, Class::Read));
-        assert_eq!(r.page_of(10), None);
-        assert_eq!(r.transfer(2, 11, Class::Read, None), None, "block 11 has moved to page 2");
-        assert_eq!((r.page_of(11), r.get(1), r.held()), (Some(2), None, 2));
-        r.check();
-    }
-
-    #[test]
-    fn tags_follow_content_and_are_forgotten_with_it() {
-        let mut r = Residency::new(8, HashKey::from_seed(1));
-        r.transfer(3, 7, Class::Write, None);
-        assert!(r.awaits_tag(7) && !r.matches(3, 0));
-        r.learn(7, 0xabcd_ef00);
-        assert!(r.matches(3, 0xabcd_ef00) && !r.matches(3, 0xabcd_ee00) && !r.awaits_tag(7));
-        r.learn(7, 0x1111_1100);
-        assert!(r.matches(3, 0xabcd_ef00), "a known tag is not replaced");
-        r.forget_range(0, 1 << 40);
-        assert_eq!((r.get(3), r.held()), (None, 0));
-        assert_eq!(r.transfer(3, u64::from(u32::MAX), Class::Read, None), None, "too far out to be followed");
-        assert_eq!(r.get(3), None);
-        assert_eq!(r.transfer(9, 1, Class::Read, None), None, "no such page");
-        r.check();
-    }
-
-    #[test]
-    fn a_guest_that_asks_for_what_it_was_thought_to_hold_is_not_relied_on() {
-        let mut r = Residency::new(64, HashKey::from_seed(1));
-        (0..20).for_each(|n| _ = r.transfer(n, u64::from(n), Class::Read, None));
-        assert!(r.is_at_guest(7) && !r.is_at_guest(30));
-        // its cache was dropped: it reads the same blocks again, into other pages
-        (0..8).for_each(|n| _ = r.transfer(30 + n, u64::from(n), Class::Read, None));
-        assert!(!r.is_at_guest(15), "eight surprises in a row");
-        (100..150).for_each(|n| _ = r.transfer(40, n, Class::Read, None));
-        assert!(r.is_at_guest(15), "and trusted again after other transfers");
-    }
-
-    #[test]
-    fn transfers_are_found_by_number_until_they_are_overtaken() {
-        let mut r = Residency::new(16, HashKey::from_seed(3));
-        r.transfer(5, 50, Class::Read, None);
-        let first = r.now();
-        assert_eq!(r.transferred(first).map(|(p, h)| (p, h.block, h.age)), Some((5, 50, 0)));
-        r.transfer(5, 50, Class::Write, None);
-        assert_eq!(r.transferred(first), None);
-        assert_eq!(r.transferred(r.now()).map(|(p, h)| (p, h.class)), Some((5, Class::Write)));
-    }
-
-    #[test]
-    fn agrees_with_a_plain_model() {
-        let mut r = Residency::new(97, HashKey::from_seed(5));
-        let (mut of_page, mut of_block) = (HashMap::new(), HashMap::new());
-        let mut x = 1u64;
-        for step in 0..200_000u32 {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (page, block) = ((x >> 40) as u32 % 97, (x >> 20) % 150);
-            if x >> 60 == 0 {
-                r.forget(block);
-                if let Some(p) = of_block.remove(&block) {
-                    of_page.remove(&p);
-                }
-            } else {
-                let left = r.transfer(page, block, Class::Read, None).map(|l| l.block);
-                let old = of_page.insert(page, block).filter(|&b| b != block);
-                if let Some(b) = old {
-                    of_block.remove(&b);
-                }
-                assert_eq!(left, old, "step {step}");
-                if let Some(p) = of_block.insert(block, page).filter(|&p| p != page) {
-                    of_page.remove(&p);
-                }
-            }
-            if step % 4096 == 0 {
-                r.check();
-            }
-        }
-        for (&b, &p) in &of_block {
-            assert_eq!(r.page_of(b), Some(p));
-        }
-        assert_eq!(r.held() as usize, of_block.len());
-        r.clear();
-        r.check();
-    }
-}
+mod tests;

@@ -16,24 +16,43 @@ const SECOND_PAYS: f64 = 0.5;
 /// Of a class that is copied seldom, one page in so many is.
 const YIELD_SAMPLE: u32 = 16;
 
-/// How many copies come to a transfer of late.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a disk has less than this part of its guest's transfers, it is taken for this part.
+const PART_MIN: f64 = 0.01;
+
+/// How many copies of a disk's pages come to a transfer of the guest of late, and how many of those are the disk's.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Copies put on probation ever, modulo 2^32.
     pub copies: u32,
-    /// Copies and transfers when this was last asked.
-    before: (u32, u32),
-    /// Copies for each transfer, the latest ones weighing most.
+    /// Transfers of the disk ever, modulo 2^32.
+    pub transfers: u32,
+    /// Copies, the disk's transfers and the guest's when this was last asked.
+    before: (u32, u32, u32),
+    /// Copies for each transfer of the guest, the latest ones weighing most.
     rate: f64,
+    /// The part of the guest's transfers that are the disk's, likewise.
+    part: f64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { copies: 0, transfers: 0, before: (0, 0, 0), rate: 0.0, part: 1.0 }
+    }
 }
 
 impl Pace {
-    /// Copies for each transfer, at transfer number `now`.
-    pub fn take(&mut self, now: u32) -> f64 {
-        let (copies, transfers) = (self.copies.wrapping_sub(self.before.0), now.wrapping_sub(self.before.1));
-        self.before = (self.copies, now);
-        self.rate = (self.rate + f64::from(copies) / f64::from(transfers.max(1))) / 2.0;
-        self.rate
+    /// Copies for each transfer of the guest, at its transfer number `now`: as many as the disk has transfers, or more.
+    /// `pooled`: with those of the disks that it shares its room with, which are thought to make as many for each
+    /// transfer of theirs.
+    pub fn take(&mut self, now: u32, pooled: bool) -> f64 {
+        let (copies, own, all) = self.before;
+        let (copies, own) = (self.copies.wrapping_sub(copies), self.transfers.wrapping_sub(own));
+        let all = f64::from(now.wrapping_sub(all).max(1));
+        self.before = (self.copies, self.transfers, now);
+        self.rate = (self.rate + f64::from(copies) / all) / 2.0;
+        self.part = (self.part + (f64::from(own) / all).min(1.0)) / 2.0;
+        let own = self.rate.max(self.part);
+        if pooled { own / self.part.max(PART_MIN) } else { own }
     }
 }
 

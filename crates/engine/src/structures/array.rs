@@ -63,7 +63,7 @@ impl<T> DerefMut for Array<T> {
 
 impl<T> Array<T> {
     /// An array of `len` elements, of which there may be `most` in time (0 if that is not known).
-    pub fn new_with(len: usize, most: usize, fill: impl FnMut() -> T) -> Self {
+    pub(crate) fn new_with(len: usize, most: usize, fill: impl FnMut() -> T) -> Self {
         let mut array = Self { items: Vec::new(), room: None };
         array.reserve(most);
         array.stretch_with(len, len, fill);
@@ -148,6 +148,20 @@ impl<T> Array<T> {
     pub fn memory_bytes(&self) -> usize {
         let elements = if self.is_roomy() { self.held() } else { self.items.capacity() };
         elements * size_of::<T>()
+    }
+}
+
+impl<T> Array<T> {
+    /// Takes over what somebody has made, of which there may be `most` in time.
+    pub fn from_made(items: Vec<T>, most: usize) -> Self {
+        let mut array = Self { items, room: None };
+        array.reserve(most);
+        array
+    }
+
+    /// Elements that [`Array::from_made`] should be given room for, if there are `len` of `most`.
+    pub fn room_for(len: usize, most: usize) -> usize {
+        if len > SMALL { len.max(most) } else { len }
     }
 }
 

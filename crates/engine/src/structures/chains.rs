@@ -104,7 +104,8 @@ impl Map for Chains {
         let most_heads = if most > 0 { heads_for(most, fill) } else { 0 };
         Self {
             heads: Array::new(heads_for(slots, fill), most_heads, END),
-            next: Array::new(slots as usize, most as usize, END),
+            // Read of slots in a chain alone, so that the others need no memory.
+            next: Array::zeroed(slots as usize, most as usize),
             slot_mask: slot_mask_for(slots),
             rehash: None,
             key,

@@ -9,16 +9,15 @@ use std::hint::black_box;
 /// No slot: the end of a list.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// The neighbours of one slot in whichever list it is.
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    /// Towards the head: put in or moved up later.
-    newer: u32,
-    /// Towards the tail.
-    older: u32,
-}
+/// The neighbours of one slot in whichever list it is. A pair of integers, so that those of slots that were never in
+/// one take no memory: they are zeroes of the kernel's ([`Array::zeroed`]).
+type Node = [u32; 2];
+/// Towards the head: put in or moved up later.
+const NEWER: usize = 0;
+/// Towards the tail.
+const OLDER: usize = 1;
 
-/// The links of all slots.
+/// The links of all slots. What stands for a slot that is in no list means nothing.
 #[derive(Debug)]
 pub(crate) struct Links(Array<Node>);
 
@@ -29,13 +28,13 @@ impl Links {
 
     /// The same for a number of slots that may grow to `most` in time; 0 if that is not known.
     pub fn with_room(slots: usize, most: usize) -> Self {
-        Self(Array::new(slots, most, Node { newer: NIL, older: NIL }))
+        Self(Array::zeroed(slots, most))
     }
 
     /// The neighbour of `slot` towards the head, or `NIL`.
     #[inline]
     pub fn newer(&self, slot: u32) -> u32 {
-        self.0[slot as usize].newer
+        self.0[slot as usize][NEWER]
     }
 
     /// Reads the places of these slots (or `NIL`) and those beside them, to no other effect.
@@ -44,20 +43,20 @@ impl Links {
         let Some(last) = self.0.len().checked_sub(1) else { return };
         let node = |slot: u32| self.0[(slot as usize).min(last)];
         let all = slots.iter().fold(0, |all, &slot| {
-            let Node { newer, older } = node(slot);
-            all ^ node(newer).newer ^ node(older).older
+            let [newer, older] = node(slot);
+            all ^ node(newer)[NEWER] ^ node(older)[OLDER]
         });
         black_box(all);
     }
 
     /// Grows or shrinks to `slots`; slots past the end must be in no list.
     pub fn resize(&mut self, slots: usize) {
-        self.0.resize(slots, Node { newer: NIL, older: NIL });
+        self.0.resize(slots, [0, 0]);
     }
 
     /// Grows or shrinks to `slots` on the way to `end`; slots past the end must be in no list.
     pub fn set_len(&mut self, slots: usize, end: usize) {
-        self.0.set_len(slots, end, Node { newer: NIL, older: NIL });
+        self.0.set_len(slots, end, [0, 0]);
     }
 
     /// Gives up memory that is there for more slots, unless there is on purpose.
@@ -114,10 +113,10 @@ impl List {
     /// Puts `slot`, which is in no list, at the head.
     #[inline]
     pub fn push(&mut self, links: &mut Links, slot: u32) {
-        links.0[slot as usize] = Node { newer: NIL, older: self.head };
+        links.0[slot as usize] = [NIL, self.head];
         match self.head {
             NIL => self.tail = slot,
-            head => links.0[head as usize].newer = slot,
+            head => links.0[head as usize][NEWER] = slot,
         }
         self.head = slot;
         self.len += 1;
@@ -126,14 +125,14 @@ impl List {
     /// Takes `slot` out of this list.
     #[inline]
     pub fn remove(&mut self, links: &mut Links, slot: u32) {
-        let Node { newer, older } = links.0[slot as usize];
+        let [newer, older] = links.0[slot as usize];
         match newer {
             NIL => self.head = older,
-            n => links.0[n as usize].older = older,
+            n => links.0[n as usize][OLDER] = older,
         }
         match older {
             NIL => self.tail = newer,
-            o => links.0[o as usize].newer = newer,
+            o => links.0[o as usize][NEWER] = newer,
         }
         self.len -= 1;
     }
@@ -151,13 +150,13 @@ impl List {
     pub fn replace(&mut self, links: &mut Links, from: u32, to: u32) {
         let node = links.0[from as usize];
         links.0[to as usize] = node;
-        match node.newer {
+        match node[NEWER] {
             NIL => self.head = to,
-            n => links.0[n as usize].older = to,
+            n => links.0[n as usize][OLDER] = to,
         }
-        match node.older {
+        match node[OLDER] {
             NIL => self.tail = to,
-            o => links.0[o as usize].newer = to,
+            o => links.0[o as usize][NEWER] = to,
         }
     }
 
@@ -176,7 +175,7 @@ impl List {
         let mut at = self.head;
         std::iter::from_fn(move || {
             let slot = (at != NIL).then_some(at)?;
-            at = links.0[slot as usize].older;
+            at = links.0[slot as usize][OLDER];
             Some(slot)
         })
     }
@@ -185,7 +184,7 @@ impl List {
     pub fn check(&self, links: &Links) {
         let (mut older, mut len) = (NIL, 0);
         for slot in self.iter(links) {
-            assert_eq!(links.0[slot as usize].older, older, "slot {slot} points back elsewhere");
+            assert_eq!(links.0[slot as usize][OLDER], older, "slot {slot} points back elsewhere");
             (older, len) = (slot, len + 1);
             assert!(len <= self.len, "the list is longer than it says, or a ring");
         }

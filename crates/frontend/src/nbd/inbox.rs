@@ -13,7 +13,7 @@ const INBOX_BYTES: usize = 64 * 1024;
 
 /// What one call brought; the number is that of the bytes that went into the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub(crate) enum Received {
     /// Bytes, and there may be more.
     Some(usize),
     /// Bytes, and probably no more.

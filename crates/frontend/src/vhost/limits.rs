@@ -35,6 +35,18 @@ pub const WRITTEN_ZEROES_SECTORS_MAX: u32 = 64 * 1024;
 /// Bytes of config space that a front end may ask for; those after the block device's fields read as zero.
 pub const CONFIG_BYTES_MAX: usize = 256;
 
+/// Descriptors that one message may bring at most; further ones are closed.
+pub const DESCRIPTORS_MAX: usize = vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
+
+/// Bytes of one message at most, its head of 12 bytes included. One that says it is longer ends the session.
+pub const MESSAGE_BYTES_MAX: usize = 12 + vhost::vhost_user::message::MAX_MSG_SIZE;
+
+/// Threads that handle messages at most, for all disks together. A worker that does not answer keeps one of them.
+pub const HANDLERS_MAX: usize = 16;
+
+/// Newcomers that are turned away in one go; the others a moment later, after whatever else has happened.
+pub const TURNED_AWAY_MAX: usize = 32;
+
 const _: () = assert!(SEG_MAX as u64 * SEGMENT_BYTES_MAX as u64 <= undercroft_cache::limits::REQUEST_BYTES_MAX as u64);
 const _: () = assert!(QUEUE_SIZE_MAX.is_power_of_two());
 const _: () = assert!(SEG_MAX as usize * 2 <= SPANS_MAX);

@@ -1,16 +1,23 @@
 //! A vhost-user-blk device: a guest's disk without the hypervisor in the path of its requests.
 //!
-//! Owns one socket, one session thread and one [`Port`](crate::Port) per disk. Never serves a request on a
-//! thread of its own: the rings belong to the worker that owns the disk. Invariant: nothing a guest or a front end
-//! sends causes a panic, unbounded work or memory, or a disturbance of another queue's or disk's requests.
+//! Owns one socket and one [`Port`](crate::Port) per disk, and one event loop for the sockets of all disks. Never
+//! serves a request on a thread of its own: the rings belong to the worker that owns the disk. Invariant: nothing a
+//! guest or a front end sends causes a panic, unbounded work or memory, or a disturbance of another queue's or disk's
+//! requests.
 //!
-//! From the outside in: `server` (socket, sessions), `session` (messages), `port` (queues and requests under way, on
+//! From the outside in: `server` (one disk's socket, for its owner), `event_loop` (the thread of all sockets), `device`
+//! (listener and session of one disk, on that thread), `connection` (messages in pieces), `tasks` (what may take a
+//! moment), `exchange` and `session` (what messages mean), `port` (queues and requests under way, on
 //! the worker), `ring` and `chain` (what a guest posts), `request` (what it means), `memory` (where guest addresses
 //! lie), `shared` (of which kind that memory is), `slots` (requests under way), `inflight` (their record that survives
 //! the daemon), `config` (what is offered).
 
 mod chain;
 mod config;
+mod connection;
+mod device;
+mod event_loop;
+mod exchange;
 mod inflight;
 pub mod limits;
 mod memory;
@@ -21,12 +28,14 @@ mod server;
 mod session;
 mod shared;
 mod slots;
+mod tasks;
 
 use super::socket::{SocketError, SocketPermissions};
 use std::io;
 use std::sync::Arc;
 use undercroft_hostmem::pressure::GuestRoom;
 
+pub use event_loop::EventLoop;
 pub use ring::Broken;
 pub use server::VhostServer;
 pub use shared::Trust;
@@ -36,6 +45,8 @@ pub use shared::Trust;
 pub mod parts {
     pub use super::chain::walk;
     pub use super::config::{EVENT_IDX, FLUSH, Profile};
+    pub use super::connection::{ControlConnection, Gone, Message, MessageArrival};
+    pub use super::exchange::Exchange;
     pub use super::inflight::InflightArea;
     pub use super::memory::{GuestMap, MemoryRegion, MemoryWindow};
     pub use super::port::{QueueRefusal, VhostPort};

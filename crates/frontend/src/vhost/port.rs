@@ -10,6 +10,7 @@ mod queue;
 mod requests;
 mod setup;
 
+pub use queue::RestNotice;
 pub use setup::QueueRefusal;
 
 use self::queue::Queue;
@@ -439,7 +440,7 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
     fn files(&self) -> Vec<GuestFile> {
         let piece = |r: &MemoryRegion| {
             let place = r.mapping.file_offset()?;
-            Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), len: r.len })
+            Some(GuestFile { file: Arc::clone(place.arc()), offset: place.start(), guest: r.guest, len: r.len })
         };
         self.maps.current().regions().iter().filter_map(piece).collect()
     }

@@ -1,26 +1,24 @@
 //! One session of a front end: the vhost-user messages, from connection to disconnection.
 //!
 //! Owns what was negotiated and the memory table. Never touches a ring: every change goes to the port, on the worker
-//! thread, and has happened when the message is answered. Invariant: what blocks (waiting for requests under way when
-//! a ring stops) blocks this session's thread only.
+//! thread, and has happened when the message is answered. Invariant: nothing here waits for requests under way: queues
+//! that a message stops have come to rest before it is handled, or it is refused.
 
 use super::VhostOptions;
 use super::config::Profile;
 use super::inflight::InflightArea;
 use super::limits::REGIONS_MAX;
 use super::memory::{GuestMap, MemoryRegion};
-use super::port::{QueueRefusal, VhostPort};
+use super::port::{QueueRefusal, RestNotice, VhostPort};
 use super::ring::RingAddresses;
 use super::shared::{self, Trust};
+use super::tasks::is_eventfd;
 use crate::PortHost;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{TryRecvError, sync_channel};
 use undercroft_host::{Backing, Guarded};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -30,17 +28,12 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-/// How often a wait for a stalled disk looks whether the front end is still there.
-const HANG_UP_CHECK: Duration = Duration::from_millis(100);
-
 /// What one front end has said since it connected.
 pub struct Session {
     host: Arc<dyn PortHost>,
     port: u32,
     disk: Profile,
     options: VhostOptions,
-    /// The connection, to see whether the front end is still there.
-    connection: OwnedFd,
     owned: bool,
     map: Arc<GuestMap>,
     /// Whether the log says that its memory should be preallocated.
@@ -51,25 +44,9 @@ pub struct Session {
 
 impl Session {
     /// A session of a front end that has just connected.
-    pub fn new(
-        host: Arc<dyn PortHost>,
-        port: u32,
-        disk: Profile,
-        options: &VhostOptions,
-        connection: OwnedFd,
-    ) -> Session {
+    pub fn new(host: Arc<dyn PortHost>, port: u32, disk: Profile, options: &VhostOptions) -> Session {
         let options = options.clone();
-        Session {
-            host,
-            port,
-            disk,
-            options,
-            connection,
-            owned: false,
-            map: Arc::default(),
-            advised: false,
-            logged: false,
-        }
+        Session { host, port, disk, options, owned: false, map: Arc::default(), advised: false, logged: false }
     }
 
     /// Runs `f` with the port on the worker thread.
@@ -85,28 +62,19 @@ impl Session {
         self.on_port(f)?.map_err(refused)
     }
 
-    /// Stops a queue, and waits until its last request is answered. Returns its position.
-    fn stop(&self, index: u32) -> Result<u16> {
-        let (done, rest): (_, Receiver<u16>) = sync_channel(1);
-        self.ask(move |port| port.stop(index, done))?;
-        loop {
-            match rest.recv_timeout(HANG_UP_CHECK) {
-                Ok(base) => return Ok(base),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(refused("the disk was detached while a queue was stopping"));
-                }
-                // A front end that has gone must not keep the next one waiting for a disk that does not answer.
-                Err(RecvTimeoutError::Timeout) if self.hung_up() => return Err(Error::Disconnected),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
+    /// Begins to stop a queue; `done` is told when its last request is answered.
+    pub(super) fn begin_stop(&self, index: u32, done: RestNotice) -> Result<()> {
+        self.ask(move |port| port.stop(index, done))
     }
 
-    /// Whether the front end has closed its end.
-    fn hung_up(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&self.connection, PollFlags::RDHUP)];
-        poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+    /// Stops a queue that has come to rest. Returns its position.
+    fn stop(&self, index: u32) -> Result<u16> {
+        let (done, rest) = sync_channel(1);
+        self.begin_stop(index, done.into())?;
+        rest.try_recv().map_err(|e| match e {
+            TryRecvError::Disconnected => refused("the disk was detached while a queue was stopping"),
+            TryRecvError::Empty => refused("requests of a queue that is to stop are still under way"),
+        })
     }
 
     fn set_memory(&mut self, map: GuestMap) -> Result<()> {
@@ -165,8 +133,7 @@ fn mapped(region: &VhostUserMemoryRegion, file: File, trust: Trust) -> Result<Me
 /// can undo the latter: see [`undercroft_host::Doorbell`].
 fn eventfd(file: File) -> Result<File> {
     // Anything else could make writing to it, or waiting for it, a wait for whoever serves it.
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
-    if !link.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:[eventfd") {
+    if !is_eventfd(&file).map_err(|e| Error::ReqHandlerError(e.into()))? {
         return Err(refused("a queue's notification descriptor is not an eventfd"));
     }
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| Error::ReqHandlerError(e.into()))?;

@@ -12,6 +12,9 @@ const PATIENCE_MAX: u32 = 16;
 const SETTLE_NS: u64 = 500_000_000;
 /// The store grows in steps of this length.
 const GROW_STEP_NS: u64 = 1_000_000_000;
+/// What goes each time that a control group says it is short, in bytes, if nothing says how much is missing. Its limit
+/// is known, so what is missing is seen soon; an event alone may be the recycling of a few pages.
+const GROUP_STEP_BYTES: u64 = 4 << 20;
 /// Leftovers below this part of the ceiling go at once, so that halving comes to an end.
 const LEFTOVER_PART: u64 = 64;
 
@@ -35,8 +38,10 @@ pub(crate) struct Rules {
 pub struct Reading {
     /// When, on a monotonic clock, in nanoseconds.
     pub now_ns: u64,
-    /// Whether processes waited for memory for longer than allowed.
+    /// Whether processes waited for memory of the machine for longer than allowed.
     pub stalled: bool,
+    /// Whether our control group reclaimed memory, or waited for it, with next to nothing left below its limit.
+    pub group_stalled: bool,
     /// Bytes by which less is available than there should be.
     pub short_bytes: u64,
     /// Bytes by which more is available than there should be.
@@ -48,6 +53,13 @@ pub struct Reading {
     pub guests_bytes: Option<u64>,
     /// Bytes of shared memory that our control group is charged for: guests' memory, but for a little.
     pub shared_bytes: Option<u64>,
+}
+
+impl Reading {
+    /// Whether memory is short in any way.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.stalled || self.group_stalled || self.short_bytes > 0
+    }
 }
 
 /// Which way the store goes.
@@ -157,7 +169,7 @@ impl PressureControl {
     /// may hold has changed.
     pub fn step(&mut self, reading: &Reading, disks: impl FnOnce() -> Vec<Holding>) -> bool {
         let before = self.allowed;
-        if reading.stalled || reading.short_bytes > 0 {
+        if reading.is_pressed() {
             self.press(reading, disks);
         } else {
             self.relax(reading);
@@ -178,12 +190,15 @@ impl PressureControl {
         let disks = disks();
         let (floor, ceiling) = (self.rules.floor_bytes, self.rules.ceiling_bytes);
         // A stall says that something is wrong, not how much is missing: half goes, and then it is seen what that does.
-        // Missing bytes are known; as soon as those given are gone, what is still missing can go too.
+        // Missing bytes are known; as soon as those given are gone, what is still missing can go too. A control group
+        // gets a few MiB at a time while it lasts: half of a store is far more than it can be short of at once.
         let halve = reading.stalled && since >= self.rules.give_within_ns;
         let settled = since >= self.rules.give_within_ns || held_above(&disks, self.allowed, floor, ceiling) == 0;
         let above = held_above(&disks, floor, floor, ceiling);
         let half = if halve { above.div_ceil(2) } else { 0 };
-        let missing = if settled { reading.short_bytes.saturating_add(reading.short_bytes / 8).min(above) } else { 0 };
+        let step = if reading.group_stalled { GROUP_STEP_BYTES } else { 0 };
+        let short = reading.short_bytes.saturating_add(reading.short_bytes / 8);
+        let missing = if settled { short.max(step).min(above) } else { 0 };
         let give = half.max(missing);
         if give == 0 && above > 0 {
             return;
@@ -298,6 +313,29 @@ mod tests {
         // It is gone already, so what is still missing follows without waiting for the next two seconds.
         assert_eq!(w.after(S / 2, false, 8 * MIB), 1024 - 99);
         assert_eq!(w.after(S / 2, false, 1 << 40), 256, "never below the floor");
+    }
+
+    #[test]
+    fn a_control_group_that_reclaims_gets_a_few_mib_at_a_time_while_it_lasts() {
+        let mut w = World::full();
+        let mut event = |ns: u64, short_bytes: u64| {
+            w.now_ns += ns;
+            let reading = Reading { now_ns: w.now_ns, group_stalled: true, short_bytes, ..Reading::default() };
+            w.control.step(&reading, || w.disks.clone());
+            let total = w.control.allowed_bytes();
+            for d in &mut w.disks {
+                d.held_bytes =
+                    super::super::divide::allowed_bytes(d.share_bytes, total, RULES.floor_bytes, RULES.ceiling_bytes);
+            }
+            total / MIB
+        };
+        assert_eq!(event(S, 0), 1024 - 4, "not half of it");
+        assert_eq!(event(S / 4, 0), 1024 - 4, "the kernel says so again before it can have felt it");
+        assert_eq!(event(S, 0), 1024 - 8);
+        assert_eq!(event(S, 16 * MIB), 1024 - 8 - 18, "what is known to be missing goes at once");
+        assert_eq!(event(S, 0), 1024 - 8 - 18 - 4);
+        let last = (0..300).map(|_| event(S, 0)).last();
+        assert_eq!(last, Some(256), "the floor, in the end");
     }
 
     #[test]

@@ -222,7 +222,7 @@ impl Sources {
             }
         };
         let info = meminfo(&self.roots.proc);
-        let mut group = None;
+        let (mut group, mut group_is_full) = (None, true);
         if let Some(m) = &info {
             look(
                 "the machine",
@@ -235,7 +235,9 @@ impl Sources {
             // A limit smaller than what the machine should keep: half of it is the most that makes sense.
             let min = self.available_min.map(|min| min.min(m.limit_bytes / 2));
             let min = min.unwrap_or(m.limit_bytes / GROUP_PART_DEFAULT);
-            look("the control group", m.available_bytes, min, m.limit_bytes / GROUP_PART_KEPT);
+            let kept = m.limit_bytes / GROUP_PART_KEPT;
+            look("the control group", m.available_bytes, min, kept);
+            group_is_full = m.available_bytes < min.max(kept);
             // The store gives way to guests: what it leaves to others is theirs to take, and then it gives back.
             let guests = m.available_bytes.saturating_sub(m.limit_bytes / GROUP_PART_GUESTS) / 2;
             group = Some((guests, m.shared_bytes));
@@ -256,8 +258,13 @@ impl Sources {
         if let Some((group, stalls)) = &mut self.group
             && stalled(stalls, Some(group), ready[1], stall, now_ns)
         {
-            reading.stalled = true;
-            cause += "the control group is short of memory; ";
+            // With page cache left that can go, it is that which was recycled: a group that reads files does so always.
+            if group_is_full {
+                reading.group_stalled = true;
+                cause += "the control group is short of memory; ";
+            } else {
+                self.others += 1;
+            }
         }
         cause.truncate(cause.trim_end_matches("; ").len());
         (reading, Cause(cause))
@@ -459,10 +466,14 @@ mod tests {
         let (reading, cause) = s.read(S);
         assert_eq!((reading.stalled, reading.short_bytes), (false, 0), "half of the limit is to stay: {cause:?}");
         fs::write(tree.join("memory.events"), "high 0\nmax 6\n").unwrap();
-        assert!(s.read(2 * S).0.stalled);
-        assert!(!s.read(3 * S).0.stalled);
+        let (reading, _) = s.read(2 * S);
+        assert_eq!((reading.is_pressed(), s.others()), (false, 1), "half of the limit can still be had");
         fs::write(tree.join("memory.current"), "50331648\n").unwrap();
-        assert_eq!(s.read(4 * S).0.short_bytes, 16 << 20);
+        fs::write(tree.join("memory.events"), "high 0\nmax 7\n").unwrap();
+        let (reading, cause) = s.read(3 * S);
+        assert!(reading.group_stalled && !reading.stalled && cause.0.contains("control group is short"), "{cause:?}");
+        let (reading, _) = s.read(4 * S);
+        assert_eq!((reading.group_stalled, reading.short_bytes), (false, 16 << 20), "once for each event");
         // What nobody has asked to stay, but for a little: half of the rest may be taken before the next look.
         let mut s = Sources::probe(Roots { proc }, &plan(Some(0)));
         assert_eq!(s.read(5 * S).0.room_bytes, (16 - 2) << 19);

@@ -242,8 +242,7 @@ impl Runner {
         let (reading, cause) = sources.read(now_ns());
         self.store.guests_may(reading.guests_bytes);
         // Disks are asked without the lock: their workers may be busy for a moment, and status must not wait for that.
-        let pressed = reading.stalled || reading.short_bytes > 0;
-        let holdings = if pressed { self.store.holdings() } else { Vec::new() };
+        let holdings = if reading.is_pressed() { self.store.holdings() } else { Vec::new() };
         let mut s = lock(&self.shared);
         let before = s.control.allowed_bytes();
         let changed = s.control.step(&reading, || holdings);

@@ -112,8 +112,9 @@ impl World {
             }
             (_, true) => None,
             (Told::No(since), false) => {
-                let certain = !excused || work.verb == Verb::Flush && work.start > since;
-                // What was under way then may tell of an earlier loss, or of a later one.
+                let certain = work.start > since && (!excused || work.verb == Verb::Flush);
+                // What was under way then may tell of an earlier loss, or of a later one: its answer may have been
+                // given before this loss and seen after it.
                 (slot.told, slot.told_at) = (if certain { Told::Yes } else { Told::Perhaps(since) }, now);
                 let structured = work.marks.contains(&"structured");
                 let how = if nbd { "told over NBD" } else { "told over virtio" };

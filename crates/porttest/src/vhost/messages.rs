@@ -1,8 +1,9 @@
 //! The vhost-user session under arbitrary messages, over a pair of sockets: what the fuzz target and a test run.
 //!
 //! Owns a port that serves nothing but what it is asked for at once. Never starts a thread. Messages are mostly of
-//! the right form, with the descriptors that belong to them, in any order and with any numbers. Invariants checked
-//! here: no panic, no hang, no request outside the disk; and after the session the port is at rest.
+//! the right form, with the descriptors that belong to them, in any order and with any numbers, and come in pieces;
+//! they go through the connection and the handler that the event loop uses. Invariants checked here: no panic, no hang,
+//! no request outside the disk; and after the session the port is at rest.
 
 use super::rig::{eventfd, geometry, info};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -16,9 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use undercroft_cache::{Op, Request};
 use undercroft_frontend::turns::SEND_BYTES;
 use undercroft_frontend::vhost::VhostOptions;
-use undercroft_frontend::vhost::parts::{Profile, Session, VhostPort};
+use undercroft_frontend::vhost::parts::{ControlConnection, Exchange, MessageArrival, Profile, Session, VhostPort};
 use undercroft_frontend::{MakePort, OnPort, Port, PortHost};
-use vhost::vhost_user::BackendReqHandler;
 
 const DISK_BYTES: u64 = 64 * 1024;
 const QUEUES: u16 = 2;
@@ -85,36 +85,60 @@ pub fn fuzz_messages(data: &[u8]) -> usize {
     let profile = Profile::new(&info(geometry(DISK_BYTES)));
     let host = Arc::new(Here(Mutex::new(VhostPort::new(0, profile.clone(), QUEUES, eventfd()))));
     let Ok((ours, theirs)) = UnixStream::pair() else { return 0 };
-    let Ok(watch) = theirs.as_fd().try_clone_to_owned() else { return 0 };
     let options = VhostOptions { queues: QUEUES, queue_size: 64, ..VhostOptions::default() };
-    let session = Session::new(host.clone(), 0, profile, &options, watch);
-    let mut handler = BackendReqHandler::from_stream(theirs, Arc::new(Mutex::new(session)));
+    let session = Session::new(host.clone(), 0, profile, &options);
+    let Ok(mut exchange) = Exchange::new(session) else { return 0 };
+    let mut connection = ControlConnection::new(theirs);
     let (mut left, mut rest) = (MESSAGES_MAX, data);
     let memory = memory();
+    let mut taken = 0;
+    let mut goes = true;
     while let Some((message, after)) = next(rest)
         && left > 0
+        && goes
     {
         (left, rest) = (left - 1, after);
-        if !send(&ours, &message, &memory) {
-            break;
+        // In two pieces, of which the first may be empty or all of it: half a message must do nothing.
+        let cut = after.len() % (message.bytes.len() + 1);
+        for (piece, first) in [(&message.bytes[..cut], true), (&message.bytes[cut..], cut == 0)] {
+            goes = goes && send(&ours, piece, if first { message.descriptor } else { Descriptor::None }, &memory);
+            goes = goes && take(&mut connection, &mut exchange, &mut taken);
         }
     }
     let _ = ours.shutdown(Shutdown::Write);
-    let mut taken = 0;
-    while handler.handle_request().is_ok() {
-        taken += 1;
+    if goes {
+        take(&mut connection, &mut exchange, &mut taken);
     }
     let mut port = host.0.lock().unwrap_or_else(PoisonError::into_inner);
     port.sever();
     // What a request of several ranges had still to do.
     serve(&mut port);
     assert!(port.is_at_rest(), "a request was lost");
-    drop(handler);
+    drop((exchange, connection));
     let mut replies = Vec::new();
     let mut ours = ours;
     // A session that was ended with messages unread resets the connection; what it said before may be lost.
     let _ = ours.read_to_end(&mut replies);
     taken
+}
+
+/// Handles what has come. Whether the session goes on.
+fn take(connection: &mut ControlConnection, exchange: &mut Exchange, taken: &mut usize) -> bool {
+    loop {
+        match connection.receive() {
+            MessageArrival::Message(message) => {
+                let (reply, end) = exchange.handle(&message);
+                connection.reply(reply);
+                // The replies of one run fit the socket.
+                if end.is_some() || !connection.send().unwrap_or(false) {
+                    return false;
+                }
+                *taken += 1;
+            }
+            MessageArrival::Part => return true,
+            MessageArrival::End(_) => return false,
+        }
+    }
 }
 
 fn memory() -> File {
@@ -187,9 +211,12 @@ fn next(data: &[u8]) -> Option<(Message, &[u8])> {
     Some((Message { bytes, descriptor }, rest))
 }
 
-fn send(to: &UnixStream, message: &Message, memory: &File) -> bool {
+fn send(to: &UnixStream, bytes: &[u8], descriptor: Descriptor, memory: &File) -> bool {
+    if bytes.is_empty() {
+        return true;
+    }
     let event = eventfd();
-    let fds: &[BorrowedFd<'_>] = match message.descriptor {
+    let fds: &[BorrowedFd<'_>] = match descriptor {
         Descriptor::None => &[],
         Descriptor::Eventfd => &[event.as_fd()],
         Descriptor::Memory => &[memory.as_fd()],
@@ -199,7 +226,7 @@ fn send(to: &UnixStream, message: &Message, memory: &File) -> bool {
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
         return false;
     }
-    let parts = [IoSlice::new(&message.bytes)];
+    let parts = [IoSlice::new(bytes)];
     rustix::net::sendmsg(to, &parts, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 

@@ -6,7 +6,10 @@
 use crate::sim::guest::{GuestMemory, Transfer};
 use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
-use undercroft_engine::{Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, HashKey, Index, Outcome, Tier};
+use undercroft_engine::{
+    Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index, Outcome,
+    Tier,
+};
 
 /// How the host keeps blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,9 @@ pub struct Host {
     /// The index.
     pub index: Index<AnyPolicyKind>,
     /// The engine's knowledge of what the guest holds.
-    pub exclusive: Exclusive<AnyPolicyKind>,
+    table: GuestTable,
+    /// What it decides for the disk.
+    exclusive: Exclusive<AnyPolicyKind>,
     /// The counts.
     pub count: Count,
     /// The guest's pages never hold what was read: its memory or its file system is encrypted.
@@ -69,10 +74,13 @@ impl Host {
         let mut index = Index::new(policy, blocks);
         index.set_tiers(placement != Placement::Inclusive);
         let key = HashKey::from_seed(7);
+        let mut table = GuestTable::new(pages, key);
+        let member = table.join(mode).expect("a new table serves none");
         Self {
             placement,
             index,
-            exclusive: Exclusive::new(pages, mode, policy, blocks, key),
+            exclusive: Exclusive::new(&table, member, mode, policy, blocks, key),
+            table,
             count: Count::default(),
             opaque: false,
             evicted: vec![],
@@ -114,12 +122,17 @@ impl Host {
         }
     }
 
+    /// What was done to keep the cache exclusive.
+    pub fn exclusive_stats(&self) -> ExclusiveStats {
+        self.exclusive.stats(&self.table)
+    }
+
     /// A request of the guest, before the content of its page changes; whether the block was cached.
     pub fn transfer(&mut self, guest: &impl GuestMemory, t: Transfer) -> bool {
         let class = if t.write { Class::Write } else { Class::Read };
         let version = guest.version(t.block) + u64::from(t.write);
         if t.write {
-            self.exclusive.residency_mut().forget(t.block);
+            self.table.residency_mut().forget(self.exclusive.member(), t.block);
         }
         if let Placement::Scan(every) = self.placement {
             self.unscanned += 1;
@@ -138,8 +151,14 @@ impl Host {
             return matches!(outcome, Outcome::Hit(_));
         }
         let found = self.index.peek(t.block).is_some();
-        let left =
-            self.exclusive.arrives(&mut self.index, t.page, t.block, class, Some(tag(t.block, version)), Some(found));
+        let moved = undercroft_engine::Transfer {
+            page: t.page,
+            block: t.block,
+            class,
+            tag: Some(tag(t.block, version)),
+            found: Some(found),
+        };
+        let left = self.exclusive.arrives(&mut self.table, &mut self.index, moved);
         if let Some(meter) = &mut self.meter {
             if t.write {
                 meter.arrived(t.block);
@@ -152,38 +171,32 @@ impl Host {
         }
         if let Departure::Capture(what) = left {
             let now = self.content(guest, t.page);
-            let same = now.is_some_and(|now| what.tag == Some(now & !7));
+            let same = now.is_some_and(|now| what.has_tag(now));
             let held = self.placement == Placement::Perfect || same;
-            self.exclusive.captured(&what, held, now.is_none());
+            self.exclusive.captured(&mut self.table, &what, held, now.is_none());
             if held {
                 let outcome = self.index.place(what.block, Tier::Hot, |_| true);
                 self.note(outcome);
                 self.note_copied(what.block);
-                self.exclusive.lapses(&mut self.index);
+                self.exclusive.lapses(&mut self.table, &mut self.index);
             }
         }
         let outcome = self.index.access(t.block, Access::Take, |_| true);
         self.note(outcome);
-        self.exclusive.lapses(&mut self.index);
+        self.exclusive.lapses(&mut self.table, &mut self.index);
         if !t.write {
             self.count.reads += 1;
             self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
         }
-        while let Some(due) = self.exclusive.due(&mut self.index) {
+        while let Some(due) = self.exclusive.due(&mut self.table, &mut self.index) {
             let now = self.content(guest, due.page);
-            let held = now.is_some_and(|n| self.exclusive.residency().matches(due.page, n));
-            let slot = if held {
+            let held = now.is_some_and(|n| self.table.residency().matches(due.page, n));
+            if held {
                 let outcome = self.index.place(due.what.block, Tier::Probation, |_| true);
                 self.note(outcome);
                 self.note_copied(due.what.block);
-                match outcome {
-                    Outcome::Fill { slot, .. } | Outcome::Hit(slot) => Some(slot),
-                    Outcome::Bypass => None,
-                }
-            } else {
-                None
-            };
-            self.exclusive.copied(&mut self.index, &due, held, slot);
+            }
+            self.exclusive.copied(&mut self.table, &mut self.index, &due, held);
         }
         matches!(outcome, Outcome::Hit(_))
     }

@@ -4,8 +4,6 @@
 //! pass on, or one that the core must refuse.
 
 use super::Sim;
-use crate::coverage::Seen;
-use crate::sim_guest::SimGuest;
 use crate::world::World;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event, IoError, Op, ReqId, Request};
@@ -138,33 +136,5 @@ impl<P: FaultInjection> Sim<P> {
         self.apply(Event::Resume(paused));
         self.leave(paused.disk.0 as usize);
         true
-    }
-
-    /// Something happens inside a guest.
-    pub(super) fn guest_lives(&mut self) -> bool {
-        let d = self.any_disk();
-        let World { sides, guest_rng, .. } = &mut self.world;
-        let owner = sides[d].guest_of;
-        match &mut sides[owner].guest {
-            Some(guest) => guest.live(guest_rng),
-            None => return false,
-        }
-        true
-    }
-
-    /// A guest comes, goes, or has its memory mapped anew.
-    pub(super) fn guest_changes(&mut self, d: usize) {
-        let d = self.world.sides[d].guest_of;
-        let guest = if self.rng.one_in(4) { None } else { Some(SimGuest::new(&mut self.rng)) };
-        let pages = guest.as_ref().map_or(0, SimGuest::pages);
-        self.see(Seen::Guest, d);
-        self.world.sides[d].guest = guest;
-        self.world.note(|| format!("guest of disk {d}: {pages} pages"));
-        for e in 0..self.world.sides.len() {
-            if self.world.sides[e].guest_of == d {
-                self.world.sides[e].memory += 1;
-                self.core().set_guest(DiskId(e as u32), pages);
-            }
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What some runs have beside the usual: bad sectors, disks past 2^32 blocks, guests with two disks, writers from
+//! What some runs have beside the usual: bad sectors, disks past 2^32 blocks, guests with several disks, writers from
 //! elsewhere.
 //!
 //! Owns the drawing of it, and the numbers that drive it. Never touches the numbers of the usual events: one seed in
@@ -10,7 +10,7 @@ use crate::coverage::Seen;
 use crate::rng::Rng;
 use crate::sim_disk::SimDisk;
 use undercroft_cache::fault_injection::FaultInjection;
-use undercroft_cache::{DiskId, Event, Lost};
+use undercroft_cache::{DiskId, DiskOptions, Event, Lost};
 use undercroft_engine::ExclusiveMode;
 use undercroft_host::FRAME_BYTES;
 
@@ -30,7 +30,7 @@ pub(super) struct Extras {
     pub foreign: bool,
     /// The first disk is larger than 2^32 blocks.
     pub sparse: bool,
-    /// The first two disks are one guest's.
+    /// The first two disks are one guest's; see `third`.
     pub one_guest: bool,
     /// Shares, parts and hints, whatever else there is: clones, crashes.
     pub mixes: bool,
@@ -48,6 +48,11 @@ pub(super) struct Extras {
     pub live: Option<Rng>,
     /// Disks keep their blocks together for a while. With numbers of its own, likewise.
     pub pools: Option<Rng>,
+    /// The disks of a guest are told at different times that its memory is another, and reset one by one. With numbers
+    /// of its own, likewise.
+    pub late: Option<Rng>,
+    /// The third disk is that guest's as well.
+    pub third: bool,
 }
 
 impl Extras {
@@ -62,11 +67,52 @@ impl Extras {
         let mut few = Rng::new(seed ^ 0x9001_0000_0000_0000);
         let guaranteed = (on && seed % 7 == 6).then(|| *few.pick(&[1, 1, 2, 4, 8]));
         let pools = (on && seed % 3 == 1).then(|| Rng::new(seed ^ 0x9007_0000_0000_0000));
-        Self { pools, guaranteed, rng, on, calls, foreign, sparse, one_guest, mixes, calm, loses, bad, live }
+        let mut guests = Rng::new(seed ^ 0x9e57_0000_0000_0000);
+        let third = guests.one_in(2);
+        let late = (on && seed % 9 == 7).then_some(guests);
+        let one_guest = one_guest || late.is_some();
+        Self {
+            guaranteed,
+            rng,
+            on,
+            calls,
+            foreign,
+            sparse,
+            one_guest,
+            mixes,
+            calm,
+            loses,
+            bad,
+            live,
+            late,
+            third,
+            pools,
+        }
+    }
+
+    /// How many disks a run has that would have `disks`.
+    pub fn disks(&self, disks: usize) -> usize {
+        if self.late.is_some() { disks.max(2) } else { disks }
+    }
+
+    /// How the core is to serve disks in a run about guests: so that their guests have tables.
+    pub fn set(&self, options: &mut DiskOptions) {
+        if self.late.is_some() {
+            options.capacity_blocks = options.capacity_blocks.max(64);
+            if options.exclusive == ExclusiveMode::Off {
+                options.exclusive = ExclusiveMode::Auto;
+            }
+        }
+    }
+
+    /// Disks that the guest of the first one has.
+    pub fn disks_of_first(&self) -> usize {
+        1 + usize::from(self.one_guest) + usize::from(self.one_guest && self.third)
     }
 
     /// How a disk differs from the usual one.
-    pub fn shape(&mut self, disk: &mut SimDisk) {
+    pub fn shape(&mut self, disk: &mut SimDisk, options: &mut DiskOptions) {
+        self.set(options);
         if !self.on {
             return;
         }

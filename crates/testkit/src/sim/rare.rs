@@ -100,6 +100,9 @@ impl<P: FaultInjection> Sim<P> {
         self.world.note(|| format!("invalidate disk {d}"));
         self.see(Seen::Invalidate, d);
         self.core().invalidate(id);
+        if let Some(guest) = self.world.guest(d) {
+            guest.forget(Some(d));
+        }
         let side = &mut self.world.sides[d];
         side.invalidated = side.disk.deliveries;
         if let Some(base) = side.base.as_ref().filter(|_| again).map(SimBase::told) {
@@ -150,6 +153,7 @@ impl<P: FaultInjection> Sim<P> {
         }
         (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
         self.core().remove_disk(id);
+        self.world.goes(d);
         if let Some(other) = other {
             self.disk_options[d].capacity_blocks = 0;
             self.learn_capacity(other);
@@ -161,6 +165,7 @@ impl<P: FaultInjection> Sim<P> {
         let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
         options.readahead_bytes = room.readahead_bytes;
         options.share = room.share;
+        self.extras.set(&mut options);
         if self.weak {
             options.exclusive = ExclusiveMode::Off;
         }
@@ -175,7 +180,7 @@ impl<P: FaultInjection> Sim<P> {
         }
         self.disk_options[d] = options;
         self.open_ports(d);
-        self.guest_changes(d);
+        self.guest_comes_back(d);
     }
 
     pub(super) fn crash(&mut self) {

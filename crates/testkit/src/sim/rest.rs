@@ -62,6 +62,7 @@ impl<P: FaultInjection> Sim<P> {
             self.judge_parts_at_rest();
         }
         self.core().check();
+        self.judge_pages();
         for d in 0..self.world.sides.len() {
             let id = DiskId(d as u32);
             let Self { core, world, .. } = self;

@@ -103,13 +103,13 @@ impl<P: FaultInjection> Sim<P> {
         let mut rng = Rng::new(seed);
         let mut extras = Extras::new(seed);
         let clones = seed % 8 == 5;
-        let disks = if clones { rng.between(3, 6) } else { rng.between(1, 3) } as usize;
+        let disks = extras.disks(if clones { rng.between(3, 6) } else { rng.between(1, 3) } as usize);
         let io_frames = *rng.pick(&[1u32, 2, 3, 8, 16, 64, 64, 256]);
         let ground = Ground::new(clones, extras.sparse, &mut rng);
         let mut drawn = Drawn::default();
         (0..disks).for_each(|_| ground.disk(&mut drawn, &mut rng));
         let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
-        sims.iter_mut().for_each(|disk| extras.shape(disk));
+        sims.iter_mut().zip(&mut disk_options).for_each(|(disk, options)| extras.shape(disk, options));
         let mut content_key = ContentKey::from_seed(rng.bits());
         let weak = rng.one_in(3);
         if weak {
@@ -164,9 +164,7 @@ impl<P: FaultInjection> Sim<P> {
             scanned: vec![false; disks],
             measured: vec![None; disks],
         };
-        if sim.extras.one_guest && disks > 1 {
-            sim.world.sides[1].guest_of = 0;
-        }
+        sim.world.sides.iter_mut().take(sim.extras.disks_of_first()).for_each(|side| side.guest_of = 0);
         if sim.extras.loses {
             sim.world.ports = 3;
         }
@@ -191,6 +189,7 @@ impl<P: FaultInjection> Sim<P> {
             }
         }
         self.core = Some(core);
+        self.world.forget_guests();
         for d in 0..self.world.sides.len() {
             (self.hinted[d], self.scanned[d], self.measured[d]) = (Hint::Normal, false, None);
             self.open_ports(d);

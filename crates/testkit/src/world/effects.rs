@@ -27,8 +27,8 @@ impl Effects for World {
         p.data[at..at + bytes.len()].copy_from_slice(bytes);
         p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n = n.saturating_add(1));
         let side = &self.sides[p.req.disk.0 as usize];
-        let (guest, same) = (side.guest_of, p.memory == side.memory);
-        if let Some(guest) = self.sides[guest].guest.as_mut().filter(|_| same) {
+        let sees = side.sees.filter(|_| p.memory == side.memory);
+        if let Some(guest) = sees.and_then(|id| self.memories.get_mut(&id)) {
             let mut done = 0;
             while done < bytes.len() {
                 let (page, skip) = ((at + done) / FRAME_BYTES, (at + done) % FRAME_BYTES);
@@ -47,12 +47,16 @@ impl Effects for World {
         if !at.is_multiple_of(FRAME_BYTES) || p.memory != side.memory || at + FRAME_BYTES > p.data.len() {
             return None;
         }
-        p.pages.get(at / FRAME_BYTES).copied()
+        let page = p.pages.get(at / FRAME_BYTES).copied()?;
+        let (disk, block) = (p.req.disk.0 as usize, (p.req.offset + at as u64) / FRAME_BYTES as u64);
+        self.guest(disk)?.moves(page, disk, block);
+        Some(page)
     }
 
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; FRAME_BYTES]) -> bool {
-        let guest = self.sides[disk.0 as usize].guest_of;
-        self.sides[guest].guest.as_mut().is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
+        let sees = self.sides[disk.0 as usize].sees;
+        let guest = sees.and_then(|id| self.memories.get_mut(&id));
+        guest.is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
     }
 
     fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) -> bool {

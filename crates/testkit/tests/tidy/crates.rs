@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const HOUSE: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("host", &[]),
+    ("heap", &[]),
     ("trace", &[]),
     ("skips", &[]),
     ("engine", &[]),
@@ -27,7 +28,10 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("daemon", &["api", "backend", "cache", "config", "engine", "frontend", "host", "hostmem", "trace", "units"]),
     (
         "undercroft",
-        &["api", "backend", "config", "daemon", "engine", "host", "hostmem", "ranges", "study", "trace", "units"],
+        &[
+            "api", "backend", "config", "daemon", "engine", "heap", "host", "hostmem", "ranges", "study", "trace",
+            "units",
+        ],
     ),
 ];
 

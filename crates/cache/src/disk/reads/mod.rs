@@ -448,7 +448,7 @@ impl<P: FaultInjection> Disk<P> {
             && !self.is_changing(block)
             && !self.is_at_base(block, cx.arena)
             // The guest will not ask for what it holds.
-            && !self.side.is_at_guest(block)
+            && !self.side.is_at_guest(block, cx.arena)
     }
 
     /// Drops old blocks read ahead that no stream is about to use, until `count` more fit or none such is left.

@@ -163,7 +163,7 @@ impl<P: FaultInjection> Disk<P> {
             }
             let (first, end) = (range.start / B, to.div_ceil(B));
             self.leave_base(first, end);
-            self.doubt(first, end);
+            self.doubt(first, end, cx.arena);
             self.make_stale(first, end, cx.arena);
             if !self.plant.has(Bug::LossKeepsCache) {
                 self.drop_cached(range.start, to, cx.arena);

@@ -201,7 +201,7 @@ impl<P: FaultInjection> Disk<P> {
         for (i, frame) in done.buf.frames.drain(..).enumerate() {
             let block = write.first + i as u64;
             let whole = (i != 0 || write.head_whole) && (i + 1 != write.count as usize || write.tail_whole);
-            self.changed(block, whole && !failed && current);
+            self.changed(block, whole && !failed && current, cx.arena);
             if failed || !whole || !current {
                 cx.arena.put(frame);
                 // Nothing is known about the block after a failure. Otherwise it was not cached when the segment

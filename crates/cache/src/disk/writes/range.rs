@@ -11,6 +11,7 @@ use crate::disk::writes::losses::Since;
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, LOOK_BYTES};
+use crate::store::ram::Store;
 use crate::types::{Effects, Extent, IoDone, IoError, IoKind, Op, Request};
 use undercroft_host::IoBuf;
 
@@ -71,7 +72,7 @@ impl<P: FaultInjection> Disk<P> {
         let r = &mut self.requests[rec];
         r.error = r.error.or(error);
         if keep {
-            return self.range_dropped(rec, from, to);
+            return self.range_dropped(rec, from, to, cx.arena);
         }
         let slots = u64::from(self.residents.index().capacity());
         r.drops = if to.div_ceil(B) - from / B <= slots {
@@ -100,7 +101,7 @@ impl<P: FaultInjection> Disk<P> {
         if drops != Drops::Nothing {
             return self.pause(rec, cx);
         }
-        self.range_dropped(rec, from, to);
+        self.range_dropped(rec, from, to, cx.arena);
     }
 
     fn drop_by_number<E>(&mut self, mut next: u64, end: u64, cx: &mut Cx<'_, E>) -> Drops {
@@ -127,8 +128,8 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Nothing is cached of the range any more: the request goes on.
-    fn range_dropped(&mut self, rec: u32, from: u64, to: u64) {
-        self.doubt(from / B, to.div_ceil(B));
+    fn range_dropped(&mut self, rec: u32, from: u64, to: u64, arena: &mut Store) {
+        self.doubt(from / B, to.div_ceil(B), arena);
         self.requests.settle_one(rec, None);
     }
 

@@ -102,7 +102,7 @@ impl<P: FaultInjection> Disk<P> {
         let Some(s) = self.take_segment(rec) else { return };
         for block in s.write.first..s.write.first + u64::from(s.filled) {
             // The guest's page holds what the disk does not.
-            self.changed(block, false);
+            self.changed(block, false, cx.arena);
         }
         if !self.plant.has(Bug::AbandonedCounts) {
             self.operations.release(Budget::Demand, s.write.count as usize);

@@ -16,7 +16,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn activate(&mut self, rec: u32, arena: &mut Store) {
         let (first, end) = self.changes.activate(rec);
         self.leave_base(first, end);
-        self.doubt(first, end);
+        self.doubt(first, end, arena);
         self.make_stale(first, end, arena);
     }
 

@@ -47,11 +47,13 @@ impl Store {
     /// Lets a frame that a slot holds be found by its content, if it cannot be yet.
     pub(crate) fn register(&mut self, held: &Held, hash: ContentHash, within: bool) {
         let Some(n) = self.arena.number_of(held) else { return };
-        let page = &mut self.pages[n as usize];
+        let page = &self.pages[n as usize];
         assert!(page.slots > 0, "a frame that no slot holds cannot be found");
         if page.content == 0 && page.domain != ALONE {
-            page.content = place_of(if within { page.domain } else { ALONE }, hash);
-            self.contents.insert(n, page.content);
+            let content = place_of(if within { page.domain } else { ALONE }, hash);
+            self.be_ready();
+            self.pages[n as usize].content = content;
+            self.contents.insert(n, content);
         }
     }
 
@@ -91,9 +93,11 @@ impl Store {
     /// Lets a frame that a slot holds be found as `block` of its domain, which is a base.
     pub(crate) fn register_base(&mut self, held: &Held, block: u32) {
         let Some(n) = self.arena.number_of(held) else { return };
-        let page = &mut self.pages[n as usize];
+        let page = &self.pages[n as usize];
         assert!(page.slots > 0 && page.domain != ALONE, "a base block that no slot holds");
         if page.base == 0 {
+            self.be_ready();
+            let page = &mut self.pages[n as usize];
             page.base = block + 1;
             self.bases.insert(n, page.base_hash(self.seed));
         }
@@ -113,7 +117,28 @@ impl Store {
     }
 
     /// Makes the tables as large as the frames that disks are promised need them, if they are too small or much larger.
+    /// While nothing can be found there are none: of a thousand disks that come one after the other, each would have
+    /// them made anew.
     pub(crate) fn fit(&mut self) {
+        if self.contents.is_empty() && self.bases.is_empty() {
+            if self.room != 0 {
+                let end = self.arena.reserved();
+                (self.room, self.contents, self.bases) = (0, Places::new(0, end), Places::new(0, end));
+            }
+        } else {
+            self.make_fit();
+        }
+    }
+
+    /// Has tables before the first frame is put into them.
+    #[inline]
+    fn be_ready(&mut self) {
+        if self.room == 0 {
+            self.make_fit();
+        }
+    }
+
+    fn make_fit(&mut self) {
         let needed = self.seats.max(self.seated);
         let slack = needed / TABLE_SLACK_PART + 16;
         if !self.on || (needed <= self.room && self.room - needed <= slack) {
@@ -121,9 +146,13 @@ impl Store {
         }
         self.room = needed;
         let (room, end) = (self.room as usize, self.arena.reserved());
+        let none = self.contents.is_empty() && self.bases.is_empty();
         // The old ones go before the new ones come.
         (self.contents, self.bases) = (Places::new(0, end), Places::new(0, end));
         (self.contents, self.bases) = (Places::new(room, end), Places::new(room, end));
+        if none {
+            return;
+        }
         let Self { pages, contents, bases, seed, .. } = self;
         for (n, page) in pages.iter().enumerate() {
             if page.content != 0 {

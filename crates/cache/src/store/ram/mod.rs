@@ -1,7 +1,8 @@
 //! Frames that several slots hold: who holds them, who pays, and where equal content or the same base block is found.
 //!
-//! Owns the arena, the pool of frames for I/O, a record for each of its frames, an account for each disk, and two
-//! tables: frames by content and frames by the block of a base image that they are. Never decides what is cached. Every
+//! Owns the arena, the pool of frames for I/O, a record for each of its frames, an account for each disk, two tables
+//! (frames by content and frames by the block of a base image that they are), and what is known of the disks' guests,
+//! so that whoever has the store at hand has that as well. Never decides what is cached. Every
 //! frame in a slot belongs to one *sharing domain*: a trust group, or a base image that several disks stand on; it is
 //! found within its domain only.
 //!
@@ -15,6 +16,7 @@ mod lookup;
 mod places;
 mod pool;
 
+use crate::store::guests::Guests;
 use crate::types::{DiskId, Shared};
 use places::Places;
 use pool::IoPool;
@@ -98,11 +100,13 @@ pub(crate) struct Store {
     /// Distinct frames in slots, and how many there may be.
     seated: u32,
     seats: u32,
-    /// Frames that the tables have room for; at least `seats`.
+    /// Frames that the tables have room for: at least `seats`, or 0 while there is nothing to be found.
     room: u32,
     /// Disks whose charge has gone up by what others did, each in its turn.
     over: VecDeque<DiskId>,
     pool: IoPool,
+    /// The guests of the disks.
+    pub(crate) guests: Guests,
 }
 
 impl Store {
@@ -119,7 +123,8 @@ impl Store {
         let (rings, accounts, over) = (vec![Ring::default()], Vec::new(), VecDeque::new());
         let seed = seed.rotate_left(17) | 1;
         let pool = IoPool::default();
-        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated: 0, seats: 0, room: 0, over, pool })
+        let (seated, seats, room, guests) = (0, 0, 0, Guests::default());
+        Ok(Self { arena, on, seed, pages, contents, bases, rings, accounts, seated, seats, room, over, pool, guests })
     }
 
     // ---- the arena ----

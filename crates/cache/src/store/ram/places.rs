@@ -11,6 +11,8 @@ pub(crate) struct Places {
     cells: Vec<u32>,
     number_mask: u32,
     tag_mask: u32,
+    /// Frames in it.
+    len: usize,
 }
 
 impl Places {
@@ -21,7 +23,12 @@ impl Places {
     pub(crate) fn new(frames: usize, end: usize) -> Self {
         let bits = u32::BITS - (end as u32).leading_zeros();
         let number_mask = u32::MAX.checked_shr(u32::BITS - bits).unwrap_or(0);
-        Self { cells: vec![0; frames * 3 / 2 + 2], number_mask, tag_mask: !number_mask }
+        Self { cells: vec![0; frames * 3 / 2 + 2], number_mask, tag_mask: !number_mask, len: 0 }
+    }
+
+    /// Whether no frame is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Bytes of memory held.
@@ -49,6 +56,7 @@ impl Places {
             at = self.next(at);
         }
         self.cells[at] = (n + 1) | self.tag(hash);
+        self.len += 1;
     }
 
     /// The first frame that `is_it` accepts among those that may have this hash.
@@ -92,6 +100,7 @@ impl Places {
             }
         }
         self.cells[hole] = 0;
+        self.len -= 1;
     }
 
     /// Frames in the table; for tests.

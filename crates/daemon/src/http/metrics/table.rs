@@ -213,7 +213,7 @@ pub(super) const TABLE: &[Family] = &[
     ),
     counter(
         "undercroft_pressure_ignored_stalls_total",
-        "Stalls of others, at their own limits.",
+        "Stalls of others, at their own limits, and reclaim of page cache in our control group.",
         Number,
         status!(pressure.ignored_stalls),
     ),

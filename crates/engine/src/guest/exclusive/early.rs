@@ -1,15 +1,15 @@
 //! Early copies: which page to copy before its eviction, and what becomes of the copies.
 //!
-//! Owns no state beside [`Exclusive`]'s. Never copies: the caller does. Invariant: one call looks at a bounded number
-//! of pages, and gives out no more copies than transfers have paid for.
+//! Owns no state beside [`Exclusive`]'s and the table's. Never copies: the caller does. Invariant: one call looks at a
+//! bounded number of pages, and gives out no more copies than transfers have paid for.
 
 use super::Exclusive;
 use crate::guest::mode::Due;
 use crate::guest::residency::Class;
+use crate::guest::table::GuestTable;
 use crate::index::Index;
 use crate::index::tiers::Tier;
 use crate::policy::PolicySet;
-use crate::structures::slots::Slot;
 
 /// Schedule entries looked at for one copy.
 const LOOKS_MAX: u32 = 64;
@@ -17,38 +17,38 @@ const LOOKS_MAX: u32 = 64;
 impl<K: PolicySet> Exclusive<K> {
     /// A page to copy now, if there is one and it has been paid for. The caller copies it and calls
     /// [`Exclusive::copied`].
-    pub fn due(&mut self, index: &mut Index<K>) -> Option<Due> {
-        if !self.ways.delay || self.credit == 0 || self.throttled || self.is_inclusive() {
+    pub fn due(&mut self, table: &mut GuestTable, index: &mut Index<K>) -> Option<Due> {
+        if table.credit == 0 || self.throttled || !table.wants_early(self.member) {
             return None;
         }
         let mut looks = 0;
         while looks < LOOKS_MAX {
             looks += 1;
-            let due = self.next_due()?;
-            if !self.yields.worth(due.what.class) {
+            let due = self.next_due(table)?;
+            if !table.yields.worth(due.what.class) {
                 continue;
             }
             if let Some(slot) = index.peek(due.what.block) {
                 // it need not be copied: it is here
                 if index.tier(slot) == Tier::Cold {
                     index.set_tier(slot, Tier::Probation);
-                    self.made(due.what.class);
+                    self.made(table, due.what.class);
                 }
                 continue;
             }
             if due.what.tag.is_none() {
                 continue;
             }
-            self.credit -= 1;
+            table.credit -= 1;
             self.stats.early_tried += 1;
             return Some(due);
         }
         None
     }
 
-    fn next_due(&mut self) -> Option<Due> {
-        let now = self.residency.now();
-        let memory = self.residency.memory();
+    fn next_due(&mut self, table: &mut GuestTable) -> Option<Due> {
+        let now = table.residency.now();
+        let memory = table.residency.memory();
         for class in [Class::Read, Class::Write] {
             let age = (self.ages[class as usize] as u32).min(memory - 1);
             // What is older than copies last beyond that age was to be copied when the age was another: it would keep
@@ -63,7 +63,8 @@ impl<K: PolicySet> Exclusive<K> {
                 let seq = *next;
                 *next = seq.wrapping_add(1);
                 looks += 1;
-                if let Some((page, what)) = self.residency.transferred(seq)
+                if let Some((page, what)) = table.residency.transferred(seq)
+                    && what.member == self.member
                     && what.class == class
                     && !what.doubtful
                 {
@@ -73,45 +74,47 @@ impl<K: PolicySet> Exclusive<K> {
         }
         let mut looks = 0;
         while looks < LOOKS_MAX
-            && let Some(&(page, seq)) = self.again.front()
+            && let Some(&(page, seq)) = table.again.front()
             && now.wrapping_sub(seq) >= self.ages[Class::Kept as usize] as u32
         {
             looks += 1;
-            self.again.pop_front();
-            if let Some(what) = self.residency.get(page)
-                && now.wrapping_sub(what.age) == seq
-            {
+            let what = table.residency.get(page).filter(|what| now.wrapping_sub(what.age) == seq);
+            if what.is_some_and(|what| what.member != self.member && table.wants_early(what.member)) {
+                // It is for another disk to copy, whose turn comes as well.
+                break;
+            }
+            table.again.pop_front();
+            if let Some(what) = what.filter(|what| what.member == self.member) {
                 return Some(Due { page, what });
             }
         }
         None
     }
 
-    /// What came of a copy. `slot` is where it went, if it held the block and got one.
-    pub fn copied(&mut self, index: &mut Index<K>, due: &Due, held: bool, slot: Option<Slot>) {
+    /// What came of a copy: whether it held the block.
+    pub fn copied(&mut self, table: &mut GuestTable, index: &mut Index<K>, due: &Due, held: bool) {
         if held {
             self.stats.early += 1;
-            self.made(due.what.class);
+            self.made(table, due.what.class);
         } else {
             // dirty in the guest, or lost to another use: decided when the page is next seen
-            self.residency.doubt(due.page);
+            table.residency.doubt(due.page);
         }
-        let _ = slot;
-        self.lapses(index);
+        self.lapses(table, index);
     }
 
     /// Deals with a block that had to go while on probation; to be called after whatever may evict one.
-    pub fn lapses(&mut self, index: &mut Index<K>) {
+    pub fn lapses(&mut self, table: &mut GuestTable, index: &mut Index<K>) {
         let Some(block) = index.take_lapsed() else { return };
         self.stats.early_lapsed += 1;
-        let Some(page) = self.residency.page_of(block) else { return };
-        let Some(what) = self.residency.get(page) else { return };
-        let now = self.residency.now();
-        self.residency.set_class(page, Class::Kept);
+        let Some(page) = table.residency.page_of(self.member, block) else { return };
+        let Some(what) = table.residency.get(page) else { return };
+        let now = table.residency.now();
+        table.residency.set_class(page, Class::Kept);
         // A second copy that lapses came too early for a page that is kept longest of all.
         let again = what.class != Class::Kept || what.age < self.ages[Class::Kept as usize] as u32;
-        if again && self.again.len() < self.again.capacity() {
-            self.again.push_back((page, now.wrapping_sub(what.age)));
+        if again && table.again.len() < table.again.capacity() {
+            table.again.push_back((page, now.wrapping_sub(what.age)));
         }
     }
 }

@@ -11,8 +11,46 @@ use super::super::memory::GuestMap;
 use super::super::ring::{Broken, RingAddresses, SplitRing};
 use crate::faults::{PortBug, PortFaults};
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use undercroft_host::Doorbell;
+use undercroft_host::{Doorbell, EventFd};
+
+/// Who waits for a queue to come to rest: is sent the position of the next available entry, or finds the channel closed
+/// if that will never be.
+#[derive(Debug)]
+pub struct RestNotice {
+    /// `Some` until it is dropped.
+    to: Option<SyncSender<u16>>,
+    wake: Option<Arc<EventFd>>,
+}
+
+impl RestNotice {
+    /// The same for somebody who sleeps on `wake`, which is signalled once the channel has an answer or is closed.
+    pub(in super::super) fn waking(to: SyncSender<u16>, wake: Arc<EventFd>) -> RestNotice {
+        RestNotice { to: Some(to), wake: Some(wake) }
+    }
+
+    fn tell(&self, base: u16) {
+        // The session may have gone meanwhile.
+        let _ = self.to.as_ref().map(|to| to.try_send(base));
+    }
+}
+
+impl From<SyncSender<u16>> for RestNotice {
+    fn from(to: SyncSender<u16>) -> RestNotice {
+        RestNotice { to: Some(to), wake: None }
+    }
+}
+
+impl Drop for RestNotice {
+    fn drop(&mut self) {
+        // In this order: whoever wakes up is to find the answer, or that there will be none.
+        drop(self.to.take());
+        if let Some(wake) = &self.wake {
+            wake.signal();
+        }
+    }
+}
 
 /// One virtqueue and what the front end has said about it.
 #[derive(Debug)]
@@ -41,7 +79,7 @@ pub(super) struct Queue {
     /// The front end made us wait to notify it.
     pub(super) held_up: bool,
     /// Waits for the last chain; is sent the base.
-    pub(super) stopping: Option<SyncSender<u16>>,
+    pub(super) stopping: Option<RestNotice>,
 }
 
 impl Queue {
@@ -152,8 +190,7 @@ impl Queue {
             self.base = self.ring.as_ref().map_or(self.base, SplitRing::next_available);
             self.ring = None;
             self.call = None;
-            // The session may have gone meanwhile.
-            let _ = waiter.try_send(self.base);
+            waiter.tell(self.base);
         }
     }
 }

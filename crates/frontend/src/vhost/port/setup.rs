@@ -10,13 +10,12 @@ use super::super::limits::QUEUE_SIZE_MAX;
 use super::super::memory::GuestMap;
 use super::super::ring::{RingAddresses, SplitRing};
 use super::VhostPort;
-use super::queue::{Queue, notify, report};
+use super::queue::{Queue, RestNotice, notify, report};
 use crate::Port;
 use crate::faults::{PortBug, PortFaults};
 use crate::turns::SEND_BYTES;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use undercroft_host::Doorbell;
 
 /// Why a message about a queue is refused.
@@ -192,14 +191,14 @@ impl<F: PortFaults> VhostPort<F> {
 
     /// Stops a queue. When its last chain has been given back and published, `done` is sent the position of the next
     /// available entry.
-    pub fn stop(&mut self, index: u32, done: SyncSender<u16>) -> Result<(), QueueRefusal> {
+    pub fn stop(&mut self, index: u32, done: impl Into<RestNotice>) -> Result<(), QueueRefusal> {
         self.flush(SEND_BYTES);
         let queue = self.queue(index)?;
         queue.started = false;
         queue.kick = None;
         // What a former daemon left and this one did not get to stays in the record.
         queue.again.clear();
-        queue.stopping = Some(done);
+        queue.stopping = Some(done.into());
         queue.settle();
         self.fds_changed = true;
         self.refresh();

@@ -132,7 +132,7 @@ impl Pages {
     pub fn counts(&self) -> Vec<LevelCounts> {
         let mut counts = self.counts.to_vec();
         // What the host copies from the guest's pages, at their reuse or before.
-        let stats = self.host.exclusive.stats();
+        let stats = self.host.exclusive_stats();
         counts[1].demotions = stats.captures + stats.early;
         counts.extend(self.below.counts());
         counts

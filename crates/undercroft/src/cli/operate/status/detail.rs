@@ -71,6 +71,12 @@ fn exclusive(d: &DiskStatus) -> Vec<Row> {
         return rows;
     }
     let pages = |n: u64| human_size(n.saturating_mul(4096));
+    let mut guest =
+        format!("{} of {} known; table {}", pages(e.guest_pages_held), pages(e.guest_pages), human_size(e.table_bytes));
+    if e.table_disks > 1 {
+        let all = pages(e.guest_pages_held_by_all);
+        guest.push_str(&format!(", its part of the guest's, which serves {} disks ({all} known)", e.table_disks));
+    }
     rows.extend([
         (
             "  kept",
@@ -81,15 +87,7 @@ fn exclusive(d: &DiskStatus) -> Vec<Row> {
                 pages(e.cold_blocks)
             ),
         ),
-        (
-            "  guest",
-            format!(
-                "{} of {} known; table {}",
-                pages(e.guest_pages_held),
-                pages(e.guest_pages),
-                human_size(e.table_bytes)
-            ),
-        ),
+        ("  guest", guest),
         (
             "  evictions",
             format!(

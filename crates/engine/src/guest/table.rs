@@ -1,0 +1,181 @@
+//! What is known of a guest, whichever of its disks showed it: what its pages hold, at which ages it evicts them, what
+//! copying them brings.
+//!
+//! Owns the table of its pages, and what one disk's requests teach for all of them. Never decides for a disk: each has
+//! its [`Exclusive`](super::Exclusive). Invariant: what is learned of a guest's behaviour outlives what its pages hold.
+
+use super::ages::Ages;
+use super::mode::{ExclusiveMode, Ways};
+use super::residency::{Class, MEMBERS_MAX, Member, Residency, Resident};
+use super::yields::Yields;
+use crate::structures::table::HashKey;
+use std::collections::VecDeque;
+
+/// Ages of pages that are kept longer than most are told apart up to so many times those of others.
+const OLDER: u32 = 4;
+/// Pages that wait to be copied again at most: one in so many of the guest's.
+const AGAIN_PART: u32 = 2;
+/// Copies that one transfer pays for.
+const COPIES_PER_TRANSFER: u32 = 2;
+/// Copies saved up at most.
+const CREDIT_MAX: u32 = 128;
+/// Copies at reuse after which what they bring is judged.
+const JUDGED_AFTER: u64 = 256;
+/// Copies at reuse that must hold their block for them to go on: one in so many.
+const CAPTURE_PAYS_PART: u64 = 16;
+/// A way that does not pay is tried again now and then: once in so many evictions.
+const TRIED_AGAIN: u64 = 32;
+/// Pages looked at in one go for what is to be forgotten.
+const SWEEP_PAGES: u32 = 1024;
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct GuestTable {
+    pub(super) residency: Residency,
+    /// Disks that the table serves, by number, and how each is kept exclusive.
+    members: [Option<ExclusiveMode>; MEMBERS_MAX],
+    /// Those of them that are inclusive for the time being.
+    inclusive: u32,
+    /// At which ages pages filled by reads and by writes were evicted, and those whose first copies had lapsed.
+    pub(super) seen: [Box<Ages>; 3],
+    /// Evictions of all disks.
+    pub(super) evictions: u64,
+    /// Pages to copy again, and the transfers that filled them.
+    pub(super) again: VecDeque<(u32, u32)>,
+    /// Copies that transfers have paid for.
+    pub(super) credit: u32,
+    pub(super) yields: Yields,
+    /// The ways that pay, for disks that are left to us.
+    ways: Ways,
+    /// Copies at reuse since they were last judged, and how many of them held their block.
+    judged: (u64, u64),
+}
+
+impl GuestTable {
+    /// For a guest of `pages` pages, none of them known.
+    pub fn new(pages: u32, key: HashKey) -> Self {
+        let residency = Residency::new(pages, key);
+        let oldest = residency.memory();
+        Self {
+            residency,
+            members: [None; MEMBERS_MAX],
+            inclusive: 0,
+            seen: [oldest, oldest, oldest.saturating_mul(OLDER)].map(|oldest| Box::new(Ages::new(oldest))),
+            evictions: 0,
+            again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
+            credit: 0,
+            yields: Yields::default(),
+            ways: ExclusiveMode::Auto.ways(),
+            judged: (0, 0),
+        }
+    }
+
+    /// Bytes of memory for a guest of `pages` pages, at most; however many disks it has.
+    pub fn bytes_for(pages: u32) -> u64 {
+        let again = (pages / AGAIN_PART) as usize + 1;
+        let fixed = size_of::<Self>() + 3 * size_of::<Ages>() + again * size_of::<(u32, u32)>();
+        Residency::bytes_for(pages) + fixed as u64
+    }
+
+    /// The table of pages.
+    pub fn residency(&self) -> &Residency {
+        &self.residency
+    }
+
+    /// The table of pages, to tell it about contents.
+    pub fn residency_mut(&mut self) -> &mut Residency {
+        &mut self.residency
+    }
+
+    /// Serves one more disk; `None` if it serves as many as it can.
+    pub fn join(&mut self, mode: ExclusiveMode) -> Option<Member> {
+        let n = self.members.iter().position(Option::is_none)?;
+        self.members[n] = Some(mode);
+        self.inclusive &= !(1 << n);
+        Member::new(n)
+    }
+
+    /// A disk goes. What is known of its blocks has been forgotten ([`Residency::forget_member`]): another disk may get
+    /// its number.
+    pub fn leave(&mut self, member: Member) {
+        self.members[member.index()] = None;
+    }
+
+    /// Disks that it serves.
+    pub fn members(&self) -> usize {
+        self.members.iter().flatten().count()
+    }
+
+    /// A disk is inclusive for the time being, or exclusive again.
+    pub(super) fn set_inclusive(&mut self, member: Member, inclusive: bool) {
+        let bit = 1 << member.index();
+        self.inclusive = if inclusive { self.inclusive | bit } else { self.inclusive & !bit };
+    }
+
+    fn is_exclusive(&self, member: Member) -> bool {
+        self.inclusive >> member.index() & 1 == 0
+    }
+
+    /// Forgets what the guest's pages hold; what was learned about its ages stays.
+    pub fn clear(&mut self) {
+        self.residency.clear();
+        self.again.clear();
+    }
+
+    /// Whether what the last page that was reused had held is to be copied from it, if its disk has not got it.
+    pub fn wants_copy(&self, left: &Resident) -> bool {
+        let member = left.member;
+        let Some(mode) = self.members[member.index()] else { return false };
+        let again = mode == ExclusiveMode::Auto && self.evictions.is_multiple_of(TRIED_AGAIN);
+        left.tag.is_some() && self.is_exclusive(member) && (self.ways(mode).capture || again)
+    }
+
+    /// Whether pages of a disk are to be copied early.
+    pub(super) fn wants_early(&self, member: Member) -> bool {
+        let mode = self.members[member.index()];
+        self.is_exclusive(member) && mode.is_some_and(|mode| self.ways(mode).delay)
+    }
+
+    /// A page was transferred, which pays for copies.
+    #[inline]
+    pub(super) fn pay(&mut self) {
+        self.credit = (self.credit + COPIES_PER_TRANSFER).min(CREDIT_MAX);
+    }
+
+    /// A page was reused: a block is evicted.
+    #[inline]
+    pub(super) fn evicted(&mut self, left: &Resident) {
+        self.evictions += 1;
+        // What is kept longer than most was filled by a read before, as a rule.
+        self.seen[usize::from(left.class == Class::Write)].add(left.age);
+        if left.class == Class::Kept {
+            self.seen[Class::Kept as usize].add(left.age);
+        }
+    }
+
+    /// The ways of learning content in use by a disk in `mode`.
+    pub(super) fn ways(&self, mode: ExclusiveMode) -> Ways {
+        if mode == ExclusiveMode::Auto { self.ways } else { mode.ways() }
+    }
+
+    /// Finds out which ways pay: a copy at reuse held its block, or not.
+    pub(super) fn judge(&mut self, held: bool) {
+        self.judged.0 += 1;
+        self.judged.1 += u64::from(held);
+        let (tried, good) = self.judged;
+        if tried < JUDGED_AFTER {
+            return;
+        }
+        // Where nearly every page still holds its block at reuse, early copies are not worth their time.
+        self.ways = Ways { capture: good >= tried / CAPTURE_PAYS_PART, delay: good * 10 < tried * 9 };
+        self.judged = (0, 0);
+    }
+
+    /// Goes on with forgetting what was to be forgotten, for a bounded time. Whether there is more.
+    pub fn sweep(&mut self) -> bool {
+        if self.residency.wants_sweep() {
+            self.residency.sweep(SWEEP_PAGES);
+        }
+        self.residency.wants_sweep()
+    }
+}

@@ -1,0 +1,90 @@
+//! What happens to guests: they live, come and go, have their memory mapped anew, and their disks are reset; and what
+//! the core may think of their pages.
+//!
+//! Owns the order in which the disks of a guest are told. Never decides what a page holds. Invariant: a disk sees one
+//! memory at a time, and takes requests for that one only.
+
+use super::Sim;
+use crate::coverage::Seen;
+use crate::sim_guest::SimGuest;
+use undercroft_cache::fault_injection::FaultInjection;
+use undercroft_cache::{DiskId, MemoryId};
+
+/// In runs in which the disks of a guest are told at different times, one step in so many tells one of them.
+const TOLD_RATE: u64 = 100;
+
+impl<P: FaultInjection> Sim<P> {
+    /// Something happens inside a guest.
+    pub(super) fn guest_lives(&mut self) -> bool {
+        let d = self.any_disk();
+        let sees = self.world.sides[d].sees;
+        match sees.and_then(|id| self.world.memories.get_mut(&id)) {
+            Some(guest) => guest.live(&mut self.world.guest_rng),
+            None => return false,
+        }
+        true
+    }
+
+    /// A guest comes, goes, or has its memory mapped anew.
+    pub(super) fn guest_changes(&mut self, d: usize) {
+        let d = self.world.sides[d].guest_of;
+        let guest = if self.rng.one_in(4) { None } else { Some(SimGuest::new(&mut self.rng)) };
+        let pages = guest.as_ref().map_or(0, SimGuest::pages);
+        self.see(Seen::Guest, d);
+        self.world.note(|| format!("guest of disk {d}: {pages} pages"));
+        let memory = guest.map(|guest| self.world.new_memory(guest));
+        // All wait for it, so that it is there until the last of them sees it.
+        let disks: Vec<usize> = (0..self.world.sides.len()).filter(|&e| self.world.sides[e].guest_of == d).collect();
+        disks.iter().for_each(|&e| self.world.sides[e].awaits = Some(memory));
+        for e in disks {
+            if !self.extras.late.as_mut().is_some_and(|late| late.one_in(2)) {
+                self.memory_changes(e, memory);
+            }
+        }
+    }
+
+    /// A disk sees another memory from now on, or the same one anew, and the core is told.
+    fn memory_changes(&mut self, d: usize, memory: Option<u64>) {
+        let id = DiskId(d as u32);
+        self.world.note(|| format!("disk {d} sees memory {memory:?}"));
+        match self.world.sees(d, memory) {
+            Some((memory, pages)) => self.core().share_guest(id, MemoryId(memory), pages),
+            None => self.core().set_guest(id, 0),
+        }
+    }
+
+    /// Now and then, in runs that have it, a disk is told what others of its guest know already, or is reset.
+    pub(super) fn tell_late(&mut self) {
+        let disks = self.world.sides.len() as u64;
+        let Some(late) = &mut self.extras.late else { return };
+        if !late.one_in(TOLD_RATE) {
+            return;
+        }
+        let d = late.below(disks) as usize;
+        let side = &self.world.sides[d];
+        let memory = side.awaits.unwrap_or(side.sees);
+        if memory.is_some() || side.awaits.is_some() {
+            self.count_guest(d);
+            self.memory_changes(d, memory);
+        }
+    }
+
+    /// A disk has come back. In some runs it is the same guest's again, which has gone on meanwhile.
+    pub(super) fn guest_comes_back(&mut self, d: usize) {
+        let memory = self.world.sides[d].awaits.flatten();
+        if memory.is_some() && self.extras.late.as_mut().is_some_and(|late| !late.one_in(4)) {
+            return self.memory_changes(d, memory);
+        }
+        self.guest_changes(d);
+    }
+
+    /// The core thinks of no page what it cannot hold.
+    pub(super) fn judge_pages(&mut self) {
+        let mut claimed = Vec::new();
+        for d in 0..self.world.sides.len() {
+            let Self { core, world, .. } = self;
+            let Some(core) = core.as_ref() else { return };
+            core.for_each_guest_page(DiskId(d as u32), |page, block| world.judge_page(d, page, block, &mut claimed));
+        }
+    }
+}

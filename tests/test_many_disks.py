@@ -1,0 +1,89 @@
+"""Many disks: what they cost, and that those which went leave nothing behind."""
+
+import os
+import socket
+import struct
+
+from harness import images
+from harness.daemon import Disk, until
+from harness.front import Front
+
+MIB = images.MIB
+# Threads that a daemon has whatever it serves, and those that handle messages of front ends for a while.
+THREADS_MAX = 64
+
+
+def threads(daemon) -> int:
+    """Threads of the daemon."""
+    return len(os.listdir(f"/proc/{daemon.pid}/task"))
+
+
+def descriptors(daemon) -> int:
+    """Open descriptors of the daemon."""
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def half(path) -> socket.socket:
+    """A front end that has sent half of a message."""
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(str(path))
+    stream.sendall(struct.pack("<III", 5, 1, 8 + 32)[:9])
+    return stream
+
+
+def test_disks_have_no_threads_of_their_own(serve, scratch):
+    """300 disks with a front end each that has sent half a message: as many threads as one disk has, and each can be detached."""
+    disks = [Disk(f"d{n}", images.raw(scratch / f"{n}.raw", MIB), "raw") for n in range(300)]
+    daemon = serve(disks, memory="2GiB")
+    fronts = [half(daemon.vhost(d.name)) for d in disks]
+    try:
+        until(lambda: daemon.disk("d299")["name"] == "d299", "it answers")
+        assert threads(daemon) <= THREADS_MAX
+        daemon.call("detach", "d7")
+        assert fronts[7].recv(1) == b"", "its front end is disconnected"
+    finally:
+        for front in fronts:
+            front.close()
+
+
+def test_attached_and_detached_disks_leave_nothing_behind(serve, scratch):
+    """200 disks come and go, with and without a front end, some in the middle of a message: no thread, descriptor or socket stays."""
+    daemon = serve([Disk("stays", images.raw(scratch / "stays.raw", MIB), "raw")], memory="64MiB")
+    image = images.raw(scratch / "comes.raw", MIB)
+
+    def come_and_go(n: int) -> None:
+        path = scratch / f"comes{n}.sock"
+        daemon.call("attach", "comes", image, "--format", "raw", "--socket", path)
+        front = [None, half, Front][n % 3]
+        connected = front(str(path)) if front else None
+        daemon.call("detach", "comes")
+        assert not path.exists()
+        if connected:
+            connected.close()
+
+    for n in range(6):
+        come_and_go(n)
+    before = (threads(daemon), descriptors(daemon))
+    for n in range(200):
+        come_and_go(n)
+
+    def as_before() -> bool:
+        return threads(daemon) <= before[0] and descriptors(daemon) <= before[1]
+
+    until(as_before, f"threads and descriptors are {before} again, not {(threads(daemon), descriptors(daemon))}")
+
+
+def test_sigterm_while_a_connection_is_half_way(serve, scratch):
+    """A daemon that is told to end while front ends have sent half a message, or read no reply, ends at once and removes their sockets."""
+    daemon = serve([Disk(n, images.raw(scratch / f"{n}.raw", MIB), "raw") for n in ("a", "b")], memory="64MiB")
+    first, second = half(daemon.vhost("a")), socket.socket(socket.AF_UNIX)
+    second.connect(str(daemon.vhost("b")))
+    second.setblocking(False)
+    try:
+        while True:
+            second.send(struct.pack("<III", 1, 1, 0))
+    except BlockingIOError:
+        pass
+    daemon.stop()
+    for stream in (first, second):
+        stream.close()
