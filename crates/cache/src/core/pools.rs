@@ -97,7 +97,7 @@ impl<P: FaultInjection> Core<P> {
     pub fn leave_pool(&mut self, id: DiskId, blocks: u32) -> Result<(), AddDiskError> {
         let had = self.index_holder(id).ok_or(AddDiskError::Unknown(id))?.capacity_blocks();
         let blocks = blocks.min(had);
-        let Some((leaving, heir)) = self.part(id, blocks) else { return Ok(()) };
+        let Some((leaving, remaining)) = self.part(id, blocks) else { return Ok(()) };
         let left_bytes = usable_bytes(&self.options).saturating_sub(self.promised_bytes());
         let within = self.disk(id).map_or(0, |d| d.blocks_within(left_bytes, block_bytes(&self.options)));
         let blocks = blocks.min(u32::try_from(within).unwrap_or(u32::MAX));
@@ -105,7 +105,7 @@ impl<P: FaultInjection> Core<P> {
         let options = self.options.clone();
         self.with_disk(id, |d, arena| d.stand_alone(leaving, blocks, &options, arena));
         self.make_room(0);
-        self.follow_pool(&[heir, id]);
+        self.follow_pool(&[remaining, id]);
         self.keep_to_promises();
         self.arena.fit();
         Ok(())
@@ -121,20 +121,22 @@ impl<P: FaultInjection> Core<P> {
     /// Takes a disk out of its pool, if there are others in it; and which of those has the index now.
     fn part(&mut self, id: DiskId, blocks: u32) -> Option<(Leaving, DiskId)> {
         let pool = self.pool_of(id)?;
-        let heir = self.pools[pool].as_ref()?.members.iter().copied().find(|&m| m != id)?;
+        let remaining = self.pools[pool].as_ref()?.members.iter().copied().find(|&m| m != id)?;
         self.bring_index(id);
         let mut leaving = None;
-        self.with_two(id, heir, |goes, heir, arena| leaving = Some(goes.leave_pool(heir, blocks, arena)));
+        self.with_two(id, remaining, |goes, remaining, arena| {
+            leaving = Some(goes.leave_pool(remaining, blocks, arena))
+        });
         if let Some(pool) = &mut self.pools[pool] {
             pool.members.retain(|&m| m != id);
-            pool.present = heir;
+            pool.present = remaining;
         }
         if self.pools[pool].as_ref().is_some_and(|p| p.members.len() < 2) {
             self.pools[pool] = None;
             let options = self.options.clone();
-            self.with_disk(heir, |d, arena| d.end_pool(&options, arena));
+            self.with_disk(remaining, |d, arena| d.end_pool(&options, arena));
         }
-        Some((leaving?, heir))
+        Some((leaving?, remaining))
     }
 
     /// Capacities have changed: what tables of guests may take of them, and what inclusive caches are held against,

@@ -189,8 +189,8 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Gives up all of its blocks, and its place in the pool: they come with it if it stays with its core. Its
-    /// capacity, but for `blocks` of it, stays with the pool, whose index is with `heir` afterwards.
-    pub(crate) fn leave_pool(&mut self, heir: &mut Self, blocks: u32, arena: &mut Store) -> Leaving {
+    /// capacity, but for `blocks` of it, stays with the pool, whose index is with `remaining` afterwards.
+    pub(crate) fn leave_pool(&mut self, remaining: &mut Self, blocks: u32, arena: &mut Store) -> Leaving {
         let (id, ordinal) = (self.settings.id(), self.place.ordinal);
         let leaving = Leaving {
             moving: self.residents.take_out(),
@@ -203,18 +203,18 @@ impl<P: FaultInjection> Disk<P> {
             members.leave(ordinal);
         }
         self.capacity.give_up_overhead(std::mem::take(&mut self.own_overhead));
-        heir.take_over(self);
+        remaining.take_over(self);
         self.place = Place::default();
-        if heir.capacity.account() == id {
+        if remaining.capacity.account() == id {
             arena.set_frames(id, 0, 0);
             arena.set_pool_part(id, 0);
-            heir.capacity.set_account(heir.settings.id());
+            remaining.capacity.set_account(remaining.settings.id());
         }
         if !self.plant.has(Bug::LeaverKeepsShare) {
-            heir.set_share(heir.capacity.blocks().saturating_sub(blocks));
+            remaining.set_share(remaining.capacity.blocks().saturating_sub(blocks));
         }
-        heir.apply_limit(arena);
-        heir.finish_tables(arena);
+        remaining.apply_limit(arena);
+        remaining.finish_tables(arena);
         leaving
     }
 
