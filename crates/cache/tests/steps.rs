@@ -1,7 +1,7 @@
 //! What takes long is done in steps: tables that follow a share, and what is dropped for a discard.
 
 use undercroft_cache::limits::{EVICTION_BYTES, STEP_BYTES, UNIT_BYTES};
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, Op};
+use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, Geometry, GroupId, Op};
 use undercroft_engine::PolicyKind;
 use undercroft_testkit::front::{Front, Numbered, block_request, number_blocks};
 
@@ -15,9 +15,13 @@ struct Rig {
 
 impl Rig {
     fn new(policy: PolicyKind, blocks: u32) -> Self {
+        Self::of(DiskOptions::new(&Geometry::new(1 << 40), policy, blocks))
+    }
+
+    fn of(disk: DiskOptions) -> Self {
         let core = CoreOptions { step_bytes: STEP_BYTES, hash_seed: 1, ..CoreOptions::new(256 << 20) };
         let mut core = Core::new(core).unwrap();
-        core.add_disk(DISK, DiskOptions::new(&Geometry::new(1 << 40), policy, blocks)).unwrap();
+        core.add_disk(DISK, disk).unwrap();
         Self { core, front: Front::new(Numbered::default()) }
     }
 
@@ -122,4 +126,29 @@ fn a_discard_of_all_that_is_cached_is_done_in_steps() {
         assert_eq!((r.cached(), r.front.answered), (0, 1));
         r.core.check();
     }
+}
+
+/// To hash a block takes as long as to copy two, so a piece of spare time hashes half as much as an event copies: what
+/// small requests of others wait for.
+#[test]
+fn spare_time_hashes_a_few_blocks_at_a_time() {
+    let mut r = Rig::of(DiskOptions {
+        share: Some(GroupId(0)),
+        ..DiskOptions::new(&Geometry::new(1 << 40), PolicyKind::S3Fifo, 4000)
+    });
+    for n in 0..4 {
+        r.request(Op::Read, n * 64, 16);
+        r.complete();
+    }
+    let hashed = |r: &Rig| r.core.stats(DISK).hashed_blocks;
+    let mut before = hashed(&r);
+    let mut pieces = 0;
+    while r.core.wants_spare() {
+        r.event(Event::Spare { copies: false });
+        let now = hashed(&r);
+        assert!(now - before <= STEP_BYTES / 2 / 4096, "{} blocks were hashed at once", now - before);
+        pieces += u32::from(now > before);
+        before = now;
+    }
+    assert!(pieces >= 8, "there was something to hash: {pieces}");
 }

@@ -265,7 +265,8 @@ impl<P: FaultInjection> Core<P> {
     /// The replies are out: disks that have something to do then do it, as much in all as one event should copy.
     fn use_spare_time<E: Effects>(&mut self, copies: bool, now_ns: u64, fx: &mut E) {
         self.spare_presses = false;
-        let mut left = self.options.step_bytes;
+        // To hash a block takes about as long as to copy two.
+        let mut left = (self.options.step_bytes / 2).max(B);
         for _ in 0..self.spare.len() {
             if left == 0 {
                 break;
