@@ -37,7 +37,7 @@ python: ## Build the Python package, an abi3 wheel, into build/wheels, and say h
 	@scripts/setup.sh build python
 	@scripts/python-package.sh wheel
 
-check: ## For daily work: layout, lints, unit tests, the tidy test and 20 seeds of the simulation (2 to 3 min once built)
+check: ## For daily work: layout, lints, unit tests, the tidy test and 20 seeds of the simulation (a minute once built)
 	@scripts/setup.sh build test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
