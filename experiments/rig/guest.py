@@ -54,12 +54,13 @@ def accelerator():
 
 class Guest:
     """One guest. `disk` are QEMU's arguments for its disk, `append` goes to its kernel's command line; logs go to the
-    folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
+    folder `logs`. `private` RAM is seen by nobody but QEMU, as with a disk that needs no vhost-user. With `reboots` a reboot, or a panic, does not
+    end QEMU. `check` is called every second while the guest is waited for: it raises `Stopped` if nobody serves the disk
     any more, for which a guest would wait for ever."""
 
     def __init__(
         self, name, disk, logs, ram_mib=128, accel="tcg", initramfs="initramfs", wrap=lambda argv: argv, append="",
-        check=lambda: None, private=False,
+        check=lambda: None, private=False, reboots=False,
     ):  # fmt: skip
         self.name = name
         self.check = check
@@ -74,7 +75,7 @@ class Guest:
             # vhost-user shares the guest's memory. It is touched here, so that no page of it is ever charged to the
             # control group of the process that serves the disk.
             "-m", ram, "-object", f"{backend},id=ram,size={ram},share={'off' if private else 'on'},prealloc=on",
-            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-nodefaults", "-no-user-config", "-display", "none", *([] if reboots else ["-no-reboot"]),
             "-serial", f"file:{self.console}", "-serial", "stdio",
             "-kernel", BUILT / "vmlinuz", "-initrd", BUILT / initramfs,
             # Under emulation on a busy host the kernel's check that the timer ticks can fail, which it takes for a broken board.
@@ -182,6 +183,12 @@ class Guest:
             self.qemu.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Stopped(f"{self.name}: did not power off; its console: {process.tail(self.console)}") from None
+
+    def reboot(self):
+        """Resets the guest, as its own kernel asks for it, and waits until it has booted again; it was made with `reboots`."""
+        self.kernel = None
+        self.send("exec reboot -f")
+        self.wait_ready()
 
     def close(self):
         """Ends QEMU, whatever it does."""

@@ -190,3 +190,27 @@ def test_two_disks_of_a_guest_have_one_table_of_its_pages(disk, undercroft, boot
     # Paid for once: up to 34 bytes a page, and what each disk needs for itself.
     assert sum(disk["table_bytes"] for disk in disks) < 34 * disks[0]["guest_pages"] + (1 << 20), disks
     assert all(disk["captures_wrong"] == 0 and disk["captures_compared"] > 200 for disk in disks), disks
+
+
+@pytest.mark.parametrize("disk", ["raw"], indirect=True)
+def test_what_a_guest_held_is_copied_when_it_reboots(disk, undercroft, boot):
+    """A guest that reads more than its own cache holds is reset: what its memory still holds is copied, each page compared with
+    the image, and found by the guest when it asks for it again."""
+    daemon = undercroft(disk, daemon_options="check_captures = true\n")
+    guest = boot(daemon, ram_mib=160, initramfs="initramfs", reboots=True)
+    size = 224 << 20
+    guest.run(f"workload fill /dev/vda --seed 5 --bytes {size}", 240)
+    load = f"workload zipf /dev/vda --seed 5 --bytes {size} --ops 30000"
+    guest.run(load, 600)
+    before = daemon.status()["disks"][0]["exclusive"]
+    assert before["guest_pages_held"] > 5000, before
+    guest.reboot()
+    after = daemon.status()["disks"][0]["exclusive"]
+    hits = daemon.status()["disks"][0]["counters"]["hit_blocks"]
+    guest.run(f"{load} --check-all", 600)
+    last = daemon.status()["disks"][0]
+    guest.power_off()
+    copied = after["restart_copied"] - before["restart_copied"]
+    assert copied > 1000, (before, after)
+    assert last["counters"]["hit_blocks"] - hits > copied / 4, (copied, hits, last["counters"]["hit_blocks"])
+    assert last["exclusive"]["captures_wrong"] == 0, last

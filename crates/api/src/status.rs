@@ -339,6 +339,10 @@ pub struct ExclusiveStatus {
     pub early: u64,
     /// Early copies that had to go before the eviction was seen.
     pub early_lapsed: u64,
+    /// Pages copied because the guest had begun afresh, as after a reboot.
+    pub restart_tried: u64,
+    /// Of those, pages that still held the block.
+    pub restart_copied: u64,
     /// Page transfers after which a page filled by a read is copied.
     pub age_read: u64,
     /// The same for pages filled by a write.

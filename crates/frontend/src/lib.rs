@@ -91,9 +91,12 @@ pub trait Port: Send {
 
 /// A port that copies from and to the memory of a guest. A front end without guest memory implements nothing of this.
 pub trait GuestMemory: Port {
-    /// Pages of guest memory that the port sees, if that has changed since the last call, or if what they hold may be
-    /// something else altogether: the guest was reset, its memory is mapped anew. 0 if there is none.
+    /// Pages of guest memory that the port sees, if that has changed since the last call, or is mapped anew. 0 if there
+    /// is none.
     fn memory_changed(&mut self) -> Option<u32>;
+
+    /// Whether the guest has begun afresh since the last call: it was reset, so it uses nothing of what its pages hold.
+    fn began_afresh(&mut self) -> bool;
 
     /// The page of guest memory that bytes `at .. at + 4096` of request `tag` are; see `Effects::guest_page`.
     fn page(&mut self, tag: u32, at: usize) -> Option<u32>;

@@ -177,3 +177,46 @@ fn pages_that_are_dropped_young_do_not_keep_copies_from_those_that_live_long() {
     println!("{auto:.1} of {perfect:.1}");
     assert!(auto > perfect * 0.8, "{auto:.1} of {perfect:.1}");
 }
+
+/// Hits in percent of what a guest reads that has just been booted again, or has dropped its cache, until it has asked
+/// for as much as the data set has.
+fn hits_after(reboot: bool, load: Load, zeroing: bool, part: f64, placement: Placement) -> f64 {
+    let set = u64::from(PAGES) * 2;
+    let mut guest = SimulatedGuest::new(GuestOptions { pages: PAGES, free_pages: PAGES / 50, zeroing });
+    let mut host = Host::new(placement, DEFAULT, (f64::from(PAGES) * part) as u32, PAGES);
+    let mut zipf = Zipf::new(set as u32, 0.8, 5);
+    let (mut x, total) = (88_172_645_463_325_252u64, 12 * u64::from(PAGES));
+    let mut before = host.count;
+    for i in 0..total + set {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        if i == total {
+            if reboot {
+                guest.reboot();
+                host.restart(&guest);
+            } else {
+                guest.drop_caches();
+            }
+            before = host.count;
+        }
+        let block = if load == Load::Zipf { zipf.next().expect("endless") } else { (x >> 11) % set };
+        guest.access(block, false, &mut |g, t| _ = host.transfer(g, t));
+    }
+    100.0 * (host.count.hits - before.hits) as f64 / (host.count.reads - before.reads) as f64
+}
+
+/// What a guest uses most was in its own memory alone when it was reset, or dropped it: it is copied from there.
+#[test]
+fn a_guest_that_loses_its_cache_finds_more_in_an_exclusive_one_than_in_an_inclusive_one() {
+    for reboot in [true, false] {
+        for load in [Load::Zipf, Load::Uniform] {
+            for (zeroing, part) in [(false, 0.25), (true, 0.25), (true, 0.5), (true, 0.9)] {
+                let of = |placement| hits_after(reboot, load, zeroing, part, placement);
+                let (auto, inclusive) = (of(AUTO), of(Placement::Inclusive));
+                println!("{reboot} {load:?} {zeroing} {part}: {auto:.1}, inclusive {inclusive:.1}");
+                assert!(auto > inclusive, "{reboot} {load:?} {zeroing} {part}: {auto:.1}, inclusive {inclusive:.1}");
+            }
+        }
+    }
+}

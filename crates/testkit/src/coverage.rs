@@ -34,6 +34,8 @@ pub enum Seen {
     Capture,
     /// A guest came, went or was mapped anew.
     Guest,
+    /// A guest began afresh.
+    Restart,
     /// What is cached was invalidated.
     Invalidate,
     /// Another program wrote to the disk.
@@ -65,7 +67,7 @@ pub enum Seen {
 }
 
 /// The rows, by number.
-pub const ROWS: [Seen; 28] = {
+pub const ROWS: [Seen; 29] = {
     use Seen::*;
     [
         Hit,
@@ -82,6 +84,7 @@ pub const ROWS: [Seen; 28] = {
         FlushFailed,
         Capture,
         Guest,
+        Restart,
         Invalidate,
         Foreign,
         Lost,
@@ -303,6 +306,9 @@ pub const RARE: &[(Seen, While)] = {
         (S::Capture, W::Base),
         (S::Capture, W::Parts),
         (S::Guest, W::Writing),
+        (S::Restart, W::Reading),
+        (S::Restart, W::Writing),
+        (S::Restart, W::TwoDisks),
         (S::Invalidate, W::Reading),
         (S::Invalidate, W::Writing),
         (S::Invalidate, W::Parts),

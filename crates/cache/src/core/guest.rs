@@ -38,9 +38,21 @@ impl<P: FaultInjection> Core<P> {
     /// The same for a guest that other disks of this core may have as well: those with the same `memory`, whose pages
     /// have the same numbers for all of them. They share one table, and pay for it together. When the disk had other
     /// memory before, what is known of that is forgotten for all of its disks, since it is theirs no longer, or not for
-    /// long. When it had this memory before, the disk was reset: what is known of its own blocks is forgotten.
+    /// long. When it had this memory before, nothing changes: its front end stopped and goes on; see
+    /// [`Core::restart_guest`].
     pub fn share_guest(&mut self, id: DiskId, memory: MemoryId, pages: u32) {
         self.guest_is(id, Some(memory), pages);
+    }
+
+    /// The disk's guest begins afresh with the memory that it had, as at a reboot: it holds nothing of what it held,
+    /// and will ask for that again. What its pages still hold of it is copied first, when the replies are out: in a
+    /// bounded time, at most as much as the cache holds, what the guest kept for long before the rest.
+    pub fn restart_guest(&mut self, id: DiskId) {
+        self.with_disk(id, |d, arena| d.restart_guest(arena));
+        let Some(disk) = self.disk_mut(id) else { return };
+        if disk.wants_spare() && disk.enlist() {
+            self.spare.push_back(id);
+        }
     }
 
     /// The disk has no guest any more, because it goes: others keep theirs, and what is known of their blocks.
@@ -59,7 +71,7 @@ impl<P: FaultInjection> Core<P> {
         let Some(guest) = self.disk(id).map(|d| d.guest()) else { return };
         if let Some(known) = self.arena.guests.known(guest) {
             if memory.is_some() && (known.memory, known.pages) == (memory, pages) {
-                return self.with_disk(id, |d, arena| d.forget_guest(arena));
+                return;
             }
             if !self.plant.has(Bug::TableOutlivesMap)
                 && let Some(table) = self.arena.guests.table_mut(guest)

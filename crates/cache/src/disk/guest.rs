@@ -126,7 +126,8 @@ impl GuestSide {
 
     /// Whether the guest is known to hold a block.
     pub(super) fn is_at_guest(&self, block: u64, arena: &Store) -> bool {
-        self.member(arena).is_some_and(|(member, table)| table.residency().is_at_guest(member, block))
+        !self.is_restarting()
+            && self.member(arena).is_some_and(|(member, table)| table.residency().is_at_guest(member, block))
     }
 
     /// Whether the hash of `block`'s content is needed: by the scanner, or because the guest holds the block.
@@ -180,7 +181,13 @@ impl GuestSide {
     /// Whether there is something to do once the replies are out.
     #[inline]
     pub(crate) fn wants_spare(&self) -> bool {
-        !self.later.is_empty()
+        !self.later.is_empty() || self.is_restarting()
+    }
+
+    /// Whether what the guest held before it began afresh is being looked through.
+    #[inline]
+    pub(super) fn is_restarting(&self) -> bool {
+        self.exclusive.as_ref().is_some_and(|e| e.is_restarting())
     }
 
     /// Whether so much waits to be hashed that it should not wait for the end of a batch.
@@ -303,12 +310,19 @@ impl<P: FaultInjection> Disk<P> {
         self.account_overhead(arena);
     }
 
-    /// The pages of the guest hold, or may hold, something else: what is known of the disk's blocks there goes, and
-    /// what waits to be hashed.
+    /// What is known of the disk's blocks in the guest's pages goes, and what waits to be hashed.
     pub(crate) fn forget_guest(&mut self, arena: &mut Store) {
         self.cancel(0, u64::MAX);
         if let Some((e, table)) = self.side.both(arena) {
             table.residency_mut().forget_member(e.member());
+        }
+    }
+
+    /// The guest begins afresh: what its pages still hold of the disk is copied, and then forgotten.
+    pub(crate) fn restart_guest(&mut self, arena: &mut Store) {
+        let Self { side, residents, .. } = self;
+        if let Some((e, table)) = side.both(arena) {
+            e.restart(table, residents.index_mut());
         }
     }
 

@@ -134,6 +134,8 @@ pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
         early_tried: s.early_tried,
         early: s.early,
         early_lapsed: s.early_lapsed,
+        restart_tried: s.restart_tried,
+        restart_copied: s.restart_copied,
         age_read: s.age_read.into(),
         age_write: s.age_write.into(),
     }

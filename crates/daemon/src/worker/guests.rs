@@ -41,10 +41,21 @@ fn known_as<'a>(mut seen: impl Iterator<Item = &'a SeenMemory>, pieces: &[Piece]
 }
 
 impl Worker {
-    /// Tells the core if the guest memory that a port sees is another, or may hold something else.
+    /// Tells the core if the guest memory that a port sees is another, or if the guest begins afresh.
     pub(super) fn look_at_guest(&mut self, id: u32) {
         let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return };
-        let Some(pages) = slot.port.memory_mut().and_then(|memory| memory.memory_changed()) else { return };
+        let Some(memory) = slot.port.memory_mut() else { return };
+        let (changed, afresh, disk) = (memory.memory_changed(), memory.began_afresh(), slot.disk);
+        if let Some(pages) = changed {
+            self.guest_memory_is(id, pages);
+        }
+        if afresh {
+            self.core.restart_guest(disk);
+        }
+    }
+
+    fn guest_memory_is(&mut self, id: u32, pages: u32) {
+        let Some(slot) = self.ports.get_mut(id as usize).and_then(Option::as_mut) else { return };
         let disk = slot.disk;
         let Some(known) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return };
         known.guest_port = (pages > 0).then_some(id);

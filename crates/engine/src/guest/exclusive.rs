@@ -11,6 +11,9 @@
 //! is proved.
 
 mod early;
+mod restart;
+
+pub use restart::Rescue;
 
 use super::mode::{Departure, ExclusiveMode, ExclusiveStats, Ways};
 use super::residency::{Class, Member, Resident};
@@ -66,6 +69,10 @@ pub struct Exclusive<K: PolicySet = PolicyKind> {
     /// Transfers that a copy lasts, about.
     lasts: u32,
     pace: Pace,
+    /// The guest has begun afresh, and what it held is looked through.
+    restart: Option<restart::Restart>,
+    /// The transfer after which the last such look began.
+    restarted: Option<u32>,
     /// Whether the index is that of several disks of the guest.
     pooled: bool,
     stats: ExclusiveStats,
@@ -98,6 +105,8 @@ impl<K: PolicySet> Exclusive<K> {
             next: [table.residency.now().wrapping_add(1); 2],
             lasts: u32::MAX,
             pace: Pace::default(),
+            restart: None,
+            restarted: None,
             pooled: false,
             stats: ExclusiveStats::default(),
         }
@@ -159,6 +168,9 @@ impl<K: PolicySet> Exclusive<K> {
         self.pace.transfers = self.pace.transfers.wrapping_add(1);
         let Some(left) = table.residency.transfer(self.member, page, block, class, tag) else { return Departure::None };
         table.evicted(&left);
+        if table.residency.is_surprised() {
+            self.dropped(table, index);
+        }
         if left.member != self.member {
             return Departure::Other(left);
         }

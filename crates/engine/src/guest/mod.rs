@@ -12,6 +12,6 @@ mod table;
 mod voids;
 mod yields;
 
-pub use exclusive::{Exclusive, Transfer};
+pub use exclusive::{Exclusive, Rescue, Transfer};
 pub use mode::{Departure, Due, ExclusiveMode, ExclusiveStats, Ways};
 pub use table::GuestTable;

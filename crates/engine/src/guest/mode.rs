@@ -130,6 +130,10 @@ pub struct ExclusiveStats {
     pub early: u64,
     /// Early copies that had to go before the eviction was proved.
     pub early_lapsed: u64,
+    /// Pages copied because the guest began afresh.
+    pub restart_tried: u64,
+    /// Those of them that still held the block.
+    pub restart_copied: u64,
     /// Gauge: page transfers after which pages filled by reads are copied.
     pub age_read: u32,
     /// Gauge: the same for pages filled by writes.

@@ -233,7 +233,13 @@ impl Residency {
     /// while more than one transfer in nine is of a block that the guest was thought to hold: it has dropped its cache,
     /// or gives memory back.
     pub fn is_at_guest(&self, member: Member, block: u64) -> bool {
-        self.surprise < SURPRISED && self.page_of(member, block).is_some()
+        !self.is_surprised() && self.page_of(member, block).is_some()
+    }
+
+    /// Whether the guest asks for so much of what it was thought to hold that it must have dropped its cache.
+    #[inline]
+    pub fn is_surprised(&self) -> bool {
+        self.surprise >= SURPRISED
     }
 
     /// Whether `tag` is the tag of what `page` holds.

@@ -77,6 +77,8 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     fds_changed: bool,
     /// The guest's memory is another than when the worker last asked, or may hold something else altogether.
     memory_changed: bool,
+    /// The guest's driver was reset, or begins with the first entry of a ring.
+    began_afresh: bool,
     /// The front end's connection, to be closed if it does harm.
     connection: Option<UnixStream>,
     /// Harm done when the guest's memory was last found whole; see [`faults`].
@@ -128,6 +130,7 @@ impl<F: PortFaults> VhostPort<F> {
             rest: VecDeque::with_capacity(RANGES_MAX),
             fds_changed: false,
             memory_changed: false,
+            began_afresh: false,
             connection: None,
             whole_at: u64::MAX,
             dropped: false,
@@ -380,6 +383,10 @@ impl<F: PortFaults> Port for VhostPort<F> {
 }
 
 impl<F: PortFaults> GuestMemory for VhostPort<F> {
+    fn began_afresh(&mut self) -> bool {
+        std::mem::take(&mut self.began_afresh)
+    }
+
     fn memory_changed(&mut self) -> Option<u32> {
         std::mem::take(&mut self.memory_changed).then(|| self.maps.current().pages())
     }

@@ -112,8 +112,14 @@ impl Sim {
         self.activate(p);
         let slot = &mut self.world.ports[p];
         let id = DiskId(slot.disk as u32);
-        if let Some(pages) = slot.memory().and_then(|memory| memory.memory_changed()) {
+        let Some((pages, afresh)) = slot.memory().map(|memory| (memory.memory_changed(), memory.began_afresh())) else {
+            return;
+        };
+        if let Some(pages) = pages {
             self.core().set_guest(id, pages);
+        }
+        if afresh {
+            self.core().restart_guest(id);
         }
     }
 

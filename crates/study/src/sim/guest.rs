@@ -135,6 +135,18 @@ impl SimulatedGuest {
         }
     }
 
+    /// The guest begins afresh: it holds nothing any more, and what it had not written is lost. Its pages hold what
+    /// they held until they are used.
+    pub fn reboot(&mut self) {
+        let list = List { head: NIL, tail: NIL, len: 0 };
+        self.pages.fill(Held::default());
+        self.lists = [list; 2];
+        self.free = (0..self.options.pages).collect();
+        self.map.clear();
+        self.dirty.clear();
+        self.shadows.clear();
+    }
+
     /// The guest drops what it holds of `block`, as a program asks with `POSIX_FADV_DONTNEED`; a dirty page stays.
     pub fn release(&mut self, block: u64) {
         if let Some(&page) = self.map.get(&block)
@@ -145,6 +157,13 @@ impl SimulatedGuest {
             self.pages[page as usize].used = false;
             self.free.push_back(page);
         }
+    }
+
+    /// The guest drops everything that it need not write first, as `drop_caches` asks.
+    pub fn drop_caches(&mut self) {
+        let mut blocks: Vec<u64> = self.map.keys().copied().collect();
+        blocks.sort_unstable();
+        blocks.into_iter().for_each(|block| self.release(block));
     }
 
     /// New content that the disk does not have. A tenth of the pages may be dirty; the longest dirty are written.

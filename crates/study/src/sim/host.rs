@@ -8,7 +8,7 @@ use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{
     Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index, Outcome,
-    Tier,
+    Rescue, Tier,
 };
 
 /// How the host keeps blocks.
@@ -127,6 +127,35 @@ impl Host {
         self.exclusive.stats(&self.table)
     }
 
+    /// The guest has begun afresh, and has not used its memory yet.
+    pub fn restart(&mut self, guest: &impl GuestMemory) {
+        if !matches!(self.placement, Placement::Exclusive(_)) {
+            return;
+        }
+        self.exclusive.restart(&mut self.table, &self.index);
+        self.rescue(guest);
+    }
+
+    /// Copies what is to be copied of a guest that has begun afresh, or has dropped its cache.
+    fn rescue(&mut self, guest: &impl GuestMemory) {
+        loop {
+            match self.exclusive.rescue(&mut self.table, &mut self.index) {
+                Rescue::Done => return,
+                Rescue::Later => {}
+                Rescue::Copy(due) => {
+                    let held = self.content(guest, due.page).is_some_and(|now| due.what.has_tag(now));
+                    if held {
+                        let outcome = self.index.place(due.what.block, Tier::Hot, |_| true);
+                        self.note(outcome);
+                        self.note_copied(due.what.block);
+                        self.exclusive.lapses(&mut self.table, &mut self.index);
+                    }
+                    self.exclusive.rescued(&mut self.table, &due, held);
+                }
+            }
+        }
+    }
+
     /// A request of the guest, before the content of its page changes; whether the block was cached.
     pub fn transfer(&mut self, guest: &impl GuestMemory, t: Transfer) -> bool {
         let class = if t.write { Class::Write } else { Class::Read };
@@ -188,6 +217,7 @@ impl Host {
             self.count.reads += 1;
             self.count.hits += u64::from(matches!(outcome, Outcome::Hit(_)));
         }
+        self.rescue(guest);
         while let Some(due) = self.exclusive.due(&mut self.table, &mut self.index) {
             let now = self.content(guest, due.page);
             let held = now.is_some_and(|n| self.table.residency().matches(due.page, n));

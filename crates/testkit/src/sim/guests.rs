@@ -66,6 +66,12 @@ impl<P: FaultInjection> Sim<P> {
         if memory.is_some() || side.awaits.is_some() {
             self.count_guest(d);
             self.memory_changes(d, memory);
+            let restarts = self.extras.late.as_mut().is_some_and(|late| late.one_in(2));
+            if restarts && self.world.sides[d].sees.is_some() {
+                self.see(Seen::Restart, d);
+                self.world.note(|| format!("the guest of disk {d} begins afresh"));
+                self.core().restart_guest(DiskId(d as u32));
+            }
         }
     }
 

@@ -25,9 +25,11 @@ impl World {
         side.memory += 1;
         side.awaits = None;
         let before = std::mem::replace(&mut side.sees, memory);
-        if let Some(guest) = before.and_then(|id| self.memories.get_mut(&id)) {
-            // The same again: the disk was reset. Another: what the other disks know of the former goes as well.
-            guest.forget((before == memory).then_some(d));
+        if before != memory
+            && let Some(guest) = before.and_then(|id| self.memories.get_mut(&id))
+        {
+            // What the other disks know of the former goes as well.
+            guest.forget(None);
         }
         let Self { sides, memories, .. } = self;
         memories.retain(|&id, _| {

@@ -14,7 +14,7 @@ use crate::store::guests::Left;
 use crate::store::ram::Store;
 use crate::types::Effects;
 use undercroft_engine::residency::{Class, Resident};
-use undercroft_engine::{Departure, Outcome, Tier};
+use undercroft_engine::{Departure, Due, Outcome, Rescue, Tier};
 use undercroft_host::{FRAME_BYTES, Frame, Held};
 
 impl<P: FaultInjection> Disk<P> {
@@ -146,7 +146,38 @@ impl<P: FaultInjection> Disk<P> {
             self.learn_oldest(cx.arena);
             cx.left = cx.left.saturating_sub(B);
         }
+        self.copy_at_restart(cx);
         self.copy_early(copies, cx);
+    }
+
+    /// Copies what the guest still holds from the time before it began afresh. That does not wait for what copies may
+    /// take of the processor: the memory will be overwritten soon.
+    fn copy_at_restart<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
+        while cx.left > 0 && self.side.later.is_empty() && self.side.is_restarting() {
+            cx.left = cx.left.saturating_sub(B);
+            let Self { side, residents, .. } = self;
+            let Some((e, table)) = side.both(cx.arena) else { return };
+            let Rescue::Copy(due) = e.rescue(table, residents.index_mut()) else { continue };
+            let held = self.copy_page(&due, Tier::Hot, cx);
+            if let Some((e, table)) = self.side.both(cx.arena) {
+                e.rescued(table, &due, held);
+            }
+        }
+    }
+
+    /// Copies a page, and keeps what it holds if that is the block's content; whether it was.
+    fn copy_page<E: Effects>(&mut self, due: &Due, tier: Tier, cx: &mut Cx<'_, E>) -> bool {
+        let block = due.what.block;
+        let mut frame = cx.arena.take().expect("nothing waits to be hashed, so what is guaranteed for that is free");
+        if self.may_keep(block) && cx.fx.copy_guest_page(self.settings.id(), due.page, frame.bytes_mut()) {
+            let hash = self.side.key.hash(frame.bytes());
+            if self.is_content_of(due.page, hash, cx.arena) {
+                self.keep_copy(block, tier, frame, hash, cx);
+                return true;
+            }
+        }
+        cx.arena.put(frame);
+        false
     }
 
     /// Copies pages of the guest that hold blocks of this disk and whose eviction is near, if copies are allowed; and
@@ -164,21 +195,7 @@ impl<P: FaultInjection> Disk<P> {
             let Self { side, residents, .. } = self;
             let due = side.both(cx.arena).and_then(|(e, table)| e.due(table, residents.index_mut()));
             let Some(due) = due else { break };
-            let block = due.what.block;
-            let mut frame =
-                cx.arena.take().expect("nothing waits to be hashed, so what is guaranteed for that is free");
-            let mut held = false;
-            if self.may_keep(block) && cx.fx.copy_guest_page(self.settings.id(), due.page, frame.bytes_mut()) {
-                let hash = self.side.key.hash(frame.bytes());
-                held = self.is_content_of(due.page, hash, cx.arena);
-                if held {
-                    self.keep_copy(block, Tier::Probation, frame, hash, cx);
-                } else {
-                    cx.arena.put(frame);
-                }
-            } else {
-                cx.arena.put(frame);
-            }
+            let held = self.copy_page(&due, Tier::Probation, cx);
             let Self { side, residents, .. } = self;
             if let Some((e, table)) = side.both(cx.arena) {
                 e.copied(table, residents.index_mut(), &due, held);

@@ -154,6 +154,8 @@ impl<F: PortFaults> VhostPort<F> {
             if let Some(broken) = queue.broken {
                 report(&self.disk, index as u16, queue, broken);
             }
+            // A driver that goes on after a pause goes on where it was.
+            self.began_afresh |= ring.next_available() == 0;
             queue.ring = Some(ring);
             queue.started = true;
         }
@@ -213,7 +215,7 @@ impl<F: PortFaults> VhostPort<F> {
         self.event_idx = false;
         self.fua = true;
         self.fds_changed = true;
-        self.memory_changed = true;
+        self.began_afresh = true;
         self.refresh();
     }
 

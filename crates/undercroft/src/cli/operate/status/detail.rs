@@ -102,6 +102,7 @@ fn exclusive(d: &DiskStatus) -> Vec<Row> {
                 e.early, e.early_tried, e.early_lapsed, e.age_read, e.age_write
             ),
         ),
+        ("  after restarts", format!("{} of {} copies good", e.restart_copied, e.restart_tried)),
     ]);
     rows
 }
