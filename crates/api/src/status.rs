@@ -297,7 +297,8 @@ pub struct DiskStatus {
 pub struct ExclusiveStatus {
     /// What was asked for: `auto`, `off`, `capture`, `delayed`.
     pub mode: String,
-    /// What is done: `off`, `capture`, `delayed`, `capture and delayed`, `learning`, `inclusive`, `no guest`,
+    /// What is done: `off`, `capture`, `delayed`, `capture and delayed`, `learning`, `opaque` (pages of the guest never
+    /// hold what the disk has: none is copied, and what the guest was given goes first), `inclusive`, `no guest`,
     /// `no memory`.
     pub state: String,
     /// Why, in a sentence, where it is not what was asked for.

@@ -156,11 +156,13 @@ pub enum Bug {
     TableOutlivesMap,
     /// What is known of a disk's blocks in guest pages outlives the disk.
     TableOutlivesDisk,
+    /// Nobody is told of copies of guest pages that do not hold their block.
+    FailedCopiesForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 61] = [
+    pub const ALL: [Bug; 62] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -222,5 +224,6 @@ impl Bug {
         Bug::PageOfWrongDisk,
         Bug::TableOutlivesMap,
         Bug::TableOutlivesDisk,
+        Bug::FailedCopiesForgotten,
     ];
 }

@@ -72,6 +72,13 @@ pub const READAHEAD_BLOCKS_MIN: u32 = 16;
 /// How long a block read ahead may wait unused before a tick drops it.
 pub const READAHEAD_KEEP_NS: u64 = 5_000_000_000;
 
+/// Misses after which a disk that found its guest's pages never to hold its blocks looks at some again: at least so
+/// many (256 MiB), and so many for each page of the guest. Twice as many after each time that it finds it so again.
+pub const ASK_AGAIN_MISSES: u64 = 1 << 16;
+
+/// See [`ASK_AGAIN_MISSES`].
+pub const ASK_AGAIN_LIVES: u64 = 4;
+
 /// Blocks that a shrinking disk gives up in one event, a tick among them, so that no request waits long behind a change
 /// of capacity; the others go when the replies are out.
 pub const SHRINK_BLOCKS_PER_EVENT: u32 = 256;

@@ -1,11 +1,14 @@
 //! A disk whose guest's memory can be seen: what is captured, what is kept, what is forgotten.
 
-use undercroft_cache::{Core, CoreOptions, DiskId, DiskOptions, Event, ExclusiveState, Geometry, IoKind, Op};
+use undercroft_cache::{
+    Core, CoreOptions, DiskId, DiskOptions, Event, ExclusiveReport, ExclusiveState, Geometry, IoKind, Op,
+};
 use undercroft_engine::{ExclusiveMode, PolicyKind};
 use undercroft_testkit::front::{Front, Guest, ValueDisks, Values, block_request};
 
 const B: u64 = 4096;
 const DISK: DiskId = DiskId(0);
+const BLOCKS: u64 = 1 << 20;
 
 /// A guest of some pages over a disk whose block n is filled with n.
 struct Rig {
@@ -23,7 +26,7 @@ impl Rig {
 
     fn with_readahead(mode: ExclusiveMode, capacity_blocks: u32, pages: u32, readahead_bytes: u32) -> Self {
         let mut core = Core::new(CoreOptions { hash_seed: 1, ..CoreOptions::new(32 << 20) }).unwrap();
-        let options = DiskOptions::new(&Geometry::new(1000 * B), PolicyKind::Lru, capacity_blocks);
+        let options = DiskOptions::new(&Geometry::new(BLOCKS * B), PolicyKind::Lru, capacity_blocks);
         core.add_disk(DISK, DiskOptions { readahead_bytes, exclusive: mode, ..options }).unwrap();
         core.set_guest(DISK, pages);
         let disk = ValueDisks::new(|_, block| block as u8 | 1);
@@ -31,6 +34,11 @@ impl Rig {
     }
 
     fn run(&mut self, op: Op, block: u64, page: Option<u32>) {
+        self.run_unchecked(op, block, page);
+        self.core.check();
+    }
+
+    fn run_unchecked(&mut self, op: Op, block: u64, page: Option<u32>) {
         self.front.client.page = page;
         self.front.client.data.seen.clear();
         self.front.run(&mut self.core, block_request(DISK, op, block, 1), |io| {
@@ -40,7 +48,6 @@ impl Rig {
             self.disk.serve(io);
         });
         self.core.apply(Event::Spare { copies: true }, 0, &mut self.front);
-        self.core.check();
     }
 
     /// The guest reads `block` into `page`. Whether the cache had it.
@@ -49,6 +56,28 @@ impl Rig {
         self.run(Op::Read, block, Some(page));
         assert_eq!(self.got(), self.disk.value(DISK.0, block), "block {block}");
         self.core.stats(DISK).hit_blocks > before
+    }
+
+    /// The guest reads so many blocks, `turns` times into each of its 600 pages in turn: `block` says which. How many of the
+    /// second half the cache had.
+    fn reads(&mut self, n: u64, turns: u64, block: impl Fn(u64) -> u64) -> u64 {
+        let hits = |rig: &Self| rig.core.stats(DISK).hit_blocks;
+        let mut half = 0;
+        for i in 0..n {
+            if i == n / 2 {
+                half = hits(self);
+                self.core.check();
+            }
+            self.run_unchecked(Op::Read, block(i), Some((i / turns % 600) as u32));
+            assert_eq!(self.got(), self.disk.value(DISK.0, block(i)), "block {}", block(i));
+        }
+        self.core.apply(Event::Tick, 0, &mut self.front);
+        self.core.check();
+        hits(self) - half
+    }
+
+    fn report(&mut self) -> ExclusiveReport {
+        self.core.exclusive(DISK).unwrap()
     }
 
     /// What the last read was given.
@@ -338,4 +367,102 @@ fn a_disk_becomes_inclusive_and_exclusive_again_while_it_serves() {
     (0..6).for_each(|b| _ = rig.read(b, b as u32));
     (200..206).for_each(|b| _ = rig.read(b, (b - 200) as u32));
     assert!((0..6).all(|b| rig.read(b, b as u32)), "captured again");
+}
+
+/// A guest whose file system is encrypted: its pages never hold what the disk has.
+fn opaque(capacity_blocks: u32, pages: u32) -> Rig {
+    let mut rig = Rig::new(ExclusiveMode::Auto, capacity_blocks, pages);
+    rig.front.client.opaque = true;
+    rig
+}
+
+/// A loop is where the order of eviction alone pays most: what was given to the guest last is wanted last.
+#[test]
+fn where_pages_never_match_the_order_of_eviction_stays_and_nothing_is_copied_or_hashed() {
+    let mut rig = opaque(350, 600);
+    let hits = rig.reads(9000, 1, |n| n % 900);
+    let r = rig.report();
+    let ExclusiveState::Opaque { tried, held: 0, ordered: true } = r.state else { panic!("{r:?}") };
+    assert!((200..=2000).contains(&tried) && u64::from(rig.front.client.copies) <= 2000, "{r:?}");
+    assert!(hits > 1000 && r.table_disks == 1, "{hits} of 4500 reads: {r:?}");
+    // From now on it costs no copy and no hash.
+    let (copies, hashed) = (rig.front.client.copies, rig.core.stats(DISK).hashed_blocks);
+    let hits = rig.reads(9000, 1, |n| n % 900);
+    assert_eq!((rig.front.client.copies, rig.core.stats(DISK).hashed_blocks), (copies, hashed));
+    assert!(hits > 1000 && rig.report().state == r.state, "{hits} of 4500 reads: {:?}", rig.report());
+}
+
+/// Each block is read twice, one right after the other: any cache has the second read, and a table brings nothing.
+#[test]
+fn where_pages_never_match_and_the_order_brings_nothing_the_table_goes_and_is_asked_again_seldom() {
+    let mut rig = opaque(350, 600);
+    let twice = |from: u64| move |n: u64| (from + n / 2) % BLOCKS;
+    let hits = rig.reads(6000, 2, twice(0));
+    let r = rig.report();
+    let ExclusiveState::Opaque { tried, held: 0, ordered: false } = r.state else { panic!("{r:?}") };
+    assert!((200..=2000).contains(&tried) && hits == 1500, "{hits} of 3000 reads: {r:?}");
+    assert_eq!((r.table_bytes, r.table_disks, r.tiers[1], r.tiers[2]), (0, 0, 0, 0), "it takes no memory: {r:?}");
+    let copies = rig.front.client.copies;
+    let misses = |rig: &Rig| rig.core.stats(DISK).miss_blocks;
+    let before = misses(&rig);
+    rig.reads(60_000, 2, twice(3000));
+    assert_eq!((rig.front.client.copies, rig.report().table_disks), (copies, 0));
+    // It is asked again after 65,536 misses, by a few copies.
+    let mut asked_at = vec![];
+    let mut at = 33_000;
+    while misses(&rig) - before < 400_000 {
+        rig.reads(2000, 2, twice(at));
+        at += 1000;
+        if rig.report().table_disks == 1 && asked_at.last().is_none_or(|&last| misses(&rig) - last > 20_000) {
+            asked_at.push(misses(&rig));
+        }
+    }
+    let r = rig.report();
+    assert!(asked_at.len() == 2, "after 65,536 misses and twice as many: {before}, {asked_at:?}");
+    let more = rig.front.client.copies - copies;
+    assert!((1..=64).contains(&more) && matches!(r.state, ExclusiveState::Opaque { held: 0, .. }), "{more}: {r:?}");
+}
+
+fn tried_of(r: &ExclusiveReport) -> u64 {
+    r.stats.captures_tried + r.stats.early_tried
+}
+
+/// Another system may run in a guest that begins anew.
+#[test]
+fn a_new_session_asks_at_once_whether_pages_match() {
+    let mut rig = opaque(350, 600);
+    rig.reads(6000, 2, |n| n / 2);
+    assert!(matches!(rig.report().state, ExclusiveState::Opaque { ordered: false, .. }), "{:?}", rig.report());
+    rig.core.set_guest(DISK, 600);
+    let r = rig.report();
+    assert!(matches!(r.state, ExclusiveState::On { .. }) && tried_of(&r) == 0 && r.table_disks == 1, "{r:?}");
+    rig.front.client.opaque = false;
+    rig.reads(6000, 1, |n| n % 900);
+    let r = rig.report();
+    assert!(matches!(r.state, ExclusiveState::On { .. }) && r.stats.captures > 100, "{r:?}");
+    // Likewise where the memory stays and the guest begins afresh, whether there still is a table or not.
+    for (turns, gave_up) in [(1, false), (2, true)] {
+        let mut rig = opaque(350, 600);
+        rig.reads(9000, turns, |n| if gave_up { n / 2 } else { n % 900 });
+        let state = rig.report().state;
+        assert!(matches!(state, ExclusiveState::Opaque { ordered, .. } if ordered != gave_up), "{state:?}");
+        let copies = rig.front.client.copies;
+        rig.core.restart_guest(DISK);
+        while rig.core.wants_spare() {
+            rig.core.apply(Event::Spare { copies: true }, 0, &mut rig.front);
+        }
+        let r = rig.report();
+        assert!(matches!(r.state, ExclusiveState::On { .. }) && r.table_disks == 1, "{r:?}");
+        assert_eq!(rig.front.client.copies, copies, "nothing is copied of what it held");
+    }
+}
+
+/// A way that was chosen by hand is kept to.
+#[test]
+fn with_capture_asked_for_pages_that_never_match_are_copied_all_the_same() {
+    let mut rig = Rig::new(ExclusiveMode::Capture, 350, 600);
+    rig.front.client.opaque = true;
+    rig.reads(6000, 1, |n| n % 900);
+    assert!(matches!(rig.report().state, ExclusiveState::On { capture: true, .. }));
+    assert!(rig.front.client.copies > 2000);
 }

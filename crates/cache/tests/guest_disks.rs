@@ -46,7 +46,10 @@ impl Rig {
     fn read(&mut self, disk: u32, block: u64, page: u32) -> bool {
         let before = self.core.stats(DiskId(disk)).hit_blocks;
         self.run(Op::Read, disk, block, Some(page));
-        let got = &self.front.client.pages[page as usize];
+        let mut got = self.front.client.pages[page as usize];
+        if self.front.client.opaque {
+            got.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        }
         assert_eq!(
             (got.first_chunk(), got[8]),
             (Some(&block.to_le_bytes()), 1 + disk as u8),
@@ -281,4 +284,41 @@ fn what_a_guest_held_when_it_began_afresh_is_copied_in_steps_and_only_if_it_is_s
         assert_eq!(rig.read(0, b, 40 + b as u32), b != 3, "block {b}");
     }
     assert_eq!(rig.core.stats(DiskId(0)).backend_reads, reads + 1);
+}
+
+/// A guest with a plain disk and an encrypted one: the second gives up its part in the table, and the first goes on,
+/// with pages that the second reuses too.
+#[test]
+fn a_plain_disk_stays_exclusive_beside_one_whose_pages_never_match() {
+    const PAGES: u32 = 600;
+    let mut rig = Rig::new(2, true, ExclusiveMode::Auto, 700, PAGES);
+    let reads = |rig: &mut Rig, from: u32, n: u32| {
+        let mut hits = 0;
+        for i in from..from + n {
+            // pages in an order in which each is used for both disks
+            let page = i % (PAGES - 1);
+            rig.front.client.opaque = i % 2 == 1;
+            match i % 2 {
+                0 => hits += u32::from(rig.read(0, u64::from(i / 2 % 900), page)),
+                _ => _ = rig.read(1, u64::from(i / 2 % 15_000), page),
+            }
+        }
+        rig.core.apply(Event::Tick, 0, &mut rig.front);
+        rig.core.check();
+        hits
+    };
+    reads(&mut rig, 0, 12_000);
+    let [plain, opaque] = [0, 1].map(|disk| rig.core.exclusive(DiskId(disk)).unwrap());
+    let copies = |s: &ExclusiveStats| (s.captures_tried + s.early_tried, s.captures + s.early);
+    assert!(matches!(plain.state, ExclusiveState::On { .. }) && copies(&plain.stats).1 > 1000, "{plain:?}");
+    let ExclusiveState::Opaque { tried, held: 0, ordered: false } = opaque.state else { panic!("{opaque:?}") };
+    assert!(tried <= 2000 && (plain.table_disks, opaque.table_disks) == (1, 0), "{plain:?}, {opaque:?}");
+    // Pages that it uses are reused all the same: what they held of the first one has left, and early copies come in time.
+    let hits = reads(&mut rig, 12_000, 12_000);
+    let now = rig.core.exclusive(DiskId(0)).unwrap().stats;
+    let [(tried, held), before] = [&now, &plain.stats].map(copies);
+    let (tried, held) = (tried - before.0, held - before.1);
+    assert!(held > 100 && held * 20 > tried * 19, "{held} of {tried} copies held: {now:?}");
+    assert!(now.evictions - plain.stats.evictions > 5000 && now.pages_held <= PAGES, "{now:?}");
+    assert!(hits > 3500, "{hits} of 6000 reads of a loop of which the guest holds a third, and the cache the rest");
 }

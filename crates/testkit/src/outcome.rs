@@ -58,6 +58,8 @@ pub struct Outcome {
     pub owed: u64,
     /// Disks that came to keep their blocks together with another's. Campaigns do not keep it.
     pub joins: u64,
+    /// Times that a disk was seen whose blocks pages of its guest were found never to hold. Campaigns do not keep it.
+    pub opaque: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -147,6 +149,7 @@ impl Outcome {
         self.slowest = slowest;
         (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
         self.joins += o.joins;
+        self.opaque += o.opaque;
         self.coverage.add(&o.coverage);
     }
 
@@ -165,6 +168,7 @@ impl Outcome {
         assert!(self.taken > 0 && self.refused > 0, "capacities always fitted, or never: {self:?}");
         let pool = [self.lent, self.short, self.owed];
         assert!(pool.iter().all(|&n| n > 0), "the pool for I/O never ran short: {self:?}");
+        assert!(self.opaque > 0, "no disk was found to be opaque: {self:?}");
         assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
         let missing = self.coverage.missing(RARE);
         assert!(missing.is_empty(), "the runs never came by {missing:?}:\n{}", self.coverage.table());

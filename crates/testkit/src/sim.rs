@@ -225,6 +225,10 @@ impl<P: FaultInjection> Sim<P> {
         self.change_live();
         self.change_pools();
         self.tell_late();
+        if self.extras.opaque && self.steps.is_multiple_of(16) {
+            // A page is copied only once the content of its block has been hashed.
+            self.spare();
+        }
         let m = self.core().memory();
         if m.frames_bytes + m.metadata_bytes > m.ceiling_bytes || m.promised_bytes > m.ceiling_bytes {
             self.world.violate(format!("over the ceiling: {m:?}"));
@@ -232,6 +236,7 @@ impl<P: FaultInjection> Sim<P> {
         self.judge_pool();
         if self.steps.is_multiple_of(64) {
             self.judge_pages();
+            self.judge_tries();
         }
         if self.steps.is_multiple_of(256) {
             self.core().check();

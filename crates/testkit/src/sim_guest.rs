@@ -25,6 +25,8 @@ pub struct SimGuest {
     next: usize,
     /// One in so many copies of a page is torn: the page changes half-way.
     tears_one_in: u64,
+    /// Never has a page of zeroes: whoever waits for a page that holds no block would take it for a block of zeroes.
+    never_zero: bool,
     /// For each page the blocks that the core was told were moved through it, with their disks, and that are not to be
     /// forgotten since.
     moved: Vec<Vec<(usize, u64)>>,
@@ -41,8 +43,20 @@ impl SimGuest {
             in_order: !rng.one_in(4),
             next: 0,
             tears_one_in: *rng.pick(&[0, 0, 10, 100]),
+            never_zero: false,
             moved: vec![Vec::new(); pages],
         }
+    }
+
+    /// A guest that keeps pages for a while, and none of zeroes only, but for what blocks of zeroes put there.
+    pub fn never_zero(&mut self) {
+        let pages = self.pages.len().max(16);
+        self.pages.resize(pages, [0; B]);
+        self.holes.resize(pages, false);
+        self.moved.resize(pages, Vec::new());
+        self.pages.iter_mut().for_each(|page| page.fill(1));
+        self.in_order = true;
+        (self.zeroing, self.never_zero) = (false, true);
     }
 
     /// The core was told that `block` of `disk` goes through this page.
@@ -84,9 +98,13 @@ impl SimGuest {
         page as u32
     }
 
-    /// The guest's data for a write is in this page from now on.
-    pub fn fill(&mut self, page: u32, at: usize, bytes: &[u8]) {
-        self.pages[page as usize][at..at + bytes.len()].copy_from_slice(bytes);
+    /// What the guest writes or reads is in this page from now on; `opaque`: as it is before encryption.
+    pub fn fill(&mut self, page: u32, at: usize, bytes: &[u8], opaque: bool) {
+        let page = &mut self.pages[page as usize][at..at + bytes.len()];
+        page.copy_from_slice(bytes);
+        if opaque {
+            page.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        }
     }
 
     /// The cache copies a page. False for a hole: it must not be touched.
@@ -122,7 +140,7 @@ impl SimGuest {
                 let at = rng.below(B as u64 - 8) as usize;
                 fill_pattern(rng.bits() | 1 << 42, at as u64, &mut self.pages[a][at..at + 8]);
             }
-            5..7 => self.pages[a].fill(0),
+            5..7 => self.pages[a].fill(u8::from(self.never_zero)),
             7 => self.holes[a] = true,
             // exchanged: each holds a block that exists, but not the one it was given
             _ => self.pages.swap(a, b),

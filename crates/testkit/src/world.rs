@@ -72,6 +72,8 @@ pub struct SimSide {
     pub memory: u32,
     /// The disk that has the guest: another one, if the guest has several.
     pub guest_of: usize,
+    /// The guest's pages hold something else than what was read from the disk or written to it: it is encrypted.
+    pub opaque: bool,
     /// Requests under way.
     pub pending: u64,
     /// The most that were under way together.
@@ -172,6 +174,7 @@ impl World {
                     awaits: None,
                     memory: 0,
                     guest_of: 0,
+                    opaque: false,
                     pending: 0,
                     crowd: 0,
                     work: 0,
@@ -278,7 +281,7 @@ impl World {
             doomed: false,
         };
         let mut pending = pending;
-        let sees = side.sees;
+        let (sees, opaque) = (side.sees, side.opaque);
         if let Some(guest) = sees.and_then(|id| self.memories.get_mut(&id))
             && bytes > 0
         {
@@ -288,7 +291,7 @@ impl World {
                 let mut data = vec![0; bytes];
                 fill_pattern(number, req.offset, &mut data);
                 for (page, part) in pending.pages.iter().zip(data.chunks(FRAME_BYTES)) {
-                    guest.fill(*page, 0, part);
+                    guest.fill(*page, 0, part, opaque);
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Calls of a core about the guests of its disks: which guest there is, what it holds, what the scanner has found.
 //!
 //! Owns who shares a table of guest pages, whether there is room for it, and who pays how much. Never reads guest
-//! memory. Invariants: disks with the same memory share one table, each paying in proportion to what its share allows;
-//! a guest whose table was dropped for lack of room gets a new one once there is room for it; a block that left its
-//! guest is credited to the disk that it is a block of.
+//! memory. Invariants: disks with the same memory share one table, each paying in proportion to what its share allows,
+//! but for those that it brings nothing; a guest whose table was dropped for lack of room gets a new one once there is
+//! room for it; a block that left its guest is credited to the disk that it is a block of.
 
 use super::Core;
 use crate::content::ContentHash;
@@ -48,7 +48,14 @@ impl<P: FaultInjection> Core<P> {
     /// and will ask for that again. What its pages still hold of it is copied first, when the replies are out: in a
     /// bounded time, at most as much as the cache holds, what the guest kept for long before the rest.
     pub fn restart_guest(&mut self, id: DiskId) {
-        self.with_disk(id, |d, arena| d.restart_guest(arena));
+        self.with_disk(id, |d, arena| {
+            d.restart_guest(arena);
+            d.begin_session(arena);
+        });
+        if let Some(guest) = self.disk(id).map(|d| d.guest()) {
+            self.fit_guest(guest);
+            self.make_room(0);
+        }
         let Some(disk) = self.disk_mut(id) else { return };
         if disk.wants_spare() && disk.enlist() {
             self.spare.push_back(id);
@@ -170,6 +177,10 @@ impl<P: FaultInjection> Core<P> {
         for disk in disks {
             self.bring_index(disk);
             let Some(d) = self.disk(disk).filter(|d| d.exclusive_mode() != ExclusiveMode::Off) else { continue };
+            if !d.wants_table() {
+                self.with_disk(disk, |d, arena| d.give_up_table(pages, arena));
+                continue;
+            }
             let (own, most) = d.table_room();
             let payer = Payer { disk, room: most.saturating_sub(own) };
             needed += own;

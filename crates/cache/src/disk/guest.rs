@@ -9,6 +9,7 @@
 //! discarded at the same moments. A copied page is kept only if its hash is the tag.
 
 mod copies;
+mod gave_up;
 
 use crate::content::{ContentHash, ContentKey};
 use crate::disk::{B, Cx, Disk};
@@ -17,6 +18,7 @@ use crate::limits::{GUEST_TABLE_PART, LATER_MAX};
 use crate::store::guests::{GuestNumber, NO_GUEST};
 use crate::store::ram::Store;
 use crate::types::{Effects, ExclusiveReport, ExclusiveState, Request};
+use gave_up::{GaveUp, opaque};
 use std::collections::VecDeque;
 use undercroft_engine::residency::{Class, Member, Resident};
 use undercroft_engine::{Departure, Exclusive, ExclusiveMode, GuestTable, HashKey, Index, Tier, Transfer};
@@ -55,6 +57,8 @@ pub(super) struct GuestSide {
     part_bytes: u64,
     /// Bytes that were needed and allowed, where there is a guest and no room for its table.
     refused: Option<(u64, u64)>,
+    /// The disk gave up its part in the table, if it did so with this guest.
+    opaque: Option<Box<GaveUp>>,
     later: VecDeque<Job>,
     /// The guest's memory is scanned.
     scanned: bool,
@@ -70,6 +74,7 @@ impl GuestSide {
             aside: 0,
             part_bytes: 0,
             refused: None,
+            opaque: None,
             later: VecDeque::new(),
             scanned: false,
         }
@@ -77,7 +82,7 @@ impl GuestSide {
 
     /// Bytes of metadata held now.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.table_bytes() as usize + self.later.capacity() * size_of::<Job>()
+        self.own_bytes() as usize + self.later.capacity() * size_of::<Job>()
     }
 
     /// Bytes that what waits to be hashed takes at most, besides its frames.
@@ -88,6 +93,11 @@ impl GuestSide {
     /// Bytes that the disk pays for being kept exclusive: its own, and its part of the table of guest pages.
     pub(super) fn table_bytes(&self) -> u64 {
         self.exclusive.as_ref().map_or(0, |e| e.memory_bytes_max()) + self.part_bytes
+    }
+
+    /// Those, and what is known of a disk that has given up.
+    fn own_bytes(&self) -> u64 {
+        self.table_bytes() + self.opaque.as_ref().map_or(0, |_| size_of::<GaveUp>() as u64)
     }
 
     /// What is decided for the disk and the table of its guest's pages, if it is a member of that.
@@ -134,7 +144,7 @@ impl GuestSide {
     #[inline]
     pub(super) fn wants_hash(&self, block: u64, arena: &Store) -> bool {
         let held = || self.member(arena).is_some_and(|(m, table)| table.residency().page_of(m, block).is_some());
-        self.scanned || held()
+        self.scanned || self.exclusive.as_ref().is_some_and(|e| e.wants_hash()) && held()
     }
 
     /// The hash of a content.
@@ -145,6 +155,7 @@ impl GuestSide {
     /// Notes the hash of what the disk holds of a block.
     pub(super) fn note_hash(&mut self, block: u64, hash: ContentHash, arena: &mut Store) {
         if let Some((e, table)) = self.both(arena) {
+            e.hashed();
             table.residency_mut().learn(e.member(), block, hash.get());
         }
     }
@@ -196,9 +207,9 @@ impl GuestSide {
         self.later.len() >= LATER_MAX / 2
     }
 
-    /// Blocks of the disk's capacity that the table of guest pages takes instead.
+    /// Blocks of the disk's capacity that what is known of the guest takes instead.
     pub(super) fn overhead_blocks(&self) -> u32 {
-        self.table_bytes().div_ceil(B) as u32
+        self.own_bytes().div_ceil(B) as u32
     }
 }
 
@@ -213,7 +224,7 @@ impl<P: FaultInjection> Disk<P> {
     /// The disk has another guest, or none, and no part in its table.
     pub(crate) fn set_guest(&mut self, guest: GuestNumber) {
         self.side.guest = guest;
-        self.side.refused = None;
+        (self.side.refused, self.side.opaque) = (None, None);
     }
 
     /// Which member of its guest's table the disk is.
@@ -227,7 +238,7 @@ impl<P: FaultInjection> Disk<P> {
         let mode = if self.settings.contents() { mode } else { ExclusiveMode::Off };
         let changes = std::mem::replace(&mut self.side.mode, mode) != mode;
         self.settings.set_exclusive(mode);
-        self.side.refused = None;
+        (self.side.refused, self.side.opaque) = (None, None);
         changes
     }
 
@@ -276,7 +287,10 @@ impl<P: FaultInjection> Disk<P> {
         let (id, guest) = (self.settings.id(), self.side.guest);
         let Some(table) = arena.guests.table_mut(guest) else { return false };
         let Some(member) = table.join(mode) else { return false };
-        let exclusive = Exclusive::new(table, member, mode, kind, slots, self.settings.hash_key());
+        let mut exclusive = Exclusive::new(table, member, mode, kind, slots, self.settings.hash_key());
+        if let Some(gave_up) = &self.side.opaque {
+            exclusive.ask_again(table, *gave_up.stats());
+        }
         arena.guests.set_member(guest, member, Some(id));
         self.side.exclusive = Some(Box::new(exclusive));
         self.side.refused = None;
@@ -386,24 +400,27 @@ impl<P: FaultInjection> Disk<P> {
         let table = arena.guests.table(side.guest);
         let state = match (&side.exclusive, table) {
             _ if side.mode == ExclusiveMode::Off => ExclusiveState::Off,
+            (Some(e), Some(table)) if e.is_opaque() => opaque(&e.stats(table), !e.is_inclusive()),
             (Some(e), Some(_)) if e.is_inclusive() || !self.residents.index().has_tiers() => ExclusiveState::Inclusive,
             (Some(e), Some(table)) => {
                 let ways = e.ways(table);
                 ExclusiveState::On { capture: ways.capture, delay: ways.delay }
             }
-            _ => match side.refused {
-                Some((needed_bytes, allowed_bytes)) => ExclusiveState::NoMemory { needed_bytes, allowed_bytes },
-                None => ExclusiveState::NoGuest,
+            _ => match (side.refused, &side.opaque) {
+                (Some((needed_bytes, allowed_bytes)), _) => ExclusiveState::NoMemory { needed_bytes, allowed_bytes },
+                (None, Some(gave_up)) => opaque(gave_up.stats(), false),
+                (None, None) => ExclusiveState::NoGuest,
             },
         };
         let both = side.exclusive.as_ref().zip(table);
+        let past = side.opaque.as_ref().map(|gave_up| *gave_up.stats());
         ExclusiveReport {
             mode: side.mode,
             state,
             tiers: self.residents.index().tier_lens(),
             table_bytes: side.table_bytes(),
             table_disks: both.map_or(0, |(_, table)| table.members() as u32),
-            stats: both.map(|(e, table)| e.stats(table)).unwrap_or_default(),
+            stats: both.map(|(e, table)| e.stats(table)).or(past).unwrap_or_default(),
         }
     }
 
@@ -413,6 +430,11 @@ impl<P: FaultInjection> Disk<P> {
     #[inline]
     pub(super) fn page_of<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
         self.side.exclusive.as_ref()?;
+        self.page_in(req, block, cx)
+    }
+
+    #[inline]
+    fn page_in<E: Effects>(&self, req: &Request, block: u64, cx: &mut Cx<'_, E>) -> Option<u32> {
         if self.settings.first_to_go() {
             // The hint says that it is read once: whether the guest keeps it does not matter.
             return None;

@@ -137,7 +137,7 @@ impl Guests {
         }
         known.members[member.index()] = disk;
         // What the table's disks pay for includes this.
-        if known.members.iter().flatten().count() > 1 && self.left.capacity() == 0 {
+        if known.disks.len() > 1 && self.left.capacity() == 0 {
             self.left.reserve_exact(LEFT_MAX);
         }
     }

@@ -88,6 +88,16 @@ pub enum ExclusiveState {
     },
     /// Inclusive for the time being: that saves more with this guest and load.
     Inclusive,
+    /// Pages of the guest never hold what the disk has, so none is copied.
+    Opaque {
+        /// Pages that were copied to find out.
+        tried: u64,
+        /// Of those, pages that held their block.
+        held: u64,
+        /// Whether what the guest was given is still the first to go, because that saves more than an inclusive cache
+        /// would. If not, the cache is inclusive, and takes no memory for a table.
+        ordered: bool,
+    },
 }
 
 /// What is known of a disk's guest.

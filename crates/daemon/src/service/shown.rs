@@ -87,6 +87,20 @@ pub(crate) fn pressure_status(v: &View) -> PressureStatus {
     }
 }
 
+/// The state of a disk whose blocks pages of its guest never hold, and why.
+fn opaque(tried: u64, held: u64, ordered: bool) -> (&'static str, Option<String>) {
+    let word = if held == 0 { "never" } else { "hardly ever" };
+    let found = format!(
+        "pages of this guest {word} matched ({held} of {tried} copies), as with an encrypted or compressed file system"
+    );
+    if ordered {
+        let why = "nothing is copied, but what the guest was given goes first, which saves more than keeping all";
+        ("opaque", Some(format!("{found}; {why}")))
+    } else {
+        ("inclusive", Some(format!("{found}; asked again from time to time")))
+    }
+}
+
 /// How exclusive a disk is, from the core's numbers.
 pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
     let (state, reason) = match r.state {
@@ -109,6 +123,7 @@ pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
             "inclusive",
             Some("with this guest and load, keeping whatever passes saves more; tried again from time to time".into()),
         ),
+        ExclusiveState::Opaque { tried, held, ordered } => opaque(tried, held, ordered),
     };
     let s = &r.stats;
     let [hot, probation, cold] = r.tiers.map(u64::from);

@@ -8,14 +8,16 @@
 //! The rules are those of docs/decisions/0003: evictions are inferred from reused pages (Jones et al., ASPLOS 2006);
 //! a page that still holds its block when it is reused is captured then; a guest that zeroes pages leaves nothing to
 //! capture, so pages near the age of eviction are copied early, wait on probation, and become hot when their eviction
-//! is proved.
+//! is proved. A disk whose blocks pages never hold is opaque (docs/decisions/0186): no page is copied and no content
+//! hashed for it, what the guest reads is still the first to go, and that must save more than an inclusive cache would.
 
 mod early;
 mod restart;
 
 pub use restart::Rescue;
 
-use super::mode::{Departure, ExclusiveMode, ExclusiveStats, Ways};
+use super::mode::{Copied, Departure, ExclusiveMode, ExclusiveStats, Ways};
+use super::opaque::Evidence;
 use super::residency::{Class, Member, Resident};
 use super::shadow::{ShadowCache, Verdict};
 use super::table::GuestTable;
@@ -31,6 +33,8 @@ const AGE_MIN: f64 = 64.0;
 const AGES_EVERY: u64 = 256;
 /// Ages are told apart no finer than copies last where they have so much of the slots: one in so many.
 const ROOM_PART: u32 = 8;
+/// Evictions of a disk from which on it shows what the order of eviction alone brings.
+const ORDER_SHOWS: u64 = 256;
 /// An eviction comes shortly before its copy if so small a part of the age was missing.
 const NEAR: f64 = 0.125;
 
@@ -58,8 +62,10 @@ pub struct Exclusive<K: PolicySet = PolicyKind> {
     /// Slots of the cache when this was made.
     capacity: u32,
     mode: ExclusiveMode,
-    /// Nothing may be copied for now: the processor time for it is used up.
-    throttled: bool,
+    /// Whether pages ever hold the disk's blocks.
+    evidence: Evidence,
+    /// Evictions of the disk from which on the order of eviction can have brought something.
+    shows_at: u64,
     /// Transfers after which pages of each class are copied, counted from the one that filled them.
     ages: [f64; 3],
     /// Evictions of the guest when these were last looked at.
@@ -99,7 +105,8 @@ impl<K: PolicySet> Exclusive<K> {
             shadow: ShadowCache::new(kind, capacity, key),
             capacity,
             mode,
-            throttled: false,
+            evidence: Evidence::new(table.residency.pages()),
+            shows_at: ORDER_SHOWS,
             ages: [first, first, 2.0 * first].map(|age| age.max(AGE_MIN)),
             aimed: 0,
             next: [table.residency.now().wrapping_add(1); 2],
@@ -121,16 +128,6 @@ impl<K: PolicySet> Exclusive<K> {
     #[inline]
     pub fn member(&self) -> Member {
         self.member
-    }
-
-    /// Whether copies have to wait, because they have used up their processor time.
-    pub fn set_throttled(&mut self, throttled: bool) {
-        self.throttled = throttled;
-    }
-
-    /// Whether they have to.
-    pub fn is_throttled(&self) -> bool {
-        self.throttled
     }
 
     /// The ways of learning content in use.
@@ -174,8 +171,7 @@ impl<K: PolicySet> Exclusive<K> {
         if left.member != self.member {
             return Departure::Other(left);
         }
-        let may_copy = class != Class::Write && !self.throttled;
-        self.departs(table, index, left, may_copy)
+        self.departs(table, index, left, class != Class::Write)
     }
 
     /// The guest has evicted a block of this disk. `may_copy` says whether what its page held can be had: it is still
@@ -188,6 +184,9 @@ impl<K: PolicySet> Exclusive<K> {
         may_copy: bool,
     ) -> Departure {
         self.stats.evictions += 1;
+        if self.evidence.changes(self.pace.transfers) {
+            self.settle(table);
+        }
         if table.evictions - self.aimed >= AGES_EVERY && !self.is_inclusive() {
             self.aim(table, index);
         }
@@ -233,16 +232,82 @@ impl<K: PolicySet> Exclusive<K> {
     /// Holds the cache against an inclusive one, if that is left to us, and changes over where that one hits more.
     #[inline]
     fn compare(&mut self, table: &mut GuestTable, index: &mut Index<K>, block: u64, write: bool, hit: bool) {
-        if self.mode != ExclusiveMode::Auto {
-            return;
+        if self.mode == ExclusiveMode::Auto && self.shadow.samples(block) {
+            self.compare_sampled(table, index, block, write, hit);
         }
-        let inclusive = match self.shadow.observe(block, write, hit) {
+    }
+
+    #[cold]
+    fn compare_sampled(&mut self, table: &mut GuestTable, index: &mut Index<K>, block: u64, write: bool, hit: bool) {
+        let shows = self.stats.evictions >= self.shows_at && !self.evidence.in_trial();
+        let inclusive = match self.shadow.observe(block, write, hit, shows) {
             Verdict::Stay => return,
             Verdict::Inclusive => true,
             Verdict::Exclusive => false,
         };
         index.set_tiers(!inclusive);
-        table.set_inclusive(self.member, inclusive);
+        self.settle(table);
+    }
+
+    /// Notes what came of a copy, and whether that says that pages hold the disk's blocks, or never do. A disk whose
+    /// way was chosen by hand keeps to it.
+    fn tell(&mut self, table: &mut GuestTable, copied: Copied) {
+        let before = self.is_opaque();
+        if self.mode != ExclusiveMode::Auto || !self.evidence.tell(copied, self.pace.transfers) {
+            return;
+        }
+        if self.is_opaque() != before {
+            table.judge_anew();
+            self.shadow.set_must_lead(self.is_opaque());
+        }
+        self.settle(table);
+    }
+
+    /// Sees to it that pages of the disk are copied, or not.
+    fn settle(&mut self, table: &mut GuestTable) {
+        table.set_uncopied(self.member, self.is_inclusive() || !self.evidence.wants_copies());
+    }
+
+    /// The disk was found opaque before, and its table was freed: a few copies tell whether it still is. The counts go
+    /// on from `past`.
+    pub fn ask_again(&mut self, table: &mut GuestTable, past: ExclusiveStats) {
+        self.stats = past;
+        self.shows_at = past.evictions + ORDER_SHOWS;
+        self.evidence = Evidence::of_opaque(table.residency.pages());
+        self.shadow.set_must_lead(true);
+        self.settle(table);
+    }
+
+    /// Another system may run in the guest: if pages did not hold the disk's blocks, it is to be found out anew.
+    pub fn begin_anew(&mut self, table: &mut GuestTable, index: &mut Index<K>) {
+        if self.is_opaque() {
+            self.shadow.begin_anew();
+            index.set_tiers(true);
+            self.evidence = Evidence::new(table.residency.pages());
+            self.settle(table);
+        }
+    }
+
+    /// Whether pages never hold the disk's blocks, as far as is known.
+    pub fn is_opaque(&self) -> bool {
+        self.evidence.is_opaque()
+    }
+
+    /// Whether the table of guest pages brings the disk nothing: pages never hold its blocks, and an inclusive cache is
+    /// better than the order of eviction alone.
+    pub fn needs_no_table(&self) -> bool {
+        self.is_opaque() && self.is_inclusive()
+    }
+
+    /// Whether contents of blocks that the guest is given are to be hashed.
+    #[inline]
+    pub fn wants_hash(&self) -> bool {
+        self.evidence.wants_hash()
+    }
+
+    /// A content was hashed.
+    pub fn hashed(&mut self) {
+        self.evidence.hashed();
     }
 
     /// Whether an inclusive cache is better at present.
@@ -261,10 +326,12 @@ impl<K: PolicySet> Exclusive<K> {
     }
 
     /// What came of a copy at reuse.
-    pub fn captured(&mut self, table: &mut GuestTable, what: &Resident, held: bool, zeroes: bool) {
+    pub fn captured(&mut self, table: &mut GuestTable, what: &Resident, copied: Copied) {
+        let held = copied == Copied::Held;
         table.judge(held);
         self.stats.captures += u64::from(held);
-        self.stats.captures_zeroed += u64::from(zeroes && !held);
+        self.stats.captures_zeroed += u64::from(copied == Copied::Zeroes);
+        self.tell(table, copied);
         if !held {
             self.lost(table, what);
         }

@@ -6,6 +6,7 @@
 mod ages;
 mod exclusive;
 mod mode;
+mod opaque;
 pub mod residency;
 mod shadow;
 mod table;
@@ -13,5 +14,5 @@ mod voids;
 mod yields;
 
 pub use exclusive::{Exclusive, Rescue, Transfer};
-pub use mode::{Departure, Due, ExclusiveMode, ExclusiveStats, Ways};
+pub use mode::{Copied, Departure, Due, ExclusiveMode, ExclusiveStats, Ways};
 pub use table::GuestTable;

@@ -102,6 +102,19 @@ impl Departure {
     }
 }
 
+/// What a copy of a guest page turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// The block that the page was thought to hold.
+    Held,
+    /// Zeroes, where the block is none of them: the page was zeroed for another use.
+    Zeroes,
+    /// Something else.
+    Other,
+    /// Not known: it could not be made, or the block changed meanwhile.
+    Nothing,
+}
+
 /// A page to copy now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {

@@ -292,6 +292,19 @@ impl Residency {
         left
     }
 
+    /// `page` is used for something that is not followed. Returns what it held before, of whatever disk.
+    pub fn vacate(&mut self, page: u32) -> Option<Resident> {
+        let old = *self.pages.get(page as usize)?;
+        self.seq = self.seq.wrapping_add(1);
+        if old.block == NONE {
+            return None;
+        }
+        let left = (!self.is_void(page, &old)).then(|| self.describe(&old));
+        self.unlink(old.member(), old.block);
+        self.pages[page as usize].block = NONE;
+        left
+    }
+
     /// Whether `page` may not take `block` yet, because it could not be told from what is to be forgotten. Then no page
     /// is known to hold it.
     #[inline]

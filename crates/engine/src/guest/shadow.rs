@@ -27,6 +27,13 @@ const BEHIND_PART: u64 = 50;
 const BEHIND_WINDOWS: u32 = 2;
 /// Windows after a change that do not count: the cache has to fill with what it now prefers.
 const GRACE_WINDOWS: u32 = 2;
+/// Where the cache in use must save more to be worth its table: sampled reads after which it is looked at, the least
+/// number that count, and that after which all counts are halved.
+const LEAD_EVERY: u64 = 128;
+const LEAD_READS: u64 = 4 * LEAD_EVERY;
+const LEAD_MEMORY: u64 = 2048;
+/// It leads if it hits more by one in so many reads.
+const LEAD_PART: u64 = 100;
 /// Windows until an exclusive cache is tried again; twice as many after each try that fails.
 const RETRY_WINDOWS: u32 = 16;
 const RETRY_WINDOWS_MAX: u32 = 256;
@@ -49,6 +56,14 @@ struct Window {
     shadow_hits: u64,
 }
 
+impl Window {
+    fn add(&mut self, hit: bool, shadow: bool) {
+        self.reads += 1;
+        self.hits += u64::from(hit);
+        self.shadow_hits += u64::from(shadow);
+    }
+}
+
 /// See the head of the file.
 pub(crate) struct ShadowCache<K: PolicySet> {
     index: Index<K>,
@@ -62,6 +77,12 @@ pub(crate) struct ShadowCache<K: PolicySet> {
     wait: u32,
     retry: u32,
     inclusive: bool,
+    /// The cache in use must hit more, not just as often.
+    must_lead: bool,
+    /// What counts for that.
+    lead: Window,
+    /// It has just changed, and fills with what it now prefers.
+    changing: bool,
 }
 
 impl<K: PolicySet> std::fmt::Debug for ShadowCache<K> {
@@ -85,6 +106,9 @@ impl<K: PolicySet> ShadowCache<K> {
             wait: GRACE_WINDOWS,
             retry: RETRY_WINDOWS,
             inclusive: false,
+            must_lead: false,
+            lead: Window::default(),
+            changing: false,
         }
     }
 
@@ -109,21 +133,38 @@ impl<K: PolicySet> ShadowCache<K> {
         self.inclusive
     }
 
-    /// A block was read or written; `hit` says whether a read found it cached.
+    /// Whether the cache in use must hit more than an inclusive one, from now on, because it costs more.
+    pub fn set_must_lead(&mut self, must: bool) {
+        (self.must_lead, self.lead) = (must, Window::default());
+    }
+
+    /// The cache in use is exclusive from now on, whatever was found before.
+    pub fn begin_anew(&mut self) {
+        (self.inclusive, self.behind, self.changing) = (false, 0, false);
+        (self.wait, self.retry) = (GRACE_WINDOWS, RETRY_WINDOWS);
+        self.window = Window::default();
+        self.set_must_lead(false);
+    }
+
+    /// Whether accesses to this block are compared: [`ShadowCache::observe`] is called for those alone.
     #[inline]
-    pub fn observe(&mut self, block: u64, write: bool, hit: bool) -> Verdict {
-        if self.key.hash(block) > self.threshold {
-            return Verdict::Stay;
-        }
+    pub fn samples(&self, block: u64) -> bool {
+        self.key.hash(block) <= self.threshold
+    }
+
+    /// A sampled block was read or written; `hit` says whether a read found it cached, `shows` whether the cache in use
+    /// can have gained anything yet by what it prefers.
+    pub fn observe(&mut self, block: u64, write: bool, hit: bool, shows: bool) -> Verdict {
         let access = if write { Access::Write } else { Access::Read };
         let shadow = matches!(self.index.access(block, access, |_| true), Outcome::Hit(_));
         if write {
             return Verdict::Stay;
         }
+        if self.must_lead && shows && !self.inclusive && !self.changing && self.falls_behind(hit, shadow) {
+            return self.give_way();
+        }
         let w = &mut self.window;
-        w.reads += 1;
-        w.hits += u64::from(hit);
-        w.shadow_hits += u64::from(shadow);
+        w.add(hit, shadow);
         if w.reads < WINDOW_MIN.max(WINDOW_PER_SLOT * u64::from(self.index.capacity())) {
             return Verdict::Stay;
         }
@@ -135,10 +176,24 @@ impl<K: PolicySet> ShadowCache<K> {
     /// brought it, or another reader's request. A cache would keep it all the same.
     #[inline]
     pub fn passed(&mut self, block: u64, write: bool) {
-        if self.key.hash(block) <= self.threshold {
+        if self.samples(block) {
             let access = if write { Access::Write } else { Access::Read };
             self.index.access(block, access, |_| true);
         }
+    }
+
+    /// Of a cache that must lead: whether it does not, over the latest reads.
+    fn falls_behind(&mut self, hit: bool, shadow: bool) -> bool {
+        let w = &mut self.lead;
+        w.add(hit, shadow);
+        if !w.reads.is_multiple_of(LEAD_EVERY) || w.reads < LEAD_READS {
+            return false;
+        }
+        let leads = w.hits > w.shadow_hits + w.reads / LEAD_PART;
+        if w.reads >= LEAD_MEMORY {
+            *w = Window { reads: w.reads / 2, hits: w.hits / 2, shadow_hits: w.shadow_hits / 2 };
+        }
+        !leads
     }
 
     fn judge(&mut self, w: Window) -> Verdict {
@@ -146,11 +201,12 @@ impl<K: PolicySet> ShadowCache<K> {
             self.wait -= 1;
             if self.wait == 0 && self.inclusive {
                 self.inclusive = false;
-                (self.behind, self.wait) = (0, GRACE_WINDOWS);
+                (self.behind, self.wait, self.changing) = (0, GRACE_WINDOWS, true);
                 return Verdict::Exclusive;
             }
             return Verdict::Stay;
         }
+        self.changing = false;
         if w.shadow_hits <= w.hits + w.reads / BEHIND_PART {
             self.behind = 0;
             // it has held out for a window: the next failure is a new one
@@ -161,9 +217,15 @@ impl<K: PolicySet> ShadowCache<K> {
         if self.behind < BEHIND_WINDOWS {
             return Verdict::Stay;
         }
+        self.give_way()
+    }
+
+    /// The cache in use is to be inclusive, and is tried again later.
+    fn give_way(&mut self) -> Verdict {
         self.inclusive = true;
         self.wait = self.retry;
         self.retry = (self.retry * 2).min(RETRY_WINDOWS_MAX);
+        self.lead = Window::default();
         Verdict::Inclusive
     }
 }
@@ -173,13 +235,17 @@ mod tests {
     use super::*;
     use crate::policy::PolicyKind;
 
+    fn observe(shadow: &mut ShadowCache<PolicyKind>, block: u64, hit: bool) -> Verdict {
+        if shadow.samples(block) { shadow.observe(block, false, hit, true) } else { Verdict::Stay }
+    }
+
     /// A loop that fits: the shadow hits always. The cache in use hits never, or always.
     fn verdicts(rounds: u64, hit: impl Fn(u64) -> bool) -> Vec<(u64, Verdict)> {
         let mut shadow = ShadowCache::new(PolicyKind::Lru, 16_384, HashKey::from_seed(3));
         let mut seen = vec![];
         for n in 0..rounds {
             for block in 0..10_000u64 {
-                let v = shadow.observe(block, false, hit(n));
+                let v = observe(&mut shadow, block, hit(n));
                 if v != Verdict::Stay {
                     seen.push((n, v));
                 }
@@ -207,7 +273,7 @@ mod tests {
                 if n % 2 == 0 {
                     shadow.passed(block, false);
                 } else {
-                    inclusive |= shadow.observe(block, false, false) == Verdict::Inclusive;
+                    inclusive |= observe(&mut shadow, block, false) == Verdict::Inclusive;
                 }
             }
             // Not by what it brought itself: it would be behind from its second pass on otherwise as well.
@@ -226,6 +292,27 @@ mod tests {
         assert_eq!(verdicts(200, |_| true), []);
         // one miss in a hundred is not behind
         assert_eq!(verdicts(200, |n| n % 100 != 0), []);
+    }
+
+    /// Sampled reads, about, until a cache that hits as often as `hit` says gives way to an inclusive one that hits
+    /// half of the time.
+    fn until_it_gives_way(must_lead: bool, hit: impl Fn(u64) -> bool) -> Option<u64> {
+        let mut shadow = ShadowCache::new(PolicyKind::Lru, 16_384, HashKey::from_seed(3));
+        shadow.set_must_lead(must_lead);
+        // Every second read is of a block that was never read before.
+        let block = |n: u64| if n.is_multiple_of(2) { n / 2 % 4000 } else { 1 << 32 | n };
+        let at = (0..400_000).find(|&n| observe(&mut shadow, block(n), hit(n)) == Verdict::Inclusive);
+        at.map(|n| n / u64::from(shadow.sampled))
+    }
+
+    #[test]
+    fn one_that_must_lead_gives_way_where_it_does_not_and_stays_where_it_does() {
+        // The inclusive one has to read the blocks once.
+        let as_often = |n: u64| n >= 8000 && n.is_multiple_of(2);
+        assert_eq!(until_it_gives_way(false, as_often), None);
+        let at = until_it_gives_way(true, as_often);
+        assert!(at.is_some_and(|at| (300..2000).contains(&at)), "{at:?}");
+        assert_eq!(until_it_gives_way(true, |n| n % 10 < 7), None, "it hits two reads in ten more");
     }
 
     #[test]

@@ -34,14 +34,16 @@ pub struct GuestTable {
     pub(super) residency: Residency,
     /// Disks that the table serves, by number, and how each is kept exclusive.
     members: [Option<ExclusiveMode>; MEMBERS_MAX],
-    /// Those of them that are inclusive for the time being.
-    inclusive: u32,
+    /// Those of them of whose pages none is copied for the time being: they are inclusive, or opaque.
+    uncopied: u32,
     /// At which ages pages filled by reads and by writes were evicted, and those whose first copies had lapsed.
     pub(super) seen: [Box<Ages>; 3],
     /// Evictions of all disks.
     pub(super) evictions: u64,
     /// Pages to copy again, and the transfers that filled them.
     pub(super) again: VecDeque<(u32, u32)>,
+    /// Nothing may be copied for now: the processor time for it is used up.
+    pub(super) throttled: bool,
     /// Copies that transfers have paid for.
     pub(super) credit: u32,
     pub(super) yields: Yields,
@@ -59,10 +61,11 @@ impl GuestTable {
         Self {
             residency,
             members: [None; MEMBERS_MAX],
-            inclusive: 0,
+            uncopied: 0,
             seen: [oldest, oldest, oldest.saturating_mul(OLDER)].map(|oldest| Box::new(Ages::new(oldest))),
             evictions: 0,
             again: VecDeque::with_capacity((pages / AGAIN_PART) as usize + 1),
+            throttled: false,
             credit: 0,
             yields: Yields::default(),
             ways: ExclusiveMode::Auto.ways(),
@@ -91,7 +94,7 @@ impl GuestTable {
     pub fn join(&mut self, mode: ExclusiveMode) -> Option<Member> {
         let n = self.members.iter().position(Option::is_none)?;
         self.members[n] = Some(mode);
-        self.inclusive &= !(1 << n);
+        self.uncopied &= !(1 << n);
         Member::new(n)
     }
 
@@ -106,14 +109,14 @@ impl GuestTable {
         self.members.iter().flatten().count()
     }
 
-    /// A disk is inclusive for the time being, or exclusive again.
-    pub(super) fn set_inclusive(&mut self, member: Member, inclusive: bool) {
+    /// Pages of a disk are not copied for the time being, or are again.
+    pub(super) fn set_uncopied(&mut self, member: Member, uncopied: bool) {
         let bit = 1 << member.index();
-        self.inclusive = if inclusive { self.inclusive | bit } else { self.inclusive & !bit };
+        self.uncopied = if uncopied { self.uncopied | bit } else { self.uncopied & !bit };
     }
 
-    fn is_exclusive(&self, member: Member) -> bool {
-        self.inclusive >> member.index() & 1 == 0
+    fn is_uncopied(&self, member: Member) -> bool {
+        self.uncopied >> member.index() & 1 == 1
     }
 
     /// Forgets what the guest's pages hold; what was learned about its ages stays.
@@ -122,18 +125,33 @@ impl GuestTable {
         self.again.clear();
     }
 
-    /// Whether what the last page that was reused had held is to be copied from it, if its disk has not got it.
+    /// Whether what the last page that was reused had held is to be copied from it, if its disk has not got it, and
+    /// there is processor time for it.
     pub fn wants_copy(&self, left: &Resident) -> bool {
         let member = left.member;
         let Some(mode) = self.members[member.index()] else { return false };
         let again = mode == ExclusiveMode::Auto && self.evictions.is_multiple_of(TRIED_AGAIN);
-        left.tag.is_some() && self.is_exclusive(member) && (self.ways(mode).capture || again)
+        left.tag.is_some() && !self.throttled && !self.is_uncopied(member) && (self.ways(mode).capture || again)
     }
 
     /// Whether pages of a disk are to be copied early.
     pub(super) fn wants_early(&self, member: Member) -> bool {
         let mode = self.members[member.index()];
-        self.is_exclusive(member) && mode.is_some_and(|mode| self.ways(mode).delay)
+        !self.is_uncopied(member) && mode.is_some_and(|mode| self.ways(mode).delay)
+    }
+
+    /// A page is used by a disk that the table does not serve. Returns the block that it held, which its disk is to be
+    /// told of ([`Exclusive::departs`](super::Exclusive::departs)).
+    pub fn reused(&mut self, page: u32) -> Option<Resident> {
+        self.pay();
+        let left = self.residency.vacate(page)?;
+        self.evicted(&left);
+        Some(left)
+    }
+
+    /// Whether copies have to wait, because they have used up their processor time.
+    pub fn set_throttled(&mut self, throttled: bool) {
+        self.throttled = throttled;
     }
 
     /// A page was transferred, which pays for copies.
@@ -169,6 +187,12 @@ impl GuestTable {
         // Where nearly every page still holds its block at reuse, early copies are not worth their time.
         self.ways = Ways { capture: good >= tried / CAPTURE_PAYS_PART, delay: good * 10 < tried * 9 };
         self.judged = (0, 0);
+    }
+
+    /// What copies at reuse have shown is forgotten: most were of a disk that is not copied any more, and other disks
+    /// are to be judged by their own.
+    pub(super) fn judge_anew(&mut self) {
+        (self.ways, self.judged) = (ExclusiveMode::Auto.ways(), (0, 0));
     }
 
     /// Goes on with forgetting what was to be forgotten, for a bounded time. Whether there is more.

@@ -7,8 +7,8 @@ use crate::sim::guest::{GuestMemory, Transfer};
 use undercroft_engine::curve::{Meter, Served};
 use undercroft_engine::residency::Class;
 use undercroft_engine::{
-    Access, AnyPolicyKind, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index, Outcome,
-    Rescue, Tier,
+    Access, AnyPolicyKind, Copied, Departure, Exclusive, ExclusiveMode, ExclusiveStats, GuestTable, HashKey, Index,
+    Outcome, Rescue, Tier,
 };
 
 /// How the host keeps blocks.
@@ -45,7 +45,7 @@ pub struct Host {
     exclusive: Exclusive<AnyPolicyKind>,
     /// The counts.
     pub count: Count,
-    /// The guest's pages never hold what was read: its memory or its file system is encrypted.
+    /// The guest's pages never hold what was read: its file system is encrypted or compressed.
     pub opaque: bool,
     /// Blocks evicted since this list was last taken; filled if `tells`.
     pub evicted: Vec<u64>,
@@ -57,6 +57,15 @@ pub struct Host {
     pub meter: Option<Meter<AnyPolicyKind>>,
     /// Transfers since the last scan.
     unscanned: u32,
+}
+
+/// What a copy of a page turned out to be, whose content has the tag `now`.
+fn copied(held: bool, now: Option<u64>) -> Copied {
+    match now {
+        _ if held => Copied::Held,
+        Some(_) => Copied::Other,
+        None => Copied::Zeroes,
+    }
 }
 
 fn tag(block: u64, version: u64) -> u64 {
@@ -91,8 +100,10 @@ impl Host {
         }
     }
 
+    /// The tag of what a page holds; `None` for zeroes.
     fn content(&self, guest: &impl GuestMemory, page: u32) -> Option<u64> {
-        guest.content(page).filter(|_| !self.opaque).map(|(b, v)| tag(b, v))
+        // made from what was read, and not the same
+        guest.content(page).map(|(b, v)| if self.opaque { !tag(b, v) } else { tag(b, v) })
     }
 
     fn note(&mut self, outcome: Outcome) {
@@ -120,6 +131,11 @@ impl Host {
                 self.index.set_tier(slot, Tier::Cold);
             }
         }
+    }
+
+    /// Whether the guest was found to be opaque, and whether the cache is inclusive at present.
+    pub fn found(&self) -> (bool, bool) {
+        (self.exclusive.is_opaque(), self.exclusive.is_inclusive())
     }
 
     /// What was done to keep the cache exclusive.
@@ -180,13 +196,12 @@ impl Host {
             return matches!(outcome, Outcome::Hit(_));
         }
         let found = self.index.peek(t.block).is_some();
-        let moved = undercroft_engine::Transfer {
-            page: t.page,
-            block: t.block,
-            class,
-            tag: Some(tag(t.block, version)),
-            found: Some(found),
-        };
+        let hashed = self.exclusive.wants_hash().then(|| tag(t.block, version));
+        if hashed.is_some() {
+            self.exclusive.hashed();
+        }
+        let moved =
+            undercroft_engine::Transfer { page: t.page, block: t.block, class, tag: hashed, found: Some(found) };
         let left = self.exclusive.arrives(&mut self.table, &mut self.index, moved);
         if let Some(meter) = &mut self.meter {
             if t.write {
@@ -202,7 +217,7 @@ impl Host {
             let now = self.content(guest, t.page);
             let same = now.is_some_and(|now| what.has_tag(now));
             let held = self.placement == Placement::Perfect || same;
-            self.exclusive.captured(&mut self.table, &what, held, now.is_none());
+            self.exclusive.captured(&mut self.table, &what, copied(held, now));
             if held {
                 let outcome = self.index.place(what.block, Tier::Hot, |_| true);
                 self.note(outcome);
@@ -226,7 +241,7 @@ impl Host {
                 self.note(outcome);
                 self.note_copied(due.what.block);
             }
-            self.exclusive.copied(&mut self.table, &mut self.index, &due, held);
+            self.exclusive.copied(&mut self.table, &mut self.index, &due, copied(held, now));
         }
         matches!(outcome, Outcome::Hit(_))
     }

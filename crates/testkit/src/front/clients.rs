@@ -90,6 +90,8 @@ pub struct Guest<C> {
     pub page: Option<u32>,
     /// Pages that the core has copied.
     pub copies: u32,
+    /// The guest keeps something else than what it reads: its file system is encrypted.
+    pub opaque: bool,
 }
 
 impl<C: Default> Guest<C> {
@@ -104,7 +106,11 @@ impl<C: Client> Client for Guest<C> {
     fn take(&mut self, req: ReqId, at: usize, bytes: &[u8]) {
         self.data.take(req, at, bytes);
         if let Some(page) = self.page {
-            self.pages[page as usize][at..at + bytes.len()].copy_from_slice(bytes);
+            let kept = &mut self.pages[page as usize][at..at + bytes.len()];
+            kept.copy_from_slice(bytes);
+            if self.opaque {
+                kept.iter_mut().for_each(|byte| *byte ^= 0x5a);
+            }
         }
     }
 

@@ -53,6 +53,9 @@ pub(super) struct Extras {
     pub late: Option<Rng>,
     /// The third disk is that guest's as well.
     pub third: bool,
+    /// Guests keep something else of some disks than what they read (encrypted file systems), and little else happens,
+    /// so that there is time to find it out.
+    pub opaque: bool,
 }
 
 impl Extras {
@@ -69,8 +72,10 @@ impl Extras {
         let pools = (on && seed % 3 == 1).then(|| Rng::new(seed ^ 0x9007_0000_0000_0000));
         let mut guests = Rng::new(seed ^ 0x9e57_0000_0000_0000);
         let third = guests.one_in(2);
-        let late = (on && seed % 9 == 7).then_some(guests);
-        let one_guest = one_guest || late.is_some();
+        let opaque = on && seed % 13 == 8;
+        let late = (on && seed % 9 == 7 && !opaque).then_some(guests);
+        let one_guest = one_guest || late.is_some() || opaque;
+        let (mixes, live, pools) = (mixes && !opaque, live.filter(|_| !opaque), pools.filter(|_| !opaque));
         Self {
             guaranteed,
             rng,
@@ -86,17 +91,26 @@ impl Extras {
             live,
             late,
             third,
+            opaque,
             pools,
         }
     }
 
     /// How many disks a run has that would have `disks`.
     pub fn disks(&self, disks: usize) -> usize {
-        if self.late.is_some() { disks.max(2) } else { disks }
+        if self.late.is_some() || self.opaque { disks.max(2) } else { disks }
+    }
+
+    /// Whether a disk is encrypted: all are, or every second one, so that a guest has an encrypted one and another.
+    pub fn is_opaque(&self, d: usize, seed: u64) -> bool {
+        self.opaque && (d.is_multiple_of(2) || (seed / 13).is_multiple_of(2))
     }
 
     /// How the core is to serve disks in a run about guests: so that their guests have tables.
     pub fn set(&self, options: &mut DiskOptions) {
+        if self.opaque {
+            (options.capacity_blocks, options.exclusive) = (options.capacity_blocks.max(64), ExclusiveMode::Auto);
+        }
         if self.late.is_some() {
             options.capacity_blocks = options.capacity_blocks.max(64);
             if options.exclusive == ExclusiveMode::Off {

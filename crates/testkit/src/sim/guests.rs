@@ -8,7 +8,11 @@ use super::Sim;
 use crate::coverage::Seen;
 use crate::sim_guest::SimGuest;
 use undercroft_cache::fault_injection::FaultInjection;
-use undercroft_cache::{DiskId, MemoryId};
+use undercroft_cache::{DiskId, ExclusiveState, MemoryId};
+
+/// Pages that may be copied for a disk of which none ever holds its block: enough to judge by, those under way, and
+/// those of a trial or two.
+const TRIES_MAX: u64 = 256 + 512 + 64 + 2 * 32;
 
 /// In runs in which the disks of a guest are told at different times, one step in so many tells one of them.
 const TOLD_RATE: u64 = 100;
@@ -28,7 +32,11 @@ impl<P: FaultInjection> Sim<P> {
     /// A guest comes, goes, or has its memory mapped anew.
     pub(super) fn guest_changes(&mut self, d: usize) {
         let d = self.world.sides[d].guest_of;
-        let guest = if self.rng.one_in(4) { None } else { Some(SimGuest::new(&mut self.rng)) };
+        let none = self.rng.one_in(4) && !self.extras.opaque;
+        let mut guest = if none { None } else { Some(SimGuest::new(&mut self.rng)) };
+        if let Some(guest) = guest.as_mut().filter(|_| self.extras.opaque) {
+            guest.never_zero();
+        }
         let pages = guest.as_ref().map_or(0, SimGuest::pages);
         self.see(Seen::Guest, d);
         self.world.note(|| format!("guest of disk {d}: {pages} pages"));
@@ -82,6 +90,21 @@ impl<P: FaultInjection> Sim<P> {
             return self.memory_changes(d, memory);
         }
         self.guest_changes(d);
+    }
+
+    /// A disk whose blocks the guest's pages never hold is found to be such a one after a limited number of copies.
+    pub(super) fn judge_tries(&mut self) {
+        for d in 0..self.world.sides.len() {
+            if !self.world.sides[d].opaque {
+                continue;
+            }
+            let Some(r) = self.core().exclusive(DiskId(d as u32)) else { continue };
+            let (tried, held) = (r.stats.captures_tried + r.stats.early_tried, r.stats.captures + r.stats.early);
+            if held == 0 && tried > TRIES_MAX {
+                self.world.violate(format!("{tried} pages were copied for disk {d}, and none ever held its block"));
+            }
+            self.outcome.opaque += u64::from(matches!(r.state, ExclusiveState::Opaque { .. }));
+        }
     }
 
     /// The core thinks of no page what it cannot hold.

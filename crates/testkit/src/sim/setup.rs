@@ -111,7 +111,7 @@ impl<P: FaultInjection> Sim<P> {
         let Drawn { disks: mut sims, options: mut disk_options, bases } = drawn;
         sims.iter_mut().zip(&mut disk_options).for_each(|(disk, options)| extras.shape(disk, options));
         let mut content_key = ContentKey::from_seed(rng.bits());
-        let weak = rng.one_in(3);
+        let weak = rng.one_in(3) && !extras.opaque;
         if weak {
             // Unequal contents of equal hash: shared contents are compared, copies of guests' pages are not.
             content_key = content_key.weakened(rng.between(1, 4) as u32);
@@ -123,7 +123,7 @@ impl<P: FaultInjection> Sim<P> {
             io_frames_guaranteed: extras.guaranteed.unwrap_or(limits::IO_FRAMES_GUARANTEED as u32),
             requests_per_disk: *rng.pick(&[4, 16, 64]),
             hash_seed: rng.bits(),
-            contents: !rng.one_in(6),
+            contents: !rng.one_in(6) || extras.opaque,
             content_key,
             // Not for every seed: those of faults that were found long ago are to run as they did.
             step_bytes: if seed % 8 == 1 { [1, B, 3 * B, 16 * B][seed as usize / 8 % 4] } else { u64::MAX },
@@ -135,9 +135,9 @@ impl<P: FaultInjection> Sim<P> {
         // A little more than needed for the arena's own, and sometimes room to grow.
         core_options.memory_bytes = needed + needed / 500 + 8192 + *rng.pick(&[0, 100 * B, 1000 * B]);
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
-        let crashes = rng.one_in(2);
-        let multi_block = *rng.pick(&[2, 4, 10, 90]);
-        let mostly_reads = rng.one_in(3) || clones;
+        let crashes = rng.one_in(2) && !extras.opaque;
+        let multi_block = if extras.opaque { 40 } else { *rng.pick(&[2, 4, 10, 90]) };
+        let mostly_reads = rng.one_in(3) || clones || extras.opaque;
         let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {
             rng,
@@ -154,7 +154,7 @@ impl<P: FaultInjection> Sim<P> {
             steps: 0,
             outcome: Outcome::default(),
             crashes,
-            shares: seed % 4 == 3 || extras.mixes,
+            shares: seed % 4 == 3 && !extras.opaque || extras.mixes,
             hints: seed % 16 == 15,
             multi_block,
             mostly_reads,
@@ -165,6 +165,7 @@ impl<P: FaultInjection> Sim<P> {
             measured: vec![None; disks],
         };
         sim.world.sides.iter_mut().take(sim.extras.disks_of_first()).for_each(|side| side.guest_of = 0);
+        sim.world.sides.iter_mut().enumerate().for_each(|(d, side)| side.opaque = sim.extras.is_opaque(d, seed));
         if sim.extras.loses {
             sim.world.ports = 3;
         }
@@ -195,6 +196,10 @@ impl<P: FaultInjection> Sim<P> {
             self.open_ports(d);
         }
         for d in 0..self.world.sides.len() {
+            if self.extras.opaque {
+                // Few blocks are kept, so that most that a guest evicts are not cached.
+                self.core().set_limit(DiskId(d as u32), 7);
+            }
             if self.world.sides[d].guest_of == d {
                 self.guest_changes(d);
             }

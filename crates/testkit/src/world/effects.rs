@@ -27,6 +27,7 @@ impl Effects for World {
         p.data[at..at + bytes.len()].copy_from_slice(bytes);
         p.copied[at..at + bytes.len()].iter_mut().for_each(|n| *n = n.saturating_add(1));
         let side = &self.sides[p.req.disk.0 as usize];
+        let opaque = side.opaque;
         let sees = side.sees.filter(|_| p.memory == side.memory);
         if let Some(guest) = sees.and_then(|id| self.memories.get_mut(&id)) {
             let mut done = 0;
@@ -34,7 +35,7 @@ impl Effects for World {
                 let (page, skip) = ((at + done) / FRAME_BYTES, (at + done) % FRAME_BYTES);
                 let here = (FRAME_BYTES - skip).min(bytes.len() - done);
                 if let Some(&page) = p.pages.get(page) {
-                    guest.fill(page, skip, &bytes[done..done + here]);
+                    guest.fill(page, skip, &bytes[done..done + here], opaque);
                 }
                 done += here;
             }

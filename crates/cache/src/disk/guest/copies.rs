@@ -14,7 +14,7 @@ use crate::store::guests::Left;
 use crate::store::ram::Store;
 use crate::types::Effects;
 use undercroft_engine::residency::{Class, Resident};
-use undercroft_engine::{Departure, Due, Outcome, Rescue, Tier};
+use undercroft_engine::{Copied, Departure, Due, Outcome, Rescue, Tier};
 use undercroft_host::{FRAME_BYTES, Frame, Held};
 
 impl<P: FaultInjection> Disk<P> {
@@ -35,15 +35,22 @@ impl<P: FaultInjection> Disk<P> {
             self.note_loan(cx.arena);
         } else {
             cx.arena.put(frame);
-            self.captured(&what, false, false, cx.arena);
+            self.captured(&what, Copied::Nothing, cx.arena);
         }
     }
 
     /// What came of a copy at reuse.
-    fn captured(&mut self, what: &Resident, held: bool, zeroes: bool, arena: &mut Store) {
-        if let Some((e, table)) = self.side.both(arena) {
-            e.captured(table, what, held, zeroes);
+    fn captured(&mut self, what: &Resident, copied: Copied, arena: &mut Store) {
+        if self.counts(copied)
+            && let Some((e, table)) = self.side.both(arena)
+        {
+            e.captured(table, what, copied);
         }
+    }
+
+    /// Whether the engine is told what came of a copy.
+    fn counts(&self, copied: Copied) -> bool {
+        copied == Copied::Held || !self.plant.has(Bug::FailedCopiesForgotten)
     }
 
     /// The content of `block`, which is what the disk holds, is to be hashed when there is time.
@@ -89,8 +96,7 @@ impl<P: FaultInjection> Disk<P> {
             return;
         }
         let (guest, by) = (self.side.guest, self.settings.id());
-        let throttled = self.side.exclusive.as_ref().is_none_or(|e| e.is_throttled());
-        let wanted = arena_wants(cx.arena, guest, &what) && class != Class::Write && !throttled;
+        let wanted = arena_wants(cx.arena, guest, &what) && class != Class::Write;
         let mut copy = None;
         if wanted && self.later_room(cx.arena) {
             let mut frame = cx.arena.take().expect("the ceiling covers what disks are guaranteed and the pool");
@@ -158,33 +164,35 @@ impl<P: FaultInjection> Disk<P> {
             let Self { side, residents, .. } = self;
             let Some((e, table)) = side.both(cx.arena) else { return };
             let Rescue::Copy(due) = e.rescue(table, residents.index_mut()) else { continue };
-            let held = self.copy_page(&due, Tier::Hot, cx);
+            let held = self.copy_page(&due, Tier::Hot, cx) == Copied::Held;
             if let Some((e, table)) = self.side.both(cx.arena) {
                 e.rescued(table, &due, held);
             }
         }
     }
 
-    /// Copies a page, and keeps what it holds if that is the block's content; whether it was.
-    fn copy_page<E: Effects>(&mut self, due: &Due, tier: Tier, cx: &mut Cx<'_, E>) -> bool {
+    /// Copies a page, and keeps what it holds if that is the block's content; what it turned out to be.
+    fn copy_page<E: Effects>(&mut self, due: &Due, tier: Tier, cx: &mut Cx<'_, E>) -> Copied {
         let block = due.what.block;
         let mut frame = cx.arena.take().expect("nothing waits to be hashed, so what is guaranteed for that is free");
         if self.may_keep(block) && cx.fx.copy_guest_page(self.settings.id(), due.page, frame.bytes_mut()) {
             let hash = self.side.key.hash(frame.bytes());
-            if self.is_content_of(due.page, hash, cx.arena) {
-                self.keep_copy(block, tier, frame, hash, cx);
-                return true;
+            let copied = copied_of(self.is_content_of(due.page, hash, cx.arena), frame.bytes());
+            match copied {
+                Copied::Held => _ = self.keep_copy(block, tier, frame, hash, cx),
+                _ => cx.arena.put(frame),
             }
+            return copied;
         }
         cx.arena.put(frame);
-        false
+        Copied::Nothing
     }
 
     /// Copies pages of the guest that hold blocks of this disk and whose eviction is near, if copies are allowed; and
     /// goes on with what is to be forgotten of the guest's table.
     pub(crate) fn copy_early<E: Effects>(&mut self, copies: bool, cx: &mut Cx<'_, E>) {
-        let Some((e, table)) = self.side.both(cx.arena) else { return };
-        e.set_throttled(!copies);
+        let Some((_, table)) = self.side.both(cx.arena) else { return };
+        table.set_throttled(!copies);
         table.sweep();
         for _ in 0..EARLY_COPIES_MAX {
             if cx.left == 0 || !self.side.later.is_empty() {
@@ -195,10 +203,11 @@ impl<P: FaultInjection> Disk<P> {
             let Self { side, residents, .. } = self;
             let due = side.both(cx.arena).and_then(|(e, table)| e.due(table, residents.index_mut()));
             let Some(due) = due else { break };
-            let held = self.copy_page(&due, Tier::Probation, cx);
+            let copied = self.copy_page(&due, Tier::Probation, cx);
+            let counts = self.counts(copied);
             let Self { side, residents, .. } = self;
-            if let Some((e, table)) = side.both(cx.arena) {
-                e.copied(table, residents.index_mut(), &due, held);
+            if counts && let Some((e, table)) = side.both(cx.arena) {
+                e.copied(table, residents.index_mut(), &due, copied);
             }
         }
     }
@@ -219,7 +228,7 @@ impl<P: FaultInjection> Disk<P> {
         let Some(block) = block else {
             cx.arena.release(held);
             if let Purpose::Verify(what) = purpose {
-                self.captured(&what, false, false, cx.arena);
+                self.captured(&what, Copied::Nothing, cx.arena);
             }
             return;
         };
@@ -228,8 +237,7 @@ impl<P: FaultInjection> Disk<P> {
             Purpose::Verify(what) => {
                 let hash = self.side.key.hash(held.bytes());
                 let same = what.has_tag(hash.get()) || self.plant.has(Bug::CaptureUnverified);
-                let zeroes = !same && is_zeroes(held.bytes());
-                self.captured(&what, same, zeroes, cx.arena);
+                self.captured(&what, copied_of(same, held.bytes()), cx.arena);
                 // It may have become cached meanwhile.
                 if same && self.may_keep(block) && self.residents.cached(block).is_none() {
                     self.keep_held(block, Tier::Hot, held, hash, cx);
@@ -292,6 +300,15 @@ impl<P: FaultInjection> Disk<P> {
         for job in self.side.later.drain(..) {
             arena.release(job.held);
         }
+    }
+}
+
+/// What a copy of a page turned out to be; `held`: what it was thought to hold.
+fn copied_of(held: bool, bytes: &[u8; FRAME_BYTES]) -> Copied {
+    match held {
+        true => Copied::Held,
+        false if is_zeroes(bytes) => Copied::Zeroes,
+        false => Copied::Other,
     }
 }
 

@@ -42,6 +42,8 @@ impl<P: FaultInjection> Disk<P> {
             {
                 if let Some(page) = page {
                     self.arrives(page, block, Class::Read, self.residents.hash(slot), Some(true), cx);
+                } else if self.gave_up() {
+                    self.passes(&req, block, Class::Read, cx);
                 }
                 self.measuring.hit(block, page.is_some(), || self.residents.part_of_slot(slot));
                 let Some(frame) = self.residents.page(slot) else { unreachable!("just looked at") };
@@ -300,6 +302,8 @@ impl<P: FaultInjection> Disk<P> {
             self.arrives(page, block, Class::Read, tag, found, cx);
             // It was counted when it was asked for, before it was known to come.
             self.measuring.arrived(block);
+        } else if self.gave_up() {
+            self.passes(req, block, Class::Read, cx);
         }
     }
 

@@ -55,6 +55,12 @@ macro_rules! state {
     };
 }
 
+macro_rules! exclusive {
+    ($state:literal) => {
+        ($state, Place { path: "disks[].exclusive.state", read: |d| (d.exclusive.state == $state).number() })
+    };
+}
+
 macro_rules! times {
     ($field:ident) => {
         |d| &d.latency.$field
@@ -427,6 +433,25 @@ pub(super) const TABLE: &[Family] = &[
         disk!(cache.capacity_bytes),
     ),
     gauge("undercroft_cache_share_bytes", "Share of the store, metadata included.", Bytes, disk!(cache.share_bytes)),
+    gauge(
+        "undercroft_exclusive_state",
+        "1 for how a disk's cache stands to its guest's.",
+        Number,
+        Read::DiskBy(
+            "state",
+            &[
+                exclusive!("off"),
+                exclusive!("no guest"),
+                exclusive!("no memory"),
+                exclusive!("learning"),
+                exclusive!("capture"),
+                exclusive!("delayed"),
+                exclusive!("capture and delayed"),
+                exclusive!("opaque"),
+                exclusive!("inclusive"),
+            ],
+        ),
+    ),
     gauge(
         "undercroft_exclusive_blocks",
         "Blocks cached: not in the guest, about to leave it, in both.",

@@ -4,7 +4,7 @@
 //! bounded number of pages, and gives out no more copies than transfers have paid for.
 
 use super::Exclusive;
-use crate::guest::mode::Due;
+use crate::guest::mode::{Copied, Due};
 use crate::guest::residency::Class;
 use crate::guest::table::GuestTable;
 use crate::index::Index;
@@ -18,7 +18,7 @@ impl<K: PolicySet> Exclusive<K> {
     /// A page to copy now, if there is one and it has been paid for. The caller copies it and calls
     /// [`Exclusive::copied`].
     pub fn due(&mut self, table: &mut GuestTable, index: &mut Index<K>) -> Option<Due> {
-        if table.credit == 0 || self.throttled || !table.wants_early(self.member) {
+        if table.credit == 0 || table.throttled || !table.wants_early(self.member) {
             return None;
         }
         let mut looks = 0;
@@ -91,9 +91,10 @@ impl<K: PolicySet> Exclusive<K> {
         None
     }
 
-    /// What came of a copy: whether it held the block.
-    pub fn copied(&mut self, table: &mut GuestTable, index: &mut Index<K>, due: &Due, held: bool) {
-        if held {
+    /// What came of a copy.
+    pub fn copied(&mut self, table: &mut GuestTable, index: &mut Index<K>, due: &Due, copied: Copied) {
+        self.tell(table, copied);
+        if copied == Copied::Held {
             self.stats.early += 1;
             self.made(table, due.what.class);
         } else {

@@ -20,6 +20,8 @@ const LOOKS_MAX: u32 = 256;
 /// Blocks that are copied for one restart at most, which is 1 GiB and takes about a second of a processor.
 const COPIES_MAX: u32 = 1 << 18;
 
+/// Copies that may fail before any has held its block.
+const TRIES: u32 = 1024;
 /// Times that the guest has filled as many pages as it has, after which those that it still holds come first.
 const OLD: u32 = 16;
 
@@ -35,6 +37,8 @@ pub(super) struct Restart {
     oldest: u32,
     /// Blocks that may still be copied.
     left: u32,
+    /// Copies that may still fail before one holds its block.
+    tries: u32,
     /// The slot to look at next for a block that gives way to a copy.
     slot: Slot,
     /// One has been found, and there was no copy to take its place yet.
@@ -71,7 +75,11 @@ impl<K: PolicySet> Exclusive<K> {
         let part = (u64::from(index.limit()) * held.0).div_ceil(held.1) as u32;
         self.restarted = Some(table.residency.now());
         let (at, left) = (table.residency.now(), part.min(COPIES_MAX));
+        // Where pages never held the disk's blocks, none is copied; where none is known to have, few are, until one has.
+        let left = if self.is_opaque() { 0 } else { left };
+        let tries = if self.stats.captures + self.stats.early > 0 { u32::MAX } else { TRIES };
         self.restart = Some(Restart {
+            tries,
             at,
             page: 0,
             oldest: table.residency.pages().saturating_mul(OLD),
@@ -140,6 +148,10 @@ impl<K: PolicySet> Exclusive<K> {
         table.residency.forget(self.member, due.what.block);
         if let Some(walk) = &mut self.restart {
             walk.gives_way &= !held;
+            walk.tries = if held { u32::MAX } else { walk.tries.saturating_sub(1) };
+            if walk.tries == 0 {
+                walk.left = 0;
+            }
         }
     }
 }
