@@ -313,7 +313,7 @@ fn a_plain_disk_stays_exclusive_beside_one_whose_pages_never_match() {
     assert!(matches!(plain.state, ExclusiveState::On { .. }) && copies(&plain.stats).1 > 1000, "{plain:?}");
     let ExclusiveState::Opaque { tried, held: 0, ordered: false } = opaque.state else { panic!("{opaque:?}") };
     assert!(tried <= 2000 && (plain.table_disks, opaque.table_disks) == (1, 0), "{plain:?}, {opaque:?}");
-    // Pages that it uses are reused all the same: what they held of the first one has left, and early copies come in time.
+    // Pages that it uses are reused all the same: what they held of the first one has left, and copies come in time.
     let hits = reads(&mut rig, 12_000, 12_000);
     let now = rig.core.exclusive(DiskId(0)).unwrap().stats;
     let [(tried, held), before] = [&now, &plain.stats].map(copies);

@@ -3,7 +3,8 @@
 //!
 //! Owns what the latest copies of pages showed for one disk. Never copies. Invariants: a disk whose pages never hold
 //! its blocks is opaque after at most [`JUDGED_AFTER`] copies of other content and [`SILENT_MAX`] that say nothing;
-//! from then on it is asked again ever more rarely, each time with at most [`TRIAL`] copies and [`TRIAL_HASHES`] hashes.
+//! from then on it is asked again ever more rarely, each time with at most [`TRIAL`] copies and [`TRIAL_HASHES`]
+//! hashes.
 
 use super::mode::Copied;
 

@@ -75,7 +75,7 @@ impl<K: PolicySet> Exclusive<K> {
         let part = (u64::from(index.limit()) * held.0).div_ceil(held.1) as u32;
         self.restarted = Some(table.residency.now());
         let (at, left) = (table.residency.now(), part.min(COPIES_MAX));
-        // Where pages never held the disk's blocks, none is copied; where none is known to have, few are, until one has.
+        // Where pages never held the disk's blocks none is copied; where none is known to have, few are until one has.
         let left = if self.is_opaque() { 0 } else { left };
         let tries = if self.stats.captures + self.stats.early > 0 { u32::MAX } else { TRIES };
         self.restart = Some(Restart {
