@@ -58,8 +58,8 @@ impl Rig {
         self.core.stats(DISK).hit_blocks > before
     }
 
-    /// The guest reads so many blocks, `turns` times into each of its 600 pages in turn: `block` says which. Returns how
-    /// many of the second half the cache had.
+    /// The guest reads so many blocks, `turns` times into each of its 600 pages in turn: `block` says which. Returns
+    /// how many of the second half the cache had.
     fn reads(&mut self, n: u64, turns: u64, block: impl Fn(u64) -> u64) -> u64 {
         let hits = |rig: &Self| rig.core.stats(DISK).hit_blocks;
         let mut half = 0;
