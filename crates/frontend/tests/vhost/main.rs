@@ -8,6 +8,7 @@ mod reference;
 mod requests;
 mod sessions;
 mod turns;
+mod unheard;
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
