@@ -3,6 +3,7 @@
 //! Owns nothing. Every test asserts what the guest sees: used entries, statuses, data, notifications.
 
 mod malformed;
+mod model;
 mod outcomes;
 mod reference;
 mod requests;
