@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use undercroft_frontend::faults::NoPortFaults;
 use undercroft_frontend::vhost::parts::{SplitRing, walk};
 use undercroft_porttest::vhost::rig::{DATA, DATA_END, Guest, INDIRECT, NEXT, WRITE};
-use virtio_queue::{QueueOwnedT, QueueT};
+use virtio_queue::QueueT;
 
 /// One buffer of a chain: where, how long, writable, and whether a table follows it in place of a buffer.
 type Buffer = (u64, u32, bool);

@@ -47,10 +47,10 @@ fn a_failure_is_seen_once_it_is_published() {
             rig.port.flush(SEND_BYTES);
             assert_eq!(rig.guest.used(0), [(0, 1)]);
         }
-        assert_eq!(unheard(&mut rig), [], "its session goes on");
+        assert!(unheard(&mut rig).is_empty(), "its session goes on");
         rig.port.sever();
         assert_eq!(unheard(&mut rig), if published { vec![] } else { vec![flush.id.tag] });
-        assert_eq!(unheard(&mut rig), [], "once");
+        assert!(unheard(&mut rig).is_empty(), "once");
     }
 }
 
@@ -60,7 +60,7 @@ fn a_failure_answered_after_the_session_reached_nobody() {
     rig.port.sever();
     fail(&mut rig, flush);
     assert!(rig.port.unheard());
-    assert_eq!(unheard(&mut rig), [], "said once, of the answer itself");
+    assert!(unheard(&mut rig).is_empty(), "said once, of the answer itself");
 }
 
 /// A worker publishes before it hears of the end of a session. What waits for the memory of its ring it cannot publish.
@@ -95,7 +95,7 @@ fn a_failure_that_waits_for_the_memory_of_its_ring_is_not_seen_when_its_queue_st
     rig.port.stop(0, done).unwrap();
     assert!(base.try_recv().is_ok(), "nothing is under way");
     rig.port.set_memory(whole);
-    assert_eq!(unheard(&mut rig), []);
+    assert!(unheard(&mut rig).is_empty());
     let base = rig.guest.used_index(0);
     rig.start(0, base, true);
     assert_eq!(unheard(&mut rig), [flush.id.tag]);

@@ -164,7 +164,7 @@ impl Sim {
     }
 
     /// A front end's connection breaks; it comes back and finds requests of the former session still under way.
-    fn reconnect(&mut self, p: usize) {
+    pub(super) fn reconnect(&mut self, p: usize) {
         if !matches!(self.world.ports[p].peer, Peer::Guest(_)) {
             return;
         }

@@ -123,7 +123,9 @@ fn what_is_not_there_is_found() {
         targets: ["sim".to_string()].into(),
     };
     let wrong = |held_by: &str| missing(&format!("| cannot | do | {held_by} |"), &there).0.len();
-    for good in ["`one_thing`", "`one_...`, `a_bug_is_found`", "`daemon/vhost/harm.rs`", "`harm.rs::one_thing`", "`make sim`"] {
+    for good in
+        ["`one_thing`", "`one_...`, `a_bug_is_found`", "`daemon/vhost/harm.rs`", "`harm.rs::one_thing`", "`make sim`"]
+    {
         assert_eq!(wrong(good), 0, "{good}");
     }
     for bad in ["`two_things`", "`frontend/vhost/harm.rs`", "`harm.rs::two_things`", "`make nothing`", "`..._things`"] {

@@ -31,7 +31,7 @@ fn a_failure_answered_after_the_connection_reached_nobody() {
     cut(&mut f);
     f.port.reply(tag, Err(IoError::Io));
     assert!(f.port.unheard());
-    assert_eq!((unheard(&mut f), f.port.inflight()), (vec![], 0));
+    assert!(unheard(&mut f).is_empty() && f.port.inflight() == 0);
 }
 
 #[test]
@@ -43,11 +43,11 @@ fn a_failure_reached_its_client_once_all_of_the_reply_was_sent() {
             f.port.reply(tag, Err(IoError::Io));
             f.port.flush(SEND_BYTES);
             assert!(!f.port.unheard());
-            assert_eq!(unheard(&mut f), [], "its connection goes on");
+            assert!(unheard(&mut f).is_empty(), "its connection goes on");
             cut(&mut f);
             let left = if room == usize::MAX { vec![] } else { vec![tag] };
             assert_eq!(unheard(&mut f), left, "{room} bytes of room");
-            assert_eq!(unheard(&mut f), [], "once");
+            assert!(unheard(&mut f).is_empty(), "once");
         }
     }
 }
