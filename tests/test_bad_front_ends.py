@@ -280,32 +280,27 @@ def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, sta
 
 @pytest.fixture
 def fuse_file(scratch):
-    """A file of FUSE whose server keeps those waiting who close it, and a descriptor of it."""
+    """A file of FUSE whose server can keep those waiting who close it."""
     file = FuseFile(scratch / "closed-slowly", MIB)
-    ram = os.open(file.path, os.O_RDWR)
-    yield file, ram
-    file.release()
-    os.close(ram)
+    yield file
     file.close()
 
 
-@pytest.mark.parametrize("trusted", ["refused", "trusted"])
-def test_a_descriptor_whose_closing_waits_keeps_no_other_front_end_waiting(serve, scratch, fronts, fuse_file, trusted):
-    """A file of FUSE handed over as guest memory, whose server answers no close (decision 0185): the front ends of other disks of
-    the same worker come, are served and go meanwhile, and so does the next one of that disk afterwards."""
-    file, ram = fuse_file
-    images.raw(scratch / "a.raw", 8 * MIB, seed=1)
-    options = {"trust_memory": "true"} if trusted == "trusted" else {}
-    disks = [Disk("a", scratch / "a.raw", "raw", options), Disk("b", images.raw(scratch / "b.raw", 8 * MIB, seed=2), "raw")]
-    daemon = serve(disks, memory="64MiB", workers=1)
-    file.hold()
-    if options:
-        front = fronts(daemon.vhost("a"), (ram, MIB)).set_up()
-        assert front.request(IN, 0, 4096) == 0
-        front.close()
-    else:
+def test_a_descriptor_whose_closing_waits_keeps_no_other_front_end_waiting(serve, scratch, fronts, fuse_file):
+    """A file of FUSE handed over as guest memory, and refused, whose server answers no close (decision 0185): the front ends of other
+    disks of the same worker come, are served and go meanwhile, and so does the next one of that disk afterwards."""
+    file = fuse_file
+    daemon = two(serve, scratch)
+    ram = os.open(file.path, os.O_RDWR)
+    file.hold(daemon.pid)
+    front = fronts(daemon.vhost("a"), (ram, MIB), patience=1)
+    try:
         with contextlib.suppress(Gone, OSError):
-            fronts(daemon.vhost("a"), (ram, MIB), patience=1).set_up()
+            front.set_up()
+    finally:
+        # Before any process is started: see FuseFile.hold.
+        os.close(ram)
+    front.close()
     until(lambda: file.waiting() > 0, "the daemon waits for the file to be closed")
     good = fronts(daemon.vhost("b")).set_up()
     for _ in range(20):

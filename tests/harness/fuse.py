@@ -1,4 +1,4 @@
-"""A file of FUSE whose server answers everything but that somebody closes it, until it is told to.
+"""A file of FUSE whose server answers everything but that a certain process closes it, until it is told to.
 
 Owns the mount and a thread that serves it. Invariant: reads are zeroes and writes go nowhere; no close is lost, all are
 answered at the end.
@@ -31,7 +31,7 @@ class FuseFile:
     def __init__(self, path: Path, size: int):
         need_root()
         self.path, self.size = path, size
-        self.holds = False
+        self.holds = None
         self.held: list[int] = []
         try:
             self.device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -48,15 +48,16 @@ class FuseFile:
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
-    def hold(self) -> None:
-        """From now on no close is answered."""
+    def hold(self, pid: int) -> None:
+        """From now on no close by that process is answered. Those of this one are; but a process that is started while the file is
+        open here closes it, and this one would wait for that with its interpreter locked: so nobody could answer."""
         with self.lock:
-            self.holds = True
+            self.holds = pid
 
     def release(self) -> None:
         """Answers every close that waits, and those to come."""
         with self.lock:
-            self.holds = False
+            self.holds = None
             for unique in self.held:
                 self._answer(unique)
             self.held.clear()
@@ -91,7 +92,7 @@ class FuseFile:
                 self._handle(request)
 
     def _handle(self, request: bytes) -> None:
-        _, opcode, unique = struct.unpack_from("<IIQ", request)
+        _, opcode, unique, _, _, _, thread = struct.unpack_from("<IIQQIII", request)
         if opcode in (FORGET, BATCH_FORGET, INTERRUPT):
             return
         if opcode == INIT:
@@ -111,7 +112,7 @@ class FuseFile:
             self._answer(unique, struct.pack("<II", size, 0))
         elif opcode == STATFS:
             self._answer(unique, bytes(80))
-        elif opcode == FLUSH and self.holds:
+        elif opcode == FLUSH and self.holds and Path(f"/proc/{self.holds}/task/{thread}").exists():
             self.held.append(unique)
         elif opcode in (FLUSH, RELEASE, DESTROY):
             self._answer(unique)
