@@ -13,6 +13,7 @@ import pytest
 from harness import images
 from harness.daemon import Disk, until
 from harness.front import IN, OUT, OWN, Front, Gone, memfd
+from harness.fuse import FuseFile
 from harness.programs import driver, need, need_root
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
@@ -275,6 +276,42 @@ def test_one_worker_that_stalls_keeps_nobody_waiting(serve, scratch, fronts, sta
     daemon.process.send_signal(signal.SIGTERM)
     daemon.process.wait(90)
     daemon.process = None
+
+
+@pytest.fixture
+def fuse_file(scratch):
+    """A file of FUSE whose server can keep those waiting who close it."""
+    file = FuseFile(scratch / "closed-slowly", MIB)
+    yield file
+    file.close()
+
+
+def test_a_descriptor_whose_closing_waits_keeps_no_other_front_end_waiting(serve, scratch, fronts, fuse_file):
+    """A file of FUSE handed over as guest memory, and refused, whose server answers no close (decision 0185): the front ends of other
+    disks of the same worker come, are served and go meanwhile, and so does the next one of that disk afterwards."""
+    file = fuse_file
+    daemon = two(serve, scratch)
+    ram = os.open(file.path, os.O_RDWR)
+    file.hold(daemon.pid)
+    front = fronts(daemon.vhost("a"), (ram, MIB), patience=1)
+    try:
+        with contextlib.suppress(Gone, OSError):
+            front.set_up()
+    finally:
+        # Before any process is started: see FuseFile.hold.
+        os.close(ram)
+    front.close()
+    until(lambda: file.waiting() > 0, "the daemon waits for the file to be closed")
+    good = fronts(daemon.vhost("b")).set_up()
+    for _ in range(20):
+        assert good.request(IN, 0, 4096) == 0
+        good.close()
+        good = fronts(daemon.vhost("b")).set_up()
+    assert daemon.disk("a")["state"] == "serving" == daemon.disk("b")["state"]
+    assert file.waiting() > 0, "it waits all the time"
+    file.release()
+    until(lambda: "front end disconnected" in daemon.log() or "session ended" in daemon.log(), "its session has ended")
+    serves(daemon, "a", fronts)
 
 
 @pytest.fixture

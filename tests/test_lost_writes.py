@@ -139,3 +139,19 @@ def test_who_closed_with_writes_unflushed_is_told_when_back(volatile, serve):
         with Client(daemon) as a, Client(daemon) as other:
             assert a.flush() == EIO and a.flush() == 0
             assert other.flush() == 0
+
+
+def test_who_went_before_its_failed_flush_was_answered_is_told_when_back(volatile, serve):
+    """A client's own time limit ends its connection while its flush waits for the server, which has lost what was written when it is
+    back: the failure reached nobody, so the client's next connection is told (decision 0139)."""
+    daemon = serve([Disk("up", volatile.uri, "nbd")])
+    with Client(daemon) as a:
+        assert a.write(0, b"A") == 0
+        volatile.pause()
+        a.request(nbdwire.FLUSH, 0, 0, 3)
+        until(lambda: daemon.disk("up")["inflight_ops"] > 0, "its flush is under way")
+    volatile.crash()
+    until(lambda: not daemon.disk("up")["frontends"], "it is gone")
+    with Client(daemon) as a, Client(daemon) as other:
+        assert a.flush() == EIO and a.flush() == 0
+        assert other.flush() == 0, "one client, one report"

@@ -1,5 +1,6 @@
 """Upstream disks that fail, fill up, stall or go away: a clear error, and other disks go on undisturbed."""
 
+import socket
 import threading
 import time
 
@@ -130,6 +131,28 @@ def test_upstream_goes_and_comes_back(serve, scratch, nbdkit):
     daemon.stop()
     findings = driver("audit", "--journal", journal, "--image", far)
     assert findings["ok"], findings
+
+
+def test_attempts_to_reach_an_upstream_become_rarer(serve, scratch, nbdkit):
+    """A server that takes connections and hangs up at once: each pause is twice as long as the one before, up to 5 s. A real one
+    that comes back in its place is used."""
+    far = images.raw(scratch / "far.raw", SIZE, seed=3)
+    upstream = nbdkit("file", far)
+    daemon = serve([Disk("up", upstream.uri, "nbd", {"size": '"16MiB"'})], memory="32MiB")
+    upstream.stop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(upstream.socket))
+        listener.listen(64)
+        listener.settimeout(60)
+        for n in range(7):
+            connection, _ = listener.accept()
+            if n == 0:
+                began = time.monotonic()
+            connection.close()
+    # Six pauses of 50 ms and more, each twice the one before, are 3 s; a busy machine makes them longer.
+    assert time.monotonic() - began > 1.5
+    upstream.start()
+    driver("run", daemon.vhost("up"), "--ops", "100", "--verify", far)
 
 
 def test_upstream_not_there_at_start(scratch):

@@ -66,6 +66,8 @@ pub enum PortBug {
     LossUnsaid,
     /// A failure that tells of a loss counts as told although its session has ended.
     UnheardForgotten,
+    /// A failure that tells of a loss counts as told although it was not visible, or not sent, when its session ended.
+    UnseenForgotten,
     /// The flush after one that failed is answered with the same error.
     LossSaidTwice,
     /// What a disk has lost is reported of the disk before it.
@@ -74,7 +76,7 @@ pub enum PortBug {
 
 impl PortBug {
     /// All of them.
-    pub const ALL: [PortBug; 20] = [
+    pub const ALL: [PortBug; 21] = [
         PortBug::MarkGoesEarly,
         PortBug::IndexBeforeEntry,
         PortBug::TakenUnmarked,
@@ -93,6 +95,7 @@ impl PortBug {
         PortBug::PausedNotWoken,
         PortBug::LossUnsaid,
         PortBug::UnheardForgotten,
+        PortBug::UnseenForgotten,
         PortBug::LossSaidTwice,
         PortBug::LossOfAnotherDisk,
     ];

@@ -46,6 +46,12 @@ pub trait Port: Send {
         false
     }
 
+    /// A request whose failure was answered, but not sent or not visible when its peer went, so that it reached nobody
+    /// either. Asked until there is none, after anything that may end a session, and before the port is dropped.
+    fn take_unheard(&mut self) -> Option<u32> {
+        None
+    }
+
     /// Sends what the replies since the last time need: one notification, or what the socket takes, of which `most`
     /// bytes (more than 0). Called several times in a batch, so that the peer works while the rest is served.
     fn flush(&mut self, most: usize);

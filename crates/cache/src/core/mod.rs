@@ -20,7 +20,7 @@ use crate::disk::{
 use crate::fault_injection::{Bug, FaultInjection, NoFaults};
 use crate::limits::{DISKS_MAX, READAHEAD_KEEP_NS, SHRINK_BLOCKS_PER_EVENT, TRIM_FRAMES_PER_TICK};
 use crate::store::ram::Store;
-use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, Request};
+use crate::types::{AddDiskError, Base, CoreOptions, DiskId, DiskOptions, Effects, Event, IoError, Op, ReqId, Request};
 use pools::Pool;
 use std::collections::VecDeque;
 use std::io;
@@ -409,6 +409,14 @@ impl<P: FaultInjection> Core<P> {
     pub fn open_port(&mut self, id: DiskId, port: u32) {
         if let Some(d) = self.disk_mut(id) {
             d.open_port(port);
+        }
+    }
+
+    /// The failure of `req` was answered, but its peer has gone without having seen it: what it was to tell of is told
+    /// by the next one, as after [`Effects::unheard`].
+    pub fn unheard(&mut self, id: DiskId, req: ReqId) {
+        if let Some(d) = self.disk_mut(id) {
+            d.unheard(req);
         }
     }
 

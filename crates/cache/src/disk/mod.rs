@@ -43,7 +43,7 @@ pub(crate) use pooled::Leaving;
 
 use crate::fault_injection::FaultInjection;
 use crate::store::ram::{SharingDomain, Store};
-use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats};
+use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats, ReqId};
 use allowance::Allowance;
 use capacity::{Capacity, slots_max};
 use guest::GuestSide;
@@ -221,6 +221,11 @@ impl<P: FaultInjection> Disk<P> {
     /// A port comes, and goes.
     pub(crate) fn open_port(&mut self, port: u32) {
         self.losses.open(port);
+    }
+
+    /// The failure of `req` reached nobody.
+    pub(crate) fn unheard(&mut self, req: ReqId) {
+        self.losses.unheard(req);
     }
 
     pub(crate) fn close_port(&mut self, port: u32) {

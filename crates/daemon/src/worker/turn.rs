@@ -8,7 +8,7 @@ use super::effects::Live;
 use super::ports::PortSlot;
 use super::serve::LARGE_BYTES;
 use super::{STALL_NS, Worker};
-use undercroft_cache::{DiskId, Event, limits};
+use undercroft_cache::{Core, DiskId, Event, ReqId, limits};
 use undercroft_frontend::turns::{LONE_SEND_BYTES, QUANTUM_BYTES, REQUEST_BYTES, SEND_BYTES};
 use undercroft_frontend::{AnyPort, MakePort, OnPort, Port, PortInterest};
 use undercroft_host::{Interest, Trigger, faults, now_ns};
@@ -334,6 +334,7 @@ impl Worker {
         // `f` may close descriptors of which the guest holds copies; those would stay registered for ever.
         unwatch(&self.epoll, &*slot.port);
         f(&mut slot.port);
+        hear_unheard(&mut self.core, slot, id);
         self.look_at_guest(id);
         self.watch_port(id);
         true
@@ -376,6 +377,7 @@ impl Worker {
                     disk.guest_port = None;
                     self.core.leave_guest(slot.disk);
                 }
+                hear_unheard(&mut self.core, slot, n as u32);
                 self.core.close_port(slot.disk, n as u32);
                 if let Some(slot) = self.ports[n].take() {
                     self.flows.remove(slot.disk.0, n as u32);
@@ -419,6 +421,13 @@ impl Worker {
             }
             None => _ = to.send(()),
         }
+    }
+}
+
+/// Tells the core of failures that a port answered and that its peer, which is gone, cannot have seen.
+fn hear_unheard(core: &mut Core, slot: &mut PortSlot, id: u32) {
+    while let Some(tag) = slot.port.take_unheard() {
+        core.unheard(slot.disk, ReqId { port: id, tag });
     }
 }
 

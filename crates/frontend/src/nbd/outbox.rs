@@ -23,6 +23,8 @@ struct Reply {
     buffer: Buffer,
     from: usize,
     to: usize,
+    /// The request that failed, if the reply says so of one that the disk had.
+    failed: Option<u32>,
 }
 
 impl Reply {
@@ -100,7 +102,7 @@ impl Outbox {
             to += p.len();
         }
         self.bytes += to;
-        self.queue.push_back(Reply { small, buffer: Buffer::new(), from: 0, to });
+        self.queue.push_back(Reply { small, buffer: Buffer::new(), from: 0, to, failed: None });
     }
 
     /// Puts `header` before the `len` bytes of data in `buffer`.
@@ -112,7 +114,8 @@ impl Outbox {
             buffer[from..from + part.len()].copy_from_slice(part);
         }
         self.bytes += HEADROOM + len - from;
-        self.queue.push_back(Reply { small: [0; SMALL_MAX], buffer, from, to: HEADROOM + len });
+        let to = HEADROOM + len;
+        self.queue.push_back(Reply { small: [0; SMALL_MAX], buffer, from, to, failed: None });
     }
 
     /// Queues a simple reply without data; `error` 0 is success.
@@ -130,6 +133,18 @@ impl Outbox {
         let words = &words.as_bytes()[..words.len().min(SMALL_MAX - CHUNK_HEADER - 6)];
         let header = chunk_header(chunk::DONE, chunk::ERROR, cookie, 6 + words.len() as u32);
         self.small(&[&header, &error.to_be_bytes(), &(words.len() as u16).to_be_bytes(), words]);
+    }
+
+    /// The reply queued last says that request `tag` failed.
+    pub fn is_failure_of(&mut self, tag: u32) {
+        if let Some(reply) = self.queue.back_mut() {
+            reply.failed = Some(tag);
+        }
+    }
+
+    /// The requests whose failures have not been sent, or not wholly.
+    pub fn failures(&self) -> impl Iterator<Item = u32> + '_ {
+        self.queue.iter().filter_map(|reply| reply.failed)
     }
 
     /// Queues a simple reply with the `len` bytes of data in `buffer`.

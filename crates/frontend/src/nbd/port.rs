@@ -4,9 +4,11 @@
 //! Invariants: requests taken and replies waiting are together at most `requests_max`, and what they hold is bounded
 //! (see `Buffers`); a request is answered at most once; reply data that the core did not fill are never sent.
 
+mod errors;
 mod extents;
 mod incoming;
 
+use self::errors::error_number;
 use self::extents::encode_extents;
 use self::incoming::Stop;
 use super::budget::Account;
@@ -139,6 +141,10 @@ pub struct NbdPort<S: Stream, F: PortFaults = NoPortFaults> {
     asleep: bool,
     watching_room: bool,
     calm: u32,
+    /// The last answer was to a connection that is over.
+    unheard: bool,
+    /// Failures that were not sent when it ended.
+    unsent_failures: Vec<u32>,
     faults: PhantomData<F>,
 }
 
@@ -197,6 +203,8 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
             asleep: false,
             watching_room: false,
             calm: 0,
+            unheard: false,
+            unsent_failures: Vec::new(),
             faults: PhantomData,
         }
     }
@@ -241,6 +249,9 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
         if self.state != State::Closed {
             tracing::debug!(peer = %self.peer, "NBD connection ended: {why}");
             self.state = State::Closed;
+            if !F::has(PortBug::UnseenForgotten) {
+                self.unsent_failures.extend(self.outbox.failures());
+            }
             self.outbox.clear(&mut self.buffers);
             self.drop_payload();
             while let Some(tag) = self.again.pop() {
@@ -281,30 +292,6 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
 
 /// Bytes that one step of a CACHE request reads.
 const CACHE_STEP: u64 = 1024 * 1024;
-
-/// Words for people that go with an error.
-fn words(error: u32) -> &'static str {
-    match error {
-        errno::EPERM => "the disk is read-only",
-        errno::EIO => "the disk failed",
-        errno::ENOSPC => "past the end, or the disk is full",
-        errno::EOVERFLOW => "more than 32 MiB at a time",
-        errno::ENOTSUP => "not supported",
-        errno::ESHUTDOWN => "the disk is going away",
-        _ => "the request makes no sense here",
-    }
-}
-
-fn error_number(e: IoError) -> u32 {
-    match e {
-        IoError::Io => errno::EIO,
-        IoError::NoSpace => errno::ENOSPC,
-        // The protocol keeps ENOTSUP for fast zeroes, which were answered before.
-        IoError::Invalid | IoError::Unsupported => errno::EINVAL,
-        IoError::ReadOnly => errno::EPERM,
-        IoError::Shutdown => errno::ESHUTDOWN,
-    }
-}
 
 impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
     fn take(&mut self, budget: usize, out: &mut Vec<Request>) -> bool {
@@ -371,7 +358,8 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
 
     fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
         let slot = &mut self.slots[tag as usize];
-        if self.state == State::Closed {
+        self.unheard = self.state == State::Closed;
+        if self.unheard {
             return self.release(tag);
         }
         let (mut cookie, len) = (slot.cookie, slot.len as usize);
@@ -422,9 +410,20 @@ impl<S: Stream, F: PortFaults> Port for NbdPort<S, F> {
             }
             (_, Ok(())) => self.outbox.simple(cookie, 0),
             (Task::Flush, Err(_)) if F::has(PortBug::LossUnsaid) => self.outbox.simple(cookie, 0),
-            (_, Err(e)) => self.fail(cookie, error_number(e)),
+            (_, Err(e)) => {
+                self.fail(cookie, error_number(e));
+                self.outbox.is_failure_of(tag);
+            }
         }
         self.release(tag);
+    }
+
+    fn unheard(&self) -> bool {
+        self.unheard && !F::has(PortBug::UnheardForgotten)
+    }
+
+    fn take_unheard(&mut self) -> Option<u32> {
+        self.unsent_failures.pop()
     }
 
     fn flush(&mut self, most: usize) {

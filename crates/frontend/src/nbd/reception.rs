@@ -471,3 +471,21 @@ impl Reception {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    /// Its host may have lost its power: nothing but silence comes from there, and its place is wanted.
+    #[test]
+    fn a_client_over_tcp_that_says_nothing_more_is_found_out() {
+        let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(bound.local_addr().unwrap()).unwrap();
+        let (socket, _) = Listener::Tcp(bound).accept().unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap(), "nothing is on the way to it: it is asked");
+        let asked = sockopt::tcp_keepintvl(&socket).unwrap() * sockopt::tcp_keepcnt(&socket).unwrap();
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap() + asked, Duration::from_secs(120));
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 120_000, "replies are on the way to it");
+    }
+}

@@ -9,11 +9,13 @@
 mod queue;
 mod requests;
 mod setup;
+mod unseen;
 
 pub use queue::RestNotice;
 pub use setup::QueueRefusal;
 
 use self::queue::Queue;
+use self::unseen::Failures;
 use super::config::Profile;
 use super::inflight::InflightLog;
 use super::limits::RANGES_MAX;
@@ -65,6 +67,8 @@ pub struct VhostPort<F: PortFaults = NoPortFaults> {
     under_way: usize,
     /// The last answer was to a session that has ended.
     unheard: bool,
+    /// Failures answered to this session that it cannot see yet.
+    failures: Failures,
     event_idx: bool,
     /// Writes must be durable at once: the driver does not know how to flush.
     fua: bool,
@@ -123,6 +127,7 @@ impl<F: PortFaults> VhostPort<F> {
             orphans: 0,
             under_way: 0,
             unheard: false,
+            failures: Failures::default(),
             event_idx: false,
             fua: true,
             wake_fd,
@@ -175,6 +180,15 @@ impl<F: PortFaults> VhostPort<F> {
         self.running.clear();
         self.running.extend((0..self.queues.len() as u16).filter(|&i| self.queues[usize::from(i)].runs()));
         self.first = 0;
+    }
+
+    /// Forgets failures that the guest can see by now: what waits for a ring's memory is all that was not published.
+    #[inline]
+    fn forget_seen(&mut self) {
+        if self.failures.any() {
+            let queues = &self.queues;
+            self.failures.published(|queue| queues[usize::from(queue)].deferred.is_empty());
+        }
     }
 
     /// Whether no request is under way, not even one of a former session.
@@ -283,8 +297,14 @@ impl<F: PortFaults> Port for VhostPort<F> {
     #[inline]
     fn reply(&mut self, tag: u32, result: Result<(), IoError>) {
         self.under_way -= 1;
-        self.unheard = false;
-        let Some(parent) = self.slots.get(tag).parent else { return self.finish(tag, result) };
+        let slot = self.slots.get(tag);
+        let (parent, ended) = (slot.parent, slot.session != self.session);
+        self.unheard = ended && !F::has(PortBug::UnheardForgotten);
+        if result.is_err() && !ended {
+            let queue = parent.map_or(slot.queue, |whole| self.slots.get(whole).queue);
+            self.failures.failed(tag, queue, parent);
+        }
+        let Some(parent) = parent else { return self.finish(tag, result) };
         self.release(tag);
         let whole = self.slots.get(parent);
         whole.failed = match whole.parts {
@@ -296,11 +316,16 @@ impl<F: PortFaults> Port for VhostPort<F> {
         if whole.parts == 0 {
             let result = whole.failed.map_or(Ok(()), Err);
             self.finish(parent, result);
+            self.failures.answered(parent);
         }
     }
 
     fn unheard(&self) -> bool {
         self.unheard
+    }
+
+    fn take_unheard(&mut self) -> Option<u32> {
+        self.failures.take_unheard()
     }
 
     fn flush(&mut self, _most: usize) {
@@ -310,6 +335,7 @@ impl<F: PortFaults> Port for VhostPort<F> {
             queue.publish::<F>();
             queue.settle();
         }
+        self.forget_seen();
     }
 
     fn arm(&mut self) -> bool {

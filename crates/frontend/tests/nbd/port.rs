@@ -2,6 +2,8 @@
 //!
 //! Owns the pretended peer. Never opens a socket.
 
+mod unheard;
+
 use std::collections::HashMap;
 use undercroft_cache::{DiskId, Extent, IoError, Op, Request};
 use undercroft_frontend::Port;

@@ -3,11 +3,13 @@
 //! Owns nothing. Every test asserts what the guest sees: used entries, statuses, data, notifications.
 
 mod malformed;
+mod model;
 mod outcomes;
 mod reference;
 mod requests;
 mod sessions;
 mod turns;
+mod unheard;
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;

@@ -62,6 +62,7 @@ const WANTED: &[(&str, &str)] = &[
     ("lost writes", "told over NBD"),
     ("lost writes", "told by a structured reply"),
     ("lost writes", "a failure answered to nobody"),
+    ("lost writes", "a failure that was not visible when its session ended"),
     ("lost writes", "under a flush"),
     ("flood", "beside another port's requests"),
     ("requests waited", "for the next visit of their port"),

@@ -7,7 +7,7 @@ use super::losses::Told;
 use super::world::{Peer, SimPort, what};
 use crate::faults::die_at;
 use crate::work::{Verb, Work};
-use undercroft_cache::{DiskId, Event};
+use undercroft_cache::{DiskId, Event, ReqId};
 use undercroft_frontend::faults::StoreSite;
 use undercroft_frontend::turns::{Backlog, Flows};
 
@@ -109,6 +109,7 @@ impl Sim {
     /// The front end has said something to a port: the worker looks at it afresh.
     pub(super) fn after_message(&mut self, p: usize) {
         die_at(None);
+        self.hear_unheard(p);
         self.activate(p);
         let slot = &mut self.world.ports[p];
         let id = DiskId(slot.disk as u32);
@@ -120,6 +121,16 @@ impl Sim {
         }
         if afresh {
             self.core().restart_guest(id);
+        }
+    }
+
+    /// The core hears of failures that a port answered and that its peer cannot have seen.
+    fn hear_unheard(&mut self, p: usize) {
+        let slot = &mut self.world.ports[p];
+        let id = DiskId(slot.disk as u32);
+        while let Some(tag) = slot.port().take_unheard() {
+            self.world.coverage.met("lost writes", "a failure that was not visible when its session ended");
+            self.core.as_mut().expect("a core").unheard(id, ReqId { port: p as u32, tag });
         }
     }
 
@@ -153,7 +164,7 @@ impl Sim {
     }
 
     /// A front end's connection breaks; it comes back and finds requests of the former session still under way.
-    fn reconnect(&mut self, p: usize) {
+    pub(super) fn reconnect(&mut self, p: usize) {
         if !matches!(self.world.ports[p].peer, Peer::Guest(_)) {
             return;
         }
@@ -187,14 +198,18 @@ impl Sim {
         if self.world.ports[p].active {
             self.flows.remove(d as u32, p as u32);
         }
+        self.hear_unheard(p);
         self.core().close_port(id, p as u32);
         self.core().open_port(id, p as u32);
         let now = self.world.tick();
         let mut slot = SimPort::new(Peer::Client(Box::new(client)), d);
-        if self.world.sides[d].losses > 0 {
+        slot.told = match self.world.ports[p].told {
+            // It has read all that was sent, and knows nothing.
+            Told::No(_) => Told::No(now),
             // It may be told in place of one that left untold.
-            slot.told = Told::Perhaps(now);
-        }
+            _ if self.world.sides[d].losses > 0 => Told::Perhaps(now),
+            told => told,
+        };
         self.world.ports[p] = slot;
         self.activate(p);
     }

@@ -13,6 +13,9 @@ use undercroft_cache::{DiskId, Event, Lost};
 use undercroft_frontend::faults::{PortBug, PortFaults};
 use undercroft_testkit::model::SECTOR;
 
+/// Steps from one [`Sim::lose_and_reconnect`] to the next, in the runs that have it.
+pub(super) const STEPS_BETWEEN: u64 = 256;
+
 /// Whether a port's client has been told of the last loss of its disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Told {
@@ -160,6 +163,23 @@ impl Sim {
             self.lost_again = Some((told, ranges.clone()));
         }
         self.report_lost(told, ranges);
+    }
+
+    /// A disk loses writes, and a front end connects anew while a flush of its guest is under way that is to say so.
+    pub(super) fn lose_and_reconnect(&mut self) {
+        let p = (self.steps / STEPS_BETWEEN) as usize % self.world.ports.len();
+        if !matches!(&self.world.ports[p].peer, Peer::Guest(g) if !g.writes_through()) {
+            return;
+        }
+        self.lose_writes(self.world.ports[p].disk);
+        if !matches!(self.world.ports[p].told, Told::No(_)) || !self.post(p, 0, Some(Verb::Flush)) {
+            return;
+        }
+        self.activate(p);
+        self.serve_port(p);
+        if self.world.dead.is_none() && self.world.violation.is_none() {
+            self.reconnect(p);
+        }
     }
 
     /// The worker hears of a loss.

@@ -25,6 +25,7 @@ mod world;
 use crate::faults::{Switched, die_at, plant};
 use crate::work::Violation;
 pub use coverage::Coverage;
+use losses::STEPS_BETWEEN;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use undercroft_cache::{ContentKey, Core, CoreOptions, DiskId, DiskOptions, Event, Geometry};
@@ -133,6 +134,8 @@ struct Sim {
     turn_bytes: i64,
     /// Disks lose what was not flushed, now and then.
     loses: bool,
+    /// Front ends connect anew, again and again, while they are to be told of a loss.
+    told_to_nobody: bool,
     /// A loss that is to be reported once more, by a planted bug.
     lost_again: Option<(usize, Vec<Range<u64>>)>,
 }
@@ -211,6 +214,8 @@ impl Sim {
             turn: None,
             turn_bytes: 0,
             loses: plan.seed.is_multiple_of(2),
+            // Not drawn either.
+            told_to_nobody: plan.seed % 8 == 6,
             lost_again: None,
         };
         sim.boot();
@@ -291,6 +296,9 @@ impl Sim {
             960..970 => self.spare(),
             _ => self.rare(),
         };
+        if self.told_to_nobody && self.steps.is_multiple_of(STEPS_BETWEEN) && self.world.dead.is_none() {
+            self.lose_and_reconnect();
+        }
         if self.world.dead.is_some() {
             self.start_anew(false);
         }

@@ -10,6 +10,7 @@ mod house;
 mod links;
 mod modules;
 mod names;
+mod promises;
 mod reached;
 mod source;
 mod tests_only;

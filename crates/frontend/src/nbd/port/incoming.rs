@@ -9,7 +9,8 @@ use super::super::inbox::{Received, rest};
 use super::super::rules::{RequestHeader, Verdict};
 use super::super::stream::Stream;
 use super::super::wire::{REQUEST_HEADER, errno};
-use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task, words};
+use super::errors::words;
+use super::{CACHE_STEP, EXTENT_BYTES, Expect, NbdPort, RECEIVE_BYTES_PER_TURN, Slot, State, Task};
 use crate::faults::{PortBug, PortFaults};
 use undercroft_cache::{Op, ReqId, Request};
 

@@ -173,7 +173,6 @@ impl<F: PortFaults> VhostPort<F> {
     /// A request is finished, with all its parts.
     pub(super) fn finish(&mut self, tag: u32, result: Result<(), IoError>) {
         let slot = self.slots.get(tag);
-        self.unheard = slot.session != self.session && !F::has(PortBug::UnheardForgotten);
         if slot.session == self.session {
             let mut status = Status::from(result);
             if status == Status::Ok && !slot.filled.is_whole() && !F::has(PortBug::ShortReadSent) {

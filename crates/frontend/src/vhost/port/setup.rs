@@ -80,6 +80,7 @@ impl<F: PortFaults> VhostPort<F> {
         self.hint = 0;
         let map = self.maps.current();
         self.queues.iter_mut().for_each(|queue| queue.remap::<F>(map, self.event_idx));
+        self.forget_seen();
         self.refresh();
     }
 
@@ -102,6 +103,7 @@ impl<F: PortFaults> VhostPort<F> {
         let queue = self.queues.get_mut(index as usize).ok_or(QueueRefusal::NoSuchQueue)?;
         queue.addresses = Some(at);
         queue.remap::<F>(self.maps.current(), self.event_idx);
+        self.forget_seen();
         self.refresh();
         Ok(())
     }
@@ -135,7 +137,9 @@ impl<F: PortFaults> VhostPort<F> {
                 .ok_or(QueueRefusal::RingPlace)?;
             queue.broken = None;
             queue.again.clear();
+            // What waited for the memory of the ring was not seen: the record has it served again.
             queue.deferred.clear();
+            self.failures.end(|of| u32::from(of) == index);
             if logged {
                 let log = queue.log.as_mut().ok_or(QueueRefusal::NoInflightLog)?;
                 match log.recover::<F>(queue.size, ring.published()) {
@@ -211,6 +215,7 @@ impl<F: PortFaults> VhostPort<F> {
     pub fn reset(&mut self) {
         debug_assert!(self.queues.iter().all(|queue| queue.under_way == 0), "reset of a device that is not at rest");
         self.dirty.clear();
+        self.failures.end(|_| true);
         self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
         self.event_idx = false;
         self.fua = true;
@@ -219,7 +224,8 @@ impl<F: PortFaults> VhostPort<F> {
         self.refresh();
     }
 
-    /// Ends the session: forgets all that the front end said. Requests under way are finished, but not answered.
+    /// Ends the session: forgets all that the front end said. Requests under way are finished, but not answered; what
+    /// was answered and not published, the next session finds in its record and has served again.
     pub fn sever(&mut self) {
         self.waits = false;
         self.connection = None;
@@ -227,6 +233,10 @@ impl<F: PortFaults> VhostPort<F> {
         self.session = self.session.wrapping_add(1);
         self.orphans = self.slots.used();
         self.dirty.clear();
+        self.failures.end(|_| true);
+        if F::has(PortBug::UnseenForgotten) {
+            while self.failures.take_unheard().is_some() {}
+        }
         self.queues.iter_mut().for_each(|queue| *queue = Queue::new());
         self.maps.set(Arc::default());
         self.memory_changed = true;
