@@ -52,7 +52,7 @@ impl Service {
                 goal: goal_of(&plan, &name).map(|g| g.to_string()),
                 policy: set.as_ref().and_then(|s| s.policy.clone()),
                 store: set.as_ref().and_then(|s| s.store.clone()),
-                hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.hint.to_string()),
+                hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.settings.hint.to_string()),
                 set_floor_bytes: set.as_ref().map_or(0, |s| s.floor_bytes),
                 version: set.map_or(0, |s| s.version),
                 entitled_bytes: settings.get(id).share * UNIT_BYTES,

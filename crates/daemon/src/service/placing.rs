@@ -55,7 +55,7 @@ impl Service {
 
     /// Waits until worker `n` has room for a disk: those that have been told to give need a moment for it.
     pub(super) fn make_room(&self, n: usize, plan: &DiskPlan, blocks: u32) -> Result<(), AddDiskError> {
-        let (readahead_bytes, give_up) = (plan.readahead_bytes, Instant::now() + ROOM_WAIT);
+        let (readahead_bytes, give_up) = (plan.settings.readahead_bytes, Instant::now() + ROOM_WAIT);
         loop {
             match self.workers[n].call(move |w| w.core().may_add(blocks, readahead_bytes)) {
                 Ok(Err(e)) if Instant::now() >= give_up || *lock(&self.stop.0) => return Err(e.into()),
@@ -134,17 +134,14 @@ impl Service {
         let share_bytes = together.share_bytes(plan, p);
         let parted = p.clone();
         let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
-        let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
-        let (readahead_bytes, exclusive) = (p.readahead_bytes, p.exclusive);
+        let (policy, settings, poll_ns) = (p.policy, p.settings, p.poll.as_nanos() as u64);
         let result = disk.host().worker.call(move |w| {
             w.set_poll(id, poll_ns);
             if w.core().policy(id) != Some(policy) {
                 w.core().set_policy(id, policy);
             }
-            w.core().set_hint(id, hint);
             // Before its share: what they take comes out of it.
-            w.core().set_readahead(id, readahead_bytes);
-            w.core().set_exclusive(id, exclusive);
+            w.core().set(id, &settings);
             if parted.parts.is_empty() {
                 // What its operations may take stays what it was when it came: a smaller share has fewer blocks for
                 // that.
