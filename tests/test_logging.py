@@ -1,6 +1,7 @@
 """Logs under pressure: nobody reads them, peers try to fill them, files may not grow."""
 
 import fcntl
+import os
 import resource
 import socket
 import subprocess
@@ -98,6 +99,23 @@ def test_a_log_that_nobody_reads_stops_nobody(scratch):
             process.kill()
             process.wait()
         process.stderr.close()
+
+
+def test_a_change_by_hand_is_one_line(serve, scratch):
+    """Who changed what, from what, and to what; of a disk, of the store, and of disks that come and go."""
+    image, other = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate("ab", 1))
+    daemon = serve([Disk("a", image, "raw")])
+    for words, said in (
+        (("set", "a", "--weight", "50", "--readahead", "1MiB"), 'disk "a": weight: 100 -> 50; disk "a": readahead: 512KiB -> 1MiB'),
+        (("set", "--memory", "96MiB"), "the store may hold 128MiB -> 96MiB"),
+        (("attach", "b", other, "--format", "raw"), f'disk "b" attached, image {other}'),
+        (("detach", "b"), 'disk "b" is to be detached'),
+    ):
+        daemon.call(*words)
+        until(lambda: "changed by " in daemon.log(), f"it is said: {said}")
+        (line,) = [line for line in daemon.log().splitlines() if "changed by " in line]
+        assert f"changed by uid {os.getuid()} pid " in line and line.endswith(said), line
+        daemon.log_path.write_text("", encoding="utf-8")
 
 
 def pressed(daemon) -> bool:

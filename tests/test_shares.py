@@ -575,3 +575,33 @@ def test_the_ceiling_holds_while_shares_move_between_workers(two):
             load.wait()
     assert most <= MEMORY, f"{(most - MEMORY) >> 10} KiB too much after {at}"
     assert most > MEMORY * 3 // 4, "the store was in use"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_size_set_by_hand_is_had_at_once(serve, scratch, workers):
+    """Although others have to give first, whose blocks and tables go step by step, and nobody reads meanwhile."""
+    images_of = {name: images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate(("web", "db"), 1)}
+    extra = "".join(vm(name, image) for name, image in images_of.items())
+    daemon = serve([], memory="96MiB", workers=workers, extra=extra)
+    had = daemon.disk("web:root")["cache"]["capacity_bytes"]
+    for size in ("72MiB", "20MiB", "64MiB"):
+        daemon.set("web:root", size=size)
+        cache = daemon.disk("web:root")["cache"]
+        # The rest is for operations under way and metadata.
+        wanted = int(size.removesuffix("MiB")) * images.MIB
+        assert wanted * 7 // 8 < cache["capacity_bytes"] < wanted == cache["share_bytes"], (size, had, cache)
+    assert "cannot change its share" not in daemon.log()
+
+
+def test_a_disk_that_leaves_the_cache_of_its_vm_has_its_part_at_once(serve, scratch):
+    """By a weight of its own; the other disk of the VM has the rest, and both are what `status` shows."""
+    root, data = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate(("root", "data"), 1))
+    second = f'[[vm.disk]]\nname = "data"\nimage = "{data}"\nformat = "raw"\nnbd = true\nvhost_user = false\n'
+    daemon = serve([], memory="96MiB", extra=vm("web", root) + second)
+    assert daemon.disk("web:root")["cache"]["pool"] == ["web:root", "web:data"]
+    daemon.set("web:root", weight="50")
+    parts = {name: daemon.disk(f"web:{name}")["cache"] for name in ("root", "data")}
+    assert parts["root"]["share_bytes"] * 2 == parts["data"]["share_bytes"]
+    for cache in parts.values():
+        assert cache["pool"] == [] and cache["share_bytes"] * 7 // 8 < cache["capacity_bytes"], cache
+    assert "cannot change its share" not in daemon.log()

@@ -4,9 +4,11 @@
 //!
 //! Owns no parser. Invariant: a function panics, or takes long, only where its parser has a defect.
 
+mod bodies;
 mod images;
 mod traces;
 
+pub use bodies::{api, ranges};
 pub use images::{qcow2_header, qcow2_own, qcow2_tables};
 pub use traces::trace;
 
@@ -32,11 +34,6 @@ pub const TARGETS: [Target; 14] = [
     ("vhost_messages", vhost_messages),
     ("virtio_chain", virtio_chain),
 ];
-
-/// Bodies of API requests, those of nodes and `If-Match` included: any bytes give a value or an error with a remedy.
-pub fn api(data: &[u8]) {
-    undercroft_api::any_bytes::check_bytes(data);
-}
 
 /// Configuration files: any bytes give a plan or problems, and an accepted plan keeps its invariants.
 pub fn config(data: &[u8]) {
@@ -68,12 +65,6 @@ pub fn nbd_handshake(data: &[u8]) {
 /// What the scanner reads about other processes: maps, pagemap entries, command lines, KSM statistics.
 pub fn proc_files(data: &[u8]) {
     undercroft_hostmem::scan::exercise(data);
-}
-
-/// Lists of ranges: any bytes give a list whose invariants hold, beside another container too, or an error with a
-/// remedy.
-pub fn ranges(data: &[u8]) {
-    undercroft_api::ranges::check_bytes(data);
 }
 
 /// The messages of a vhost-user front end, over a pair of sockets.

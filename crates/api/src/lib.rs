@@ -4,7 +4,6 @@
 //! control socket of a running daemon. Invariant: any bytes give a value or an error with a remedy.
 #![forbid(unsafe_code)]
 
-pub mod any_bytes;
 pub mod body;
 pub mod client;
 pub mod ksm;

@@ -405,56 +405,16 @@ pub struct CacheStatus {
     pub pool: Vec<String>,
 }
 
-/// Counts of a disk since it was attached. Each of them only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DiskCounters {
-    /// Read requests finished.
-    pub reads: u64,
-    /// Write requests finished.
-    pub writes: u64,
-    /// Flush requests finished.
-    pub flushes: u64,
-    /// Discard requests finished.
-    pub discards: u64,
-    /// Write-zeroes requests finished.
-    pub write_zeroes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Bytes that read requests asked for.
-    pub read_bytes: u64,
-    /// Bytes that write requests brought.
-    pub write_bytes: u64,
-    /// Blocks (4 KiB) of read requests found in RAM.
-    pub hit_blocks: u64,
-    /// Blocks of read requests read from the image.
-    pub miss_blocks: u64,
-    /// Blocks of read requests that joined a read under way.
-    pub joined_blocks: u64,
-    /// Blocks of read requests found among those read ahead; hits too.
-    pub readahead_hit_blocks: u64,
-    /// Blocks read ahead and dropped unused.
-    pub readahead_wasted_blocks: u64,
-    /// Blocks evicted.
-    pub evicted_blocks: u64,
-    /// Blocks that the policy or a full cache refused.
-    pub bypassed_blocks: u64,
-    /// Reads sent to the image.
-    pub backend_reads: u64,
-    /// Writes sent to the image.
-    pub backend_writes: u64,
-    /// Bytes read from the image, read-ahead included.
-    pub backend_read_bytes: u64,
-    /// Bytes written to the image.
-    pub backend_write_bytes: u64,
-    /// Operations that the image failed.
-    pub backend_errors: u64,
-    /// Fills dropped because the block was written meanwhile.
-    pub stale_fills: u64,
-    /// Blocks of read requests that another disk on the same base had in RAM; hits too.
-    pub shared_hit_blocks: u64,
-    /// Blocks whose content was hashed, to be shared.
-    pub hashed_blocks: u64,
+macro_rules! counters {
+    ($($(#[$what:meta])* $name:ident: $unit:ident, $metric:literal;)*) => {
+        /// Counts of a disk since it was attached. Each of them only grows.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        pub struct DiskCounters {
+            $($(#[$what])* pub $name: u64,)*
+        }
+    };
 }
+undercroft_cache::disk_counters!(counters);
 
 /// How long requests of a disk took, from when the daemon saw them to their reply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -229,8 +229,11 @@ impl ServePlan {
     fn divided_for(&self, name: &str, mut plan: ServePlan) -> Result<ServePlan, ControlError> {
         // What is set below other VMs, or below this one by somebody else, is no reason to refuse it.
         let strict = name.split_once(['/', ':']).map_or(Strict::OnHost, |(vm, _)| Strict::Within(vm));
-        shares::divide_from(&mut plan, &self.disks, strict)
-            .map_err(|m| invalid(format!("\"{name}\": {}", m.error), &m.remedy))?;
+        shares::divide_from(&mut plan, &self.disks, strict).map_err(|m| {
+            let named = format!("\"{name}\": ");
+            let error = m.error.strip_prefix(&named).unwrap_or(&m.error);
+            invalid(format!("{named}{error}"), &m.remedy)
+        })?;
         Ok(plan)
     }
 

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 use undercroft_units::Time;
 
@@ -46,6 +47,25 @@ impl<'m> Checker<'m> {
     pub(crate) fn error(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {
         let (place, remedy) = (place.to_string(), remedy.into());
         self.problems.push(Problem { severity: Severity::Error, line, place, error, remedy });
+    }
+
+    /// What `text` names of those `known`; `None`, and an error that begins with `unknown`, if it is none of them.
+    pub(crate) fn named<T: FromStr>(
+        &mut self,
+        line: Option<usize>,
+        place: &str,
+        unknown: &str,
+        text: &str,
+        known: &[&'static str],
+    ) -> Option<T> {
+        let named = text.parse().ok();
+        if named.is_none() {
+            let near =
+                nearest(text, known.iter().copied()).map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
+            let remedy = format!("{near}known are {}", known.join(", "));
+            self.error(line, place, format!("{unknown} \"{}\"", clip(text)), remedy);
+        }
+        named
     }
 
     pub(crate) fn warning(&mut self, line: Option<usize>, place: &str, error: String, remedy: impl Into<String>) {

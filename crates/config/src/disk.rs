@@ -10,7 +10,6 @@ use super::keys::{self, nearest};
 use super::spec::DiskSpec;
 use crate::image::{ImageFormat, ImageSpec};
 use std::path::{Path, PathBuf};
-use undercroft_engine::{ExclusiveMode, PolicyKind};
 
 impl Checker<'_> {
     pub(crate) fn name(&mut self, spec: &DiskSpec, place: &str) -> String {
@@ -156,31 +155,6 @@ impl Checker<'_> {
             self.socket(place, line.or(name_line), place, &path, spec.socket.is_some());
         }
         Some(path)
-    }
-
-    pub(crate) fn policy(&mut self, line: Option<usize>, place: &str, text: &str) -> PolicyKind {
-        text.parse().unwrap_or_else(|_| {
-            let known: Vec<&str> = PolicyKind::ALL.iter().map(|k| k.name()).collect();
-            let remedy = match nearest(text, known.iter().copied()) {
-                Some(near) => format!("did you mean \"{near}\"? known are {}", known.join(", ")),
-                None => format!("known are {}", known.join(", ")),
-            };
-            self.error(line, place, format!("unknown policy \"{}\"", clip(text)), remedy);
-            keys::POLICY_DEFAULT
-        })
-    }
-
-    pub(crate) fn exclusive(&mut self, line: Option<usize>, place: &str, text: Option<&str>) -> ExclusiveMode {
-        let Some(text) = text else { return ExclusiveMode::default() };
-        text.parse().unwrap_or_else(|_| {
-            let known: Vec<&str> = ExclusiveMode::ALL.iter().map(|m| m.name()).collect();
-            let remedy = match nearest(text, known.iter().copied()) {
-                Some(near) => format!("did you mean \"{near}\"? known are {}", known.join(", ")),
-                None => format!("known are {}", known.join(", ")),
-            };
-            self.error(line, place, format!("exclusive: unknown mode \"{}\"", clip(text)), remedy);
-            ExclusiveMode::default()
-        })
     }
 
     /// The trust group; names of VMs and disks, which stand for groups of their own, have a colon before them.

@@ -165,7 +165,7 @@ pub fn check_bytes(data: &[u8]) {
     let plan = &resolution.plan;
     for disk in &plan.disks {
         assert!((1..=keys::QUEUES_MAX).contains(&disk.queues) && disk.queue_size.is_power_of_two());
-        assert!(disk.poll <= keys::POLL_MAX && disk.readahead_bytes <= keys::READAHEAD_BYTES_MAX);
+        assert!(disk.poll <= keys::POLL_MAX && disk.settings.readahead_bytes <= keys::READAHEAD_BYTES_MAX);
         assert!((1..=keys::WEIGHT_MAX).contains(&disk.weight));
     }
     let mut divided = plan.clone();

@@ -4,7 +4,7 @@
 //! Owns the checks of one node by itself. Never divides: `shares` does, and finds what does not fit together; images
 //! and sockets of disks are looked at in `disk`.
 
-use super::checks::{Checker, clip};
+use super::checks::Checker;
 use super::daemon::DaemonPlan;
 use super::disk::place_of;
 use super::fields::{Field, field, size_or, time, word_or};
@@ -16,6 +16,7 @@ use super::stores::StoreChoice;
 use super::written::WrittenError;
 use std::path::PathBuf;
 use std::time::Duration;
+use undercroft_cache::DiskSettings;
 use undercroft_engine::control::ControllerKind;
 use undercroft_engine::shares::Hint;
 use undercroft_engine::{ExclusiveMode, PolicyKind};
@@ -100,18 +101,14 @@ pub struct DiskPlan {
     pub parts: Vec<PartPlan>,
     /// What it is meant to reach.
     pub goal: Option<GoalPlan>,
-    /// How it will be used.
-    pub hint: Hint,
+    /// What else of it the cache is told, at the start and when it changes.
+    pub settings: DiskSettings,
     /// Which stores its blocks may be in, if that is set for itself.
     pub store: Option<StoreChoice>,
     /// The container of its VM that it belongs to.
     pub container: Option<String>,
-    /// Read-ahead at most, in bytes; 0 is off.
-    pub readahead_bytes: u32,
     /// Whether a written block that was not cached becomes cached.
     pub write_allocate: bool,
-    /// How the cache is kept exclusive of the guest's.
-    pub exclusive: ExclusiveMode,
     /// The trust group: one that was named, or `vm:NAME`, or `disk:NAME`.
     pub trust: String,
     /// With whom it holds blocks of an image that nobody writes in common.
@@ -179,12 +176,10 @@ impl DiskPlan {
             ceiling_bytes: None,
             parts: Vec::new(),
             goal: None,
-            hint: Hint::Normal,
+            settings: DiskSettings { readahead_bytes: keys::READAHEAD_BYTES_DEFAULT, ..DiskSettings::default() },
             store: None,
             container: None,
-            readahead_bytes: keys::READAHEAD_BYTES_DEFAULT,
             write_allocate: true,
-            exclusive: ExclusiveMode::default(),
             trust: String::new(),
             share_base: BaseSharing::Everybody,
             trust_memory: false,
@@ -250,10 +245,10 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, ceiling, ceiling_bytes, |b| size_or(*b, "none")),
     field!(DiskPlan, goal, goal, |g| word_or(*g, "none")),
     field!(DiskPlan, store, store, |s| word_or(*s, "inherit")),
-    field!(DiskPlan, hint, hint, |h| h.to_string()),
+    field!(DiskPlan, hint, settings.hint, |h| h.to_string()),
     field!(DiskPlan, container, container, |c| word_or(c.as_ref(), "none")),
-    field!(DiskPlan, readahead, readahead_bytes, |b| Size(u64::from(*b)).to_string()),
-    field!(DiskPlan, exclusive, exclusive, |e| e.to_string()),
+    field!(DiskPlan, readahead, settings.readahead_bytes, |b| Size(u64::from(*b)).to_string()),
+    field!(DiskPlan, exclusive, settings.exclusive, |e| e.to_string()),
     field!(DiskPlan, trust, trust, String::clone),
     field!(DiskPlan, share_base, share_base, |b| b.name().to_string()),
     field!(DiskPlan, trust_memory, trust_memory, bool::to_string),
@@ -311,18 +306,25 @@ impl Checker<'_> {
             }
             fits
         });
+        let settings = DiskSettings {
+            hint: spec.hint.as_deref().and_then(|text| self.hint(&spec.lines, place, text)).unwrap_or_default(),
+            readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
+            exclusive: spec
+                .exclusive
+                .as_deref()
+                .and_then(|text| self.exclusive(&spec.lines, place, text))
+                .unwrap_or_default(),
+        };
         DiskPlan {
-            own_policy: spec.policy.as_deref().map(|text| self.policy(at("policy"), place, text)),
+            own_policy: spec.policy.as_deref().and_then(|text| self.policy(&spec.lines, place, text)),
             share_bytes: spec.size.map_or(0, |s| s.0),
             share_fixed: spec.size.is_some(),
             weight: weight.map_or(WEIGHT_DEFAULT, |w| w as u32),
             floor_bytes: spec.floor.map_or(0, |s| s.0),
             ceiling_bytes: spec.ceiling.map(|s| s.0),
             goal: self.goal(&spec.lines, place, spec.goal.as_deref()),
-            hint: self.hint(&spec.lines, place, spec.hint.as_deref()),
             store: self.store_choice(&spec.lines, place, spec.store.as_deref()),
-            readahead_bytes: readahead.map_or(keys::READAHEAD_BYTES_DEFAULT, |r| r.0 as u32),
-            exclusive: self.exclusive(at("exclusive"), place, spec.exclusive.as_deref()),
+            settings,
             poll: self.poll(at("poll"), place, spec.poll).unwrap_or(poll),
             ..DiskPlan::bare()
         }
@@ -347,7 +349,7 @@ impl Checker<'_> {
 
     /// `[shares]`.
     pub(crate) fn shares(&mut self, spec: &SharesSpec) -> SharesPlan {
-        let controller = self.controller(&spec.lines, "shares", spec.controller.as_deref());
+        let controller = spec.controller.as_deref().and_then(|text| self.controller(&spec.lines, "shares", text));
         let [least, most] = keys::SHARES_INTERVAL_RANGE;
         let interval = spec.interval.filter(|t| {
             let fits = (least..=most).contains(&t.duration());
@@ -380,9 +382,9 @@ impl Checker<'_> {
             weight: weight.map_or(WEIGHT_DEFAULT, |w| w as u32),
             floor_bytes: spec.floor.map_or(0, |s| s.0),
             ceiling_bytes: spec.ceiling.map(|s| s.0),
-            controller: self.controller(&spec.lines, &place, spec.controller.as_deref()),
+            controller: spec.controller.as_deref().and_then(|text| self.controller(&spec.lines, &place, text)),
             goal: self.goal(&spec.lines, &place, spec.goal.as_deref()),
-            policy: spec.policy.as_deref().map(|text| self.policy(line("policy"), &place, text)),
+            policy: spec.policy.as_deref().and_then(|text| self.policy(&spec.lines, &place, text)),
             store: self.store_choice(&spec.lines, &place, spec.store.as_deref()),
         }
     }
@@ -404,16 +406,19 @@ impl Checker<'_> {
     }
 
     /// How a disk will be used.
-    pub(crate) fn hint(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Hint {
-        let Some(text) = text else { return Hint::Normal };
-        text.parse().unwrap_or_else(|_| {
-            let near = keys::nearest(text, Hint::ALL.map(Hint::name))
-                .map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
-            let known = format!("{near}known are {}", Hint::ALL.map(Hint::name).join(", "));
-            let error = format!("unknown hint \"{}\"", clip(text));
-            self.error(lines.get("hint").copied(), place, error, known);
-            Hint::Normal
-        })
+    fn hint(&mut self, lines: &Lines, place: &str, text: &str) -> Option<Hint> {
+        self.named(lines.get("hint").copied(), place, "unknown hint", text, &Hint::ALL.map(Hint::name))
+    }
+
+    /// A replacement policy.
+    fn policy(&mut self, lines: &Lines, place: &str, text: &str) -> Option<PolicyKind> {
+        self.named(lines.get("policy").copied(), place, "unknown policy", text, &PolicyKind::ALL.map(PolicyKind::name))
+    }
+
+    /// How a cache is kept exclusive of its guest's.
+    fn exclusive(&mut self, lines: &Lines, place: &str, text: &str) -> Option<ExclusiveMode> {
+        let known = ExclusiveMode::ALL.map(ExclusiveMode::name);
+        self.named(lines.get("exclusive").copied(), place, "exclusive: unknown mode", text, &known)
     }
 
     /// The container that a disk names.
@@ -439,16 +444,8 @@ impl Checker<'_> {
         }
     }
 
-    fn controller(&mut self, lines: &Lines, place: &str, text: Option<&str>) -> Option<ControllerKind> {
-        let text = text?;
-        text.parse()
-            .map_err(|_| {
-                let line = lines.get("controller").copied();
-                let error = format!("unknown controller \"{}\"", text.chars().take(60).collect::<String>());
-                let near =
-                    keys::nearest(text, keys::CONTROLLERS).map_or(String::new(), |n| format!("did you mean \"{n}\"? "));
-                self.error(line, place, error, format!("{near}known are {}", keys::CONTROLLERS.join(", ")));
-            })
-            .ok()
+    fn controller(&mut self, lines: &Lines, place: &str, text: &str) -> Option<ControllerKind> {
+        let known = ControllerKind::ALL.map(ControllerKind::name);
+        self.named(lines.get("controller").copied(), place, "unknown controller", text, &known)
     }
 }

@@ -43,7 +43,7 @@ impl DiskPlan {
             && self.floor_bytes == 0
             && self.ceiling_bytes.is_none()
             && self.goal.is_none()
-            && self.hint == Hint::Normal
+            && self.settings.hint == Hint::Normal
             && self.store.is_none()
     }
 }

@@ -248,7 +248,7 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
             weight: disk.weight,
             floor: fixed.unwrap_or(units(disk.floor_bytes)).max(least),
             ceiling: fixed.or(disk.ceiling_bytes.map(units)).map(|c| c.max(least)),
-            hint: disk.hint,
+            hint: disk.settings.hint,
         };
         // What every disk needs, and what was promised to one by its size, is taken before anything is divided.
         let promised = fixed.unwrap_or(least).max(least);
@@ -270,7 +270,7 @@ fn wishes(plan: &ServePlan) -> (Wishes<'_>, Wishes<'_>) {
                 within,
             };
             groups.entry(path.clone()).or_insert_with(|| group(&part.container));
-            let settings = ShareSettings { hint: disk.hint, ..ShareSettings::default() };
+            let settings = ShareSettings { hint: disk.settings.hint, ..ShareSettings::default() };
             // Its name within its container, where other disks may have ranges, too.
             let wish = Wish { parent: Some(path), level, name: &disk.name, settings, promised: 0, within };
             disks.insert(name, wish);

@@ -9,6 +9,7 @@ use crate::tenants::TooManyTenants;
 use parquet::errors::ParquetError;
 use std::io;
 use std::path::PathBuf;
+use undercroft_units::human_size;
 
 /// Why a trace cannot be read on.
 #[derive(Debug, thiserror::Error)]
@@ -194,7 +195,7 @@ pub enum SpoolError {
         source: io::Error,
     },
     /// More bytes than allowed.
-    #[error("it is larger than the {} MiB that are kept of a pipe", .0 >> 20)]
+    #[error("it is larger than the {} that are kept of a pipe", human_size(*.0))]
     TooLarge(u64),
 }
 

@@ -3,7 +3,7 @@
 //! Owns the notation. Never knows which disks there are. Invariants of [`RangeList`]: its ranges are in order, not
 //! empty, and neither touch nor overlap.
 
-use super::{ByteRange, DiskRanges, RANGES_MAX, RangesError};
+use super::{ByteRange, RANGES_MAX, RangesError};
 use crate::body::parse as parse_object;
 use serde::{Deserialize, Serialize};
 use undercroft_config::keys::NAME_BYTES_MAX;
@@ -129,42 +129,6 @@ pub fn parse(bytes: &[u8]) -> Result<RangeList, RangesError> {
     RangeList::new(parse_object(bytes, &known).map_err(RangesError::Unreadable)?)
 }
 
-/// Puts any bytes through the parser, and what it lets through onto a disk beside another container, for the fuzzer.
-///
-/// # Panics
-/// If an error has no words or an invariant is broken: that is a bug.
-pub fn check_bytes(data: &[u8]) {
-    let told = |e: RangesError| {
-        let e = ControlError::from(e);
-        assert!(!e.error.is_empty() && !e.remedy.is_empty(), "an error without words");
-    };
-    let list = match parse(data) {
-        Ok(list) => list,
-        Err(e) => return told(e),
-    };
-    let apart = list.ranges.windows(2).all(|w| w[0].end < w[1].start);
-    assert!(apart && list.ranges.iter().all(|r| r.start < r.end), "ranges out of order");
-    let text = serde_json::to_vec(&list.body()).unwrap_or_default();
-    assert_eq!(parse(&text).as_ref(), Ok(&list), "a list does not survive being written");
-    for size_bytes in [1 << 20, (1 << 40) + 512] {
-        let mut disk = DiskRanges::new(list.disk(), size_bytes);
-        let beside = ByteRange::new(size_bytes / 2 + 1024, 2048);
-        let other =
-            RangeList { disk: list.disk.clone(), container: "Beside".into(), ranges: beside.into_iter().collect() };
-        if list.container != other.container {
-            assert_eq!(disk.put(&other), Ok(()), "one range is refused");
-        }
-        let before = disk.clone();
-        match disk.put(&list) {
-            Ok(()) => disk.check(),
-            Err(e) => {
-                assert_eq!(disk, before, "what was refused left something behind");
-                told(e);
-            }
-        }
-    }
-}
-
 impl RangeList {
     /// As it is written.
     pub fn body(&self) -> RangeListBody {
@@ -180,7 +144,6 @@ impl RangeList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn list(ranges: &[(u64, u64)]) -> Result<RangeList, RangesError> {
         let ranges = ranges.iter().map(|&(offset_bytes, length_bytes)| RangeBody { offset_bytes, length_bytes });
@@ -232,19 +195,5 @@ mod tests {
         let longest = serde_json::to_string_pretty(&list(&many[1..]).unwrap().body()).unwrap();
         assert!(longest.len() + RANGES_MAX * 40 < BODY_BYTES_MAX, "the longest list does not fit into a body");
         assert!(parse(&vec![b' '; BODY_BYTES_MAX + 1]).unwrap_err().to_string().contains("longer than"));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            check_bytes(&bytes);
-        }
-
-        #[test]
-        fn lists_of_any_ranges_hold_or_say_why(ranges in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..8)) {
-            let ranges = ranges.into_iter().map(|(offset_bytes, length_bytes)| RangeBody { offset_bytes, length_bytes });
-            let body = RangeListBody { disk: "vm:root".into(), container: "web".into(), ranges: ranges.collect() };
-            check_bytes(&serde_json::to_vec(&body).unwrap());
-        }
     }
 }

@@ -11,7 +11,7 @@ mod body;
 mod disk;
 mod parts;
 
-pub use body::{BODY_BYTES_MAX, RangeBody, RangeList, RangeListBody, check_bytes, parse};
+pub use body::{BODY_BYTES_MAX, RangeBody, RangeList, RangeListBody, parse};
 pub use disk::DiskRanges;
 pub use parts::{Parts, Run};
 

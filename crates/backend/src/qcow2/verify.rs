@@ -9,6 +9,7 @@ use super::header::Header;
 use super::references::{Clash, References};
 use super::snapshots;
 use std::io;
+use undercroft_units::human_size;
 
 /// Memory for counts: enough for 8 TiB of data in clusters of 64 KiB.
 pub const COUNTS_BYTES_MAX: usize = 256 << 20;
@@ -135,8 +136,8 @@ where
                 Err(Failure::Beyond(format!("the cluster at {offset:#x} has too many references to count")))
             }
             Clash::TooLarge => Err(Failure::Beyond(format!(
-                "counting its references would take more than {} MiB of memory",
-                COUNTS_BYTES_MAX >> 20
+                "counting its references would take more than {} of memory",
+                human_size(COUNTS_BYTES_MAX as u64)
             ))),
         }
     }

@@ -6,11 +6,13 @@
 //! within that, and each is guaranteed enough of its own to go on.
 
 mod guest;
+mod live;
 mod parts;
 mod pools;
 mod settings;
 mod state;
 
+pub use live::DiskSettings;
 pub use state::{IoPoolUse, MemoryUse};
 
 use crate::content::ContentKey;

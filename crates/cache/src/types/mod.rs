@@ -3,6 +3,7 @@
 //! Owns the vocabulary shared by core, front ends and back ends. Never owns behaviour.
 //! Units: offsets and lengths in bytes, times in nanoseconds of a monotonic clock.
 
+mod counters;
 mod effects;
 mod io;
 mod options;

@@ -117,69 +117,30 @@ pub struct ExclusiveReport {
     pub stats: ExclusiveStats,
 }
 
-/// Counters of one disk since it was added. Every one only grows, but for the gauges at the end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskStats {
-    /// Read requests finished.
-    pub reads: u64,
-    /// Write requests finished.
-    pub writes: u64,
-    /// Flush requests finished.
-    pub flushes: u64,
-    /// Discard requests finished.
-    pub discards: u64,
-    /// Write-zeroes requests finished.
-    pub write_zeroes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Bytes that read requests were given.
-    pub read_bytes: u64,
-    /// Bytes that write requests stored.
-    pub write_bytes: u64,
-    /// Blocks of read requests found in RAM.
-    pub hit_blocks: u64,
-    /// Blocks of read requests that had to be read from the disk.
-    pub miss_blocks: u64,
-    /// Blocks of read requests that joined a read already under way (counted neither as hit nor as miss).
-    pub joined_blocks: u64,
-    /// Blocks of read requests found among those read ahead (counted as hits too).
-    pub readahead_hit_blocks: u64,
-    /// Blocks read ahead that were dropped unused.
-    pub readahead_wasted_blocks: u64,
-    /// Blocks evicted.
-    pub evicted_blocks: u64,
-    /// Blocks that the policy or a full cache refused.
-    pub bypassed_blocks: u64,
-    /// Read operations sent to the back end.
-    pub backend_reads: u64,
-    /// Write operations sent to the back end.
-    pub backend_writes: u64,
-    /// Bytes read from the back end, read-ahead included.
-    pub backend_read_bytes: u64,
-    /// Bytes written to the back end.
-    pub backend_write_bytes: u64,
-    /// Operations that the back end failed.
-    pub backend_errors: u64,
-    /// Fills that were not published because the block was written or dropped meanwhile.
-    pub stale_fills: u64,
-    /// Blocks of read requests that another disk on the same base had in RAM (counted as hits too).
-    pub shared_hit_blocks: u64,
-    /// Blocks whose content was hashed, to be shared.
-    pub hashed_blocks: u64,
-    /// Gauge: blocks cached now.
-    pub cached_blocks: u64,
-    /// Gauge: of those, blocks of zeroes, which take no memory.
-    pub zero_blocks: u64,
-    /// Gauge: of those, blocks whose frame other blocks hold too, of this disk or another.
-    pub shared_blocks: u64,
-    /// Gauge: frames that the disk pays for: those it alone holds, and its part of the shared ones, rounded up.
-    pub charged_blocks: u64,
-    /// Gauge: blocks the disk may keep.
-    pub capacity_blocks: u64,
-    /// Gauge: blocks the disk may keep for now; fewer than its capacity while memory is short on the host.
-    pub limit_blocks: u64,
-    /// Gauge: requests under way.
-    pub inflight_requests: u64,
-    /// Gauge: operations under way.
-    pub inflight_ops: u64,
+macro_rules! stats {
+    ($($(#[$what:meta])* $name:ident: $unit:ident, $metric:literal;)*) => {
+        /// Counters of one disk since it was added, by their table. Every one only grows, but for the gauges at the
+        /// end.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct DiskStats {
+            $($(#[$what])* pub $name: u64,)*
+            /// Gauge: blocks cached now.
+            pub cached_blocks: u64,
+            /// Gauge: of those, blocks of zeroes, which take no memory.
+            pub zero_blocks: u64,
+            /// Gauge: of those, blocks whose frame other blocks hold too, of this disk or another.
+            pub shared_blocks: u64,
+            /// Gauge: frames that the disk pays for: those it alone holds, and its part of the shared ones, rounded up.
+            pub charged_blocks: u64,
+            /// Gauge: blocks the disk may keep.
+            pub capacity_blocks: u64,
+            /// Gauge: blocks the disk may keep for now; fewer than its capacity while memory is short on the host.
+            pub limit_blocks: u64,
+            /// Gauge: requests under way.
+            pub inflight_requests: u64,
+            /// Gauge: operations under way.
+            pub inflight_ops: u64,
+        }
+    };
 }
+crate::disk_counters!(stats);

@@ -3,7 +3,10 @@
 //! Owns words. Never reads a file. Invariant: as of `keys`.
 
 use super::Live::{Attach, Name, Reload, Restart, Set};
-use super::{Key, Kind, Section, key};
+use super::{Key, Kind, Section, key, names};
+use undercroft_engine::PolicyKind;
+use undercroft_engine::control::ControllerKind;
+use undercroft_engine::shares::Hint;
 
 // What VMs, containers and disks have alike as nodes of the tree of shares.
 const NODE_WEIGHT: Key = key!(
@@ -18,7 +21,7 @@ const NODE_FLOOR: Key = key!(
     "floor",
     Size,
     "`0`",
-    "what its parent is entitled to",
+    "at most what its parent is entitled to",
     Set(""),
     "The part of the store that it gets whenever it can make use of it, however much others want."
 );
@@ -28,7 +31,7 @@ const NODE_CONTROLLER: Key = key!(
     "controller",
     Text,
     "as above it",
-    "`static`, `donor`, `utility`, `target`, `paper`",
+    names!(ControllerKind),
     Set("inherit"),
     "The controller that divides its share among what is in it. It also holds for everything below that has no controller of its own."
 );
@@ -37,7 +40,7 @@ const NODE_POLICY: Key = key!(
     "policy",
     Text,
     "as above it, or `s3-fifo`",
-    "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
+    names!(PolicyKind),
     Set("inherit"),
     "Replacement policy of disks in it that have none of their own. That of a container is also for its ranges of disks."
 );
@@ -147,7 +150,7 @@ pub const SHARES: Section = Section {
             "controller",
             Text,
             "`utility`",
-            "`static`, `donor`, `utility`, `target`, `paper`",
+            names!(ControllerKind),
             Set(""),
             "The controller that divides the store, where a VM or container has none of its own. `static` divides by weight, and lends what one does not use to others, unless that has cost more misses than it saved. `utility` gives blocks to those that save most misses with them, as measured, within floors. `donor` moves small pieces from those with few requests to those with many misses. `target` gives each what its `goal` takes. `paper` grows shares by accesses and misses, without those that read-ahead foresaw."
         ),
@@ -220,7 +223,7 @@ pub const DISK: Section = Section {
             "policy",
             Text,
             "its container's, or its VM's, or `s3-fifo`",
-            "`fifo`, `lru`, `clock`, `arc`, `car`, `s3-fifo`, `sieve`, `w-tinylfu`",
+            names!(PolicyKind),
             Set("inherit"),
             "Replacement policy: the rule by which blocks are evicted."
         ),
@@ -248,7 +251,7 @@ pub const DISK: Section = Section {
             "hint",
             Text,
             "`normal`",
-            "`normal`, `sequential`, `random`, `noreuse`, `dontneed`, `willneed`",
+            names!(Hint),
             Set(""),
             "How the disk will be used from now on, in the words of posix_fadvise. `sequential`: reads ahead twice as far, and its blocks are evicted first. `random`: no read-ahead. `noreuse`: its blocks are evicted first. `dontneed`: nothing is kept. `willneed`: it gets its share before its misses show that it needs it, and its blocks are fetched from the first one on, as far as space is free."
         ),

@@ -41,8 +41,6 @@ pub const WORKERS_DEFAULT_MAX: usize = 16;
 pub const SHARES_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
 /// Bounds of that.
 pub const SHARES_INTERVAL_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
-/// Those who can divide it.
-pub const CONTROLLERS: [&str; 5] = ["static", "donor", "utility", "target", "paper"];
 /// Percent of a processor for copying and hashing guest memory.
 pub const COPY_CPU_PERCENT_DEFAULT: u32 = 20;
 /// Longest serial number that virtio-blk can carry, in bytes.

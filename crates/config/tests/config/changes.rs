@@ -45,11 +45,13 @@ fn vms_and_containers_divide_before_their_disks() {
     for (node, change, needle) in [
         ("web", set_bytes("floor", 2 * GIB), "too little for floors"),
         ("web/shop", set_bytes("ceiling", MIB), "below its floor of 4MiB"),
+        ("web", set_bytes("ceiling", MIB), "\"web\": its ceiling of 1MiB"),
         ("wbe", change(7), "did you mean \"web\"?"),
         ("host", change(7), "the host has no weight"),
     ] {
         let e = plan.with_node(node, &change).unwrap_err().to_string();
         assert!(e.contains(needle), "{needle}: {e}");
+        assert!(!e.contains(&format!("\"{node}\": \"{node}\"")), "{e}");
     }
     for (text, needle) in [
         (file("floor=\"64MiB\"\nceiling=\"32MiB\"\n"), "its ceiling of 32MiB is below its floor of 64MiB"),
@@ -150,7 +152,7 @@ fn values_set_by_hand_are_checked_as_those_of_the_file() {
     let changed = plan.with_node("d", &set("readahead", "0")).unwrap();
     let changed = changed.with_change("d", &set("exclusive", "off")).unwrap();
     let d = &changed.disks[0];
-    assert_eq!((d.readahead_bytes, d.exclusive.name(), d.weight), (0, "off", 100));
+    assert_eq!((d.settings.readahead_bytes, d.settings.exclusive.name(), d.weight), (0, "off", 100));
     let told: Vec<String> = plan.keys_changed(&changed).iter().map(ToString::to_string).collect();
     assert_eq!(told, ["disk \"d\": readahead: 512KiB -> 0B", "disk \"d\": exclusive: auto -> off"]);
     // The file has the last word.

@@ -82,7 +82,7 @@ fn a_full_file_means_what_it_says() {
     assert_eq!(root.image.location, place.at("a.raw").to_str().unwrap());
     assert_eq!(root.socket, Some(place.at("web.sock")));
     assert_eq!((root.policy, root.share_bytes, root.share_fixed), (PolicyKind::Arc, 512 * MIB, true));
-    assert_eq!((root.readahead_bytes, root.write_allocate), (MIB as u32, false));
+    assert_eq!((root.settings.readahead_bytes, root.write_allocate), (MIB as u32, false));
     assert_eq!((root.serial.as_str(), root.queues, root.queue_size), ("ROOT 1", 8, 1024));
     assert_eq!((root.poll, root.nbd), (Duration::ZERO, true));
     // The VM and the disk beside it have half each, and the VM's other disk what the one of a fixed size leaves.
@@ -238,7 +238,7 @@ fn what_a_vm_and_a_container_say_holds_for_disks_that_say_nothing() {
     let plan = place.good(&text.concat());
     let shown = |name: &str| {
         let d = plan.find(name).unwrap();
-        (d.policy.name(), d.hint.name(), d.goal.map(|g| g.to_string()))
+        (d.policy.name(), d.settings.hint.name(), d.goal.map(|g| g.to_string()))
     };
     assert_eq!(shown("own"), ("lru", "noreuse", None));
     assert_eq!(shown("shop"), ("sieve", "normal", Some("iops 300".into())));

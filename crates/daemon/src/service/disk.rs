@@ -80,11 +80,9 @@ pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> 
 fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, share: Option<GroupId>) -> DiskOptions {
     DiskOptions {
         read_only: plan.image.read_only || geometry.read_only,
-        readahead_bytes: plan.readahead_bytes,
         write_allocate: plan.write_allocate,
-        exclusive: plan.exclusive,
         share,
-        ..DiskOptions::new(geometry, plan.policy, capacity_blocks)
+        ..DiskOptions::new(geometry, plan.policy, capacity_blocks).with(&plan.settings)
     }
 }
 
@@ -105,11 +103,11 @@ impl ServedDisk {
             None => human_size(geometry.size_bytes),
         };
         let options = options(&plan, &geometry, capacity_blocks, group);
-        let (name, hint, poll_ns) = (plan.name.clone(), plan.hint, plan.poll.as_nanos() as u64);
+        let (name, settings, poll_ns) = (plan.name.clone(), plan.settings, plan.poll.as_nanos() as u64);
         let id = worker
             .call(move |w| {
                 let id = w.add_disk(name, backend, options, poll_ns)?;
-                w.core().set_hint(id, hint);
+                w.core().set(id, &settings);
                 Ok(id)
             })
             .map_err(|e| silent(e, worker_number))?

@@ -5,7 +5,7 @@
 use super::Service;
 use super::reload::log_changes;
 use crate::http::Caller;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use undercroft_api::{NodeChanged, NodeStatus, ShareEvent, SharesStatus};
 use undercroft_config::{ControlError, NodeChange};
 use undercroft_config::{GoalPlan, ServePlan, UNIT_BYTES};
@@ -33,11 +33,16 @@ impl Service {
         let name_of = |id: NodeId| names.get(&id).copied().unwrap_or_default().to_string();
         let mut nodes = Vec::new();
         let leaves: BTreeMap<String, u64> = plan.disks.iter().flat_map(|d| d.leaves()).map(|l| (l.1, l.2)).collect();
+        // A fixed size goes nowhere, whatever was decided before it was set.
+        let fixed: BTreeSet<&str> = plan.disks.iter().filter(|d| d.share_fixed).map(|d| d.name.as_str()).collect();
         for id in tree.below(tree.root()) {
             let Ok(node) = tree.node(id) else { continue };
             let below: Vec<&str> = tree.below(id).into_iter().filter_map(|n| disks.get(&n).copied()).collect();
             let share = |d: &str| leaves.get(d).copied().unwrap_or(0);
-            let target = |d: &str| manager.targets.get(d).map_or_else(|| share(d), |t| t * UNIT_BYTES);
+            let target = |d: &str| match manager.targets.get(d) {
+                Some(units) if !fixed.contains(d) => units * UNIT_BYTES,
+                _ => share(d),
+            };
             let measured: Vec<_> = below.iter().filter_map(|d| manager.measured.get(*d)).collect();
             let name = name_of(id);
             let curve = disks.get(&id).and_then(|d| manager.measured.get(*d));
@@ -52,7 +57,7 @@ impl Service {
                 goal: goal_of(&plan, &name).map(|g| g.to_string()),
                 policy: set.as_ref().and_then(|s| s.policy.clone()),
                 store: set.as_ref().and_then(|s| s.store.clone()),
-                hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.hint.to_string()),
+                hint: disks.get(&id).and_then(|d| plan.find(d)).map(|d| d.settings.hint.to_string()),
                 set_floor_bytes: set.as_ref().map_or(0, |s| s.floor_bytes),
                 version: set.map_or(0, |s| s.version),
                 entitled_bytes: settings.get(id).share * UNIT_BYTES,

@@ -197,7 +197,7 @@ impl Service {
 
 /// Blocks that a disk's share holds, besides their metadata and its operations under way.
 fn capacity_blocks(plan: &DiskPlan) -> u32 {
-    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, plan.readahead_bytes)
+    blocks_per_disk_max(&CoreOptions::new(plan.share_bytes), 1, plan.settings.readahead_bytes)
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

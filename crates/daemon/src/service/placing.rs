@@ -55,7 +55,7 @@ impl Service {
 
     /// Waits until worker `n` has room for a disk: those that have been told to give need a moment for it.
     pub(super) fn make_room(&self, n: usize, plan: &DiskPlan, blocks: u32) -> Result<(), AddDiskError> {
-        let (readahead_bytes, give_up) = (plan.readahead_bytes, Instant::now() + ROOM_WAIT);
+        let (readahead_bytes, give_up) = (plan.settings.readahead_bytes, Instant::now() + ROOM_WAIT);
         loop {
             match self.workers[n].call(move |w| w.core().may_add(blocks, readahead_bytes)) {
                 Ok(Err(e)) if Instant::now() >= give_up || *lock(&self.stop.0) => return Err(e.into()),
@@ -117,34 +117,51 @@ impl Service {
             }
         };
         let wanted = disks.iter().filter_map(|d| Some((d, plan.find(&d.info().name)?)));
-        let (growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| share(p) > share_now(p));
+        let (mut growing, others): (Vec<_>, Vec<_>) = wanted.partition(|(_, p)| share(p) > share_now(p));
         let given = others.iter().any(|(_, p)| share(p) < share_now(p));
-        others.iter().for_each(|(disk, p)| Self::change(plan, &together, disk, p));
+        // One that could not have it the last time waits as well.
+        let deadline = Instant::now() + ROOM_WAIT;
+        for (disk, p) in others {
+            match Self::change(plan, &together, disk, p) {
+                Err(refused) if waits(&refused) => growing.push((disk, p)),
+                Err(refused) => unchanged(p, &refused),
+                Ok(()) => {}
+            }
+        }
         if given {
             // Also for a disk that is not here yet.
             self.release_given();
         }
-        growing.iter().for_each(|(disk, p)| Self::change(plan, &together, disk, p));
+        growing.iter().for_each(|(disk, p)| self.grow(plan, &together, disk, p, deadline));
+    }
+
+    /// Makes a disk have more, once those on its worker that have been told to give have given: blocks go, and tables
+    /// become smaller, step by step.
+    fn grow(&self, plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan, deadline: Instant) {
+        while let Err(refused) = Self::change(plan, together, disk, p) {
+            if !waits(&refused) || Instant::now() >= deadline || *lock(&self.stop.0) {
+                return unchanged(p, &refused);
+            }
+            let _ = disk.host().worker.give_back(memory::STEP_FRAMES_MAX);
+            std::thread::sleep(memory::PAUSE);
+        }
     }
 
     /// Makes a disk have the share and the settings of `plan`, where it is `p`; the share with those that it keeps its
-    /// blocks together with.
-    fn change(plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan) {
+    /// blocks together with. A worker that is gone has nothing to change any more.
+    fn change(plan: &ServePlan, together: &Together, disk: &ServedDisk, p: &DiskPlan) -> Result<(), SetPartsError> {
         let (id, blocks) = (disk.id(), together.capacity_blocks(plan, p));
         let share_bytes = together.share_bytes(plan, p);
         let parted = p.clone();
         let policies: Vec<_> = p.parts.iter().map(|part| (part.number, plan.part_policy(p, part))).collect();
-        let (policy, hint, poll_ns) = (p.policy, p.hint, p.poll.as_nanos() as u64);
-        let (readahead_bytes, exclusive) = (p.readahead_bytes, p.exclusive);
-        let result = disk.host().worker.call(move |w| {
+        let (policy, settings, poll_ns) = (p.policy, p.settings, p.poll.as_nanos() as u64);
+        let changed = disk.host().worker.call(move |w| {
             w.set_poll(id, poll_ns);
             if w.core().policy(id) != Some(policy) {
                 w.core().set_policy(id, policy);
             }
-            w.core().set_hint(id, hint);
             // Before its share: what they take comes out of it.
-            w.core().set_readahead(id, readahead_bytes);
-            w.core().set_exclusive(id, exclusive);
+            w.core().set(id, &settings);
             if parted.parts.is_empty() {
                 // What its operations may take stays what it was when it came: a smaller share has fewer blocks for
                 // that.
@@ -159,8 +176,15 @@ impl Service {
             let shares = shares::part_blocks(w.core(), id, &parted);
             w.core().set_part_shares(id, &shares)
         });
-        if let Ok(Err(e)) = result {
-            tracing::error!(disk = p.name, "cannot change its share: {e}");
-        }
+        changed.unwrap_or(Ok(()))
     }
+}
+
+/// Whether what is refused may be had when others have given.
+fn waits(refused: &SetPartsError) -> bool {
+    matches!(refused, SetPartsError::Disk(undercroft_cache::AddDiskError::NoMemory { .. }))
+}
+
+fn unchanged(p: &DiskPlan, refused: &SetPartsError) {
+    tracing::error!(disk = p.name, "cannot change its share: {refused}");
 }

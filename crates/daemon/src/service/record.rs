@@ -20,7 +20,7 @@ const STOP_WAITS: Duration = Duration::from_secs(2);
 const STOP_LOOKS: Duration = Duration::from_millis(5);
 
 fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
-    let exclusive = match plan.exclusive {
+    let exclusive = match plan.settings.exclusive {
         ExclusiveMode::Off => "off".to_string(),
         mode => format!("{mode}"),
     };
@@ -32,7 +32,7 @@ fn about(plan: &DiskPlan, disk: &ServedDisk, together: &Together) -> Watched {
         align_bytes: disk.info().geometry.align,
         policy: plan.policy.name().to_string(),
         share_bytes: plan.share_bytes,
-        readahead_bytes: u64::from(plan.readahead_bytes),
+        readahead_bytes: u64::from(plan.settings.readahead_bytes),
         write_allocate: plan.write_allocate,
         exclusive,
         shares_content: disk.group().is_some() || disk.layer().is_some(),

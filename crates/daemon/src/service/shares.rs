@@ -171,10 +171,13 @@ impl Service {
         for (name, id) in layout.disks() {
             governor.set_goal(id, by_name.get(name).and_then(|d| d.goal).map(GoalPlan::goal));
         }
+        // What a disk has by its `size` is never lent, so nobody is promised it.
+        let fixed = |name: &str| by_name.get(name).filter(|d| d.share_fixed).map_or(0, |d| d.share_bytes / UNIT_BYTES);
         let mut leaves = Vec::with_capacity(measured.len());
         for (name, m) in measured.iter() {
             let Some(node) = layout.disk(name) else { continue };
-            leaves.push(Leaf { node, held: m.held_units, least: m.least_units(), seen: m.seen, curve: Some(&m.curve) });
+            let least = m.least_units().max(fixed(name));
+            leaves.push(Leaf { node, held: m.held_units, least, seen: m.seen, curve: Some(&m.curve) });
         }
         let targets = governor.interval(tree, &leaves);
         let by_name: BTreeMap<_, _> = layout.disks().map(|(name, id)| (id, name.to_string())).collect();

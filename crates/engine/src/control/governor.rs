@@ -45,7 +45,7 @@ impl ControllerKind {
     pub const ALL: [Self; 5] = [Self::Static, Self::Donor(DONOR_ROUNDS), Self::Utility, Self::Target, Self::Paper];
 
     /// As configuration and API write it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Static => "static",
             Self::Donor(_) => "donor",

@@ -75,6 +75,9 @@ impl Reason {
                 "by their miss-ratio curves, {taker} misses {saves:.0} times less an interval with it, and {giver} \
                  {costs:.0} times more without it"
             ),
+            Self::Guarded { misses, by_weight } if misses.max(*by_weight) < 0.5 => {
+                "nothing was missed in the last intervals, so nothing says where memory would save misses".to_string()
+            }
             Self::Guarded { misses, by_weight } | Self::Resumed { misses, by_weight } => format!(
                 "in the last intervals, moving memory to where it saves misses would have meant {misses:.0} misses, \
                  division by weight {by_weight:.0}"
@@ -197,5 +200,9 @@ mod tests {
         let guarded = |misses, by_weight| event(true, true, 5, Reason::Guarded { misses, by_weight });
         assert!(guarded(900.0, 400.0).ends_with("expected: 500 misses fewer an interval"));
         assert!(!guarded(400.0, 900.0).contains("expected"), "what does not pay is not promised");
+        assert!(
+            guarded(0.0, 0.0).contains(": nothing was missed in the last intervals"),
+            "there is nothing to compare"
+        );
     }
 }

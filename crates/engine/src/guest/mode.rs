@@ -27,7 +27,7 @@ impl ExclusiveMode {
         [ExclusiveMode::Auto, ExclusiveMode::Off, ExclusiveMode::Capture, ExclusiveMode::Delayed];
 
     /// The name used in configuration and status.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             ExclusiveMode::Off => "off",
             ExclusiveMode::Auto => "auto",

@@ -37,7 +37,7 @@ macro_rules! kinds {
             pub const ALL: [$kind; [$($kind::$name),+].len()] = [$($kind::$name),+];
 
             /// The name used in configuration, on the command line and in metrics.
-            pub fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self {
                     $($kind::$name => $text,)+
                 }

@@ -79,7 +79,7 @@ impl Hint {
         [Self::Normal, Self::Sequential, Self::Random, Self::NoReuse, Self::DontNeed, Self::WillNeed];
 
     /// As configuration and API write it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Normal => "normal",
             Self::Sequential => "sequential",

@@ -3,7 +3,9 @@
 //! Owns the table of the house (`ARCHITECTURE.md` describes it). Never looks at development dependencies: tests may use
 //! what they like. Invariant: the table is exact, so a dependency that goes has to go from here.
 
-use super::{none, root};
+use super::tests_only::is_test_file;
+use super::tokens::identifiers;
+use super::{none, root, rust};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each crate may use of ours. Order: those below first.
@@ -11,7 +13,7 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("host", &[]),
     ("heap", &[]),
-    ("trace", &[]),
+    ("trace", &["units"]),
     ("skips", &[]),
     ("engine", &[]),
     ("ranges", &["host"]),
@@ -20,8 +22,8 @@ pub const HOUSE: &[(&str, &[&str])] = &[
     ("study", &["cache", "engine", "trace", "units"]),
     ("python", &["engine", "study", "trace", "units"]),
     ("config", &["cache", "engine", "units"]),
-    ("backend", &["cache", "config", "host"]),
-    ("api", &["config", "ranges", "units"]),
+    ("backend", &["cache", "config", "host", "units"]),
+    ("api", &["cache", "config", "ranges", "units"]),
     ("hostmem", &["api", "cache", "config", "host", "units"]),
     ("frontend", &["cache", "config", "host", "hostmem"]),
     ("porttest", &["cache", "engine", "frontend", "host", "testkit"]),
@@ -45,6 +47,10 @@ const KEPT_TO: &[(&str, &[&str])] = &[
     ("anyhow", &["api", "undercroft"]),
     ("imago", &["backend", "host"]),
 ];
+
+/// Where the async runtime may be named, and `async` written: the control API and its client. Nothing else waits in
+/// that way.
+const ASYNC: &[&str] = &["crates/daemon/src/http/", "crates/api/src/client.rs"];
 
 /// The names in a crate's `[dependencies]`, those for some targets or features among them.
 fn dependencies(name: &str) -> BTreeSet<String> {
@@ -102,4 +108,18 @@ fn libraries_stay_where_they_belong() {
         }
     }
     none(&wrong, "libraries that only some crates may use");
+}
+
+#[test]
+fn only_the_control_api_is_async() {
+    let mut wrong = Vec::new();
+    for (file, _) in rust(&root()) {
+        let product = file.starts_with("crates/") && file.contains("/src/") && !is_test_file(&file);
+        if !product || ASYNC.iter().any(|a| file.starts_with(a)) {
+            continue;
+        }
+        let named = ["tokio", "async", "await"].iter().filter(|word| identifiers(&file)[0].contains_key(**word));
+        wrong.extend(named.map(|word| format!("{file}: {word}")));
+    }
+    none(&wrong, "async code outside of the control API");
 }

@@ -7,6 +7,7 @@
 mod crates;
 mod dependencies;
 mod house;
+mod keys;
 mod links;
 mod modules;
 mod names;

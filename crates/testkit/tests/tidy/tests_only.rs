@@ -18,6 +18,12 @@ const FOR_TESTS: &[&str] = &["exercise", "fault_injection", "faults", "fuzz", "m
 /// Such modules among the sources of a product: crate, and how many files.
 const AMONG_PRODUCTS: &[(&str, usize)] = &[("cache", 1), ("frontend", 1)];
 
+/// Names of functions that put any bytes through parsers.
+const FOR_FUZZING: &[&str] = &["check_bytes", "exercise", "exercise_client"];
+
+/// Such functions among the sources of a product: they reach parsers that nobody else is offered.
+const FUZZED_AMONG_PRODUCTS: &[(&str, usize)] = &[("backend", 1), ("config", 1), ("hostmem", 3)];
+
 /// Whether a file of a crate's sources is of tests: by its name, or because a module above it is declared so.
 pub fn is_test_file(file: &str) -> bool {
     static GUARDED: OnceLock<BTreeSet<String>> = OnceLock::new();
@@ -74,6 +80,7 @@ fn declared(text: &str) -> Vec<(String, bool)> {
 fn test_code_is_in_tests() {
     let mut wrong = Vec::new();
     let mut among = BTreeMap::<String, usize>::new();
+    let mut fuzzed = BTreeMap::<String, usize>::new();
     for (file, text) in rust(&root()) {
         let Some((own, below)) = file.strip_prefix("crates/").and_then(|f| f.split_once("/src/")) else { continue };
         for (module, guarded) in declared(&text) {
@@ -85,7 +92,13 @@ fn test_code_is_in_tests() {
             continue;
         }
         let mut seen = Unguarded::default();
-        seen.visit_file(&syn::parse_file(&text).unwrap());
+        let syntax = syn::parse_file(&text).unwrap();
+        seen.visit_file(&syntax);
+        let named = |i: &syn::Item| matches!(i, syn::Item::Fn(f) if FOR_FUZZING.contains(&&*f.sig.ident.to_string()));
+        let found = syntax.items.iter().filter(|i| named(i)).count();
+        if found > 0 && !FOR_TESTS_AS_A_WHOLE.contains(&own) {
+            *fuzzed.entry(own.to_string()).or_default() += found;
+        }
         wrong.extend(seen.found.iter().map(|f| format!("{file}: test {f} stands among the product's code")));
         let parts = below.trim_end_matches(".rs").split('/');
         if !FOR_TESTS_AS_A_WHOLE.contains(&own) && parts.into_iter().any(|p| FOR_TESTS.contains(&p)) {
@@ -95,4 +108,6 @@ fn test_code_is_in_tests() {
     none(&wrong, "test code outside of tests");
     let among: Vec<_> = among.into_iter().collect();
     exceptions(&among, AMONG_PRODUCTS, "files for tests, simulation or fuzzing among a product's sources");
+    let fuzzed: Vec<_> = fuzzed.into_iter().collect();
+    exceptions(&fuzzed, FUZZED_AMONG_PRODUCTS, "functions for fuzzing among a product's sources");
 }

@@ -74,7 +74,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Show what the running daemon does
     Status(StatusArgs),
-    /// Print what QEMU and libvirt need to attach a disk
+    /// Print what QEMU and libvirt need to attach a disk, or all disks of a VM
     AttachArgs(AttachArgs),
     /// Serve one disk more, while the others go on
     Attach(Box<AttachDiskArgs>),

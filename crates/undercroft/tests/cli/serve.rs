@@ -125,6 +125,8 @@ fn an_image_is_served_from_start_to_stop() {
         &[],
     );
     p.run(&["set", "a", "--size", "1GiB"]).is(1, &[], &["1GiB", "64MiB"]);
+    let divided = ["the store is divided by static; version ", "before: by utility"];
+    p.run(&["set", "host", "--controller", "static"]).is(0, &divided, &[]);
     p.run(&["set", "--memory", "32MiB"]).is(0, &["the store may hold 32MiB of its ceiling of 64MiB"], &[]);
     p.run(&["status"]).is(0, &["memory set by hand: 32MiB of 64MiB"], &[]);
     p.run(&["set", "--memory", "65MiB"]).is(1, &[], &["more than the ceiling of 64MiB", "store.memory"]);

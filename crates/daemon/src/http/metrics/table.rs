@@ -1,8 +1,9 @@
 //! Every metric: its name, what it says, its type and unit, and where in the status it is read.
 //!
-//! Owns the names; [`super`] makes text of them, and docs/metrics.md is this table. Never reads anything but the
-//! status. Invariants: a metric never changes its meaning, so a new one gets a new name; base units (seconds and
-//! bytes), which end names; counters end in `_total`.
+//! Owns the names, but for those of the counters of disks, which stand beside what they count
+//! ([`undercroft_cache::disk_counters`]); [`super`] makes text of all of them, and docs/metrics.md has them. Never
+//! reads anything but the status. Invariants: a metric never changes its meaning, so a new one gets a new name; base
+//! units (seconds and bytes), which end names; counters end in `_total`.
 
 use super::family::Unit::{Blocks, Bytes, Number, Pages, Seconds};
 use super::family::{AsNumber, Family, Place, Read, counter, gauge, histogram};
@@ -67,8 +68,23 @@ macro_rules! times {
     };
 }
 
+macro_rules! counters {
+    ($($(#[doc = $help:literal])* $name:ident: $unit:ident, $metric:literal;)*) => {
+        /// The counters of disks; what they are is said in their own table.
+        const DISK_COUNTERS: &[Family] = &[
+            $(counter($metric, concat!($($help),*).trim_ascii_start(), $unit, disk!(counters.$name)),)*
+        ];
+    };
+}
+undercroft_cache::disk_counters!(counters);
+
 /// All metrics, in the order in which they are told.
-pub(super) const TABLE: &[Family] = &[
+pub(super) fn all() -> impl Iterator<Item = &'static Family> {
+    TABLE.iter().chain(DISK_COUNTERS)
+}
+
+/// All but the counters of disks.
+const TABLE: &[Family] = &[
     gauge(
         "undercroft_build_info",
         "Version of the running program; always 1.",
@@ -318,99 +334,6 @@ pub(super) const TABLE: &[Family] = &[
         "Operations that an image has not answered for more than five seconds.",
         Number,
         disk!(stalled_ops),
-    ),
-    counter("undercroft_disk_read_requests_total", "Read requests finished.", Number, disk!(counters.reads)),
-    counter("undercroft_disk_write_requests_total", "Write requests finished.", Number, disk!(counters.writes)),
-    counter("undercroft_disk_flush_requests_total", "Flush requests finished.", Number, disk!(counters.flushes)),
-    counter("undercroft_disk_discard_requests_total", "Discard requests finished.", Number, disk!(counters.discards)),
-    counter(
-        "undercroft_disk_write_zeroes_requests_total",
-        "Write-zeroes requests finished.",
-        Number,
-        disk!(counters.write_zeroes),
-    ),
-    counter("undercroft_disk_request_errors_total", "Requests answered with an error.", Number, disk!(counters.errors)),
-    counter(
-        "undercroft_disk_read_bytes_total",
-        "Bytes that read requests asked for.",
-        Bytes,
-        disk!(counters.read_bytes),
-    ),
-    counter(
-        "undercroft_disk_written_bytes_total",
-        "Bytes that write requests brought.",
-        Bytes,
-        disk!(counters.write_bytes),
-    ),
-    counter(
-        "undercroft_cache_hits_total",
-        "Blocks of 4096 bytes of read requests found in RAM.",
-        Blocks,
-        disk!(counters.hit_blocks),
-    ),
-    counter(
-        "undercroft_cache_misses_total",
-        "Blocks of read requests read from the image.",
-        Blocks,
-        disk!(counters.miss_blocks),
-    ),
-    counter(
-        "undercroft_cache_joins_total",
-        "Blocks of read requests that joined a read under way.",
-        Blocks,
-        disk!(counters.joined_blocks),
-    ),
-    counter(
-        "undercroft_cache_readahead_hits_total",
-        "Blocks read ahead and then read.",
-        Blocks,
-        disk!(counters.readahead_hit_blocks),
-    ),
-    counter(
-        "undercroft_cache_readahead_wasted_total",
-        "Blocks read ahead and dropped.",
-        Blocks,
-        disk!(counters.readahead_wasted_blocks),
-    ),
-    counter("undercroft_cache_evictions_total", "Blocks evicted.", Blocks, disk!(counters.evicted_blocks)),
-    counter("undercroft_cache_bypasses_total", "Blocks that were not let in.", Blocks, disk!(counters.bypassed_blocks)),
-    counter(
-        "undercroft_cache_stale_fills_total",
-        "Blocks not let in because they were written meanwhile.",
-        Blocks,
-        disk!(counters.stale_fills),
-    ),
-    counter(
-        "undercroft_cache_shared_hit_blocks_total",
-        "Blocks had from another disk on the same base.",
-        Blocks,
-        disk!(counters.shared_hit_blocks),
-    ),
-    counter(
-        "undercroft_cache_hashed_blocks_total",
-        "Blocks whose content was hashed, to be shared.",
-        Blocks,
-        disk!(counters.hashed_blocks),
-    ),
-    counter("undercroft_backend_reads_total", "Reads sent to the image.", Number, disk!(counters.backend_reads)),
-    counter("undercroft_backend_writes_total", "Writes sent to the image.", Number, disk!(counters.backend_writes)),
-    counter(
-        "undercroft_backend_read_bytes_total",
-        "Bytes read from the image.",
-        Bytes,
-        disk!(counters.backend_read_bytes),
-    ),
-    counter(
-        "undercroft_backend_written_bytes_total",
-        "Bytes written to the image.",
-        Bytes,
-        disk!(counters.backend_write_bytes),
-    ),
-    counter(
-        "undercroft_backend_errors_total",
-        "Operations that the image failed.",
-        Number,
-        disk!(counters.backend_errors),
     ),
     gauge("undercroft_cache_bytes", "Data of a disk that is cached.", Bytes, disk!(cache.cached_bytes)),
     gauge(

@@ -135,6 +135,12 @@ pub fn set(args: &SetArgs, socket: &Path, out: &mut Out) -> Result<(), Failure> 
         return Ok(out.json(&done)?);
     }
     let NodeChanged { node, previous } = done;
+    if let ("host", Some(now)) = (node.level.as_str(), &node.controller) {
+        // All that there is to set for it.
+        out.line(&format!("the store is divided by {now}; version {}", node.version))?;
+        let before = previous.controller.unwrap_or_default();
+        return Ok(out.line(&format!("before: by {before} (version {})", previous.version))?);
+    }
     let controller = node.controller.map_or(String::new(), |c| format!(", divided by {c}"));
     let ceiling = node.ceiling_bytes.map_or("none".to_string(), |c| Size(c).to_string());
     let goal = node.goal.map_or(String::new(), |g| format!(", goal {g}"));

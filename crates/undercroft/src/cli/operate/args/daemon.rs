@@ -241,7 +241,7 @@ pub struct DropCacheArgs {
 /// `undercroft reload`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Attaches new disks, detaches those that are gone, and changes sizes, weights, policies and polling. What needs a
+Attaches new disks, detaches those that are gone, and changes what can change while they serve. What needs a
 restart is named and stays as it is. A bad file changes nothing, and neither does one that has lost all of the disks
 that are served, or most of them, unless --yes is given. An image that does not open is tried again; `undercroft status`
 shows the disk as waiting.

@@ -6,6 +6,7 @@ use crate::cli::study::reading::ReadArgs;
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::str::FromStr;
+use undercroft_engine::control::ControllerKind;
 use undercroft_study::sim::tenants::Arm;
 use undercroft_study::sim::{Policies, Rule};
 use undercroft_trace::BLOCK_BYTES;
@@ -31,8 +32,14 @@ pub enum DividerError {
     #[error("target needs goals, which a trace has not")]
     NeedsGoals,
     /// There is nobody of that name.
-    #[error("\"{0}\" divides nothing; known are shared, strict, best, static, utility, donor, paper")]
+    #[error("\"{0}\" divides nothing; known are shared, strict, best, {others}", others = controllers())]
     Unknown(String),
+}
+
+/// The controllers that need nothing but a trace.
+fn controllers() -> String {
+    let of_traces = ControllerKind::ALL.into_iter().filter(|kind| *kind != ControllerKind::Target);
+    of_traces.map(ControllerKind::name).collect::<Vec<_>>().join(", ")
 }
 
 impl FromStr for Divider {

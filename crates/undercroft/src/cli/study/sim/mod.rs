@@ -122,9 +122,9 @@ fn table(run: &TraceRun, block_bytes: u64) -> String {
 pub fn summary(run: &TraceRun) -> String {
     let blocks = run.footprint.map_or(String::new(), |n| format!(" to {n} blocks"));
     let per = run.accesses as f64 * run.rows.len() as f64 / run.seconds.max(1e-9) / 1e6;
-    let caches = run.rows.len();
+    let caches = if run.rows.len() == 1 { "1 cache".to_string() } else { format!("{} caches", run.rows.len()) };
     format!(
-        "{}: {} accesses{blocks}; {caches} caches in {:.1} s, {per:.1} M accesses/s\n",
+        "{}: {} accesses{blocks}; {caches} in {:.1} s, {per:.1} M accesses/s\n",
         run.name, run.accesses, run.seconds
     )
 }

@@ -1,0 +1,76 @@
+//! How many files a key of the configuration takes: four for what a disk is told while it serves, and what it is for.
+//!
+//! Owns the list of those who name such a setting between the file and the core, each with its reason. Never reads a
+//! configuration. Invariant: the list is exact, so that one more who names a setting shows here, and one who does no
+//! longer has to go.
+
+use super::tests_only::is_test_file;
+use super::{none, root, rust};
+use std::collections::BTreeSet;
+
+/// Where a setting is declared, where it is read, where it is checked, and where the core takes it over.
+const FILES: [&str; 4] = [
+    "crates/config/src/keys/guests.rs",
+    "crates/config/src/spec.rs",
+    "crates/config/src/nodes.rs",
+    "crates/cache/src/core/live.rs",
+];
+
+/// Who else names a setting of a disk, outside of the core, and what for.
+const USES: &[(&str, &str, &str)] = &[
+    ("crates/config/src/lib.rs", "readahead_bytes", "the fuzz target holds it to its bound"),
+    ("crates/config/src/pools.rs", "hint", "a disk with a hint keeps its blocks apart"),
+    ("crates/config/src/shares.rs", "hint", "what a share may grow to depends on it"),
+    ("crates/daemon/src/service/division.rs", "hint", "`shares` shows it"),
+    ("crates/daemon/src/service/mod.rs", "readahead_bytes", "what it takes comes out of the share"),
+    ("crates/daemon/src/service/placing.rs", "readahead_bytes", "what it takes comes out of the share"),
+    ("crates/daemon/src/service/record.rs", "readahead_bytes", "a replay reads ahead as far"),
+    ("crates/daemon/src/service/record.rs", "exclusive", "a recording says whose cache it saw"),
+];
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// The settings of a disk that change while it serves.
+fn settings() -> Vec<String> {
+    let file = syn::parse_file(&text(FILES[3])).unwrap();
+    let settings = file.items.iter().find_map(|i| match i {
+        syn::Item::Struct(s) if s.ident == "DiskSettings" => Some(&s.fields),
+        _ => None,
+    });
+    let settings = settings.expect("DiskSettings stands in the last of the files");
+    settings.iter().filter_map(|f| Some(f.ident.as_ref()?.to_string())).collect()
+}
+
+#[test]
+fn a_setting_of_a_disk_is_in_four_files() {
+    let [declared, read, checked, _] = FILES.map(text);
+    for field in settings() {
+        let key = field.strip_suffix("_bytes").unwrap_or(&field);
+        assert!(declared.contains(&format!("\"{key}\"")), "{key} is not declared in {}", FILES[0]);
+        assert!(read.contains(&format!("pub {key}: Option<")), "{key} is not read in {}", FILES[1]);
+        assert!(checked.contains(&format!("(DiskPlan, {key}, settings.{field},")), "{key} is not in {}", FILES[2]);
+    }
+}
+
+#[test]
+fn nobody_else_names_a_setting_without_using_it() {
+    let fields = settings();
+    let mut found = BTreeSet::new();
+    for (file, text) in rust(&root()) {
+        // The engine, below the core, has settings of its own.
+        let below = ["crates/cache/", "crates/engine/"].iter().any(|c| file.starts_with(c));
+        let outside = file.starts_with("crates/") && file.contains("/src/") && !below;
+        if !outside || is_test_file(&file) || FILES.contains(&file.as_str()) {
+            continue;
+        }
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        found.extend(fields.iter().filter(|f| product.contains(&format!("settings.{f}"))).map(|f| (file.clone(), f)));
+    }
+    let listed: BTreeSet<_> = USES.iter().map(|(file, field, _)| (*file, *field)).collect();
+    let found: BTreeSet<_> = found.iter().map(|(file, field)| (file.as_str(), field.as_str())).collect();
+    let more = found.difference(&listed).map(|(file, field)| format!("{file} names {field}, which is not listed"));
+    let fewer = listed.difference(&found).map(|(file, field)| format!("{file} names {field} no longer"));
+    none(&more.chain(fewer).collect::<Vec<_>>(), "pass all settings of a disk on together (DiskSettings)");
+}
