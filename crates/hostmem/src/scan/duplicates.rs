@@ -219,7 +219,7 @@ fn read_guests(
 /// Why the memory of a guest was not read to its end.
 fn unread_guest(name: &str, pid: u32, e: &io::Error) -> String {
     match e.kind() {
-        io::ErrorKind::NotFound => {
+        _ if super::vm::has_ended(e) => {
             format!("{name} (process {pid}) ended while it was read; what was read of it counts")
         }
         io::ErrorKind::PermissionDenied => {

@@ -102,7 +102,7 @@ pub fn find(pids: &[u32]) -> io::Result<Found> {
                 found.denied = true;
                 found.problems.push(format!("the memory of {name} (process {pid}) cannot be read: {}", need_ptrace()));
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => found.problems.push(format!("{name} has ended")),
+            Err(e) if has_ended(&e) => found.problems.push(format!("{name} has ended")),
             Err(e) => found.problems.push(format!("{name} (process {pid}) cannot be looked at: {e}")),
         }
     }
@@ -137,6 +137,12 @@ pub fn changes(process: &Process, ranges: &[PageRun]) -> io::Result<Vec<Vec<Page
     }
     process.forget_changes()?;
     Ok(all)
+}
+
+/// Whether something of a process could not be read because the process is no more. Files below `/proc` are not there
+/// then; what was opened before answers ESRCH.
+pub fn has_ended(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 /// What to do where another process's memory is closed to us.
@@ -321,6 +327,16 @@ pub(crate) fn ksm_pages(ksm_stat: &[u8]) -> (u64, u64) {
 mod tests {
     use super::*;
     use undercroft_host::foreign::parse_maps;
+
+    #[test]
+    fn a_process_that_has_ended_is_told_from_one_that_may_not_be_read() {
+        for errno in [rustix::io::Errno::SRCH, rustix::io::Errno::NOENT] {
+            assert!(has_ended(&io::Error::from(errno)), "{errno}");
+        }
+        for errno in [rustix::io::Errno::PERM, rustix::io::Errno::IO] {
+            assert!(!has_ended(&io::Error::from(errno)), "{errno}");
+        }
+    }
 
     fn sizes(text: &str) -> Vec<u64> {
         ram(&parse_maps(text.as_bytes())).iter().map(|m| m.bytes() >> 20).collect()

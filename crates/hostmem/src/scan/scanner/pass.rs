@@ -114,7 +114,9 @@ impl<C: Cache> Scan<C> {
         for mut guest in guests {
             if let Err(e) = self.guest(&mut guest, &mut number, &mut pass) {
                 problems.push(match e.kind() {
-                    io::ErrorKind::NotFound => format!("{} ended while its memory was scanned", guest.name),
+                    _ if super::super::vm::has_ended(&e) => {
+                        format!("{} ended while its memory was scanned", guest.name)
+                    }
                     io::ErrorKind::PermissionDenied => {
                         format!("the memory of {} cannot be read: {}", guest.name, super::super::vm::need_ptrace())
                     }
