@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares two builds of Undercroft on hits, side by side: `make bench-builds BENCH_ARGS="--before PATH --after PATH"`.
+"""Compares two builds of Undercroft side by side, on hits or on all of `make bench`: `make bench-builds BENCH_ARGS="--before PATH --after PATH"`.
 
-Owns the turns of the two (A B B A ...): each build serves an image of its own from RAM, both daemons run all the time, and one at a time
+Owns the turns of the two (A B B A ...): each build serves an image of its own, both daemons run all the time, and one at a time
 is driven. What counts are ratios within a turn, after to before, and their spread. `--noise` puts the first build in both places: what
 the ratios differ from 1 by then is what the machine can tell. Never writes results into the repository.
 """
@@ -20,6 +20,7 @@ import table
 from cells import MIB, Cell, Sizes, cells
 
 SIZES = Sizes(image=128 * MIB, hot=96 * MIB, memory=192 * MIB)
+STATES = ("hits", "misses", "mixed")
 # What is shown: title, key of a measurement, whether more of it is better.
 SHOWN = [("IOPS", "iops", True), ("p99", "p99_us", False), ("CPU per I/O", "cpu_s_per_million", False)]
 
@@ -32,6 +33,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--noise", action="store_true", help="compare the first build with itself")
     p.add_argument("--turns", type=int, default=9, help="turns of each build on each cell (9)")
     p.add_argument("--seconds", type=float, default=1.0, help="of each turn (1)")
+    p.add_argument("--states", default="hits", metavar="LIST", help="of hits, misses, mixed (hits; 'hits,misses,mixed': the cells of make bench)")
     p.add_argument("--only", default="", metavar="REGEX", help="cells whose key matches, such as vhost/hits/rand4k/qd1")
     p.add_argument("--poll", default="50us", help="longest time that an idle worker polls (50us; 0us: it sleeps at once)")
     a = p.parse_args()
@@ -41,8 +43,12 @@ def options() -> argparse.Namespace:
             p.error(f"{program} is not there: make bench-builds builds the driver, and today's program")
     if a.turns < 1:
         p.error("--turns: at least one")
+    states = a.states.split(",")
+    for state in states:
+        if state not in STATES:
+            p.error(f"--states: '{state}' is none of {', '.join(STATES)}")
     try:
-        a.cells = [c for c in cells() if c.state == "hits" and re.search(a.only, c.key)]
+        a.cells = [c for c in cells() if c.state in states and re.search(a.only, c.key)]
     except re.error as e:
         p.error(f"--only: '{a.only}' is no regular expression: {e}")
     return a
@@ -100,16 +106,17 @@ def main() -> int:
         images = [Path(place) / f"{n}.raw" for n in range(2)]
         for image in images:
             compare.make_image(image, SIZES.image)
-        for protocol in dict.fromkeys(c.protocol for c in a.cells):
+        for protocol, cold in dict.fromkeys((c.protocol, c.state == "misses") for c in a.cells):
             servers: list[peers.Server] = []
             try:
                 for n, program in enumerate((a.before, a.after)):
-                    directory = Path(place) / f"{protocol}{n}"
-                    servers.append(served_by(program, protocol, a.poll).start(placement, images[n], SIZES.memory, directory))
+                    directory = Path(place) / f"{protocol}{n}{'cold' if cold else ''}"
+                    memory = SIZES.memory_cold if cold else SIZES.memory
+                    servers.append(served_by(program, protocol, a.poll).start(placement, images[n], memory, directory))
                     # Twice: policies that want a block to be asked for again before they keep it get that.
-                    for _ in range(2):
+                    for _ in range(0 if cold else 2):
                         compare.drive(placement, servers[n], ["--prefill", "--length", str(SIZES.hot), "--ops", "1", "--depth", "4"])
-                for cell in (c for c in a.cells if c.protocol == protocol):
+                for cell in (c for c in a.cells if (c.protocol, c.state == "misses") == (protocol, cold)):
                     print(row(cell, *take_turns(a, placement, servers, cell)), flush=True)
             except peers.Missing as e:
                 print(f"builds: {e}", file=sys.stderr)

@@ -21,6 +21,9 @@
 //     --layout N     which blocks are popular follows from this and not from --rng: runs of one layout go on with each other's caches
 //     --check-all    at the end drop the file's cached pages and check every block of it
 //
+// FILE can be up to eight files, `A,B`: 64 KiB of blocks in turn are on each, every block at the place that it has in one file, so that all of
+// them can be copies of one image. --device takes as many devices, and adds their counters up.
+//
 // Prints one JSON object a line: progress, ready, done. Exit status 0, 1 (wrong data or a failed call), 2 (usage).
 //
 // A read is first tried with RWF_NOWAIT: what the guest's own page cache holds is counted and timed apart from what
@@ -134,7 +137,7 @@ struct device {
     uint64_t read_ios, read_bytes, read_ms, write_ios, write_bytes;
 };
 
-static struct device device_read(const char *name) {
+static struct device device_read_one(const char *name) {
     struct device d = {0};
     char path[128];
     snprintf(path, sizeof path, "/sys/block/%s/stat", name);
@@ -148,16 +151,32 @@ static struct device device_read(const char *name) {
     return d;
 }
 
+// The sum of all devices of a list `A,B`.
+static struct device device_read(const char *names) {
+    struct device sum = {0};
+    char list[128], *rest = list;
+    snprintf(list, sizeof list, "%s", names);
+    for (char *name; (name = strsep(&rest, ","));) {
+        struct device d = device_read_one(name);
+        sum.read_ios += d.read_ios, sum.read_bytes += d.read_bytes, sum.read_ms += d.read_ms;
+        sum.write_ios += d.write_ios, sum.write_bytes += d.write_bytes;
+    }
+    return sum;
+}
+
 // --- One run ---------------------------------------------------------------------------------------------------------
 
 static struct {
-    const char *kind, *file, *device;
+    const char *kind, *device;
+    char *file;
     uint64_t seed, bytes, warm, ops, rng, frames, anon, anon_every, layout;
     double alpha, seconds;
     int write_percent, wait, check_all, prefill;
 } arg = {.alpha = 0.9};
 
-static int fd;
+enum { FILES_MAX = 8 };
+static int fds[FILES_MAX];
+static uint64_t files;
 static uint64_t blocks;
 static uint32_t *generations; // how often each block was written
 static uint64_t *buffer;
@@ -167,8 +186,21 @@ static struct {
     struct latency cached, disk, all, write;
 } sum;
 
-// Reads and checks BYTES at OFFSET; both are multiples of BLOCK.
+// The file that has what is at OFFSET; nothing of at most CHUNK bytes at a multiple of its size lies on two.
+static int fd_of(uint64_t offset) { return fds[offset / CHUNK % files]; }
+
+static void sync_all(void) {
+    for (uint64_t i = 0; i < files; i++)
+        if (fsync(fds[i])) die("fsync");
+}
+
+static void advise_all(int advice) {
+    for (uint64_t i = 0; i < files; i++) posix_fadvise(fds[i], 0, 0, advice);
+}
+
+// Reads and checks BYTES at OFFSET, which lie within one CHUNK; both are multiples of BLOCK.
 static void read_checked(uint64_t offset, uint64_t bytes) {
+    int fd = fd_of(offset);
     uint64_t begin = now_ns();
     struct iovec v = {buffer, bytes};
     ssize_t had = preadv2(fd, &v, 1, offset, RWF_NOWAIT);
@@ -195,7 +227,7 @@ static void read_checked(uint64_t offset, uint64_t bytes) {
 static void write_block(uint64_t block) {
     pattern_fill(buffer, arg.seed, block, ++generations[block]);
     uint64_t begin = now_ns();
-    if (pwrite(fd, buffer, BLOCK, block * BLOCK) != BLOCK) die("write");
+    if (pwrite(fd_of(block * BLOCK), buffer, BLOCK, block * BLOCK) != BLOCK) die("write");
     latency_add(&sum.write, now_ns() - begin);
     sum.writes++;
 }
@@ -251,7 +283,7 @@ static void pool_read(uint64_t block) {
         uint32_t frame = frames_used;
         if (frames_used < arg.frames) frames_used++;
         else frame = rng() % arg.frames, frame_of[block_in[frame]] = NOWHERE;
-        if (pread(fd, pool + (uint64_t)frame * WORDS, BLOCK, block * BLOCK) != BLOCK) die("read");
+        if (pread(fd_of(block * BLOCK), pool + (uint64_t)frame * WORDS, BLOCK, block * BLOCK) != BLOCK) die("read");
         frame_of[block] = frame, block_in[frame] = block;
     }
     uint64_t ns = now_ns() - begin;
@@ -322,7 +354,7 @@ static void run(void) {
     rng_state = mix(arg.rng ? arg.rng : arg.seed);
     if (!strcmp(arg.kind, "zipf")) zipf_prepare();
     if (!strcmp(arg.kind, "pool")) pool_prepare();
-    if (strcmp(arg.kind, "seq")) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    if (strcmp(arg.kind, "seq")) advise_all(POSIX_FADV_RANDOM);
     if (arg.prefill) phase("filling", "seq", 1, 0);
     phase("warm-up", arg.kind, arg.warm, 0);
     if (arg.wait) {
@@ -337,7 +369,7 @@ static void run(void) {
     phase("measuring", arg.kind, arg.ops, arg.seconds);
     double seconds = (now_ns() - begin) / 1e9;
     if (arg.device) after = device_read(arg.device);
-    if (sum.writes && fsync(fd)) die("fsync");
+    if (sum.writes) sync_all();
     printf("{\"event\":\"done\",\"workload\":\"%s\",\"seconds\":%.3f,\"reads\":%" PRIu64 ",\"writes\":%" PRIu64
            ",\"read_bytes\":%" PRIu64 ",\"cached_bytes\":%" PRIu64,
            arg.kind, seconds, sum.reads, sum.writes, sum.read_bytes, sum.cached_bytes);
@@ -358,14 +390,14 @@ static void fill(void) {
     for (uint64_t at = 0; at < blocks * BLOCK; at += CHUNK) {
         uint64_t n = blocks * BLOCK - at < CHUNK ? blocks * BLOCK - at : CHUNK;
         for (uint64_t i = 0; i < n / BLOCK; i++) pattern_fill(buffer + i * WORDS, arg.seed, at / BLOCK + i, 0);
-        if (pwrite(fd, buffer, n, at) != (ssize_t)n) die("write");
+        if (pwrite(fd_of(at), buffer, n, at) != (ssize_t)n) die("write");
     }
-    if (fsync(fd)) die("fsync");
+    sync_all();
 }
 
 static void check_all(void) {
-    if (fsync(fd)) die("fsync");
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    sync_all();
+    advise_all(POSIX_FADV_DONTNEED);
     for (uint64_t at = 0; at < blocks * BLOCK; at += CHUNK)
         read_checked(at, blocks * BLOCK - at < CHUNK ? blocks * BLOCK - at : CHUNK);
     printf("{\"event\":\"checked\",\"blocks\":%" PRIu64 "}\n", blocks);
@@ -410,8 +442,11 @@ int main(int argc, char **argv) {
     if (direct && (!arg.frames || arg.frames >= NOWHERE || arg.write_percent || arg.check_all))
         return usage("pool needs --frames, and only reads");
     if (arg.anon && !arg.anon_every) return usage("--anon needs --anon-every");
-    fd = open(arg.file, (make ? O_RDWR | O_CREAT : arg.write_percent ? O_RDWR : O_RDONLY) | (direct ? O_DIRECT : 0), 0644);
-    if (fd < 0) die(arg.file);
+    int how = (make ? O_RDWR | O_CREAT : arg.write_percent ? O_RDWR : O_RDONLY) | (direct ? O_DIRECT : 0);
+    for (char *rest = arg.file, *file; (file = strsep(&rest, ","));) {
+        if (files == FILES_MAX) return usage("at most eight files");
+        if ((fds[files++] = open(file, how, 0644)) < 0) die(file);
+    }
     generations = calloc(blocks, sizeof *generations);
     if (!generations || posix_memalign((void **)&buffer, BLOCK, CHUNK)) die("memory");
     if (make) fill();
