@@ -324,8 +324,8 @@ class Nbd(Inclusive):
         return [self.nbd_socket()]
 
     def disk_args(self, index):
-        server = f"server.type=unix,server.path={self.nbd_socket()},export=guest-{index + 1}:root"
-        return ["-blockdev", f"driver=nbd,node-name=disk,{server}", "-device", "virtio-blk-pci,drive=disk"]
+        server = f"server.type=unix,server.path={self.nbd_socket()},export={':'.join(self.names(index))}"
+        return ["-blockdev", f"driver=nbd,node-name=disk{index},{server}", "-device", f"virtio-blk-pci,drive=disk{index}"]
 
 
 class ScanNbd(Nbd):

@@ -37,6 +37,7 @@ class Load:
     pool: float = 0  # of a buffer pool, likewise
     seconds: float = 0  # the measured part ends after so long; 0: when its operations are done
     guests: int = 1
+    disks: int = 1  # of the guest; the blocks are on them in turn, 64 KiB each
     format: str = "raw"
     style: str = "grid"
     cache_extra_bytes: int = 0
@@ -66,6 +67,8 @@ class Load:
             "seq": f"{size} MiB in order, again and again, with the guest's read-ahead",
             "pool": f"uniform 4 KiB reads of {size} MiB by O_DIRECT into a pool of {int(cell.usable_mib * self.pool)} MiB",
         }[self.kind]
+        if self.disks > 1:
+            text += f", on {self.disks} disks in turn, 64 KiB each"
         if self.write_percent:
             text += f", {self.write_percent} % of them writes"
         if self.anon:
@@ -86,8 +89,10 @@ class Load:
         """What guest `index` runs. Of a run that measures several times, part 0 fills the caches; later ones go on with other reads
         of the same blocks, behind a warm-up only after another load."""
         before, ops = self.counts(cell)
+        names = [f"vd{chr(ord('a') + disk)}" for disk in range(self.disks)]
         parts = [
-            f"workload {self.kind} /dev/vda --seed {SEED} --bytes {self.bytes(cell)} --device vda --wait",
+            f"workload {self.kind} {','.join(f'/dev/{name}' for name in names)} --seed {SEED} --bytes {self.bytes(cell)}",
+            f"--device {','.join(names)} --wait",
             f"--rng {index + 7 + 100 * part} --warm {before if warm else 0} --ops {ops}",
         ]
         if cell.wait_us is not None:
@@ -110,13 +115,15 @@ class Load:
     def images(self, cell: Cell, folder: Path, say) -> list[Path]:
         """The disks' images with what a run begins with, and none of it in the host's page cache."""
         master = pattern(folder, self.bytes(cell), SEED, say)
-        if not self.write_percent:
+        if self.disks == 1 and not self.write_percent:
             return [master]
-        disk = folder / "disk-1.raw"
-        shutil.copyfile(master, disk)
+        # A disk of several has all blocks at their places, and is asked for its part of them.
+        disks = [folder / f"disk-{n + 1}.raw" for n in range(self.disks)]
+        for disk in disks:
+            shutil.copyfile(master, disk)
+            drop_cached(disk)
         drop_cached(master)
-        drop_cached(disk)
-        return [disk]
+        return disks
 
     def drive(self, run):
         """Runs it in the guests of `run`."""
@@ -149,6 +156,7 @@ LOADS = {
         Load("write", "30 % writes", "uniform", 0.75, write_percent=30),
         Load("pool", "O_DIRECT pool", "pool", 0.9, pool=0.75),
         Tree(),
+        *(Load(f"disks{n}", f"Zipf .8 on {n} disk{'s' * (n > 1)}", "zipf", 0.75, misses=0.3, ops=1, alpha=0.8, disks=n) for n in (1, 2, 4)),
         Pair(ZIPF, UNIFORM),
         HostJob(UNIFORM),
         Clones(),

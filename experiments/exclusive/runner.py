@@ -23,17 +23,19 @@ class Run(Fleet):
 
     def __init__(self, arm, cells, folder, accel, screen):
         self.cell, self.load = cells[0]  # what is measured
+        arm.disks_each = self.load.disks
         super().__init__(arm, folder, self.cell.guest_mib, accel, screen)
         self.arm, self.cells = arm, cells
         self.trace = None
         self.part = 0  # number of the cell, from 1, while it is measured
 
     def start(self, stack, disks):
-        """Boots one guest per disk, with the kernel that the cell asks for."""
+        """Boots the guests, with the kernel that the cell asks for."""
         super().start(stack, disks, f"init_on_alloc={self.cell.zeroing:d} {GUEST_KERNEL}")
         for guest in self.guests:
             # While nobody has a disk open, its kernel keeps nothing of it: the next part of a run would find an empty cache.
-            guest.run("sleep 100000 </dev/vda >/dev/null 2>&1 &")
+            for disk in range(self.load.disks):
+                guest.run(f"sleep 100000 </dev/vd{chr(ord('a') + disk)} >/dev/null 2>&1 &")
             guest.run(f"echo {'y' if self.cell.mglru else 'n'} > /sys/kernel/mm/lru_gen/enabled")
 
     def guest_facts(self):
@@ -176,7 +178,8 @@ class Run(Fleet):
                 return {}
             records = records[:end]
             found["hits"].append(perfect.hits(records[begin:]))
-            if self.arm.key == "direct":
+            # A log is of one disk: what a cache would hold of several together cannot be computed from logs without times.
+            if self.arm.key == "direct" and self.load.disks == 1:
                 capacity = self.cell.cache_bytes // BLOCK
                 found["perfect"].append(perfect.exclusive(records, begin, capacity))
                 found["inclusive_lru"].append(perfect.inclusive_lru(records, begin, capacity))

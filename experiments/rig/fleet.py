@@ -14,20 +14,22 @@ PHASE_SECONDS = 900
 
 
 class Fleet:
-    """One arm while it runs: `way` serves the disks, and each disk has a guest."""
+    """One arm while it runs: `way` serves the disks, and each guest has as many of them as `way.disks_each` says."""
 
     def __init__(self, way, folder, ram_mib, accel, screen):
         self.way, self.folder, self.ram_mib, self.accel, self.screen = way, folder, ram_mib, accel, screen
         self.guests = []
 
     def start(self, stack, disks, kernel_options=""):
-        """Serves `disks` and boots a guest on each; `stack` ends all of it."""
+        """Serves `disks` and boots the guests; `stack` ends all of it."""
         stack.enter_context(self.way)
         self.way.start(disks)
-        self.screen.status("guests", f"{self.way.title:16} booting {len(disks)} of {self.ram_mib} MiB ({self.accel})")
-        for i in range(len(disks)):
+        each = self.way.disks_each
+        self.screen.status("guests", f"{self.way.title:16} booting {len(disks) // each} of {self.ram_mib} MiB ({self.accel})")
+        for i in range(len(disks) // each):
+            arguments = [argument for disk in range(i * each, (i + 1) * each) for argument in self.way.disk_args(disk)]
             guest = guests.Guest(
-                f"{self.way.key}-guest-{i + 1}", self.way.disk_args(i), self.folder, self.ram_mib, self.accel,
+                f"{self.way.key}-guest-{i + 1}", arguments, self.folder, self.ram_mib, self.accel,
                 wrap=self.way.wrap_guest, append=kernel_options, check=self.way.check, private=self.way.private_ram,
             )  # fmt: skip
             self.guests.append(stack.enter_context(guest))

@@ -33,6 +33,7 @@ class Serving:
 
     key = title = ""
     explains = ""
+    disks_each = 1  # of a guest: disk I is of guest I // disks_each
     private_ram = False  # of guests: nothing but QEMU has it mapped
 
     def __init__(self, memory_bytes, logs, image_format="qcow2"):
@@ -65,7 +66,7 @@ class Serving:
 
     def disk_args(self, index):
         """QEMU's arguments for disk `index`."""
-        return vhost_user(0, self.socket(index))
+        return vhost_user(index, self.socket(index))
 
     def socket(self, index):
         return self.run_dir / f"disk-{index + 1}.sock"
@@ -220,15 +221,22 @@ class Undercroft(Serving):
         self.control = self.run_dir / "control.sock"
         lines = [f'[store]\nmemory = "{self.store_bytes >> 20}MiB"\n\n[daemon]\ncontrol = "{self.control}"\nruntime_dir = "{self.run_dir}"\n{self.daemon_options}']
         for i, disk in enumerate(disks):
+            vm, name = self.names(i)
+            if name == "root":
+                lines.append(f'[[vm]]\nname = "{vm}"\n{self.vm_options(i // self.disks_each)}')
             lines.append(
-                f'[[vm]]\nname = "guest-{i + 1}"\n{self.vm_options(i)}\n[[vm.disk]]\nname = "root"\nimage = "{disk}"\n'
-                f"{self.format_option()}{self.port_options(i)}{self.disk_options}"
+                f'[[vm.disk]]\nname = "{name}"\nimage = "{disk}"\n{self.format_option()}{self.port_options(i)}{self.disk_options}'
             )
         self.config.write_text("\n".join(lines))
         self.serve()
 
+    def names(self, index):
+        """What the virtual machine of disk `index` is called, and the disk within it."""
+        vm, of_vm = divmod(index, self.disks_each)
+        return f"guest-{vm + 1}", f"data-{of_vm}" if of_vm else "root"
+
     def vm_options(self, index):
-        """Lines for the virtual machine of disk `index`."""
+        """Lines for virtual machine `index`."""
         return ""
 
     def format_option(self):
@@ -263,7 +271,7 @@ class Undercroft(Serving):
                     raise
 
     def disk_args(self, index):
-        return vhost_user(0, self.socket(index), self.reconnect)
+        return vhost_user(index, self.socket(index), self.reconnect)
 
     def ctl(self, *arguments):
         """Runs an `undercroft` command against the daemon and returns what it prints."""
