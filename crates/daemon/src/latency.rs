@@ -58,6 +58,12 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// Whether nothing was recorded since `earlier`, a state of the same histogram.
+    pub(crate) fn is_as(&self, earlier: &Histogram) -> bool {
+        // A latency of 0 ns changes its bucket alone, which is the first.
+        self.sum_ns == earlier.sum_ns && self.buckets[0] == earlier.buckets[0]
+    }
+
     /// What was recorded since `earlier`, a state of the same histogram. The largest is not known, only its bucket.
     #[must_use]
     pub fn since(&self, earlier: &Histogram) -> Histogram {

@@ -8,7 +8,8 @@
 use super::memory::{PAUSE, STEP_FRAMES_MAX};
 use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks};
-use crate::worker::{Latencies, Worker};
+use crate::latency::Histogram;
+use crate::worker::{ReadsBetween, Worker};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -58,8 +59,6 @@ pub(super) struct ShareManager {
     /// What each disk is to have, by name, in units.
     pub(super) targets: BTreeMap<String, u64>,
     pub(super) measured: HashMap<String, Measured>,
-    /// Latencies of each disk when the last interval ended.
-    latencies: HashMap<String, Latencies>,
     /// When the last interval ended.
     pub(super) since: Option<Instant>,
     /// Whether settings have changed since.
@@ -189,17 +188,15 @@ impl Service {
     /// What every disk did since this was asked last.
     fn measure_disks(&self, manager: &mut ShareManager, plan: &ServePlan, elapsed: Duration) {
         let most = plan.store.memory_bytes / UNIT_BYTES;
-        let before = std::mem::take(&mut manager.latencies);
         manager.measured.clear();
         let by_name = plan.by_name();
         let mut told = self.ask_disks(move |w, id| answer(w, id, most));
         share_out(&mut told);
         for (disk, answer) in told {
             let name = &disk.info().name;
-            let (Some((latencies, answers)), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
+            let (Some((reads, answers)), Some(disk)) = (answer, by_name.get(name.as_str())) else { continue };
             // Of a disk with parts: what reads of all of it took.
-            let times = Times::between(before.get(name), &latencies, elapsed, p99_for(plan, disk));
-            manager.latencies.insert(name.clone(), latencies);
+            let times = Times::of(&reads, elapsed, p99_for(plan, disk));
             let leaves: Vec<_> = disk.leaves().collect();
             for answer in answers {
                 let Some((_, leaf, _)) = leaves.iter().find(|l| l.0 == answer.part.0) else { continue };
@@ -307,8 +304,8 @@ impl Service {
 }
 
 /// What one disk and each of its parts did since this was asked last; measuring begins with the first question.
-fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answer>)> {
-    let latencies = w.latencies(id)?.clone();
+fn answer(w: &mut Worker, id: DiskId, most: u64) -> Answered {
+    let reads = w.reads_between(id)?;
     let core = w.core();
     let held = held_bytes(core, id);
     let whole = held.len() == 1;
@@ -340,7 +337,7 @@ fn answer(w: &mut Worker, id: DiskId, most: u64) -> Option<(Latencies, Vec<Answe
         let working_set_bytes = if working_set == 0 { 0 } else { bytes_for(working_set) };
         Answer { part, telemetry, held_bytes, fixed_bytes, sizes, working_set_bytes, pool: pool.clone() }
     });
-    Some((latencies, answers.collect()))
+    Some((reads, answers.collect()))
 }
 
 /// Bytes of the store that a disk holds, or itself and each of its parts.
@@ -412,8 +409,8 @@ fn set_shares(
     }
 }
 
-/// What a disk answered: latencies since it was added, and what it and its ranges were measured to need.
-type Answered = Option<(Latencies, Vec<Answer>)>;
+/// What a disk answered: its reads since it was asked last, and what it and its ranges were measured to need.
+type Answered = Option<(ReadsBetween, Vec<Answer>)>;
 
 /// Gives each disk of those that were measured together an equal part of what was measured: to whoever divides by
 /// curves, as many disks with such parts are the same as one with the whole, since each has the part of the misses at
@@ -495,15 +492,14 @@ struct Times {
 }
 
 impl Times {
-    fn between(before: Option<&Latencies>, now: &Latencies, elapsed: Duration, p99: Option<Duration>) -> Self {
-        let none = Latencies::default();
-        let before = before.unwrap_or(&none);
-        let (hits, misses) = (now.read_hit.since(&before.read_hit), now.read_miss.since(&before.read_miss));
+    fn of(reads: &ReadsBetween, elapsed: Duration, p99: Option<Duration>) -> Self {
+        let misses = reads.misses.as_deref();
+        let missed = misses.map_or(0, Histogram::count);
         Self {
-            reads_per_second: (hits.count() + misses.count()) as f64 / elapsed.as_secs_f64().max(1e-3),
-            hit_us: hits.mean_ns() / 1e3,
-            miss_us: misses.mean_ns() / 1e3,
-            slow_misses: p99.map_or(0.0, |most| misses.part_above(most.as_nanos() as u64)),
+            reads_per_second: (reads.hits + missed) as f64 / elapsed.as_secs_f64().max(1e-3),
+            hit_us: reads.hit_ns / 1e3,
+            miss_us: misses.map_or(0.0, |m| m.mean_ns() / 1e3),
+            slow_misses: misses.zip(p99).map_or(0.0, |(m, most)| m.part_above(most.as_nanos() as u64)),
         }
     }
 }

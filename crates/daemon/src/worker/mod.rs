@@ -21,7 +21,8 @@ mod tap;
 mod turn;
 
 pub use handle::{CALL_WAIT, DiskHost, Gone, WorkerHandle};
-pub use latencies::Latencies;
+pub(crate) use latencies::Told;
+pub use latencies::{Latencies, ReadsBetween};
 pub use notes::{Damaged, Note, read as read_notes};
 pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 
@@ -58,6 +59,8 @@ pub struct WorkerOptions {
 pub(crate) struct Disk {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) latencies: Box<Latencies>,
+    /// How far those of its reads were told.
+    pub(crate) told: Told,
     /// Bound for polling that this disk asks for, in nanoseconds.
     pub(crate) poll_ns_max: u64,
     /// Whether operations were submitted since the last kick.
@@ -189,6 +192,7 @@ impl Worker {
         let disk = Disk {
             backend,
             latencies: Box::default(),
+            told: Told::default(),
             poll_ns_max,
             dirty: false,
             done: VecDeque::new(),
@@ -229,9 +233,10 @@ impl Worker {
         &mut self.core
     }
 
-    /// The latencies of a disk since it was added.
-    pub(crate) fn latencies(&self, id: DiskId) -> Option<&Latencies> {
-        Some(&self.disks.get(id.0 as usize)?.as_ref()?.latencies)
+    /// The reads of a disk since this was asked last, or since it was added.
+    pub(crate) fn reads_between(&mut self, id: DiskId) -> Option<ReadsBetween> {
+        let disk = self.disks.get_mut(id.0 as usize)?.as_mut()?;
+        Some(disk.told.between(&disk.latencies))
     }
 
     /// What there is to say about a disk; `None` if there is none of that id.

@@ -25,13 +25,15 @@ pub(in crate::disk) enum Near {
 #[derive(Debug)]
 pub(in crate::disk) struct NearBlocks {
     table: HashMap<u64, Near, NearHash>,
+    /// Entries that the table has room for from its first one on.
+    entries: usize,
     ring: AheadRing,
 }
 
 impl NearBlocks {
     pub(in crate::disk) fn new(allowance: &Allowance, seed: u64) -> Self {
-        let table = HashMap::with_capacity_and_hasher(entries(allowance), NearHash::new(seed));
-        Self { table, ring: AheadRing::new(allowance.ahead) }
+        let table = HashMap::with_hasher(NearHash::new(seed));
+        Self { table, entries: entries(allowance), ring: AheadRing::new(allowance.ahead) }
     }
 
     /// Bytes held at most.
@@ -39,7 +41,7 @@ impl NearBlocks {
         table_bytes(allowance) + AheadRing::bytes_max(allowance.ahead)
     }
 
-    /// Bytes held now.
+    /// Bytes held now, those of the table from the beginning on.
     pub(in crate::disk) fn memory_bytes(&self, allowance: &Allowance) -> usize {
         table_bytes(allowance) + self.ring.memory_bytes()
     }
@@ -52,6 +54,19 @@ impl NearBlocks {
     /// How many are.
     pub(in crate::disk) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// The table's memory is taken with its first block, all of it: a disk that is never read needs none.
+    #[cold]
+    fn make_room(&mut self) {
+        self.table.reserve(self.entries);
+    }
+
+    fn insert(&mut self, block: u64, near: Near) -> Option<Near> {
+        if self.table.capacity() == 0 {
+            self.make_room();
+        }
+        self.table.insert(block, near)
     }
 
     /// How near a block is, if it is.
@@ -72,7 +87,7 @@ impl NearBlocks {
     /// Operation `op` reads blocks `first..first+count`, of which none was near.
     pub(in crate::disk) fn reading(&mut self, op: u32, first: u64, count: u32) {
         for at in 0..count {
-            let other = self.table.insert(first + u64::from(at), Near::Reading { op, at });
+            let other = self.insert(first + u64::from(at), Near::Reading { op, at });
             assert!(other.is_none(), "a block is read that is near at hand");
         }
     }
@@ -103,7 +118,7 @@ impl NearBlocks {
     /// Keeps a block that was read ahead.
     pub(in crate::disk) fn keep_ahead(&mut self, block: u64, frame: Frame, now_ns: u64) {
         let n = self.ring.push(block, frame, now_ns);
-        self.table.insert(block, Near::Ahead(n));
+        self.insert(block, Near::Ahead(n));
     }
 
     /// Takes a block that was read ahead, if it is one.
