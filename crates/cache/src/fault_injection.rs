@@ -158,11 +158,13 @@ pub enum Bug {
     TableOutlivesDisk,
     /// Nobody is told of copies of guest pages that do not hold their block.
     FailedCopiesForgotten,
+    /// The pages of a long read are taken to be beside each other.
+    RunPagesAssumed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 62] = [
+    pub const ALL: [Bug; 63] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -225,5 +227,6 @@ impl Bug {
         Bug::TableOutlivesMap,
         Bug::TableOutlivesDisk,
         Bug::FailedCopiesForgotten,
+        Bug::RunPagesAssumed,
     ];
 }

@@ -107,6 +107,10 @@ pub trait GuestMemory: Port {
     /// The page of guest memory that bytes `at .. at + 4096` of request `tag` are; see `Effects::guest_page`.
     fn page(&mut self, tag: u32, at: usize) -> Option<u32>;
 
+    /// The same for the pages from byte `at` on, one after another: fills `pages`, and says how many of the first ones
+    /// there are.
+    fn pages(&mut self, tag: u32, at: usize, pages: &mut [u32]) -> usize;
+
     /// Copies a page of guest memory; false if there is none of that number.
     fn copy_page(&mut self, page: u32, to: &mut [u8; 4096]) -> bool;
 

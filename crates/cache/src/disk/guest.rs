@@ -102,7 +102,7 @@ impl GuestSide {
 
     /// What is decided for the disk and the table of its guest's pages, if it is a member of that.
     #[inline]
-    fn both<'a>(&'a mut self, arena: &'a mut Store) -> Option<(&'a mut Exclusive, &'a mut GuestTable)> {
+    pub(super) fn both<'a>(&'a mut self, arena: &'a mut Store) -> Option<(&'a mut Exclusive, &'a mut GuestTable)> {
         Some((self.exclusive.as_deref_mut()?, arena.guests.table_mut(self.guest)?))
     }
 
@@ -110,6 +110,12 @@ impl GuestSide {
     #[inline]
     fn member<'a>(&self, arena: &'a Store) -> Option<(Member, &'a GuestTable)> {
         Some((self.exclusive.as_ref()?.member(), arena.guests.table(self.guest)?))
+    }
+
+    /// Whether the disk is a member of its guest's table.
+    #[inline]
+    pub(super) fn has_table(&self, arena: &Store) -> bool {
+        self.member(arena).is_some()
     }
 
     /// The guest's number.

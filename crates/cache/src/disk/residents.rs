@@ -260,6 +260,12 @@ impl Residents {
         ContentHash::new(self.hashes.get(slot as usize).copied().unwrap_or(0))
     }
 
+    /// The index, and the hash of the content in each slot, 0 where it is not known; empty if contents are not.
+    #[inline]
+    pub(super) fn index_and_hashes(&mut self) -> (&mut Index, &[u64]) {
+        (&mut self.index, &self.hashes)
+    }
+
     /// Notes the hash of the content in a slot; 0 if it is not known.
     #[inline]
     pub(super) fn set_hash(&mut self, slot: u32, hash: u64) {

@@ -52,6 +52,17 @@ pub trait Effects {
     fn guest_page(&mut self, _req: ReqId, _at: usize) -> Option<u32> {
         None
     }
+    /// The same for the pages of guest memory from byte `at` on, one after another: fills `pages`, and says how many of
+    /// the first ones there are.
+    fn guest_pages(&mut self, req: ReqId, at: usize, pages: &mut [u32]) -> usize {
+        let mut known = 0;
+        for page in pages {
+            let Some(number) = self.guest_page(req, at + known * FRAME_BYTES) else { break };
+            *page = number;
+            known += 1;
+        }
+        known
+    }
     /// Copies a page of the memory of the disk's guest. False if there is no such page (any more): then `to` holds
     /// anything.
     fn copy_guest_page(&mut self, _disk: DiskId, _page: u32, _to: &mut [u8; FRAME_BYTES]) -> bool {

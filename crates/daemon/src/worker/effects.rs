@@ -111,6 +111,12 @@ impl Effects for Live<'_> {
     }
 
     #[inline]
+    fn guest_pages(&mut self, req: ReqId, at: usize, pages: &mut [u32]) -> usize {
+        let memory = self.port(req).and_then(|slot| slot.port.memory_mut());
+        memory.map_or(0, |memory| memory.pages(req.tag, at, pages))
+    }
+
+    #[inline]
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         let port = self.disks.get(disk.0 as usize).and_then(Option::as_ref).and_then(|d| d.guest_port);
         let slot = port.and_then(|id| self.ports.get_mut(id as usize)).and_then(Option::as_mut);

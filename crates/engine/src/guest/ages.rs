@@ -19,31 +19,39 @@ const LATE_PART: u32 = 32;
 #[derive(Clone, Debug)]
 pub(crate) struct Ages {
     counts: [u32; BUCKETS],
-    /// Ages in a bucket.
-    width: u32,
+    /// Ages in a bucket: two to the power of this, since a division at each eviction would cost more than the rest.
+    width_bits: u32,
     total: u32,
 }
 
 impl Ages {
     /// For ages below `oldest`: what is older is too old to be copied, and leaves no trace.
     pub fn new(oldest: u32) -> Self {
-        Self { counts: [0; BUCKETS], width: oldest.div_ceil(BUCKETS as u32).max(1), total: 0 }
+        let width = oldest.div_ceil(BUCKETS as u32).max(1).next_power_of_two();
+        Self { counts: [0; BUCKETS], width_bits: width.trailing_zeros(), total: 0 }
     }
 
     /// How finely ages are told apart.
+    #[inline]
     pub fn step(&self) -> u32 {
-        self.width
+        1 << self.width_bits
     }
 
     /// A page was evicted at this age.
+    #[inline]
     pub fn add(&mut self, age: u32) {
-        let Some(count) = self.counts.get_mut((age / self.width) as usize) else { return };
+        let Some(count) = self.counts.get_mut((age >> self.width_bits) as usize) else { return };
         *count += 1;
         self.total += 1;
         if self.total >= MEMORY {
-            self.counts.iter_mut().for_each(|c| *c /= 2);
-            self.total = self.counts.iter().sum();
+            self.halve();
         }
+    }
+
+    #[cold]
+    fn halve(&mut self) {
+        self.counts.iter_mut().for_each(|c| *c /= 2);
+        self.total = self.counts.iter().sum();
     }
 
     /// Where there is room for so many copies, the age at which to make them so that most evictions come while the copy
@@ -55,17 +63,22 @@ impl Ages {
             return None;
         }
         let mut below = [0u32; BUCKETS + 1];
-        for (i, &count) in self.counts.iter().enumerate() {
-            below[i + 1] = below[i] + count;
+        let mut sum = 0;
+        for (below, &count) in below[1..].iter_mut().zip(&self.counts) {
+            sum += count;
+            *below = sum;
         }
-        let paid = |start: usize| {
-            let end = start + ((room / self.width) as usize).clamp(1, BUCKETS - start);
-            below[end] - below[start]
-        };
-        let densest = (0..BUCKETS).max_by_key(|&s| paid(s)).unwrap_or(0);
-        let enough = paid(densest) - paid(densest) / LATE_PART;
-        let last = (densest..BUCKETS).rfind(|&s| paid(s) >= enough).unwrap_or(densest);
-        Some((last as u32 * self.width).saturating_sub(room / EARLY_PART))
+        // What is paid by copies from each age on. Past the last age that has room for all, there is less and less.
+        let width = ((room >> self.width_bits) as usize).clamp(1, BUCKETS);
+        let mut paid = [0u32; BUCKETS];
+        for (start, paid) in paid.iter_mut().enumerate() {
+            *paid = below[(start + width).min(BUCKETS)] - below[start];
+        }
+        let most = paid.iter().copied().max().unwrap_or(0);
+        let densest = paid.iter().rposition(|&p| p == most).unwrap_or(0);
+        let enough = most - most / LATE_PART;
+        let last = (densest..BUCKETS).rfind(|&s| paid[s] >= enough).unwrap_or(densest);
+        Some((last as u32 * self.step()).saturating_sub(room / EARLY_PART))
     }
 }
 
@@ -91,7 +104,7 @@ mod tests {
         for room in [512, 8192, 20_000] {
             let at = a.best(room).unwrap();
             let early = room / EARLY_PART;
-            assert!((30_000 - early - a.width..=30_000 - early).contains(&at), "{room}: {at}");
+            assert!((30_000 - early - a.step()..=30_000 - early).contains(&at), "{room}: {at}");
         }
     }
 
@@ -128,7 +141,7 @@ mod tests {
                 a.add(i % oldest);
             }
             for room in [0, 1, 1000, u32::MAX] {
-                assert!(a.best(room).unwrap() <= oldest.saturating_add(a.width));
+                assert!(a.best(room).unwrap() <= oldest.saturating_add(a.step()));
             }
         }
     }

@@ -13,8 +13,10 @@
 
 mod early;
 mod restart;
+mod run;
 
 pub use restart::Rescue;
+pub use run::{RUN_MAX, Run};
 
 use super::mode::{Copied, Departure, ExclusiveMode, ExclusiveStats, Ways};
 use super::opaque::Evidence;
@@ -25,6 +27,7 @@ use super::yields::Pace;
 use crate::index::Index;
 use crate::index::tiers::Tier;
 use crate::policy::{PolicyKind, PolicySet};
+use crate::structures::slots::Slot;
 use crate::structures::table::HashKey;
 
 /// Youngest age at which pages are copied, in transfers.
@@ -155,6 +158,18 @@ impl<K: PolicySet> Exclusive<K> {
     /// [`Exclusive::departs`].
     #[inline]
     pub fn arrives(&mut self, table: &mut GuestTable, index: &mut Index<K>, moved: Transfer) -> Departure {
+        self.arrives_behind(table, index, moved, None)
+    }
+
+    /// The same where `gone` is the slot of what the page holds, if it is cached and that was looked up.
+    #[inline]
+    fn arrives_behind(
+        &mut self,
+        table: &mut GuestTable,
+        index: &mut Index<K>,
+        moved: Transfer,
+        gone: Option<Slot>,
+    ) -> Departure {
         let Transfer { page, block, class, tag, found } = moved;
         match found {
             Some(hit) => self.compare(table, index, block, class == Class::Write, hit),
@@ -171,7 +186,9 @@ impl<K: PolicySet> Exclusive<K> {
         if left.member != self.member {
             return Departure::Other(left);
         }
-        self.departs(table, index, left, class != Class::Write)
+        // What was looked up may be of another block, which was in the page then and went to another since.
+        let slot = gone.filter(|&slot| index.holds(slot, left.block)).or_else(|| index.peek(left.block));
+        self.departs_from(table, index, left, class != Class::Write, slot)
     }
 
     /// The guest has evicted a block of this disk. `may_copy` says whether what its page held can be had: it is still
@@ -183,6 +200,20 @@ impl<K: PolicySet> Exclusive<K> {
         left: Resident,
         may_copy: bool,
     ) -> Departure {
+        let slot = index.peek(left.block);
+        self.departs_from(table, index, left, may_copy, slot)
+    }
+
+    /// The same for a block in `slot`, if it is cached.
+    #[inline]
+    fn departs_from(
+        &mut self,
+        table: &mut GuestTable,
+        index: &mut Index<K>,
+        left: Resident,
+        may_copy: bool,
+        slot: Option<Slot>,
+    ) -> Departure {
         self.stats.evictions += 1;
         if self.evidence.changes(self.pace.transfers) {
             self.settle(table);
@@ -190,7 +221,7 @@ impl<K: PolicySet> Exclusive<K> {
         if table.evictions - self.aimed >= AGES_EVERY && !self.is_inclusive() {
             self.aim(table, index);
         }
-        if let Some(slot) = index.peek(left.block) {
+        if let Some(slot) = slot {
             self.stats.evictions_cached += 1;
             if index.tier(slot) == Tier::Probation {
                 table.yields.paid(left.class);

@@ -13,6 +13,6 @@ mod table;
 mod voids;
 mod yields;
 
-pub use exclusive::{Exclusive, Rescue, Transfer};
+pub use exclusive::{Exclusive, RUN_MAX, Rescue, Run, Transfer};
 pub use mode::{Copied, Departure, Due, ExclusiveMode, ExclusiveStats, Ways};
 pub use table::GuestTable;

@@ -9,8 +9,11 @@
 //! block has been reused, so the guest evicted the first one. The pages are the guest's, so one table serves all of its
 //! disks (docs/decisions/0189): a page that is used for a block of another disk has been reused as well.
 
+mod cells;
+
 use super::voids::Voids;
 use crate::structures::table::HashKey;
+use cells::{Cells, Group};
 
 /// No block, and no page.
 const NONE: u32 = u32::MAX;
@@ -112,11 +115,13 @@ impl Resident {
 #[derive(Debug)]
 pub struct Residency {
     pages: Vec<Page>,
-    /// Page numbers by the hash of their block: linear probing, deletion by shifting back; at most two thirds full.
-    cells: Vec<u32>,
+    /// The page of each block.
+    cells: Cells,
+    /// What was last hashed of blocks that came, and of blocks that went.
+    came: Group,
+    went: Group,
     /// The page of each of the last transfers, by transfer number.
     order: Vec<u32>,
-    key: HashKey,
     seq: u32,
     held: u32,
     /// How often of late the guest asked for what it was thought to hold: up with each time, down by one with each
@@ -147,12 +152,12 @@ fn followed(block: u64) -> Option<u32> {
 impl Residency {
     /// A table for a guest of `pages` pages of memory. The hash key keeps guests from choosing blocks that collide.
     pub fn new(pages: u32, key: HashKey) -> Self {
-        let cells = (pages as usize * 3 / 2).max(8);
         Self {
             pages: vec![NOTHING; pages as usize],
-            cells: vec![NONE; cells],
+            cells: Cells::new(pages, key.derived()),
+            came: Group::NONE,
+            went: Group::NONE,
             order: vec![NONE; Self::order_len(pages)],
-            key: key.derived(),
             seq: 0,
             held: 0,
             surprise: 0,
@@ -167,9 +172,8 @@ impl Residency {
 
     /// Bytes that a table for `pages` pages takes: 26 to 30 a page, however many disks it serves.
     pub fn bytes_for(pages: u32) -> u64 {
-        let cells = (pages as usize * 3 / 2).max(8);
-        let bytes = pages as usize * size_of::<Page>() + (cells + Self::order_len(pages)) * size_of::<u32>();
-        (size_of::<Self>() + bytes + Voids::bytes()) as u64
+        let bytes = pages as usize * size_of::<Page>() + Self::order_len(pages) * size_of::<u32>();
+        (size_of::<Self>() + bytes + Cells::bytes_for(pages) + Voids::bytes()) as u64
     }
 
     /// Pages of the guest.
@@ -210,6 +214,13 @@ impl Residency {
         (p.block != NONE && !self.is_void(page, p)).then(|| self.describe(p))
     }
 
+    /// The block of a disk that `page` holds, be it one that is to be forgotten.
+    #[inline]
+    pub(super) fn block_at(&self, member: Member, page: u32) -> Option<u64> {
+        let p = self.pages.get(page as usize)?;
+        (p.block != NONE && p.member() == member).then_some(u64::from(p.block))
+    }
+
     #[inline]
     fn describe(&self, p: &Page) -> Resident {
         Resident {
@@ -225,7 +236,7 @@ impl Residency {
     /// The page that holds a disk's `block`.
     #[inline]
     pub fn page_of(&self, member: Member, block: u64) -> Option<u32> {
-        let page = self.cells[self.find(member, followed(block)?)?];
+        let page = self.find(member, followed(block)?, &mut { Group::NONE })?;
         (!self.is_void(page, &self.pages[page as usize])).then_some(page)
     }
 
@@ -251,6 +262,7 @@ impl Residency {
     /// block has lost it, unnoticed. Returns what `page` held before, if that was another block, of whatever disk.
     ///
     /// Blocks past 2^32 - 2 (16 TiB) and pages past the end are not followed.
+    #[inline]
     pub fn transfer(
         &mut self,
         member: Member,
@@ -266,24 +278,27 @@ impl Residency {
         let mut left = None;
         if old.block != NONE && !stays {
             left = (!self.is_void(page, &old)).then(|| self.describe(&old));
-            self.unlink(old.member(), old.block);
-            self.pages[page as usize].block = NONE;
+            self.unlink(page, &old);
         }
         let Some(block) = block else { return left };
         if !stays {
-            match self.find(member, block) {
-                Some(at) => {
-                    let former = std::mem::replace(&mut self.cells[at], page) as usize;
-                    if !self.is_void(former as u32, &self.pages[former]) {
+            let mut group = self.came;
+            match self.find(member, block, &mut group) {
+                Some(former) => {
+                    self.cells.replace(member, block, &mut group, former, page);
+                    if !self.is_void(former, &self.pages[former as usize]) {
                         self.surprise = (self.surprise + SURPRISE).min(SURPRISE_MAX);
                     }
-                    self.pages[former].block = NONE;
+                    self.pages[former as usize].block = NONE;
                 }
                 None => {
-                    self.link(member, block, page);
+                    self.cells.insert(member, block, &mut group, page);
+                    self.held += 1;
+                    self.held_by[member.index()] += 1;
                     self.surprise = self.surprise.saturating_sub(1);
                 }
             }
+            self.came = group;
         }
         let tag = tag.map_or(0, kept) | u64::from(member.0) << MEMBER_SHIFT | class as u64;
         self.pages[page as usize] = Page { block, seq: self.seq, tag };
@@ -300,8 +315,7 @@ impl Residency {
             return None;
         }
         let left = (!self.is_void(page, &old)).then(|| self.describe(&old));
-        self.unlink(old.member(), old.block);
-        self.pages[page as usize].block = NONE;
+        self.unlink(page, &old);
         left
     }
 
@@ -357,9 +371,9 @@ impl Residency {
     /// Forgets which page holds a disk's `block`: its content changes.
     pub fn forget(&mut self, member: Member, block: u64) {
         if let Some(block) = followed(block)
-            && let Some(page) = self.unlink(member, block)
+            && let Some(page) = self.find(member, block, &mut { Group::NONE })
         {
-            self.pages[page as usize].block = NONE;
+            self.unlink(page, &{ self.pages[page as usize] });
         }
     }
 
@@ -393,8 +407,7 @@ impl Residency {
             let Some(page) = self.voids.next() else { return };
             let p = self.pages[page as usize];
             if p.block != NONE && self.is_void(page, &p) {
-                self.unlink(p.member(), p.block);
-                self.pages[page as usize].block = NONE;
+                self.unlink(page, &p);
             }
             self.voids.looked();
         }
@@ -403,7 +416,7 @@ impl Residency {
     /// Forgets everything: the guest was reset, or its memory is mapped elsewhere.
     pub fn clear(&mut self) {
         self.pages.fill(NOTHING);
-        self.cells.fill(NONE);
+        self.cells.clear();
         self.order.fill(NONE);
         self.voids.clear();
         self.held_by.fill(0);
@@ -419,68 +432,21 @@ impl Residency {
         }
     }
 
+    /// The page of a block, be it one that is to be forgotten.
     #[inline]
-    fn home(&self, member: Member, block: u32) -> usize {
-        // the upper half of a product: uniform over any number of cells
-        let hash = self.key.hash(u64::from(member.0) << 32 | u64::from(block));
-        ((u128::from(hash) * self.cells.len() as u128) >> 64) as usize
+    fn find(&self, member: Member, block: u32, group: &mut Group) -> Option<u32> {
+        self.cells.find(member, block, group, |page| self.pages[page as usize].is(member, block))
     }
 
-    /// The cell of a block that has a page, be it one that is to be forgotten.
+    /// Takes the block that `page` holds out of the table.
     #[inline]
-    fn find(&self, member: Member, block: u32) -> Option<usize> {
-        let mut at = self.home(member, block);
-        loop {
-            let page = *self.cells.get(at)?;
-            if page == NONE {
-                return None;
-            }
-            if self.pages[page as usize].is(member, block) {
-                return Some(at);
-            }
-            at = self.after(at);
-        }
-    }
-
-    #[inline]
-    fn after(&self, at: usize) -> usize {
-        if at + 1 == self.cells.len() { 0 } else { at + 1 }
-    }
-
-    fn link(&mut self, member: Member, block: u32, page: u32) {
-        let mut at = self.home(member, block);
-        while self.cells[at] != NONE {
-            at = self.after(at);
-        }
-        self.cells[at] = page;
-        self.held += 1;
-        self.held_by[member.index()] += 1;
-    }
-
-    /// Takes a block out of the table; returns the page it had, which the caller changes.
-    fn unlink(&mut self, member: Member, block: u32) -> Option<u32> {
-        let mut hole = self.find(member, block)?;
-        let page = self.cells[hole];
-        let mut at = hole;
-        loop {
-            at = self.after(at);
-            let other = self.cells[at];
-            if other == NONE {
-                break;
-            }
-            let p = &self.pages[other as usize];
-            let home = self.home(p.member(), p.block);
-            // it may move back unless its home lies between the hole and where it is
-            let stays = if hole <= at { hole < home && home <= at } else { hole < home || home <= at };
-            if !stays {
-                self.cells[hole] = other;
-                hole = at;
-            }
-        }
-        self.cells[hole] = NONE;
+    fn unlink(&mut self, page: u32, held: &Page) {
+        let Self { cells, pages, went, .. } = self;
+        let block_of = |page: u32| (pages[page as usize].member(), pages[page as usize].block);
+        cells.remove(held.member(), held.block, went, page, block_of);
+        self.pages[page as usize].block = NONE;
         self.held -= 1;
-        self.held_by[member.index()] -= 1;
-        Some(page)
+        self.held_by[held.member().index()] -= 1;
     }
 
     /// Checks the invariants; for tests. Panics with what is broken.
@@ -490,13 +456,14 @@ impl Residency {
             if p.block != NONE {
                 held += 1;
                 held_by[p.member().index()] += 1;
-                let at = self.find(p.member(), p.block);
-                assert_eq!(at.map(|at| self.cells[at]), Some(n as u32), "block {} is found at its page", p.block);
+                let page = self.find(p.member(), p.block, &mut { Group::NONE });
+                assert_eq!(page, Some(n as u32), "block {} is found at its page", p.block);
             }
         }
         assert_eq!(held, self.held, "pages that hold a block");
         assert_eq!(held_by, self.held_by, "pages that hold a block of each disk");
-        assert_eq!(self.cells.iter().filter(|&&c| c != NONE).count(), held as usize, "cells in use");
+        let block_of = |page: u32| (self.pages[page as usize].member(), self.pages[page as usize].block);
+        self.cells.check(held as usize, block_of);
     }
 }
 

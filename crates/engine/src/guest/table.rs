@@ -127,6 +127,7 @@ impl GuestTable {
 
     /// Whether what the last page that was reused had held is to be copied from it, if its disk has not got it, and
     /// there is processor time for it.
+    #[inline]
     pub fn wants_copy(&self, left: &Resident) -> bool {
         let member = left.member;
         let Some(mode) = self.members[member.index()] else { return false };

@@ -148,6 +148,16 @@ impl<K: PolicySet> Index<K> {
         policy.access(slots, places, key, hash, *limit, may_evict)
     }
 
+    /// The same for a block that was found in `slot`, and has been there ever since.
+    #[inline]
+    pub fn hit(&mut self, slot: Slot, access: Access) {
+        let key = self.key_of(slot);
+        if !self.plain {
+            return self.hit_apart(slot, key, access);
+        }
+        self.policy.touch(&mut self.places, slot, key);
+    }
+
     /// Slots that may be occupied now: what [`Index::set_limit`] said.
     pub fn limit(&self) -> u32 {
         self.limit
@@ -219,6 +229,18 @@ impl<K: PolicySet> Index<K> {
     #[inline]
     pub fn key_of(&self, slot: Slot) -> u64 {
         self.slots.keys()[slot as usize]
+    }
+
+    /// Whether the slot, which must be occupied, is that of `block`.
+    #[inline]
+    pub fn holds(&self, slot: Slot, block: u64) -> bool {
+        self.key_of(slot) == block | self.origin
+    }
+
+    /// Whether the slot is that of `block`, unless it is free: then this says nothing. There may be no such slot.
+    #[inline]
+    pub fn may_hold(&self, slot: Slot, block: u64) -> bool {
+        self.slots.keys().get(slot as usize) == Some(&(block | self.origin))
     }
 
     /// Forgets `block` (and any ghost of it); returns the slot it had.

@@ -93,11 +93,13 @@ impl Tiers {
         [self.of[part].probation.len(), self.of[part].cold.len()]
     }
 
+    #[inline]
     fn list(&mut self, part: PartId, mark: u8) -> (&mut List, &mut Links) {
         let of = &mut self.of[usize::from(part.0)];
         (if mark & COLD != 0 { &mut of.cold } else { &mut of.probation }, &mut self.links)
     }
 
+    #[inline]
     fn put(&mut self, part: PartId, slot: Slot, mark: u8) {
         self.marks[slot as usize] = mark;
         let (list, links) = self.list(part, mark);
@@ -115,6 +117,7 @@ impl Tiers {
     }
 
     /// Takes a slot out of its tier; returns its marks, 0 if it is in none.
+    #[inline]
     fn take(&mut self, part: PartId, slot: Slot) -> u8 {
         let mark = self.marks[slot as usize];
         if mark & (COLD | PROBATION) != 0 {
@@ -224,12 +227,20 @@ impl<K: PolicySet> Index<K> {
     }
 
     /// Where an occupied slot stands; [`Tier::Hot`] in an index without tiers.
+    #[inline]
     pub fn tier(&self, slot: Slot) -> Tier {
         match self.tiers.as_ref().map_or(0, |t| t.marks[slot as usize]) {
             m if m & COLD != 0 => Tier::Cold,
             m if m & PROBATION != 0 => Tier::Probation,
             _ => Tier::Hot,
         }
+    }
+
+    /// Whether `block` is in this slot and in a tier below the policy. There may be no such slot.
+    #[inline]
+    pub(crate) fn holds_low(&self, slot: Slot, block: u64) -> bool {
+        let mark = self.tiers.as_ref().and_then(|t| t.marks.get(slot as usize)).copied().unwrap_or(0);
+        mark & (COLD | PROBATION) != 0 && self.may_hold(slot, block)
     }
 
     /// Blocks in each tier: hot, probation, cold.
@@ -241,6 +252,7 @@ impl<K: PolicySet> Index<K> {
     }
 
     /// Moves an occupied slot to a tier. Without tiers, does nothing.
+    #[inline]
     pub fn set_tier(&mut self, slot: Slot, tier: Tier) {
         let part = self.part_of_slot(slot);
         let Some(tiers) = &mut self.tiers else { return };
@@ -296,6 +308,13 @@ impl<K: PolicySet> Index<K> {
             let tier = if access == Access::Take && self.tiered { Tier::Cold } else { Tier::Hot };
             return self.fill_tier(key, hash, tier, may_evict);
         };
+        self.hit_apart(slot, key, access);
+        Outcome::Hit(slot)
+    }
+
+    /// The same for a block that is in `slot`.
+    #[inline]
+    pub(crate) fn hit_apart(&mut self, slot: Slot, key: u64, access: Access) {
         let hot = self.tier(slot) == Tier::Hot;
         let part = self.part_of_slot(slot);
         let Self { places, policy, parts, tiers, tiered, .. } = self;
@@ -314,7 +333,6 @@ impl<K: PolicySet> Index<K> {
             // Whoever reads it without keeping it may want it again.
             _ => self.set_tier(slot, Tier::Hot),
         }
-        Outcome::Hit(slot)
     }
 
     fn fill_tier(&mut self, key: u64, hash: u64, tier: Tier, may_evict: impl Fn(Slot) -> bool) -> Outcome {
@@ -421,6 +439,7 @@ impl<K: PolicySet> Index<K> {
         self.tiers.as_mut().is_some_and(|t| t.take(part, slot) & (COLD | PROBATION) != 0)
     }
 
+    #[inline]
     pub(crate) fn insert_hot(&mut self, part: PartId, slot: Slot, at_least: Seen) {
         let block = self.slots.keys()[slot as usize];
         let seen = match policy_of::<K>(&mut self.policy, &mut self.parts, part).miss(block) {
@@ -430,6 +449,7 @@ impl<K: PolicySet> Index<K> {
         self.insert_hot_seen(part, slot, block, seen);
     }
 
+    #[inline]
     fn insert_hot_seen(&mut self, part: PartId, slot: Slot, block: u64, seen: Seen) {
         let Self { places, policy, parts, .. } = self;
         policy_of::<K>(policy, parts, part).insert(places, slot, block, seen);

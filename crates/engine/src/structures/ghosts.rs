@@ -46,7 +46,12 @@ impl Ghosts {
     }
 
     /// Which queue remembers `block`.
+    #[inline]
     pub fn find(&self, block: u64) -> Option<usize> {
+        if self.slots.len() == 0 {
+            // A cache that is not full remembers nothing, and need not look.
+            return None;
+        }
         let slot = self.slots.find(block, self.slots.hash(block))?;
         Some(usize::from(self.second[slot as usize]))
     }
@@ -75,7 +80,15 @@ impl Ghosts {
     }
 
     /// Forgets `block`; returns the queue it was in.
+    #[inline]
     pub fn forget(&mut self, block: u64) -> Option<usize> {
+        if self.slots.len() == 0 {
+            return None;
+        }
+        self.forget_one(block)
+    }
+
+    fn forget_one(&mut self, block: u64) -> Option<usize> {
         let slot = self.slots.find(block, self.slots.hash(block))?;
         let queue = usize::from(self.second[slot as usize]);
         self.queues[queue].remove(&mut self.links, slot);

@@ -77,6 +77,7 @@ impl<M: Map> Slots<M> {
         self.keys.len() as u32
     }
 
+    #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -86,6 +87,7 @@ impl<M: Map> Slots<M> {
     }
 
     /// The blocks by slot; only occupied slots mean anything.
+    #[inline]
     pub fn keys(&self) -> &[u64] {
         &self.keys
     }

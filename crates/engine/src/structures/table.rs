@@ -77,20 +77,20 @@ pub(crate) enum Fill {
 
 /// How a cell tells its slot, its distance from home and its tag.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+pub(crate) struct Layout {
     /// The bits of a cell that are the slot.
-    slot_mask: u32,
+    pub(crate) slot_mask: u32,
     /// Where the distance begins, above the slot.
-    distance_shift: u32,
+    pub(crate) distance_shift: u32,
     /// The largest distance told exactly is one less; 0 where the slot leaves no bits.
-    far: u32,
+    pub(crate) far: u32,
     /// The bits that are the tag.
-    tag_mask: u32,
+    pub(crate) tag_mask: u32,
 }
 
 impl Layout {
     /// That of a table for slots `0..slots`.
-    fn new(slots: u32) -> Self {
+    pub(crate) fn new(slots: u32) -> Self {
         let slot_bits = u32::BITS - slots.leading_zeros();
         let distance_bits = DISTANCE_BITS.min(u32::BITS - slot_bits);
         let ones = |bits: u32| u32::MAX.checked_shr(u32::BITS - bits).unwrap_or(0);
@@ -104,7 +104,7 @@ impl Layout {
 
     /// The content of a cell `distance` cells from its key's home.
     #[inline]
-    fn cell(&self, slot: u32, hash: u64, distance: usize) -> u32 {
+    pub(crate) fn cell(&self, slot: u32, hash: u64, distance: usize) -> u32 {
         // without bits for it the distance is 0 and adds nothing
         let distance = distance.min(self.far as usize) as u32;
         hash as u32 & self.tag_mask | distance << self.distance_shift | slot

@@ -139,6 +139,15 @@ impl GuestMap {
         self.first_pages[span.region as usize].checked_add(number as u32).filter(|&n| n < self.pages())
     }
 
+    /// As [`GuestMap::page`], and how many whole pages of the span follow each other from there on.
+    #[inline]
+    pub(super) fn page_run(&self, span: GuestSpan, at: usize) -> Option<(u32, u32)> {
+        let first = self.page(span, at)?;
+        let of_span = (u64::from(span.len) - at as u64) / PAGE_BYTES;
+        let of_region = self.regions[span.region as usize].pages() - (span.offset + at as u64) / PAGE_BYTES;
+        Some((first, of_span.min(of_region).min(u64::from(self.pages() - first)) as u32))
+    }
+
     /// Copies page number `page`. False if there is none.
     pub fn copy_page(&self, page: u32, to: &mut [u8; PAGE_BYTES as usize]) -> bool {
         if page >= self.pages() {

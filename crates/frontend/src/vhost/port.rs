@@ -19,7 +19,7 @@ use self::unseen::Failures;
 use super::config::Profile;
 use super::inflight::InflightLog;
 use super::limits::RANGES_MAX;
-use super::memory::{GuestSpan, MemoryRegion};
+use super::memory::{GuestSpan, MemoryRegion, PAGE_BYTES};
 use super::request::Range;
 use super::ring::SplitRing;
 use super::slots::{Maps, Slots};
@@ -426,6 +426,25 @@ impl<F: PortFaults> GuestMemory for VhostPort<F> {
         }
         let (span, skip) = slot.place(at)?;
         self.maps.current().page(span, skip)
+    }
+
+    #[inline]
+    fn pages(&mut self, tag: u32, at: usize, pages: &mut [u32]) -> usize {
+        let slot = self.slots.get(tag);
+        if slot.session != self.session || !self.maps.is_current(slot.map) {
+            return 0;
+        }
+        let map = self.maps.current();
+        let mut known = 0;
+        while known < pages.len() {
+            let place = slot.place(at + known * PAGE_BYTES as usize);
+            let Some((first, count)) = place.and_then(|(span, skip)| map.page_run(span, skip)) else { break };
+            for (page, number) in pages[known..].iter_mut().zip(first..first + count) {
+                *page = number;
+                known += 1;
+            }
+        }
+        known
     }
 
     #[inline]

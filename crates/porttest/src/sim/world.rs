@@ -430,6 +430,22 @@ impl Effects for World {
         if self.dead.is_some() { None } else { self.ports[req.port as usize].memory()?.page(req.tag, at) }
     }
 
+    fn guest_pages(&mut self, req: ReqId, at: usize, pages: &mut [u32]) -> usize {
+        if self.dead.is_some() {
+            return 0;
+        }
+        let Some(memory) = self.ports[req.port as usize].memory() else { return 0 };
+        let known = memory.pages(req.tag, at, pages);
+        for (n, &page) in pages[..known].iter().enumerate() {
+            assert_eq!(
+                memory.page(req.tag, at + n * 4096),
+                Some(page),
+                "a page by itself is another than among others"
+            );
+        }
+        known
+    }
+
     fn copy_guest_page(&mut self, disk: DiskId, page: u32, to: &mut [u8; 4096]) -> bool {
         // One guest for each disk.
         let memory = self.ports.iter_mut().filter(|p| p.disk == disk.0 as usize).find_map(SimPort::memory);

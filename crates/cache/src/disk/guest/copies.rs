@@ -20,7 +20,7 @@ use undercroft_host::{FRAME_BYTES, Frame, Held};
 impl<P: FaultInjection> Disk<P> {
     // ---- at reuse ----
 
-    pub(super) fn copy_at_reuse<E: Effects>(&mut self, page: u32, what: Resident, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn copy_at_reuse<E: Effects>(&mut self, page: u32, what: Resident, cx: &mut Cx<'_, E>) {
         // Nothing that waits may be dealt with here: it could evict the very slot that is being served.
         if !self.later_room(cx.arena) {
             if let Some(e) = &mut self.side.exclusive {
@@ -91,7 +91,13 @@ impl<P: FaultInjection> Disk<P> {
     /// A page that is about to be written to for this disk held a block of another one, which is told when the event is
     /// over. What the page holds is copied now, if that one may want it.
     #[cold]
-    pub(super) fn other_left<E: Effects>(&mut self, page: u32, what: Resident, class: Class, cx: &mut Cx<'_, E>) {
+    pub(in crate::disk) fn other_left<E: Effects>(
+        &mut self,
+        page: u32,
+        what: Resident,
+        class: Class,
+        cx: &mut Cx<'_, E>,
+    ) {
         if !cx.arena.guests.has_room() {
             return;
         }

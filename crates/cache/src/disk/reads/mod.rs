@@ -9,6 +9,7 @@ mod failed;
 pub(super) mod fetch;
 pub(super) mod near;
 mod reach;
+mod runs;
 pub(super) mod waiters;
 
 use crate::content::ContentHash;
@@ -21,6 +22,7 @@ use crate::limits::IO_BLOCKS_MAX;
 use crate::store::ram::Store;
 use crate::types::{Effects, Found, IoDone, IoError, IoKind, Request};
 use near::Near;
+use runs::RUN_MIN;
 use undercroft_engine::residency::Class;
 use undercroft_engine::{Access, Outcome, Served};
 use undercroft_host::{Frame, IoBuf};
@@ -33,8 +35,18 @@ impl<P: FaultInjection> Disk<P> {
         let end = req.offset + req.len;
         let stop = end.min(req.offset.saturating_add(cx.left));
         let mut at = req.offset;
+        let mut runs = req.len >= RUN_MIN as u64 * B && self.has_runs(cx.arena);
         while at < stop {
             let block = at / B;
+            let whole = (stop - at).div_ceil(B).min((end - at) / B);
+            if runs && whole >= RUN_MIN as u64 && at.is_multiple_of(B) {
+                let served = self.read_run(&req, at, whole, cx);
+                at += served * B;
+                // A block that is not cached ends the run, and the read here; pages that are not seen are not asked for
+                // again.
+                runs = served > 0;
+                continue;
+            }
             let page = self.page_of(&req, block, cx);
             let outcome = self.residents.access(block, self.kind(page));
             if let Outcome::Hit(slot) = outcome

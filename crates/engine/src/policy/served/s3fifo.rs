@@ -57,6 +57,7 @@ impl Policy for S3Fifo {
         }
     }
 
+    #[inline]
     fn miss(&mut self, block: u64) -> Seen {
         self.made_room = false;
         if self.ghosts.forget(block).is_some() { Seen::Once } else { Seen::Never }
@@ -78,6 +79,7 @@ impl Policy for S3Fifo {
         Some(taken.slot)
     }
 
+    #[inline]
     fn insert(&mut self, places: &mut Places, slot: Slot, _block: u64, seen: Seen) {
         let filling_up = !self.made_room && self.queues.small_len() >= small_target(self.capacity);
         if seen != Seen::Never || filling_up {
@@ -87,6 +89,7 @@ impl Policy for S3Fifo {
         }
     }
 
+    #[inline]
     fn remove(&mut self, places: &mut Places, slot: Slot) {
         self.queues.remove(places, slot);
     }
