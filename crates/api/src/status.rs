@@ -315,6 +315,9 @@ pub struct ExclusiveStatus {
     pub guest_pages_held: u64,
     /// Pages of it that hold a known block of any of the disks that share the table.
     pub guest_pages_held_by_all: u64,
+    /// Where blocks begin, in bytes after each multiple of 4096 of the disk: not 0 where pages of the guest begin
+    /// elsewhere, as with file systems of 1 KiB blocks.
+    pub block_offset: u64,
     /// Bytes of the table of guest pages that are taken from the disk's share: its part of the table, and what it needs
     /// for itself.
     pub table_bytes: u64,

@@ -160,11 +160,15 @@ pub enum Bug {
     FailedCopiesForgotten,
     /// The pages of a long read are taken to be beside each other.
     RunPagesAssumed,
+    /// Blocks are counted from another byte of the disk, and what is cached stays.
+    OffsetKeepsCache,
+    /// The same changes while requests are under way.
+    OffsetWhileBusy,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 63] = [
+    pub const ALL: [Bug; 65] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -228,5 +232,7 @@ impl Bug {
         Bug::TableOutlivesDisk,
         Bug::FailedCopiesForgotten,
         Bug::RunPagesAssumed,
+        Bug::OffsetKeepsCache,
+        Bug::OffsetWhileBusy,
     ];
 }

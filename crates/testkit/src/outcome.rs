@@ -60,6 +60,10 @@ pub struct Outcome {
     pub joins: u64,
     /// Times that a disk was seen whose blocks pages of its guest were found never to hold. Campaigns do not keep it.
     pub opaque: u64,
+    /// Times that a disk was seen whose blocks begin elsewhere than at multiples of 4096. Campaigns do not keep it.
+    pub offset: u64,
+    /// Of the captures, those of such blocks. Campaigns do not keep it.
+    pub captures_across: u64,
     /// What went wrong outside.
     pub faults: Faults,
     /// What was seen under which conditions.
@@ -150,6 +154,8 @@ impl Outcome {
         (self.lent, self.short, self.owed) = (self.lent + o.lent, self.short + o.short, self.owed + o.owed);
         self.joins += o.joins;
         self.opaque += o.opaque;
+        self.offset += o.offset;
+        self.captures_across += o.captures_across;
         self.coverage.add(&o.coverage);
     }
 
@@ -168,6 +174,8 @@ impl Outcome {
         assert!(self.taken > 0 && self.refused > 0, "capacities always fitted, or never: {self:?}");
         let pool = [self.lent, self.short, self.owed];
         assert!(pool.iter().all(|&n| n > 0), "the pool for I/O never ran short: {self:?}");
+        assert!(self.captures_across > 0, "nothing was captured of blocks that begin elsewhere: {self:?}");
+        assert!(self.offset > 0, "no disk's blocks began where pages do: {self:?}");
         assert!(self.opaque > 0, "no disk was found to be opaque: {self:?}");
         assert!(self.joins > 0, "no disks kept their blocks together: {self:?}");
         let missing = self.coverage.missing(RARE);

@@ -225,7 +225,7 @@ impl<P: FaultInjection> Sim<P> {
         self.change_live();
         self.change_pools();
         self.tell_late();
-        if self.extras.opaque && self.steps.is_multiple_of(16) {
+        if (self.extras.opaque || self.extras.offsets.is_some()) && self.steps.is_multiple_of(16) {
             // A page is copied only once the content of its block has been hashed.
             self.spare();
         }
@@ -236,6 +236,7 @@ impl<P: FaultInjection> Sim<P> {
         self.judge_pool();
         if self.steps.is_multiple_of(64) {
             self.judge_pages();
+            self.count_offsets();
             self.judge_tries();
         }
         if self.steps.is_multiple_of(256) {

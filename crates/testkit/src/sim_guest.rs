@@ -23,12 +23,14 @@ pub struct SimGuest {
     /// Uses pages in a ring, as a small cache in order of age would; otherwise any page.
     in_order: bool,
     next: usize,
+    /// Pages that are taken, zeroed and given up together (a large folio).
+    folio: usize,
     /// One in so many copies of a page is torn: the page changes half-way.
     tears_one_in: u64,
     /// Never has a page of zeroes: whoever waits for a page that holds no block would take it for a block of zeroes.
     never_zero: bool,
-    /// For each page the blocks that the core was told were moved through it, with their disks, and that are not to be
-    /// forgotten since.
+    /// For each page the blocks that the core was told were moved through it, with their disks and as the bytes that
+    /// they begin with, and that are not to be forgotten since.
     moved: Vec<Vec<(usize, u64)>>,
 }
 
@@ -42,6 +44,7 @@ impl SimGuest {
             zeroing: rng.one_in(2),
             in_order: !rng.one_in(4),
             next: 0,
+            folio: 1,
             tears_one_in: *rng.pick(&[0, 0, 10, 100]),
             never_zero: false,
             moved: vec![Vec::new(); pages],
@@ -59,17 +62,22 @@ impl SimGuest {
         (self.zeroing, self.never_zero) = (false, true);
     }
 
-    /// The core was told that `block` of `disk` goes through this page.
-    pub fn moves(&mut self, page: u32, disk: usize, block: u64) {
+    /// Pages come in folios of so many, one after the other.
+    pub fn set_folio(&mut self, pages: usize) {
+        (self.folio, self.in_order) = (pages, self.in_order || pages > 1);
+    }
+
+    /// The core was told that what `disk` has from byte `place` on goes through this page.
+    pub fn moves(&mut self, page: u32, disk: usize, place: u64) {
         let moved = &mut self.moved[page as usize];
-        if !moved.contains(&(disk, block)) {
-            moved.push((disk, block));
+        if !moved.contains(&(disk, place)) {
+            moved.push((disk, place));
         }
     }
 
-    /// Whether the core may think that this page holds `block` of `disk`.
-    pub fn may_hold(&self, page: u32, disk: usize, block: u64) -> bool {
-        self.moved.get(page as usize).is_some_and(|moved| moved.contains(&(disk, block)))
+    /// Whether the core may think that this page holds what `disk` has from byte `place` on.
+    pub fn may_hold(&self, page: u32, disk: usize, place: u64) -> bool {
+        self.moved.get(page as usize).is_some_and(|moved| moved.contains(&(disk, place)))
     }
 
     /// What the core was told is to be forgotten: all of it, or what is of one disk.
@@ -92,8 +100,9 @@ impl SimGuest {
             rng.below(n as u64) as usize
         };
         self.holes[page] = false;
-        if self.zeroing {
-            self.pages[page].fill(0);
+        if self.zeroing && page.is_multiple_of(self.folio) {
+            let end = (page + self.folio).min(n);
+            self.pages[page..end].iter_mut().for_each(|page| page.fill(0));
         }
         page as u32
     }

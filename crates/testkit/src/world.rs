@@ -137,6 +137,8 @@ pub struct World {
     pub answers: u64,
     /// Copies of guest pages that became cached.
     pub captures: u64,
+    /// Those of them that do not begin at a multiple of 4096.
+    pub captures_across: u64,
     /// Requests that wait to be resumed.
     pub paused: Vec<Paused>,
     /// For each of those, how many had gone on when it was paused.
@@ -196,6 +198,7 @@ impl World {
             log: with_log.then(Vec::new),
             answers: 0,
             captures: 0,
+            captures_across: 0,
             paused: Vec::new(),
             paused_at: Vec::new(),
             resumed: 0,

@@ -17,6 +17,8 @@ fn assert_found(bug: Bug) {
         Bug::PieceForgotten | Bug::PieceTakenAgain | Bug::AbandonedCounts | Bug::CrowdForgotten => 8 * n - 7,
         // Guests whose disks are told of changes one by one.
         Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
+        // Guests whose pages lie across blocks.
+        Bug::OffsetKeepsCache | Bug::OffsetWhileBusy => 11 * n - 8,
         // Guests that keep something else than what they read.
         Bug::FailedCopiesForgotten => 13 * n - 5,
         _ => n,
@@ -57,7 +59,17 @@ macro_rules! planted {
     };
 }
 
+/// Copies that are kept unverified are found with folios, and pages across blocks, as well.
+#[test]
+fn a_copy_that_is_not_verified_is_found_where_pages_lie_across_blocks() {
+    let bug = Some(Bug::CaptureUnverified);
+    let found = (1..=SEEDS).find_map(|n| finds(Plan { seed: 11 * n - 8, steps: STEPS, bug }));
+    assert!(found.is_some(), "found by none of {SEEDS} seeds");
+}
+
 planted! {
+    cached_blocks_that_stay_when_blocks_begin_elsewhere_are_found: OffsetKeepsCache,
+    blocks_that_begin_elsewhere_while_requests_are_under_way_are_found: OffsetWhileBusy,
     a_stale_fill_after_a_write_is_found: StaleFill,
     a_read_that_does_not_wait_for_a_write_is_found: ReadDuringWrite,
     a_discard_that_keeps_cached_blocks_is_found: DiscardKeepsCache,

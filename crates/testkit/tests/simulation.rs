@@ -51,6 +51,20 @@ fn no_seed_finds_stale_lost_or_foreign_data() {
     }
 }
 
+/// More runs of guests whose pages lie across blocks, which few of the seeds above have.
+#[test]
+fn pages_across_blocks_are_served_as_others_are() {
+    let mut total = Outcome::default();
+    for n in 41..=70 {
+        let seed = 11 * n - 8;
+        match run(Plan { seed, steps: 20_000, bug: None }) {
+            Ok(o) => total.add(&o),
+            Err(what) => panic!("seed {seed}: {what}"),
+        }
+    }
+    assert!(total.offset > 500 && total.captures_across > 100, "{total:?}");
+}
+
 /// Seeds past those above that found a bug, each with what it was.
 #[test]
 fn seeds_that_found_bugs_find_them_no_more() {

@@ -130,6 +130,12 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
+    /// The byte of the disk that one of its blocks begins with: blocks are counted from where pages of the guest begin
+    /// ([`ExclusiveReport::block_offset`]). The first one begins with byte 0.
+    pub fn place_of(&self, id: DiskId, block: u64) -> u64 {
+        self.disk(id).map_or(0, |d| d.place_of(block))
+    }
+
     /// Whether the memory of the disk's guest is scanned for contents, so that [`Core::cool`] will be called: then the
     /// hash of everything cached is learned, and there is a place for what goes first.
     pub fn set_scanned(&mut self, id: DiskId, scanned: bool) {

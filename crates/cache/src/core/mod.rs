@@ -213,6 +213,9 @@ impl<P: FaultInjection> Core<P> {
                     self.hand_over(req.disk);
                 }
                 let Some(disk) = &mut self.disks[req.disk.0 as usize] else { unreachable!("just looked at") };
+                if disk.shifts() {
+                    disk.shift(&mut self.arena);
+                }
                 let cx = &mut Cx { fx, arena: &mut self.arena, now_ns, left };
                 disk.request(req, cx);
                 disk.go_on(cx);
@@ -374,7 +377,7 @@ impl<P: FaultInjection> Core<P> {
         if req.op == Op::Read
             && let Some(disk) = self.disk(req.disk)
             && let Some(holder) = self.index_holder(req.disk)
-            && let Some(frame) = holder.cached_of(disk, req.offset / B)
+            && let Some(frame) = holder.cached_of(disk, disk.block_at(req.offset))
         {
             frame.prefetch();
         }

@@ -6,7 +6,7 @@
 
 use super::records::What;
 use super::requests::Drops;
-use super::{Cx, Disk};
+use super::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::{EVICTION_BYTES, REQUEST_BYTES_MAX, SHRINK_BLOCKS_PER_EVENT};
 use crate::store::ram::Store;
@@ -16,9 +16,13 @@ use undercroft_host::IoBuf;
 impl<P: FaultInjection> Disk<P> {
     /// Checks a request and starts it.
     #[inline]
-    pub(crate) fn request<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
+    pub(crate) fn request<E: Effects>(&mut self, mut req: Request, cx: &mut Cx<'_, E>) {
+        req.offset = req.offset.saturating_add(self.settings.lead());
         if let Err(e) = self.admit(&req) {
             return self.answer(req, Err(e), cx);
+        }
+        if !req.offset.is_multiple_of(B) && req.len >= B {
+            self.note_offset(&req, cx);
         }
         match req.op {
             Op::Flush => self.pass_on(req, cx),
@@ -241,6 +245,7 @@ impl<P: FaultInjection> Disk<P> {
         buf: IoBuf,
         cx: &mut Cx<'_, E>,
     ) -> u32 {
+        let (offset, len, buf) = self.onto_disk(kind, offset, len, buf);
         match kind {
             IoKind::Read => {
                 self.stats.backend_reads += 1;

@@ -207,6 +207,12 @@ impl GuestSide {
         self.exclusive.as_ref().is_some_and(|e| e.is_restarting())
     }
 
+    /// Pages of the guest that whole blocks of the disk were moved through, modulo 2^32; `None` if its memory cannot be
+    /// seen, or there is no table of its pages.
+    pub(super) fn transfers(&self) -> Option<u32> {
+        self.exclusive.as_ref().map(|e| e.transfers())
+    }
+
     /// Whether so much waits to be hashed that it should not wait for the end of a batch.
     #[inline]
     pub(super) fn presses(&self) -> bool {
@@ -424,6 +430,7 @@ impl<P: FaultInjection> Disk<P> {
             mode: side.mode,
             state,
             tiers: self.residents.index().tier_lens(),
+            block_offset: self.block_offset(),
             table_bytes: side.table_bytes(),
             table_disks: both.map_or(0, |(_, table)| table.members() as u32),
             stats: both.map(|(e, table)| e.stats(table)).or(past).unwrap_or_default(),

@@ -21,6 +21,7 @@ mod guest;
 mod loans;
 mod measuring;
 mod members;
+mod offset;
 mod operations;
 mod parts;
 mod pooled;
@@ -41,13 +42,14 @@ pub use allowance::{blocks_per_disk_max, disk_bytes};
 pub(crate) use parts::parts_bytes;
 pub(crate) use pooled::Leaving;
 
-use crate::fault_injection::FaultInjection;
+use crate::fault_injection::{Bug, FaultInjection};
 use crate::store::ram::{SharingDomain, Store};
 use crate::types::{CoreOptions, DiskId, DiskOptions, DiskStats, ReqId};
 use allowance::Allowance;
 use capacity::{Capacity, slots_max};
 use guest::GuestSide;
 use measuring::Measuring;
+use offset::Offset;
 use operations::Operations;
 use pooled::Place;
 use reads::ahead::Streams;
@@ -70,7 +72,7 @@ use writes::segment::Segment;
 pub(crate) const B: u64 = FRAME_BYTES as u64;
 
 /// Bytes of a disk's own record.
-const DISK_BYTES: usize = 2432;
+const DISK_BYTES: usize = 2496;
 
 /// What a disk's methods need of the core while they run.
 pub(crate) struct Cx<'a, E> {
@@ -115,6 +117,7 @@ pub(crate) struct Disk<P> {
     changes: Changes,
     losses: Losses,
     fetch: Fetch,
+    offset: Offset,
     /// Counts invalidations: what was submitted before one is not published after it.
     epoch: u32,
 }
@@ -153,6 +156,7 @@ impl<P: FaultInjection> Disk<P> {
             changes: Changes::default(),
             losses: Losses::default(),
             fetch: Fetch::NONE,
+            offset: Offset::default(),
             epoch: 0,
             settings,
         }
@@ -175,6 +179,10 @@ impl<P: FaultInjection> Disk<P> {
 
     /// How many more requests may be under way.
     pub(crate) fn requests_room(&self) -> usize {
+        if self.settings.shifts() && !self.is_idle() && !self.plant.has(Bug::OffsetWhileBusy) {
+            // Those under way end first.
+            return 0;
+        }
         self.operations.allowance().requests - self.requests.len()
     }
 
@@ -262,14 +270,17 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Calls `see` with every block of disk `of` in RAM, cached or read ahead, and its bytes; this disk has the index.
     pub(crate) fn for_each_cached_of(&self, of: &Self, see: &mut impl FnMut(u64, &[u8])) {
-        let bytes = |block| of.settings.block_bytes(block) as usize;
+        let mut see = |block: u64, bytes: &[u8; FRAME_BYTES]| {
+            let lead = if block == 0 { of.settings.lead() } else { 0 };
+            see(block, &bytes[lead as usize..of.settings.block_bytes(block) as usize]);
+        };
         for (block, slot) in self.residents.index().keys().filter_map(|(key, slot)| Some((of.block(key)?, slot))) {
             if let Some(page) = self.residents.page(slot) {
-                see(block, &page.bytes()[..bytes(block)]);
+                see(block, page.bytes());
             }
         }
         for (block, frame) in of.near.iter_ahead() {
-            see(block, &frame.bytes()[..bytes(block)]);
+            see(block, frame.bytes());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What a disk is like and how it is to be used: size, alignment, options, hint.
 //!
 //! Owns what was set when the disk was added, and the little of it that changes later. Never touches a block.
-//! Invariants: the size that can be reached is a multiple of the alignment; a hint makes blocks the first to be evicted
-//! only where contents are known, because the tier for such blocks takes memory that is promised only there.
+//! Invariants: the size that can be reached and the lead are multiples of the alignment; a hint makes blocks the first
+//! to be evicted only where contents are known, because the tier for such blocks takes memory that is promised only
+//! there.
 
 use super::B;
 use crate::types::{CoreOptions, DiskId, DiskOptions};
@@ -18,7 +19,9 @@ pub(super) struct Settings {
     can_write_zeroes: bool,
     first_to_go: bool,
     readahead_changed: bool,
+    shifts: bool,
     hint: Hint,
+    lead: u64,
     size: u64,
     align: u64,
     hash_seed: u64,
@@ -35,7 +38,9 @@ impl Settings {
             can_write_zeroes: options.can_write_zeroes,
             first_to_go: false,
             readahead_changed: false,
+            shifts: false,
             hint: Hint::Normal,
+            lead: 0,
             size: options.size_bytes / align * align,
             align,
             hash_seed: core.hash_seed,
@@ -48,7 +53,31 @@ impl Settings {
         self.id
     }
 
-    /// Bytes that can be reached: the size, cut to the alignment.
+    /// Bytes that are counted before the disk's first one, less than a block: so blocks begin where pages of the guest
+    /// do. Everything in this crate's disks counts from there; requests and operations count from the first byte.
+    #[inline]
+    pub(super) fn lead(&self) -> u64 {
+        self.lead
+    }
+
+    /// Takes another lead, a multiple of the alignment.
+    pub(super) fn set_lead(&mut self, lead: u64) {
+        self.size = self.size - self.lead + lead;
+        (self.lead, self.shifts) = (lead, false);
+    }
+
+    /// Whether the lead is to change once nothing of the disk is under way.
+    #[inline]
+    pub(super) fn shifts(&self) -> bool {
+        self.shifts
+    }
+
+    /// The lead is to change, or not any more.
+    pub(super) fn set_shifts(&mut self, shifts: bool) {
+        self.shifts = shifts;
+    }
+
+    /// Bytes that can be reached: the size, cut to the alignment, and the lead.
     #[inline]
     pub(super) fn size(&self) -> u64 {
         self.size
@@ -59,10 +88,16 @@ impl Settings {
         self.size.div_ceil(B)
     }
 
-    /// Bytes of `block` that exist: the last one may be partial.
+    /// Bytes of `block` that exist, the lead included: the last one may be partial.
     #[inline]
     pub(super) fn block_bytes(&self, block: u64) -> u64 {
         B.min(self.size - block * B)
+    }
+
+    /// Whether all of `block` is on the disk.
+    #[inline]
+    pub(super) fn is_whole(&self, block: u64) -> bool {
+        self.block_bytes(block) == B && (block > 0 || self.lead == 0)
     }
 
     /// Whether bytes `offset..offset+len` are all on the disk.

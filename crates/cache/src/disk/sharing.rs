@@ -109,6 +109,8 @@ impl<P: FaultInjection> Disk<P> {
         if self.own_count() > 0 || self.sharing.base.is_some() {
             self.invalidate(arena);
         }
+        // Blocks that do not begin where the base's do are none of it.
+        let sound = sound && self.settings.lead() == 0;
         if !self.sharing.is_on() || !sound || bytes > self.own_blocks() * B / BASE_MAP_PART {
             return false;
         }
@@ -237,7 +239,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The content in `block`'s slot is to be hashed when there is time.
     pub(super) fn learn_in_slot_later(&mut self, block: u64, arena: &mut Store) {
-        if !(self.sharing.is_on() || self.side.wants_hash(block, arena)) || self.settings.block_bytes(block) < B {
+        if !(self.sharing.is_on() || self.side.wants_hash(block, arena)) || !self.settings.is_whole(block) {
             return;
         }
         if self.sharing.unlearned.len() >= UNLEARNED_MAX {

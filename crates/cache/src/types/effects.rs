@@ -68,10 +68,10 @@ pub trait Effects {
     fn copy_guest_page(&mut self, _disk: DiskId, _page: u32, _to: &mut [u8; FRAME_BYTES]) -> bool {
         false
     }
-    /// `bytes`, copied from guest memory and verified by their hash, are about to be cached as the content of `block`,
-    /// of which nothing is under way. An implementor that can compare them with the disk does, and returns false if
-    /// they are wrong: then they are dropped.
-    fn captured(&mut self, _disk: DiskId, _block: u64, _bytes: &[u8; FRAME_BYTES]) -> bool {
+    /// `bytes`, copied from guest memory and verified by their hash, are about to be cached as what the disk holds from
+    /// byte `at` on, of which nothing is under way. An implementor that can compare them with the disk does, and
+    /// returns false if they are wrong: then they are dropped.
+    fn captured(&mut self, _disk: DiskId, _at: u64, _bytes: &[u8; FRAME_BYTES]) -> bool {
         true
     }
     /// Starts an I/O operation. It comes back later, exactly once, as [`Event::IoDone`].

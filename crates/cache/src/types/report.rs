@@ -109,6 +109,8 @@ pub struct ExclusiveReport {
     pub state: ExclusiveState,
     /// Blocks cached that the guest does not hold, that it is about to evict, that it holds.
     pub tiers: [u32; 3],
+    /// Where blocks begin, in bytes after each multiple of 4096 of the disk: as pages of the guest do.
+    pub block_offset: u32,
     /// Bytes of the table of guest pages that the disk pays for, its own for the same purpose included.
     pub table_bytes: u64,
     /// Disks of the guest that share that table, this one included; 0 without a table.

@@ -137,6 +137,7 @@ pub(crate) fn exclusive_status(r: &ExclusiveReport) -> ExclusiveStatus {
         guest_pages: s.pages.into(),
         guest_pages_held: s.pages_held.into(),
         guest_pages_held_by_all: s.pages_held_by_all.into(),
+        block_offset: r.block_offset.into(),
         table_bytes: r.table_bytes,
         table_disks: r.table_disks.into(),
         evictions: s.evictions,

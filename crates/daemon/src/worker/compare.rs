@@ -20,15 +20,15 @@ pub struct Compared {
 #[repr(align(4096))]
 struct Aligned([u8; FRAME_BYTES]);
 
-/// Whether `bytes` may be kept for `block`: false if the image holds something else. True where it cannot be read: then
-/// nothing is counted.
+/// Whether `bytes` may be kept for what the disk holds from byte `place` on: false if the image holds something else.
+/// True where it cannot be read: then nothing is counted.
 #[cold]
-pub(super) fn with_image(disk: &mut Disk, block: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
+pub(super) fn with_image(disk: &mut Disk, place: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
     let mut image = Aligned([0; FRAME_BYTES]);
-    match disk.backend.read_now(block * FRAME_BYTES as u64, &mut image.0) {
+    match disk.backend.read_now(place, &mut image.0) {
         None => return true,
         Some(Err(e)) => {
-            tracing::warn!(disk = disk.name, block, "cannot be compared with its image: {e}");
+            tracing::warn!(disk = disk.name, place, "cannot be compared with its image: {e}");
             return true;
         }
         Some(Ok(())) => disk.compared.blocks += 1,
@@ -39,7 +39,7 @@ pub(super) fn with_image(disk: &mut Disk, block: u64, bytes: &[u8; FRAME_BYTES])
         let at = image.0.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0);
         tracing::error!(
             disk = disk.name,
-            block,
+            place,
             "a page of the guest was about to be kept for a block that differs from byte {at} on: it is not kept. This is \
              a fault of this program; set exclusive = \"off\" and report it"
         );

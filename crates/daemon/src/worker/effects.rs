@@ -125,13 +125,13 @@ impl Effects for Live<'_> {
     }
 
     #[inline]
-    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
-        probes::capture(disk.0, block);
+    fn captured(&mut self, disk: DiskId, at: u64, bytes: &[u8; 4096]) -> bool {
+        probes::capture(disk.0, at / 4096);
         if !self.check_captures {
             return true;
         }
         let Some(disk) = self.disks.get_mut(disk.0 as usize).and_then(Option::as_mut) else { return true };
-        compare::with_image(disk, block, bytes)
+        compare::with_image(disk, at, bytes)
     }
 
     fn submit(&mut self, io: Io) {

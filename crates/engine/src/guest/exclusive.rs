@@ -133,6 +133,12 @@ impl<K: PolicySet> Exclusive<K> {
         self.member
     }
 
+    /// Blocks of the disk that were moved through pages, modulo 2^32.
+    #[inline]
+    pub fn transfers(&self) -> u32 {
+        self.pace.transfers
+    }
+
     /// The ways of learning content in use.
     pub fn ways(&self, table: &GuestTable) -> Ways {
         table.ways(self.mode)

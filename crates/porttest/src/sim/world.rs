@@ -452,11 +452,11 @@ impl Effects for World {
         memory.is_some_and(|memory| memory.copy_page(page, to))
     }
 
-    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; 4096]) -> bool {
+    fn captured(&mut self, disk: DiskId, at: u64, bytes: &[u8; 4096]) -> bool {
         let now = self.time;
         // As if somebody had read it at this moment.
         if self.dead.is_none()
-            && let Err(what) = self.sides[disk.0 as usize].model.check_read(block * B, bytes, now, now)
+            && let Err(what) = self.sides[disk.0 as usize].model.check_read(at, bytes, now, now)
         {
             self.violate(format!("a captured page is not the block: {what}"));
         }

@@ -147,6 +147,15 @@ impl SimulatedGuest {
         self.shadows.clear();
     }
 
+    /// So many pages are added to the guest's memory, behind those that it has.
+    pub fn grow(&mut self, pages: u32) {
+        let first = self.options.pages;
+        self.options.pages += pages;
+        self.pages.resize(self.options.pages as usize, Held::default());
+        self.content.resize(self.options.pages as usize, None);
+        self.free.extend(first..self.options.pages);
+    }
+
     /// The guest drops what it holds of `block`, as a program asks with `POSIX_FADV_DONTNEED`; a dirty page stays.
     pub fn release(&mut self, block: u64) {
         if let Some(&page) = self.map.get(&block)

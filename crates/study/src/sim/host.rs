@@ -133,6 +133,34 @@ impl Host {
         }
     }
 
+    /// The guest's memory is another from now on, of `pages` pages: nothing is known of it, as in the daemon when
+    /// memory is mapped anew.
+    pub fn remap(&mut self, pages: u32) {
+        let Placement::Exclusive(mode) = self.placement else { return };
+        let key = HashKey::from_seed(7);
+        let (policy, blocks) = (self.index.kind(), self.index.capacity());
+        self.table = GuestTable::new(pages, key);
+        let member = self.table.join(mode).expect("a new table serves none");
+        self.exclusive = Exclusive::new(&self.table, member, mode, policy, blocks, key);
+        self.index.set_tiers(true);
+    }
+
+    /// The guest reads or writes all of one of its pages, which is parts of these blocks: no page is known to hold any
+    /// of them, so the policy alone decides. Whether all of them were cached.
+    pub fn pass(&mut self, blocks: std::ops::Range<u64>, write: bool) -> bool {
+        let mut hit = true;
+        for block in blocks {
+            let outcome = self.index.access(block, if write { Access::Write } else { Access::Read }, |_| true);
+            hit &= matches!(outcome, Outcome::Hit(_));
+            self.note(outcome);
+        }
+        if !write {
+            self.count.reads += 1;
+            self.count.hits += u64::from(hit);
+        }
+        hit
+    }
+
     /// Whether the guest was found to be opaque, and whether the cache is inclusive at present.
     pub fn found(&self) -> (bool, bool) {
         (self.exclusive.is_opaque(), self.exclusive.is_inclusive())

@@ -25,7 +25,7 @@ mod error;
 mod future;
 mod grid;
 pub mod guest;
-mod guest_policy;
+pub mod guest_policy;
 pub mod hierarchy;
 pub mod host;
 pub mod latency;

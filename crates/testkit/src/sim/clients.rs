@@ -53,6 +53,9 @@ impl<P: FaultInjection> Sim<P> {
                 _ => {}
             }
         }
+        if op != Op::Flush && self.world.sides[d].disk.space().is_dense() {
+            (offset, len) = self.extras.across((offset, len), geometry.size, self.steps);
+        }
         let mut must = None;
         if self.rng.one_in(200) {
             (offset, must) = (geometry.size.saturating_sub(self.rng.below(B)), Some(IoError::Invalid));

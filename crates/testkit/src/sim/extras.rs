@@ -16,6 +16,11 @@ use undercroft_host::FRAME_BYTES;
 
 const B: u64 = FRAME_BYTES as u64;
 
+/// Unit of a disk's offsets.
+const SECTOR: u64 = 512;
+/// Steps after which another partition is used.
+const ACROSS_STEPS: u64 = 6000;
+
 /// One event in so many is one of these.
 const RATE: u64 = 40;
 
@@ -56,6 +61,8 @@ pub(super) struct Extras {
     /// Guests keep something else of some disks than what they read (encrypted file systems), and little else happens,
     /// so that there is time to find it out.
     pub opaque: bool,
+    /// Pages of guests lie across blocks, and are folios of several. With numbers of its own, likewise.
+    pub offsets: Option<Rng>,
 }
 
 impl Extras {
@@ -74,6 +81,7 @@ impl Extras {
         let third = guests.one_in(2);
         let opaque = on && seed % 13 == 8;
         let late = (on && seed % 9 == 7 && !opaque).then_some(guests);
+        let offsets = (on && seed % 11 == 3 && !opaque).then(|| Rng::new(seed ^ 0x0ff5_e700_0000_0000));
         let one_guest = one_guest || late.is_some() || opaque;
         let (mixes, live, pools) = (mixes && !opaque, live.filter(|_| !opaque), pools.filter(|_| !opaque));
         Self {
@@ -92,6 +100,7 @@ impl Extras {
             late,
             third,
             opaque,
+            offsets,
             pools,
         }
     }
@@ -111,12 +120,28 @@ impl Extras {
         if self.opaque {
             (options.capacity_blocks, options.exclusive) = (options.capacity_blocks.max(64), ExclusiveMode::Auto);
         }
-        if self.late.is_some() {
+        if self.offsets.is_some() {
+            options.align = options.align.min(512);
+        }
+        if self.late.is_some() || self.offsets.is_some() {
             options.capacity_blocks = options.capacity_blocks.max(64);
             if options.exclusive == ExclusiveMode::Off {
                 options.exclusive = ExclusiveMode::Auto;
             }
         }
+    }
+
+    /// In a run whose guests' pages lie across blocks, most requests begin with a page: where the one at `offset` of a
+    /// medium of `size` bytes begins, and its length.
+    pub fn across(&mut self, (offset, len): (u64, u64), size: u64, steps: u64) -> (u64, u64) {
+        let Some(rng) = &mut self.offsets else { return (offset, len) };
+        // Partitions of a disk lie in ways of their own: which one is used changes.
+        let behind = SECTOR * (1 + steps / ACROSS_STEPS % 7);
+        if rng.one_in(12) || size < 2 * B + behind {
+            return (offset, len);
+        }
+        let offset = (offset / B * B + behind).min((size - behind - B) / B * B + behind);
+        (offset, len.next_multiple_of(B).min((size - offset) / B * B))
     }
 
     /// Disks that the guest of the first one has.
@@ -127,6 +152,10 @@ impl Extras {
     /// How a disk differs from the usual one.
     pub fn shape(&mut self, disk: &mut SimDisk, options: &mut DiskOptions) {
         self.set(options);
+        if self.offsets.is_some() {
+            disk.geometry.align = disk.geometry.align.min(512);
+            options.size_bytes = disk.geometry.size;
+        }
         if !self.on {
             return;
         }

@@ -37,6 +37,9 @@ impl<P: FaultInjection> Sim<P> {
         if let Some(guest) = guest.as_mut().filter(|_| self.extras.opaque) {
             guest.never_zero();
         }
+        if let (Some(guest), Some(rng)) = (&mut guest, &mut self.extras.offsets) {
+            guest.set_folio(*rng.pick(&[1, 4, 16]));
+        }
         let pages = guest.as_ref().map_or(0, SimGuest::pages);
         self.see(Seen::Guest, d);
         self.world.note(|| format!("guest of disk {d}: {pages} pages"));
@@ -92,6 +95,14 @@ impl<P: FaultInjection> Sim<P> {
         self.guest_changes(d);
     }
 
+    /// Counts the disks whose blocks do not begin at multiples of 4096.
+    pub(super) fn count_offsets(&mut self) {
+        for d in 0..self.world.sides.len() {
+            let offset = self.core().exclusive(DiskId(d as u32)).map_or(0, |r| r.block_offset);
+            self.outcome.offset += u64::from(offset != 0);
+        }
+    }
+
     /// A disk whose blocks the guest's pages never hold is found to be such a one after a limited number of copies.
     pub(super) fn judge_tries(&mut self) {
         for d in 0..self.world.sides.len() {
@@ -113,7 +124,10 @@ impl<P: FaultInjection> Sim<P> {
         for d in 0..self.world.sides.len() {
             let Self { core, world, .. } = self;
             let Some(core) = core.as_ref() else { return };
-            core.for_each_guest_page(DiskId(d as u32), |page, block| world.judge_page(d, page, block, &mut claimed));
+            let id = DiskId(d as u32);
+            core.for_each_guest_page(id, |page, block| {
+                world.judge_page(d, page, core.place_of(id, block), &mut claimed);
+            });
         }
     }
 }

@@ -8,9 +8,6 @@ use crate::outcome::Outcome;
 use crate::violation::Violation;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{DiskId, Event};
-use undercroft_host::FRAME_BYTES;
-
-const B: u64 = FRAME_BYTES as u64;
 
 /// Steps of one disk after which it must have nothing more to do, when no request comes.
 const OPERATIONS_MAX: u64 = 100_000;
@@ -74,8 +71,9 @@ impl<P: FaultInjection> Sim<P> {
             let disk = &world.sides[d].disk;
             let mut bad = None;
             core.for_each_cached(id, |block, bytes| {
-                let same = disk.space().pieces(block * B, bytes.len() as u64).all(|p| {
-                    let cached = &bytes[(p.at - block * B) as usize..][..p.len as usize];
+                let place = core.place_of(id, block);
+                let same = disk.space().pieces(place, bytes.len() as u64).all(|p| {
+                    let cached = &bytes[(p.at - place) as usize..][..p.len as usize];
                     match p.medium {
                         Some(at) => disk.medium().get(at as usize..(at + p.len) as usize) == Some(cached),
                         None => cached.iter().all(|&b| b == 0),
@@ -104,6 +102,7 @@ impl<P: FaultInjection> Sim<P> {
         }
         self.outcome.answers = self.world.answers;
         self.outcome.captures = self.world.captures;
+        self.outcome.captures_across = self.world.captures_across;
         self.outcome.steps = self.steps;
         self.outcome.slowest = self.world.slowest;
         self.outcome.coverage = self.world.coverage;

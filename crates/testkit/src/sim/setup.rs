@@ -135,8 +135,9 @@ impl<P: FaultInjection> Sim<P> {
         // A little more than needed for the arena's own, and sometimes room to grow.
         core_options.memory_bytes = needed + needed / 500 + 8192 + *rng.pick(&[0, 100 * B, 1000 * B]);
         let busy = *rng.pick(&[1usize, 2, 6, 12, 24]);
-        let crashes = rng.one_in(2) && !extras.opaque;
+        let crashes = rng.one_in(2) && !extras.opaque && (extras.offsets.is_none() || seed.is_multiple_of(2));
         let multi_block = if extras.opaque { 40 } else { *rng.pick(&[2, 4, 10, 90]) };
+        let multi_block = if extras.offsets.is_some() { multi_block.max(20) } else { multi_block };
         let mostly_reads = rng.one_in(3) || clones || extras.opaque;
         let world = World::new(sims, rng.bits(), with_log);
         let mut sim = Self {

@@ -49,8 +49,8 @@ impl Effects for World {
             return None;
         }
         let page = p.pages.get(at / FRAME_BYTES).copied()?;
-        let (disk, block) = (p.req.disk.0 as usize, (p.req.offset + at as u64) / FRAME_BYTES as u64);
-        self.guest(disk)?.moves(page, disk, block);
+        let (disk, place) = (p.req.disk.0 as usize, p.req.offset + at as u64);
+        self.guest(disk)?.moves(page, disk, place);
         Some(page)
     }
 
@@ -60,14 +60,15 @@ impl Effects for World {
         guest.is_some_and(|g| g.copy(page, to, &mut self.guest_rng))
     }
 
-    fn captured(&mut self, disk: DiskId, block: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
+    fn captured(&mut self, disk: DiskId, at: u64, bytes: &[u8; FRAME_BYTES]) -> bool {
         self.captures += 1;
+        self.captures_across += u64::from(!at.is_multiple_of(FRAME_BYTES as u64));
         self.see(Seen::Capture, disk.0 as usize);
-        self.note(|| format!("  captured block {block} of disk {}", disk.0));
+        self.note(|| format!("  captured what disk {} has at {at}", disk.0));
         let now = self.time;
         let side = &mut self.sides[disk.0 as usize];
         // As a read at this moment: it must be what the disk holds, or may hold.
-        if let Err(what) = side.model.check_read(block * FRAME_BYTES as u64, bytes, now, now) {
+        if let Err(what) = side.model.check_read(at, bytes, now, now) {
             self.violate(format!("a captured page is not the block: {what}"));
         }
         true

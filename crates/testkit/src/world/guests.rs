@@ -56,17 +56,18 @@ impl World {
         self.sides.iter_mut().for_each(|s| (s.sees, s.awaits) = (None, None));
     }
 
-    /// Notes what the core thinks a page holds; `claimed` has what was said of the pages of this memory before. A page
-    /// holds one block, of one disk, and one that was moved through it.
-    pub(crate) fn judge_page(&mut self, d: usize, page: u32, block: u64, claimed: &mut Vec<(u64, u32)>) {
+    /// Notes that the core thinks that a page holds what a disk has from byte `place` on; `claimed` has what was said
+    /// of the pages of this memory before. A page holds one block, of one disk, and one that was moved through it.
+    pub(crate) fn judge_page(&mut self, d: usize, page: u32, place: u64, claimed: &mut Vec<(u64, u32)>) {
         let Some(id) = self.sides[d].sees else {
-            return self.violate(format!("a page is thought to hold block {block} of disk {d}, which has no guest"));
+            return self.violate(format!("a page is thought to hold byte {place} of disk {d}, which has no guest"));
         };
-        if !self.memories.get(&id).is_some_and(|guest| guest.may_hold(page, d, block)) {
-            return self.violate(format!("page {page} is thought to hold block {block} of disk {d}, and cannot"));
+        if !self.memories.get(&id).is_some_and(|guest| guest.may_hold(page, d, place)) {
+            return self.violate(format!("page {page} is thought to hold byte {place} of disk {d}, and cannot"));
         }
         if claimed.contains(&(id, page)) {
-            return self.violate(format!("page {page} is thought to hold two blocks, one of them {block} of disk {d}"));
+            return self
+                .violate(format!("page {page} is thought to hold two blocks, one of them at {place} of disk {d}"));
         }
         claimed.push((id, page));
     }

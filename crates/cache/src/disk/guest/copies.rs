@@ -55,7 +55,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The content of `block`, which is what the disk holds, is to be hashed when there is time.
     pub(in crate::disk) fn learn_later<E: Effects>(&mut self, block: u64, held: Held, cx: &mut Cx<'_, E>) {
-        if self.settings.block_bytes(block) < B {
+        if !self.settings.is_whole(block) {
             cx.arena.release(held);
             return;
         }
@@ -226,7 +226,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether content of `block` from elsewhere than the disk may become what is cached of it.
     fn may_keep(&self, block: u64) -> bool {
         let changing = self.changes.active_in(block, block + 1);
-        !changing && !self.near.contains(block) && self.settings.block_bytes(block) == B
+        !changing && !self.near.contains(block) && self.settings.is_whole(block)
     }
 
     fn run_oldest<E: Effects>(&mut self, cx: &mut Cx<'_, E>) {
@@ -275,7 +275,7 @@ impl<P: FaultInjection> Disk<P> {
         hash: ContentHash,
         cx: &mut Cx<'_, E>,
     ) -> Option<u32> {
-        if !cx.fx.captured(self.settings.id(), block, held.bytes()) {
+        if !cx.fx.captured(self.settings.id(), self.place_of(block), held.bytes()) {
             cx.arena.release(held);
             return None;
         }

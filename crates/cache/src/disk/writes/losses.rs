@@ -157,16 +157,18 @@ impl<P: FaultInjection> Disk<P> {
             self.epoch = self.epoch.wrapping_add(1);
         }
         for range in &lost.ranges {
-            let to = range.end.min(self.settings.size());
-            if range.start >= to {
+            let lead = self.settings.lead();
+            let from = range.start.saturating_add(lead);
+            let to = range.end.saturating_add(lead).min(self.settings.size());
+            if from >= to {
                 continue;
             }
-            let (first, end) = (range.start / B, to.div_ceil(B));
+            let (first, end) = (from / B, to.div_ceil(B));
             self.leave_base(first, end);
             self.doubt(first, end, cx.arena);
             self.make_stale(first, end, cx.arena);
             if !self.plant.has(Bug::LossKeepsCache) {
-                self.drop_cached(range.start, to, cx.arena);
+                self.drop_cached(from, to, cx.arena);
             }
         }
         if lost.unflushed && !self.plant.has(Bug::LossNotTold) {

@@ -77,6 +77,10 @@ fn exclusive(d: &DiskStatus) -> Vec<Row> {
         let all = pages(e.guest_pages_held_by_all);
         guest.push_str(&format!(", its part of the guest's, which serves {} disks ({all} known)", e.table_disks));
     }
+    if e.block_offset > 0 {
+        let at = e.block_offset;
+        rows.push(("  offset", format!("blocks begin as the guest's pages do, {at} bytes after multiples of 4096")));
+    }
     rows.extend([
         (
             "  kept",
