@@ -177,6 +177,13 @@ impl Effects for Live<'_> {
         }
     }
 
+    /// The rest comes before what finished later, and after a look at the disks that want little.
+    fn unfinished(&mut self, done: IoDone) {
+        if let Some(disk) = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut) {
+            disk.done.push_front(done);
+        }
+    }
+
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {
         if let Some(slot) = self.port(req) {
             slot.port.extents(req.tag, extents);
