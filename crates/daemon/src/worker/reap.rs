@@ -40,6 +40,10 @@ impl Worker {
             if disk.done.is_empty() {
                 disk.backend.poll(&mut self.done);
                 disk.done.extend(self.done.drain(..));
+                if disk.backend.holds_back() && !disk.dirty {
+                    disk.dirty = true;
+                    self.dirty.disks.push_back(id);
+                }
                 // Before what this poll brought: none of it is older.
                 if let Some(lost) = disk.backend.take_lost() {
                     self.apply(Event::Lost { disk: DiskId(id), lost });
