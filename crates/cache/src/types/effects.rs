@@ -89,7 +89,10 @@ pub trait Effects {
     /// is the rest of it: the implementor must send it as [`Event::IoDone`] exactly once. What comes between sees
     /// blocks as they are while a write is under way.
     fn unfinished(&mut self, done: IoDone) {
-        panic!("{:?} was left in part by a core whose driver goes on with nothing: `step_bytes` must be u64::MAX", done.op);
+        panic!(
+            "{:?} was left in part by a core whose driver goes on with nothing: `step_bytes` must be u64::MAX",
+            done.op
+        );
     }
     /// The answer to a [`Op::Status`] request; comes before its reply.
     fn extents(&mut self, req: ReqId, extents: &[Extent]);
