@@ -1,5 +1,7 @@
 """`undercroft duplicates` on real QEMU processes whose memory holds what is known to the page."""
 
+import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -60,6 +62,23 @@ def read_pages(path, numbers) -> None:
     os.close(fd)
 
 
+@contextlib.contextmanager
+def kept(path):
+    """Brings all pages of a file into the page cache and keeps them there: the host takes pages when it likes, one of 150
+    between two looks at them (DAMON, or another program that wants memory)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mlock.argtypes = libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    with open(path, "r+b") as f, mmap.mmap(f.fileno(), 0) as pages_of:
+        first = ctypes.c_char.from_buffer(pages_of)
+        at, size = ctypes.addressof(first), len(pages_of)
+        assert libc.mlock(at, size) == 0, os.strerror(ctypes.get_errno())
+        try:
+            yield
+        finally:
+            libc.munlock(at, size)
+            del first
+
+
 def cached(path) -> int:
     """Pages of a file in the page cache."""
     return int(run("fincore", "--bytes", "--noheadings", "--output", "PAGES", path).stdout)
@@ -71,11 +90,11 @@ def test_known_contents_are_counted_to_the_page(guest, scratch, shared):
     image = scratch / "disk.raw"
     image.write_bytes(pages([*range(1000, 1100), *[None] * 20, *range(1000, 1010), *range(2000, 2070)]))
     forget(image)
-    read_pages(image, range(150))
     # 100 of its own, 30 of them twice; 50 of the image; 40 that b has, too; 10 of zeroes.
     a = guest("a", {AT: pages([*range(100), *range(30), *range(1000, 1050), *range(500, 540), *[None] * 10])}, shared, images=[image])
     b = guest("b", {AT + 4 * MIB: pages([*range(500, 540), *range(700, 760)]), AT + 8 * MIB: page(1000)}, shared)
-    r = report(a, b)
+    with kept(image):
+        r = report(a, b)
     assert r["complete"] and r["problems"] == []
     assert [v["name"] for v in r["vms"]] == ["a", "b"]
     va, vb = r["vms"]
@@ -136,8 +155,6 @@ def test_holes_stay_holes(guest, scratch, shared):
 
 def libc_punch(fd: int, offset: int, length: int) -> None:
     """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE."""
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     assert libc.fallocate(fd, 3, offset, length) == 0, os.strerror(ctypes.get_errno())

@@ -41,6 +41,12 @@ pub trait Backend: Send {
     /// should not keep them waiting then.
     fn set_shared(&mut self, _shared: bool) {}
 
+    /// Whether the last `kick` has left operations for the next one, because to start them takes long and other disks
+    /// have work. They are started by and by even if nobody kicks, as others end.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
     /// Appends finished operations to `done`, at most `undercroft_cache::limits::BATCH`; true if there may be more.
     fn poll(&mut self, done: &mut Vec<IoDone>) -> bool;
 

@@ -247,6 +247,10 @@ impl Backend for Raw {
         self.engine.set_shared(shared);
     }
 
+    fn holds_back(&self) -> bool {
+        self.engine.holds_back()
+    }
+
     fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
         let Self { engine, disk, again, .. } = self;
         let more = engine.poll(limits::BATCH, |mut d| match disk.next(&d.token, d.result) {

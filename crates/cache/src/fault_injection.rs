@@ -136,6 +136,8 @@ pub enum Bug {
     PieceTakenAgain,
     /// What a failed write had begun to copy counts for ever.
     AbandonedCounts,
+    /// A write that is installed in steps ends with the first of them.
+    RestOfWriteForgotten,
     /// Those who wait until there is room among the waiters of a read are not woken.
     CrowdForgotten,
     /// What a disk has borrowed for operations is not given back when they end.
@@ -168,7 +170,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 65] = [
+    pub const ALL: [Bug; 66] = [
         Bug::StaleFill,
         Bug::ReadDuringWrite,
         Bug::DiscardKeepsCache,
@@ -220,6 +222,7 @@ impl Bug {
         Bug::PieceForgotten,
         Bug::PieceTakenAgain,
         Bug::AbandonedCounts,
+        Bug::RestOfWriteForgotten,
         Bug::CrowdForgotten,
         Bug::LoanKept,
         Bug::LentBeyondPool,

@@ -152,3 +152,43 @@ fn spare_time_hashes_a_few_blocks_at_a_time() {
     }
     assert!(pieces >= 8, "there was something to hash: {pieces}");
 }
+
+/// A write that the disk has done is installed a step at a time: until the last one it is not answered, a reader of a
+/// block that is not installed yet gets what was there, and what an event has left of its allowance is all that the
+/// request may still copy.
+#[test]
+fn a_finished_write_is_installed_in_steps() {
+    const STEP: u64 = STEP_BYTES / 4096;
+    let mut r = Rig::new(PolicyKind::S3Fifo, 4000);
+    r.request(Op::Write { fua: false }, 0, 64);
+    while let Some(paused) = r.front.paused.pop() {
+        r.event(Event::Resume(paused));
+    }
+    assert_eq!((r.front.ios.len(), r.cached()), (1, 0), "one operation carries it");
+    r.front.end_in_part(&mut r.core, 0, |_| Ok(()));
+    for step in 1..4 {
+        assert_eq!((r.cached(), r.front.answered), (step * STEP, 0));
+        r.core.check();
+        assert!(!r.core.is_idle(DISK));
+        assert!(r.front.end_more(&mut r.core));
+    }
+    assert_eq!((r.cached(), r.front.answered), (64, 1));
+    assert!(!r.front.end_more(&mut r.core));
+    r.core.check();
+}
+
+/// What a write has on the disk and not in the cache yet does not come into it once the disk may hold something else.
+#[test]
+fn the_rest_of_a_write_is_not_installed_after_an_invalidation() {
+    let mut r = Rig::new(PolicyKind::S3Fifo, 4000);
+    r.request(Op::Write { fua: false }, 0, 64);
+    while let Some(paused) = r.front.paused.pop() {
+        r.event(Event::Resume(paused));
+    }
+    r.front.end_in_part(&mut r.core, 0, |_| Ok(()));
+    r.core.invalidate(DISK);
+    while r.front.end_more(&mut r.core) {}
+    assert_eq!((r.cached(), r.front.answered), (0, 1));
+    assert!(r.core.is_idle(DISK));
+    r.core.check();
+}

@@ -94,6 +94,12 @@ impl<T: Send + 'static> Engine<T> {
         }
     }
 
+    /// Whether the last `kick` has left operations for the next one; see [`Ring::set_shared`].
+    #[inline]
+    pub fn holds_back(&self) -> bool {
+        matches!(&self.0, Kind::Ring { ring, .. } if ring.holds_back())
+    }
+
     /// Hands over at most `max` finished operations; true if there may be more. No system call if there are none.
     #[inline]
     pub fn poll(&mut self, max: usize, mut done: impl FnMut(FileDone<T>)) -> bool {

@@ -26,6 +26,8 @@ const RETRIES_MAX: u8 = 16;
 /// Reads and writes of at least so many bytes are started by a thread of the kernel while others wait for ours: to pin
 /// the pages of 256 KiB and to make requests of a device of them takes 30 us.
 const HANDED_OVER_BYTES: u32 = 128 * 1024;
+/// An operation counts for at least so many bytes of what one `kick` starts.
+const START_BYTES_MIN: u32 = 8 * 1024;
 /// How long `drop` waits for the kernel before it leaks what is under way.
 const DROP_WAIT_NS: u64 = 5_000_000_000;
 
@@ -45,6 +47,10 @@ pub struct Ring<T> {
     inflight: usize,
     /// Whether others wait while this thread starts operations.
     shared: bool,
+    /// Whether threads of the kernel have a processor besides this thread's to start long operations on.
+    helped: bool,
+    /// The last `kick` left operations for the next one.
+    held_back: bool,
 }
 
 struct Slot<T> {
@@ -80,14 +86,27 @@ impl<T> Ring<T> {
             unsubmitted: 0,
             inflight: 0,
             shared: false,
+            helped: false,
+            held_back: false,
         })
     }
 
-    /// Whether others wait for the thread that starts operations. Long ones are started by threads of the kernel then,
-    /// which takes more processor time in all.
+    /// Whether others wait for this thread, which starts operations. Long ones are started by threads of the kernel
+    /// then, which takes more processor time in all. Where this thread has but one processor, they would have the same
+    /// one, and take it when they like for as many operations as there are: so this thread starts them, and one `kick`
+    /// starts one.
     #[inline]
     pub fn set_shared(&mut self, shared: bool) {
+        if shared && !self.shared {
+            self.helped = rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.count() > 1);
+        }
         self.shared = shared;
+    }
+
+    /// Whether the last `kick` has left operations for the next one, because others wait for this thread.
+    #[inline]
+    pub fn holds_back(&self) -> bool {
+        self.held_back
     }
 
     /// Operations submitted and not yet handed over.
@@ -124,6 +143,8 @@ impl<T> Ring<T> {
 
     /// Moves waiting steps to the submission queue; true if some are left because it is full.
     fn fill(&mut self) -> bool {
+        self.held_back = false;
+        let mut started = 0;
         if self.waiting.is_empty() {
             return false;
         }
@@ -133,10 +154,15 @@ impl<T> Ring<T> {
             if sq.is_full() {
                 return true;
             }
+            if started >= HANDED_OVER_BYTES && self.shared && !self.helped {
+                self.held_back = true;
+                return false;
+            }
             self.waiting.pop_front();
             let slot = &mut self.slots[n as usize];
+            started += slot.op.as_ref().map_or(0, |op| op.buf.len.max(START_BYTES_MIN));
             let entry = slot.entry().user_data(n.into());
-            let long = self.shared && slot.op.as_ref().is_some_and(|op| op.buf.len >= HANDED_OVER_BYTES);
+            let long = self.shared && self.helped && slot.op.as_ref().is_some_and(|op| op.buf.len >= HANDED_OVER_BYTES);
             let entry = if long { entry.flags(squeue::Flags::ASYNC) } else { entry };
             // SAFETY: the entry points to frames and pieces of the slot, which stay there, unmoved (both are on the
             // heap) and untouched until `poll` has taken the entry's completion; `drop` leaks them otherwise. The
@@ -452,6 +478,39 @@ mod tests {
         // The rest comes with the next step.
         assert_eq!(lengths(&b, n), (vec![FRAME_BYTES; 2], 2 * FRAME_BYTES as u32));
         b.frames.into_iter().chain(even.into_iter().map(|(_, f)| f)).for_each(|f| a.put(f));
+    }
+
+    /// A thread with one processor starts long operations itself while others wait for it: one with each kick.
+    #[test]
+    #[cfg(not(miri))]
+    fn a_kick_starts_one_long_operation_while_others_wait() {
+        let mut r = Ring::new(Arc::new(std::fs::File::open("/dev/zero").unwrap().into())).unwrap();
+        let mut a = Arena::new(4 * 32 + 40).unwrap();
+        let mut read = |r: &mut Ring<u32>, token, blocks: usize| {
+            let buf = IoBuf {
+                frames: (0..blocks).map(|_| a.take().unwrap()).collect(),
+                head: 0,
+                len: (blocks * FRAME_BYTES) as u32,
+            };
+            let len = u64::from(buf.len);
+            r.submit(FileOp { token, action: Action::Read, offset: 0, len, buf });
+        };
+        r.set_shared(true);
+        r.helped = false;
+        (0..4).for_each(|n| read(&mut r, n, 32));
+        (4..44).for_each(|n| read(&mut r, n, 1));
+        for started in [1, 2, 3, 4, 20, 36, 44] {
+            r.kick();
+            assert_eq!((r.entered, r.holds_back()), (started, started < 44));
+        }
+        r.set_shared(false);
+        r.helped = true;
+        let mut back = Vec::new();
+        while r.inflight() > 0 {
+            r.poll(64, &mut |d| back.push(d));
+        }
+        assert_eq!(back.len(), 44);
+        back.into_iter().flat_map(|d| d.buf.frames).for_each(|f| a.put(f));
     }
 
     #[test]

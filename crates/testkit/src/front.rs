@@ -11,6 +11,7 @@ mod disks;
 pub use clients::{Buffer, Guest, NoData, Numbered, Values};
 pub use disks::{ValueDisks, fill_blocks, number_blocks};
 
+use std::collections::VecDeque;
 use undercroft_cache::fault_injection::FaultInjection;
 use undercroft_cache::{Core, DiskId, Effects, Event, Extent, Io, IoDone, IoError, IoKind, Op, Paused, ReqId, Request};
 use undercroft_host::FRAME_BYTES;
@@ -48,6 +49,8 @@ pub struct Front<C> {
     pub ios: Vec<Io>,
     /// Requests to be resumed, the one that was paused first at the front.
     pub paused: Vec<Paused>,
+    /// What is left of operations that ended, the first of which is dealt with next.
+    pub unfinished: VecDeque<IoDone>,
     /// Requests answered so far.
     pub answered: u64,
     /// Their tags and answers, in order. Empty without [`Front::noting`].
@@ -58,7 +61,8 @@ pub struct Front<C> {
 impl<C: Client> Front<C> {
     /// A front end none of whose requests may fail. It notes no answers, so that it takes no memory for them.
     pub fn new(client: C) -> Self {
-        Self { client, ios: Vec::new(), paused: Vec::new(), answered: 0, answers: Vec::new(), notes: false }
+        let (ios, paused, unfinished, answers) = (Vec::new(), Vec::new(), VecDeque::new(), Vec::new());
+        Self { client, ios, paused, unfinished, answered: 0, answers, notes: false }
     }
 
     /// A front end that notes every answer; requests may fail.
@@ -79,12 +83,27 @@ impl<C: Client> Front<C> {
         self.end_all(core, serve);
     }
 
-    /// Ends the operation `ios[at]` with what `serve` says, which also fills what is read. What kind of operation it
-    /// was.
+    /// Ends the operation `ios[at]` with what `serve` says, which also fills what is read, and all that the core leaves
+    /// of it for later events. What kind of operation it was.
     ///
     /// # Panics
     /// If there is no such operation.
     pub fn end<P: FaultInjection>(
+        &mut self,
+        core: &mut Core<P>,
+        at: usize,
+        serve: impl FnOnce(&mut Io) -> Result<(), IoError>,
+    ) -> IoKind {
+        let kind = self.end_in_part(core, at, serve);
+        while self.end_more(core) {}
+        kind
+    }
+
+    /// The same in one event.
+    ///
+    /// # Panics
+    /// If there is no such operation.
+    pub fn end_in_part<P: FaultInjection>(
         &mut self,
         core: &mut Core<P>,
         at: usize,
@@ -96,6 +115,12 @@ impl<C: Client> Front<C> {
         let done = IoDone { op: io.op, disk: io.disk, buf: io.buf, result, extents: Vec::new() };
         core.apply(Event::IoDone(done), 0, self);
         kind
+    }
+
+    /// Goes on with what the core has left of an operation; false if there is none.
+    pub fn end_more<P: FaultInjection>(&mut self, core: &mut Core<P>) -> bool {
+        let rest = self.unfinished.pop_front();
+        rest.map(|rest| core.apply(Event::IoDone(rest), 0, self)).is_some()
     }
 
     /// Ends all operations with success, the oldest first, and those that the core starts meanwhile.
@@ -139,6 +164,10 @@ impl<C: Client> Effects for Front<C> {
     fn submit(&mut self, io: Io) {
         self.client.submitted(&io);
         self.ios.push(io);
+    }
+
+    fn unfinished(&mut self, done: IoDone) {
+        self.unfinished.push_back(done);
     }
 
     fn extents(&mut self, _req: ReqId, _extents: &[Extent]) {}

@@ -106,6 +106,8 @@ pub struct SimDisk {
     volatile: Vec<Volatile>,
     delivered: HashMap<u64, u64>,
     ops: Vec<Op>,
+    /// Completions of which the core has dealt with a part.
+    rests: Vec<IoDone>,
     numbers: u64,
     /// Failures delivered so far.
     pub failures: u64,
@@ -145,6 +147,7 @@ impl SimDisk {
             volatile: Vec::new(),
             delivered: HashMap::new(),
             ops: Vec::new(),
+            rests: Vec::new(),
             numbers: 0,
             failures: 0,
         }
@@ -171,9 +174,14 @@ impl SimDisk {
         &self.live
     }
 
-    /// Operations under way.
+    /// Operations under way, and completions of which the core has dealt with a part.
     pub fn under_way(&self) -> usize {
-        self.ops.len()
+        self.ops.len() + self.rests.len()
+    }
+
+    /// The core has dealt with a part of a completion: the rest is delivered like another one.
+    pub fn deliver_later(&mut self, rest: IoDone) {
+        self.rests.push(rest);
     }
 
     /// Takes an operation.
@@ -477,6 +485,9 @@ impl SimDisk {
 
     /// Delivers the completion of one executed operation.
     pub fn deliver(&mut self, rng: &mut Rng, now: u64) -> Option<IoDone> {
+        if !self.rests.is_empty() && (self.ops.is_empty() || rng.one_in(2)) {
+            return Some(self.rests.swap_remove(rng.below(self.rests.len() as u64) as usize));
+        }
         let next = self.any_op(rng, true)?;
         let op = self.ops.swap_remove(next);
         let (result, extents) = op.outcome?;
@@ -514,7 +525,7 @@ impl SimDisk {
         }
         self.delivered.clear();
         self.live.clone_from(&self.durable);
-        self.ops.drain(..).map(|op| op.io.buf).collect()
+        self.ops.drain(..).map(|op| op.io.buf).chain(self.rests.drain(..).map(|rest| rest.buf)).collect()
     }
 }
 

@@ -14,7 +14,11 @@ fn assert_found(bug: Bug) {
         // Only disks that share frames and go can show it: one seed in eight simulates clones.
         Bug::HeirsKeepAll => 8 * n - 3,
         // One in eight has steps.
-        Bug::PieceForgotten | Bug::PieceTakenAgain | Bug::AbandonedCounts | Bug::CrowdForgotten => 8 * n - 7,
+        Bug::PieceForgotten
+        | Bug::PieceTakenAgain
+        | Bug::AbandonedCounts
+        | Bug::RestOfWriteForgotten
+        | Bug::CrowdForgotten => 8 * n - 7,
         // Guests whose disks are told of changes one by one.
         Bug::PageOfWrongDisk | Bug::TableOutlivesMap | Bug::TableOutlivesDisk => 9 * n - 2,
         // Guests whose pages lie across blocks.
@@ -99,6 +103,7 @@ planted! {
     a_write_that_goes_on_one_block_too_far_is_found: PieceForgotten,
     data_taken_twice_by_a_write_in_steps_is_found: PieceTakenAgain,
     frames_that_a_failed_write_keeps_are_found: AbandonedCounts,
+    a_write_that_ends_with_its_first_step_is_found: RestOfWriteForgotten,
     readers_of_a_crowded_operation_that_are_not_woken_are_found: CrowdForgotten,
     frames_that_nobody_pays_for_after_a_disk_has_gone_are_found: HeirsKeepAll,
     a_failed_read_that_fails_who_joined_it_is_found: JoinedFailToo,

@@ -189,6 +189,11 @@ impl Operations {
         }
     }
 
+    /// The same for `n` frames of an operation of the demand budget that has not ended yet.
+    pub(super) fn release_part(&mut self, n: usize) {
+        self.demand -= n;
+    }
+
     /// Gives an operation's list back for the next one.
     pub(super) fn spare_list(&mut self, list: Vec<Frame>) {
         debug_assert!(list.is_empty());

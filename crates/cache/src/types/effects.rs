@@ -85,6 +85,15 @@ pub trait Effects {
     fn paused(&mut self, req: ReqId, _paused: Paused) {
         panic!("{req:?} was paused by a core whose driver resumes nothing: its `step_bytes` must be u64::MAX");
     }
+    /// The event has dealt with a part of a finished operation, because that is as much as one event should do. `done`
+    /// is the rest of it: the implementor must send it as [`Event::IoDone`] exactly once. What comes between sees
+    /// blocks as they are while a write is under way.
+    fn unfinished(&mut self, done: IoDone) {
+        panic!(
+            "{:?} was left in part by a core whose driver goes on with nothing: `step_bytes` must be u64::MAX",
+            done.op
+        );
+    }
     /// The answer to a [`Op::Status`] request; comes before its reply.
     fn extents(&mut self, req: ReqId, extents: &[Extent]);
     /// The request is finished; exactly once for each request.

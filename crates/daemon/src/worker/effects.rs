@@ -15,7 +15,7 @@ use undercroft_host::{faults, probes};
 #[derive(Default)]
 pub(super) struct Dirty {
     pub(super) ports: Vec<u32>,
-    pub(super) disks: Vec<u32>,
+    pub(super) disks: VecDeque<u32>,
     /// Ports that slept when a request of theirs paused: they are to be visited again.
     pub(super) paused: Vec<u32>,
     /// Ports with much to send, in the order in which they are served: each turn sends so many bytes.
@@ -147,12 +147,13 @@ impl Effects for Live<'_> {
             panic!("the core submitted an operation for disk {id}, which is gone");
         };
         probes::submit(id, io.op.0, io_kind(io.kind), io.offset, io.len);
+        disk.to_start += io.buf.len as usize;
         match io.target {
             IoTarget::Image => disk.backend.submit(io),
         }
         if !disk.dirty {
             disk.dirty = true;
-            self.dirty.disks.push(id);
+            self.dirty.disks.push_back(id);
         }
     }
 
@@ -174,6 +175,13 @@ impl Effects for Live<'_> {
             if slot.backlog.pause(req.tag, paused, active) {
                 self.dirty.paused.push(req.port);
             }
+        }
+    }
+
+    /// The rest comes before what finished later, and after a look at the disks that want little.
+    fn unfinished(&mut self, done: IoDone) {
+        if let Some(disk) = self.disks.get_mut(done.disk.0 as usize).and_then(Option::as_mut) {
+            disk.done.push_front(done);
         }
     }
 

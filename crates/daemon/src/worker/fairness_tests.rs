@@ -3,11 +3,12 @@
 //! Owns clients that count what is copied for them. Never waits for time, only for the image to answer.
 
 use super::{Worker, WorkerHandle, WorkerOptions};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use undercroft_backend::{OpenOptions, open};
+use undercroft_backend::{Backend, OpenOptions, open};
 use undercroft_cache::limits::{REQUEST_BYTES_MAX, STEP_BYTES, UNIT_BYTES};
-use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, IoError, Op};
+use undercroft_cache::{CoreOptions, DiskId, DiskOptions, Event, Geometry, Io, IoDone, IoError, Op};
 use undercroft_config::{ImageFormat, ImageSpec};
 use undercroft_frontend::AnyPort;
 use undercroft_frontend::turns::QUANTUM_BYTES;
@@ -32,6 +33,14 @@ struct Counts {
     /// Answers of those who flood.
     floods: AtomicU64,
     failed: AtomicU64,
+    /// Bytes of operations started since the last answer of the neighbour.
+    started: AtomicU64,
+    /// Answers of the neighbour before which long operations were started and data was copied for others, too.
+    both: AtomicU64,
+    /// Bytes of writes that have finished.
+    finished: AtomicU64,
+    /// Answers of the neighbour while finished operations were dealt with.
+    looks: AtomicU64,
 }
 
 /// A client that asks for the first `len` bytes again and again.
@@ -69,7 +78,10 @@ impl Load for Client {
             return;
         }
         let now = c.flooded.load(Ordering::Relaxed);
-        c.worst.fetch_max(now - c.seen.swap(now, Ordering::Relaxed), Ordering::Relaxed);
+        let copied = now - c.seen.swap(now, Ordering::Relaxed);
+        c.worst.fetch_max(copied, Ordering::Relaxed);
+        let started = c.started.swap(0, Ordering::Relaxed);
+        c.both.fetch_add(u64::from(copied > 0 && started >= 128 * 1024), Ordering::Relaxed);
         c.answers.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -97,11 +109,59 @@ struct Flood {
     forgets: u32,
 }
 
+/// A back end that counts what is started, and what has finished.
+struct Counting {
+    real: Box<dyn Backend>,
+    submitted: u64,
+    counts: Arc<Counts>,
+}
+
+impl Backend for Counting {
+    fn geometry(&self) -> &Geometry {
+        self.real.geometry()
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.submitted += io.len;
+        self.real.submit(io);
+    }
+
+    fn kick(&mut self) {
+        self.counts.started.fetch_add(std::mem::take(&mut self.submitted), Ordering::Relaxed);
+        self.real.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
+        let before = done.len();
+        let more = self.real.poll(done);
+        let bytes: u64 = done[before..].iter().map(|d| u64::from(d.buf.len)).sum();
+        self.counts.finished.fetch_add(bytes, Ordering::Relaxed);
+        more
+    }
+
+    fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.real.wake_fd()
+    }
+
+    fn describe(&self) -> String {
+        self.real.describe()
+    }
+
+    fn inflight(&self) -> usize {
+        self.real.inflight()
+    }
+}
+
 fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
+    add_counted(w, dir, n, Arc::default())
+}
+
+fn add_counted(w: &mut Worker, dir: &std::path::Path, n: u32, counts: Arc<Counts>) -> DiskId {
     let path = dir.join(format!("{n}.raw"));
     std::fs::File::create(&path).unwrap().set_len(IMAGE_BYTES).unwrap();
     let spec = ImageSpec { location: path.to_str().unwrap().into(), format: Some(ImageFormat::Raw), read_only: false };
-    let backend = open(&spec, &OpenOptions::default()).unwrap();
+    let real = open(&spec, &OpenOptions::default()).unwrap();
+    let backend: Box<dyn Backend> = Box::new(Counting { real, submitted: 0, counts });
     let capacity_blocks = (IMAGE_BYTES / 4096) as u32;
     let options = DiskOptions {
         exclusive: undercroft_engine::ExclusiveMode::Off,
@@ -111,8 +171,8 @@ fn add_disk(w: &mut Worker, dir: &std::path::Path, n: u32) -> DiskId {
 }
 
 /// Lets the flood run beside a neighbour that reads one cached block at a time, until it has had 2,000 answers. Returns
-/// the most bytes that were copied for the flood between two of those.
-fn longest_wait(flood: Flood) -> u64 {
+/// what was counted.
+fn beside(flood: Flood) -> Arc<Counts> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
     let core = CoreOptions { contents: false, ..CoreOptions::new((u64::from(flood.disks) + 2) * 48 * MIB) };
@@ -135,10 +195,12 @@ fn longest_wait(flood: Flood) -> u64 {
                     }),
                 );
             };
-            let disks: Vec<DiskId> = (1..=flood.disks).map(|n| add_disk(w, &path, n)).collect();
+            let disks: Vec<DiskId> = (1..=flood.disks).map(|n| add_counted(w, &path, n, of.clone())).collect();
             let mut turns = 0;
             let mut turn = |w: &mut Worker| {
+                let answers = of.answers.load(Ordering::Relaxed);
                 w.reap();
+                of.looks.fetch_add(of.answers.load(Ordering::Relaxed) - answers, Ordering::Relaxed);
                 w.send_large();
                 w.serve();
                 w.finish_turn();
@@ -159,7 +221,7 @@ fn longest_wait(flood: Flood) -> u64 {
             while of.answers.load(Ordering::Relaxed) < 20 {
                 turn(w);
             }
-            of.worst.store(0, Ordering::Relaxed);
+            [&of.worst, &of.both, &of.finished, &of.looks].iter().for_each(|n| n.store(0, Ordering::Relaxed));
             while of.answers.load(Ordering::Relaxed) < 2_020 {
                 turn(w);
             }
@@ -173,7 +235,7 @@ fn longest_wait(flood: Flood) -> u64 {
     assert!(counts.flooded.load(Ordering::Relaxed) > 64 * MIB, "there was no flood");
     worker.call(Worker::remove_all_for_test).unwrap();
     worker.stop();
-    counts.worst.load(Ordering::Relaxed)
+    counts
 }
 
 impl Worker {
@@ -187,7 +249,7 @@ impl Worker {
 }
 
 fn assert_bounded(flood: Flood, step: u64) {
-    let waited = longest_wait(flood);
+    let waited = beside(flood).worst.load(Ordering::Relaxed);
     let bound = QUANTUM_BYTES as u64 + step;
     assert!(waited <= bound, "{waited} bytes were copied for others between two answers; {bound} may be: {flood:?}");
 }
@@ -225,6 +287,26 @@ fn a_flood_of_long_writes_is_served_in_steps() {
 #[test]
 fn writes_of_one_operation_each_are_served_in_steps() {
     assert_bounded(Flood { clients: 4, len: MIB / 4, depth: 64, ..WRITES }, STEP_BYTES);
+}
+
+/// A write that has finished is installed in steps, with a look at the neighbour after each.
+#[test]
+fn finished_writes_are_installed_in_steps() {
+    let counts = beside(WRITES);
+    let (finished, looks) = (counts.finished.load(Ordering::Relaxed), counts.looks.load(Ordering::Relaxed));
+    assert!(finished > 4 * MIB, "{finished} bytes were written");
+    // What the last turn has left is not installed yet.
+    let least = (finished - 2 * MIB) / STEP_BYTES;
+    assert!(looks >= least, "{looks} answers while {finished} bytes were installed");
+}
+
+/// Long operations are started neither before nor after something is copied, unless the neighbour is looked at between.
+#[test]
+fn starting_a_long_operation_is_a_piece_of_work_of_its_own() {
+    for flood in [WRITES, Flood { clients: 4, len: MIB / 4, depth: 64, ..WRITES }] {
+        let both = beside(flood).both.load(Ordering::Relaxed);
+        assert!(both == 0, "{both} of 2,000 answers waited for a copy and a start: {flood:?}");
+    }
 }
 
 /// A turn sends what one call may, and copies nothing for the disk then.

@@ -65,6 +65,8 @@ pub(crate) struct Disk {
     pub(crate) poll_ns_max: u64,
     /// Whether operations were submitted since the last kick.
     dirty: bool,
+    /// Bytes of those.
+    to_start: usize,
     /// Finished operations that the core has not heard of yet: they were too many for one turn.
     done: VecDeque<IoDone>,
     /// Whether the disk stands on the worker's list of disks with operations under way.
@@ -195,6 +197,7 @@ impl Worker {
             told: Told::default(),
             poll_ns_max,
             dirty: false,
+            to_start: 0,
             done: VecDeque::new(),
             listed: false,
             progress_ns: 0,

@@ -5,6 +5,7 @@
 
 use super::Worker;
 use super::serve::{LARGE_BYTES, hands_over};
+use std::collections::VecDeque;
 use undercroft_cache::{DiskId, Event, IoDone};
 use undercroft_host::probes;
 
@@ -39,6 +40,10 @@ impl Worker {
             if disk.done.is_empty() {
                 disk.backend.poll(&mut self.done);
                 disk.done.extend(self.done.drain(..));
+                if disk.backend.holds_back() && !disk.dirty {
+                    disk.dirty = true;
+                    self.dirty.disks.push_back(id);
+                }
                 // Before what this poll brought: none of it is older.
                 if let Some(lost) = disk.backend.take_lost() {
                     self.apply(Event::Lost { disk: DiskId(id), lost });
@@ -73,11 +78,15 @@ impl Worker {
         while had < bytes && !self.core.is_behind(DiskId(id)) {
             let Some(disk) = self.disks[id as usize].as_mut() else { break };
             let Some(done) = disk.done.pop_front() else { break };
-            let cost = done_bytes(&done);
-            had += OPERATION_BYTES + cost;
+            let (bytes, waiting) = (done_bytes(&done), disk.done.len());
             n += 1;
             probes::done(id, done.op.0, done.result.is_ok());
             self.apply(Event::IoDone(done));
+            // What the core has left of it comes first, next time.
+            let done = self.disks[id as usize].as_ref().map(|disk| &disk.done);
+            let left = done.filter(|done| done.len() > waiting).and_then(VecDeque::front).map_or(0, done_bytes);
+            let cost = bytes - left;
+            had += OPERATION_BYTES + cost;
             if hands_over(n) || cost >= LARGE_BYTES {
                 self.flush_ports();
             }

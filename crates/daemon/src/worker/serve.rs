@@ -161,7 +161,7 @@ impl Worker {
             let Some((_, paused)) = slot.backlog.next_paused() else { return };
             *left -= STEP_BYTES as i64;
             if !self.dirty.ports.is_empty() || !self.dirty.disks.is_empty() {
-                self.finish_turn();
+                self.hand_over();
             }
             self.apply(Event::Resume(paused));
         }
@@ -185,7 +185,7 @@ impl Worker {
             let cost = cost(&r);
             *left -= cost;
             if hands_over(n) || n == 0 && cost >= LARGE_BYTES as i64 {
-                self.finish_turn();
+                self.hand_over();
                 if self.core.presses_for_spare() {
                     self.use_spare_time();
                 }

@@ -57,8 +57,9 @@ impl Worker {
                     self.glance();
                 }
             }
-            // One event does a bounded part of that, and so does a turn's sending.
-            let busy = busy | self.core.wants_spare() | !self.dirty.sending.is_empty();
+            // One event does a bounded part of that, and so does a turn's sending and starting.
+            let unstarted = !self.dirty.disks.is_empty();
+            let busy = busy | self.core.wants_spare() | !self.dirty.sending.is_empty() | unstarted;
             if self.leaving {
                 self.let_go();
             }
@@ -130,14 +131,44 @@ impl Worker {
         let copies = self.copying.allows(start);
         self.apply(Event::Spare { copies });
         self.copying.spend(now_ns().saturating_sub(start));
-        self.finish_turn();
+        self.hand_over();
     }
 
-    /// Kicks the back ends and flushes the ports that were touched since the last time.
+    /// Kicks the back ends and flushes the ports that were touched since the last time. Not within a turn's visits.
     pub(super) fn finish_turn(&mut self) {
-        self.kick_disks();
+        // What a back end holds back waits for the next turn.
+        for _ in 0..self.dirty.disks.len() {
+            let Some(id) = self.dirty.disks.pop_front() else { break };
+            if self.starts_long(id) {
+                self.glance();
+                self.kick(id);
+                self.glance();
+            } else {
+                self.kick(id);
+            }
+        }
         self.flush_ports();
-        // What paused while its port slept, after an operation or a tick.
+        self.wake_paused();
+    }
+
+    /// The same between two requests. What takes long to start waits for the end of the turn while other disks have
+    /// work, so that they are looked at before and after it.
+    pub(super) fn hand_over(&mut self) {
+        let mut i = 0;
+        while let Some(&id) = self.dirty.disks.get(i) {
+            if self.starts_long(id) {
+                i += 1;
+            } else {
+                self.dirty.disks.remove(i);
+                self.kick(id);
+            }
+        }
+        self.flush_ports();
+        self.wake_paused();
+    }
+
+    /// Has ports visited that paused while they slept, after an operation or a tick.
+    fn wake_paused(&mut self) {
         while let Some(id) = self.dirty.paused.pop() {
             if let Some(slot) = self.ports[id as usize].as_mut() {
                 slot.wake(id, &mut self.flows, self.now_ns);
@@ -145,19 +176,27 @@ impl Worker {
         }
     }
 
-    /// Starts the operations submitted since the last time.
-    fn kick_disks(&mut self) {
-        while let Some(id) = self.dirty.disks.pop() {
-            if let Some(d) = self.disks[id as usize].as_mut() {
-                d.dirty = false;
-                d.backend.set_shared(!self.flows.is_lone(id));
-                d.backend.kick();
-                if !d.listed {
-                    d.listed = true;
-                    d.progress_ns = self.now_ns;
-                    self.busy_disks.push(id);
-                }
-            }
+    /// Whether to start what was submitted for a disk takes long, and others may wait for that.
+    fn starts_long(&self, id: u32) -> bool {
+        let bytes = self.disks[id as usize].as_ref().map_or(0, |d| d.to_start);
+        bytes > LARGE_BYTES && !self.flows.is_lone(id)
+    }
+
+    /// Starts the operations of a disk submitted since the last time.
+    fn kick(&mut self, id: u32) {
+        let Some(d) = self.disks[id as usize].as_mut() else { return };
+        d.backend.set_shared(!self.flows.is_lone(id));
+        d.backend.kick();
+        d.dirty = d.backend.holds_back();
+        if d.dirty {
+            self.dirty.disks.push_back(id);
+        } else {
+            d.to_start = 0;
+        }
+        if !d.listed {
+            d.listed = true;
+            d.progress_ns = self.now_ns;
+            self.busy_disks.push(id);
         }
     }
 

@@ -68,6 +68,7 @@ const WANTED: &[(&str, &str)] = &[
     ("requests waited", "for the next visit of their port"),
     ("paused", "and resumed"),
     ("paused", "while its port slept"),
+    ("finished operation", "in steps"),
     ("slept", "guest"),
     ("slept", "client"),
 ];

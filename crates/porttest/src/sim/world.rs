@@ -488,6 +488,16 @@ impl Effects for World {
         }
     }
 
+    fn unfinished(&mut self, done: IoDone) {
+        if self.dead.is_some() {
+            self.grave.push(done.buf);
+            return;
+        }
+        self.note(|| format!("  a part of an operation, {:?} is left", done.op));
+        self.coverage.met("finished operation", "in steps");
+        self.sides[done.disk.0 as usize].disk.deliver_later(done);
+    }
+
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {
         if self.dead.is_none() {
             self.ports[req.port as usize].port().extents(req.tag, extents);

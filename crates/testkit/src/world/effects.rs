@@ -6,7 +6,7 @@
 use super::World;
 use crate::coverage::Seen;
 use crate::rng::fill_pattern;
-use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoError, IoKind, Op, Paused, ReqId};
+use undercroft_cache::{DiskId, Effects, Extent, Found, Io, IoDone, IoError, IoKind, Op, Paused, ReqId};
 use undercroft_host::FRAME_BYTES;
 
 impl Effects for World {
@@ -104,6 +104,11 @@ impl Effects for World {
         self.note(|| format!("  paused {req:?}"));
         self.paused.push(paused);
         self.paused_at.push(self.resumed);
+    }
+
+    fn unfinished(&mut self, done: IoDone) {
+        self.note(|| format!("  a part of an operation, {:?} is left", done.op));
+        self.sides[done.disk.0 as usize].disk.deliver_later(done);
     }
 
     fn extents(&mut self, req: ReqId, extents: &[Extent]) {

@@ -13,14 +13,14 @@ pub(super) mod segment;
 mod turns;
 
 use crate::disk::operations::Budget;
-use crate::disk::records::WriteOp;
+use crate::disk::records::{What, WriteOp};
 use crate::disk::{B, Cx, Disk};
 use crate::fault_injection::{Bug, FaultInjection};
 use crate::limits::IO_BLOCKS_MAX;
 use crate::types::{Effects, IoDone, IoError, IoKind, Op, Request};
 use segment::Segment;
 use undercroft_engine::Access;
-use undercroft_host::Frame;
+use undercroft_host::{Frame, IoBuf};
 
 /// How the part of a block that a write covers is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,14 +193,17 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// A segment is on the disk, or failed.
+    /// A segment is on the disk, or failed. Its blocks are installed as far as the event's allowance goes; the rest is
+    /// another event's, and the change is over when all are.
     pub(in crate::disk) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
-        assert!(done.buf.frames.len() == write.count as usize, "a write came back without its frames");
+        let WriteOp { rec, first, count, .. } = write;
+        assert!(done.buf.frames.len() == count as usize, "a write came back without its frames");
         let failed = done.result.is_err() && !self.plant.has(Bug::PublishFailedWrite);
         let current = write.epoch == self.epoch || self.plant.has(Bug::WriteOutlivesInvalidate);
-        for (i, frame) in done.buf.frames.drain(..).enumerate() {
-            let block = write.first + i as u64;
-            let whole = (i != 0 || write.head_whole) && (i + 1 != write.count as usize || write.tail_whole);
+        let now = if failed { count } else { cx.left.div_ceil(B).clamp(1, u64::from(count)) as u32 };
+        for (i, frame) in done.buf.frames.drain(..now as usize).enumerate() {
+            let block = first + i as u64;
+            let whole = (i != 0 || write.head_whole) && (i + 1 != count as usize || write.tail_whole);
             self.changed(block, whole && !failed && current, cx.arena);
             if failed || !whole || !current {
                 cx.arena.put(frame);
@@ -214,9 +217,19 @@ impl<P: FaultInjection> Disk<P> {
                 self.install(block, frame, cx);
             }
         }
+        cx.left = cx.left.saturating_sub(u64::from(now) * B);
+        if now < count && !self.plant.has(Bug::RestOfWriteForgotten) {
+            self.operations.release_part(now as usize);
+            let rest = WriteOp { first: first + u64::from(now), count: count - now, head_whole: true, ..write };
+            let (_, op) = self.operations.begin(What::Write(rest));
+            let IoBuf { frames, head, len } = done.buf;
+            let buf = IoBuf { frames, head: 0, len: len - (now * B as u32 - head) };
+            return cx.fx.unfinished(IoDone { op, buf, ..done });
+        }
+        done.buf.frames.drain(..).for_each(|frame| cx.arena.put(frame));
         self.operations.spare_list(done.buf.frames);
-        self.operations.release(Budget::Demand, write.count as usize);
-        self.requests.settle_one(write.rec, done.result.err());
+        self.operations.release(Budget::Demand, count as usize);
+        self.requests.settle_one(rec, done.result.err());
     }
 }
 

@@ -38,8 +38,10 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn fill<E: Effects>(&mut self, mut s: Segment, cx: &mut Cx<'_, E>) -> bool {
         let WriteOp { rec, first, count, .. } = s.write;
         let req = self.requests[rec].req;
+        let before = s.filled;
         while s.filled < count {
             if cx.left == 0 {
+                self.note_filled(&s, before, cx);
                 self.requests[rec].segment = self.segments.insert(s);
                 return false;
             }
@@ -65,13 +67,21 @@ impl<P: FaultInjection> Disk<P> {
             cx.left = cx.left.saturating_sub(hi - lo);
             s.filled += 1;
         }
+        self.note_filled(&s, before, cx);
         self.submit_segment(s, &req, cx);
         true
     }
 
+    /// Tells the index about the blocks that this event has filled, from the one at place `from` on.
+    fn note_filled<E: Effects>(&mut self, s: &Segment, from: u32, cx: &mut Cx<'_, E>) {
+        let WriteOp { first, count, head_whole, tail_whole, .. } = s.write;
+        let (head, tail) = (from != 0 || head_whole, s.filled != count || tail_whole);
+        let blocks = u64::from(s.filled.saturating_sub(from));
+        self.note_writes(first + u64::from(from), blocks, head, tail, s.taken >> from, cx);
+    }
+
     fn submit_segment<E: Effects>(&mut self, s: Segment, req: &Request, cx: &mut Cx<'_, E>) {
-        let Segment { write, from, to, head, tail, taken, frames, .. } = s;
-        self.note_writes(write.first, u64::from(write.count), write.head_whole, write.tail_whole, taken, cx);
+        let Segment { write, from, to, head, tail, frames, .. } = s;
         // What goes to the disk besides the request's bytes is what the disk holds already.
         let start = if head == Part::Overlay { from / self.settings.align() * self.settings.align() } else { from };
         let stop = if tail == Part::Overlay { to.next_multiple_of(self.settings.align()) } else { to };
@@ -105,6 +115,10 @@ impl<P: FaultInjection> Disk<P> {
         for block in s.write.first..s.write.first + u64::from(s.filled) {
             // The guest's page holds what the disk does not.
             self.changed(block, false, cx.arena);
+            // A slot that was given to it, and will not get its content.
+            if self.residents.cached(block).is_none() {
+                self.drop_block(block, cx.arena);
+            }
         }
         if !self.plant.has(Bug::AbandonedCounts) {
             self.operations.release(Budget::Demand, s.write.count as usize);
