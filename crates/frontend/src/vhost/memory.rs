@@ -385,6 +385,21 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_follow_each_other_are_those_that_each_have_a_number() {
+        let map = map().with(region(0x20_0000, 0x7300_0000, 0x5fff)).unwrap();
+        for (region, offset) in [(0, 0), (2, 0), (3, 0), (3, 0x1000), (3, 0x800), (3, 0x4000)] {
+            for len in [0xfff, 0x1000, 0x2800, 0x5000, 0x5fff].into_iter().filter(|len| offset + len <= 0x5fff) {
+                let span = GuestSpan { region, offset, len: len as u32 };
+                for at in (0..len as usize).step_by(0x400) {
+                    let alone = (0..8).map_while(|n| map.page(span, at + n * 0x1000)).collect::<Vec<_>>();
+                    let run = map.page_run(span, at).map_or(vec![], |(first, count)| (first..first + count).collect());
+                    assert_eq!(run, alone, "{span:?} from {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn only_the_very_same_region_can_be_removed() {
         let map = map();
         assert!(map.without(0x10_0000, 0x7000_0000, 0x800).is_err());
