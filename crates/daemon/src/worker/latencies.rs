@@ -1,7 +1,7 @@
 //! The latencies of one disk, by kind of request, as its worker sees them: from taking a request to its reply.
 //!
-//! Owns four histograms, and what was told of the reads. Never reads a clock. Invariant: every finished read, write and flush is in exactly one, and every
-//! read is told of once.
+//! Owns four histograms, and what was told of the reads. Never reads a clock. Invariant: every finished read, write and
+//! flush is in exactly one, and every read is told of once.
 
 use crate::latency::Histogram;
 
@@ -20,7 +20,7 @@ pub struct Latencies {
 
 /// What reads of a disk were finished between two questions.
 #[derive(Debug, Default)]
-pub struct ReadsBetween {
+pub(crate) struct ReadsBetween {
     /// Reads served wholly from RAM at once.
     pub hits: u64,
     /// Nanoseconds that one of them took, on average; 0 without any.
@@ -29,7 +29,8 @@ pub struct ReadsBetween {
     pub misses: Option<Box<Histogram>>,
 }
 
-/// How far a disk's reads have been told of. Of a disk that was never read it has no histograms: of a thousand idle ones they would be 4 MB.
+/// How far a disk's reads have been told of. Of a disk that was never read it has no histograms: of a thousand idle
+/// ones they would be 4 MB.
 #[derive(Debug, Default)]
 pub(crate) struct Told(Option<Box<(Histogram, Histogram)>>);
 
