@@ -251,6 +251,13 @@ impl<F: PortFaults> Flows<F> {
         worth.then_some(Turn { light, heavy: 0, quanta: 1, now: None })
     }
 
+    /// The same between two pieces of work for `disk`, whose ports may all sleep while it waits for its image.
+    pub fn glance_beside(&self, disk: u32) -> Option<Turn> {
+        let light = self.disks.light.len();
+        let worth = !self.is_alone(disk) && (1..=GLANCE_DISKS_MAX).contains(&light);
+        worth.then_some(Turn { light, heavy: 0, quanta: 1, now: None })
+    }
+
     /// The disk whose port will probably be visited next, if that is another one.
     #[inline]
     pub fn next_disk(&self) -> Option<u32> {

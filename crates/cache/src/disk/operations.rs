@@ -41,6 +41,8 @@ pub(super) struct Operations {
     /// Frames under way of each budget; those of blocks read ahead that wait to be used are not among them.
     demand: usize,
     ahead: usize,
+    /// Of those, what is in slots already, of operations that have not ended.
+    installed: usize,
     /// Operations with frames of the demand budget.
     count: usize,
     /// What the pool has been told that the disk has of it.
@@ -55,7 +57,19 @@ impl Operations {
         let slab = Slab::new(allowance.ops_of_any_kind());
         let ahead_target = allowance.ahead;
         let (short, long) = (Vec::new(), Vec::new());
-        Self { slab, allowance, ahead_target, seq: 0, demand: 0, ahead: 0, count: 0, loan: 0, short, long }
+        Self {
+            slab,
+            allowance,
+            ahead_target,
+            seq: 0,
+            demand: 0,
+            ahead: 0,
+            installed: 0,
+            count: 0,
+            loan: 0,
+            short,
+            long,
+        }
     }
 
     /// Bytes that `max` operations hold at most, lists not counted.
@@ -157,7 +171,7 @@ impl Operations {
 
     /// Frames under way, read-ahead included.
     pub(super) fn frames(&self) -> usize {
-        self.demand + self.ahead
+        self.demand + self.ahead - self.installed
     }
 
     /// Takes `n` frames for one operation; the caller has checked the allowance.
@@ -189,9 +203,16 @@ impl Operations {
         }
     }
 
-    /// The same for `n` frames of an operation of the demand budget that has not ended yet.
-    pub(super) fn release_part(&mut self, n: usize) {
-        self.demand -= n;
+    /// `n` frames of one operation of the demand budget are in slots. Their room is given back when the operation ends:
+    /// whoever waits for some would begin a small operation with it.
+    pub(super) fn installed(&mut self, n: usize) {
+        self.installed += n;
+    }
+
+    /// The operation has ended: its last `rest` frames are not under way any more, `installed` were not before.
+    pub(super) fn release_installed(&mut self, installed: usize, rest: usize) {
+        self.installed -= installed;
+        self.release(Budget::Demand, installed + rest);
     }
 
     /// Gives an operation's list back for the next one.
@@ -253,7 +274,7 @@ impl Operations {
 
     /// Checks an idle disk; for tests.
     pub(super) fn check_idle(&self) {
-        assert!(self.demand == 0 && self.count == 0, "an idle disk has frames under way");
+        assert!(self.demand == 0 && self.count == 0 && self.installed == 0, "an idle disk has frames under way");
         assert!(self.ahead == 0, "an idle disk is reading");
     }
 }

@@ -82,6 +82,8 @@ pub(super) struct WriteOp {
     pub rec: u32,
     pub first: u64,
     pub count: u32,
+    /// Blocks before those that it had, too, and that are installed already.
+    pub installed: u32,
     /// Whether the first and the last frame hold all of their blocks.
     pub head_whole: bool,
     pub tail_whole: bool,

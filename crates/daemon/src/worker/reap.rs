@@ -91,7 +91,7 @@ impl Worker {
                 self.flush_ports();
             }
             if cost >= LARGE_BYTES {
-                self.glance();
+                self.glance_beside(id);
             }
         }
         had as isize

@@ -61,6 +61,14 @@ impl Worker {
         }
     }
 
+    /// The same between two pieces of work for a disk, whether it wants something now or not.
+    pub(super) fn glance_beside(&mut self, disk: u32) {
+        if let Some(turn) = self.flows.glance_beside(disk) {
+            self.take_turn(turn);
+            self.flush_ports();
+        }
+    }
+
     fn take_turn(&mut self, mut turn: Turn) -> bool {
         let mut busy = false;
         while let Some((port, left)) = self.flows.next(&mut turn) {

@@ -140,9 +140,9 @@ impl Worker {
         for _ in 0..self.dirty.disks.len() {
             let Some(id) = self.dirty.disks.pop_front() else { break };
             if self.starts_long(id) {
-                self.glance();
+                self.glance_beside(id);
                 self.kick(id);
-                self.glance();
+                self.glance_beside(id);
             } else {
                 self.kick(id);
             }
@@ -237,7 +237,7 @@ impl Worker {
                 self.dirty.sending.push_back(id);
             }
             self.leaving |= s.port.is_closed() || !s.leaving.is_empty();
-            self.glance();
+            self.glance_beside(disk);
             if had >= if self.flows.is_alone(disk) { LONE_SEND_BYTES as i64 } else { QUANTUM_BYTES } {
                 break;
             }

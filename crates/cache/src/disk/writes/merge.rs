@@ -90,7 +90,15 @@ impl<P: FaultInjection> Disk<P> {
         self.note_writes(block, 1, whole, whole, 0, cx);
         let lo = u64::from(lo) / self.settings.align() * self.settings.align();
         let hi = u64::from(hi).next_multiple_of(self.settings.align());
-        let write = WriteOp { rec, first: block, count: 1, head_whole: whole, tail_whole: whole, epoch: self.epoch };
+        let write = WriteOp {
+            rec,
+            first: block,
+            count: 1,
+            installed: 0,
+            head_whole: whole,
+            tail_whole: whole,
+            epoch: self.epoch,
+        };
         let buf = IoBuf { frames, head: lo as u32, len: (hi - lo) as u32 };
         let kind = IoKind::Write { fua: self.fua(&req) };
         self.submit(What::Write(write), kind, block * B + lo, hi - lo, buf, cx);

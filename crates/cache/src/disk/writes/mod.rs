@@ -158,6 +158,7 @@ impl<P: FaultInjection> Disk<P> {
             rec,
             first,
             count: count as u32,
+            installed: 0,
             head_whole: whole(head),
             tail_whole: whole(tail),
             epoch: self.epoch,
@@ -219,8 +220,9 @@ impl<P: FaultInjection> Disk<P> {
         }
         cx.left = cx.left.saturating_sub(u64::from(now) * B);
         if now < count && !self.plant.has(Bug::RestOfWriteForgotten) {
-            self.operations.release_part(now as usize);
-            let rest = WriteOp { first: first + u64::from(now), count: count - now, head_whole: true, ..write };
+            self.operations.installed(now as usize);
+            let (first, installed) = (first + u64::from(now), write.installed + now);
+            let rest = WriteOp { first, count: count - now, installed, head_whole: true, ..write };
             let (_, op) = self.operations.begin(What::Write(rest));
             let IoBuf { frames, head, len } = done.buf;
             let buf = IoBuf { frames, head: 0, len: len - (now * B as u32 - head) };
@@ -228,7 +230,7 @@ impl<P: FaultInjection> Disk<P> {
         }
         done.buf.frames.drain(..).for_each(|frame| cx.arena.put(frame));
         self.operations.spare_list(done.buf.frames);
-        self.operations.release(Budget::Demand, count as usize);
+        self.operations.release_installed(write.installed as usize, count as usize);
         self.requests.settle_one(rec, done.result.err());
     }
 }
