@@ -214,3 +214,34 @@ def test_what_a_guest_held_is_copied_when_it_reboots(disk, undercroft, boot):
     assert copied > 1000, (before, after)
     assert last["counters"]["hit_blocks"] - hits > copied / 4, (copied, hits, last["counters"]["hit_blocks"])
     assert last["exclusive"]["captures_wrong"] == 0, last
+
+
+@pytest.mark.parametrize("disk", ["raw"], indirect=True)
+def test_file_system_of_small_blocks_is_kept_exclusive(disk, undercroft, boot):
+    """A file in a file system of 1 KiB blocks, whose pages begin 1 KiB after blocks of the disk: less is read from the disk with an
+    exclusive cache than with an inclusive one, and every page that is kept is compared with the image."""
+    process.run(["/usr/sbin/mkfs.ext4", "-q", "-F", "-b", "1024", disk], "mkfs.ext4 on the host")
+    size, ops = 176 << 20, 200_000 if LONG else 20_000
+    read = {}
+    for mode in "off", "auto":
+        daemon = undercroft(disk, daemon_options="check_captures = true\n", disk_options=f'exclusive = "{mode}"\n')
+        guest = boot(daemon, ram_mib=160, initramfs="initramfs")
+        guest.run("mount -t ext4 -o noatime /dev/vda /mnt")
+        if mode == "off":
+            guest.run(f"workload fill /mnt/data --seed 5 --bytes {size} && sync", 240)
+            guest.run("echo 3 > /proc/sys/vm/drop_caches")
+        load = f"workload uniform /mnt/data --seed 5 --bytes {size} --ops {ops}"
+        guest.run(load, 600)
+        before = daemon.status()["disks"][0]["counters"]["backend_read_bytes"]
+        events = list(guest.events(f"{load} --rng 7 --check-all", 900))
+        status = daemon.status()["disks"][0]
+        assert events[-1] == {"event": "checked", "blocks": size // 4096}
+        read[mode] = status["counters"]["backend_read_bytes"] - before
+        guest.run("umount /mnt", 120)
+        guest.power_off()
+        daemon.__exit__()
+        exclusive = status["exclusive"]
+        assert exclusive["captures_wrong"] == 0 and exclusive["block_offset"] == (1024 if mode == "auto" else 0), exclusive
+    assert exclusive["captures_compared"] > 500, exclusive
+    assert read["auto"] < read["off"] * 0.9, read
+    check_image(disk)
