@@ -6,7 +6,8 @@
 //! A count of bytes would not be enough: a read that joins another's operation, and starts anew when that one fails, is
 //! given some of its bytes twice. Then the sum of bytes says nothing about which of them have come.
 
-/// Bytes of the cache's blocks. The core copies, of each block, all that the request wants with one call.
+/// Bytes of the cache's blocks. The core copies, of each block, all that the request wants with one call. Where blocks
+/// begin the core decides for each disk (docs/decisions/0192): the first piece shows it.
 const BLOCK: usize = 4096;
 /// Blocks for which no memory is needed: 256 KiB, what copying tools ask for at most.
 const FEW: usize = 64;
@@ -16,8 +17,8 @@ const FEW: usize = 64;
 pub(super) struct Filled {
     /// Bytes of data.
     len: usize,
-    /// Where the data begins in its first block.
-    skew: usize,
+    /// Where the data begins in its first block; not known before the first piece.
+    skew: Option<usize>,
     /// Blocks that have not come.
     left: usize,
     /// A bit for each of the first blocks that has.
@@ -29,7 +30,7 @@ pub(super) struct Filled {
 impl Filled {
     /// Of a request without data.
     pub(super) const fn new() -> Filled {
-        Filled { len: 0, skew: 0, left: 0, few: 0, many: Vec::new() }
+        Filled { len: 0, skew: None, left: 0, few: 0, many: Vec::new() }
     }
 
     /// A request begins that brings no data.
@@ -38,17 +39,25 @@ impl Filled {
         self.left = 0;
     }
 
-    /// A read of `len` bytes at `offset` of the disk begins: nothing has come.
+    /// A read of `len` bytes begins: nothing has come.
     #[inline]
-    pub(super) fn begin(&mut self, offset: u64, len: usize) {
-        self.len = len;
-        self.skew = (offset % BLOCK as u64) as usize;
-        self.left = (self.skew + len).div_ceil(BLOCK);
+    pub(super) fn begin(&mut self, len: usize) {
+        (self.len, self.skew, self.left) = (len, None, usize::from(len > 0));
+    }
+
+    /// The first piece has come: `n` bytes from byte `at` on. All but those at the ends begin and end where blocks do.
+    #[inline]
+    fn follow(&mut self, at: usize, n: usize) -> usize {
+        let boundary = if at > 0 { at } else { n };
+        let skew = (BLOCK - boundary % BLOCK) % BLOCK;
+        self.skew = Some(skew);
+        self.left = (skew + self.len).div_ceil(BLOCK);
         self.few = 0;
         if self.left > FEW {
             self.many.clear();
             self.many.resize(self.left.div_ceil(64) - 1, 0);
         }
+        skew
     }
 
     /// `n` bytes from byte `at` of the data on have been copied. A piece that is not all that the request wants of a
@@ -60,7 +69,8 @@ impl Filled {
             self.left = 0;
             return;
         }
-        let (from, to) = (self.skew + at, self.skew + at + n);
+        let skew = self.skew.unwrap_or_else(|| self.follow(at, n));
+        let (from, to) = (skew + at, skew + at + n);
         let first = if at == 0 { 0 } else { from.div_ceil(BLOCK) };
         let end = if at + n == self.len { to.div_ceil(BLOCK) } else { to / BLOCK };
         for block in first..end {
@@ -103,7 +113,7 @@ mod tests {
                 x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 order.swap(i, (x >> 33) as usize % (i + 1));
             }
-            filled.begin(offset, len);
+            filled.begin(len);
             for &(at, n) in &order {
                 assert!(!filled.is_whole(), "{len} at {offset}: not before the last piece");
                 filled.copied(at, n);
@@ -116,7 +126,7 @@ mod tests {
     #[test]
     fn as_many_bytes_as_were_asked_for_are_no_proof() {
         let mut filled = Filled::new();
-        filled.begin(100, 3 * BLOCK);
+        filled.begin(3 * BLOCK);
         for _ in 0..3 {
             filled.copied(BLOCK - 100, BLOCK);
         }
@@ -124,16 +134,32 @@ mod tests {
     }
 
     #[test]
+    fn pieces_that_are_cut_elsewhere_than_the_first_do_not_count() {
+        let mut filled = Filled::new();
+        filled.begin(4 * BLOCK);
+        for at in [0, 1024, 2048, 3072].map(|at| at + BLOCK) {
+            filled.copied(at, 1024);
+            filled.copied(at + BLOCK, 1024);
+        }
+        assert!(!filled.is_whole());
+        for at in 0..4 {
+            assert!(!filled.is_whole());
+            filled.copied(at * BLOCK, BLOCK);
+        }
+        assert!(filled.is_whole());
+    }
+
+    #[test]
     fn half_of_a_block_is_none() {
         let mut filled = Filled::new();
-        filled.begin(0, 2 * BLOCK);
+        filled.begin(2 * BLOCK);
         filled.copied(0, BLOCK);
         filled.copied(BLOCK, BLOCK / 2);
         filled.copied(BLOCK + BLOCK / 2, BLOCK / 2 - 1);
         assert!(!filled.is_whole());
         filled.copied(BLOCK, BLOCK);
         assert!(filled.is_whole());
-        filled.begin(0, 2 * BLOCK);
+        filled.begin(2 * BLOCK);
         filled.copied(0, 2 * BLOCK);
         assert!(filled.is_whole(), "several blocks at once are as good");
     }

@@ -126,7 +126,7 @@ impl<S: Stream, F: PortFaults> NbdPort<S, F> {
         let tag = self.free.pop().expect("fewer slots are used than there are");
         self.slots[tag as usize] = Slot { task, cookie: h.cookie, offset: h.offset, len: h.len, encoded: 0, buffer };
         if task == Task::Read {
-            self.filled[tag as usize].begin(h.offset, h.len as usize);
+            self.filled[tag as usize].begin(h.len as usize);
         }
         match task {
             Task::Write { .. } => self.expect = Expect::Payload { tag, filled: 0 },

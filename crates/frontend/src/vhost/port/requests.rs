@@ -108,7 +108,7 @@ impl<F: PortFaults> VhostPort<F> {
             Action::Read { offset, len } => {
                 slot.spans.extend_from_slice(&self.spans[chain.readable..]);
                 slot.written = len + 1;
-                slot.filled.begin(offset, len as usize);
+                slot.filled.begin(len as usize);
                 debug_assert!(slot.holds(len));
                 (Op::Read, offset, len)
             }
