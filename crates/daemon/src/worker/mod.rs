@@ -21,8 +21,8 @@ mod tap;
 mod turn;
 
 pub use handle::{CALL_WAIT, DiskHost, Gone, WorkerHandle};
-pub(crate) use latencies::{ReadsBetween, Told};
 pub use latencies::Latencies;
+pub(crate) use latencies::{ReadsBetween, Told};
 pub use notes::{Damaged, Note, read as read_notes};
 pub use tap::{CHUNKS, Chunk, End, Head, Tap};
 
