@@ -242,6 +242,7 @@ def test_file_system_of_small_blocks_is_kept_exclusive(disk, undercroft, boot):
         daemon.__exit__()
         exclusive = status["exclusive"]
         assert exclusive["captures_wrong"] == 0 and exclusive["block_offset"] == (1024 if mode == "auto" else 0), exclusive
+    print(read, exclusive)
     assert exclusive["captures_compared"] > 500, exclusive
     assert read["auto"] < read["off"] * 0.9, read
     check_image(disk)
