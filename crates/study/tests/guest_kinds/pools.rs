@@ -227,7 +227,7 @@ impl Kind for Database {
     fn step(&mut self, _part: f64, x: u64, host: &mut Host) {
         let Self { pool, log, written } = self;
         let record = skewed(x, SET / u64::from(RECORD));
-        let writes = (x >> 40) % 5 == 0;
+        let writes = (x >> 40).is_multiple_of(5);
         pool.access(record, writes, &mut |g, t| {
             for i in 0..RECORD {
                 let (block, page) = (t.block * u64::from(RECORD) + u64::from(i), t.page * RECORD + i);
