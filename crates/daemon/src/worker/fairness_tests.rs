@@ -170,8 +170,8 @@ fn add_counted(w: &mut Worker, dir: &std::path::Path, n: u32, counts: Arc<Counts
     w.add_disk(format!("d{n}"), backend, options, 0).unwrap()
 }
 
-/// Lets the flood run beside a neighbour that reads one cached block at a time, until it has had 2,000 answers. Returns
-/// what was counted.
+/// Lets the flood run beside a neighbour that reads one cached block at a time, until it has had 2,000 answers, and of
+/// writes 8 MiB have finished. Returns what was counted.
 fn beside(flood: Flood) -> Arc<Counts> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
@@ -222,7 +222,9 @@ fn beside(flood: Flood) -> Arc<Counts> {
                 turn(w);
             }
             [&of.worst, &of.both, &of.finished, &of.looks].iter().for_each(|n| n.store(0, Ordering::Relaxed));
-            while of.answers.load(Ordering::Relaxed) < 2_020 {
+            // However slow the image is, enough has to come back from it.
+            let enough = if matches!(flood.op, Op::Write { .. }) { 8 * MIB } else { 0 };
+            while of.answers.load(Ordering::Relaxed) < 2_020 || of.finished.load(Ordering::Relaxed) < enough {
                 turn(w);
             }
             let (finished, looks) = (of.finished.load(Ordering::Relaxed), of.looks.load(Ordering::Relaxed));
