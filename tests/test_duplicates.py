@@ -63,12 +63,13 @@ def read_pages(path, numbers) -> None:
 
 
 @contextlib.contextmanager
-def kept(path):
-    """Brings all pages of a file into the page cache and keeps them there: the host takes pages when it likes, one of 150
-    between two looks at them (DAMON, or another program that wants memory)."""
+def kept(path, count):
+    """Brings the first pages of a file into the page cache, no others, and keeps them there: the host takes pages when it likes, one of
+    150 between two looks at them (DAMON, or another program that wants memory)."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mlock.argtypes = libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    with open(path, "r+b") as f, mmap.mmap(f.fileno(), 0) as pages_of:
+    with open(path, "r+b") as f, mmap.mmap(f.fileno(), count * PAGE) as pages_of:
+        pages_of.madvise(mmap.MADV_RANDOM)
         first = ctypes.c_char.from_buffer(pages_of)
         at, size = ctypes.addressof(first), len(pages_of)
         assert libc.mlock(at, size) == 0, os.strerror(ctypes.get_errno())
@@ -93,7 +94,8 @@ def test_known_contents_are_counted_to_the_page(guest, scratch, shared):
     # 100 of its own, 30 of them twice; 50 of the image; 40 that b has, too; 10 of zeroes.
     a = guest("a", {AT: pages([*range(100), *range(30), *range(1000, 1050), *range(500, 540), *[None] * 10])}, shared, images=[image])
     b = guest("b", {AT + 4 * MIB: pages([*range(500, 540), *range(700, 760)]), AT + 8 * MIB: page(1000)}, shared)
-    with kept(image):
+    read_pages(image, range(150))
+    with kept(image, 150):
         r = report(a, b)
     assert r["complete"] and r["problems"] == []
     assert [v["name"] for v in r["vms"]] == ["a", "b"]
