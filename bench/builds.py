@@ -20,7 +20,7 @@ import table
 from cells import MIB, Cell, Sizes, cells
 
 SIZES = Sizes(image=128 * MIB, hot=96 * MIB, memory=192 * MIB)
-STATES = ("hits", "misses", "mixed")
+STATES = tuple(dict.fromkeys(c.state for c in cells()))
 # What is shown: title, key of a measurement, whether more of it is better.
 SHOWN = [("IOPS", "iops", True), ("p99", "p99_us", False), ("CPU per I/O", "cpu_s_per_million", False)]
 

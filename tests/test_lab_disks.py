@@ -321,3 +321,68 @@ def test_the_pictures_in_the_repository_are_linked():
     for page in ("README.md", "docs/demo.md"):
         assert "demo.png" in (ROOT / page).read_text(), f"{page} has no picture of the demo"
     assert (ROOT / "docs" / "demo.png").stat().st_size <= 256 << 10
+
+
+# --- Several disks of one guest
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory):
+    """The program that runs in guests."""
+    program = tmp_path_factory.mktemp("workload") / "workload"
+    subprocess.run(["cc", "-O1", "-o", program, ROOT / "experiments/guest/workload.c", "-lm"], check=True)
+    return program
+
+
+def test_a_workload_reads_each_part_from_its_own_file(workload, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    size = ["--seed", "1", "--bytes", str(MIB)]
+    for disk in (one, two):
+        subprocess.run([workload, "fill", disk, *size], check=True)
+
+    def uniform():
+        argv = [workload, "uniform", f"{one},{two}", *size, "--ops", "400", "--write-percent", "30", "--check-all"]
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    def damage(disk, at):
+        with open(disk, "r+b") as f:
+            f.seek(at)
+            f.write(b"x" * 4096)
+
+    # The first 64 KiB are the first file's, the next ones the second's, and so on.
+    damage(two, 0)
+    damage(one, 65536 + 4096)
+    done = uniform()
+    assert done.returncode == 0 and '"event":"checked","blocks":256' in done.stdout, done.stdout
+    for disk in (one, two):
+        subprocess.run([workload, "fill", disk, *size], check=True)
+    damage(two, 65536 + 4096)
+    damaged = subprocess.run([workload, "check", f"{one},{two}", *size], capture_output=True, text=True, check=False)
+    assert damaged.returncode == 1 and "block 17 is" in damaged.stdout
+
+
+def test_a_load_on_several_disks_uses_all_of_them(tmp_path, monkeypatch):
+    load, cell = loads.LOADS["disks2"], cells.Cell("disks2", True, False, 0.5)
+    command = load.command(cell)
+    assert " /dev/vda,/dev/vdb " in command and " --device vda,vdb " in command
+    one = loads.LOADS["disks1"].command(cell)
+    assert one == command.replace("/dev/vda,/dev/vdb", "/dev/vda").replace("vda,vdb", "vda"), "it is the same load"
+    master = tmp_path / "master.raw"
+    master.write_bytes(b"content")
+    monkeypatch.setattr(loads, "pattern", lambda *_: master)
+    disks = load.images(cell, tmp_path, print)
+    assert len(disks) == 2 and all(disk.read_bytes() == b"content" for disk in disks)
+    assert master not in disks and loads.LOADS["disks1"].images(cell, tmp_path, print) == [master]
+
+
+def test_disks_of_a_guest_are_of_one_virtual_machine(tmp_path, monkeypatch):
+    way = serving.Undercroft(64 * MIB, tmp_path, "raw", limited=False)
+    way.disks_each = 2
+    monkeypatch.setattr(way, "serve", lambda: None)
+    with way:
+        way.start([tmp_path / f"{n}.raw" for n in range(4)])
+        text = way.config.read_text()
+    assert [way.names(n) for n in range(4)] == [("guest-1", "root"), ("guest-1", "data-1"), ("guest-2", "root"), ("guest-2", "data-1")]
+    vms = text.split("[[vm]]")[1:]
+    assert len(vms) == 2 and all(vm.count("[[vm.disk]]") == 2 for vm in vms)
+    assert '"guest-2"' in vms[1] and "/2.raw" in vms[1] and "/3.raw" in vms[1]

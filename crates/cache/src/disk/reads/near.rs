@@ -199,3 +199,28 @@ impl Hasher for BlockHasher {
         self.hash = h ^ (h >> 32);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::CoreOptions;
+
+    #[test]
+    fn the_table_takes_its_memory_with_its_first_block_and_never_more() {
+        let allowance = Allowance::new(&CoreOptions::new(64 << 20), 1 << 20);
+        let mut near = NearBlocks::new(&allowance, 1);
+        assert_eq!(near.table.capacity(), 0, "a disk that is never read has a table");
+        near.reading(0, 7, 1);
+        let room = near.table.capacity();
+        assert!(room >= entries(&allowance));
+        // Blocks come and go, with as many there as there may be.
+        for at in 8..8 + 20 * allowance.near_blocks() as u64 {
+            near.reading(0, at, 1);
+            if let Some(gone) = at.checked_sub(allowance.near_blocks() as u64 - 1) {
+                near.read_over(gone);
+            }
+            // Less where removed entries have left traces.
+            assert!(near.table.capacity() <= room, "the table grew");
+        }
+    }
+}
