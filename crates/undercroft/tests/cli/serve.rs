@@ -66,6 +66,7 @@ fn an_image_in_place_of_a_configuration_is_seen() {
         &["none.img does not exist, and would be a disk image", "qemu-img create", "serve --image none.img"],
     );
     p.run(&["serve", "nbd://localhost/a"]).is(1, &[], &["is an image, not a configuration", "serve --image nbd://"]);
+    p.run(&["check", "a disk.qcow2"]).is(1, &["is a disk image, not a configuration", "1 error and 0 warnings"], &[]);
     // What looks like a configuration is one.
     p.run(&["serve", "none.toml"]).is(1, &[], &["none.toml: error: the configuration cannot be read"]);
 }

@@ -4,6 +4,7 @@
 //! open the images, and writes to those that are not read-only would be served.
 
 use super::args::CheckArgs;
+use super::serve::in_place_of_configuration;
 use crate::cli::meter::Meter;
 use crate::cli::output::Out;
 use crate::cli::{Failure, machine};
@@ -42,7 +43,11 @@ struct Disk<'a> {
 /// # Errors
 /// `Silent` if the file is bad: the problems have been printed.
 pub fn run(args: &CheckArgs, out: &mut Out) -> Result<(), Failure> {
-    let (plan, mut problems) = match config::load(&args.config, &machine(), &Overrides::default()) {
+    let loaded = match in_place_of_configuration(&args.config) {
+        Some(image) => Err(image),
+        None => config::load(&args.config, &machine(), &Overrides::default()),
+    };
+    let (plan, mut problems) = match loaded {
         Ok(resolution) => (Some(resolution.plan), resolution.problems),
         Err(unreadable) => (None, unreadable.problems),
     };

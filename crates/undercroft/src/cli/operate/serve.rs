@@ -108,7 +108,7 @@ pub fn plan(args: &ServeArgs, machine: &Machine) -> Result<(ServePlan, Vec<Probl
 const IMAGE_ENDS: [&str; 8] = ["qcow2", "raw", "img", "iso", "vmdk", "vdi", "vhd", "vhdx"];
 
 /// What is said if an image was named where a configuration belongs.
-fn in_place_of_configuration(file: &Path) -> Option<Problems> {
+pub(super) fn in_place_of_configuration(file: &Path) -> Option<Problems> {
     let shown = file.display().to_string();
     let served = format!("`undercroft serve --image {}`", attach::shell(&shown));
     if config::images::scheme(&shown).is_some() {
