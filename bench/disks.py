@@ -162,7 +162,7 @@ def main() -> int:
         RESULTS.write_text(
             f"# What {a.disks:,} disks cost\n\n`make bench-disks` ({(__doc__ or '').split(': ', 1)[0].lower()}): {a.disks:,} sparse raw disks of {a.size:,} MiB"
             f" with a vhost-user socket each, a store of {a.memory}, no front end connected; {a.repetitions} repetitions in turns, medians with the least and the most."
-            f" Linux {platform.release()}, {os.cpu_count()} processors.\n\n{text}\n"
+            f" Linux {platform.release().split("-")[0]}, {os.cpu_count()} processors.\n\n{text}\n"
         )
     return 0
 
