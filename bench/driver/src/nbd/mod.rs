@@ -19,6 +19,9 @@ use uri::{Place, Uri};
 
 /// Bytes read from a socket at once when no large payload is awaited.
 const INPUT_BYTES: usize = 128 << 10;
+/// Bytes of a large payload read from a socket at once: a kernel without preemption would let nobody else run on this
+/// processor until all is copied, 16 MiB if the server keeps up.
+const RECEIVE_MAX: usize = 16 << 10;
 /// Longest chunk without data that is taken (an error's text).
 const CHUNK_BYTES_MAX: u32 = 16 << 10;
 
@@ -228,7 +231,8 @@ impl Connection {
         }
         let read = match self.expect {
             Expect::Data { tag, at, left, last } if empty && left >= 16 << 10 => {
-                let r = self.socket.read(&mut buffers[tag][at..at + left]);
+                let most = left.min(RECEIVE_MAX);
+                let r = self.socket.read(&mut buffers[tag][at..at + most]);
                 if let Ok(n) = r {
                     self.expect = Expect::Data { tag, at: at + n, left: left - n, last };
                 }

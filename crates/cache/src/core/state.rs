@@ -68,11 +68,16 @@ impl<P: FaultInjection> Core<P> {
         let disks: usize = self.disks.iter().flatten().map(|d| d.metadata_bytes()).sum();
         let arena = self.arena.arena();
         MemoryUse {
-            frames_bytes: arena.committed_bytes() as u64,
+            frames_bytes: self.frames_bytes(),
             metadata_bytes: (disks + arena.reserved() * ARENA_BYTES_PER_FRAME + self.arena.memory_bytes()) as u64,
             promised_bytes: self.promised_bytes(),
             ceiling_bytes: self.options.memory_bytes,
         }
+    }
+
+    /// Bytes of frames that the kernel has given, as in [`Core::memory`], which looks at every disk.
+    pub fn frames_bytes(&self) -> u64 {
+        self.arena.arena().committed_bytes() as u64
     }
 
     /// What the disks lend each other for operations under way.

@@ -1,23 +1,22 @@
-//! Memory around the cache: what the disks may hold while the machine is short of it, and the kernel's merging of
+//! Memory around the cache: what the store gives back while the machine is short of it, and the kernel's merging of
 //! pages.
 //!
-//! Owns the translation of a number of bytes for the store into a number of blocks for each disk. Never decides the
-//! number: `pressure` does. Invariant: once disks have given back what is over their limits, they hold together no more
-//! than the number of bytes that the limits were made from.
+//! Owns the way from the watch over the machine's memory to the workers. Never decides how much the store may hold:
+//! `pressure` does; nor what that is for each disk: `limits` does. Invariant: what is counted as given back is with the
+//! kernel.
 
-use super::pools::Together;
 use super::{ServedDisk, Service, capacity_blocks, lock, write};
 use crate::http::server::prepare_runtime_dir;
 use crate::worker::WorkerHandle;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use undercroft_api::KsmStatus;
+use undercroft_config::DiskPlan;
 use undercroft_config::KsmPlan;
 use undercroft_config::{ControlError, ControlErrorKind};
-use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_host::FRAME_BYTES;
 use undercroft_hostmem::ksm::{Keeper, KsmError};
-use undercroft_hostmem::pressure::{Holding, Store, allowed_bytes};
+use undercroft_hostmem::pressure::{Holding, Store};
 use undercroft_units::Size;
 
 /// Pause between two steps of giving memory back, for the workers to serve in.
@@ -28,9 +27,6 @@ const STUCK: Duration = Duration::from_secs(1);
 const STEP_FRAMES_MIN: usize = 256;
 /// Frames of a step at most, whatever was promised: what takes a worker some milliseconds.
 pub(super) const STEP_FRAMES_MAX: usize = 16_384;
-
-/// Disks of a worker that are told their limits with one message: evicting what is over takes some of them a moment.
-const LIMITS_AT_ONCE: usize = 64;
 
 const FRAME: u64 = FRAME_BYTES as u64;
 
@@ -56,7 +52,7 @@ impl Store for Disks {
     fn allow(&self) {
         // The watch is asked what: others tell the disks as well.
         if let Some(service) = self.0.upgrade() {
-            service.limit_disks();
+            service.limit_disks_anew();
         }
     }
 
@@ -73,19 +69,9 @@ impl Store for Disks {
 
 /// What a disk holds of its share when it has `cached` blocks: the share less the blocks that it could have and has
 /// not.
-fn held_bytes(plan: &DiskPlan, cached_blocks: u64) -> u64 {
+pub(super) fn held_bytes(plan: &DiskPlan, cached_blocks: u64) -> u64 {
     let missing = u64::from(capacity_blocks(plan)).saturating_sub(cached_blocks);
     plan.share_bytes.saturating_sub(missing * FRAME)
-}
-
-/// Blocks that a disk may keep when the store may hold `total` bytes.
-fn limit_blocks(plan: &DiskPlan, total: u64, floor: u64, ceiling: u64) -> u32 {
-    if total >= ceiling {
-        return u32::MAX;
-    }
-    // Its metadata and its operations stay, so all of what goes is blocks.
-    let goes = plan.share_bytes - allowed_bytes(plan.share_bytes, total, floor, ceiling);
-    capacity_blocks(plan).saturating_sub(u32::try_from(goes.div_ceil(FRAME)).unwrap_or(u32::MAX))
 }
 
 impl Service {
@@ -111,45 +97,8 @@ impl Service {
         self.disks().iter().filter_map(holding).collect()
     }
 
-    /// Makes `plan` what is served, and tells the disks what they may hold of it now.
-    pub(super) fn adopt(&self, plan: impl Into<Arc<ServePlan>>) {
-        *write(&self.plan) = plan.into();
-        self.limit_disks();
-    }
-
-    /// Tells every disk how many blocks it may keep now: of those it may have at all, no more than it has and its part
-    /// of what the store may grow by.
-    pub(super) fn limit_disks(&self) {
-        let _limits = self.limits.lock();
-        let (plan, view, disks) = (self.plan(), self.watch.view(), self.disks());
-        let together = Together::new(&plan, &disks);
-        let room = view.room_bytes.map(|bytes| bytes / FRAME / disks.len().max(1) as u64);
-        let by_name = plan.by_name();
-        let mut limits = vec![Vec::new(); self.workers.len()];
-        for disk in disks {
-            let Some(p) = by_name.get(disk.info().name.as_str()) else { continue };
-            let limit = |p: &DiskPlan| limit_blocks(p, view.allowed_bytes, view.floor_bytes, plan.store.memory_bytes);
-            limits[disk.worker_number()].push((disk.id(), together.sum(&plan, p, limit)));
-        }
-        for (worker, limits) in self.workers.iter().zip(limits) {
-            for some in limits.chunks(LIMITS_AT_ONCE) {
-                let some = some.to_vec();
-                // Only sent: a worker that is busy for a moment does not keep the others from shrinking.
-                let _ = worker.send(move |w| {
-                    let core = w.core();
-                    for (id, blocks) in some {
-                        let held = core.pool_stats(id);
-                        let most = |n: u64| held.charged_blocks.saturating_add(n.saturating_mul(held.disks));
-                        let bound = room.map(|n| u32::try_from(most(n)).unwrap_or(u32::MAX));
-                        core.set_limit(id, bound.map_or(blocks, |bound| blocks.min(bound)));
-                    }
-                });
-            }
-        }
-    }
-
     fn frames_bytes(&self) -> u64 {
-        let of = |w: &Arc<WorkerHandle>| w.call(|w| w.core().memory().frames_bytes).unwrap_or(0);
+        let of = |w: &Arc<WorkerHandle>| w.call(|w| w.core().frames_bytes()).unwrap_or(0);
         self.workers.iter().map(of).sum()
     }
 
@@ -270,44 +219,6 @@ impl Service {
             problems,
             settings: keeper.ksm().settings(),
             numbers: keeper.ksm().numbers(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use undercroft_config::{DiskSpec, Machine, ServeSpec, resolve};
-    use undercroft_hostmem::pressure::held_above;
-
-    fn disk(share_bytes: u64) -> DiskPlan {
-        let dir = tempfile::tempdir().unwrap();
-        let image = dir.path().join("a.raw");
-        std::fs::write(&image, [0; 4096]).unwrap();
-        let machine = Machine { runtime_dir: dir.path().into(), ..Machine::here() };
-        let disks = vec![DiskSpec { name: "a".into(), image: image.display().to_string(), ..DiskSpec::default() }];
-        let (mut plan, _) = resolve(&ServeSpec { disks, ..ServeSpec::default() }, &machine, vec![]).accept().unwrap();
-        DiskPlan { share_bytes, ..plan.disks.remove(0) }
-    }
-
-    proptest! {
-        #[test]
-        fn a_disk_that_keeps_its_limit_holds_what_it_is_allowed(
-            share in (4u64 << 20)..1 << 36, floor in 0u64..=100, total in 0u64..=100,
-        ) {
-            let ceiling = share + (64 << 20);
-            let (floor, total) = (ceiling / 100 * floor, ceiling / 100 * total);
-            let plan = disk(share);
-            let blocks = limit_blocks(&plan, total, floor, ceiling);
-            prop_assert!(blocks <= capacity_blocks(&plan) || total >= ceiling);
-            let held = |cached: u64| vec![Holding { share_bytes: share, held_bytes: held_bytes(&plan, cached) }];
-            if blocks > 0 {
-                prop_assert_eq!(held_above(&held(blocks.into()), total, floor, ceiling), 0, "too much is kept");
-            }
-            if blocks < capacity_blocks(&plan) {
-                prop_assert!(held_above(&held(u64::from(blocks) + 1), total, floor, ceiling) > 0, "a block more would fit");
-            }
         }
     }
 }

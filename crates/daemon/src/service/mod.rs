@@ -10,6 +10,7 @@ mod division;
 mod error;
 mod exports;
 mod images;
+mod limits;
 mod locks;
 mod memory;
 mod placing;
@@ -77,7 +78,8 @@ pub(crate) struct Service {
     guest_room: Arc<GuestRoom>,
     /// Has the sockets of all disks.
     event_loop: Arc<EventLoop>,
-    limits: Ordered<()>,
+    /// What disks were told to hold at most.
+    limits: Ordered<limits::Told>,
     ksm: Ordered<memory::KsmState>,
     shares: Ordered<shares::ShareManager>,
     versions: Ordered<versions::Versions>,

@@ -95,7 +95,7 @@ impl Service {
             watch,
             guest_room: Arc::default(),
             event_loop,
-            limits: Ordered::new(Rank::Limits, ()),
+            limits: Ordered::new(Rank::Limits, super::limits::Told::default()),
             ksm: Ordered::new(Rank::Ksm, memory::KsmState { keeper, problem: None }),
             shares: Ordered::new(Rank::Shares, Default::default()),
             versions: Ordered::new(Rank::Versions, Default::default()),

@@ -94,6 +94,8 @@ impl WorkerHandle {
             busy_disks: Vec::new(),
             dirty: Dirty::default(),
             starved: false,
+            news_ns: 0,
+            has_worked: true,
             leaving: false,
             epoll,
             mailbox: Mailbox { wake_fd: wake_fd.clone(), unread_ns: unread_ns.clone(), commands: rx },

@@ -97,6 +97,10 @@ pub struct Worker {
     dirty: Dirty,
     /// Whether a port waits for its disk to have room.
     starved: bool,
+    /// When a busy worker looks for what has woken next.
+    news_ns: u64,
+    /// Whether there was something to do since that was asked last.
+    has_worked: bool,
     /// Whether a port or a disk may wait to be removed.
     leaving: bool,
     epoll: Epoll,
@@ -234,6 +238,11 @@ impl Worker {
     /// The core, for commands that change or read it.
     pub fn core(&mut self) -> &mut Core {
         &mut self.core
+    }
+
+    /// Whether the disks had anything to do since this was asked last: if not, they hold what they held.
+    pub fn take_has_worked(&mut self) -> bool {
+        std::mem::take(&mut self.has_worked)
     }
 
     /// The reads of a disk since this was asked last, or since it was added.
