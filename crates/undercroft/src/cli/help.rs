@@ -196,7 +196,9 @@ mod tests {
         assert!(calls("  undercroft duplicates --cpu 20%    use at most a fifth").is_err());
         assert_eq!(calls("  ssh guest undercroft ranges --table /srv | undercroft set --ranges - > out"), Ok(2));
         assert!(calls("  qemu -m 4G $(undercroft attach-args web --az qemu) -M q35").is_err());
-        let said = examples("Examples:\n  First, `undercroft x`:\n    undercroft a \\\n        b\n\n  undercroft c\n\nEnd: \n  d");
+        let said = examples(
+            "Examples:\n  First, `undercroft x`:\n    undercroft a \\\n        b\n\n  undercroft c\n\nEnd: \n  d",
+        );
         assert_eq!(said, ["    undercroft a         b", "  undercroft c"]);
     }
 }
