@@ -65,7 +65,7 @@ Ends at Ctrl-C, after --duration, before the file passes --max-size, when its di
 then converts for 10 s at most, and counts the rest as dropped), and 10 s after this command is gone. The file is whole in every case; only a daemon that is killed leaves one without an end.
 
 Examples:
-  undercroft record web.parquet --vm web --duration 10m
+  undercroft record web.parquet --vm web --duration 10min
   undercroft record root.parquet --disk web:root --disk db:root
   undercroft record all.parquet --max-size 256MiB --sample 1/8
   undercroft record all.parquet --duration 60s --json | jq .requests
