@@ -225,11 +225,15 @@ fn synthetic_traces_are_cut_joined_and_sampled() {
         &[],
         &["z.lis is of format arc-lis and names no tenants; split it by time or count; formats that can name"],
     );
+    fs::write(p.at("bare.csv"), "time_ns,op,key,keys,size_bytes\n1,read,1,1,0\n2,read,2,1,0\n").unwrap();
     let before = p.files();
     for (trace, said) in [
         ("z.oracleGeneral", "format oracle-general and names no tenants; split it by time or count; formats that can"),
         ("z.lis", "msr, alibaba, tencent, spc, fio, blkparse, blktrace, qemu, csv, undercroft-parquet"),
-        ("l.csv", "l.csv is of format csv and names no tenants; say which column has them (--columns, with tenant=)"),
+        (
+            "bare.csv",
+            "bare.csv is of format csv and names no tenants; say which column has them (--columns, with tenant=)",
+        ),
     ] {
         p.run(&["split", trace, "--by", "tenant", "--output", "no"], 1, &[], &[said]);
     }
