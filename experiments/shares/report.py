@@ -88,7 +88,7 @@ def machine(cells):
     lines = [f"Machine: {'; '.join(words) or 'nothing has been measured yet'}. Build: {', '.join(builds)}."]
     lines += [
         "",
-        "A live `undercroft serve` with O_DIRECT raw images in each run, sharing of equal content off. **The loads come from the benchmark's "
+        "A live `undercroft serve` with O_DIRECT raw images in each run, deduplication off. **The loads come from the benchmark's "
         "driver over NBD, or from a compiler on this machine, not from guests**: this machine has two processors and no hardware virtualization, so a guest would measure its "
         "emulation. What a guest's own page cache would keep away from the host is therefore in these loads. Where arms are compared they ran "
         "one after the other, again and again; figures are medians over the repetitions, changes are medians of the changes within one "

@@ -49,6 +49,10 @@ fn bad_notation_names_the_thing_and_the_remedy() {
         (disk("sise = \"1GiB\""), &[":4: error: disk \"d\": unknown key \"sise\"", "did you mean \"size\"?"]),
         (disk("memory = \"1GiB\""), &["unknown key \"memory\"", "it belongs into [store]"]),
         (disk("vm = \"web\""), &["unknown key \"vm\" in a disk", "[[vm.disk]]"]),
+        ("[store]\nshare = false".into(), &[":2: error: store: unknown key \"share\"", "called \"deduplicate\" now"]),
+        (disk("share_base = true"), &["disk \"d\": unknown key \"share_base\"", "called \"deduplicate_base\" now"]),
+        // Of the store, not of a disk.
+        (disk("share = true"), &["unknown key \"share\" in a disk", "did you mean \"store\"?"]),
         (disk("wombat = 1"), &["unknown key \"wombat\"", "known keys are name, image"]),
         ("disk = 3".into(), &["\"disk\" must be a list of tables", "[[disk]]"]),
         ("[vm]\nname = \"a\"".into(), &["\"vm\" is one table", "[[vm]] in double brackets"]),

@@ -28,7 +28,8 @@ Examples:
 
 Exit codes:
   0  done (a broken pipe counts as done)
-  1  failed, or some files could not be looked at: the reasons are on standard error
+  1  failed, or some files could not be looked at: the reasons are on standard
+     error
   2  used wrongly
 ")]
 pub struct RangesArgs {
@@ -64,14 +65,14 @@ Ends at Ctrl-C, after --duration, before the file passes --max-size, when its di
 then converts for 10 s at most, and counts the rest as dropped), and 10 s after this command is gone. The file is whole in every case; only a daemon that is killed leaves one without an end.
 
 Examples:
-  undercroft record web.parquet --vm web --duration 10m
+  undercroft record web.parquet --vm web --duration 10min
   undercroft record root.parquet --disk web:root --disk db:root
   undercroft record all.parquet --max-size 256MiB --sample 1/8
   undercroft record all.parquet --duration 60s --json | jq .requests
 
   How often each disk hit, with any tool that reads Parquet:
-    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) from 'all.parquet' \\
-        group by disk\"
+    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) \\
+        from 'all.parquet' group by disk\"
 
 Exit codes:
   0    recorded, also if Ctrl-C ended it
