@@ -43,7 +43,8 @@ fn no_seed_loses_repeats_or_starves_a_request() {
     }
     let (events, s) = (seeds * steps, began.elapsed().as_secs_f64());
     println!(
-        "{seeds} seeds of {steps} steps: {} requests answered, {} deaths, {events} steps in {s:.1} s, {:.0} a second\n{}",
+        "{seeds} seeds of {steps} steps: {} requests answered, {} deaths, {events} steps in {s:.1} s, {:.0} a \
+         second\n{}",
         total.answers,
         total.kills,
         events as f64 / s,
