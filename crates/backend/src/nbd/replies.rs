@@ -490,7 +490,6 @@ mod tests {
                 let at = (head + (seed >> 33) as usize % 32).min(stream.len() - 1);
                 stream[at] = (seed >> 20) as u8 & 0x0f;
             }
-            crate::nbd::exercise_client(&stream);
             let (mut ops, _) = ops(&mut arena);
             let _ = feed(&mut Replies::new(true, Some(1)), &mut ops, &stream, 1 + (seed >> 50) as usize % 100);
             put_back(ops, &mut arena);
