@@ -106,7 +106,10 @@ def test_a_change_by_hand_is_one_line(serve, scratch):
     image, other = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate("ab", 1))
     daemon = serve([Disk("a", image, "raw")])
     for words, said in (
-        (("set", "a", "--weight", "50", "--readahead", "1MiB"), 'disk "a": weight: 100 -> 50; disk "a": readahead: 512KiB -> 1MiB'),
+        (
+            ("set", "a", "--weight", "50", "--readahead", "1MiB"),
+            'disk "a": weight: 100 -> 50; disk "a": readahead: 512KiB -> 1MiB',
+        ),
         (("set", "--memory", "96MiB"), "the store may hold 128MiB -> 96MiB"),
         (("attach", "b", other, "--format", "raw"), f'disk "b" attached, image {other}'),
         (("detach", "b"), 'disk "b" is to be detached'),

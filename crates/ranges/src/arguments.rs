@@ -31,7 +31,8 @@ RangesOptions:
       --disk VM:DISK     The disk on the host, as `undercroft status` shows it there
       --json             One line of JSON (what it does without an option)
       --table            A line for each extent, for people; needs neither --container nor --disk
-      --watch INTERVAL   Look again after each INTERVAL (500ms, 10s, 5min), and print a new line when the list has changed
+      --watch INTERVAL   Look again after each INTERVAL (500ms, 10s, 5min), and print a new line when the list has \
+      changed
   -h, --help             Print help
   -V, --version          Print the version
 

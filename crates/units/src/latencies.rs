@@ -79,7 +79,12 @@ mod tests {
             let mut all = LatencyCounts::default();
             all.record(ns);
             let found = all.quantile_ns(0.5);
-            prop_assert!(found >= ns && u128::from(found - ns) * 1000 <= u128::from(ns), "{} is read back as {}", ns, found);
+            prop_assert!(
+                found >= ns && u128::from(found - ns) * 1000 <= u128::from(ns),
+                "{} is read back as {}",
+                ns,
+                found
+            );
             prop_assert_eq!(all.max_ns(), ns);
         }
     }
