@@ -40,6 +40,8 @@ use world::{B, Peer, Side, SimPort, World};
 /// How far behind the beginnings of 4096 bytes a guest's pages begin: partitions at sector 63, file systems of 1 KiB
 /// blocks, and others.
 const PAGINGS: [u64; 4] = [1024, 512, 2048, 3584];
+/// How many times as long runs are in which they do.
+const PAGING_TIMES: u64 = 2;
 /// Notes that are kept of a run that goes wrong.
 const NOTES: usize = 5000;
 
@@ -48,7 +50,7 @@ const NOTES: usize = 5000;
 pub struct Plan {
     /// Fixes everything that happens.
     pub seed: u64,
-    /// Events.
+    /// Events; twice as many where pages of guests lie across blocks.
     pub steps: u64,
     /// A bug that the ports have.
     pub bug: Option<PortBug>,
@@ -59,6 +61,8 @@ pub struct Plan {
 /// What a run that found nothing wrong has done.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
+    /// Events.
+    pub steps: u64,
     /// Requests answered.
     pub answers: u64,
     /// Deaths of the process, power cuts among them.
@@ -89,7 +93,9 @@ pub fn once(plan: Plan, with_log: bool) -> Result<Outcome, Violation> {
     let (mut step, mut log) = (0, Vec::new());
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut sim = Sim::new(&plan, with_log);
-        while step < plan.steps && sim.world.violation.is_none() {
+        // Hundreds of pages have to be asked for until blocks are counted from where pages begin.
+        let steps = if sim.paging.is_some() { PAGING_TIMES * plan.steps } else { plan.steps };
+        while step < steps && sim.world.violation.is_none() {
             step += 1;
             sim.step();
             // Dropped also when an assertion fails, so the notes are passed out as they are made.
@@ -388,7 +394,12 @@ impl Sim {
         bufs.into_iter().for_each(|buf| self.core().reclaim(buf));
         match self.world.violation.take() {
             Some(what) => Err(what.into()),
-            None => Ok(Outcome { answers: self.world.answers, kills: self.kills, coverage: self.world.coverage }),
+            None => Ok(Outcome {
+                steps: self.steps,
+                answers: self.world.answers,
+                kills: self.kills,
+                coverage: self.world.coverage,
+            }),
         }
     }
 }

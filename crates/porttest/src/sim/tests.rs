@@ -31,6 +31,7 @@ fn no_seed_loses_repeats_or_starves_a_request() {
     for seed in first..first.saturating_add(seeds) {
         match run(Plan { seed, steps, bug: None, lossy: false }) {
             Ok(o) => {
+                total.steps += o.steps;
                 total.answers += o.answers;
                 total.kills += o.kills;
                 total.coverage.add(o.coverage);
@@ -41,7 +42,7 @@ fn no_seed_loses_repeats_or_starves_a_request() {
             ),
         }
     }
-    let (events, s) = (seeds * steps, began.elapsed().as_secs_f64());
+    let (events, s) = (total.steps, began.elapsed().as_secs_f64());
     println!(
         "{seeds} seeds of {steps} steps: {} requests answered, {} deaths, {events} steps in {s:.1} s, {:.0} a \
          second\n{}",

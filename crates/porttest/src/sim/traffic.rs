@@ -19,7 +19,7 @@ impl Sim {
     }
 
     /// A port whose client may ask for something: a guest more often than others, where pages of guests lie across
-    /// blocks, since it takes hundreds of pages until blocks are counted otherwise.
+    /// blocks.
     fn asking_port(&mut self) -> usize {
         let p = self.any_port();
         let again = self.paging.is_some() && matches!(self.world.ports[p].peer, Peer::Client(_)) && self.rng.one_in(2);
