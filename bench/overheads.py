@@ -24,10 +24,10 @@ MEMORY = 192 * MIB
 HOT = 96 * MIB
 # name, lines for [store], whether it is recorded, another program than today's
 ARMS = [
-    ("contents held once", "share = true", False, None),
-    ("the same again", "share = true", False, None),
-    ("contents not compared", "share = false", False, None),
-    ("recorded", "share = true", True, None),
+    ("contents held once", "", False, None),
+    ("the same again", "", False, None),
+    ("contents not compared", "deduplicate = false", False, None),
+    ("recorded", "", True, None),
 ]
 
 
@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
 
 def arms(against: str | None) -> list[tuple[str, str, bool, str | None]]:
     """What is compared: the first with each of the others."""
-    return [*ARMS[:2], ("the other program", "share = true", False, against)] if against else ARMS
+    return [*ARMS[:2], ("the other program", "", False, against)] if against else ARMS
 
 
 def command(store: str, program: str | None):

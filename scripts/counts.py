@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
     "Makefile",
     "README.md",
+    "CONTRIBUTING.md",
     "SPECIFICATION.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -42,6 +43,14 @@ def source(path, pattern):
 def whole(path, pattern):
     """The same as a number; `_` may stand between digits."""
     return int(source(path, pattern).replace("_", ""))
+
+
+def minutes(path, pattern):
+    """The same, of seconds, which are whole minutes."""
+    seconds = whole(path, pattern)
+    if seconds % 60:
+        raise Unknown(f"{path} has {seconds} seconds where documents speak of minutes: have them speak of seconds")
+    return seconds // 60
 
 
 def length(path, kind, name="ALL"):
@@ -117,12 +126,18 @@ def shown(number):
 # Numbers where a mark would be seen: (file, what stands around it, name).
 PLAIN = (
     ("CHANGELOG.md", r"synth; (\d+) formats\)", "trace-formats"),
-    ("Makefile", r"(\d+) kill -9, 5 min of fuzzing a target", "kill-rounds-long"),
+    ("CONTRIBUTING.md", r"(\d+) seeds of the simulation", "seeds-check"),
+    ("CONTRIBUTING.md", r"(\d+) kill -9, ", "kill-rounds-long"),
+    ("CONTRIBUTING.md", r"(\d+) minutes of fuzzing a target", "fuzz-minutes-long"),
+    ("Makefile", r"(\d+) seeds of the simulation", "seeds-check"),
+    ("Makefile", r"(\d+) kill -9, ", "kill-rounds-long"),
+    ("Makefile", r"(\d+) min of fuzzing a target", "fuzz-minutes-long"),
 )
 VHOST, WIDE = "vhost-user-blk", "{} KiB sequential, depth 8, read, all hits"
 RANDOM = "4 KiB random, depth {}, read, all hits"
 COUNTS = {
     "seeds": lambda: whole("crates/testkit/tests/simulation.rs", r'"SEEDS"\)\.unwrap_or\((\d+)\)'),
+    "seeds-check": lambda: whole("Makefile", r"^\tSEEDS=(\d+) \$\(CARGO\) test "),
     "steps": lambda: whole("crates/testkit/tests/simulation.rs", r'"STEPS"\)\.unwrap_or\(([\d_]+)\)'),
     "planted-bugs": lambda: length("crates/cache/src/fault_injection.rs", "Bug"),
     "planted-bugs-ports": lambda: length("crates/frontend/src/faults.rs", "PortBug"),
@@ -134,6 +149,7 @@ COUNTS = {
     "kill-rounds-long": lambda: kill_rounds("long"),
     "fuzz-changed": lambda: whole("fuzz/tests/replay.rs", r"^const CHANGED: u64 = ([\d_]+);$"),
     "fuzz-seconds-long": lambda: whole("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
+    "fuzz-minutes-long": lambda: minutes("scripts/test.sh", r"^    fuzz_seconds=(\d+)$"),
     "fuzz-targets": lambda: len(re.findall(r"^\[\[bin\]\]", (ROOT / "fuzz/Cargo.toml").read_text(), re.MULTILINE)),
     "policies": lambda: rows("crates/engine/src/policy/served/mod.rs"),
     "policies-all": lambda: sum(rows(f"crates/engine/src/policy/{of}/mod.rs") for of in ("served", "studied")),

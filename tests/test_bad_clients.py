@@ -255,7 +255,7 @@ def test_nbd_half_sent_writes(serve, scratch):
     with Wire(daemon.nbd_socket, limit=10) as wire:
         wire.handshake("b").request(nbdwire.READ, 0, 65536, 1)
         assert wire.reply() == (0, 1) and wire.receive(65536) == beside.read_bytes()[:65536]
-    # A large one waits for its turn, and gets it.
+    # A large one waits until there is room, and is served.
     with Wire(daemon.nbd_socket, limit=100) as wire:
         wire.handshake("b").request(nbdwire.WRITE, 0, SIZE, 2, data=b"L" * SIZE)
         assert wire.reply() == (0, 2)

@@ -32,6 +32,9 @@ def test_the_documents_quote_what_has_been_wrong_before():
     assert promised <= marked["README.md"]
     assert promised <= marked["SPECIFICATION.md"]
     assert "metadata-and-content-bytes" in marked["ARCHITECTURE.md"]
+    # In blocks of code, where marks would be seen.
+    plain = {(file, name) for file, _, name in counts.PLAIN}
+    assert {("CONTRIBUTING.md", n) for n in ("seeds-check", "kill-rounds-long", "fuzz-minutes-long")} <= plain
     for path in counts.documents():
         text = counts.MARK.sub("", path.read_text())
         assert "<!-- n:" not in text and "<!-- /n" not in text, f"{path}: a mark without its end"
@@ -52,6 +55,8 @@ def test_a_wrong_number_is_named_and_put_right(monkeypatch):
 def test_a_source_that_looks_otherwise_is_an_error():
     with pytest.raises(counts.Unknown, match="has 0 places"):
         counts.whole("scripts/test.sh", r"^no such line (\d+)$")
+    with pytest.raises(counts.Unknown, match="speak of minutes"):
+        counts.minutes("crates/testkit/tests/planted.rs", r"ELSEWHERE: \[Bug; (\d+)\]")
     with pytest.raises(counts.Unknown, match="no row"):
         counts.ratio("amd-epyc.md", "vhost-user-blk", "7 KiB random")
 

@@ -1,6 +1,7 @@
 """Logs under pressure: nobody reads them, peers try to fill them, files may not grow."""
 
 import fcntl
+import json
 import os
 import resource
 import socket
@@ -102,9 +103,14 @@ def test_a_log_that_nobody_reads_stops_nobody(scratch):
 
 
 def test_a_change_by_hand_is_one_line(serve, scratch):
-    """Who changed what, from what, and to what; of a disk, of the store, and of disks that come and go."""
+    """Who changed what, from what, and to what; of a disk, of the store, of ranges, and of disks that come and go."""
     image, other = (images.raw(scratch / f"{name}.raw", SIZE, seed=n) for n, name in enumerate("ab", 1))
-    daemon = serve([Disk("a", image, "raw")])
+    web = f'[[vm]]\nname = "web"\n[[vm.disk]]\nname = "d"\nimage = "{images.raw(scratch / "d.raw", SIZE)}"\nformat = "raw"\n'
+    daemon = serve([Disk("a", image, "raw")], extra=web)
+    lists = [
+        {"disk": "web:d", "container": "shop", "ranges": [{"offset_bytes": at, "length_bytes": n} for at, n in ranges]}
+        for ranges in (((0, 4096), (1 << 20, 8192)), ((0, 1 << 20),))
+    ]
     for words, said in (
         (
             ("set", "a", "--weight", "50", "--readahead", "1MiB"),
@@ -113,8 +119,10 @@ def test_a_change_by_hand_is_one_line(serve, scratch):
         (("set", "--memory", "96MiB"), "the store may hold 128MiB -> 96MiB"),
         (("attach", "b", other, "--format", "raw"), f'disk "b" attached, image {other}'),
         (("detach", "b"), 'disk "b" is to be detached'),
+        (("set", "--ranges", "-"), 'disk "web:d": ranges of container "shop": 0 (0B) -> 2 (12KiB)'),
+        (("set", "--ranges", "-"), 'disk "web:d": ranges of container "shop": 2 (12KiB) -> 1 (1MiB)'),
     ):
-        daemon.call(*words)
+        daemon.call(*words, stdin=json.dumps(lists.pop(0)) if "-" in words else None)
         until(lambda: "changed by " in daemon.log(), f"it is said: {said}")
         (line,) = [line for line in daemon.log().splitlines() if "changed by " in line]
         assert f"changed by uid {os.getuid()} pid " in line and line.endswith(said), line

@@ -87,7 +87,7 @@ class Served:
     def config(self):
         """The configuration file."""
         lines = [
-            "[store]", f'memory = "{self.store_mib}MiB"', "share = false",
+            "[store]", f'memory = "{self.store_mib}MiB"', "deduplicate = false",
             "[daemon]", f'control = "{self.control}"', f'runtime_dir = "{self.folder}"', f"workers = {self.workers}",
             "[nbd]", f'unix = "{self.folder / "nbd.sock"}"',
             "[pressure]", "watch = false",

@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use undercroft_config::keys::{self, Key, Kind, Live, nearest};
+use undercroft_config::keys::{self, Key, Kind, Live};
 use undercroft_config::{ControlError, ControlErrorKind, DiskSpec, NodeChange, Written};
 use undercroft_units::Size;
 use utoipa::ToSchema;
@@ -220,10 +220,8 @@ pub(super) fn invalid(error: String, remedy: &str) -> ControlError {
 
 fn unknown_field(field: &str, known: &[&str]) -> ControlError {
     let shown: String = field.chars().take(60).collect();
-    let remedy = match nearest(field, known.iter().copied()) {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => format!("known are {}", known.join(", ")),
-    };
+    let remedy = keys::instead_of(field, known.iter().copied());
+    let remedy = remedy.unwrap_or_else(|| format!("known are {}", known.join(", ")));
     invalid(format!("unknown field \"{shown}\""), &remedy)
 }
 
@@ -303,6 +301,8 @@ mod tests {
         assert!(parse_ksm(br#"{"manage": true, "unmerge": true}"#).unwrap_err().to_string().contains("contradiction"));
         let e = parse_disk(br#"{"name": "a", "image": "/x", "polcy": "lru"}"#).unwrap_err();
         assert!(e.to_string().contains("did you mean \"policy\"?"), "{e}");
+        let e = parse_disk(br#"{"name": "a", "image": "/x", "share_base": true}"#).unwrap_err();
+        assert!(e.to_string().contains("unknown field \"share_base\"; it is called \"deduplicate_base\" now"), "{e}");
         let e = parse_disk(br#"{"name": "a"}"#).unwrap_err();
         assert!(e.to_string().contains("missing field `image`"), "{e}");
         let e = parse_disk(br#"{"name": "a", "image": "/x", "lines": {}}"#).unwrap_err();

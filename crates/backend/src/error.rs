@@ -55,6 +55,19 @@ pub enum OpenError {
         /// The next size that will do.
         rounded: u64,
     },
+    /// A size that cannot be served, of a file that begins like an image of another format than raw, as which it is to
+    /// be served.
+    #[error("{image} begins like a {looks} image, and its size of {size} bytes is none that a raw disk has; {remedy}")]
+    NotRaw {
+        /// The image.
+        image: String,
+        /// What it looks like.
+        looks: &'static str,
+        /// Its size in bytes.
+        size: u64,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// Open already by another disk of this daemon.
     #[error("{image}: disk image in use by another disk of this daemon ({other}); {remedy}")]
     InUseHere {

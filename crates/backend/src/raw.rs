@@ -3,9 +3,10 @@
 //! Owns the open image and the operations under way on it. Never retries what the disk refused, but for the two
 //! cases where another call does the same. Invariant: an operation that has not come back is in the engine.
 
+use super::detect::{self, Magic};
 use super::failures::{FailureLog, io_error};
 use super::registry::InUse;
-use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, detect, layers};
+use super::{Backend, Geometry, ImageSpec, OpenError, OpenOptions, layers};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -84,7 +85,11 @@ impl Raw {
         if size == 0 {
             return Err(OpenError::Empty { image: image() });
         }
+        let looks = other_format(&file);
         if !size.is_multiple_of(unit) {
+            if let Some((looks, remedy)) = looks {
+                return Err(OpenError::NotRaw { image: image(), looks, size, remedy });
+            }
             if detect::read(&file, 0, TEXT_BYTES).is_ok_and(|start| detect::is_text(&start)) {
                 let what = "it holds a text, not the sectors of a disk".to_owned();
                 return Err(OpenError::NotADisk { image: image(), what });
@@ -101,6 +106,10 @@ impl Raw {
         }
         if let Some(why) = not_direct {
             warn_not_direct(&spec.location, &why);
+        }
+        if let Some((looks, remedy)) = looks {
+            let what = "served as raw, as asked, but it begins like an image of format";
+            tracing::warn!(image = spec.location, "{what} {looks}; {remedy}");
         }
         let (can_discard, can_write_zeroes) = if spec.read_only {
             (false, false)
@@ -301,6 +310,16 @@ pub(super) fn warn_not_direct(image: &str, why: &str) {
         "going through the host page cache, which costs memory twice: {why}; keep the image on ext4, XFS or a block \
          device"
     );
+}
+
+/// Which other format a file that is to be served as raw begins like, and what to do if it is of that. LUKS is none of
+/// them: guests encrypt raw disks so.
+fn other_format(file: &DiskFile) -> Option<(&'static str, &'static str)> {
+    match detect::magic(&detect::read(file, 0, detect::MAGIC_BYTES_MAX).ok()?) {
+        Magic::None | Magic::Other("LUKS") => None,
+        Magic::Qcow2 => Some(("qcow2", "give `format = \"qcow2\"` (`--format qcow2`), or no format: it is found out")),
+        Magic::Other(name) => Some((name, "leave `format` out to be told how it can be served")),
+    }
 }
 
 /// A disk that nobody writes is all base.

@@ -71,9 +71,9 @@ pub enum Bug {
     /// A write leaves contents that wait to be hashed as they were.
     WriteKeepsLater,
     /// Equal hashes are taken for equal contents.
-    ShareUncompared,
+    DeduplicatesUncompared,
     /// Contents are looked for in every group.
-    ShareAcrossGroups,
+    DeduplicatesAcrossGroups,
     /// When all but one of those who share a frame have left it, nobody pays for it.
     ChargeLost,
     /// A write leaves the disk's block counted as that of its base.
@@ -189,8 +189,8 @@ impl Bug {
         Bug::CaptureUnverified,
         Bug::WriteKeepsResidency,
         Bug::WriteKeepsLater,
-        Bug::ShareUncompared,
-        Bug::ShareAcrossGroups,
+        Bug::DeduplicatesUncompared,
+        Bug::DeduplicatesAcrossGroups,
         Bug::ChargeLost,
         Bug::BaseNotLeft,
         Bug::CaptureTakenForBase,

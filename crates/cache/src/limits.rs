@@ -40,7 +40,7 @@ pub const CONTENT_BYTES_PER_BLOCK_MAX: usize = SLOT_CONTENT_BYTES_MAX + 28;
 /// Of those, what a slot takes, however many slots hold its frame.
 pub const SLOT_CONTENT_BYTES_MAX: usize = 20;
 
-/// Slots of a disk at most for each block of its capacity, if sharing saves it the frames for them.
+/// Slots of a disk at most for each block of its capacity, if deduplication saves it the frames for them.
 pub const SLOTS_PER_BLOCK_MAX: u32 = 8;
 
 /// Blocks of one disk that wait in their slots to be hashed at most; one more is hashed at once.

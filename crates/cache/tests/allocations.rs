@@ -59,7 +59,7 @@ fn hits_never_allocate_and_misses_and_writes_not_once_warm() {
         let mut core = Core::new(CoreOptions::new(64 << 20)).unwrap();
         let options = DiskOptions {
             readahead_bytes: 256 << 10,
-            share: share.then_some(GroupId(0)),
+            group: share.then_some(GroupId(0)),
             ..DiskOptions::new(&Geometry::new(4096 * B), policy, 1024)
         };
         core.add_disk(DISK, options).unwrap();

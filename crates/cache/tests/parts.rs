@@ -28,8 +28,8 @@ impl Rig {
 }
 
 impl<P: FaultInjection> Rig<P> {
-    fn planted(plant: P, capacity_blocks: u32, change: impl FnOnce(&mut DiskOptions)) -> Self {
-        let mut core = Core::with_faults(CoreOptions::new(64 << 20), plant).unwrap();
+    fn planted(faults: P, capacity_blocks: u32, change: impl FnOnce(&mut DiskOptions)) -> Self {
+        let mut core = Core::with_faults(CoreOptions::new(64 << 20), faults).unwrap();
         let mut options = DiskOptions::new(&Geometry::new(10_000 * B), PolicyKind::Lru, capacity_blocks);
         change(&mut options);
         core.add_disk(DISK, options).unwrap();
@@ -247,7 +247,7 @@ fn a_part_of_a_disk_that_is_kept_exclusive_of_its_guest_has_cold_blocks_of_its_o
 /// Equal contents take one frame, whatever parts they are in, and each part pays in proportion.
 #[test]
 fn parts_of_a_disk_share_frames_and_pay_for_what_they_have() {
-    let mut r = Rig::new(1000, |o| o.share = Some(GroupId(0)));
+    let mut r = Rig::new(1000, |o| o.group = Some(GroupId(0)));
     r.core.set_parts(DISK, &[range(0, 5000, 1), range(5000, 5000, 2)], &[lru(1, 500), lru(2, 500)]).unwrap();
     // Contents repeat every 251 blocks.
     for _ in 0..6 {
@@ -267,8 +267,8 @@ fn parts_of_a_disk_share_frames_and_pay_for_what_they_have() {
 /// them are counted off the part that had them.
 #[test]
 fn a_part_that_grows_takes_the_slots_of_one_that_shrinks() {
-    fn grow<P: FaultInjection>(plant: P) -> Rig<P> {
-        let mut r = Rig::planted(plant, 9000, |_| {});
+    fn grow<P: FaultInjection>(faults: P) -> Rig<P> {
+        let mut r = Rig::planted(faults, 9000, |_| {});
         r.core.set_parts(DISK, &[range(0, 5000, 1), range(5000, 5000, 2)], &[lru(1, 4500), lru(2, 4500)]).unwrap();
         r.read(0..10_000);
         r.core.set_part_shares(DISK, &[(PartId(1), 2000), (PartId(2), 5000)]).unwrap();

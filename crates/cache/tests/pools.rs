@@ -222,7 +222,7 @@ fn what_is_under_way_ends_well_when_a_disk_joins_or_leaves() {
 
 #[test]
 fn equal_content_is_held_once_and_each_disk_pays_for_its_own() {
-    let mut r = Rig::with(&[(A, 20), (OTHER, 20)], |o| o.share = Some(GroupId(1)));
+    let mut r = Rig::with(&[(A, 20), (OTHER, 20)], |o| o.group = Some(GroupId(1)));
     for disk in [A, OTHER] {
         for b in 0..30 {
             r.disks.changed.insert((disk.0, b), b as u8 + 1);

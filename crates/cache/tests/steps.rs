@@ -133,7 +133,7 @@ fn a_discard_of_all_that_is_cached_is_done_in_steps() {
 #[test]
 fn spare_time_hashes_a_few_blocks_at_a_time() {
     let mut r = Rig::of(DiskOptions {
-        share: Some(GroupId(0)),
+        group: Some(GroupId(0)),
         ..DiskOptions::new(&Geometry::new(1 << 40), PolicyKind::S3Fifo, 4000)
     });
     for n in 0..4 {

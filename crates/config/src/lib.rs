@@ -48,7 +48,7 @@ pub use ksm::{Advisor, KsmPlan};
 pub use live::{NodeChange, NodeSet, NodeSettings};
 pub use machine::Machine;
 pub use plan::{
-    BaseSharing, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
+    BaseDeduplication, DaemonPlan, DiskPlan, LogFormat, LogLevel, LogPlan, NbdLimits, NbdListen, NbdListener, NodePlan,
     Overrides, PartPlan, ScanPlan, ServePlan, SharesPlan, SocketAccess, StorePlan, VmControl,
 };
 pub use pools::Pools;

@@ -112,7 +112,7 @@ pub struct DiskPlan {
     /// The trust group: one that was named, or `vm:NAME`, or `disk:NAME`.
     pub trust: String,
     /// With whom it holds blocks of an image that nobody writes in common.
-    pub share_base: BaseSharing,
+    pub deduplicate_base: BaseDeduplication,
     /// Whether guest memory may lie in any file, access to which may then wait.
     pub trust_memory: bool,
     /// Serial number that the guest sees: at most 20 bytes of printable ASCII.
@@ -127,12 +127,12 @@ pub struct DiskPlan {
 
 /// Which disks on one image that nobody writes hold its blocks in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BaseSharing {
-    /// None: `share_base = false`.
+pub enum BaseDeduplication {
+    /// None: `deduplicate_base = false`.
     Nobody,
     /// Those of its trust group: the group was named, and nothing was said about bases.
     Group,
-    /// All that have this: `share_base = true`, or neither that nor a group was named.
+    /// All that have this: `deduplicate_base = true`, or neither that nor a group was named.
     Everybody,
 }
 
@@ -147,7 +147,7 @@ pub struct PartPlan {
     pub share_bytes: u64,
 }
 
-impl BaseSharing {
+impl BaseDeduplication {
     /// In a word.
     pub fn name(self) -> &'static str {
         match self {
@@ -181,7 +181,7 @@ impl DiskPlan {
             container: None,
             write_allocate: true,
             trust: String::new(),
-            share_base: BaseSharing::Everybody,
+            deduplicate_base: BaseDeduplication::Everybody,
             trust_memory: false,
             serial: String::new(),
             queues: keys::QUEUES_DEFAULT,
@@ -250,7 +250,7 @@ pub(crate) const DISK: &[Field<DiskPlan>] = &[
     field!(DiskPlan, readahead, settings.readahead_bytes, |b| Size(u64::from(*b)).to_string()),
     field!(DiskPlan, exclusive, settings.exclusive, |e| e.to_string()),
     field!(DiskPlan, trust, trust, String::clone),
-    field!(DiskPlan, share_base, share_base, |b| b.name().to_string()),
+    field!(DiskPlan, deduplicate_base, deduplicate_base, |b| b.name().to_string()),
     field!(DiskPlan, trust_memory, trust_memory, bool::to_string),
     field!(DiskPlan, write_allocate, write_allocate, bool::to_string),
     field!(DiskPlan, serial, serial, String::clone),
@@ -273,11 +273,11 @@ impl Checker<'_> {
         DiskPlan {
             serial: self.serial(at("serial"), place, &name, spec.serial.as_deref()),
             trust: self.trust(at("trust"), place, &name, spec),
-            share_base: match (spec.share_base, &spec.trust) {
-                (Some(false), _) => BaseSharing::Nobody,
+            deduplicate_base: match (spec.deduplicate_base, &spec.trust) {
+                (Some(false), _) => BaseDeduplication::Nobody,
                 // Who names a group means that others are to learn nothing.
-                (None, Some(_)) => BaseSharing::Group,
-                (Some(true), _) | (None, None) => BaseSharing::Everybody,
+                (None, Some(_)) => BaseDeduplication::Group,
+                (Some(true), _) | (None, None) => BaseDeduplication::Everybody,
             },
             trust_memory: spec.trust_memory.unwrap_or(false),
             name,

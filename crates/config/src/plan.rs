@@ -6,7 +6,7 @@
 pub use super::daemon::{DaemonPlan, LogPlan, SocketAccess, VmControl};
 pub use super::ksm::KsmPlan;
 pub use super::nbd::{NbdLimits, NbdListen, NbdListener, lists};
-pub use super::nodes::{BaseSharing, DiskPlan, NodePlan, PartPlan, SharesPlan};
+pub use super::nodes::{BaseDeduplication, DiskPlan, NodePlan, PartPlan, SharesPlan};
 pub use super::overrides::{LogFormat, LogLevel, Overrides};
 pub use super::pressure::PressurePlan;
 pub use super::scan::ScanPlan;

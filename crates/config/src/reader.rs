@@ -99,9 +99,9 @@ impl Reader {
                 header if header == keys::DISK.header => "a disk",
                 header => header,
             };
-            let remedy = match keys::nearest(name, section.keys.iter().map(|k| k.name)) {
+            let remedy = match keys::instead_of(name, section.keys.iter().map(|k| k.name)) {
                 _ if name == "vm" && section.header == keys::DISK.header => keys::DISKS_OF_VMS.to_owned(),
-                Some(near) => format!("did you mean \"{near}\"?"),
+                Some(remedy) => remedy,
                 None => match keys::SECTIONS.iter().find(|s| s.keys.iter().any(|k| k.name == name)) {
                     Some(other) if !other.header.is_empty() => format!("it belongs into {}", other.header),
                     _ => {

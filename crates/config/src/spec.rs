@@ -46,8 +46,8 @@ written! {
         keys:
         /// `memory`.
         pub memory: Option<Size>,
-        /// `share`.
-        pub share: Option<bool>,
+        /// `deduplicate`.
+        pub deduplicate: Option<bool>,
         /// `floor`.
         pub floor: Option<Size>,
         lines:
@@ -371,7 +371,7 @@ written! {
         /// Whether blocks of an image that nobody writes are held once for all disks on it; if absent, within the trust
         /// group if one was named, and for all otherwise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub share_base: Option<bool>,
+        pub deduplicate_base: Option<bool>,
         /// Whether guest memory may lie in any file, not only in memfd, tmpfs or hugetlbfs; false if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub trust_memory: Option<bool>,

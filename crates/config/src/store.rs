@@ -16,7 +16,7 @@ pub struct StorePlan {
     /// What of it is never given back when the machine is short of memory; at most `memory_bytes`.
     pub floor_bytes: u64,
     /// Whether equal content is held once.
-    pub share: bool,
+    pub deduplicate: bool,
 }
 
 /// The floor of a store without one is this part of its memory.
@@ -26,13 +26,14 @@ pub const FLOOR_PART_DEFAULT: u64 = 4;
 pub(crate) const FIELDS: &[Field<StorePlan>] = &[
     field!(StorePlan, memory, memory_bytes, |b| Size(*b).to_string()),
     field!(StorePlan, floor, floor_bytes, |b| Size(*b).to_string()),
-    field!(StorePlan, share, share, |b| b.to_string()),
+    field!(StorePlan, deduplicate, deduplicate, |b| b.to_string()),
 ];
 
 impl Checker<'_> {
     pub(crate) fn store(&mut self, spec: &StoreSpec) -> StorePlan {
         let memory_bytes = self.memory(spec);
-        StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes), share: spec.share.unwrap_or(true) }
+        let deduplicate = spec.deduplicate.unwrap_or(true);
+        StorePlan { memory_bytes, floor_bytes: self.floor(spec, memory_bytes), deduplicate }
     }
 
     fn memory(&mut self, spec: &StoreSpec) -> u64 {

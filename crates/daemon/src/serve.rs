@@ -45,6 +45,7 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
     signal_hook::flag::register(SIGXFSZ, full).map_err(ServeError::Signals)?;
     // The control socket first: it keeps a second daemon of the same configuration away.
     let listeners = ControlListeners::bind(&plan.daemon)?;
+    let metrics = listeners.metrics_addr();
     if plan.disks.iter().filter_map(|d| d.socket.as_ref()).any(|s| s.starts_with(&plan.daemon.runtime_dir)) {
         prepare_runtime_dir(&plan.daemon.runtime_dir)?;
     }
@@ -87,7 +88,7 @@ pub fn run(plan: ServePlan, ready: &mut dyn FnMut()) -> Result<(), ServeError> {
             return Err(ServeError::Signals(e));
         }
     };
-    service.say_ready();
+    service.say_ready(metrics);
     ready();
     systemd::ready(&service.summary());
     while !service.wait(Duration::from_secs(3600)) {}

@@ -36,7 +36,7 @@ fn grants(light: usize) -> usize {
 /// most `ports` ports each, and a visit costs at most `over` more than it may.
 ///
 /// A disk that uses up its quantum goes behind all others once, and once more for each quantum that it went over. So
-/// does a port among those of its disk; there, ports that use up their quanta and the others take turns.
+/// does a port among those of its disk; there, ports that use up their quanta and the others alternate.
 pub fn wait_turns(disks: usize, ports: usize, over: i64) -> u64 {
     let passes = 1 + over / QUANTUM_BYTES;
     (2 * ports as i64 * passes * disks as i64 * passes) as u64
@@ -94,7 +94,7 @@ pub struct Visit {
     pub stays: bool,
 }
 
-/// One turn: each disk at most once.
+/// One turn of a worker: visits, of each disk at most one.
 #[derive(Debug, Default)]
 pub struct Turn {
     light: usize,
@@ -337,7 +337,7 @@ impl<F: PortFaults> Flows<F> {
         } else if visit.more && *credit <= 0 && F::has(PortBug::OverQuantumForgotten) {
             // It is in no queue, and nobody adds it.
         } else if visit.more && *credit > 0 {
-            // The disk's turn ended before its own did: it goes on from there.
+            // The disk's visit ended before its own did: it goes on from there.
             ports.heavy.push_front(port);
         } else {
             ports.put(port, visit.more);
@@ -358,7 +358,7 @@ impl<F: PortFaults> Flows<F> {
 }
 
 /// Requests that were taken from a port and are not finished: those that the core has not seen yet, because the port
-/// had used up its part of the turn, and those that the core has served in part.
+/// had used up what a visit may cost, and those that the core has served in part.
 #[derive(Debug, Default)]
 pub struct Backlog<F: PortFaults = NoPortFaults> {
     waiting: VecDeque<Request>,
@@ -387,7 +387,7 @@ impl<F: PortFaults> Backlog<F> {
         self.paused.back().map(|&(tag, _)| tag)
     }
 
-    /// A visit begins. Whether paused requests go on before new ones are taken: they and new ones take turns.
+    /// A visit begins. Whether paused requests go on before new ones are taken: they and new ones alternate.
     #[inline]
     pub fn begin_visit(&mut self) -> bool {
         if self.paused.is_empty() {

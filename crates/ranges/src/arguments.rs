@@ -15,24 +15,28 @@ pub const WATCH_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// What `--help` prints.
 pub const HELP: &str = "\
-Prints where a container's files are on the virtual disk, in the form that Undercroft's API takes
+Prints where a container's files are on the virtual disk, in the form that
+Undercroft's API takes
 
 Usage: undercroft-ranges --container NAME --disk VM:DISK [OPTIONS] PATH...
        undercroft-ranges --table PATH...
 
-Run it inside the guest. It looks at every regular file at and below each PATH: on the same file system only, without
-following symbolic links, a file with several names once. What files have not written yet is written back first.
+Run it inside the guest. It looks at every regular file at and below each PATH:
+on the same file system only, without following symbolic links, a file with
+several names once. What files have not written yet is written back first.
 
 Arguments:
-  PATH...                Directories and files of the container; for an overlay its upperdir and lowerdir
+  PATH...                Directories and files of the container; for an overlay
+                         its upperdir and lowerdir
 
-RangesOptions:
+Options:
       --container NAME   The container on the host, without its VM
-      --disk VM:DISK     The disk on the host, as `undercroft status` shows it there
+      --disk VM:DISK     The disk on the host, as `undercroft status` shows it
       --json             One line of JSON (what it does without an option)
-      --table            A line for each extent, for people; needs neither --container nor --disk
-      --watch INTERVAL   Look again after each INTERVAL (500ms, 10s, 5min), and print a new line when the list has \
-      changed
+      --table            A line for each extent, for people; needs neither
+                         --container nor --disk
+      --watch INTERVAL   Look again after each INTERVAL (500ms, 10s, 5min), and
+                         print a new line when the list has changed
   -h, --help             Print help
   -V, --version          Print the version
 
@@ -41,16 +45,19 @@ Examples:
     undercroft-ranges --table /var/lib/containers/shop
 
   Tell the daemon once, from the host:
-    ssh guest undercroft-ranges --container shop --disk web:root /srv/shop | undercroft set --ranges -
+    ssh guest undercroft-ranges --container shop --disk web:root /srv/shop \\
+        | undercroft set --ranges -
 
   Keep it up to date:
-    ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop | undercroft set --ranges -
+    ssh guest undercroft-ranges --container shop --disk web:root \\
+        --watch 10s /srv/shop | undercroft set --ranges -
 
 Exit codes:
   0  done (a broken pipe counts as done)
   1  failed; the reason is on standard error
   2  used wrongly
-  3  printed, but some files could not be looked at: they are named on standard error
+  3  printed, but some files could not be looked at: they are named on standard
+     error
 ";
 
 /// What the words ask for.

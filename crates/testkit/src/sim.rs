@@ -87,13 +87,13 @@ fn once(plan: Plan, with_log: bool) -> Result<Outcome, RunFailed> {
     }
 }
 
-fn once_with<P: FaultInjection>(plan: Plan, plant: P, with_log: bool) -> Result<Outcome, RunFailed> {
+fn once_with<P: FaultInjection>(plan: Plan, faults: P, with_log: bool) -> Result<Outcome, RunFailed> {
     let mut step = 0;
     let mut log = Vec::new();
     quieten();
     IN_RUN.with(|r| r.set(true));
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut sim = Sim::new(plan.seed, plant, with_log);
+        let mut sim = Sim::new(plan.seed, faults, with_log);
         // Dropped also when an assertion fails, so the notes are passed out as they are made.
         while step < plan.steps && sim.world.violation.is_none() {
             step += 1;
@@ -128,7 +128,7 @@ fn once_with<P: FaultInjection>(plan: Plan, plant: P, with_log: bool) -> Result<
 pub(crate) struct Sim<P: FaultInjection> {
     pub(crate) rng: Rng,
     core: Option<Core<P>>,
-    plant: P,
+    faults: P,
     core_options: CoreOptions,
     pub(crate) disk_options: Vec<DiskOptions>,
     pub(crate) world: World,

@@ -38,8 +38,9 @@ fn assert_found(bug: Bug) {
     }
 }
 
-/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/share. The others
-/// take hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs and share.
+/// Bugs that have a test of their own. No model of bytes can see the first: crates/cache/tests/deduplication. The
+/// others take hundreds of blocks too many, and the simulation's disks are smaller: crates/cache/tests/parts.rs and
+/// deduplication.
 ///
 /// Of the last two, one takes a cache larger than those simulated, the other more seeds than these tests have:
 /// tests/regressions.rs.
@@ -89,8 +90,8 @@ planted! {
     a_block_read_ahead_and_not_invalidated_is_found: AheadNotInvalidated,
     overlapping_writes_at_once_are_found: NotSerialized,
     a_moved_block_with_the_wrong_frame_is_found: MoveLosesFrame,
-    contents_shared_by_their_hash_alone_are_found: ShareUncompared,
-    contents_shared_across_groups_are_found: ShareAcrossGroups,
+    contents_shared_by_their_hash_alone_are_found: DeduplicatesUncompared,
+    contents_shared_across_groups_are_found: DeduplicatesAcrossGroups,
     a_frame_that_nobody_pays_for_is_found: ChargeLost,
     a_written_block_taken_for_the_bases_is_found: BaseNotLeft,
     a_copy_of_a_guest_page_that_is_not_verified_is_found: CaptureUnverified,

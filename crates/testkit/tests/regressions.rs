@@ -10,7 +10,7 @@ const DISK: DiskId = DiskId(0);
 const WRITE: Op = Op::Write { fua: false };
 
 fn options() -> DiskOptions {
-    DiskOptions { share: Some(GroupId(0)), ..DiskOptions::new(&Geometry::new(1 << 20), PolicyKind::Lru, 64) }
+    DiskOptions { group: Some(GroupId(0)), ..DiskOptions::new(&Geometry::new(1 << 20), PolicyKind::Lru, 64) }
 }
 
 fn core() -> Core {
@@ -70,8 +70,8 @@ fn a_block_being_served_does_not_lose_its_slot_to_a_capture() {
 }
 
 /// Frames still to go when memory of a full cache was asked back, 64 frames at a time.
-fn left_when_given_back(plant: impl FaultInjection) -> usize {
-    let mut core = Core::with_faults(CoreOptions::new(64 << 20), plant).unwrap();
+fn left_when_given_back(faults: impl FaultInjection) -> usize {
+    let mut core = Core::with_faults(CoreOptions::new(64 << 20), faults).unwrap();
     core.add_disk(DISK, DiskOptions { size_bytes: 4 << 20, capacity_blocks: 1000, ..options() }).unwrap();
     let mut front = Front::new(NoData);
     for n in 0..16 {
@@ -90,8 +90,8 @@ fn memory_asked_back_is_given_back_and_a_core_that_does_not_is_found() {
 }
 
 /// What a partial write does next when the disk was exchanged while the block under it was read.
-fn after_an_exchange(plant: impl FaultInjection) -> IoKind {
-    let mut core = Core::with_faults(CoreOptions::new(16 << 20), plant).unwrap();
+fn after_an_exchange(faults: impl FaultInjection) -> IoKind {
+    let mut core = Core::with_faults(CoreOptions::new(16 << 20), faults).unwrap();
     core.add_disk(DISK, options()).unwrap();
     let mut front = Front::new(NoData);
     front.ask(&mut core, request(1, DISK, WRITE, 100, 10));

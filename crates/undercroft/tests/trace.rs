@@ -223,8 +223,17 @@ fn synthetic_traces_are_cut_joined_and_sampled() {
         &["split", "z.lis", "--by", "count", "--every", "1000", "--tenant", "x", "--output", "no"],
         1,
         &[],
-        &["z.lis is of format arc-lis and names no tenants; leave --tenant out, and split it by time or count"],
+        &["z.lis is of format arc-lis and names no tenants; split it by time or count; formats that can name"],
     );
+    let before = p.files();
+    for (trace, said) in [
+        ("z.oracleGeneral", "format oracle-general and names no tenants; split it by time or count; formats that can"),
+        ("z.lis", "msr, alibaba, tencent, spc, fio, blkparse, blktrace, qemu, csv, undercroft-parquet"),
+        ("l.csv", "l.csv is of format csv and names no tenants; say which column has them (--columns, with tenant=)"),
+    ] {
+        p.run(&["split", trace, "--by", "tenant", "--output", "no"], 1, &[], &[said]);
+    }
+    assert_eq!(p.files(), before, "nothing was written");
     for pattern in ["uniform", "scan", "phased"] {
         let first = p.run(&["synth", pattern, "-", "-n", "1000", "--seed", "7"], 0, &[], &[]);
         assert!(

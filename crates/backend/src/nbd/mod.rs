@@ -380,7 +380,7 @@ impl Backend for Nbd {
     fn poll(&mut self, done: &mut Vec<IoDone>) -> bool {
         let mut more = false;
         if self.finished.len() < limits::BATCH {
-            more = self.turn();
+            more = self.advance();
         }
         let n = self.finished.len().min(limits::BATCH);
         done.extend(self.finished.drain(..n));

@@ -9,7 +9,7 @@ use super::*;
 
 impl Nbd {
     /// Does what can be done now; true if there may be more.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn advance(&mut self) -> bool {
         let (mut woken, mut timer, mut readable, mut writable) = (false, false, false, false);
         let Ok(ready) = self.epoll.wait(Some(0)) else { return false };
         for r in ready {

@@ -67,6 +67,32 @@ fn an_odd_size_is_refused_with_the_remedy() {
     assert!(e.contains("empty") && e.contains("truncate -s"), "{e}");
 }
 
+/// An image that is given as raw by mistake is not to be made larger: its header says what it is.
+#[test]
+fn an_image_of_another_format_is_not_to_be_rounded_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path(), SIZE + 100);
+    let begin = |bytes: &[u8]| File::options().write(true).open(&path).unwrap().write_all_at(bytes, 0).unwrap();
+    begin(b"QFI\xfb\0\0\0\x03");
+    let e = open_error(&spec(&path, ImageFormat::Raw, false));
+    assert!(matches!(e, OpenError::NotRaw { .. }), "{e:?}");
+    let e = e.to_string();
+    assert!(
+        e.contains("begins like a qcow2 image") && e.contains("`--format qcow2`") && !e.contains("truncate"),
+        "{e}"
+    );
+    begin(b"KDMV\x01\0\0\0");
+    let e = open_error(&spec(&path, ImageFormat::Raw, false)).to_string();
+    assert!(e.contains("begins like a VMDK image") && e.contains("leave `format` out"), "{e}");
+    // A disk that a guest has encrypted is a raw one.
+    begin(b"LUKS\xba\xbe\0\x01");
+    assert!(matches!(open_error(&spec(&path, ImageFormat::Raw, false)), OpenError::OddSize { .. }));
+    // What was asked for can be meant: a disk whose content is an image, of a size that disks have.
+    begin(b"QFI\xfb\0\0\0\x03");
+    File::options().write(true).open(&path).unwrap().set_len(SIZE).unwrap();
+    drop(open(&path, ImageFormat::Raw));
+}
+
 /// What is named by mistake is not to be made larger.
 #[test]
 fn a_text_is_refused_as_no_disk() {

@@ -80,7 +80,7 @@ impl<P: FaultInjection> Core<P> {
             if memory.is_some() && (known.memory, known.pages) == (memory, pages) {
                 return;
             }
-            if !self.plant.has(Bug::TableOutlivesMap)
+            if !self.faults.has(Bug::TableOutlivesMap)
                 && let Some(table) = self.arena.guests.table_mut(guest)
             {
                 table.clear();
@@ -254,7 +254,7 @@ impl<P: FaultInjection> Core<P> {
     pub(super) fn tell_left(&mut self) {
         while let Some(Left { guest, by, what, copy }) = self.arena.guests.take_left() {
             let copied = copy.is_some();
-            let wrong = self.plant.has(Bug::PageOfWrongDisk);
+            let wrong = self.faults.has(Bug::PageOfWrongDisk);
             let of = if wrong { Some(by) } else { self.arena.guests.disk_of(guest, what.member) };
             if let Some(id) = of {
                 self.bring_index(id);

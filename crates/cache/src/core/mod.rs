@@ -42,7 +42,7 @@ pub struct Core<P: FaultInjection = NoFaults> {
     spare_presses: bool,
     /// Unused frames that may go back to the kernel before the next tick.
     to_trim: usize,
-    plant: P,
+    faults: P,
 }
 
 impl Core {
@@ -60,7 +60,7 @@ impl<P: FaultInjection> Core<P> {
     ///
     /// # Errors
     /// If the address space cannot be reserved.
-    pub fn with_faults(options: CoreOptions, plant: P) -> io::Result<Self> {
+    pub fn with_faults(options: CoreOptions, faults: P) -> io::Result<Self> {
         let arena = Store::new(arena_frames(&options), options.contents, options.hash_seed)?;
         let content_key = options.content_key;
         Ok(Self {
@@ -72,7 +72,7 @@ impl<P: FaultInjection> Core<P> {
             spare: VecDeque::new(),
             spare_presses: false,
             to_trim: 0,
-            plant,
+            faults,
         })
     }
 
@@ -101,9 +101,9 @@ impl<P: FaultInjection> Core<P> {
         if self.disks.len() <= i {
             self.disks.resize_with(i + 1, || None);
         }
-        self.arena.enter(id, options.share, options.capacity_blocks);
+        self.arena.enter(id, options.group, options.capacity_blocks);
         let group = self.arena.group_of(id);
-        let disk = Box::new(Disk::new(id, options, &self.options, group, self.plant));
+        let disk = Box::new(Disk::new(id, options, &self.options, group, self.faults));
         disk.come(&mut self.arena);
         self.disks[i] = Some(disk);
         Ok(())
@@ -126,7 +126,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// Checks that `needed` bytes can be promised in place of `instead_of`.
     fn promise(&self, needed: u64, instead_of: u64) -> Result<(), AddDiskError> {
-        let instead_of = if self.plant.has(Bug::RefusesWhatFits) { 0 } else { instead_of };
+        let instead_of = if self.faults.has(Bug::RefusesWhatFits) { 0 } else { instead_of };
         let left_bytes = (usable_bytes(&self.options) + instead_of).saturating_sub(self.promised_bytes());
         if needed > left_bytes {
             return Err(AddDiskError::NoMemory { needed_bytes: needed, left_bytes });
@@ -161,7 +161,7 @@ impl<P: FaultInjection> Core<P> {
 
     /// Disks that held frames together with one that is gone give up what none of them is promised.
     fn keep_to_promises(&mut self) {
-        let mut went = !self.plant.has(Bug::HeirsKeepAll);
+        let mut went = !self.faults.has(Bug::HeirsKeepAll);
         while went && self.arena.overdrawn(0) > 0 {
             went = false;
             self.arena.look_at_all();

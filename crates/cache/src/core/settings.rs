@@ -128,7 +128,7 @@ impl<P: FaultInjection> Core<P> {
             self.bring_index(DiskId(id as u32));
             let Some(disk) = &mut self.disks[id] else { continue };
             let before = disk.len();
-            let step = if self.plant.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
+            let step = if self.faults.has(Bug::GiveBackEvictsNothing) { 0 } else { left };
             disk.resize_step(step, &mut self.arena);
             left -= before.saturating_sub(disk.len()).min(left);
             over += disk.excess() as usize;
@@ -166,8 +166,8 @@ impl<P: FaultInjection> Core<P> {
         }
     }
 
-    /// Disks that sharing saves frames get slots to use them, and give them back when it does no longer; those that are
-    /// to read ahead farther do, where there is room for it now.
+    /// Disks that deduplication saves frames get slots to use them, and give them back when it does no longer; those
+    /// that are to read ahead farther do, where there is room for it now.
     pub(super) fn fit_slots(&mut self) {
         for i in 0..self.disks.len() {
             let Some(disk) = &self.disks[i] else { continue };

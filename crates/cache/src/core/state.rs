@@ -47,7 +47,7 @@ impl<P: FaultInjection> Core<P> {
             s.evicted_blocks += evicted;
             (s.capacity_blocks, s.limit_blocks) = (of_pool.capacity_blocks, of_pool.limit_blocks);
         }
-        if d.shares() {
+        if d.deduplicates() {
             let account = self.arena.account(id);
             s.zero_blocks = u64::from(account.zeroes);
             s.shared_blocks = account.shared.iter().map(|&n| u64::from(n)).sum();

@@ -20,7 +20,7 @@ use crate::limits::{
     CONTENT_BYTES_PER_BLOCK_MAX, LATER_GUARANTEED, METADATA_BYTES_PER_BLOCK_MAX, OPS_PER_DISK_MAX, POOL_PART,
     REQUEST_OPS_MAX,
 };
-use crate::store::ram::{PAGE_BYTES, SHARE_BYTES_PER_FRAME};
+use crate::store::ram::{DEDUPLICATION_BYTES_PER_FRAME, PAGE_BYTES};
 use crate::types::CoreOptions;
 use undercroft_host::FRAME_BYTES;
 
@@ -34,7 +34,7 @@ pub(crate) fn place_bytes(contents: bool) -> usize {
 
 /// Bytes that a frame in use takes.
 pub(crate) fn frame_bytes(contents: bool) -> usize {
-    FRAME_BYTES + ARENA_BYTES_PER_FRAME + if contents { SHARE_BYTES_PER_FRAME } else { 0 }
+    FRAME_BYTES + ARENA_BYTES_PER_FRAME + if contents { DEDUPLICATION_BYTES_PER_FRAME } else { 0 }
 }
 
 /// Bytes that each block of capacity takes from a ceiling.

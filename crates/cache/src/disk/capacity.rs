@@ -2,8 +2,8 @@
 //!
 //! Owns those numbers, and how a disk takes on others step by step. Never takes memory that was not promised.
 //! Invariants: a disk pays for its capacity or more, and for more only until others pay for what they hold together
-//! with it; the index's limit is the disk's frames and what sharing saves it, so its charge stays within its share;
-//! frames beyond the limit leave before others come.
+//! with it; the index's limit is the disk's frames and what deduplication saves it, so its charge stays within its
+//! share; frames beyond the limit leave before others come.
 
 use super::allowance::{ARENA_BYTES_PER_FRAME, block_bytes};
 use super::{B, Disk};
@@ -12,7 +12,7 @@ use crate::limits::{
     METADATA_BYTES_PER_BLOCK_MAX, SHRINK_BLOCKS_PER_EVENT, SLOT_CONTENT_BYTES_MAX, SLOTS_PER_BLOCK_MAX, UNIT_BYTES,
     UNITS_MIN,
 };
-use crate::store::ram::{SHARE_BYTES_PER_FRAME, Store};
+use crate::store::ram::{DEDUPLICATION_BYTES_PER_FRAME, Store};
 use crate::types::{CoreOptions, DiskId, DiskOptions};
 use undercroft_engine::shares::Admission;
 use undercroft_host::FRAME_BYTES;
@@ -20,7 +20,7 @@ use undercroft_host::FRAME_BYTES;
 /// Bytes that a slot takes, whatever is in it.
 const SLOT_BYTES: u64 = (METADATA_BYTES_PER_BLOCK_MAX - ARENA_BYTES_PER_FRAME + SLOT_CONTENT_BYTES_MAX) as u64;
 /// Bytes that a frame takes, whoever holds it.
-const FRAME_COST: u64 = (FRAME_BYTES + ARENA_BYTES_PER_FRAME + SHARE_BYTES_PER_FRAME) as u64;
+const FRAME_COST: u64 = (FRAME_BYTES + ARENA_BYTES_PER_FRAME + DEDUPLICATION_BYTES_PER_FRAME) as u64;
 
 /// Most slots that a disk can have.
 const SLOTS_MAX: u32 = u32::MAX - 1;
@@ -33,7 +33,7 @@ fn frames_for(blocks: u32, slots: u32) -> u32 {
 
 /// Slots that a disk of a core may have in time: as many as the whole of the core's memory would be blocks of.
 pub(super) fn slots_max(core: &CoreOptions, disk: &DiskOptions) -> u32 {
-    let per_block = if disk.share.is_some() { u64::from(SLOTS_PER_BLOCK_MAX) } else { 1 };
+    let per_block = if disk.group.is_some() { u64::from(SLOTS_PER_BLOCK_MAX) } else { 1 };
     let slots = core.memory_bytes / block_bytes(core) * per_block;
     slots.min(u64::from(SLOTS_MAX)) as u32
 }
@@ -267,7 +267,7 @@ impl<P: FaultInjection> Disk<P> {
         self.capacity.limit.min(frames.saturating_sub(self.overhead_with(self.slots_max())))
     }
 
-    /// Frames that sharing saves the disk: blocks in RAM less what it is charged for them.
+    /// Frames that deduplication saves the disk: blocks in RAM less what it is charged for them.
     fn saved(&self, arena: &Store) -> u32 {
         if !self.holds_in_common() {
             return 0;
@@ -297,7 +297,7 @@ impl<P: FaultInjection> Disk<P> {
         }
     }
 
-    /// The number of slots that fits what sharing saves, if that is far from the present one.
+    /// The number of slots that fits what deduplication saves, if that is far from the present one.
     pub(crate) fn better_slots(&self, arena: &Store) -> Option<u32> {
         let (slots, blocks) = (self.capacity.slots, self.capacity.blocks);
         if !self.holds_in_common() || slots != self.slots() || blocks == 0 {
@@ -354,7 +354,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Blocks that are to go.
     pub(crate) fn excess(&self) -> u32 {
         let index = self.residents.index();
-        let keeps = self.measuring.has_parts() && self.plant.has(Bug::PartKeepsExcess);
+        let keeps = self.measuring.has_parts() && self.faults.has(Bug::PartKeepsExcess);
         let excess = if keeps { index.len().saturating_sub(index.limit()) } else { index.excess() };
         excess.max(index.len().saturating_sub(self.capacity.slots))
     }
@@ -417,7 +417,7 @@ impl<P: FaultInjection> Disk<P> {
             let whole = self.step_bytes / UNIT_BYTES;
             let units = whole / u64::from(SHRINK_BLOCKS_PER_EVENT) * u64::from(step);
             let units = units.clamp(UNITS_MIN, u64::from(u32::MAX)) as u32;
-            let lost = self.plant.has(Bug::MoveLosesFrame);
+            let lost = self.faults.has(Bug::MoveLosesFrame);
             if step == 0 || !self.residents.step(units, self.settings.contents(), lost) {
                 self.shrinks = true;
                 self.apply_limit(arena);
@@ -437,7 +437,7 @@ impl<P: FaultInjection> Disk<P> {
         let frames = self.frames_promised();
         let now = std::mem::replace(&mut self.capacity.paid, self.capacity.blocks);
         let unpaid = arena.overdrawn(frames.saturating_sub(self.frames_promised()));
-        if unpaid > 0 && !self.plant.has(Bug::PaysLessEarly) {
+        if unpaid > 0 && !self.faults.has(Bug::PaysLessEarly) {
             self.capacity.paid = now;
             arena.look_at_all();
         }

@@ -134,7 +134,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Puts a request to wait for frames.
     pub(super) fn starve(&mut self, rec: u32) {
-        self.requests.starve(rec, self.plant.has(Bug::LastComeFirstServed));
+        self.requests.starve(rec, self.faults.has(Bug::LastComeFirstServed));
     }
 
     /// Lets a request wait that has been served in part, because the event has copied as much as one should.

@@ -322,7 +322,7 @@ impl<P: FaultInjection> Disk<P> {
         self.side.refused = refused;
         if let Some((e, table)) = self.side.both(arena) {
             let member = e.member();
-            if !self.plant.has(Bug::TableOutlivesDisk) {
+            if !self.faults.has(Bug::TableOutlivesDisk) {
                 table.residency_mut().forget_member(member);
             }
             table.leave(member);
@@ -388,7 +388,7 @@ impl<P: FaultInjection> Disk<P> {
         let mut cooled = 0;
         for &(hash, block) in found {
             if let Some(slot) = self.residents.slot(block)
-                && (self.residents.hash(slot) == Some(hash) || self.plant.has(Bug::CoolsAnything))
+                && (self.residents.hash(slot) == Some(hash) || self.faults.has(Bug::CoolsAnything))
                 && self.residents.index().has_tiers()
                 && self.residents.index().tier(slot) == Tier::Hot
             {
@@ -489,7 +489,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Blocks `first..end` change, or have changed: nothing that is known of their content holds any more.
     pub(super) fn doubt(&mut self, first: u64, end: u64, arena: &mut Store) {
         self.cancel(first, end);
-        if !self.plant.has(Bug::WriteKeepsResidency)
+        if !self.faults.has(Bug::WriteKeepsResidency)
             && let Some((e, table)) = self.side.both(arena)
         {
             table.residency_mut().forget_range(e.member(), first, end);
@@ -500,7 +500,7 @@ impl<P: FaultInjection> Disk<P> {
     /// was under way goes. What its own writer noted stays.
     pub(super) fn changed(&mut self, block: u64, known: bool, arena: &mut Store) {
         self.cancel(block, block + 1);
-        if !self.plant.has(Bug::WriteKeepsResidency)
+        if !self.faults.has(Bug::WriteKeepsResidency)
             && let Some((e, table)) = self.side.both(arena)
             && !(known && table.residency().awaits_tag(e.member(), block))
         {
@@ -509,7 +509,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     fn cancel(&mut self, first: u64, end: u64) {
-        if self.plant.has(Bug::WriteKeepsLater) {
+        if self.faults.has(Bug::WriteKeepsLater) {
             return;
         }
         for job in &mut self.side.later {

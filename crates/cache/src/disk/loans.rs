@@ -39,7 +39,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(super) fn demand_room(&self, arena: &Store) -> u64 {
         let left = self.operations.room();
         let guaranteed = self.operations.allowance().guaranteed.saturating_sub(self.operations.demand());
-        if left <= guaranteed || self.plant.has(Bug::LentBeyondPool) {
+        if left <= guaranteed || self.faults.has(Bug::LentBeyondPool) {
             return left as u64;
         }
         left.min(guaranteed + self.pool_room(DEMAND_TIMES, arena)) as u64
@@ -73,7 +73,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Tells the pool what the disk has of it now.
     pub(crate) fn note_loan(&mut self, arena: &mut Store) {
         let (before, now) = (self.operations.loan(), self.loan());
-        let now = if self.plant.has(Bug::LoanKept) { now.max(before) } else { now };
+        let now = if self.faults.has(Bug::LoanKept) { now.max(before) } else { now };
         if before != now {
             arena.pool_mut().note(before, now);
             self.operations.set_loan(now);

@@ -16,7 +16,7 @@ struct Member {
     /// Blocks of it that were evicted.
     evicted: u64,
     /// It may hold frames in common with other disks.
-    shares: bool,
+    deduplicates: bool,
 }
 
 /// See the head of the file.
@@ -28,8 +28,8 @@ pub(super) struct Members {
 
 impl Members {
     /// A disk with `resident` pages becomes a member; its ordinal.
-    pub(super) fn enter(&mut self, id: DiskId, resident: u32, shares: bool) -> u16 {
-        let member = Some(Member { id, resident, evicted: 0, shares });
+    pub(super) fn enter(&mut self, id: DiskId, resident: u32, deduplicates: bool) -> u16 {
+        let member = Some(Member { id, resident, evicted: 0, deduplicates });
         match self.of.iter().position(Option::is_none) {
             Some(free) => {
                 self.of[free] = member;
@@ -83,8 +83,8 @@ impl Members {
     }
 
     /// Whether any may hold frames in common with other disks.
-    pub(super) fn share(&self) -> bool {
-        self.of.iter().flatten().any(|m| m.shares)
+    pub(super) fn deduplicate(&self) -> bool {
+        self.of.iter().flatten().any(|m| m.deduplicates)
     }
 
     /// The members.

@@ -106,7 +106,7 @@ pub(crate) struct Disk<P> {
     stats: DiskStats,
     streams: Streams,
 
-    plant: P,
+    faults: P,
     /// Bytes that one event copies: [`CoreOptions::step_bytes`].
     step_bytes: u64,
     operations: Operations,
@@ -128,7 +128,7 @@ pub(crate) const HOT_LINES: usize = offset_of!(Disk<crate::fault_injection::NoFa
 
 impl<P: FaultInjection> Disk<P> {
     /// A disk that shares frames with the others of `group`, and whose capacity the core's ceiling has room for.
-    pub(crate) fn new(id: DiskId, options: DiskOptions, core: &CoreOptions, group: SharingDomain, plant: P) -> Self {
+    pub(crate) fn new(id: DiskId, options: DiskOptions, core: &CoreOptions, group: SharingDomain, faults: P) -> Self {
         let capacity = options.capacity_blocks;
         let allowance = Allowance::new(core, options.readahead_bytes);
         let mode = if core.contents { options.exclusive } else { ExclusiveMode::Off };
@@ -147,7 +147,7 @@ impl<P: FaultInjection> Disk<P> {
             requests: Requests::new(allowance.requests),
             stats: DiskStats::default(),
             streams: Streams::new(settings.options().readahead_bytes, allowance.ahead),
-            plant,
+            faults,
             step_bytes: core.step_bytes,
             near: NearBlocks::new(&allowance, core.hash_seed),
             waiters: Waiters::new(allowance.waiters),
@@ -179,7 +179,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// How many more requests may be under way.
     pub(crate) fn requests_room(&self) -> usize {
-        if self.settings.shifts() && !self.is_idle() && !self.plant.has(Bug::OffsetWhileBusy) {
+        if self.settings.shifts() && !self.is_idle() && !self.faults.has(Bug::OffsetWhileBusy) {
             // Those under way end first.
             return 0;
         }
@@ -217,7 +217,7 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     /// Whether the disk belongs to a trust group.
-    pub(crate) fn shares(&self) -> bool {
+    pub(crate) fn deduplicates(&self) -> bool {
         self.sharing.is_on()
     }
 

@@ -92,14 +92,14 @@ impl<P: FaultInjection> Disk<P> {
     /// Counts blocks from where the guest's pages begin, if nothing is under way. What is cached goes.
     #[cold]
     pub(crate) fn shift(&mut self, arena: &mut Store) {
-        if !self.is_idle() && !self.plant.has(Bug::OffsetWhileBusy) {
+        if !self.is_idle() && !self.faults.has(Bug::OffsetWhileBusy) {
             return;
         }
         let lead = (self.settings.lead() + B - self.offset.behind) % B;
         if self.has_base() {
             self.settings.set_shifts(false);
         } else {
-            if !self.plant.has(Bug::OffsetKeepsCache) {
+            if !self.faults.has(Bug::OffsetKeepsCache) {
                 self.invalidate(arena);
             }
             self.settings.set_lead(lead);

@@ -117,7 +117,7 @@ impl<P: FaultInjection> Disk<P> {
         parts.counts.reserve_exact(numbers - parts.counts.len());
         parts.counts.resize_with(numbers, Count::default);
         parts.counts.iter_mut().for_each(|c| c.resident = 0);
-        if !self.plant.has(Bug::PartsNotCountedAnew) {
+        if !self.faults.has(Bug::PartsNotCountedAnew) {
             for (_, slot) in self.residents.blocks() {
                 parts.came(self.residents.part_of_slot(slot));
             }

@@ -60,7 +60,7 @@ impl<P: FaultInjection> Disk<P> {
     #[inline]
     pub(super) fn owner(&self, key: u64) -> DiskId {
         match self.residents.members() {
-            Some(members) if !self.plant.has(Bug::PoolCreditsPresent) => members.owner(key),
+            Some(members) if !self.faults.has(Bug::PoolCreditsPresent) => members.owner(key),
             _ => self.settings.id(),
         }
     }
@@ -78,7 +78,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Whether it, or a disk of its pool, may hold frames in common with other disks.
     #[inline]
     pub(super) fn holds_in_common(&self) -> bool {
-        self.sharing.is_on() || self.residents.members().is_some_and(Members::share)
+        self.sharing.is_on() || self.residents.members().is_some_and(Members::deduplicate)
     }
 
     /// The part of `blocks` that is its own by the pages it has in its pool.
@@ -121,7 +121,7 @@ impl<P: FaultInjection> Disk<P> {
         swap(&mut self.capacity, &mut from.capacity);
         swap(&mut self.measuring, &mut from.measuring);
         (self.place.away, from.place.away) = (false, true);
-        if !self.plant.has(Bug::PoolNotTold) {
+        if !self.faults.has(Bug::PoolNotTold) {
             self.be_present();
         }
     }
@@ -168,9 +168,9 @@ impl<P: FaultInjection> Disk<P> {
         self.apply_limit(arena);
         self.finish_tables(arena);
 
-        let shares = other.sharing.is_on();
+        let deduplicates = other.sharing.is_on();
         let Some(members) = self.residents.members_mut() else { unreachable!("begun before a disk joins") };
-        let ordinal = members.enter(other.settings.id(), 0, shares);
+        let ordinal = members.enter(other.settings.id(), 0, deduplicates);
         other.place = Place { pool: self.place.pool, ordinal, away: true };
         self.residents.set_present(ordinal);
         self.residents.index_mut().set_tiers(tiers);
@@ -181,7 +181,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Puts blocks of disk `of` in, as many as there are slots for, and evicts what is then too much. The limit follows
     /// what the blocks are charged, so that what is held in common needs no frame of its own.
     fn put_all_in(&mut self, moving: Vec<Moving>, of: DiskId, arena: &mut Store) {
-        let (slots, lost) = (self.residents.index().capacity(), self.plant.has(Bug::ChargeLost));
+        let (slots, lost) = (self.residents.index().capacity(), self.faults.has(Bug::ChargeLost));
         self.residents.index_mut().set_limit(slots);
         self.residents.put_in(moving, |page| arena.unseat(page, of, lost));
         self.apply_limit(arena);
@@ -210,7 +210,7 @@ impl<P: FaultInjection> Disk<P> {
             arena.set_pool_part(id, 0);
             remaining.capacity.set_account(remaining.settings.id());
         }
-        if !self.plant.has(Bug::LeaverKeepsShare) {
+        if !self.faults.has(Bug::LeaverKeepsShare) {
             remaining.set_share(remaining.capacity.blocks().saturating_sub(blocks));
         }
         remaining.apply_limit(arena);
@@ -251,7 +251,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Frees what a disk takes with it that goes for good.
     pub(crate) fn discard(&mut self, leaving: Leaving, arena: &mut Store) {
-        let (id, lost) = (self.settings.id(), self.plant.has(Bug::ChargeLost));
+        let (id, lost) = (self.settings.id(), self.faults.has(Bug::ChargeLost));
         for moving in leaving.moving {
             moving.into_page().into_iter().for_each(|page| arena.unseat(page, id, lost));
         }

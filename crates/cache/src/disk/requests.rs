@@ -76,7 +76,7 @@ impl Rec {
 enum Parked {
     /// Nothing.
     No,
-    /// Its turn in the queue of those that can go on.
+    /// Its place in the queue of those that can go on.
     Ready,
     /// For one of its operations to end, because it has as many as it may, or goes step by step.
     Window,
@@ -85,7 +85,7 @@ enum Parked {
     /// A read: for the change that is active at its cursor, or for the read of its block that many have joined.
     Blocked,
     /// A change: for earlier ones that it overlaps.
-    Turn,
+    Overlapped,
     /// To be resumed: its event has copied enough.
     Paused,
 }
@@ -143,9 +143,9 @@ impl Requests {
         self.recs.insert(rec)
     }
 
-    /// Takes a change up that waits for its turn among those that overlap it.
-    pub(super) fn insert_in_turn(&mut self, req: Request) -> u32 {
-        self.recs.insert(Rec { parked: Parked::Turn, ..Rec::new(req) })
+    /// Takes a change up that may have to wait for earlier ones that it overlaps.
+    pub(super) fn insert_overlapped(&mut self, req: Request) -> u32 {
+        self.recs.insert(Rec { parked: Parked::Overlapped, ..Rec::new(req) })
     }
 
     /// Forgets a request that is to be answered.
@@ -162,7 +162,7 @@ impl Requests {
         let r = &mut self.recs[rec];
         r.pending -= 1;
         r.error = r.error.or(error);
-        // One that waits for frames or for a change is driven when its turn comes, and sees then how it stands.
+        // One that waits for frames or for a change is driven once it has them, and sees then how it stands.
         if r.parked == Parked::Window || (r.parked == Parked::No && r.pending == 0) {
             r.parked = Parked::Ready;
             self.ready.push_back(rec);
@@ -208,8 +208,8 @@ impl Requests {
         !self.blocked.is_empty()
     }
 
-    /// The turn of a change has come.
-    pub(super) fn turn_comes(&mut self, rec: u32) {
+    /// No earlier change overlaps a change any more.
+    pub(super) fn begins(&mut self, rec: u32) {
         self.ready.push_back(rec);
     }
 
@@ -237,9 +237,9 @@ impl Requests {
         !self.ready.is_empty() || !self.starved.is_empty()
     }
 
-    /// The request goes on. Whether it is a change whose turn has just come.
+    /// The request goes on. Whether it is a change that only begins.
     pub(super) fn unpark(&mut self, rec: u32) -> bool {
-        std::mem::replace(&mut self.recs[rec].parked, Parked::No) == Parked::Turn
+        std::mem::replace(&mut self.recs[rec].parked, Parked::No) == Parked::Overlapped
     }
 
     /// The next one that can go on.
@@ -254,7 +254,7 @@ impl Requests {
         Some(rec)
     }
 
-    /// The one that was being served has had its turn.
+    /// The one that was being served has been.
     pub(super) fn served(&mut self) {
         self.served = None;
     }

@@ -4,8 +4,8 @@
 //! shared is found through the store, within the disk's own domains.
 //! Invariants: a block counts as the base's only while no change of its cluster has begun since the base was set; a
 //! frame is replaced by another only after all bytes were compared; a frame copied from a guest is never known as a
-//! block of a base. The index's limit is the disk's frames and what sharing saves it, so its charge stays within its
-//! share.
+//! block of a base. The index's limit is the disk's frames and what deduplication saves it, so its charge stays within
+//! its share.
 
 use crate::content::{ContentHash, is_zeroes};
 use crate::disk::{B, Disk};
@@ -155,7 +155,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Blocks `first..end` are about to change: from now on they are the disk's own.
     pub(super) fn leave_base(&mut self, first: u64, end: u64) {
         let Some(base) = &mut self.sharing.base else { return };
-        if self.plant.has(Bug::BaseNotLeft) {
+        if self.faults.has(Bug::BaseNotLeft) {
             return;
         }
         let clusters = base.own.len() as u64 * 64;
@@ -216,7 +216,7 @@ impl<P: FaultInjection> Disk<P> {
         }
         arena.seat(&held, self.settings.id(), domain);
         self.residents.put(slot, held);
-        if let Some(hash) = hash.filter(|_| self.plant.has(Bug::HashOutlivesContent)) {
+        if let Some(hash) = hash.filter(|_| self.faults.has(Bug::HashOutlivesContent)) {
             self.residents.set_hash(slot, hash.get());
         }
         self.measuring.came(part);
@@ -234,7 +234,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// The same for a frame that was copied from a guest, which never counts as a block of the base.
     pub(super) fn domain_for_copy(&self, block: u64) -> (SharingDomain, Option<u32>) {
-        if self.plant.has(Bug::CaptureTakenForBase) { self.domain_for(block) } else { (self.sharing.group, None) }
+        if self.faults.has(Bug::CaptureTakenForBase) { self.domain_for(block) } else { (self.sharing.group, None) }
     }
 
     /// The content in `block`'s slot is to be hashed when there is time.
@@ -269,12 +269,12 @@ impl<P: FaultInjection> Disk<P> {
         if !self.changes.active_in(block, block + 1) {
             self.side.note_hash(block, hash, arena);
         }
-        self.share_content(slot, hash, arena);
+        self.deduplicate(slot, hash, arena);
     }
 
     /// The hash of a slot's content is known now: takes an equal frame of its domain instead, if there is one;
     /// otherwise lets this one be found by others.
-    pub(super) fn share_content(&mut self, slot: u32, hash: ContentHash, arena: &mut Store) {
+    pub(super) fn deduplicate(&mut self, slot: u32, hash: ContentHash, arena: &mut Store) {
         if !self.sharing.is_on() {
             return;
         }
@@ -282,7 +282,8 @@ impl<P: FaultInjection> Disk<P> {
         if held.is_zeroes() {
             return;
         }
-        let (compare, within) = (!self.plant.has(Bug::ShareUncompared), !self.plant.has(Bug::ShareAcrossGroups));
+        let (compare, within) =
+            (!self.faults.has(Bug::DeduplicatesUncompared), !self.faults.has(Bug::DeduplicatesAcrossGroups));
         let mut equal = None;
         if is_zeroes(held.bytes()) {
             equal = Some(Held::zeroes());
@@ -295,7 +296,7 @@ impl<P: FaultInjection> Disk<P> {
         let Some(equal) = equal else { return arena.register(held, hash, within) };
         arena.seat(&equal, self.settings.id(), ALONE);
         if let Some(old) = self.residents.replace(slot, equal) {
-            arena.unseat(old, self.settings.id(), self.plant.has(Bug::ChargeLost));
+            arena.unseat(old, self.settings.id(), self.faults.has(Bug::ChargeLost));
         }
         self.sharing.moved = true;
     }

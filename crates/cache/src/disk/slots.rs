@@ -18,7 +18,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(crate) fn make_room(&mut self, outcome: Outcome, arena: &mut Store) {
         if let Outcome::Fill { evicted: Some((key, slot)), .. } = outcome {
             // The slot is the newcomer's already.
-            let newcomers = self.plant.has(Bug::NewcomersPartPays);
+            let newcomers = self.faults.has(Bug::NewcomersPartPays);
             let part = if newcomers { self.residents.part_of_slot(slot) } else { self.residents.part_of_block(key) };
             self.count_evicted(key);
             self.vacate(slot, key, part, arena);
@@ -44,7 +44,7 @@ impl<P: FaultInjection> Disk<P> {
             self.measuring.went(part);
             self.sharing.moves();
             let owner = self.owner(key);
-            arena.unseat(held, owner, self.plant.has(Bug::ChargeLost));
+            arena.unseat(held, owner, self.faults.has(Bug::ChargeLost));
         }
     }
 
@@ -130,7 +130,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Forgets everything cached; nothing submitted before will be published.
     pub(crate) fn invalidate(&mut self, arena: &mut Store) {
-        if !self.plant.has(Bug::InvalidateKeepsReads) {
+        if !self.faults.has(Bug::InvalidateKeepsReads) {
             self.make_stale(0, u64::MAX, arena);
             self.note_loan(arena);
         }
@@ -140,7 +140,7 @@ impl<P: FaultInjection> Disk<P> {
         self.forget_base(arena);
         self.streams.clear();
         self.fetch = Fetch::under(self.settings.hint());
-        if self.measuring.has_parts() && !self.plant.has(Bug::PartsForgotten) {
+        if self.measuring.has_parts() && !self.faults.has(Bug::PartsForgotten) {
             self.residents.index_mut().forget_all();
             return self.apply_limit(arena);
         }
@@ -153,7 +153,7 @@ impl<P: FaultInjection> Disk<P> {
     /// Frees the frames of all slots of the disk; in a pool, the slots too.
     fn vacate_all(&mut self, arena: &mut Store) {
         if self.is_pooled() {
-            if self.plant.has(Bug::PoolKeepsInvalid) {
+            if self.faults.has(Bug::PoolKeepsInvalid) {
                 return;
             }
             let own: Vec<u64> = self.residents.index().iter().map(|(block, _)| block).collect();

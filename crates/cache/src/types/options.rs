@@ -101,7 +101,7 @@ pub struct DiskOptions {
     pub exclusive: ExclusiveMode,
     /// The disks among which equal content is held once, of those of the same core; `None` for not even within this
     /// disk. Nothing without [`CoreOptions::contents`](crate::CoreOptions::contents).
-    pub share: Option<GroupId>,
+    pub group: Option<GroupId>,
 }
 
 impl DiskOptions {
@@ -120,7 +120,7 @@ impl DiskOptions {
             readahead_bytes: 0,
             write_allocate: true,
             exclusive: ExclusiveMode::default(),
-            share: None,
+            group: None,
         }
     }
 }

@@ -288,7 +288,7 @@ pub const DISK: Section = Section {
             "The trust group of the disk. Equal contents of disks of one group are held once. By the time that reads take, a VM can then learn which contents the others of its group use, so name a group only for VMs that may know that."
         ),
         key!(
-            "share_base",
+            "deduplicate_base",
             Boolean,
             "within the group if `trust` is named, for the disk or its VM; otherwise `true`",
             "",

@@ -11,7 +11,7 @@ pub const STORE: Section = Section {
     doc: "The RAM that caches, for all disks together.",
     keys: &[
         key!(
-            "share",
+            "deduplicate",
             Boolean,
             "`true`",
             "",

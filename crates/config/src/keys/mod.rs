@@ -170,8 +170,21 @@ pub fn all_settable() -> Vec<&'static Key> {
 pub const SECTIONS: [&Section; 12] =
     [&ROOT, &STORE, &SHARES, &PRESSURE, &DAEMON, &NBD, &NBD_LISTEN, &KSM, &SCAN, &VM, &CONTAINER, &DISK];
 
+/// Keys that were given another name: the former one, which is refused, and the present one.
+const RENAMED: [(&str, &str); 2] = [("share", "deduplicate"), ("share_base", "deduplicate_base")];
+
+/// What to do where a key is written that none of `known` is: its new name, if it was one of them once; else the one
+/// that was probably meant.
+pub fn instead_of<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    let renamed = RENAMED.iter().find(|(former, now)| *former == name && known.clone().any(|k| k == *now));
+    match renamed {
+        Some((_, now)) => Some(format!("it is called \"{now}\" now")),
+        None => nearest(name, known).map(|near| format!("did you mean \"{near}\"?")),
+    }
+}
+
 /// The candidate that `text` was probably meant to be, if one is close: by letters changed, swapped, added or lost.
-pub fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if text.len() > 4 * NAME_BYTES_MAX {
         return None;
     }

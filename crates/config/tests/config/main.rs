@@ -12,7 +12,7 @@ use place::{GIB, MIB, Place};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use undercroft_config::{self as config, BaseSharing, LogFormat, LogLevel, NbdListen, Overrides, Severity};
+use undercroft_config::{self as config, BaseDeduplication, LogFormat, LogLevel, NbdListen, Overrides, Severity};
 use undercroft_engine::PolicyKind;
 
 #[test]
@@ -132,14 +132,14 @@ fn a_named_group_keeps_its_bases_to_itself_unless_it_says_otherwise() {
         ]
         .concat(),
     );
-    let of = |plan: &config::ServePlan, name: &str| plan.find(name).unwrap().share_base;
-    assert_eq!(of(&plan, "web:of-the-vm"), BaseSharing::Group);
-    assert_eq!(of(&plan, "nothing"), BaseSharing::Everybody);
-    assert_eq!(of(&plan, "named"), BaseSharing::Group);
-    for (said, means) in [("true", BaseSharing::Everybody), ("false", BaseSharing::Nobody)] {
+    let of = |plan: &config::ServePlan, name: &str| plan.find(name).unwrap().deduplicate_base;
+    assert_eq!(of(&plan, "web:of-the-vm"), BaseDeduplication::Group);
+    assert_eq!(of(&plan, "nothing"), BaseDeduplication::Everybody);
+    assert_eq!(of(&plan, "named"), BaseDeduplication::Group);
+    for (said, means) in [("true", BaseDeduplication::Everybody), ("false", BaseDeduplication::Nobody)] {
         for trust in ["", "trust = \"blue\""] {
-            let plan =
-                place.good(&format!("[[disk]]\n{}", disk("d", "a.raw", &format!("share_base = {said}\n{trust}"))));
+            let keys = format!("deduplicate_base = {said}\n{trust}");
+            let plan = place.good(&format!("[[disk]]\n{}", disk("d", "a.raw", &keys)));
             assert_eq!(of(&plan, "d"), means, "{said} {trust}");
         }
     }

@@ -68,8 +68,10 @@ impl Daemon for Service {
 
     fn set_ranges(&self, list: RangeList, by: &Caller) -> Result<RangesTaken, ControlError> {
         let taken = self.take_ranges(&list)?;
-        let (disk, container, ranges) = (list.disk(), list.container(), list.ranges().len());
-        tracing::info!("changed by {by}: disk \"{disk}\": container \"{container}\" has {ranges} ranges of it");
+        let RangesTaken { disk, container, ranges, bytes, previous_ranges, previous_bytes } = &taken;
+        let (from, to) = (Size(*previous_bytes), Size(*bytes));
+        let change = format!("{previous_ranges} ({from}) -> {ranges} ({to})");
+        tracing::info!("changed by {by}: disk \"{disk}\": ranges of container \"{container}\": {change}");
         Ok(taken)
     }
 
@@ -83,8 +85,8 @@ impl Daemon for Service {
 
     fn manage_ksm(&self, manage: bool, unmerge: bool, by: &Caller) -> Result<KsmStatus, ControlError> {
         let _change = self.change.lock();
-        self.switch_ksm(manage, unmerge)?;
-        tracing::info!("changed by {by}: ksm.manage: {manage}{}", if unmerge { ", unmerged" } else { "" });
+        let before = self.switch_ksm(manage, unmerge)?;
+        tracing::info!("changed by {by}: ksm.manage: {before} -> {manage}{}", if unmerge { ", unmerged" } else { "" });
         Ok(self.ksm_status())
     }
 

@@ -16,7 +16,7 @@ use undercroft_backend::{self as backend, Backend, OpenError, OpenOptions};
 use undercroft_cache::Geometry;
 use undercroft_cache::{Base, DiskId, DiskOptions, GroupId, Io, IoKind, IoTarget, LayerId, OpId};
 use undercroft_config::DiskPlan;
-use undercroft_config::plan::BaseSharing;
+use undercroft_config::plan::BaseDeduplication;
 use undercroft_frontend::DiskInfo;
 use undercroft_frontend::socket::SocketPermissions;
 use undercroft_frontend::vhost::{EventLoop, Trust, VhostOptions, VhostServer};
@@ -58,8 +58,8 @@ pub(super) struct Opened {
     pub(super) base: Option<Base>,
 }
 
-/// Opens the image of a disk; with `share`, what it stands on is looked at.
-pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> {
+/// Opens the image of a disk; with `deduplicate`, what it stands on is looked at.
+pub(super) fn open(plan: DiskPlan, deduplicate: bool) -> Result<Opened, ServiceError> {
     // A daemon that was killed holds its locks until the kernel has torn its rings down, a moment after the process is
     // gone: its successor must not fail because it came at once.
     let give_up = Instant::now() + LOCK_WAIT;
@@ -72,16 +72,16 @@ pub(super) fn open(plan: DiskPlan, share: bool) -> Result<Opened, ServiceError> 
         }
     };
     tracing::info!(disk = plan.name, image = plan.image.location, backend = backend.describe(), "image opened");
-    let base = backend.take_base().filter(|_| share && plan.share_base != BaseSharing::Nobody);
+    let base = backend.take_base().filter(|_| deduplicate && plan.deduplicate_base != BaseDeduplication::Nobody);
     Ok(Opened { plan, backend, base })
 }
 
 /// How the core is to treat a disk.
-fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, share: Option<GroupId>) -> DiskOptions {
+fn options(plan: &DiskPlan, geometry: &Geometry, capacity_blocks: u32, group: Option<GroupId>) -> DiskOptions {
     DiskOptions {
         read_only: plan.image.read_only || geometry.read_only,
         write_allocate: plan.write_allocate,
-        share,
+        group,
         ..DiskOptions::new(geometry, plan.policy, capacity_blocks).with(&plan.settings)
     }
 }

@@ -238,7 +238,9 @@ impl Service {
         result
     }
 
-    pub(super) fn switch_ksm(&self, manage: bool, unmerge: bool) -> Result<(), ControlError> {
+    /// Has KSM managed from now on, or no longer; whether it was before.
+    pub(super) fn switch_ksm(&self, manage: bool, unmerge: bool) -> Result<bool, ControlError> {
+        let before = self.ksm.lock().keeper.manages();
         let plan = KsmPlan { manage, ..self.plan().ksm.clone() };
         let failed = |e: KsmError| {
             ControlError::new(ControlErrorKind::Failed, e.to_string(), "`undercroft ksm status` shows what there is")
@@ -247,7 +249,7 @@ impl Service {
             self.set_ksm(&plan).map_err(failed)?;
         } else {
             let mut ksm = self.ksm.lock();
-            if !ksm.keeper.manages() {
+            if !before {
                 let error = "KSM is not managed by this daemon, so there is nothing to put back";
                 let remedy =
                     "`undercroft ksm status` shows what it is set to; change that in /sys/kernel/mm/ksm by hand";
@@ -257,7 +259,7 @@ impl Service {
             ksm.problem = None;
         }
         Arc::make_mut(&mut write(&self.plan)).ksm = plan;
-        Ok(())
+        Ok(before)
     }
 
     pub(super) fn ksm_status(&self) -> KsmStatus {

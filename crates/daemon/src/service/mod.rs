@@ -31,6 +31,7 @@ pub use error::ServiceError;
 use crate::record::Recorder;
 use crate::worker::WorkerHandle;
 use locks::Ordered;
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ use undercroft_hostmem::scan::scanner::Scanner;
 
 /// Disks that are named one by one in the log when everything listens.
 const DISKS_SAID_MAX: usize = 16;
+/// The same of VMs that have a control socket of their own.
+const CONTROLS_SAID_MAX: usize = 16;
 /// Images opened at a time at most when the daemon starts.
 const OPENERS_MAX: usize = 16;
 /// How long a disk that comes waits for others to give up what is its share now.
@@ -95,7 +98,7 @@ impl Service {
 
     /// Attaches a disk of `plan`, which is what is served now and this disk.
     fn attach(&self, plan: &ServePlan, disk: &DiskPlan) -> Result<Arc<ServedDisk>, ServiceError> {
-        let opened = disk::open(disk.clone(), plan.store.share)?;
+        let opened = disk::open(disk.clone(), plan.store.deduplicate)?;
         // The others make room before this one comes.
         self.apply(plan);
         match self.serve_opened(opened, plan) {
@@ -129,9 +132,9 @@ impl Service {
         Arc::clone(&read(&self.plan))
     }
 
-    /// Says in the log where guests and clients connect, once everything listens; of many disks only how many there
-    /// are.
-    pub fn say_ready(&self) {
+    /// Says in the log where guests, clients, owners of VMs and Prometheus (at `metrics`) connect, once everything
+    /// listens; of many disks, or VMs with a control socket, only how many there are.
+    pub fn say_ready(&self, metrics: Option<SocketAddr>) {
         let plan = self.plan();
         let disks = self.disks();
         for disk in disks.iter().filter(|_| disks.len() <= DISKS_SAID_MAX) {
@@ -144,6 +147,15 @@ impl Service {
         }
         for server in &self.running.lock().nbd {
             tracing::info!("NBD clients connect at {}", server.local_addr());
+        }
+        let owners = &plan.daemon.vm_controls;
+        if owners.len() > CONTROLS_SAID_MAX {
+            tracing::info!("{} VMs have control sockets of their own", owners.len());
+        } else {
+            owners.iter().for_each(|c| tracing::info!(vm = c.vm, "its control socket is {}", c.socket.display()));
+        }
+        if let Some(address) = metrics {
+            tracing::info!("metrics are at http://{address}/metrics");
         }
         tracing::info!("ready: {}; control socket {}", self.summary(), plan.daemon.control_socket.display());
     }

@@ -10,7 +10,7 @@ use crate::worker::AddDiskError;
 use std::sync::Arc;
 use std::time::Instant;
 use undercroft_cache::{GroupId, LayerId, SetPartsError};
-use undercroft_config::plan::BaseSharing;
+use undercroft_config::plan::BaseDeduplication;
 use undercroft_config::{DiskPlan, ServePlan};
 use undercroft_units::human_size;
 
@@ -24,9 +24,9 @@ pub(super) struct SharingNumbers {
 }
 
 impl Service {
-    /// The number of a trust group; `None` if nothing is shared.
+    /// The number of a trust group; `None` if nothing is deduplicated.
     pub(super) fn group(&self, trust: &str) -> Option<GroupId> {
-        if !self.plan().store.share {
+        if !self.plan().store.deduplicate {
             return None;
         }
         let groups = &mut self.sharing.lock().groups;
@@ -44,7 +44,7 @@ impl Service {
 
     /// The number of an image for those who hold its blocks in common with a disk of `plan`, of group `group`.
     pub(super) fn base_for(&self, image: LayerId, plan: &DiskPlan, group: Option<GroupId>) -> LayerId {
-        let own = (image, group.filter(|_| plan.share_base == BaseSharing::Group));
+        let own = (image, group.filter(|_| plan.deduplicate_base == BaseDeduplication::Group));
         let bases = &mut self.sharing.lock().bases;
         let n = bases.iter().position(|b| *b == own).unwrap_or_else(|| {
             bases.push(own);

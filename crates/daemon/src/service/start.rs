@@ -160,7 +160,7 @@ impl Images {
 /// Opens the images of all disks of a plan: files in order, so that of two disks on one image the first has it; those
 /// of NBD servers several at a time, so that one that does not answer keeps few others waiting.
 fn open_all(plan: &ServePlan) -> Vec<Result<disk::Opened, ServiceError>> {
-    let open = |disk: &DiskPlan| disk::open(disk.clone(), plan.store.share);
+    let open = |disk: &DiskPlan| disk::open(disk.clone(), plan.store.deduplicate);
     let mut seen = BTreeSet::new();
     let mut is_remote = |d: &DiskPlan| backend::is_nbd(&d.image.location) && seen.insert(d.image.location.clone());
     let remote: Vec<usize> = (0..plan.disks.len()).filter(|&n| is_remote(&plan.disks[n])).collect();

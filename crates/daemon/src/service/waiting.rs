@@ -107,10 +107,10 @@ impl Service {
 
     /// Opens and serves a disk that waits.
     fn try_again(&self, waiting: &Arc<WaitingDisk>) -> Result<(), ServiceError> {
-        let share = self.plan().store.share;
+        let deduplicate = self.plan().store.deduplicate;
         let Some(plan) = self.plan().find(&waiting.name).cloned() else { return Ok(()) };
         // This may take long, and others may want to change disks meanwhile.
-        let mut opened = disk::open(plan, share)?;
+        let mut opened = disk::open(plan, deduplicate)?;
         let _change = self.change.lock();
         let now = self.plan();
         let Some(plan) = now.find(&waiting.name).filter(|_| !lock(&waiting.trying).over) else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Visits of ports: new requests are put to the core, and those that it has served in part go on.
 //!
-//! Owns what one visit may do. Never decides whose turn it is: `frontend::turns` does. Invariant: a visit costs at
+//! Owns what one visit may do. Never decides who is visited: `frontend::turns` does. Invariant: a visit costs at
 //! most what it is allowed and one step more; a request that the core has begun is never dropped.
 
 use super::Worker;
@@ -16,12 +16,12 @@ const HAND_OVER: usize = 4;
 pub(super) const LARGE_BYTES: usize = 32 * 1024;
 /// Requests taken at a time at least, as far as there is room: front ends have some that become so many.
 const TAKE_MIN: usize = 16;
-/// While a disk uses its turns up, a port without requests is looked at for so many nanoseconds before it sleeps: to be
-/// woken takes longer then.
+/// While a disk uses its visits up, a port without requests is looked at for so many nanoseconds before it sleeps: to
+/// be woken takes longer then.
 const LINGER_NS: u64 = 100_000;
 
 /// Whether, after the first `n` of a batch, what they led to goes out before the rest is looked at. Were everything
-/// sent at the end of the batch, guest, worker and disk would take turns, each idle while another works (measured:
+/// sent at the end of the batch, guest, worker and disk would work one after the other, each idle meanwhile (measured:
 /// decision 0002); the first one wakes the other side, the later ones mostly find it awake and cost it nothing.
 pub(super) fn hands_over(n: usize) -> bool {
     n == 1 || n > 0 && n.is_multiple_of(HAND_OVER)

@@ -64,7 +64,8 @@ impl Pace {
 pub(super) struct Yields {
     made: [u32; 3],
     paid: [u32; 3],
-    turn: u32,
+    /// Copies that seemed not worth it; some of them are made, to see whether that has changed.
+    doubtful: u32,
 }
 
 impl Yields {
@@ -94,7 +95,7 @@ impl Yields {
         if self.made[i] < YIELD_SURE || part(i) >= least {
             return true;
         }
-        self.turn = self.turn.wrapping_add(1);
-        self.turn.is_multiple_of(YIELD_SAMPLE)
+        self.doubtful = self.doubtful.wrapping_add(1);
+        self.doubtful.is_multiple_of(YIELD_SAMPLE)
     }
 }

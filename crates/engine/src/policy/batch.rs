@@ -10,7 +10,7 @@ use crate::structures::places::Places;
 use crate::structures::slots::ChainedSlots;
 
 /// Blocks whose entries are read ahead together. More than the reads a processor has under way at once (10 to 48), few
-/// enough that what was read is still near when its turn comes.
+/// enough that what was read is still near when it is needed.
 const AHEAD: usize = 32;
 
 /// See the head of the file; returns the misses.

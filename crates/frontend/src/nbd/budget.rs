@@ -175,7 +175,7 @@ impl Budget {
         Some(LOOK_EVERY.min(self.patience))
     }
 
-    /// Grants what is free to those whose turn it is.
+    /// Grants what is free to those who have waited longest.
     fn serve(&self, state: &mut State) {
         loop {
             let held = |a: &Account| state.held.get(&a.export).copied().unwrap_or(0);
@@ -247,7 +247,8 @@ impl Account {
         self.granted.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes `bytes`; if they are not to be had now, `wait` says whether to wait for them in turn. Whether it has them.
+    /// Takes `bytes`; if they are not to be had now, `wait` says whether to wait for them behind others. Whether it has
+    /// them.
     pub fn take(self: &Arc<Self>, bytes: usize, wait: bool) -> bool {
         let budget = &self.budget;
         let mut state = lock(budget);
@@ -262,7 +263,7 @@ impl Account {
             return false;
         }
         state.queue.push_back((self.clone(), bytes));
-        // It may be its turn at once, if the others wait for more than is free.
+        // It may be served at once, if the others wait for more than is free.
         budget.serve(&mut state);
         // Others may keep buffers that they do not use.
         for member in &state.accounts {

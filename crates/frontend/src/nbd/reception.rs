@@ -306,7 +306,7 @@ impl Reception {
     /// Serves until the server stops.
     pub(super) fn run(mut self) {
         while !self.shared.stopping.load(Ordering::Acquire) {
-            self.turn();
+            self.step();
         }
         // First the socket's file, so that a successor can come; then those who have not begun; then the connections.
         self.listener = None;
@@ -320,11 +320,12 @@ impl Reception {
             if self.guests.is_empty() && (gone || Instant::now() >= limit) {
                 return;
             }
-            self.turn();
+            self.step();
         }
     }
 
-    fn turn(&mut self) {
+    /// Waits for something to do, and does it.
+    fn step(&mut self) {
         let now = Instant::now();
         let accepting = self.may_accept(now);
         self.wait(now, accepting);

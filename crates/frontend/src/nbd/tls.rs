@@ -131,7 +131,7 @@ impl Stream for TlsStream {
                 None => {}
             }
         }
-        // Records without data, one after the other: the others' turn.
+        // Records without data, one after the other: others are served first.
         Err(Errno::INTR)
     }
 

@@ -393,18 +393,18 @@ mod tests {
     #[test]
     fn alternating_readings_do_not_make_it_swing() {
         let mut w = World::full();
-        let mut turns = 0;
+        let mut reversals = 0;
         let mut last = w.control.allowed_bytes();
         for second in 0..3600 {
             w.after(S, second % 40 == 0, 0);
             let now = w.control.allowed_bytes();
             if now < last {
-                turns += 1;
+                reversals += 1;
             }
             last = now;
         }
-        // Pressure every 40 s, ten of them past the calm: without patience that is a turn each time, 90 in all.
-        assert!(turns <= 8, "{turns} turns");
+        // Pressure every 40 s, ten of them past the calm: without patience that is one each time, 90 in all.
+        assert!(reversals <= 8, "{reversals} reversals");
         let mut w = World::full();
         let mut before = w.control.allowed_bytes();
         for second in 0..600 {

@@ -207,7 +207,7 @@ impl Runner {
                 tracing::info!("memory pressure: {text}");
                 lock(&self.shared).view.source = text;
             }
-            let room = self.turn(sources.as_mut(), &mut said);
+            let room = self.look(sources.as_mut(), &mut said);
             let (allowed, had) = {
                 let mut s = lock(&self.shared);
                 (s.control.allowed_bytes(), std::mem::replace(&mut s.view.room_bytes, room))
@@ -234,7 +234,7 @@ impl Runner {
 
     /// Takes a reading and lets the control act on it; says when the direction changes. Returns by how much the store
     /// may grow until the next reading, if that is less than what it is allowed.
-    fn turn(&self, sources: Option<&mut Sources>, said: &mut Said) -> Option<u64> {
+    fn look(&self, sources: Option<&mut Sources>, said: &mut Said) -> Option<u64> {
         let Some(sources) = sources else {
             self.store.guests_may(None);
             return None;

@@ -105,7 +105,7 @@ impl Sim {
         matches!(self.visit_next(), Some((_, true)))
     }
 
-    /// Visits ports in their order until it was port `p`'s turn. False if that had nothing to do.
+    /// Visits ports in their order until port `p` was visited. False if that had nothing to do.
     pub(super) fn serve_port(&mut self, p: usize) -> bool {
         for _ in 0..VISITS_MAX {
             if !self.world.ports[p].active {
@@ -117,7 +117,7 @@ impl Sim {
                 _ => {}
             }
         }
-        self.world.violate(format!("port {p} has work, and its turn does not come"));
+        self.world.violate(format!("port {p} has work, and is not visited"));
         false
     }
 

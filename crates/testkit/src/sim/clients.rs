@@ -128,7 +128,7 @@ impl<P: FaultInjection> Sim<P> {
         let mut i = self.rng.below(n) as usize;
         let World { paused_at, resumed, .. } = &mut self.world;
         let longest = (0..paused_at.len()).min_by_key(|&i| paused_at[i]).unwrap_or(i);
-        // In any order that leaves none out: a worker gives each paused request its turn.
+        // In any order that leaves none out: a worker goes on with each paused request.
         if *resumed - paused_at[longest] >= PASSED_MAX {
             i = longest;
         }

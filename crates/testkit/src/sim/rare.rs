@@ -166,7 +166,7 @@ impl<P: FaultInjection> Sim<P> {
         let room = self.disk_options[d].clone();
         let mut options = options_for(&self.world.sides[d].disk.geometry, &mut self.rng);
         options.readahead_bytes = room.readahead_bytes;
-        options.share = room.share;
+        options.group = room.group;
         self.extras.set(&mut options);
         if self.weak {
             options.exclusive = ExclusiveMode::Off;

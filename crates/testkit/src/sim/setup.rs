@@ -72,10 +72,10 @@ impl Ground {
             fails_one_in: *rng.pick(&[0, 0, 0, 30, 200]),
         };
         let mut options = options_for(&geometry, rng);
-        options.share =
+        options.group =
             if self.sharing { *rng.pick(&[None, Some(GroupId(0)), Some(GroupId(0)), Some(GroupId(1))]) } else { None };
         if clones {
-            (options.share, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
+            (options.group, options.capacity_blocks) = (Some(GroupId(0)), *rng.pick(&[20, 40, 60]));
         }
         drawn.options.push(options);
         if let Some((space, _)) = islands {
@@ -99,7 +99,7 @@ impl Ground {
 }
 
 impl<P: FaultInjection> Sim<P> {
-    pub(super) fn new(seed: u64, plant: P, with_log: bool) -> Self {
+    pub(super) fn new(seed: u64, faults: P, with_log: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut extras = Extras::new(seed);
         let clones = seed % 8 == 5;
@@ -143,7 +143,7 @@ impl<P: FaultInjection> Sim<P> {
         let mut sim = Self {
             rng,
             core: None,
-            plant,
+            faults,
             core_options,
             disk_options,
             world,
@@ -173,7 +173,7 @@ impl<P: FaultInjection> Sim<P> {
         for (i, base) in bases.into_iter().enumerate() {
             let side = &mut sim.world.sides[i];
             side.base = base;
-            side.group = sim.disk_options[i].share.map_or(10 + i as u64, |g| u64::from(g.0));
+            side.group = sim.disk_options[i].group.map_or(10 + i as u64, |g| u64::from(g.0));
         }
         sim.boot();
         sim
@@ -181,7 +181,7 @@ impl<P: FaultInjection> Sim<P> {
 
     pub(super) fn boot(&mut self) {
         let mut core =
-            Core::with_faults(self.core_options.clone(), self.plant).expect("address space for a small core");
+            Core::with_faults(self.core_options.clone(), self.faults).expect("address space for a small core");
         for (i, o) in self.disk_options.iter().enumerate() {
             if let Err(e) = core.add_disk(DiskId(i as u32), o.clone()) {
                 panic!("the ceiling was made for these disks: {e}");
@@ -221,6 +221,6 @@ pub(super) fn options_for(g: &SimGeometry, rng: &mut Rng) -> DiskOptions {
         readahead_bytes: *rng.pick(&[0, 64 << 10, 512 << 10]),
         write_allocate: !rng.one_in(3),
         exclusive: *rng.pick(&ExclusiveMode::ALL),
-        share: None,
+        group: None,
     }
 }

@@ -75,9 +75,9 @@ impl World {
         let age = side.disk.deliveries - p.deliveries;
         let waited = age.saturating_sub(PATIENCE) / p.work.max(1);
         self.slowest = self.slowest.max(waited);
-        // Requests of many blocks take turns, one operation each: later ones may have as many as there are of them.
-        let turns = PATIENCE + work_of(&req) / 2 * side.crowd;
-        if waited > WAITS_MAX && age > turns {
+        // Requests of many blocks alternate, one operation each: later ones may have as many as there are of them.
+        let patience = PATIENCE + work_of(&req) / 2 * side.crowd;
+        if waited > WAITS_MAX && age > patience {
             return Err(format!("{req:?} was answered after {age} operations, and {} were to be done", p.work).into());
         }
         if p.change != 0 {

@@ -118,6 +118,11 @@ impl Format {
         [record, access, tenant]
     }
 
+    /// Whether a trace of this format can say whose each request is.
+    pub fn names_tenants(self) -> bool {
+        !self.spec().tenant.is_empty()
+    }
+
     /// The usual end of its files' names.
     pub fn suffix(self) -> &'static str {
         self.spec().endings[0]

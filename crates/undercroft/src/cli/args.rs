@@ -113,9 +113,12 @@ pub enum Command {
     /// Print completions for a shell
     #[command(after_long_help = "\
 Examples:
-  undercroft completions bash > /usr/share/bash-completion/completions/undercroft
-  undercroft completions zsh > /usr/share/zsh/vendor-completions/_undercroft
-  undercroft completions fish > /usr/share/fish/vendor_completions.d/undercroft.fish
+  undercroft completions bash \\
+      > /usr/share/bash-completion/completions/undercroft
+  undercroft completions zsh \\
+      > /usr/share/zsh/vendor-completions/_undercroft
+  undercroft completions fish \\
+      > /usr/share/fish/vendor_completions.d/undercroft.fish
 ")]
     Completions {
         /// The shell

@@ -67,6 +67,12 @@ fn an_image_in_place_of_a_configuration_is_seen() {
     );
     p.run(&["serve", "nbd://localhost/a"]).is(1, &[], &["is an image, not a configuration", "serve --image nbd://"]);
     p.run(&["check", "a disk.qcow2"]).is(1, &["is a disk image, not a configuration", "1 error and 0 warnings"], &[]);
+    // One that is given as raw by mistake is not to be made larger.
+    p.run(&["serve", "-i", "a disk.qcow2", "--format", "raw"]).is(
+        1,
+        &[],
+        &["a disk.qcow2 begins like a qcow2 image", "give `format = \"qcow2\"` (`--format qcow2`), or no format"],
+    );
     // What looks like a configuration is one.
     p.run(&["serve", "none.toml"]).is(1, &[], &["none.toml: error: the configuration cannot be read"]);
 }
@@ -186,6 +192,34 @@ fn a_file_is_served_reloaded_and_stopped_by_signals() {
         assert!(json["level"].is_string() && json["timestamp"].is_string() && json["message"].is_string(), "{line}");
     }
     assert!(log.contains("configuration reloaded"));
+}
+
+#[test]
+fn everything_that_it_listens_on_is_said_at_the_start() {
+    let p = Place::new();
+    let text = format!(
+        "[store]\nmemory = \"64MiB\"\n[daemon]\nruntime_dir = {:?}\nmetrics = \"127.0.0.1:0\"\n\
+         [nbd]\nunix = \"nbd.sock\"\n[[vm]]\nname = \"web\"\ncontrol_socket = \"web.sock\"\n\
+         [[vm.disk]]\nname = \"root\"\nimage = \"a.raw\"\nformat = \"raw\"\nnbd = true\n",
+        p.dir.path()
+    );
+    fs::write(p.at("c.toml"), text).unwrap();
+    let (daemon, _) = Running::start(&p, &["serve", "c.toml"]);
+    p.run(&["stop"]).is(0, &["the daemon has stopped"], &[]);
+    let (code, log) = daemon.wait();
+    assert_eq!(code, 0, "{log}");
+    let at = |name: &str| p.at(name).display().to_string();
+    for needle in [
+        format!("guests connect at {}", at("web-root.sock")),
+        format!("NBD clients connect at unix:{}", at("nbd.sock")),
+        format!("its control socket is {}", at("web.sock")),
+        format!("control socket {}", at("control.sock")),
+    ] {
+        assert!(log.contains(&needle), "\"{needle}\" is missing in\n{log}");
+    }
+    // The port that the kernel chose.
+    let port = log.split("metrics are at http://127.0.0.1:").nth(1).and_then(|rest| rest.split_once("/metrics"));
+    assert!(port.is_some_and(|(port, _)| port.parse::<u16>().is_ok_and(|n| n > 0)), "{log}");
 }
 
 #[test]

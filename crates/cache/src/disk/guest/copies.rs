@@ -50,7 +50,7 @@ impl<P: FaultInjection> Disk<P> {
 
     /// Whether the engine is told what came of a copy.
     fn counts(&self, copied: Copied) -> bool {
-        copied == Copied::Held || !self.plant.has(Bug::FailedCopiesForgotten)
+        copied == Copied::Held || !self.faults.has(Bug::FailedCopiesForgotten)
     }
 
     /// The content of `block`, which is what the disk holds, is to be hashed when there is time.
@@ -81,7 +81,7 @@ impl<P: FaultInjection> Disk<P> {
         {
             self.residents.set_hash(slot, hash.get());
             self.stats.hashed_blocks += 1;
-            self.share_content(slot, hash, cx.arena);
+            self.deduplicate(slot, hash, cx.arena);
         }
         cx.arena.release(held);
     }
@@ -220,7 +220,7 @@ impl<P: FaultInjection> Disk<P> {
 
     fn is_content_of(&self, page: u32, hash: ContentHash, arena: &Store) -> bool {
         let known = self.side.member(arena).is_some_and(|(_, table)| table.residency().matches(page, hash.get()));
-        known || self.plant.has(Bug::CaptureUnverified)
+        known || self.faults.has(Bug::CaptureUnverified)
     }
 
     /// Whether content of `block` from elsewhere than the disk may become what is cached of it.
@@ -242,7 +242,7 @@ impl<P: FaultInjection> Disk<P> {
             Purpose::Learn => self.learn(block, held, cx),
             Purpose::Verify(what) => {
                 let hash = self.side.key.hash(held.bytes());
-                let same = what.has_tag(hash.get()) || self.plant.has(Bug::CaptureUnverified);
+                let same = what.has_tag(hash.get()) || self.faults.has(Bug::CaptureUnverified);
                 self.captured(&what, copied_of(same, held.bytes()), cx.arena);
                 // It may have become cached meanwhile.
                 if same && self.may_keep(block) && self.residents.cached(block).is_none() {
@@ -297,7 +297,7 @@ impl<P: FaultInjection> Disk<P> {
         if let (Some(n), Some(held)) = (base, self.residents.page(slot)) {
             cx.arena.register_base(held, n);
         }
-        self.share_content(slot, hash, cx.arena);
+        self.deduplicate(slot, hash, cx.arena);
         Some(slot)
     }
 

@@ -54,7 +54,7 @@ impl<P: FaultInjection> Disk<P> {
                 return false;
             }
             disk.serve(w, first, from / B, &frames, cx);
-            if disk.plant.has(Bug::CopiedAgain) {
+            if disk.faults.has(Bug::CopiedAgain) {
                 disk.requests[w.rec].pending += 1;
                 disk.serve(w, first, from / B, &frames, cx);
             }
@@ -68,7 +68,7 @@ impl<P: FaultInjection> Disk<P> {
         let Again { from, to, .. } = again;
         self.take_waiters(&mut again, |disk, w, first| {
             let (lo, hi) = disk.needs(w, first);
-            if (lo > from || hi < to) && !disk.plant.has(Bug::JoinedFailToo) {
+            if (lo > from || hi < to) && !disk.faults.has(Bug::JoinedFailToo) {
                 return false;
             }
             disk.requests.settle_one(w.rec, Some(e));

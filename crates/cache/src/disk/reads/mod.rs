@@ -87,7 +87,7 @@ impl<P: FaultInjection> Disk<P> {
             return self.answer(req, Err(IoError::Io), cx);
         }
         let found = Found { hits: hits as u32, ..Found::default() };
-        let cursor = if self.plant.has(Bug::PauseSkipsBlock) { at + B } else { at };
+        let cursor = if self.faults.has(Bug::PauseSkipsBlock) { at + B } else { at };
         let untold = self.streams.is_on();
         let mut rec = Rec::new(req);
         (rec.cursor, rec.touched, rec.found, rec.untold) = (cursor, at / B, found, untold);
@@ -133,7 +133,7 @@ impl<P: FaultInjection> Disk<P> {
             Served::Miss if self.stats.joined_blocks > joined => found.joined += 1,
             Served::Miss => found.missed += 1,
         }
-        let missed = self.stats.joined_blocks > joined && self.plant.has(Bug::MeterMissesJoined);
+        let missed = self.stats.joined_blocks > joined && self.faults.has(Bug::MeterMissesJoined);
         self.measuring.served(block, served, !missed, || self.residents.part_of_block(block));
     }
 
@@ -257,8 +257,8 @@ impl<P: FaultInjection> Disk<P> {
     }
 
     fn is_changing(&self, block: u64) -> bool {
-        let block = if self.plant.has(Bug::HighBlocksNotWaitedFor) { block & 0xffff_ffff } else { block };
-        self.changes.active_in(block, block + 1) && !self.plant.has(Bug::ReadDuringWrite)
+        let block = if self.faults.has(Bug::HighBlocksNotWaitedFor) { block & 0xffff_ffff } else { block };
+        self.changes.active_in(block, block + 1) && !self.faults.has(Bug::ReadDuringWrite)
     }
 
     /// Whether a read of `block` needs no disk.
@@ -327,14 +327,14 @@ impl<P: FaultInjection> Disk<P> {
     /// A read is over: those go on who had to wait, because many had joined it.
     #[cold]
     fn wake_crowd(&mut self, read: &ReadOp) {
-        if !self.plant.has(Bug::CrowdForgotten) {
+        if !self.faults.has(Bug::CrowdForgotten) {
             self.requests.unblock(read.first..read.first + u64::from(read.count));
         }
     }
 
     /// Makes a request wait for block `at` of a read under way.
     fn join(&mut self, rec: u32, op: u32, at: u32) {
-        if self.plant.has(Bug::LostJoin) {
+        if self.faults.has(Bug::LostJoin) {
             self.requests[rec].pending += 1;
             return;
         }
@@ -355,7 +355,7 @@ impl<P: FaultInjection> Disk<P> {
         let ahead = rec.is_none();
         let budget = if ahead { Budget::Ahead } else { Budget::Demand };
         let frames = self.operations.take_frames(budget, count, cx.arena);
-        let left = if self.plant.has(Bug::ReadPastEnd) { u64::MAX } else { self.settings.size() - first * B };
+        let left = if self.faults.has(Bug::ReadPastEnd) { u64::MAX } else { self.settings.size() - first * B };
         let len = (count * B).min(left);
         let all = u64::MAX >> (64 - count);
         let (mut head, mut wanted) = (NONE, 0);

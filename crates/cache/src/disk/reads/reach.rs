@@ -57,7 +57,7 @@ impl<P: FaultInjection> Disk<P> {
             self.stats.readahead_wasted_blocks += 1;
         }
         let waiting = self.near.ahead();
-        self.operations.move_ahead(waiting, self.plant.has(Bug::AheadCutUnderWay));
+        self.operations.move_ahead(waiting, self.faults.has(Bug::AheadCutUnderWay));
         self.limit_streams();
         self.note_loan(arena);
     }

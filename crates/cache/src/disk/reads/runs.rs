@@ -34,7 +34,7 @@ impl<P: FaultInjection> Disk<P> {
         let skip = (at - req.offset) as usize;
         run.cut_to_pages(|pages| {
             let known = cx.fx.guest_pages(req.id, skip, pages);
-            if self.plant.has(Bug::RunPagesAssumed) && known > 0 {
+            if self.faults.has(Bug::RunPagesAssumed) && known > 0 {
                 (1..known).for_each(|n| pages[n] = pages[0] + n as u32);
             }
             known

@@ -153,7 +153,7 @@ impl<P: FaultInjection> Disk<P> {
     /// cached.
     pub(crate) fn lose<E>(&mut self, lost: &Lost, cx: &mut Cx<'_, E>) {
         // A change under way is sent again, but what its frames hold beside its own bytes may be lost ones.
-        if !self.plant.has(Bug::LossKeepsWrites) {
+        if !self.faults.has(Bug::LossKeepsWrites) {
             self.epoch = self.epoch.wrapping_add(1);
         }
         for range in &lost.ranges {
@@ -167,11 +167,11 @@ impl<P: FaultInjection> Disk<P> {
             self.leave_base(first, end);
             self.doubt(first, end, cx.arena);
             self.make_stale(first, end, cx.arena);
-            if !self.plant.has(Bug::LossKeepsCache) {
+            if !self.faults.has(Bug::LossKeepsCache) {
                 self.drop_cached(from, to, cx.arena);
             }
         }
-        if lost.unflushed && !self.plant.has(Bug::LossNotTold) {
+        if lost.unflushed && !self.faults.has(Bug::LossNotTold) {
             self.losses.lose();
         }
     }

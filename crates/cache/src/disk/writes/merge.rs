@@ -67,7 +67,7 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn merge_done<E: Effects>(&mut self, merge: Merge, done: IoDone, cx: &mut Cx<'_, E>) {
         if let Err(e) = done.result {
             let next = self.next_edge(&merge).filter(|_| merge.edge == Edge::Whole);
-            if let Some(edge) = next.filter(|&n| n != Edge::Whole && !self.plant.has(Bug::MergeNeedsAll)) {
+            if let Some(edge) = next.filter(|&n| n != Edge::Whole && !self.faults.has(Bug::MergeNeedsAll)) {
                 return self.read_for_merge(Merge { edge, ..merge }, done.buf.frames, cx);
             }
             self.operations.release(Budget::Demand, 1);
@@ -77,7 +77,7 @@ impl<P: FaultInjection> Disk<P> {
         let mut frames = done.buf.frames;
         assert!(frames.len() == 1, "a read came back without its frame");
         let Merge { rec, block, lo, hi, edge, epoch } = merge;
-        if epoch != self.epoch && !self.plant.has(Bug::MergeOfOldContent) {
+        if epoch != self.epoch && !self.faults.has(Bug::MergeOfOldContent) {
             // The disk may have been exchanged since.
             return self.read_for_merge(Merge { edge: Edge::Whole, ..merge }, frames, cx);
         }

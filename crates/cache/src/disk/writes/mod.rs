@@ -5,12 +5,12 @@
 //! get the old one.
 //! Invariant: the data of a request is copied from its front end once, each byte.
 
+mod activation;
 pub(crate) mod changes;
 pub(crate) mod losses;
 mod merge;
 mod range;
 pub(super) mod segment;
-mod turns;
 
 use crate::disk::operations::Budget;
 use crate::disk::records::{What, WriteOp};
@@ -36,15 +36,15 @@ pub(in crate::disk) enum Part {
 }
 
 impl<P: FaultInjection> Disk<P> {
-    /// Takes a write, write-zeroes or discard: it waits its turn among those that overlap it.
+    /// Takes a write, write-zeroes or discard: it waits for earlier ones that it overlaps.
     pub(in crate::disk) fn change<E: Effects>(&mut self, req: Request, cx: &mut Cx<'_, E>) {
         let told = req.op.is_durable() && self.losses.tell(req.id);
         if told || self.requests.is_full() {
             return self.answer(req, Err(IoError::Io), cx);
         }
-        let rec = self.requests.insert_in_turn(req);
+        let rec = self.requests.insert_overlapped(req);
         let (first, end) = (req.offset / B, (req.offset + req.len).div_ceil(B));
-        if self.changes.enter(first, end, rec, self.plant.has(Bug::NotSerialized)) {
+        if self.changes.enter(first, end, rec, self.faults.has(Bug::NotSerialized)) {
             self.drive(rec, cx);
         }
     }
@@ -60,7 +60,9 @@ impl<P: FaultInjection> Disk<P> {
                 self.abandon(rec, cx);
                 if r.pending == 0 {
                     self.finish_change(rec, cx);
-                } else if self.plant.has(Bug::ReplyEarly) && !r.answered && (r.req.offset | r.req.len).is_multiple_of(B)
+                } else if self.faults.has(Bug::ReplyEarly)
+                    && !r.answered
+                    && (r.req.offset | r.req.len).is_multiple_of(B)
                 {
                     self.requests[rec].answered = true;
                     self.answer(r.req, Ok(()), cx);
@@ -92,7 +94,7 @@ impl<P: FaultInjection> Disk<P> {
                 let up = r.cursor.next_multiple_of(self.settings.align());
                 let down = end / self.settings.align() * self.settings.align();
                 if r.cursor == up && down > up {
-                    let fua = fua && !self.plant.has(Bug::FuaNotSent);
+                    let fua = fua && !self.faults.has(Bug::FuaNotSent);
                     self.start_range(rec, IoKind::WriteZeroes { unmap, fua }, up, down, cx);
                     self.requests[rec].cursor = down;
                     continue;
@@ -168,7 +170,7 @@ impl<P: FaultInjection> Disk<P> {
 
     pub(in crate::disk) fn fua(&self, req: &Request) -> bool {
         let asked = matches!(req.op, Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. });
-        asked && !self.plant.has(Bug::FuaNotSent)
+        asked && !self.faults.has(Bug::FuaNotSent)
     }
 
     /// Tells the index about written blocks, in order. One whose whole content is known may get a slot. A bit of
@@ -199,8 +201,8 @@ impl<P: FaultInjection> Disk<P> {
     pub(in crate::disk) fn write_done<E: Effects>(&mut self, write: WriteOp, mut done: IoDone, cx: &mut Cx<'_, E>) {
         let WriteOp { rec, first, count, .. } = write;
         assert!(done.buf.frames.len() == count as usize, "a write came back without its frames");
-        let failed = done.result.is_err() && !self.plant.has(Bug::PublishFailedWrite);
-        let current = write.epoch == self.epoch || self.plant.has(Bug::WriteOutlivesInvalidate);
+        let failed = done.result.is_err() && !self.faults.has(Bug::PublishFailedWrite);
+        let current = write.epoch == self.epoch || self.faults.has(Bug::WriteOutlivesInvalidate);
         let now = if failed { count } else { cx.left.div_ceil(B).clamp(1, u64::from(count)) as u32 };
         for (i, frame) in done.buf.frames.drain(..now as usize).enumerate() {
             let block = first + i as u64;
@@ -210,7 +212,7 @@ impl<P: FaultInjection> Disk<P> {
                 cx.arena.put(frame);
                 // Nothing is known about the block after a failure. Otherwise it was not cached when the segment
                 // began, and could not become so since; but what is not certain is not kept.
-                let keep_old = self.plant.has(Bug::FailedWriteKeepsOld);
+                let keep_old = self.faults.has(Bug::FailedWriteKeepsOld);
                 if (failed && !keep_old) || (!failed && self.residents.cached(block).is_some()) {
                     self.drop_block(block, cx.arena);
                 }
@@ -219,7 +221,7 @@ impl<P: FaultInjection> Disk<P> {
             }
         }
         cx.left = cx.left.saturating_sub(u64::from(now) * B);
-        if now < count && !self.plant.has(Bug::RestOfWriteForgotten) {
+        if now < count && !self.faults.has(Bug::RestOfWriteForgotten) {
             self.operations.installed(now as usize);
             let (first, installed) = (first + u64::from(now), write.installed + now);
             let rest = WriteOp { first, count: count - now, installed, head_whole: true, ..write };

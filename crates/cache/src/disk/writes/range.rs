@@ -29,7 +29,7 @@ impl<P: FaultInjection> Disk<P> {
         self.submit(What::Range { rec, from, to }, kind, from, to - from, IoBuf::default(), cx);
     }
 
-    /// Goes on with a discard whose turn has come.
+    /// Goes on with a discard that no earlier change overlaps.
     pub(in crate::disk) fn drive_discard<E: Effects>(&mut self, rec: u32, cx: &mut Cx<'_, E>) {
         let r = self.requests[rec];
         let end = r.end();
@@ -59,7 +59,7 @@ impl<P: FaultInjection> Disk<P> {
         cx: &mut Cx<'_, E>,
     ) {
         let discard = self.requests[rec].req.op == Op::Discard;
-        let keep = self.plant.has(if discard { Bug::DiscardKeepsCache } else { Bug::ZeroesKeepCache });
+        let keep = self.faults.has(if discard { Bug::DiscardKeepsCache } else { Bug::ZeroesKeepCache });
         let mut error = done.result.err();
         if error == Some(IoError::Unsupported) {
             error = None;
@@ -138,7 +138,7 @@ impl<P: FaultInjection> Disk<P> {
         if req.op == Op::Flush && self.losses.tell(req.id) {
             return self.answer(req, Err(IoError::Io), cx);
         }
-        if req.op == Op::Flush && self.plant.has(Bug::FlushNotSent) {
+        if req.op == Op::Flush && self.faults.has(Bug::FlushNotSent) {
             return self.answer(req, Ok(()), cx);
         }
         if self.requests.is_full() {
@@ -163,7 +163,7 @@ impl<P: FaultInjection> Disk<P> {
             error = error.or(Some(IoError::Io));
         }
         if req.op == Op::Status {
-            let guess = self.plant.has(Bug::StatusGuesses);
+            let guess = self.faults.has(Bug::StatusGuesses);
             let whole = [Extent { len: req.len, hole: guess, zero: guess }];
             match error {
                 // A disk that cannot tell has everything allocated.

@@ -99,10 +99,10 @@ impl<P: FaultInjection> Disk<P> {
             return None;
         }
         let mut s = self.segments.remove(at);
-        if self.plant.has(Bug::PieceForgotten) && s.filled + 1 < s.write.count {
+        if self.faults.has(Bug::PieceForgotten) && s.filled + 1 < s.write.count {
             s.filled += 1;
         }
-        if self.plant.has(Bug::PieceTakenAgain) {
+        if self.faults.has(Bug::PieceTakenAgain) {
             s.filled -= 1;
         }
         Some(s)
@@ -120,7 +120,7 @@ impl<P: FaultInjection> Disk<P> {
                 self.drop_block(block, cx.arena);
             }
         }
-        if !self.plant.has(Bug::AbandonedCounts) {
+        if !self.faults.has(Bug::AbandonedCounts) {
             self.operations.release(Budget::Demand, s.write.count as usize);
         }
         self.operations.free(IoBuf { frames: s.frames, head: 0, len: 0 }, cx.arena);
@@ -131,7 +131,7 @@ impl<P: FaultInjection> Disk<P> {
         let old = self.residents.cached(block).expect("looked up before").bytes();
         let new = frame.bytes_mut();
         new[..lo].copy_from_slice(&old[..lo]);
-        let hi = if self.plant.has(Bug::PartialOffByOne) { (hi + 1).min(old.len()) } else { hi };
+        let hi = if self.faults.has(Bug::PartialOffByOne) { (hi + 1).min(old.len()) } else { hi };
         new[hi..].copy_from_slice(&old[hi..]);
     }
 

@@ -51,7 +51,7 @@ struct Page {
 pub(crate) const PAGE_BYTES: usize = size_of::<Page>();
 
 /// Bytes of metadata per frame that sharing takes.
-pub(crate) const SHARE_BYTES_PER_FRAME: usize = PAGE_BYTES + 2 * Places::BYTES_PER_FRAME;
+pub(crate) const DEDUPLICATION_BYTES_PER_FRAME: usize = PAGE_BYTES + 2 * Places::BYTES_PER_FRAME;
 
 /// What a disk holds and may hold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +102,7 @@ pub(crate) struct Store {
     seats: u32,
     /// Frames that the tables have room for: at least `seats`, or 0 while there is nothing to be found.
     room: u32,
-    /// Disks whose charge has gone up by what others did, each in its turn.
+    /// Disks whose charge has gone up by what others did, in the order in which they are looked at.
     over: VecDeque<DiskId>,
     pool: IoPool,
     /// The guests of the disks.

@@ -80,7 +80,7 @@ impl<K: PolicySet> Exclusive<K> {
             looks += 1;
             let what = table.residency.get(page).filter(|what| now.wrapping_sub(what.age) == seq);
             if what.is_some_and(|what| what.member != self.member && table.wants_early(what.member)) {
-                // It is for another disk to copy, whose turn comes as well.
+                // It is for another disk to copy, which is asked as well.
                 break;
             }
             table.again.pop_front();

@@ -123,7 +123,7 @@ impl<K: PolicySet> Exclusive<K> {
             walk.page += 1;
             let since = table.residency.now().wrapping_sub(walk.at);
             let Some(what) = table.residency.get(page).filter(|what| what.member == self.member) else { continue };
-            // Those filled since are not concerned, and it may not be the others' turn yet.
+            // Those filled since are not concerned, and the others may be for a later step.
             if what.age.checked_sub(since).is_none_or(|age| age < walk.oldest) {
                 continue;
             }

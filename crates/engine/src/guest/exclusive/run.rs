@@ -16,7 +16,7 @@ use crate::policy::PolicySet;
 use crate::structures::slots::Slot;
 
 /// Blocks of a run at most. More than the reads that a processor has under way at once; few enough that what was looked
-/// up is still near when its turn comes.
+/// up is still near when it is needed.
 pub const RUN_MAX: usize = 32;
 
 /// No slot.

@@ -137,15 +137,16 @@ pub struct CheckArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  undercroft status                 a line for each disk
-  undercroft status web:root        everything about one disk
-  undercroft status --watch         again every two seconds, with rates
+  undercroft status            # a line for each disk
+  undercroft status web:root   # everything about one disk
+  undercroft status --watch    # again every two seconds, with rates
   undercroft status --json | jq '.disks[] | {name, hits: .cache.hit_ratio}'
 
 Columns:
   CACHED   data cached of data that may be cached
   HITS     blocks of reads found in RAM, since the disk was attached
-  P50,P99  half, and 99 %, of the reads (from RAM, from the image) and writes took no longer
+  P50,P99  half, and 99 %, of the reads (from RAM, from the image) and writes
+           took no longer
 ")]
 pub struct StatusArgs {
     /// Wait until the daemon answers, at most 30s or as given, as scripts that have just started it want
@@ -183,7 +184,8 @@ Examples:
     undercroft attach-args web:root --config /etc/undercroft/undercroft.toml
 
   Straight into a command line:
-    qemu-system-x86_64 -M q35 -m 4G $(undercroft attach-args web:root --as qemu --memory 4GiB)
+    qemu-system-x86_64 -M q35 -m 4G \\
+        $(undercroft attach-args web:root --as qemu --memory 4GiB)
 ")]
 pub struct AttachArgs {
     /// The disk: VM:DISK, or the bare name if it is the only one; or a VM, for all its disks

@@ -28,7 +28,8 @@ Examples:
 
 Exit codes:
   0  done (a broken pipe counts as done)
-  1  failed, or some files could not be looked at: the reasons are on standard error
+  1  failed, or some files could not be looked at: the reasons are on standard
+     error
   2  used wrongly
 ")]
 pub struct RangesArgs {
@@ -70,8 +71,8 @@ Examples:
   undercroft record all.parquet --duration 60s --json | jq .requests
 
   How often each disk hit, with any tool that reads Parquet:
-    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) from 'all.parquet' \\
-        group by disk\"
+    duckdb -c \"select disk, sum(hit_blocks) / sum(hit_blocks + miss_blocks) \\
+        from 'all.parquet' group by disk\"
 
 Exit codes:
   0    recorded, also if Ctrl-C ended it

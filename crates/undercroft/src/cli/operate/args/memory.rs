@@ -35,27 +35,28 @@ Examples:
     undercroft set host --controller static
     undercroft set web --controller utility
 
-  For all disks of a VM that have no policy of their own, and for one of them that had:
+  For all disks of a VM that have no policy of their own, and for one that had:
     undercroft set web --policy arc
     undercroft set web:root --policy inherit
 
-  What a VM, a container or a disk is to reach, where `target` divides (`undercroft why NAME` says
-  what it takes), and how a disk will be used:
+  What a VM, a container or a disk is to reach, where `target` divides, and how
+  a disk will be used (`undercroft why NAME` says what a goal takes):
     undercroft set host --controller target
     undercroft set web --goal 'hit 90%'
     undercroft set web:backup --hint noreuse
 
-  Only if nobody else has changed it since it was of that version (`undercroft shares --json`):
+  Only if it still has a version that `undercroft shares --json` has shown:
     undercroft set web/shop --weight 200 --if-version 1795345244123
 
   On a VM's own control socket, what is below it:
     undercroft set shop --weight 200 --control /run/undercroft/web.sock
 
-  Blocks of one disk for a container, as `undercroft ranges` prints them inside the guest:
-    ssh guest undercroft-ranges --container shop --disk web:root --watch 10s /srv/shop \\
-        | undercroft set --ranges -
+  Blocks of one disk for a container, as the guest's `undercroft ranges` says:
+    ssh guest undercroft-ranges --container shop --disk web:root \\
+        --watch 10s /srv/shop | undercroft set --ranges -
 
-  The whole store, between its floor (`store.floor`) and its ceiling (`store.memory`):
+  The whole store, between its floor (`store.floor`) and its ceiling
+  (`store.memory`):
     undercroft set --memory 2GiB
 ")]
 pub struct SetArgs {
@@ -102,7 +103,8 @@ when it ends, after a crash when it is started again.
 
 Examples:
   undercroft ksm status
-  undercroft ksm status --json | jq '.guests[] | {name, mergeable_bytes, merged_bytes}'
+  undercroft ksm status --json \\
+      | jq '.guests[] | {name, mergeable_bytes, merged_bytes}'
   undercroft ksm on
   undercroft ksm off --unmerge
 ")]
@@ -142,16 +144,18 @@ Columns:
   ENTITLED     what it has when everybody wants all they can get
   SHARE        what it has now
   TARGET       where its share goes
-  FLOOR        `20MiB of 30MiB`: set to 30MiB, of which 20MiB fit into what is above it
+  FLOOR        `20MiB of 30MiB`: set to 30MiB, of which 20MiB fit into what is
+               above it
   READS        blocks read in the last interval
   MISSES       those of them that were not in RAM
-  WORKING SET  what would have to be kept for hardly a miss to be left that any size can save;
-               `-` where nothing was read
+  WORKING SET  what would have to be kept for hardly a miss to be left that any
+               size can save; `-` where nothing was read
 
 Examples:
   undercroft shares
-  undercroft shares --watch             again every two seconds, until Ctrl-C
-  undercroft shares --json | jq '.nodes[] | select(.level == \"disk\") | {name, curve}'
+  undercroft shares --watch   # again every two seconds, until Ctrl-C
+  undercroft shares --json \\
+      | jq '.nodes[] | select(.level == \"disk\") | {name, curve}'
 ")]
 pub struct SharesArgs {
     /// As JSON, with the curves
@@ -203,20 +207,21 @@ Needs root, or CAP_SYS_PTRACE and CAP_SYS_ADMIN's view of the files. Takes 16 by
 
 Examples:
   undercroft duplicates
-  undercroft duplicates --sample 10%           a tenth of the contents: faster, and estimates
-  undercroft duplicates --pid 4711             one process, of whatever program
-  undercroft duplicates --image /srv/base.qcow2   this file's page cache, too
-  undercroft duplicates --cpu 20%              use at most a fifth of a core
+  undercroft duplicates --sample 10%   # a tenth of the contents, estimates
+  undercroft duplicates --pid 4711     # one process, of whatever program
+  undercroft duplicates --image /srv/base.qcow2   # its page cache, too
+  undercroft duplicates --cpu 20%      # use at most a fifth of a core
   undercroft duplicates --json | jq .total.give_back_bytes
 
 Columns:
   PRESENT      memory of the guest that is there
   ZERO         of that, pages full of zeroes
-  SAME VM      pages equal to another of the same guest, all but the first of each content
+  SAME VM      pages equal to another of the same guest, all but the first of
+               each content
   OTHER VMS    pages equal to one of another guest
   PAGE CACHE   pages that the host holds in its page cache, too
-  GIVE BACK    what would be free if every content were held once and zeroes not at all; equal
-               pages of several guests count in equal parts
+  GIVE BACK    what would be free if every content were held once and zeroes not
+               at all; equal pages of several guests count in equal parts
 
 Exit codes:
   0    done, or there is no guest

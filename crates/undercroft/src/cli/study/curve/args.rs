@@ -99,7 +99,8 @@ too few blocks are named.
 Examples:
   undercroft curve web.vscsi
   undercroft curve web.vscsi db.vscsi --plot curves.svg
-  undercroft curve big.oracleGeneral.zst --method paired --rate 0.1% --sizes 1GiB,4GiB,16GiB
+  undercroft curve big.oracleGeneral.zst --method paired --rate 0.1% \\
+      --sizes 1GiB,4GiB,16GiB
   undercroft curve web.vscsi --policy lru,arc,s3-fifo --method mini --rate 5%
   undercroft curve web.vscsi --of reads --window 60s --zipf
   undercroft curve volumes.csv.gz --format alibaba --per-tenant --method paired
@@ -108,12 +109,13 @@ Examples:
   undercroft curve web.vscsi --json | jq '.traces[0].curves[0].points'
 
 Methods:
-  exact    no sampling; some 100 ns a request and 50 bytes a block for LRU at all sizes
+  exact    no sampling; some 100 ns a request and 50 bytes a block for LRU at
+           all sizes
   shards   LRU; errs where few blocks have many of the requests
   paired   LRU; a tenth of the error of shards on such loads
   aet      LRU; a model: errs where phases differ
-  mini     any policy: LRU's exact curve, and small caches for what another policy misses more or
-           less
+  mini     any policy: LRU's exact curve, and small caches for what another
+           policy misses more or less
 
 Exit codes:
   0    done
@@ -176,19 +178,22 @@ is left over.
 
 Examples:
   undercroft partition web.vscsi db.vscsi --memory 4GiB
-  undercroft partition web=monday.vscsi db=tuesday.vscsi --memory 4GiB --floor web=512MiB \\
-      --ceiling db=3GiB
-  undercroft partition *.oracleGeneral.zst --memory 64GiB --by paired --rate 0.1%
-  undercroft partition web.vscsi db.vscsi --memory 4GiB --policy s3-fifo --by mini --rate 5%
-  undercroft partition host.parquet --per-tenant --memory 4GiB --floor vm1:root=256MiB
+  undercroft partition web=monday.vscsi db=tuesday.vscsi --memory 4GiB \\
+      --floor web=512MiB --ceiling db=3GiB
+  undercroft partition *.lis.zst --memory 64GiB --by paired --rate 0.1%
+  undercroft partition web.vscsi db.vscsi --memory 4GiB --policy s3-fifo \\
+      --by mini --rate 5%
+  undercroft partition host.parquet --per-tenant --memory 4GiB \\
+      --floor vm1:root=256MiB
   undercroft partition web.vscsi db.vscsi --memory 4GiB --json \\
       | jq '.tenants[] | {name, share_bytes}'
 
 Ways to divide:
-  dp         dynamic programming: the best there is, in steps of a 4096th of the memory; tenants
-             with equal curves get equal parts where that costs no more than a thousandth
-             of the misses
-  greedy     along the curves' convex hulls: fast; may end in the middle of a cliff
+  dp         dynamic programming: the best there is, in steps of a 4096th of the
+             memory; tenants with equal curves get equal parts where that costs
+             no more than a thousandth of the misses
+  greedy     along the curves' convex hulls: fast; may end in the middle of a
+             cliff
   lookahead  as the daemon's controller `utility` does
 
 Exit codes:

@@ -107,13 +107,13 @@ Examples:
   Two policies, at two sizes:
     undercroft sim web.parquet --policy lru,s3-fifo --size 1GiB,10%
 
-  How far they are from the fewest misses there can be (keeps the trace in memory, 48 bytes an
-  access):
+  How far they are from the fewest misses there can be (keeps the trace in
+  memory, 48 bytes an access):
     undercroft sim web.vscsi --policy lru,s3-fifo,opt,opt-bypass --size 10%
 
   A picture of how the policies do at nine sizes:
-    undercroft sim web.vscsi --policy lru,s3-fifo,arc --size 0.1%,0.3%,1%,2%,3%,5%,10%,20%,30% \\
-        --plot web.svg
+    undercroft sim web.vscsi --policy lru,s3-fifo,arc \\
+        --size 0.1%,0.3%,1%,2%,3%,5%,10%,20%,30% --plot web.svg
 
   Every policy there is, for a program:
     undercroft sim web.vscsi --policy all --size 1%,10% --json \\
@@ -123,45 +123,51 @@ Examples:
     undercroft sim web.parquet --engine core --policy lru,s3-fifo,arc
 
   Two tenants on one cache, under several controllers:
-    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --controller shared,strict,utility,best
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB \\
+        --controller shared,strict,utility,best
 
-  Did the disks of a recording get the best of one cache, in the order in which all of them asked:
-    undercroft sim host.parquet --per-tenant --size 1GiB --controller shared,strict,utility,best
+  Did the disks of a recording get the best of one cache, in the order in which
+  all of them asked:
+    undercroft sim host.parquet --per-tenant --size 1GiB \\
+        --controller shared,strict,utility,best
 
-  The same below guests with caches of their own, where the host keeps what those evict:
-    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB --hands-down \\
-        --controller strict,utility
+  The same below guests with caches of their own, where the host keeps what
+  those evict:
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --above 512MiB \\
+        --hands-down --controller strict,utility
 
-  The same over an SSD that is divided among them as well, and holds what goes from memory:
-    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --below 8GiB --demotes \\
-        --controller strict,utility,best
+  The same over an SSD that is divided among them as well, and holds what goes
+  from memory:
+    undercroft sim web.vscsi --beside db.vscsi --size 1GiB --below 8GiB \\
+        --demotes --controller strict,utility,best
 
   A guest over a host over an SSD, with the times that requests take:
-    undercroft sim oltp.lis.zst --hierarchy three.toml --hierarchy exclusive.toml
+    undercroft sim oltp.lis.zst --hierarchy three.toml \\
+        --hierarchy exclusive.toml
 
   where three.toml is:
     [[level]]
     name = \"guest\"
     size = \"5%\"
-    linux = { free = \"2%\" }      # or policy = \"lru\"
+    linux = { free = \"2%\" }  # or policy = \"lru\"
     read = \"1us\"
     [[level]]
     name = \"host\"
     size = \"5%\"
     policy = \"s3-fifo\"
-    keeps = \"inferred\"           # passing, demoted, captured, inferred, scanned, hinted
+    keeps = \"inferred\"       # passing, demoted, captured, scanned, hinted
     read = \"10us\"
     [[level]]
     name = \"ssd\"
     size = \"20%\"
     policy = \"lru\"
-    writes = \"back\"              # through, back, around
+    writes = \"back\"          # through, around
     read = \"80us\"
     channels = 8
     [disk]
     read = \"8ms\"
     [requests]
-    arrive = \"closed\"            # trace, random
+    arrive = \"closed\"        # trace, random
     depth = 16
 
   The second half of a trace, with caches warmed by the first:
@@ -169,7 +175,8 @@ Examples:
 
 Exit codes:
   0    done (a broken pipe counts as done)
-  1    failed; results up to a damaged place are shown, and the reason is on standard error
+  1    failed; results up to a damaged place are shown, and the reason is on
+       standard error
   2    used wrongly
   130  interrupted; the results of what had been read are shown
 ")]
@@ -255,14 +262,15 @@ Shows the miss ratio of every policy at every size on every trace, and how many 
 
 Examples:
   undercroft compare *.vscsi
-  undercroft compare oltp.lis p6.lis --policies lru,arc,s3-fifo,w-tinylfu --sizes 1%,5%,10% \\
-      --plot ratios.svg
+  undercroft compare oltp.lis p6.lis --policies lru,arc,s3-fifo,w-tinylfu \\
+      --sizes 1%,5%,10% --plot ratios.svg
   undercroft compare web.parquet --baseline fifo --csv > web.csv
   undercroft compare *.zst --policies all --parquet all.parquet --plot all.png
 
 Exit codes:
   0    done (a broken pipe counts as done)
-  1    failed, or some traces could not be read to their end: the reasons are on standard error
+  1    failed, or some traces could not be read to their end: the reasons are on
+       standard error
   2    used wrongly
   130  interrupted; what had been done is shown
 ")]

@@ -18,12 +18,13 @@ pipe, as -. What a trace's format is, its beginning or its name tells, else --fo
 Examples:
   undercroft trace info disk.vscsi
   undercroft trace head -n 5 src1_0.csv.gz
-  undercroft trace convert src1_0.csv.gz src1_0.oracleGeneral.zst --block-size 4KiB
+  undercroft trace convert src1_0.csv.gz src1_0.lcs.zst --block-size 4KiB
   undercroft trace split --by tenant volumes.csv.gz --output volume --to csv
   undercroft trace merge a.parquet b.parquet --output both.parquet
-  undercroft trace sample big.oracleGeneral.zst small.oracleGeneral.zst --rate 1%
-  undercroft trace synth zipf zipf.oracleGeneral --keys 1000000 --requests 20000000 --seed 42
-  curl -s https://example.org/trace.csv.gz | undercroft trace info - --format msr
+  undercroft trace sample big.lis.zst small.oracleGeneral.zst --rate 1%
+  undercroft trace synth zipf zipf.oracleGeneral --keys 1000000 \\
+      --requests 20000000 --seed 42
+  curl -s https://example.org/a.csv.gz | undercroft trace info - --format msr
 
 A trace that is read strictly ends at the first record that makes no sense, with an error that names it; with --lenient,
 such records are left out and counted. Times that go back are counted, and are no error: real traces have them.
@@ -103,7 +104,8 @@ pub enum CompressArg {
 Examples:
   undercroft trace info arc-P6.lis.zst
   undercroft trace info --block-size 4KiB disk.vscsi
-  undercroft trace info --json *.csv.gz | jq '.[] | {trace, requests, footprint_blocks}'
+  undercroft trace info --json *.csv.gz \\
+      | jq '.[] | {trace, requests, footprint_blocks}'
   zcat web.csv.gz | undercroft trace info --format spc -
 
 The footprint is exact up to 16,777,216 distinct blocks, and an estimate (within 2 % or so) beyond.
@@ -131,8 +133,8 @@ Examples:
   undercroft trace convert prxy_0.csv.gz prxy_0.parquet
   undercroft trace convert disk.vscsi disk.lcs.zst --block-size 4KiB
   undercroft trace convert --format u32le w106.bin w106.oracleGeneral
-  undercroft trace convert my.csv my.parquet --columns time=1,offset=3,size=4,op=2 \\
-      --time-unit 1ms --offset-unit 512
+  undercroft trace convert my.csv my.parquet \\
+      --columns time=1,offset=3,size=4,op=2 --time-unit 1ms --offset-unit 512
   undercroft trace convert disk.lis - --to csv | head
 ")]
 pub struct ConvertArgs {
@@ -181,10 +183,11 @@ pub struct HeadArgs {
 Writes OUTPUT-PART.FORMAT for each part: PART is the tenant's name, or a number from 0.
 
 Examples:
-  undercroft trace split --by tenant tencent.csv.gz --output volume --to oracle-general \\
-      --compress zstd
+  undercroft trace split --by tenant tencent.csv.gz --output volume \\
+      --to oracle-general --compress zstd
   undercroft trace split --by time --every 60min week.parquet --output hour
-  undercroft trace split --by count --every 1000000 big.lis.zst --output part --tenant 17
+  undercroft trace split --by count --every 1000000 tencent.csv.gz \\
+      --output part --tenant 17
 ")]
 pub struct SplitArgs {
     /// Trace to read; - is standard input
@@ -268,7 +271,7 @@ A block is in the sample, with all its accesses, if the hash of its number is sm
 the size, run on the sample, miss about as often as whole caches on the whole trace.
 
 Examples:
-  undercroft trace sample big.oracleGeneral.zst small.oracleGeneral.zst --rate 1%
+  undercroft trace sample big.lis.zst small.oracleGeneral.zst --rate 1%
   undercroft trace sample week.parquet tenth.parquet --rate 10% --seed 7
 ")]
 pub struct SampleArgs {
@@ -306,11 +309,12 @@ Patterns:
   mixed    of --mix zipf, loop and scan, each with keys of its own
 
 Examples:
-  undercroft trace synth zipf zipf.oracleGeneral --keys 1000000 --requests 20000000 --seed 42
+  undercroft trace synth zipf zipf.oracleGeneral --keys 1000000 \\
+      --requests 20000000 --seed 42
   undercroft trace synth loop loop.u64le.zst --keys 10000 --requests 1000000
-  undercroft trace synth phased phased.lcs --keys 50000 --requests 5000000 --phase 500000 \\
-      --writes 30%
-  undercroft trace synth mixed - --mix zipf=80,loop=0,scan=20 --requests 1000 | head
+  undercroft trace synth phased phased.lcs --keys 50000 --requests 5000000 \\
+      --phase 500000 --writes 30%
+  undercroft trace synth mixed - --mix zipf=80,loop=0,scan=20 -n 1000 | head
 ")]
 pub struct SynthArgs {
     /// What is asked for

@@ -31,6 +31,9 @@ pub(super) fn split(args: &SplitArgs, session: &Session) -> Result<(), Failure> 
     while reader.next_requests(&mut requests).map_err(failure)? > 0 {
         session.go_on()?;
         let names = reader.tenants();
+        if names.names().is_empty() && (args.by == SplitBy::Tenant || !args.tenant.is_empty()) {
+            return Err(Failure::Said(no_tenants(&reader)));
+        }
         for r in &requests {
             if !args.tenant.is_empty() && !args.tenant.iter().any(|t| t == names.name(r.tenant)) {
                 continue;
@@ -60,18 +63,24 @@ pub(super) fn split(args: &SplitArgs, session: &Session) -> Result<(), Failure> 
     parts.finish()
 }
 
+/// Why a trace cannot be split by tenants, and what can be done.
+fn no_tenants(reader: &TraceReader<'_>) -> String {
+    let format = reader.format();
+    let remedy = match format {
+        Format::Csv => "say which column has them (--columns, with tenant=), or split it by time or count".to_owned(),
+        _ => {
+            let named: Vec<_> = Format::ALL.into_iter().filter(|f| f.names_tenants()).map(Format::name).collect();
+            format!("split it by time or count; formats that can name tenants are {}", named.join(", "))
+        }
+    };
+    format!("{} is of format {format} and names no tenants; {remedy}", reader.name())
+}
+
 /// Why there is nothing to write. `asked`: some tenants were asked for.
 fn no_parts(reader: &TraceReader<'_>, asked: bool) -> String {
     let (name, known) = (reader.name(), reader.tenants().names());
-    if !asked {
+    if !asked || known.is_empty() {
         return format!("{name} has no requests, so that there are no parts");
-    }
-    if known.is_empty() {
-        let remedy = match reader.format() {
-            Format::Csv => "say which column has them (--columns, with tenant=), or leave --tenant out",
-            _ => "leave --tenant out, and split it by time or count",
-        };
-        return format!("{name} is of format {} and names no tenants; {remedy}", reader.format());
     }
     let few = known.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
     format!("{name} has no requests of that tenant; its tenants are {few}")

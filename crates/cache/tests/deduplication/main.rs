@@ -113,7 +113,7 @@ fn equal_hashes_of_unequal_contents_are_not_shared() {
     check(&mut r);
     assert_eq!(r.frames(), 180);
     // The same without a comparison: this test would see it.
-    let mut r = Rig::planted(Planted(Bug::ShareUncompared), weak, &[Some(0)], 500, all_different);
+    let mut r = Rig::planted(Planted(Bug::DeduplicatesUncompared), weak, &[Some(0)], 500, all_different);
     for b in 0..20 {
         r.read(0, b, 1);
     }
@@ -170,8 +170,8 @@ fn when_others_leave_the_last_one_pays() {
     std::mem::forget(r.core);
 }
 
-/// What sharing saves can be used: a disk whose blocks are half zeroes keeps nearly twice as many, and gives the slots
-/// back when they no longer are.
+/// What deduplication saves can be used: a disk whose blocks are half zeroes keeps nearly twice as many, and gives the
+/// slots back when they no longer are.
 #[test]
 fn what_sharing_saves_is_used_for_more_blocks() {
     let mut r = Rig::new(&[Some(0), Some(1)], 1000, |_, b| if b % 2 == 0 { 0 } else { (b * 7 % 251) as u8 + 1 });

@@ -41,7 +41,7 @@ impl<P: FaultInjection> Disk<P> {
     fn make_one_stale(&mut self, block: u64, near: Near, arena: &mut Store) {
         match near {
             Near::Reading { op, at } => {
-                if self.plant.has(Bug::StaleFill) {
+                if self.faults.has(Bug::StaleFill) {
                     return;
                 }
                 let read = self.operations.read_mut(op);
@@ -51,7 +51,7 @@ impl<P: FaultInjection> Disk<P> {
                 self.stats.stale_fills += 1;
             }
             Near::Ahead(_) => {
-                if self.plant.has(Bug::AheadNotInvalidated) {
+                if self.faults.has(Bug::AheadNotInvalidated) {
                     return;
                 }
                 if let Some(frame) = self.near.take_ahead(block) {
@@ -67,6 +67,6 @@ impl<P: FaultInjection> Disk<P> {
         let (first, end) = self.changes.leave(rec);
         self.finish(rec, cx);
         self.requests.unblock(first..end);
-        self.changes.unblock(first, end, |rec| self.requests.turn_comes(rec));
+        self.changes.unblock(first, end, |rec| self.requests.begins(rec));
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct Rig<P: FaultInjection = NoFaults> {
 pub(super) fn options(group: Option<u32>, blocks: u32) -> DiskOptions {
     DiskOptions {
         exclusive: ExclusiveMode::Off,
-        share: group.map(GroupId),
+        group: group.map(GroupId),
         ..DiskOptions::new(&Geometry::new(1 << 30), PolicyKind::Lru, blocks)
     }
 }
@@ -73,14 +73,14 @@ impl Rig<NoFaults> {
 
 impl<P: FaultInjection> Rig<P> {
     pub(super) fn planted(
-        plant: P,
+        faults: P,
         key: ContentKey,
         groups: &[Option<u32>],
         blocks: u32,
         content: fn(u32, u64) -> u8,
     ) -> Self {
         let o = CoreOptions { content_key: key, hash_seed: 7, ..CoreOptions::new(128 << 20) };
-        let mut core = Core::with_faults(o, plant).unwrap();
+        let mut core = Core::with_faults(o, faults).unwrap();
         for (i, &g) in groups.iter().enumerate() {
             core.add_disk(DiskId(i as u32), options(g, blocks)).unwrap();
         }

@@ -84,9 +84,9 @@ fn an_invalidated_disk_has_no_base_any_more() {
 /// on the same base.
 #[test]
 fn what_was_copied_from_a_guest_is_never_taken_for_a_block_of_the_base() {
-    let others_see = |plant| {
+    let others_see = |faults| {
         let key = ContentKey::from_seed(1).weakened(1);
-        let mut r = Rig::planted(plant, key, &[], 0, |_, block| if block == 0 { 1 } else { 3 });
+        let mut r = Rig::planted(faults, key, &[], 0, |_, block| if block == 0 { 1 } else { 3 });
         for d in 0..2 {
             let o = DiskOptions { exclusive: ExclusiveMode::Capture, ..options(Some(d), 64) };
             r.core.add_disk(DiskId(d), o).unwrap();
@@ -144,10 +144,10 @@ fn a_disk_that_others_leave_keeps_to_its_share() {
 }
 
 /// Six clones of one image hold all of it together; all but one of them go, one after the other.
-fn clones_that_go<P: FaultInjection>(plant: P, go: impl Fn(&mut Rig<P>, u32)) {
+fn clones_that_go<P: FaultInjection>(faults: P, go: impl Fn(&mut Rig<P>, u32)) {
     const CLONES: u32 = 6;
     let groups = [Some(0); CLONES as usize];
-    let mut r = Rig::planted(plant, ContentKey::from_seed(1), &groups, 2000, |_, _| 0);
+    let mut r = Rig::planted(faults, ContentKey::from_seed(1), &groups, 2000, |_, _| 0);
     (0..CLONES).for_each(|d| assert!(r.base(d, 1, 10_000, &[])));
     let mut front = Front::new(Numbered::default());
     for t in 0..8 {

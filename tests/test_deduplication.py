@@ -46,7 +46,7 @@ def test_eight_clones_take_the_memory_of_one(serve, scratch):
         Disk(f"d{i}", image, "qcow2", keys | {"socket": f'"{scratch}/d{i}.sock"'}) for i, image in enumerate(overlays)
     ]
     daemon = serve(disks, memory="160MiB")
-    # A disk gets room for what sharing saves it with the ticks, so the first rounds still read some blocks again.
+    # A disk gets room for what deduplication saves it with the ticks, so the first rounds still read some blocks again.
     for _ in range(12):
         before = backend_bytes(daemon)
         for i in range(CLONES):
@@ -99,7 +99,7 @@ def test_a_clone_that_writes_sees_its_own_and_the_others_the_base(serve, scratch
 
 
 def test_only_those_who_trust_each_other_share_contents(serve, scratch):
-    """Equal raw disks: one frame a block within a group, none shared across groups, nothing with share = false."""
+    """Equal raw disks: one frame a block within a group, none shared across groups, nothing with deduplicate = false."""
     need("nbdcopy", "qemu-img")
     first = images.raw(scratch / "a.raw", SIZE // 4, seed=5)
     for name in "bcd":
@@ -114,7 +114,7 @@ def test_only_those_who_trust_each_other_share_contents(serve, scratch):
     shared = {d["name"]: d["sharing"]["shared_bytes"] for d in status["disks"]}
     assert shared == {"a": SIZE // 4, "b": SIZE // 4, "c": 0, "d": 0}
     daemon.stop()
-    daemon = serve(disks, memory="128MiB", store="share = false")
+    daemon = serve(disks, memory="128MiB", store="deduplicate = false")
     for name in "ab":
         read_all(daemon, name, scratch / "out.raw")
     status = settled(daemon)
@@ -122,12 +122,11 @@ def test_only_those_who_trust_each_other_share_contents(serve, scratch):
 
 
 def test_groups_named_apart_share_no_base(serve, scratch):
-    """What one named group has read of a common base is read from the disk again for another; `share_base = true` asks
-    for more."""
+    """What one named group has read of a common base is read from the disk again for another; `deduplicate_base = true` asks for more."""
     need("nbdcopy", "qemu-img")
     size = SIZE // 4
     base = images.raw(scratch / "base.raw", size, seed=9)
-    red, blue, asks = {"trust": '"red"'}, {"trust": '"blue"'}, {"trust": '"green"', "share_base": "true"}
+    red, blue, asks = {"trust": '"red"'}, {"trust": '"blue"'}, {"trust": '"green"', "deduplicate_base": "true"}
     wishes = {"d0": red, "d1": red, "d2": blue, "d3": asks, "d4": {}}
     overlays = {n: images.qcow2(scratch / f"{n}.qcow2", size, base, "raw") for n in wishes}
     daemon = serve([Disk(n, overlays[n], "qcow2", wish) for n, wish in wishes.items()], memory="256MiB")
@@ -197,7 +196,7 @@ def test_the_time_of_reads_tells_one_group_nothing_of_another(serve, scratch):
     part = sum(right) / len(right)
     print(f"{len(right)} guesses, {100 * part:.1f} % right")
     assert 0.48 <= part <= 0.52, f"{100 * part:.1f} % of the guesses are right"
-    shared = guesses(serve, scratch, 6, {"share_base": "true"})
+    shared = guesses(serve, scratch, 6, {"deduplicate_base": "true"})
     assert sum(shared) / len(shared) > 0.6, "with a shared base the attack works; if not, it shows nothing above"
 
 
