@@ -99,7 +99,8 @@ def test_a_clone_that_writes_sees_its_own_and_the_others_the_base(serve, scratch
 
 
 def test_only_those_who_trust_each_other_share_contents(serve, scratch):
-    """Equal raw disks: one frame a block within a group, none shared across groups, nothing with deduplicate = false."""
+    """Equal raw disks: one frame a block within a group, none shared across groups, nothing with deduplicate =
+    false."""
     need("nbdcopy", "qemu-img")
     first = images.raw(scratch / "a.raw", SIZE // 4, seed=5)
     for name in "bcd":
@@ -122,7 +123,8 @@ def test_only_those_who_trust_each_other_share_contents(serve, scratch):
 
 
 def test_groups_named_apart_share_no_base(serve, scratch):
-    """What one named group has read of a common base is read from the disk again for another; `deduplicate_base = true` asks for more."""
+    """What one named group has read of a common base is read from the disk again for another; `deduplicate_base = true`
+    asks for more."""
     need("nbdcopy", "qemu-img")
     size = SIZE // 4
     base = images.raw(scratch / "base.raw", size, seed=9)

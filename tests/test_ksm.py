@@ -130,7 +130,9 @@ def test_pages_of_two_guests_are_merged_and_counted(serve, scratch, qemu):
     # Only the merging ends with the daemon; pages that are merged stay so, unless it is asked for.
     out = daemon.call("ksm", "off", "--unmerge").stdout
     assert "as it was found" in out
-    assert f"changed by uid {os.getuid()} pid " in daemon.log() and "ksm.manage: true -> false, unmerged" in daemon.log()
+    assert (
+        f"changed by uid {os.getuid()} pid " in daemon.log() and "ksm.manage: true -> false, unmerged" in daemon.log()
+    )
     daemon.call("ksm", "on")
     assert "ksm.manage: false -> true" in daemon.log()
     until(lambda: known(pids[0])["merged_bytes"] == 0, "everything is unmerged")

@@ -46,8 +46,8 @@ def start(serve, scratch, policy, readahead="0"):
     options = {"size": '"12MiB"', "readahead": f'"{readahead}"', "policy": f'"{policy}"', "exclusive": '"off"'}
     shares = '[shares]\ninterval = "1s"'
     daemon = serve([Disk("a", image, "raw", options)], memory="64MiB", store="deduplicate = false", extra=shares)
-    # What the disk is measured with takes its part of the share at the first division of shares: requests come after it, however
-    # busy this machine is.
+    # What the disk is measured with takes its part of the share at the first division of shares: requests come after
+    # it, however busy this machine is.
     wait_for_intervals(daemon, 2)
     return daemon
 

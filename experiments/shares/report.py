@@ -97,14 +97,19 @@ def machine(cells):
     lines = [f"Machine: {'; '.join(words) or 'nothing has been measured yet'}. Build: {', '.join(builds)}."]
     lines += [
         "",
-        "A live `undercroft serve` with O_DIRECT raw images in each run, deduplication off. **The loads come from the benchmark's "
-        "driver over NBD, or from a compiler on this machine, not from guests**: this machine has two processors and no hardware virtualization, so a guest would measure its "
-        "emulation. What a guest's own page cache would keep away from the host is therefore in these loads. Where arms are compared they ran "
-        "one after the other, again and again; figures are medians over the repetitions, changes are medians of the changes within one "
-        "repetition. In (a), (c) and the readers of (d) the loads take turns, as in the paper, so that hits can be counted by load in one unpartitioned cache "
-        "too, and every arm gets the same requests in the same order. Response times are those of a disk that answers in well under a "
-        "millisecond, on a machine that did other work too: hits and misses say more. A disk's share includes its metadata and what its "
-        "operations may take, a few MiB: one unpartitioned disk has that once, several have it each. Shares are decided once a second.",
+        (
+            "A live `undercroft serve` with O_DIRECT raw images in each run, deduplication off. **The loads come from"
+            " the benchmark's driver over NBD, or from a compiler on this machine, not from guests**: this machine has"
+            " two processors and no hardware virtualization, so a guest would measure its emulation. What a guest's own"
+            " page cache would keep away from the host is therefore in these loads. Where arms are compared they ran"
+            " one after the other, again and again; figures are medians over the repetitions, changes are medians of"
+            " the changes within one repetition. In (a), (c) and the readers of (d) the loads take turns, as in the"
+            " paper, so that hits can be counted by load in one unpartitioned cache too, and every arm gets the same"
+            " requests in the same order. Response times are those of a disk that answers in well under a millisecond,"
+            " on a machine that did other work too: hits and misses say more. A disk's share includes its metadata and"
+            " what its operations may take, a few MiB: one unpartitioned disk has that once, several have it each."
+            " Shares are decided once a second."
+        ),
         "",
     ]
     if any(cell["quick"] for cell in cells.values()):

@@ -2,8 +2,8 @@
 //!
 //! Owns the resolution, three digits, for simulations and the benchmark's driver. (The daemon's, in
 //! `daemon/latency.rs`, is another: it must neither allocate nor be large on the path of a hit, and its buckets are
-//! those of the metrics; decision 0166.) Never reads a clock. Invariant: a quantile is at most 0.1 % above the value recorded; the
-//! mean and the longest are exact.
+//! those of the metrics; decision 0166.) Never reads a clock. Invariant: a quantile is at most 0.1 % above the value
+//! recorded; the mean and the longest are exact.
 
 use hdrhistogram::Histogram;
 

@@ -97,3 +97,13 @@ fn a_failure_that_was_not_published_is_told_again() {
         panic!("{what}");
     }
 }
+
+/// A guest was told of lost writes; later its front end connected anew while a read was under way that then failed, by
+/// the same tag as what had told: that failure, which nobody heard, was taken for the one that told, and the guest was
+/// told once more.
+#[test]
+fn a_read_that_fails_unheard_tells_of_no_loss() {
+    if let Err(what) = run(Plan { seed: 730, steps: STEPS, bug: None, lossy: false }) {
+        panic!("{what}");
+    }
+}
