@@ -171,11 +171,12 @@ def main() -> int:
     text = table(a, builds, runs)
     print(text)
     if a.write:
+        kernel = platform.release().split("-")[0]
         RESULTS.write_text(
             f"# What {a.disks:,} disks cost\n\n`make bench-disks` ({(__doc__ or '').split(': ', 1)[0].lower()}):"
             f" {a.disks:,} sparse raw disks of {a.size:,} MiB with a vhost-user socket each, a store of {a.memory}, no"
             f" front end connected; {a.repetitions} repetitions in turns, medians with the least and the most. Linux"
-            f" {platform.release()}, {os.cpu_count()} processors.\n\n{text}\n"
+            f" {kernel}, {os.cpu_count()} processors.\n\n{text}\n"
         )
     return 0
 

@@ -123,7 +123,8 @@ fn everything(a: &Guest, args: &AttachArgs) -> String {
     let mut text = String::new();
     if let (Some(qemu), Some(libvirt)) = (a.qemu(args.memory), a.libvirt()) {
         text += "\
-            # vhost-user: QEMU arguments (set the size of the memory to that of the guest; prealloc=on keeps its pages\n\
+            # vhost-user: QEMU arguments (set the size of the memory to that of the guest; prealloc=on keeps its \
+            pages\n\
             # from being charged to the daemon's control group; a QEMU that refuses reconnect=1 takes \
             reconnect-ms=1000)\n";
         text += &format!("{}\n\n# vhost-user: libvirt, in the XML of the domain\n{libvirt}", broken(&qemu, "  "));
