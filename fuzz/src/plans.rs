@@ -59,8 +59,9 @@ mod tests {
     const HEADER: &str = "\\[\\[?(store|daemon|nbd|vm|vm\\.disk|disk)\\]\\]?\n";
 
     /// Lines as they stand in a configuration, in any order.
-    fn lines() -> String {
-        format!("({HEADER}|{NAME} ?= ?{VALUE}\n|\\PC{{0,6}}\n){{0,12}}")
+    fn lines() -> impl Strategy<Value = String> {
+        let lines = format!("({HEADER}|{NAME} ?= ?{VALUE}\n|\\PC{{0,6}}\n){{0,12}}");
+        proptest::string::string_regex(&lines).expect("a pattern")
     }
 
     proptest! {

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_everywhere() {
-        let of = |words: &[&str]| match Cli::try_parse_from([&["driver", "run", "/a/socket"], words].concat()) {
+        let of = |words: &[&str]| match Cli::try_parse_from([&["driver", "run", "/a/socket"][..], words].concat()) {
             Ok(Cli { command: Command::Run(run) }) => Ok((run.block, run.length)),
             Ok(_) => panic!("another command"),
             Err(e) => Err(e.to_string()),
